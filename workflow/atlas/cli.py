@@ -1,0 +1,43 @@
+"""The command line: ``python -m atlas STAGE …`` runs ``atlas.stages.<STAGE>``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from .errors import AtlasError
+
+COMMANDS = {
+    "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",
+    "build": "compile a kernel's tuning space for a GPU's architecture, on any host",
+    "validate": "check every variant of a kernel against its float64 reference",
+    "autotune": "time the tuning space and find each case's best config",
+    "benchmark": "time tuned variants, their defaults and all peers",
+    "track": "turn documents into MLflow runs",
+    "tables": "turn documents into tidy tables, Parquet and CSV",
+    "figures": "draw the figures from the tables",
+    "report": "write the HTML report from tables and figures",
+    "verdict": "print the run's summary; exit non-zero if a kernel is wrong",
+    "record": "copy a GPU's measured documents to results/recorded, to be committed",
+    "export": "write tuned configs as kernels/tuned/<gpu>.json, which the kernels read at run time",
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; returns the exit status, 2 for a mistake of the user's."""
+    words = sys.argv[1:] if words is None else words
+    parser = argparse.ArgumentParser(prog="atlas", description="Build, validate, tune and benchmark Triton kernels.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
+    stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
+    stage_parser = argparse.ArgumentParser(prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command])
+    stage.add_arguments(stage_parser)
+    arguments = stage_parser.parse_args(rest + words[1:])
+    try:
+        return stage.run(arguments) or 0
+    except AtlasError as error:
+        print(f"atlas {chosen.command}: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,80 @@
+"""Load and check ``config/config.yaml`` and ``config/gpus.yaml``; imports neither torch nor mlflow."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from . import ROOT
+from .errors import AtlasError
+
+SCHEMAS = ROOT / "workflow" / "schemas"
+GPUS_FILE = ROOT / "config" / "gpus.yaml"
+CONFIG_FILE = ROOT / "config" / "config.yaml"
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema ``workflow/schemas/<name>.schema.json``."""
+    return json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+
+
+def load_yaml(path: Path) -> Any:
+    """The content of a YAML file; :class:`AtlasError` names the file and the line where it does not parse."""
+    try:
+        return yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise AtlasError(f"{path}: no such file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        raise AtlasError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def check(document: Any, schema_name: str, where: str) -> None:
+    """Raise :class:`AtlasError` with one sentence (file, key, remedy) unless ``document`` fits the schema."""
+    validator = jsonschema.Draft202012Validator(schema(schema_name))
+    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    if error is not None:
+        raise AtlasError(f"{where}: {explain(error)}")
+
+
+def explain(error: jsonschema.ValidationError) -> str:
+    """One schema error as a sentence that names the key, the value and what would be right."""
+    key = ".".join(str(part) for part in error.absolute_path)
+    prefix = f"key {key!r}: " if key else ""
+    if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
+        known = list(error.schema.get("properties", {}))
+        unknown = sorted(str(name) for name in error.instance if name not in known)
+        near = difflib.get_close_matches(unknown[0], known, n=1) if unknown else []
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+        return f"{prefix}unknown key {unknown[0]!r}; {hint}" if unknown else prefix + error.message
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return f"{prefix}missing key {missing[0]!r}"
+    if error.validator == "enum":
+        near = difflib.get_close_matches(str(error.instance), [str(v) for v in error.validator_value], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(map(str, error.validator_value))}"
+        return f"{prefix}{error.instance!r} is not allowed; {hint}"
+    if error.validator == "type":
+        wanted = error.validator_value
+        wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
+        return f"{prefix}{error.instance!r} is of the wrong type; give a value of type {wanted}"
+    return prefix + error.message
+
+
+def load_gpus(path: Path = GPUS_FILE) -> dict[str, dict[str, Any]]:
+    """The blocks of ``config/gpus.yaml`` by name, checked."""
+    blocks = load_yaml(path)
+    check(blocks, "gpus", str(path))
+    return blocks
+
+
+def check_config(config: Mapping[str, Any], where: str) -> None:
+    """Raise :class:`AtlasError` unless ``config`` fits the schema of ``config/config.yaml``."""
+    check(dict(config), "config", where)

@@ -1,0 +1,30 @@
+"""What a kernel file may import: the words in which it declares itself.
+
+This package is a leaf.  It imports torch and nothing else of the project, so that ``kernels/`` works as a library
+without the stages.
+"""
+
+from .choice import choose
+from .hardware import GPU, Capability, gpu_of
+from .peers import Peer, compiled, compiled_gradients, eager, gradients
+from .types import Case, Config, Declaration, Pass, Variant, case, element_size, torch_dtype
+
+__all__ = [
+    "GPU",
+    "Capability",
+    "Case",
+    "Config",
+    "Declaration",
+    "Pass",
+    "Peer",
+    "Variant",
+    "case",
+    "choose",
+    "compiled",
+    "compiled_gradients",
+    "eager",
+    "element_size",
+    "gpu_of",
+    "gradients",
+    "torch_dtype",
+]

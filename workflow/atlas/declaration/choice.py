@@ -1,0 +1,79 @@
+"""Which variant and config a call of a public function runs: the tuned one for this GPU, else the default.
+
+Tuned configs are small generated files, ``kernels/tuned/<gpu>.json``, written by ``python -m atlas export``.  The rule:
+of the entries for this device, kernel, pass and dtype whose variant supports the call's case, the one whose sizes are
+nearest (sum of absolute log2 ratios; flags must be equal).  Nothing is tuned behind the caller's back.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .hardware import GPU, gpu_of
+
+if TYPE_CHECKING:
+    from .types import Case, Config, Declaration, Variant
+
+TUNED = Path(__file__).resolve().parents[3] / "kernels" / "tuned"
+"""Where exported configs lie, beside the kernels they belong to."""
+
+
+@functools.cache
+def _entries(device_name: str) -> list[dict[str, Any]]:
+    """The exported entries for the device with this driver name; none for an unknown one."""
+    for path in sorted(TUNED.glob("*.json")):
+        document = json.loads(path.read_text())
+        if device_name and re.search(document["match"], device_name):
+            return document["entries"]
+    return []
+
+
+def distance(sizes: dict[str, Any], other: dict[str, Any]) -> float:
+    """How far two cases' sizes are apart: sum of \\|log2 ratio\\|; infinite where names or flags differ."""
+    if sizes.keys() != other.keys():
+        return math.inf
+    total = 0.0
+    for name, value in sizes.items():
+        if isinstance(value, bool | str) or not value or not other[name]:
+            total += 0.0 if value == other[name] else math.inf
+        else:
+            total += abs(math.log2(value / other[name]))
+    return total
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(declaration: Declaration, direction: str, case: Case, gpu: GPU) -> tuple[Variant, Config]:
+    work = declaration.passes[direction]
+    sizes = dict(case.sizes)
+    near = sorted(
+        (
+            (distance(sizes, entry["sizes"]), position, entry)
+            for position, entry in enumerate(_entries(gpu.device_name))
+            if (entry["kernel"], entry["direction"], entry["dtype"]) == (declaration.name, direction, case.dtype)
+        ),
+        key=lambda item: item[:2],
+    )
+    for apart, _, entry in near:
+        variant = next((v for v in work.variants if v.name == entry["variant"]), None)
+        if math.isinf(apart) or variant is None or set(entry["config"]) != set(variant.space):
+            continue  # a flag differs, or the file is older than the kernel
+        if not variant.unsupported(case, gpu) and not variant.fits(entry["config"], case, gpu):
+            return variant, entry["config"]
+    variant = work.preferred(case, gpu)
+    if variant is None:
+        reasons = "; ".join(f"{v.name}: {v.unsupported(case, gpu)}" for v in work.variants)
+        raise NotImplementedError(f"{declaration.name} {direction} has no variant for {case} on {gpu.name}: {reasons}")
+    return variant, variant.default(case, gpu)
+
+
+def choose(declaration: Declaration, direction: str, case: Case, device: Any) -> tuple[Variant, Config]:
+    """The variant and config to run for ``case`` on ``device`` (a torch device).
+
+    Raises NotImplementedError, with each variant's reason, where no variant supports the case.
+    """
+    return _choose(declaration, direction, case, gpu_of(device))

@@ -1,0 +1,74 @@
+"""What a user would run instead of a kernel: torch eager, torch.compile, Liger, …
+
+A peer's ``prepare(**inputs)`` does all that should not be timed (compiling, building the autograd graph) and returns a
+thunk; each call of the thunk runs the work once on the same inputs and returns the outputs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Thunk = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``prepare(**inputs)`` returns a thunk; ``requires`` names the module an optional peer comes from."""
+
+    prepare: Callable[..., Thunk]
+    requires: str = ""
+
+    def missing(self) -> str:
+        """Why this peer cannot run here, or ``""``."""
+        if self.requires and importlib.util.find_spec(self.requires) is None:
+            return f"module {self.requires!r} is not installed"
+        return ""
+
+
+def eager(function: Callable[..., Any], requires: str = "") -> Peer:
+    """A peer that calls ``function(**inputs)``."""
+    return Peer(lambda **inputs: lambda: function(**inputs), requires)
+
+
+def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:
+    """A peer that calls ``torch.compile(function)(**inputs)``, compiled for the very shapes it is timed on."""
+
+    def prepare(**inputs: Any) -> Thunk:
+        torch._dynamo.reset()
+        fast = torch.compile(function, dynamic=False, mode=mode)
+        fast(**inputs)
+        return lambda: fast(**inputs)
+
+    return Peer(prepare)
+
+
+def _pullback(function: Callable[..., Any], wrt: Sequence[str], cotangent: str, inputs: dict[str, Any]) -> Thunk:
+    inputs = dict(inputs)
+    upstream = inputs.pop(cotangent)
+    leaves = {name: inputs[name].detach().requires_grad_() for name in wrt}
+    output = function(**(inputs | leaves))
+    return lambda: torch.autograd.grad(output, tuple(leaves.values()), upstream, retain_graph=True)
+
+
+def gradients(function: Callable[..., Any], wrt: Sequence[str], cotangent: str = "dy", requires: str = "") -> Peer:
+    """A peer that times only the backward of ``function``: gradients of the inputs ``wrt``, pulled back from ``dy``."""
+    return Peer(lambda **inputs: _pullback(function, wrt, cotangent, inputs), requires)
+
+
+def compiled_gradients(function: Callable[..., Any], wrt: Sequence[str], cotangent: str = "dy") -> Peer:
+    """Like :func:`gradients`, of ``torch.compile(function)``."""
+
+    def prepare(**inputs: Any) -> Thunk:
+        torch._dynamo.reset()
+        # Donated buffers forbid retain_graph=True, which lets one forward serve every timed backward.
+        with torch._functorch.config.patch(donated_buffer=False):
+            thunk = _pullback(torch.compile(function, dynamic=False), wrt, cotangent, inputs)
+            thunk()
+        return thunk
+
+    return Peer(prepare)

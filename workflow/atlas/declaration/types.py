@@ -1,0 +1,175 @@
+"""The types of a kernel's declaration: case, variant, pass, declaration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .hardware import GPU
+from .peers import Peer
+
+Config = Mapping[str, Any]
+"""One point of a tuning space: block sizes, ``num_warps``, ``num_stages``, …"""
+
+_TORCH_DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8e4m3": torch.float8_e4m3fn,
+    "fp8e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a short name such as ``"bf16"``; ``"tf32"`` is stored as float32."""
+    return _TORCH_DTYPES[name]
+
+
+def element_size(name: str) -> int:
+    """Bytes of one element of the dtype with this short name."""
+    return torch_dtype(name).itemsize
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: its dtype, its sizes and flags, and the reason it is there."""
+
+    dtype: str
+    sizes: tuple[tuple[str, Any], ...]
+    reason: str = field(default="", compare=False)
+
+    def __getitem__(self, name: str) -> Any:
+        for key, value in self.sizes:
+            if key == name:
+                return value
+        raise KeyError(f"case {self} has no size {name!r}")
+
+    @property
+    def label(self) -> str:
+        """The sizes for a person: ``"m=4096 n=1024"``."""
+        return " ".join(f"{key}={value}" for key, value in self.sizes)
+
+    def __str__(self) -> str:
+        return f"{self.label} {self.dtype}"
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"dtype": "bf16", "sizes": {"m": 4096, …}}``, as documents hold it."""
+        return {"dtype": self.dtype, "sizes": dict(self.sizes)}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Case:
+        """The case a document holds; the reason is not stored there."""
+        return Case(document["dtype"], tuple(document["sizes"].items()))
+
+
+def case(dtype: str, reason: str = "", **sizes: Any) -> Case:
+    """``case("bf16", m=4096, n=1024)``: one problem, the sizes in the order given."""
+    return Case(dtype, tuple(sizes.items()), reason)
+
+
+def _always(*_: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One implementation of one pass of a kernel.
+
+    ``launch(*, config, **inputs)`` allocates the outputs, launches and returns them; it is the one function that ahead-
+    of-time builds (meta tensors), the tuner, the benchmark and the public function call.  It validates nothing.
+    ``fits(config, case, gpu)`` and ``handles(case, gpu)`` return ``""`` for yes, otherwise the reason why not: a config
+    that cannot launch (shared memory, registers), a case this variant is not written for (rows too long).
+    """
+
+    name: str
+    launch: Callable[..., Any]
+    space: Mapping[str, Sequence[Any]]
+    default: Callable[[Case, GPU], Config]
+    summary: str = ""
+    fits: Callable[[Config, Case, GPU], str] = _always
+    handles: Callable[[Case, GPU], str] = _always
+    needs: frozenset[str] = frozenset()
+    deterministic: bool = True
+
+    def configs(self, case: Case, gpu: GPU) -> Iterator[dict[str, Any]]:
+        """Every config of the space that fits, in the order of the parameter lists."""
+        for values in itertools.product(*self.space.values()):
+            config = dict(zip(self.space, values, strict=True))
+            if not self.fits(config, case, gpu):
+                yield config
+
+    def unsupported(self, case: Case, gpu: GPU) -> str:
+        """Why this variant cannot run this case on this GPU, or ``""``."""
+        lacking = sorted(self.needs - gpu.capabilities)
+        if lacking and not gpu.functional:
+            return f"{gpu.name} has no {', '.join(lacking)}"
+        return self.handles(case, gpu)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One direction of a kernel: what it computes, from what, at what cost, and who else computes it.
+
+    ``inputs(case, device, generator)`` returns the keyword arguments of ``reference`` and of every ``launch``; with
+    ``device="meta"`` the generator is None.  ``reference`` is plain torch and is evaluated in float64.  ``peers`` map a
+    name to what a user would run instead; ``peers["torch"]`` is required, it is the error yardstick of validation.
+    ``bytes`` and ``flops`` give the least traffic and arithmetic of a case, a term for each tensor or product.
+    ``reduction(case)`` is how many terms one output element accumulates: absolute tolerances grow with it.
+    """
+
+    inputs: Callable[[Case, Any, torch.Generator | None], dict[str, Any]]
+    reference: Callable[..., Any]
+    outputs: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    peers: Mapping[str, Peer]
+    bytes: Callable[[Case], Mapping[str, float]]
+    flops: Callable[[Case], Mapping[str, float]]
+    reduction: Callable[[Case], int] = lambda case: 1
+
+    def variant(self, name: str) -> Variant:
+        """The variant of this name; KeyError names the ones there are."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise KeyError(f"no variant {name!r}; there are {', '.join(v.name for v in self.variants)}")
+
+    def preferred(self, case: Case, gpu: GPU) -> Variant | None:
+        """The variant to run untuned: the first that supports the case, or None."""
+        return next((v for v in self.variants if not v.unsupported(case, gpu)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """All that the project knows of one kernel; everything else is derived from it.
+
+    ``name`` is the file's stem.  ``function`` is the public function; ``call(function, inputs)`` calls it on the
+    forward pass's inputs.  ``cases(gpu)`` is the benchmark sweep, sized to the GPU; ``edge_cases`` are what validation
+    adds, each with its reason.  ``differentiable`` names the forward inputs that have a gradient, in the order of the
+    backward pass's outputs.
+    """
+
+    name: str
+    family: str
+    summary: str
+    function: Callable[..., Any]
+    call: Callable[[Callable[..., Any], dict[str, Any]], Any]
+    dtypes: tuple[str, ...]
+    cases: Callable[[GPU], list[Case]]
+    edge_cases: tuple[Case, ...]
+    forward: Pass
+    backward: Pass | None = None
+    differentiable: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> dict[str, Pass]:
+        """``{"forward": …}`` and, where there is one, ``"backward"``."""
+        return {"forward": self.forward} | ({"backward": self.backward} if self.backward else {})

@@ -1,0 +1,100 @@
+"""Result documents: what every stage writes, checked against its JSON Schema when written and when read."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from .config import explain, schema
+from .errors import AtlasError
+
+VERSIONS = {"survey": 1, "build": 1, "validate": 1, "autotune": 1, "benchmark": 1}
+"""The schema version of each stage's document: raised when a reader of the old form would misread the new one."""
+
+
+class DocumentError(AtlasError):
+    """A document that is cut off, of another schema version, or does not fit its schema."""
+
+
+@functools.cache
+def _validator(stage: str) -> jsonschema.Draft202012Validator:
+    envelope, body = schema("document"), schema(stage)
+    merged = {
+        "type": "object",
+        "required": envelope["required"] + body.get("required", []),
+        "properties": envelope["properties"] | body["properties"],
+        "additionalProperties": False,
+    }
+    return jsonschema.Draft202012Validator(merged)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with NaN and infinities as None: JSON has neither."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def check(document: Any, stage: str, where: str) -> None:
+    """Raise :class:`DocumentError` unless ``document`` is a ``stage`` document of today's version."""
+    if not isinstance(document, dict) or document.get("stage") != stage:
+        raise DocumentError(f"{where}: not a document of stage {stage!r}")
+    if document.get("schema_version") != VERSIONS[stage]:
+        raise DocumentError(
+            f"{where}: key 'schema_version' is {document.get('schema_version')!r}, this release reads "
+            f"{VERSIONS[stage]}; measure it again, or read it with the release that wrote it"
+        )
+    error = jsonschema.exceptions.best_match(_validator(stage).iter_errors(document))
+    if error is not None:
+        raise DocumentError(f"{where}: {explain(error)}; delete the file to have it made again")
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Check ``document`` and put it at ``path`` in one step: a reader sees the old file or the new one, whole."""
+    document = _finite(document)
+    check(document, document["stage"], str(path))
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file by renaming a finished one into place; :class:`AtlasError` where that is not permitted."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise AtlasError(f"{path}: cannot be written: {error.strerror}; check the folder's permissions") from None
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
+    except OSError as error:
+        Path(name).unlink()
+        raise AtlasError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def read(path: Path, stage: str) -> dict[str, Any]:
+    """The ``stage`` document at ``path``, checked; :class:`DocumentError` says what is wrong with it and what to do."""
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DocumentError(f"{path}: no such document; run the {stage} stage first") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DocumentError(
+            f"{path}: cut off or not JSON ({error}); delete the file to have it made again, or restore it from git"
+        ) from None
+    check(document, stage, str(path))
+    return document

@@ -1,0 +1,1 @@
+"""The stages: one module each, with ``add_arguments(parser)`` and ``run(arguments)``; found by name."""

@@ -1,0 +1,142 @@
+"""What the stages share: load the kernel, keep time, turn a failure into a document, write it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import catalog, documents, gpus
+from ..config import GPUS_FILE, load_gpus
+from ..errors import AtlasError
+
+if TYPE_CHECKING:
+    from ..declaration import GPU, Declaration
+
+
+class Stop(Exception):
+    """Raised by a stage's body to end it with a status other than ``failed``."""
+
+    def __init__(self, status: str, reason: str):
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Job:
+    """One (stage, kernel, GPU): what a stage's body gets."""
+
+    stage: str
+    kernel: str | None
+    gpu_name: str
+    block: dict[str, Any]
+    results: Path
+    arguments: argparse.Namespace
+
+    @property
+    def folder(self) -> Path:
+        """``results/measured/<gpu>/<kernel>``, or ``results/measured/<gpu>`` for a survey."""
+        base = self.results / "measured" / self.gpu_name
+        return base / self.kernel if self.kernel else base
+
+    @property
+    def output(self) -> Path:
+        """Where the stage's document goes."""
+        return self.folder / f"{self.stage}.json"
+
+    @property
+    def functional(self) -> bool:
+        """True where the interpreter runs it."""
+        return gpus.functional(self.block)
+
+    def gpu(self) -> GPU:
+        """The GPU the block describes."""
+        return gpus.gpu(self.gpu_name, self.block)
+
+    def declaration(self) -> Declaration:
+        """The kernel's declaration; imports its file."""
+        return catalog.load(self.kernel, interpret=self.functional)
+
+    def earlier(self, stage: str) -> dict[str, Any]:
+        """The document an earlier stage wrote of the same kernel and GPU (for ``survey``, of the GPU)."""
+        folder = self.folder.parent if stage == "survey" and self.kernel else self.folder
+        return documents.read(folder / f"{stage}.json", stage)
+
+
+def add_common_arguments(parser: argparse.ArgumentParser, kernel: bool = True) -> None:
+    """The arguments of every stage that works on one kernel and one GPU."""
+    if kernel:
+        parser.add_argument("kernel", help="kernel to work on, a file's stem under kernels/")
+    parser.add_argument("--gpu", required=True, help="a block of gpus.yaml")
+    parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+
+
+def job(stage: str, arguments: argparse.Namespace) -> Job:
+    """The job that the arguments name; :class:`AtlasError` for an unknown kernel or GPU."""
+    blocks = load_gpus(arguments.gpus_file)
+    gpus.names_of([arguments.gpu], blocks, "--gpu", "command line")
+    kernel = getattr(arguments, "kernel", None)
+    if kernel is not None:
+        catalog.check_name(kernel)
+    return Job(stage, kernel, arguments.gpu, blocks[arguments.gpu], arguments.results, arguments)
+
+
+def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> dict[str, Any]:
+    """The part of a document that is the same for every stage."""
+    from .. import environment
+
+    return {
+        "stage": job.stage,
+        "schema_version": documents.VERSIONS[job.stage],
+        "kernel": job.kernel,
+        "gpu": job.gpu_name,
+        "kind": kind,
+        "status": status,
+        "reason": reason,
+        "kernel_digest": catalog.digest(job.kernel) if job.kernel else None,
+        "software": environment.software(),
+        "device": environment.device() if kind == "measured" else {},
+        "seconds": round(seconds, 3),
+    }
+
+
+def write_document(job: Job, empty: dict[str, Any], body: Callable[[Job], dict[str, Any]], kind: str = "") -> Path:
+    """Run ``body`` and write its fields as the job's document; ``empty`` are the fields where it could not.
+
+    ``body`` returns the stage's fields, with ``status`` and ``reason`` where the status is not ``ok``.  Any exception
+    but :class:`AtlasError` (the user's mistake: nothing is written) becomes a document of status ``failed``, or of the
+    status that :class:`Stop` carries.
+    """
+    kind = kind or ("functional" if job.functional else "measured")
+    start = time.perf_counter()
+    fields: dict[str, Any] = {}
+    try:
+        fields = dict(body(job))
+        status, reason = fields.pop("status", "ok"), fields.pop("reason", "")
+    except AtlasError:
+        raise
+    except Stop as stop:
+        fields, status, reason = dict(empty), stop.status, str(stop)
+    except Exception as error:
+        fields = dict(empty) | {"traceback": traceback.format_exc()}
+        status, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
+    documents.write(job.output, envelope(job, kind, status, reason, time.perf_counter() - start) | fields)
+    return job.output
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something, for a ``reason``."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def require_ok(job: Job, *stages: str) -> None:
+    """Raise :class:`Stop` ``skipped`` unless the named earlier stages ended ``ok``."""
+    for stage in stages:
+        document = job.earlier(stage)
+        if document["status"] != "ok":
+            raise Stop("skipped", f"{stage} ended {document['status']}: {document['reason']}")

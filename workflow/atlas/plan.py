@@ -1,0 +1,201 @@
+"""What the workflow asks at parse time: which kernels and GPUs, where each GPU is, which files each job reads.
+
+Imports neither torch nor mlflow: every Snakemake process and every cluster job parses the workflow, and thus runs this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import ROOT, catalog, gpus
+from .announce import announce
+from .config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus
+from .errors import AtlasError
+from .figures.names import figure_names
+
+STARTED = time.time()
+
+# What a stage's figures depend on, beyond the kernel's file: editing one of these runs the stage again.  Held to the
+# stages' real imports by a test.
+_SHARED = ("declaration/*.py", "runtime.py", "stages/frame.py")
+_CODE = {
+    "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
+    "build": ("stages/build.py", "compilation/*.py", *_SHARED),
+    "validate": ("stages/validate.py", "validation/*.py", *_SHARED),
+    "autotune": ("stages/autotune.py", "tuning/*.py", "timing/*.py", "compilation/*.py", "validation/*.py", *_SHARED),
+    "benchmark": ("stages/benchmark.py", "benchmarking/*.py", "timing/*.py", "validation/*.py", *_SHARED),
+    "track": ("stages/track.py", "tracking/*.py", "collection.py", "verdict.py"),
+    "tables": ("stages/tables.py", "tables/*.py", "collection.py", "verdict.py"),
+    "figures": ("stages/figures.py", "figures/*.py"),
+    "report": ("stages/report.py", "reporting/*", "collection.py", "verdict.py"),
+    "verdict": ("stages/verdict.py", "collection.py", "verdict.py"),
+}
+
+Question = Callable[[Any], Any]
+"""A function of a job's wildcards, as Snakemake calls it for inputs, params and resources."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, settled: the checked config, the selected kernels and GPUs, and where each GPU is."""
+
+    config: Mapping[str, Any]
+    kernels: list[str]
+    blocks: Mapping[str, Mapping[str, Any]]
+    places: Mapping[str, gpus.Place]
+
+    @property
+    def gpus(self) -> list[str]:
+        """The selected GPUs, in the order of gpus.yaml."""
+        return list(self.places)
+
+    def shell_prefix(self) -> str:
+        """Put before every job's command: this Python, this checkout."""
+        python, code = Path(sys.executable).parent, f"{ROOT / 'workflow'}:{ROOT}"
+        return (
+            f'export PATH={shlex.quote(str(python))}:"$PATH" '
+            f'PYTHONPATH={shlex.quote(code)}:"${{PYTHONPATH:-}}" MLFLOW_DISABLE_TELEMETRY=true; '
+        )
+
+    def code(self, stage: str) -> list[str]:
+        """The files a stage's figures depend on, relative to the working folder."""
+        atlas = ROOT / "workflow" / "atlas"
+        found = [path for pattern in _CODE[stage] for path in sorted(atlas.glob(pattern)) if path.is_file()]
+        schema = ROOT / "workflow" / "schemas" / f"{stage}.schema.json"
+        return [_relative(path) for path in [*found, *([schema] if schema.exists() else [])]]
+
+    def kernel_file(self, wildcards: Any) -> str:
+        """The kernel's one file."""
+        return _relative(catalog.KERNELS / f"{wildcards.kernel}.py")
+
+    def block_digest(self, wildcards: Any) -> str:
+        """Changes when this GPU's block does, so that editing one block concerns one GPU."""
+        return _digest(self.blocks[wildcards.gpu])
+
+    def build_sample(self, wildcards: Any) -> str:
+        """The option that restricts a build for a GPU that cannot be reached to a sample of the space."""
+        return "" if self.places[wildcards.gpu].reachable else f"--sample {self.config['build']['sample']}"
+
+    def setting(self, section: str, key: str) -> Any:
+        """One value of the config."""
+        return self.config[section][key]
+
+    def server_digest(self) -> str:
+        """Changes with the tracking server, and shows nothing of its credentials."""
+        return _digest(os.environ.get("MLFLOW_TRACKING_URI", ""))
+
+    def device_resources(self) -> dict[str, Question]:
+        """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster."""
+
+        def asked(key: str) -> Question:
+            def answer(wildcards: Any) -> Any:
+                block = self.blocks[wildcards.gpu]
+                if gpus.functional(block):
+                    return 0
+                if self.places[wildcards.gpu].where == gpus.CLUSTER:
+                    return block["cluster"].get(key, 0)
+                return int(key == "gpu")
+
+            return answer
+
+        keys = {"gpu"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
+        return {key: asked(key) for key in sorted(keys if self.config["placement"] == "cluster" else {"gpu"})}
+
+    def stages(self, gpu: str) -> tuple[str, ...]:
+        """The stages that run for each kernel on this GPU, where it is now."""
+        if gpus.functional(self.blocks[gpu]):
+            return ("validate", "autotune", "benchmark")
+        if self.places[gpu].reachable:
+            return ("build", "validate", "autotune", "benchmark")
+        return ("build",)
+
+    def earlier(self, *stages: str) -> Question:
+        """The documents of earlier stages that a job reads; a functional GPU has no survey and no build."""
+
+        def answer(wildcards: Any) -> list[str]:
+            folder = f"results/measured/{wildcards.gpu}"
+            skipped = {"survey", "build"} if gpus.functional(self.blocks[wildcards.gpu]) else set()
+            return [
+                f"{folder}/survey.json" if stage == "survey" else f"{folder}/{wildcards.kernel}/{stage}.json"
+                for stage in stages
+                if stage not in skipped
+            ]
+
+        return answer
+
+    def documents(self) -> list[str]:
+        """All documents the views read: what this run makes, and the records at hand."""
+        made = []
+        for gpu in self.gpus:
+            folder = f"results/measured/{gpu}"
+            if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
+                made.append(f"{folder}/survey.json")
+            made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
+        recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
+        return made + recorded
+
+    def figures(self) -> list[str]:
+        """The names of the figures, without suffix."""
+        return figure_names(self.kernels)
+
+
+def settle(config: dict[str, Any]) -> Plan:
+    """Check the config, select kernels and GPUs, find each GPU, and say so once, in the head process.
+
+    Raises :class:`AtlasError` for a config that does not fit, an unknown name, or a required GPU out of reach.
+    """
+    where = str(_relative(CONFIG_FILE))
+    config = dict(config)
+    for key in ("kernels", "gpus", "require"):  # `--config gpus=t4,cpu` comes as one word
+        if isinstance(config.get(key), str) and config[key] != "all":
+            config[key] = [name.strip() for name in config[key].split(",") if name.strip()]
+    check_config(config, where)
+    blocks = load_gpus(GPUS_FILE)
+    kernels = catalog.names() if config["kernels"] == "all" else config["kernels"]
+    for name in kernels:
+        try:
+            catalog.check_name(name)
+        except AtlasError as error:
+            raise AtlasError(f"{where}: key 'kernels': {error}") from None
+    if not kernels:
+        raise AtlasError(f"{where}: key 'kernels': none selected; name at least one, or write all")
+    names = gpus.names_of(config["gpus"], blocks, "gpus", where)
+    required = gpus.names_of(config["require"], blocks, "require", where)
+    if not names:
+        raise AtlasError(f"{where}: key 'gpus': none selected; name at least one, or write all")
+    head = gpus.PLACES_VARIABLE not in os.environ
+    places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
+    if head:
+        announce(blocks, places, kernels)
+        gpus.publish(places)
+    return Plan(config, kernels, blocks, places)
+
+
+def closing(results: str) -> str:
+    """What a run says last: its verdict, or where to look if it did not come to one."""
+    log = Path(results, "logs", "verdict.log")
+    if log.exists() and log.stat().st_mtime >= STARTED:
+        return log.read_text()
+    report = Path(results, "report.html")
+    return f"Nothing new to judge; the report is {report}." if report.exists() else f"No verdict: see {results}/logs/."
+
+
+def _records(gpu: str) -> Path:
+    return Path("results", "recorded", gpu)
+
+
+def _relative(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

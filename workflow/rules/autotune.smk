@@ -1,0 +1,27 @@
+rule autotune:
+    input:
+        PLAN.code("autotune"),
+        PLAN.kernel_file,
+        PLAN.earlier("build", "validate"),
+    output:
+        "results/measured/{gpu}/{kernel}/autotune.json",
+    log:
+        "results/logs/{gpu}/{kernel}/autotune.log",
+    benchmark:
+        "results/benchmarks/{gpu}/{kernel}/autotune.tsv"
+    params:
+        block=PLAN.block_digest,
+        strategy=PLAN.setting("autotune", "strategy"),
+        budget=PLAN.setting("autotune", "budget_seconds"),
+        timeout=PLAN.setting("autotune", "trial_timeout_seconds"),
+    threads: workflow.cores
+    resources:
+        **PLAN.device_resources(),
+    conda:
+        "../../environment.yml"
+    message:
+        "autotune {wildcards.kernel} on {wildcards.gpu}: timing its space"
+    shell:
+        "python -m atlas autotune {wildcards.kernel} --gpu {wildcards.gpu} --jobs {threads}"
+        " --strategy {params.strategy} --budget-seconds {params.budget} --trial-timeout-seconds {params.timeout}"
+        " 3>&2 > {log} 2>&1"

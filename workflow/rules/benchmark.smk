@@ -1,0 +1,24 @@
+rule benchmark:
+    input:
+        PLAN.code("benchmark"),
+        PLAN.kernel_file,
+        PLAN.earlier("survey", "validate", "autotune"),
+    output:
+        "results/measured/{gpu}/{kernel}/benchmark.json",
+    log:
+        "results/logs/{gpu}/{kernel}/benchmark.log",
+    benchmark:
+        "results/benchmarks/{gpu}/{kernel}/benchmark.tsv"
+    params:
+        block=PLAN.block_digest,
+        seconds=PLAN.setting("benchmark", "min_seconds"),
+        samples=PLAN.setting("benchmark", "max_samples"),
+    resources:
+        **PLAN.device_resources(),
+    conda:
+        "../../environment.yml"
+    message:
+        "benchmark {wildcards.kernel} on {wildcards.gpu}: timing variants and peers"
+    shell:
+        "python -m atlas benchmark {wildcards.kernel} --gpu {wildcards.gpu}"
+        " --min-seconds {params.seconds} --max-samples {params.samples} 3>&2 > {log} 2>&1"

@@ -1,0 +1,21 @@
+rule build:
+    input:
+        PLAN.code("build"),
+        PLAN.kernel_file,
+    output:
+        "results/measured/{gpu}/{kernel}/build.json",
+    log:
+        "results/logs/{gpu}/{kernel}/build.log",
+    benchmark:
+        "results/benchmarks/{gpu}/{kernel}/build.tsv"
+    params:
+        block=PLAN.block_digest,
+        sample=PLAN.build_sample,
+    threads: workflow.cores
+    conda:
+        "../../environment.yml"
+    message:
+        "build {wildcards.kernel} for {wildcards.gpu}: compiling its space"
+    shell:
+        "python -m atlas build {wildcards.kernel} --gpu {wildcards.gpu} --jobs {threads} {params.sample}"
+        " 3>&2 > {log} 2>&1"

@@ -1,0 +1,19 @@
+rule survey:
+    input:
+        PLAN.code("survey"),
+    output:
+        "results/measured/{gpu}/survey.json",
+    log:
+        "results/logs/{gpu}/survey.log",
+    benchmark:
+        "results/benchmarks/{gpu}/survey.tsv"
+    params:
+        block=PLAN.block_digest,
+    resources:
+        **PLAN.device_resources(),
+    conda:
+        "../../environment.yml"
+    message:
+        "survey {wildcards.gpu}: measuring its roofs"
+    shell:
+        "python -m atlas survey --gpu {wildcards.gpu} 3>&2 > {log} 2>&1"

@@ -1,0 +1,18 @@
+rule track:
+    input:
+        PLAN.code("track"),
+        PLAN.documents(),
+    output:
+        "results/mlflow/tracked.json",
+    log:
+        "results/logs/track.log",
+    params:
+        experiment=PLAN.setting("tracking", "experiment"),
+        trial_runs=PLAN.setting("tracking", "trial_runs"),
+        server=PLAN.server_digest(),
+    conda:
+        "../../environment.yml"
+    message:
+        "track: documents into MLflow"
+    shell:
+        "python -m atlas track --experiment {params.experiment:q} --trial-runs {params.trial_runs} 3>&2 > {log} 2>&1"

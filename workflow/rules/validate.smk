@@ -1,0 +1,21 @@
+rule validate:
+    input:
+        PLAN.code("validate"),
+        PLAN.kernel_file,
+    output:
+        "results/measured/{gpu}/{kernel}/validate.json",
+    log:
+        "results/logs/{gpu}/{kernel}/validate.log",
+    benchmark:
+        "results/benchmarks/{gpu}/{kernel}/validate.tsv"
+    params:
+        block=PLAN.block_digest,
+        seeds=PLAN.setting("validate", "seeds"),
+    resources:
+        **PLAN.device_resources(),
+    conda:
+        "../../environment.yml"
+    message:
+        "validate {wildcards.kernel} on {wildcards.gpu}: comparing with float64"
+    shell:
+        "python -m atlas validate {wildcards.kernel} --gpu {wildcards.gpu} --seeds {params.seeds} 3>&2 > {log} 2>&1"

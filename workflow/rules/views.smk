@@ -1,0 +1,87 @@
+rule tables:
+    input:
+        PLAN.code("tables"),
+        PLAN.documents(),
+    output:
+        multiext("results/tables/benchmark", ".parquet", ".csv"),
+        multiext("results/tables/build", ".parquet", ".csv"),
+        multiext("results/tables/validation", ".parquet", ".csv"),
+        multiext("results/tables/trials", ".parquet", ".csv"),
+        multiext("results/tables/survey", ".parquet", ".csv"),
+        multiext("results/tables/coverage", ".parquet", ".csv"),
+        report(
+            "results/tables/verdicts.csv",
+            caption="../report/verdicts.rst",
+            category="Verdict",
+        ),
+        "results/tables/verdicts.parquet",
+    log:
+        "results/logs/tables.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "tables: documents into Parquet and CSV"
+    shell:
+        "python -m atlas tables 3>&2 > {log} 2>&1"
+
+
+rule figures:
+    input:
+        PLAN.code("figures"),
+        rules.tables.output,
+    output:
+        [
+            report(
+                f"results/figures/{name}.svg",
+                caption="../report/figures.rst",
+                category="Figures",
+                labels={"figure": name},
+            )
+            for name in PLAN.figures()
+        ],
+        [f"results/figures/{name}.png" for name in PLAN.figures()],
+    log:
+        "results/logs/figures.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "figures: drawing the tables"
+    shell:
+        "python -m atlas figures 3>&2 > {log} 2>&1"
+
+
+rule report:
+    input:
+        PLAN.code("report"),
+        PLAN.documents(),
+        rules.tables.output,
+        rules.figures.output,
+    output:
+        "results/report.html",
+    log:
+        "results/logs/report.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "report: results/report.html"
+    shell:
+        "python -m atlas report 3>&2 > {log} 2>&1"
+
+
+# Last, and the one job that fails where a kernel is wrong: by then every other job has had its turn.
+rule verdict:
+    input:
+        PLAN.code("verdict"),
+        PLAN.documents(),
+        "results/report.html",
+        "results/mlflow/tracked.json",
+    output:
+        "results/verdict.txt",
+    log:
+        "results/logs/verdict.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "verdict: is every kernel right?"
+    shell:
+        "python -m atlas verdict > {log} 2>&1 && cp {log} {output}"

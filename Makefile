@@ -1,0 +1,36 @@
+# reproduce, test, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORES ?= 1
+
+.PHONY: reproduce test ui lint clean
+
+reproduce: $(VENV)/.ready
+	$(BIN)/snakemake --cores $(CORES)
+
+test: $(VENV)/.ready
+	$(BIN)/pytest -n 2
+
+ui: $(VENV)/.ready
+	$(BIN)/python -m atlas ui
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+# Removes what runs made; results/recorded stays.
+clean:
+	rm -rf .snakemake results/measured results/tables results/figures results/mlflow results/logs results/benchmarks
+	rm -f results/report.html results/verdict.txt
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Kernel Atlas needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh workflow/install-venv.sh $(PYTHON)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,lint]'
+	@touch $@

@@ -38,7 +38,8 @@ def load_yaml(path: Path) -> Any:
 
 def check(document: Any, schema_name: str, where: str) -> None:
     """Raise :class:`AtlasError` with one sentence (file, key, remedy) unless ``document`` fits the schema."""
-    validator = jsonschema.Draft202012Validator(schema(schema_name))
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    validator = jsonschema.Draft202012Validator(schema(schema_name), format_checker=checker)
     error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is not None:
         raise AtlasError(f"{where}: {explain(error)}")
@@ -65,6 +66,10 @@ def explain(error: jsonschema.ValidationError) -> str:
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
         return f"{prefix}{error.instance!r} is of the wrong type; give a value of type {wanted}"
+    if error.validator == "format":
+        return f"{prefix}{error.instance!r} is not a valid {error.validator_value}"
+    if error.validator == "anyOf" and "description" in error.schema:
+        return f"{prefix}{error.instance!r} does not fit; give {error.schema['description']}"
     return prefix + error.message
 
 

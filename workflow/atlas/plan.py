@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -57,14 +56,6 @@ class Plan:
     def gpus(self) -> list[str]:
         """The selected GPUs, in the order of gpus.yaml."""
         return list(self.places)
-
-    def shell_prefix(self) -> str:
-        """Put before every job's command: this Python, this checkout."""
-        python, code = Path(sys.executable).parent, f"{ROOT / 'workflow'}:{ROOT}"
-        return (
-            f'export PATH={shlex.quote(str(python))}:"$PATH" '
-            f'PYTHONPATH={shlex.quote(code)}:"${{PYTHONPATH:-}}" MLFLOW_DISABLE_TELEMETRY=true; '
-        )
 
     def code(self, stage: str) -> list[str]:
         """The files a stage's figures depend on, relative to the working folder."""
@@ -178,6 +169,21 @@ def settle(config: dict[str, Any]) -> Plan:
         announce(blocks, places, kernels)
         gpus.publish(places)
     return Plan(config, kernels, blocks, places)
+
+
+def use_this_checkout() -> None:
+    """Let jobs run this checkout's code with the Python that runs Snakemake, whatever PATH says.
+
+    Jobs inherit this process's environment; a job on another host parses the workflow there, and thus does the same.
+    """
+    for variable, first in {
+        "PATH": str(Path(sys.executable).parent),
+        "PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}",
+    }.items():
+        rest = os.environ.get(variable, "")
+        if not rest.startswith(first):
+            os.environ[variable] = f"{first}{os.pathsep}{rest}" if rest else first
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def closing(results: str) -> str:

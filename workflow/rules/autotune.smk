@@ -9,16 +9,16 @@ rule autotune:
         "results/logs/{gpu}/{kernel}/autotune.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/autotune.tsv"
+    conda:
+        "../../environment.yml"
+    threads: workflow.cores
+    resources:
+        **PLAN.device_resources(),
     params:
         block=PLAN.block_digest,
         strategy=PLAN.setting("autotune", "strategy"),
         budget=PLAN.setting("autotune", "budget_seconds"),
         timeout=PLAN.setting("autotune", "trial_timeout_seconds"),
-    threads: workflow.cores
-    resources:
-        **PLAN.device_resources(),
-    conda:
-        "../../environment.yml"
     message:
         "autotune {wildcards.kernel} on {wildcards.gpu}: timing its space"
     shell:

@@ -9,14 +9,14 @@ rule benchmark:
         "results/logs/{gpu}/{kernel}/benchmark.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/benchmark.tsv"
+    conda:
+        "../../environment.yml"
+    resources:
+        **PLAN.device_resources(),
     params:
         block=PLAN.block_digest,
         seconds=PLAN.setting("benchmark", "min_seconds"),
         samples=PLAN.setting("benchmark", "max_samples"),
-    resources:
-        **PLAN.device_resources(),
-    conda:
-        "../../environment.yml"
     message:
         "benchmark {wildcards.kernel} on {wildcards.gpu}: timing variants and peers"
     shell:

@@ -8,12 +8,12 @@ rule build:
         "results/logs/{gpu}/{kernel}/build.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/build.tsv"
+    conda:
+        "../../environment.yml"
+    threads: workflow.cores
     params:
         block=PLAN.block_digest,
         sample=PLAN.build_sample,
-    threads: workflow.cores
-    conda:
-        "../../environment.yml"
     message:
         "build {wildcards.kernel} for {wildcards.gpu}: compiling its space"
     shell:

@@ -7,12 +7,12 @@ rule survey:
         "results/logs/{gpu}/survey.log",
     benchmark:
         "results/benchmarks/{gpu}/survey.tsv"
-    params:
-        block=PLAN.block_digest,
-    resources:
-        **PLAN.device_resources(),
     conda:
         "../../environment.yml"
+    resources:
+        **PLAN.device_resources(),
+    params:
+        block=PLAN.block_digest,
     message:
         "survey {wildcards.gpu}: measuring its roofs"
     shell:

@@ -6,12 +6,12 @@ rule track:
         "results/mlflow/tracked.json",
     log:
         "results/logs/track.log",
+    conda:
+        "../../environment.yml"
     params:
         experiment=PLAN.setting("tracking", "experiment"),
         trial_runs=PLAN.setting("tracking", "trial_runs"),
         server=PLAN.server_digest(),
-    conda:
-        "../../environment.yml"
     message:
         "track: documents into MLflow"
     shell:

@@ -8,13 +8,13 @@ rule validate:
         "results/logs/{gpu}/{kernel}/validate.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/validate.tsv"
+    conda:
+        "../../environment.yml"
+    resources:
+        **PLAN.device_resources(),
     params:
         block=PLAN.block_digest,
         seeds=PLAN.setting("validate", "seeds"),
-    resources:
-        **PLAN.device_resources(),
-    conda:
-        "../../environment.yml"
     message:
         "validate {wildcards.kernel} on {wildcards.gpu}: comparing with float64"
     shell:

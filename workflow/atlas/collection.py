@@ -1,0 +1,78 @@
+"""Find and read the result documents there are: what every view (tables, report, tracking, verdict) is made from.
+
+``results/measured/<gpu>/`` holds what the stages wrote here, ``results/recorded/<gpu>/`` what was committed; in both a
+survey lies in the GPU's folder and everything else in ``<gpu>/<kernel>/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import catalog, documents
+
+_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage != "survey")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One document.
+
+    ``kernel`` is None for a survey.  ``kind`` is the document's own (``measured``, ``functional``, ``compiled``), or
+    ``recorded`` for a measured document that lies under ``recorded/``.  ``stale`` says that the kernel's file is no
+    longer the one this document is true of.
+    """
+
+    gpu: str
+    kernel: str | None
+    stage: str
+    document: Mapping[str, Any]
+    kind: str
+    path: Path
+    stale: bool = False
+
+
+def collect(results: Path, kernels: Collection[str] | None = None, gpus: Collection[str] | None = None) -> list[Entry]:
+    """All documents under ``results``, or those of the named kernels and GPUs, sorted by GPU, kernel and stage.
+
+    Of the same GPU, kernel and stage a measured document wins over a recorded one.  Surveys are left out by ``gpus``
+    alone.  Raises :class:`~atlas.documents.DocumentError` for a document that is broken or lies in another's folder.
+    """
+    found: dict[tuple[str, str | None, str], tuple[bool, Path]] = {}
+    for recorded, folder in ((True, results / "recorded"), (False, results / "measured")):
+        for gpu, kernel, stage, path in _paths(folder):
+            if (gpus is None or gpu in gpus) and (kernels is None or kernel is None or kernel in kernels):
+                found[gpu, kernel, stage] = (recorded, path)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "", _order(item[0][2])))
+    return [_entry(*key, *place) for key, place in ordered]
+
+
+def _order(stage: str) -> int:
+    return list(documents.VERSIONS).index(stage)
+
+
+def _paths(folder: Path) -> Iterator[tuple[str, str | None, str, Path]]:
+    for path in sorted(folder.glob("*/survey.json")):
+        yield path.parent.name, None, "survey", path
+    for stage in _KERNEL_STAGES:
+        for path in sorted(folder.glob(f"*/*/{stage}.json")):
+            yield path.parent.parent.name, path.parent.name, stage, path
+
+
+def _entry(gpu: str, kernel: str | None, stage: str, recorded: bool, path: Path) -> Entry:
+    document = documents.read(path, stage)
+    for key, wanted in (("gpu", gpu), ("kernel", kernel)):
+        if document[key] != wanted:
+            raise documents.DocumentError(
+                f"{path}: key {key!r} is {document[key]!r}, but the folder says {wanted!r}; move the file there"
+            )
+    kind = "recorded" if recorded and document["kind"] == "measured" else document["kind"]
+    stale = kernel is not None and document["kernel_digest"] != _digest(kernel)
+    return Entry(gpu, kernel, stage, document, kind, path, stale)
+
+
+def _digest(kernel: str) -> str | None:
+    """Today's digest; None for a kernel whose file is gone, whose documents are therefore stale."""
+    return catalog.digest(kernel) if kernel in catalog.names() else None

@@ -1,0 +1,1 @@
+"""Figures, drawn from the tables: one module per kind of figure, each ``draw(tables) -> Drawing``."""

@@ -1,0 +1,124 @@
+"""A user's mistakes: one clear sentence naming file, key and remedy, a non-zero exit, and nothing lost."""
+
+import json
+
+import pytest
+
+
+def sentence(done) -> str:
+    """What the command said when it failed."""
+    assert done.returncode != 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    return done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("kernels: all", "kernels: [sofmax]", ["config.yaml", "'kernels'", "sofmax", "did you mean 'softmax'?"]),
+        ("gpus: all", "gpus: [h20]", ["config.yaml", "'gpus'", "'h20'", "did you mean 'h200'?"]),
+        ("require: []", "require: [h200]", ["'h200' is required but not here", "NVIDIA H200", "no GPU", "key 'require'"]),
+        ("strategy:", "stratgy:", ["config.yaml", "stratgy", "did you mean 'strategy'?"]),
+        ("seeds: 5", "seeds: many", ["config.yaml", "validate.seeds", "'many'", "integer"]),
+        ("seeds: 5", "seeds: 0", ["config.yaml", "validate.seeds", "minimum of 1"]),
+        ("strategy: halving", "strategy: guess", ["autotune.strategy", "'guess'", "exhaustive"]),
+        ("kernels: all", "kernels: 5", ["'kernels'", "5 does not fit", "all, or a list of names"]),
+        ("placement: local", "placement: [", ["config.yaml", "line"]),
+    ],
+)
+def test_a_mistake_in_config_yaml_is_named(checkout, old, new, says):
+    checkout.edit("config/config.yaml", old, new)
+    message = sentence(checkout.snakemake("-n"))
+    for words in says:
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("target: {cuda: 75}", "target: {cuda: turing}", ["gpus.yaml", "t4.target.cuda", "turing", "integer"]),
+        ("  sms: 40", "  smz: 40", ["gpus.yaml", "t4", "smz", "did you mean 'sms'?"]),
+        ("  sms: 40\n", "", ["gpus.yaml", "t4", "missing key 'sms'"]),
+        ("    bandwidth_gb_per_s: 320", "    bandwidth_gb_per_s: fast", ["gpus.yaml", "bandwidth_gb_per_s", "number"]),
+        ("match: Tesla T4|NVIDIA T4", "match: (Tesla", ["gpus.yaml", "t4.match", "regex"]),
+    ],
+)
+def test_a_mistake_in_gpus_yaml_is_named(checkout, old, new, says):
+    checkout.edit("config/gpus.yaml", old, new)
+    message = sentence(checkout.snakemake("-n", devices="NVIDIA H200"))
+    for words in says:
+        assert words in message
+
+
+def test_an_unknown_name_on_the_command_line_is_named(checkout):
+    assert "did you mean 'matmul'?" in sentence(checkout.atlas("build", "matmull", "--gpu", "t4"))
+    assert "did you mean 't4'?" in sentence(checkout.atlas("build", "matmul", "--gpu", "t44"))
+
+
+def test_a_gpu_that_is_not_here_is_named_by_a_stage(checkout):
+    message = sentence(checkout.atlas("validate", "vector_add", "--gpu", "a100"))
+    assert "'a100' is not here" in message and "A100.*80GB" in message
+
+
+def test_a_config_file_that_is_missing_is_named(checkout):
+    (checkout.root / "config" / "gpus.yaml").unlink()
+    assert "gpus.yaml: no such file" in sentence(checkout.snakemake("-n"))
+
+
+RECORD = "results/recorded/h200/vector_add/build.json"
+
+
+@pytest.fixture
+def recorded(checkout):
+    """A checkout with one genuine record."""
+    done = checkout.atlas("build", "vector_add", "--gpu", "h200", "--sample", "1")
+    assert done.returncode == 0, done.stderr
+    record = checkout.root / RECORD
+    record.parent.mkdir(parents=True)
+    (checkout.root / "results/measured/h200/vector_add/build.json").rename(record)
+    return checkout
+
+
+@pytest.mark.parametrize("command", ["tables", "track", "verdict", "report"])
+def test_a_record_cut_in_half_is_named_and_left_as_it_is(recorded, command):
+    record = recorded.root / RECORD
+    half = record.read_text()[: record.stat().st_size // 2]
+    record.write_text(half)
+    message = sentence(recorded.atlas(command))
+    assert RECORD in message and "cut off" in message and "restore it from git" in message
+    assert record.read_text() == half, "nothing is lost: the file stays for whoever can mend it"
+
+
+def test_a_record_of_an_older_schema_is_named(recorded):
+    record = recorded.root / RECORD
+    document = json.loads(record.read_text()) | {"schema_version": 0}
+    record.write_text(json.dumps(document))
+    message = sentence(recorded.atlas("tables"))
+    assert RECORD in message and "'schema_version' is 0" in message and "measure it again" in message
+
+
+def test_a_record_with_a_value_of_the_wrong_type_is_named(recorded):
+    record = recorded.root / RECORD
+    document = json.loads(record.read_text())
+    document["configs"][0]["registers"] = "many"
+    record.write_text(json.dumps(document))
+    message = sentence(recorded.atlas("tables"))
+    assert RECORD in message and "configs.0.registers" in message
+
+
+def test_a_results_folder_that_cannot_be_written_is_named(checkout):
+    # A file where the folder should be stops every user, root too; permissions would not stop root.
+    (checkout.root / "results").mkdir()
+    (checkout.root / "results" / "measured").write_text("in the way")
+    message = sentence(checkout.atlas("build", "vector_add", "--gpu", "t4", "--sample", "1"))
+    assert "results/measured/t4/vector_add/build.json: cannot be written" in message
+
+
+def test_a_kernel_file_that_does_not_import_is_a_result_of_its_own(checkout):
+    (checkout.root / "kernels" / "broken.py").write_text("import torch\nraise RuntimeError('half written')\n")
+    done = checkout.atlas("build", "broken", "--gpu", "t4")
+    assert done.returncode == 0, "a failure is a document, so that the run goes on"
+    document = json.loads((checkout.root / "results/measured/t4/broken/build.json").read_text())
+    assert document["status"] == "failed" and "half written" in document["reason"]
+    message = sentence(checkout.atlas("verdict"))
+    assert "broken" in message and "half written" in message

@@ -1,0 +1,137 @@
+"""What a run would do, for several sets of GPUs and edits: dry runs, nothing is executed."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+from atlas import catalog, plan
+
+L40S = """
+l40s:
+  description: NVIDIA L40S, 48 GB GDDR6
+  match: L40S
+  target: {cuda: 89}
+  memory_gib: 48
+  sms: 142
+  shared_memory_kib: 99
+  l2_mib: 96
+  datasheet:
+    source: NVIDIA L40S datasheet
+    bandwidth_gb_per_s: 864
+    tflop_per_s: {fp32: 91.6, tf32: 183, fp16: 362, bf16: 362, fp8: 733, int8: 733}
+"""
+
+
+def test_without_a_gpu_every_gpu_is_cross_compiled_and_the_interpreter_does_the_rest(checkout):
+    kernels = len(catalog.names())
+    jobs = checkout.planned()
+    assert jobs["build"] == 4 * kernels, "a100, h100, h200, t4"
+    assert jobs["validate"] == jobs["autotune"] == jobs["benchmark"] == kernels, "cpu alone can run kernels"
+    assert "survey" not in jobs
+
+
+@pytest.mark.parametrize(
+    ("devices", "measured"),
+    [
+        ("NVIDIA H200", 1),
+        ("Tesla T4", 1),
+        ("NVIDIA A100-SXM4-80GB;NVIDIA H100 80GB HBM3", 2),
+        ("NVIDIA H200;NVIDIA H200;NVIDIA H200;NVIDIA H200", 1),  # four of one model are one GPU of the atlas
+        ("NVIDIA GeForce RTX 3060", 0),  # no block matches it
+    ],
+)
+def test_a_gpu_that_is_here_gets_every_stage(checkout, devices, measured):
+    kernels = len(catalog.names())
+    jobs = checkout.planned(devices=devices)
+    assert jobs.get("survey", 0) == measured
+    assert jobs["benchmark"] == (measured + 1) * kernels
+    assert jobs["build"] == 4 * kernels, "a build is due for every GPU, here or not"
+
+
+def test_adding_a_gpu_is_one_block(checkout):
+    before = checkout.planned()["build"]
+    gpus = checkout.root / "config" / "gpus.yaml"
+    gpus.write_text(gpus.read_text() + L40S)
+    assert checkout.planned()["build"] == before + len(catalog.names())
+    done = checkout.snakemake("results/measured/l40s/vector_add/build.json")
+    assert done.returncode == 0, done.stderr
+    built = (checkout.root / "results/measured/l40s/vector_add/build.json").read_text()
+    assert '"arch": 89' in built and '"status": "ok"' in built
+
+
+def test_adding_a_kernel_is_one_file(checkout):
+    before = checkout.planned(devices="NVIDIA H200")
+    text = (checkout.root / "kernels" / "vector_add.py").read_text()
+    (checkout.root / "kernels" / "vector_more.py").write_text(text.replace("vector_add", "vector_more"))
+    after = checkout.planned(devices="NVIDIA H200")
+    assert after["build"] == before["build"] + 4
+    for stage in ("validate", "autotune", "benchmark"):
+        assert after[stage] == before[stage] + 2, "on the H200 and on the interpreter"
+
+
+def test_the_config_selects_kernels_and_gpus(checkout):
+    jobs = checkout.planned("--config", "gpus=t4,cpu", "kernels=softmax")
+    assert (jobs["build"], jobs["validate"]) == (1, 1)
+
+
+def test_on_a_cluster_a_gpus_jobs_ask_for_it_by_the_blocks_resources(checkout):
+    done = checkout.snakemake("-n", "--config", "placement=cluster", "gpus=a100", "kernels=softmax", "--quiet=none")
+    assert done.returncode == 0, done.stderr
+    assert "gpu_model=a100" in done.stdout + done.stderr
+
+
+def test_both_snakefiles_plan_the_same_run(checkout):
+    root = checkout.planned()
+    inner = checkout.planned("--snakefile", "workflow/Snakefile")
+    root.pop("reproduce")
+    assert root == inner
+
+
+def _imported_modules(path: Path, package: Path, seen: set[Path]) -> set[Path]:
+    """The project's own files that ``path`` imports, at any depth, wherever the import statement stands."""
+    if path in seen:
+        return seen
+    seen.add(path)
+    folder = path.parent
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        base = folder
+        for _ in range(node.level - 1):
+            base = base.parent
+        target = base.joinpath(*(node.module or "").split("."))
+        for candidate in [target, *(target / alias.name for alias in node.names)]:
+            for file in (candidate.with_suffix(".py"), candidate / "__init__.py"):
+                if file.exists() and package in file.parents:
+                    _imported_modules(file, package, seen)
+    return seen
+
+
+# Imported by every stage, and no figure depends on them: messages, paths, provenance, reading and writing files.
+INCIDENTAL = {"__init__.py", "errors.py", "config.py", "documents.py", "environment.py", "progress.py", "catalog.py", "gpus.py"}
+
+
+@pytest.mark.parametrize("stage", sorted(plan._CODE))
+def test_a_stage_runs_again_when_any_module_it_imports_is_edited(stage):
+    package = catalog.ROOT / "workflow" / "atlas"
+    imported = _imported_modules(package / "stages" / f"{stage}.py", package, set())
+    declared = {path for pattern in plan._CODE[stage] for path in package.glob(pattern)}
+    missing = {p.relative_to(package) for p in imported - declared if p.parent != package or p.name not in INCIDENTAL}
+    missing -= {Path("stages/__init__.py")}
+    assert not missing, f"workflow/atlas/plan.py does not name them for {stage}"
+
+
+def test_a_checkout_without_kernels_says_so(checkout):
+    for name in catalog.names():
+        (checkout.root / "kernels" / f"{name}.py").unlink()
+    done = checkout.snakemake("-n")
+    assert done.returncode != 0
+    assert "key 'kernels': none selected" in done.stderr
+
+
+def test_a_dry_run_needs_no_write_permission_and_leaves_nothing(checkout):
+    checkout.planned()
+    left = {path.name for path in (checkout.root / "results").glob("*")} if (checkout.root / "results").exists() else set()
+    assert not left
+    shutil.rmtree(checkout.root)

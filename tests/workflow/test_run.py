@@ -1,0 +1,131 @@
+"""One full run on the interpreter, two kernels and one GPU that is elsewhere; then what edits make of it."""
+
+import json
+import os
+import time
+
+import pytest
+
+from .conftest import Checkout, make_checkout
+
+SELECTION = ("--config", "kernels=vector_add,softmax", "gpus=t4,cpu")
+VIEWS = {"tables", "figures", "report", "track", "verdict", "reproduce"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Checkout:
+    """A checkout after one whole run; tests leave its sources as they found them."""
+    made = make_checkout(tmp_path_factory.mktemp("run") / "project")
+    done = made.snakemake(*SELECTION)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made.output = done.stdout + done.stderr
+    return made
+
+
+def document(checkout: Checkout, gpu: str, kernel: str, stage: str) -> dict:
+    return json.loads((checkout.root / "results/measured" / gpu / kernel / f"{stage}.json").read_text())
+
+
+def test_a_run_leaves_documents_tables_figures_report_and_mlflow(finished):
+    for kernel in ("vector_add", "softmax"):
+        assert document(finished, "t4", kernel, "build")["status"] == "ok"
+        for stage in ("validate", "autotune", "benchmark"):
+            made = document(finished, "cpu", kernel, stage)
+            assert (made["status"], made["kind"]) == ("ok", "functional")
+    results = finished.root / "results"
+    for name in ("report.html", "verdict.txt", "mlflow/mlflow.db", "tables/benchmark.parquet", "tables/coverage.csv"):
+        assert (results / name).stat().st_size > 0
+    assert list((results / "figures").glob("*.svg"))
+
+
+def test_a_run_says_first_where_each_gpu_is_and_last_what_came_of_it(finished):
+    first, last = finished.output.index("what happens"), finished.output.rindex("results/report.html")
+    assert first < last
+    assert "cross-compiled for sm_75" in finished.output
+    assert "softmax" in finished.output[finished.output.rindex("verdict") :] or "softmax" in finished.output[last - 2000 :]
+
+
+def test_a_second_run_has_nothing_to_do_and_knows_it_within_four_seconds(finished):
+    start = time.perf_counter()
+    assert finished.planned(*SELECTION) == {}
+    assert time.perf_counter() - start < 4
+
+
+def test_touching_sources_runs_nothing(finished):
+    for pattern in ("kernels/*.py", "workflow/atlas/**/*.py", "config/*.yaml", "workflow/schemas/*.json"):
+        for path in finished.root.glob(pattern):
+            os.utime(path)
+    assert finished.planned(*SELECTION) == {}
+
+
+def test_editing_a_kernel_runs_its_jobs_and_the_views_and_nothing_else(finished):
+    path = finished.root / "kernels" / "softmax.py"
+    before = path.read_text()
+    try:
+        path.write_text(before + "\n# a remark\n")
+        jobs = finished.planned(*SELECTION)
+    finally:
+        path.write_text(before)
+    assert {name: jobs.pop(name) for name in ("build", "validate", "autotune", "benchmark")} == {
+        "build": 1,
+        "validate": 1,
+        "autotune": 1,
+        "benchmark": 1,
+    }
+    assert set(jobs) == VIEWS
+
+
+def test_editing_a_gpus_block_runs_that_gpus_jobs_and_the_views(finished):
+    path = finished.root / "config" / "gpus.yaml"
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("sms: 40", "sms: 41"))
+        jobs = finished.planned(*SELECTION)
+    finally:
+        path.write_text(before)
+    assert jobs.pop("build") == 2, "two kernels for the T4; the interpreter's documents stand"
+    assert set(jobs) == VIEWS
+
+
+def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished):
+    path = finished.root / "workflow" / "atlas" / "stages" / "figures.py"
+    before = path.read_text()
+    try:
+        path.write_text(before + "\n# a remark\n")
+        jobs = finished.planned(*SELECTION)
+    finally:
+        path.write_text(before)
+    assert set(jobs) == {"figures", "report", "verdict", "reproduce"}
+
+
+def test_a_committed_record_is_read_and_no_job_makes_it(tmp_path):
+    # git gives every file of a clone today's date, so a record must not look like a result that is out of date.
+    clone = make_checkout(tmp_path / "clone")
+    record = clone.root / "results" / "recorded" / "h200" / "vector_add" / "build.json"
+    done = clone.atlas("build", "vector_add", "--gpu", "h200", "--sample", "1")
+    assert done.returncode == 0, done.stderr
+    record.parent.mkdir(parents=True)
+    (clone.root / "results/measured/h200/vector_add/build.json").rename(record)
+    jobs = clone.planned("--config", "gpus=h200", "kernels=vector_add")
+    assert jobs.pop("build") == 1, "the cross-compilation, which every host makes for itself"
+    assert set(jobs) == VIEWS
+
+
+# An off-by-one in the mask of vector_add: the last element of every vector is never written.
+WRONG = ("mask = offs < n_elements", "mask = offs < n_elements - 1")
+
+
+def test_a_wrong_kernel_is_caught_named_and_kept_from_the_later_stages(checkout):
+    checkout.edit("kernels/vector_add.py", *WRONG)
+    done = checkout.snakemake("--config", "kernels=vector_add,softmax", "gpus=cpu")
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert document(checkout, "cpu", "vector_add", "validate")["status"] == "wrong"
+    for stage in ("autotune", "benchmark"):
+        skipped = document(checkout, "cpu", "vector_add", stage)
+        assert skipped["status"] == "skipped" and "wrong" in skipped["reason"]
+        assert document(checkout, "cpu", "softmax", stage)["status"] == "ok", "a neighbour is not stopped"
+    report = (checkout.root / "results" / "report.html").read_text()
+    assert "vector_add" in report, "the report is written all the same"
+    verdict = output[output.rindex("verdict") - 3000 :]
+    assert "vector_add" in verdict and "wrong" in verdict

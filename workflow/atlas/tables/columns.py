@@ -1,0 +1,176 @@
+"""The columns of every table and their types; a name's suffix is its unit."""
+
+from __future__ import annotations
+
+TEXT, INTEGER, NUMBER, FLAG = "string", "Int64", "float64", "boolean"
+
+_SUBJECT = {"kind": TEXT, "gpu": TEXT, "kernel": TEXT}
+"""``kind``: measured, recorded, functional, compiled, published."""
+
+_CASE = {"direction": TEXT, "dtype": TEXT, "case": TEXT, "sizes": TEXT}
+"""``case`` is for people (``m=4096 n=1024``), ``sizes`` the same as JSON."""
+
+_OUTCOME = {"status": TEXT, "reason": TEXT}
+
+_TIMES = {"median_us": NUMBER, "q1_us": NUMBER, "q3_us": NUMBER, "samples": INTEGER}
+
+_CONDITIONS = {"sm_clock_mhz": NUMBER, "temperature_c": NUMBER, "power_w": NUMBER}
+
+_KERNEL_VERSION = {"kernel_digest": TEXT, "stale": FLAG}
+"""``stale``: the kernel's file is no longer the one this row is true of."""
+
+_PROVENANCE = {
+    "device_name": TEXT,
+    "driver": TEXT,
+    "power_cap_w": NUMBER,
+    "torch": TEXT,
+    "triton": TEXT,
+    "commit": TEXT,
+    "date": TEXT,
+}
+
+TABLES: dict[str, dict[str, str]] = {
+    # One row per provider, direction, dtype and case.  `speedup` is the fastest peer's median over this median;
+    # `best` marks the fastest right variant of its case, `peer` names the fastest peer there.
+    "benchmark": {
+        **_SUBJECT,
+        "provider": TEXT,
+        "provider_kind": TEXT,
+        **_CASE,
+        "config": TEXT,
+        **_OUTCOME,
+        **_TIMES,
+        "bytes": NUMBER,
+        "flops": NUMBER,
+        "gb_per_s": NUMBER,
+        "tflop_per_s": NUMBER,
+        "roof": TEXT,
+        "roof_fraction": NUMBER,
+        "speedup": NUMBER,
+        "verdict": TEXT,
+        "best": FLAG,
+        "peer": TEXT,
+        "throttled": FLAG,
+        **_CONDITIONS,
+        "peak_bytes": INTEGER,
+        "call_us": NUMBER,
+        "graph_us": NUMBER,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per compiled config.
+    "build": {
+        **_SUBJECT,
+        "arch": TEXT,
+        "variant": TEXT,
+        **_CASE,
+        "config": TEXT,
+        "default": FLAG,
+        **_OUTCOME,
+        "compile_seconds": NUMBER,
+        "registers": INTEGER,
+        "spill_bytes": INTEGER,
+        "shared_bytes": INTEGER,
+        "threads": INTEGER,
+        "occupancy": NUMBER,
+        "widest_access_bits": INTEGER,
+        "matrix_instruction": TEXT,
+        "scope": TEXT,
+        "scope_total": INTEGER,
+        "scope_compiled": INTEGER,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per check.
+    "validation": {
+        **_SUBJECT,
+        "check": TEXT,
+        "variant": TEXT,
+        **_CASE,
+        "config": TEXT,
+        "case_reason": TEXT,
+        **_OUTCOME,
+        "seed": INTEGER,
+        "max_abs_error": NUMBER,
+        "max_rel_error": NUMBER,
+        "rtol": NUMBER,
+        "atol": NUMBER,
+        "tolerance_used": NUMBER,
+        "error_over_torch": NUMBER,
+        "replay": TEXT,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per trial; `best` marks the config that won its case.
+    "trials": {
+        **_SUBJECT,
+        **_CASE,
+        "variant": TEXT,
+        "config": TEXT,
+        **_OUTCOME,
+        **_TIMES,
+        "rung": INTEGER,
+        "at_seconds": NUMBER,
+        "compile_seconds": NUMBER,
+        "best": FLAG,
+        "strategy": TEXT,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per roof; datasheet peaks are rows of kind published, with their source in `how`.
+    "survey": {
+        "kind": TEXT,
+        "gpu": TEXT,
+        "roof": TEXT,
+        "value": NUMBER,
+        "unit": TEXT,
+        "how": TEXT,
+        **_OUTCOME,
+        **_TIMES,
+        **_CONDITIONS,
+        "protocol": TEXT,
+        **_PROVENANCE,
+    },
+    # One row per kernel, GPU and stage that belongs to the GPU; status `none` where there is no document.
+    "coverage": {
+        "kernel": TEXT,
+        "gpu": TEXT,
+        "stage": TEXT,
+        "kind": TEXT,
+        **_OUTCOME,
+        "seconds": NUMBER,
+        "stale": FLAG,
+        "date": TEXT,
+    },
+    # One row per kernel and GPU; which case is the headline, and what the means are of: see atlas/verdict.py.
+    "verdicts": {
+        "kernel": TEXT,
+        "gpu": TEXT,
+        **_OUTCOME,
+        "kind": TEXT,
+        "stages": TEXT,
+        "direction": TEXT,
+        "dtype": TEXT,
+        "case": TEXT,
+        "provider": TEXT,
+        "config": TEXT,
+        "median_us": NUMBER,
+        "figure": NUMBER,
+        "unit": TEXT,
+        "roof": TEXT,
+        "roof_fraction": NUMBER,
+        "peer": TEXT,
+        "speedup": NUMBER,
+        "verdict": TEXT,
+        "cases": INTEGER,
+        "speedup_geomean": NUMBER,
+        "speedup_worst": NUMBER,
+        "worst_case": TEXT,
+        "failing": FLAG,
+        "stale": FLAG,
+    },
+}
+"""Table -> column -> pandas type, in the order of the files."""

@@ -1,0 +1,154 @@
+"""Documents to rows: one function per stage, each row a dict of the columns of its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..collection import Entry
+from ..verdict import best_of_each_case, case_label
+from .columns import TABLES
+
+Row = dict[str, Any]
+
+
+def compact(value: Any) -> str | None:
+    """JSON without spaces, for a cell; None stays None."""
+    return None if value is None else json.dumps(value, separators=(",", ":"))
+
+
+def arch_name(target: Mapping[str, Any]) -> str:
+    """``sm_90`` for CUDA, ``gfx942`` for HIP."""
+    return f"sm_{target['arch']}" if target["backend"] == "cuda" else str(target["arch"])
+
+
+def _subject(entry: Entry) -> Row:
+    return {"kind": entry.kind, "gpu": entry.gpu, "kernel": entry.kernel}
+
+
+def _case(row: Mapping[str, Any]) -> Row:
+    return {
+        "direction": row["direction"],
+        "dtype": row["dtype"],
+        "case": case_label(row["sizes"]),
+        "sizes": compact(row["sizes"]),
+    }
+
+
+def _provenance(entry: Entry) -> Row:
+    device, software = entry.document["device"], entry.document["software"]
+    return {
+        "device_name": device.get("device_name"),
+        "driver": device.get("driver"),
+        "power_cap_w": device.get("power_cap_w"),
+        "torch": software.get("torch"),
+        "triton": software.get("triton"),
+        "commit": software.get("commit"),
+        "date": software.get("date"),
+    }
+
+
+def _version(entry: Entry) -> Row:
+    return {"kernel_digest": entry.document["kernel_digest"], "stale": entry.stale}
+
+
+def _shared(row: Mapping[str, Any], table: str) -> Row:
+    """What the document's row and the table call by the same name."""
+    return {key: row[key] for key in TABLES[table] if key in row}
+
+
+def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per provider, direction, dtype and case."""
+    for entry in _of(entries, "benchmark"):
+        winners = {_key(row): row for row in best_of_each_case(entry.document["rows"])}
+        for row in entry.document["rows"]:
+            winner = winners.get(_key(row), {})
+            best = row["provider_kind"] == "variant" and row["provider"] == winner.get("provider")
+            yield (
+                _shared(row, "benchmark")
+                | _subject(entry)
+                | _case(row)
+                | {"config": compact(row["config"]), "samples": len(row.get("samples_us", ()))}
+                | {"best": best, "peer": winner.get("peer"), "protocol": entry.document["protocol"]}
+                | _version(entry)
+                | _provenance(entry)
+            )
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["direction"], row["dtype"], tuple(row["sizes"].items())
+
+
+def build(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per compiled config."""
+    for entry in _of(entries, "build"):
+        scope = entry.document["scope"]
+        for row in entry.document["configs"]:
+            yield (
+                _shared(row, "build")
+                | _subject(entry)
+                | _case(row)
+                | {"config": compact(row["config"]), "arch": arch_name(entry.document["target"])}
+                | {"scope": scope["mode"], "scope_total": scope["total"], "scope_compiled": scope["compiled"]}
+                | _version(entry)
+                | _provenance(entry)
+            )
+
+
+def validation(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per check."""
+    for entry in _of(entries, "validate"):
+        for row in entry.document["checks"]:
+            yield (
+                _shared(row, "validation")
+                | _subject(entry)
+                | _case(row)
+                | {"config": compact(row.get("config")), "protocol": entry.document["protocol"]}
+                | _version(entry)
+                | _provenance(entry)
+            )
+
+
+def trials(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per trial."""
+    for entry in _of(entries, "autotune"):
+        document = entry.document
+        won = {(*_key(row), row["variant"], compact(row["config"])) for row in document["best"]}
+        for row in document["trials"]:
+            config = compact(row["config"])
+            yield (
+                _shared(row, "trials")
+                | _subject(entry)
+                | _case(row)
+                | {"config": config, "best": (*_key(row), row["variant"], config) in won}
+                | {"strategy": document["strategy"], "protocol": document["protocol"]}
+                | _version(entry)
+                | _provenance(entry)
+            )
+
+
+def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """One row per measured roof, then one per datasheet peak of ``blocks`` (gpus.yaml), of kind published."""
+    for entry in _of(entries, "survey"):
+        for roof in entry.document["roofs"]:
+            yield (
+                {"status": "ok", "reason": ""}
+                | _shared(roof, "survey")
+                | {"kind": entry.kind, "gpu": entry.gpu, "roof": roof["name"]}
+                | {"protocol": entry.document["protocol"]}
+                | _provenance(entry)
+            )
+    for gpu, block in blocks.items():
+        sheet = block.get("datasheet")
+        if sheet is None:
+            continue
+        peaks = {"bandwidth": (sheet["bandwidth_gb_per_s"], "GB/s")}
+        peaks |= {f"matmul_{dtype}": (value, "TFLOP/s") for dtype, value in sheet.get("tflop_per_s", {}).items()}
+        for roof, (value, unit) in peaks.items():
+            yield {"kind": "published", "gpu": gpu, "roof": roof, "value": value, "unit": unit,
+                   "how": sheet["source"], "status": "ok", "reason": ""}  # fmt: skip
+
+
+def _of(entries: Iterable[Entry], stage: str) -> list[Entry]:
+    return [entry for entry in entries if entry.stage == stage]

@@ -17,7 +17,11 @@ def sentence(done) -> str:
     [
         ("kernels: all", "kernels: [sofmax]", ["config.yaml", "'kernels'", "sofmax", "did you mean 'softmax'?"]),
         ("gpus: all", "gpus: [h20]", ["config.yaml", "'gpus'", "'h20'", "did you mean 'h200'?"]),
-        ("require: []", "require: [h200]", ["'h200' is required but not here", "NVIDIA H200", "no GPU", "key 'require'"]),
+        (
+            "require: []",
+            "require: [h200]",
+            ["'h200' is required but not here", "NVIDIA H200", "no GPU", "key 'require'"],
+        ),
         ("strategy:", "stratgy:", ["config.yaml", "stratgy", "did you mean 'strategy'?"]),
         ("seeds: 5", "seeds: many", ["config.yaml", "validate.seeds", "'many'", "integer"]),
         ("seeds: 5", "seeds: 0", ["config.yaml", "validate.seeds", "minimum of 1"]),
@@ -40,7 +44,7 @@ def test_a_mistake_in_config_yaml_is_named(checkout, old, new, says):
         ("  sms: 40", "  smz: 40", ["gpus.yaml", "t4", "smz", "did you mean 'sms'?"]),
         ("  sms: 40\n", "", ["gpus.yaml", "t4", "missing key 'sms'"]),
         ("    bandwidth_gb_per_s: 320", "    bandwidth_gb_per_s: fast", ["gpus.yaml", "bandwidth_gb_per_s", "number"]),
-        ("match: Tesla T4|NVIDIA T4", "match: (Tesla", ["gpus.yaml", "t4.match", "regex"]),
+        ("match: (Tesla|NVIDIA) T4$", "match: (Tesla", ["gpus.yaml", "t4.match", "regex"]),
     ],
 )
 def test_a_mistake_in_gpus_yaml_is_named(checkout, old, new, says):

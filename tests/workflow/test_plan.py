@@ -109,7 +109,16 @@ def _imported_modules(path: Path, package: Path, seen: set[Path]) -> set[Path]:
 
 
 # Imported by every stage, and no figure depends on them: messages, paths, provenance, reading and writing files.
-INCIDENTAL = {"__init__.py", "errors.py", "config.py", "documents.py", "environment.py", "progress.py", "catalog.py", "gpus.py"}
+INCIDENTAL = {
+    "__init__.py",
+    "errors.py",
+    "config.py",
+    "documents.py",
+    "environment.py",
+    "progress.py",
+    "catalog.py",
+    "gpus.py",
+}
 
 
 @pytest.mark.parametrize("stage", sorted(plan._CODE))
@@ -132,6 +141,8 @@ def test_a_checkout_without_kernels_says_so(checkout):
 
 def test_a_dry_run_needs_no_write_permission_and_leaves_nothing(checkout):
     checkout.planned()
-    left = {path.name for path in (checkout.root / "results").glob("*")} if (checkout.root / "results").exists() else set()
+    left = (
+        {path.name for path in (checkout.root / "results").glob("*")} if (checkout.root / "results").exists() else set()
+    )
     assert not left
     shutil.rmtree(checkout.root)

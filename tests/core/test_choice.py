@@ -1,0 +1,113 @@
+"""Which config a call runs: the nearest tuned one that supports the call, else the default."""
+
+import json
+import math
+
+import pytest
+import torch
+from atlas.declaration import GPU, Declaration, Pass, Variant, case, choice, choose, eager
+from atlas.declaration.hardware import pretend
+
+SMALL = GPU(
+    "here", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=2**37, l2_bytes=2**25, device_name="NVIDIA H200"
+)
+
+
+def _variant(name: str, longest: int) -> Variant:
+    return Variant(
+        name=name,
+        launch=lambda *, config: None,
+        space={"BLOCK": (128, 256, 512)},
+        default=lambda problem, gpu: {"BLOCK": 128},
+        fits=lambda config, problem, gpu: "too large" if config["BLOCK"] > 256 and problem["n"] < 64 else "",
+        handles=lambda problem, gpu: "" if problem["n"] <= longest else f"rows longer than {longest}",
+    )
+
+
+@pytest.fixture
+def declaration():
+    work = Pass(
+        inputs=lambda problem, device, generator: {},
+        reference=lambda: None,
+        outputs=("y",),
+        variants=(_variant("short", 4096), _variant("long", 2**20)),
+        peers={"torch": eager(lambda: None)},
+        bytes=lambda problem: {"y": problem["n"]},
+        flops=lambda problem: {},
+    )
+    return Declaration("toy", "toys", "", lambda: None, lambda f, i: None, ("fp32",), lambda gpu: [], (), work)
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch):
+    """Writes kernels/tuned/<gpu>.json for this test alone."""
+
+    def write(*entries: dict) -> None:
+        document = {"gpu": "h200", "match": "NVIDIA H200$", "entries": list(entries)}
+        (tmp_path / "h200.json").write_text(json.dumps(document))
+
+    monkeypatch.setattr(choice, "TUNED", tmp_path)
+    choice._entries.cache_clear()
+    choice._choose.cache_clear()
+    yield write
+    choice._entries.cache_clear()
+    choice._choose.cache_clear()
+
+
+def entry(n: int, variant: str, block: int, dtype: str = "fp32", **more) -> dict:
+    return {"kernel": "toy", "direction": "forward", "dtype": dtype, "sizes": {"n": n} | more, "variant": variant,
+            "config": {"BLOCK": block}}  # fmt: skip
+
+
+def chosen(declaration, n: int, gpu: GPU = SMALL):
+    with pretend(gpu):
+        variant, config = choose(declaration, "forward", case("fp32", n=n), torch.device("cpu"))
+    return variant.name, config["BLOCK"]
+
+
+def test_without_tuned_configs_the_first_variant_that_supports_the_case_runs_its_default(declaration, tuned):
+    assert chosen(declaration, 1024) == ("short", 128)
+    assert chosen(declaration, 8192) == ("long", 128)
+
+
+def test_the_nearest_tuned_case_wins(declaration, tuned):
+    tuned(entry(1024, "short", 256), entry(2**18, "long", 512))
+    assert chosen(declaration, 1100) == ("short", 256)
+    assert chosen(declaration, 2**17) == ("long", 512)
+
+
+def test_a_tuned_variant_that_cannot_run_the_case_is_passed_over(declaration, tuned):
+    tuned(entry(4096, "short", 256), entry(2**19, "long", 512))
+    assert chosen(declaration, 5000) == ("long", 512), "4096 is nearer, but its variant stops there"
+
+
+def test_a_config_that_does_not_fit_the_case_is_passed_over(declaration, tuned):
+    tuned(entry(32, "short", 512))
+    assert chosen(declaration, 32) == ("short", 128)
+
+
+def test_a_config_of_another_dtype_is_never_used(declaration, tuned):
+    tuned(entry(1024, "short", 256, dtype="bf16"))
+    assert chosen(declaration, 1024) == ("short", 128)
+
+
+def test_a_config_from_before_the_space_changed_is_passed_over(declaration, tuned):
+    tuned(entry(1024, "short", 256) | {"config": {"BLOCK": 256, "OLD": 1}}, entry(1024, "gone", 256))
+    assert chosen(declaration, 1024) == ("short", 128)
+
+
+def test_configs_of_another_gpu_are_never_used(declaration, tuned):
+    tuned(entry(1024, "short", 256))
+    other = GPU("x", "cuda", 90, 114, 232448, 2**36, 2**25, device_name="NVIDIA H200 NVL")
+    assert chosen(declaration, 1024, other) == ("short", 128)
+
+
+def test_a_case_no_variant_supports_is_refused_with_each_reason(declaration, tuned):
+    with pytest.raises(NotImplementedError, match="rows longer than 4096.*rows longer than 1048576"):
+        chosen(declaration, 2**21)
+
+
+def test_flags_must_be_equal_and_sizes_may_differ():
+    assert choice.distance({"n": 8, "causal": True}, {"n": 16, "causal": True}) == 1.0
+    assert math.isinf(choice.distance({"n": 8, "causal": True}, {"n": 8, "causal": False}))
+    assert math.isinf(choice.distance({"n": 8}, {"n": 8, "k": 1}))

@@ -1,0 +1,82 @@
+"""Documents: written whole or not at all, and never read unchecked."""
+
+import json
+import math
+
+import pytest
+from atlas import documents
+from atlas.documents import DocumentError
+from atlas.errors import AtlasError
+
+
+def survey(**changes) -> dict:
+    envelope = {
+        "stage": "survey", "schema_version": 1, "kernel": None, "gpu": "t4", "kind": "measured", "status": "ok",
+        "reason": "", "kernel_digest": None, "software": {}, "device": {}, "seconds": 1.0,
+    }  # fmt: skip
+    roofs = [{"name": "copy", "value": 250.0, "unit": "GB/s", "how": "torch copy_"}]
+    return envelope | {"protocol": "timing/1", "properties": {}, "roofs": roofs} | changes
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    path = tmp_path / "deep" / "survey.json"
+    documents.write(path, survey())
+    assert documents.read(path, "survey") == survey()
+    assert [p.name for p in path.parent.iterdir()] == ["survey.json"], "no temporary file is left"
+
+
+def test_a_document_that_does_not_fit_is_refused_before_the_old_one_is_touched(tmp_path):
+    path = tmp_path / "survey.json"
+    documents.write(path, survey())
+    with pytest.raises(DocumentError, match="kind"):
+        documents.write(path, survey(kind="guessed"))
+    assert documents.read(path, "survey")["kind"] == "measured"
+
+
+def test_nan_and_infinity_become_null_since_json_has_neither(tmp_path):
+    path = tmp_path / "survey.json"
+    roof = {"name": "copy", "value": math.nan, "unit": "GB/s", "how": "", "median_us": math.inf}
+    documents.write(path, survey(roofs=[roof]))
+    read = json.loads(path.read_text())["roofs"][0]
+    assert read["value"] is None and read["median_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cut off"),
+        ('{"stage": "survey", "sch', "cut off"),
+        ("[]", "not a document of stage 'survey'"),
+        (json.dumps(survey(schema_version=7)), "'schema_version' is 7, this release reads 1"),
+        (json.dumps(survey(roofs="none")), "key 'roofs'"),
+        (json.dumps(survey(extra=1)), "unknown key 'extra'"),
+        (json.dumps({k: v for k, v in survey().items() if k != "gpu"}), "missing key 'gpu'"),
+    ],
+)
+def test_a_broken_document_is_named_with_key_and_remedy(tmp_path, text, says):
+    path = tmp_path / "survey.json"
+    path.write_text(text)
+    with pytest.raises(DocumentError) as caught:
+        documents.read(path, "survey")
+    assert str(path) in str(caught.value) and says in str(caught.value)
+    assert path.read_text() == text
+
+
+def test_a_missing_document_names_the_stage_to_run(tmp_path):
+    with pytest.raises(DocumentError, match="run the build stage first"):
+        documents.read(tmp_path / "build.json", "build")
+
+
+def test_a_full_disk_leaves_the_old_document_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "survey.json"
+    documents.write(path, survey())
+    old = path.read_text()
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(AtlasError, match="No space left"):
+        documents.write(path, survey(seconds=2.0))
+    assert path.read_text() == old
+    assert [p.name for p in tmp_path.iterdir()] == ["survey.json"]

@@ -1,7 +1,6 @@
 """What a run would do, for several sets of GPUs and edits: dry runs, nothing is executed."""
 
 import ast
-import shutil
 from pathlib import Path
 
 import pytest
@@ -109,16 +108,7 @@ def _imported_modules(path: Path, package: Path, seen: set[Path]) -> set[Path]:
 
 
 # Imported by every stage, and no figure depends on them: messages, paths, provenance, reading and writing files.
-INCIDENTAL = {
-    "__init__.py",
-    "errors.py",
-    "config.py",
-    "documents.py",
-    "environment.py",
-    "progress.py",
-    "catalog.py",
-    "gpus.py",
-}
+INCIDENTAL = ("__init__", "errors", "config", "documents", "environment", "progress", "catalog", "gpus")
 
 
 @pytest.mark.parametrize("stage", sorted(plan._CODE))
@@ -126,7 +116,7 @@ def test_a_stage_runs_again_when_any_module_it_imports_is_edited(stage):
     package = catalog.ROOT / "workflow" / "atlas"
     imported = _imported_modules(package / "stages" / f"{stage}.py", package, set())
     declared = {path for pattern in plan._CODE[stage] for path in package.glob(pattern)}
-    missing = {p.relative_to(package) for p in imported - declared if p.parent != package or p.name not in INCIDENTAL}
+    missing = {p.relative_to(package) for p in imported - declared if p.parent != package or p.stem not in INCIDENTAL}
     missing -= {Path("stages/__init__.py")}
     assert not missing, f"workflow/atlas/plan.py does not name them for {stage}"
 
@@ -139,10 +129,6 @@ def test_a_checkout_without_kernels_says_so(checkout):
     assert "key 'kernels': none selected" in done.stderr
 
 
-def test_a_dry_run_needs_no_write_permission_and_leaves_nothing(checkout):
+def test_a_dry_run_leaves_nothing(checkout):
     checkout.planned()
-    left = (
-        {path.name for path in (checkout.root / "results").glob("*")} if (checkout.root / "results").exists() else set()
-    )
-    assert not left
-    shutil.rmtree(checkout.root)
+    assert not list(checkout.root.glob("results/*"))

@@ -34,8 +34,8 @@ _CODE = {
     "benchmark": ("stages/benchmark.py", "benchmarking/*.py", "timing/*.py", "validation/*.py", *_SHARED),
     "track": ("stages/track.py", "tracking/*.py", "collection.py", "verdict.py"),
     "tables": ("stages/tables.py", "tables/*.py", "collection.py", "verdict.py"),
-    "figures": ("stages/figures.py", "figures/*.py"),
-    "report": ("stages/report.py", "reporting/*", "collection.py", "verdict.py"),
+    "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
+    "report": ("stages/report.py", "reporting/*", "figures/names.py", "tables/*.py", "collection.py", "verdict.py"),
     "verdict": ("stages/verdict.py", "collection.py", "verdict.py"),
 }
 

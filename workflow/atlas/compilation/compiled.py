@@ -1,0 +1,147 @@
+"""Compile one config of one variant for one GPU, and say what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..declaration import GPU, Case, Config, Declaration, Pass
+from . import judgement, listing
+from .complaint import complaint
+from .offline import Request, compile_only
+from .resources import Resources, occupancy, resources_of
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled kernel of a config.  ``listing`` is the file name of its PTX, where that is kept."""
+
+    name: str
+    resources: Resources
+    occupancy: float | None
+    widest_access_bits: int | None
+    matrix_instruction: str
+    ptx_sha256: str
+    binary_sha256: str
+    tensor_memory: int
+    listing: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The kernel as the build document holds it."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _NOT_STORED}
+        return {**fields, **dataclasses.asdict(self.resources), **({"listing": self.listing} if self.listing else {})}
+
+
+_NOT_STORED = ("resources", "tensor_memory", "listing")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of one config: ``status`` is ``ok``, ``pruned`` or ``failed``, with the reason.
+
+    ``seconds`` is None where Triton's cache on disk already had every kernel.
+    """
+
+    status: str
+    reason: str = ""
+    seconds: float | None = None
+    kernels: tuple[Kernel, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The compilation as the build document holds it, without what was compiled."""
+        of = [kernel.resources for kernel in self.kernels]
+        kinds = {kernel.matrix_instruction for kernel in self.kernels}
+        return {
+            "status": self.status,
+            "reason": self.reason,
+            "compile_seconds": None if self.seconds is None else round(self.seconds, 4),
+            "registers": _most(r.registers for r in of),
+            "spill_bytes": _most(r.spill_bytes for r in of),
+            "shared_bytes": _most(r.shared_bytes for r in of),
+            "threads": _most(r.threads for r in of),
+            "occupancy": min((k.occupancy for k in self.kernels if k.occupancy is not None), default=None),
+            "widest_access_bits": _most(k.widest_access_bits for k in self.kernels),
+            "matrix_instruction": next((kind for kind in listing.MATRIX_INSTRUCTIONS if kind in kinds), None),
+            "kernels": [kernel.to_json() for kernel in self.kernels],
+        }
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Random tensors left empty: for meta tensors torch would load its compiler to draw nothing (0.8 s a process)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.randn, torch.rand):
+            kwargs.pop("generator", None)
+            func = torch.empty
+        return func(*args, **kwargs)
+
+
+def meta_inputs(work: Pass, case: Case) -> dict[str, Any]:
+    """The inputs of a case as meta tensors: shapes, strides and dtypes, no memory."""
+    with _Undrawn():
+        return work.inputs(case, "meta", None)
+
+
+def compile_config(
+    declaration: Declaration, direction: str, variant: str, case: Case, config: Config, gpu: GPU
+) -> Compiled:
+    """Compile ``config`` of a variant as its launch on ``case`` would, for ``gpu``, which need not be here.
+
+    Nothing is launched.  Triton's cache on disk holds the result under the key the launch will ask for: meta tensors
+    count as aligned to 16 bytes, like all that torch allocates.  A launcher or compiler that raises gives ``failed``;
+    a kernel the GPU cannot launch gives ``pruned``, and so does one that spills, unless ``config`` is the variant's
+    default.
+    """
+    return compile_with_requests(declaration, direction, variant, case, config, gpu)[0]
+
+
+def compile_with_requests(
+    declaration: Declaration, direction: str, variant: str, case: Case, config: Config, gpu: GPU
+) -> tuple[Compiled, list[Request]]:
+    """Like :func:`compile_config`; also gives the requests, in the order of the result's kernels."""
+    work = declaration.passes[direction]
+    with compile_only(gpu) as requests:
+        try:
+            work.variant(variant).launch(config=config, **meta_inputs(work, case))
+        except Exception as error:
+            return Compiled("failed", complaint(error)), []
+    if not requests:
+        return Compiled("failed", "the launcher launched no Triton kernel"), []
+    kernels = tuple(_inspect(request.kernel, gpu) for request in requests)
+    seconds = None if all(request.cached for request in requests) else sum(request.seconds for request in requests)
+    default = dict(work.variant(variant).default(case, gpu)) == dict(config)
+    for kernel in kernels:
+        reason = judgement.obstacle(kernel.name, kernel.resources, gpu, kernel.tensor_memory)
+        reason = reason or ("" if default else judgement.excess_spill(kernel.name, kernel.resources))
+        if reason:
+            return Compiled("pruned", reason, seconds, kernels), requests
+    return Compiled("ok", "", seconds, kernels), requests
+
+
+def assembly(kernel: Any) -> str:
+    """The PTX or the AMD assembly of Triton's CompiledKernel."""
+    return kernel.asm["ptx" if kernel.metadata.target.backend == "cuda" else "amdgcn"]
+
+
+def _inspect(kernel: Any, gpu: GPU) -> Kernel:
+    text, resources = assembly(kernel), resources_of(kernel)
+    return Kernel(
+        name=kernel.name,
+        resources=resources,
+        occupancy=occupancy(resources, gpu),
+        widest_access_bits=listing.widest_access_bits(text),
+        matrix_instruction=listing.matrix_instruction(text, has_dot="tt.dot" in kernel.asm.get("ttir", "")),
+        ptx_sha256=listing.sha256_of_text(text),
+        binary_sha256=listing.sha256_of_binary(kernel.kernel),
+        tensor_memory=getattr(kernel.metadata, "tmem_size", None) or 0,
+    )

@@ -1,0 +1,136 @@
+"""The distinct compilations of a kernel's tuning space: many cases give the same one, and it is made once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..declaration import GPU, Case, Config, Declaration, Pass, Variant
+from .compiled import meta_inputs
+from .complaint import complaint
+from .offline import Request, compile_only
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One distinct compilation of one config of a variant, and the cases that give it.
+
+    ``default_for`` are those of ``cases`` whose default config this is.  ``keys`` name the kernels: candidates with
+    equal keys (configs that differ in nothing but the grid) have one binary.
+    """
+
+    direction: str
+    variant: str
+    config: Config
+    keys: frozenset[str]
+    cases: tuple[Case, ...]
+    default_for: tuple[Case, ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        return self.cases[0].dtype
+
+    @property
+    def case(self) -> Case:
+        """The case to compile it with: one it is the default of, where there is one."""
+        return (self.default_for or self.cases)[0]
+
+    @property
+    def default(self) -> bool:
+        return bool(self.default_for)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A variant that supports no case of a dtype on this GPU, with the reason it gives for the first."""
+
+    direction: str
+    variant: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Space:
+    """All candidates of a kernel for one GPU, in the order of passes, variants, dtypes and parameter lists."""
+
+    candidates: tuple[Candidate, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case]) -> Space:
+    """The candidates that ``cases`` give on ``gpu``: every config that fits, and the default of each case.
+
+    Launchers are called, and compile nothing.  One that raises gives a candidate of its own, for the compilation to
+    fail in its turn.
+    """
+    candidates: list[Candidate] = []
+    refusals: list[Refusal] = []
+    with compile_only(gpu, compiling=False) as requests:
+        for direction, work in declaration.passes.items():
+            for variant in work.variants:
+                for dtype in dict.fromkeys(case.dtype for case in cases):
+                    of_dtype = [case for case in cases if case.dtype == dtype]
+                    reasons = [variant.unsupported(case, gpu) for case in of_dtype]
+                    if all(reasons):
+                        refusals.append(Refusal(direction, variant.name, dtype, reasons[0]))
+                    handled = [case for case, reason in zip(of_dtype, reasons, strict=True) if not reason]
+                    candidates += _of_variant(work, direction, variant, handled, gpu, requests)
+    return Space(tuple(candidates), tuple(refusals))
+
+
+def _of_variant(
+    work: Pass, direction: str, variant: Variant, cases: Sequence[Case], gpu: GPU, requests: list[Request]
+) -> Iterator[Candidate]:
+    found: dict[tuple[str, frozenset[str]], Candidate] = {}
+    for case in cases:
+        inputs, default = meta_inputs(work, case), dict(variant.default(case, gpu))
+        configs = list(variant.configs(case, gpu))
+        for config in configs if default in configs else [default, *configs]:
+            requests.clear()
+            try:
+                variant.launch(config=config, **inputs)
+                keys = frozenset(request.key for request in requests)
+            except Exception as error:
+                keys = frozenset([f"raises {complaint(error)}"])
+            identity = json.dumps(config, sort_keys=True, default=str), keys
+            known = found.get(identity) or Candidate(direction, variant.name, config, keys, ())
+            found[identity] = dataclasses.replace(
+                known,
+                cases=(*known.cases, case),
+                default_for=(*known.default_for, case) if config == default else known.default_for,
+            )
+    yield from found.values()
+
+
+def sample(declaration: Declaration, space: Space, size: int) -> list[Candidate]:
+    """For each pass, variant and dtype the default and ``size - 1`` more configs, spread evenly over the space.
+
+    All for one case, that with the most traffic of those the variant supports: the one whose figures count most.
+    """
+    chosen: list[Candidate] = []
+    groups: dict[tuple[str, str, str], list[Candidate]] = {}
+    for candidate in space.candidates:
+        groups.setdefault((candidate.direction, candidate.variant, candidate.dtype), []).append(candidate)
+    for (direction, _, _), group in groups.items():
+        case = representative(declaration.passes[direction], [case for c in group for case in c.cases])
+        here = [dataclasses.replace(c, cases=(case,), default_for=tuple({case} & set(c.default_for)))
+                for c in group if case in c.cases]  # fmt: skip
+        others = [candidate for candidate in here if not candidate.default]
+        chosen += [candidate for candidate in here if candidate.default]
+        chosen += [others[index] for index in spread(len(others), size - 1)]
+    return chosen
+
+
+def representative(work: Pass, cases: Sequence[Case]) -> Case:
+    """Of ``cases`` the one with the most traffic."""
+    return max(cases, key=lambda case: sum(work.bytes(case).values()))
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """``wanted`` of ``range(count)``, each in the middle of its share; all where there are no more."""
+    if wanted >= count:
+        return list(range(count))
+    return [(2 * index + 1) * count // (2 * wanted) for index in range(wanted)]

@@ -1,0 +1,69 @@
+"""Compile a kernel's tuning space for a GPU's architecture, on any host, and say what came out."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import Any
+
+from ..errors import AtlasError
+from ..progress import progress
+from . import frame
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``python -m atlas build``."""
+    frame.add_common_arguments(parser)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile at a time (default: 1)")
+    parser.add_argument("--sample", type=int, metavar="S", help="compile the default and S - 1 more configs of each "
+                        "pass, variant and dtype (default: the whole space)")  # fmt: skip
+    parser.add_argument("--timeout-seconds", type=float, default=120, help="for one config (default: 120)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write ``results/measured/<gpu>/<kernel>/build.json`` and the listings beside it."""
+    job = frame.job("build", arguments)
+    if job.functional:
+        raise AtlasError(f"GPU {job.gpu_name!r} is the interpreter, which compiles nothing; build for another GPU")
+    for option in ("jobs", "sample"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise AtlasError(f"command line: --{option} is {value}; give 1 or more")
+    empty = {"target": _target(job), "scope": {"mode": _mode(job), "total": 0, "compiled": 0}, "configs": []}
+    frame.write_document(job, empty, _build, kind="compiled")
+
+
+def _mode(job: frame.Job) -> str:
+    return "all" if job.arguments.sample is None else "sample"
+
+
+def _target(job: frame.Job) -> dict[str, Any]:
+    ((backend, arch),) = job.block["target"].items()
+    return {"backend": backend, "arch": arch}
+
+
+def _build(job: frame.Job) -> dict[str, Any]:
+    from .. import runtime
+    from ..compilation import document
+    from ..compilation.pool import compile_all
+    from ..compilation.space import enumerate_space, sample
+
+    listings = job.folder / "listings"
+    shutil.rmtree(listings, ignore_errors=True)
+    declaration, gpu = job.declaration(), job.gpu()
+    space = enumerate_space(declaration, gpu, runtime.sweep(declaration, gpu))
+    chosen = list(space.candidates)
+    if job.arguments.sample is not None:
+        chosen = sample(declaration, space, job.arguments.sample)
+    tasks = document.tasks_of(job.kernel, declaration, chosen, gpu, listings)
+    results = {}
+    with progress() as display:
+        bar = display.add_task(f"build {job.kernel} for {job.gpu_name}", total=len(tasks), note="")
+        identities = list(tasks)
+        for index, result in compile_all(list(tasks.values()), job.arguments.jobs, job.arguments.timeout_seconds):
+            results[identities[index]] = result
+            display.update(bar, advance=1, note=result.reason[:60])
+    rows = [document.row(candidate, results[document.identity(candidate)]) for candidate in chosen]
+    rows += [document.refused_row(refusal) for refusal in space.refusals]
+    scope = {"mode": _mode(job), "total": len(space.candidates), "compiled": len(chosen)}
+    return {"target": _target(job), "scope": scope, "configs": rows} | document.status(rows)

@@ -13,11 +13,51 @@ OVERVIEWS = {
 
 PER_KERNEL = {
     "throughput": "Throughput against size",
-    "overlay": "The same kernel on every GPU",
-    "tuning": "Tuning: best so far against time",
+    "overlay": "Every GPU at once",
+    "tuning": "Tuning",
     "build": "What the compiler made",
 }
 """Figures of which each kernel has its own, named ``<name>-<kernel>``: name -> title."""
+
+CAPTIONS = {
+    "speedup": (
+        "Time of the fastest peer over time of the fastest variant, geometric mean over all cases of a pass; below it, "
+        "how many cases and the span from the worst to the best of them. Above 1 (blue) the kernel is faster."
+    ),
+    "roof-fraction": (
+        "What each case reaches of the roof that binds it, as the survey measured that roof on the same GPU. Larger "
+        "dots are larger cases. Small cases are bound by launch latency; a case that fits the L2 cache can pass 100 %."
+    ),
+    "rooflines": (
+        "The fastest variant of every case: arithmetic per byte of least traffic against the rate reached. Lines are "
+        "roofs: solid as measured by the survey, dashed from the datasheet where the GPU has no survey."
+    ),
+    "transfer": (
+        "The best configs of one GPU (row), timed on another (column), as a share of what that GPU's own best config "
+        "reaches: geometric mean over all cases both GPUs tuned and whose config the second one timed as well."
+    ),
+    "seconds": (
+        "Wall time of each stage as its document states it. A record's time was spent when and where it was measured."
+    ),
+    "throughput": (
+        "Median throughput of each variant with its tuned config (coloured, solid) and of each peer (grey, dashed); "
+        "bars span the quartiles. Dotted lines are measured roofs."
+    ),
+    "overlay": (
+        "The fastest variant on each GPU (solid) and the fastest peer there (dashed, hollow): left the rate, right what "
+        "it is of that GPU's own roof."
+    ),
+    "tuning": (
+        "Above: the best time any config had shown so far, relative to the best at the end, against the seconds since a "
+        "case's first trial; each thin line is a case, the thick one their geometric mean. Below: how many of the "
+        "timed configs come within a factor of their case's best."
+    ),
+    "build": (
+        "One dot per compiled config, by GPU and its architecture; the black ring is a variant's default config. "
+        "Colour and shape say what tl.dot became: wgmma and mma run on tensor cores, FMA does not."
+    ),
+}
+"""How to read a figure, by its name (a kernel's figures share theirs)."""
 
 
 def figure_names(kernels: Sequence[str]) -> list[str]:

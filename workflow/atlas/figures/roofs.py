@@ -1,0 +1,143 @@
+"""How close to the hardware: the share of the measured roof, and the roofline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from .facts import NO_PERFORMANCE, mark, origin, performance
+from .names import OVERVIEWS
+from .sheet import Sheet, blank, empty
+from .style import INK, MUTED, hues
+
+_OURS, _PEER = "#0072B2", "#8a8f98"
+
+
+def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
+    """A row per kernel and pass, a column per GPU: every case of the fastest variant, and of the fastest peer."""
+    title = OVERVIEWS["roof-fraction"]
+    timed = performance(tables["benchmark"])
+    if timed.empty:
+        return empty(title, NO_PERFORMANCE)
+    timed = timed[timed.roof_fraction.notna()]
+    if timed.empty:
+        return empty(title, "No GPU that was timed has a survey, so no measured roof is known.")
+    best = timed[timed.best.fillna(False)]
+    peers = timed[(timed.provider_kind == "peer") & (timed.provider == timed.peer)]
+    rows = sorted({(r.kernel, r.direction) for r in timed.itertuples()}, key=lambda r: (r[0], r[1] != "forward"))
+    gpus = sorted(timed.gpu.unique())
+    labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
+    dot = {"linestyle": "", "marker": "o", "ms": 6}
+    sheet = Sheet(
+        title, origin(timed), columns=len(gpus), width=2.3 if len(gpus) > 1 else 4.6, height=0.46 * len(rows) + 0.2,
+        left=0.3 + 0.068 * max(len(line) for label in labels for line in label.split("\n")), gap_x=0.25, bottom=0.6,
+        head=0.35,
+        legend=[(Line2D([], [], color=_OURS, **dot), "fastest variant, one dot a case"),
+                (Line2D([], [], color=_PEER, mfc="white", **dot), "fastest peer"),
+                (Line2D([], [], color=INK, linestyle="", marker="|", ms=11, mew=1.6), "median case of the variant")],
+    )  # fmt: skip
+    right = max(105.0, 100 * float(timed.roof_fraction[timed.best.fillna(False)].max()) * 1.05)
+    for j, gpu in enumerate(gpus):
+        axes = sheet.axes[0, j]
+        for i, (kernel, direction) in enumerate(rows):
+            for table, offset, color, face in ((peers, 0.17, _PEER, "white"), (best, -0.12, _OURS, _OURS)):
+                cell = table[(table.gpu == gpu) & (table.kernel == kernel) & (table.direction == direction)]
+                if not cell.empty:
+                    area = 10 + 45 * (np.log2(cell.bytes) - 10).clip(0, 24) / 24
+                    axes.scatter(100 * cell.roof_fraction, np.full(len(cell), i + offset), s=area, color=face,
+                                 edgecolors=color, linewidths=0.9, alpha=0.85)  # fmt: skip
+                if table is best and not cell.empty:
+                    axes.plot([100 * cell.roof_fraction.median()], [i - 0.12], marker="|", ms=15, mew=1.6, color=INK)
+        axes.axvline(100, color=INK, lw=0.9)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(0, right)
+        axes.set_yticks(range(len(rows)), labels if j == 0 else [])
+        axes.set_xticks([tick for tick in (0, 25, 50, 75, 100, 150, 200, 300, 400) if tick <= right])
+        axes.set_xlabel("% of the measured roof")
+        axes.set_title(f"{gpu}{mark(timed[timed.gpu == gpu])}", loc="left", fontweight="bold", fontsize=10.5)
+        axes.tick_params(axis="y", length=0)
+        for i in range(1, len(rows)):
+            axes.axhline(i - 0.5, color="#e4e6ea", lw=0.7)
+        axes.grid(False, axis="y")
+    return sheet.figure
+
+
+def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
+    """A panel per GPU: its roofs, and the fastest variant of every case at its arithmetic intensity."""
+    title = OVERVIEWS["rooflines"]
+    timed = performance(tables["benchmark"])
+    best = timed[timed.best.fillna(False) & (timed.flops > 0) & (timed.bytes > 0)]
+    if best.empty:
+        return empty(title, NO_PERFORMANCE)
+    gpus = sorted(best.gpu.unique())
+    kernels = sorted(best.kernel.unique())
+    lines = hues(kernels)
+    columns = min(3, len(gpus))
+    legend = [(Line2D([], [], linestyle="", color=lines[k].color, marker=lines[k].marker, ms=6), k) for k in kernels]
+    if (best.direction == "backward").any():
+        plain = {"linestyle": "", "color": MUTED, "marker": "o", "ms": 6}
+        legend += [
+            (Line2D([], [], **plain), "filled: forward"),
+            (Line2D([], [], mfc="white", **plain), "hollow: backward"),
+        ]
+    intensity = best.flops / best.bytes
+    low, high = 2.0 ** np.floor(np.log2(intensity.min()) - 1), 2.0 ** np.ceil(np.log2(intensity.max()) + 1)
+    sheet = Sheet(
+        title, origin(best), rows=-(-len(gpus) // columns), columns=columns, width=3.9 if columns > 1 else 5.6,
+        height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.65, legend=legend, head=0.35,
+    )  # fmt: skip
+    for axes, gpu in zip(sheet.all(), gpus, strict=False):
+        here = best[best.gpu == gpu]
+        _draw_roofs(axes, tables["survey"], gpu, low, max(high, 256.0))
+        for (kernel, direction), cell in here.groupby(["kernel", "direction"]):
+            face = lines[kernel].color if direction == "forward" else "white"
+            axes.plot(
+                cell.flops / cell.bytes, cell.flops / cell.median_us / 1e6, linestyle="", marker=lines[kernel].marker,
+                ms=5, color=lines[kernel].color, mfc=face, mew=1, alpha=0.9,
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlim(low, max(high, 256.0))
+        rate = here.flops / here.median_us / 1e6
+        axes.set_ylim(bottom=10.0 ** np.floor(np.log10(max(rate.min(), 1e-4))))
+        axes.set_xlabel("flops per byte of least traffic")
+        axes.set_ylabel("TFLOP/s")
+        axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
+    for axes in sheet.all()[len(gpus) :]:
+        axes.set_axis_off()
+    return sheet.figure
+
+
+def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, low: float, high: float) -> None:
+    """The memory roof's slope and a plateau for each matmul rate; plateaus within 4 % share one line and label."""
+    rows = survey[(survey.gpu == gpu) & survey.value.notna()]
+    measured = rows[rows.kind != "published"]
+    rows, dashes = (rows, (0, (5, 2))) if measured.empty else (measured, "-")
+    bandwidth = rows[rows.unit == "GB/s"]
+    bandwidth = bandwidth[bandwidth.roof.isin(["copy", "bandwidth"])]
+    plateaus = rows[rows.roof.str.startswith("matmul_") & (rows.unit == "TFLOP/s")].sort_values("value")
+    if bandwidth.empty:
+        blank(axes, f"{gpu} has no roof: neither survey nor datasheet")
+        return
+    slope = float(bandwidth.value.iloc[0]) / 1e3  # TB/s: TFLOP/s per flop per byte
+    top = float(plateaus.value.max()) if len(plateaus) else slope * high
+    knee = min(high, top / slope)
+    axes.plot([low, knee], [low * slope, knee * slope], color=INK, lw=1.3, linestyle=dashes)
+    source = "" if len(measured) else "datasheet "
+    axes.annotate(f"{source}{bandwidth.roof.iloc[0]} {slope * 1e3:,.0f} GB/s", (0.02, 0.97), xycoords="axes fraction",
+                  fontsize=7.5, color=MUTED, va="top")  # fmt: skip
+    groups: list[list] = []
+    for roof in plateaus.itertuples():
+        if groups and roof.value / groups[-1][-1].value < 1.04:
+            groups[-1].append(roof)
+        else:
+            groups.append([roof])
+    for group in groups:
+        value = group[-1].value
+        axes.plot([min(value / slope, high), high], [value, value], color=INK, lw=1.0, linestyle=dashes)
+        name = ", ".join(roof.roof.removeprefix("matmul_") for roof in group)
+        axes.annotate(f"{name} {value:,.3g}", (high, value), (-2, 2), textcoords="offset points", fontsize=7.5,
+                      color=MUTED, ha="right")  # fmt: skip

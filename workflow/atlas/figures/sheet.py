@@ -1,0 +1,108 @@
+"""A sheet of panels with title, subtitle and legend, laid out in inches so that nothing overlaps whatever the data."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .style import INK, MUTED
+
+_LINE = 0.165
+"""Inches between two lines of 9 pt text."""
+
+
+class Sheet:
+    """``rows`` x ``columns`` panels of ``width`` x ``height`` inches each; ``axes[row, column]`` are matplotlib's.
+
+    ``left`` and ``bottom`` are the room for the outer panels' labels, ``gap_x`` and ``gap_y`` that between panels.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        subtitle: str,
+        rows: int = 1,
+        columns: int = 1,
+        width: float = 3.2,
+        height: float = 2.2,
+        left: float = 0.75,
+        right: float = 0.3,
+        bottom: float = 0.6,
+        gap_x: float = 0.55,
+        gap_y: float = 0.6,
+        head: float = 0.3,
+        legend: Sequence[tuple[Artist, str]] = (),
+    ):
+        total = max(6.4, left + columns * width + (columns - 1) * gap_x + right)
+        subtitle = "\n".join(line for part in subtitle.split("\n") for line in textwrap.wrap(part, int(total * 14.5)))
+        title = "\n".join(textwrap.wrap(title, int(total * 10)))
+        top = 0.18 + 0.24 * (title.count("\n") + 1) + _LINE * (subtitle.count("\n") + 1) + 0.12 + head
+        legend_rows, legend_columns = _legend_shape(legend, total)
+        foot = 0.12 + 0.2 * legend_rows if legend_rows else 0.0
+        body = rows * height + (rows - 1) * gap_y
+        full = top + body + bottom + foot
+        self.figure = Figure(figsize=(total, full))
+        self.axes = np.empty((rows, columns), dtype=object)
+        for row in range(rows):
+            for column in range(columns):
+                x, y = left + column * (width + gap_x), full - top - row * (height + gap_y) - height
+                self.axes[row, column] = self.figure.add_axes((x / total, y / full, width / total, height / full))
+        self.figure.text(0.15 / total, 1 - 0.13 / full, title, fontsize=13, fontweight="bold", color=INK, va="top")
+        below = 0.13 + 0.24 * (title.count("\n") + 1) + 0.03
+        self.figure.text(0.15 / total, 1 - below / full, subtitle, fontsize=8.5, color=MUTED, va="top", linespacing=1.3)
+        if legend:
+            handles, labels = zip(*legend, strict=True)
+            self.figure.legend(
+                handles, labels, loc="lower left", bbox_to_anchor=(0.1 / total, 0.03 / full), ncols=legend_columns,
+                frameon=False, borderpad=0.2, columnspacing=1.6, handlelength=2.4,
+            )  # fmt: skip
+
+    def all(self) -> list[Axes]:
+        """Every panel, row by row."""
+        return list(self.axes.flat)
+
+
+def _legend_shape(legend: Sequence[tuple[Artist, str]], width: float) -> tuple[int, int]:
+    """Rows and columns of a legend that fits ``width`` inches."""
+    if not legend:
+        return 0, 0
+    widest = max(len(label) for _, label in legend) * 0.073 + 0.62
+    columns = max(1, min(len(legend), int((width - 0.2) / widest)))
+    return math.ceil(len(legend) / columns), columns
+
+
+def empty(title: str, sentence: str) -> Figure:
+    """A figure without data: its title, and a sentence that says why there is nothing to draw."""
+    sheet = Sheet(title, "", width=5.4, height=0.9, left=0.5, right=0.5, bottom=0.25, head=0)
+    axes = sheet.axes[0, 0]
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, textwrap.fill(sentence, 78), ha="center", va="center", fontsize=10, color=MUTED)
+    return sheet.figure
+
+
+def blank(axes: Axes, sentence: str, width: int = 34) -> None:
+    """Turn a panel without data into a sentence that says why."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_facecolor("#f6f7f8")
+    axes.text(
+        0.5, 0.5, textwrap.fill(sentence, width), ha="center", va="center", fontsize=8.5, color=MUTED,
+        transform=axes.transAxes,
+    )  # fmt: skip
+
+
+def save(figure: Figure, folder: Path, name: str, title: str, caption: str) -> None:
+    """Write ``<name>.svg`` and ``<name>.png``; both carry title and caption, neither a date."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.svg", metadata={"Title": title, "Description": caption, "Date": None})
+    figure.savefig(folder / f"{name}.png", dpi=144, metadata={"Title": title, "Description": caption, "Software": None})

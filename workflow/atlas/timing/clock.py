@@ -25,6 +25,8 @@ _BATCH_SECONDS = 0.1
 """Most seconds of samples queued at once, so that slow work is not over-sampled."""
 _PAUSE_SECONDS = 1.0
 """What a throttled board is given before the measurement is repeated."""
+_ROWS, _CALLS = 11, 50
+"""Rows of calls, and calls in a row, whose host time is taken."""
 _HOST_SAMPLES = 3
 """Samples on the CPU: they only show that the work runs more than once."""
 
@@ -37,6 +39,9 @@ class Samples(Protocol):
 
     def forget(self) -> None:
         """The next calls are other work."""
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
 
 
 class Clock:
@@ -76,6 +81,22 @@ class Clock:
     def floor_us(self, samples: int = 50) -> float:
         """What the events measure around nothing, in microseconds: the resolution of every figure."""
         return self.screen(lambda: None, samples).median_us
+
+    def call_us(self, thunk: Thunk) -> float:
+        """Microseconds of the host for one call that waits for nothing: the median of rows of calls.
+
+        A row is short enough for the device's launch queue, so a slow device does not hold the host up.
+        """
+        thunk()
+        found = []
+        for _ in range(_ROWS):
+            self._sampler.synchronize()
+            began = time.perf_counter()
+            for _ in range(_CALLS):
+                thunk()
+            found.append(1e6 * (time.perf_counter() - began) / _CALLS)
+        self._sampler.synchronize()
+        return quartiles(found)[1]
 
     def screen(self, thunk: Thunk, samples: int = 5) -> Timing:
         """A brief measurement, for sorting many configs; the board is not asked."""

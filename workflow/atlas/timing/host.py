@@ -24,3 +24,6 @@ class HostSampler:
 
     def forget(self) -> None:
         """Nothing is remembered."""
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""

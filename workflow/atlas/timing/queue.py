@@ -79,6 +79,10 @@ class Sampler:
         """Start from the first guess again: the next calls are other work."""
         self._per_sample_us = _FIRST_BLOCK_US
 
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._device.synchronize()
+
     def _attempt(self, calls: Sequence[Thunk], block_us: float, meanwhile: Callable[[], None]) -> tuple[Batch, float]:
         device = self._device
         while len(self._events) < len(calls):

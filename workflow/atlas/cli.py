@@ -15,6 +15,7 @@ COMMANDS = {
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
     "track": "turn documents into MLflow runs",
+    "ui": "serve the MLflow interface on 127.0.0.1",
     "tables": "turn documents into tidy tables, Parquet and CSV",
     "figures": "draw the figures from the tables",
     "report": "write the HTML report from tables and figures",

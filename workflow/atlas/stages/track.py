@@ -1,0 +1,52 @@
+"""track: turn the documents under ``results/`` into MLflow runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from .. import collection, documents
+from ..config import CONFIG_FILE, load_yaml
+from ..tracking import store as stores
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The stage's options; what is not given comes from the section ``tracking`` of config/config.yaml."""
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+    parser.add_argument("--experiment", help="MLflow experiment (default: tracking.experiment of config.yaml)")
+    parser.add_argument("--trial-runs", type=int, help="best trials that become runs (default: tracking.trial_runs)")
+    parser.add_argument("--rebuild", action="store_true", help="delete what was tracked and track everything again")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Track every document once and write ``mlflow/tracked.json``, a summary without credentials."""
+    settings = (
+        load_yaml(CONFIG_FILE).get("tracking", {}) if None in (arguments.experiment, arguments.trial_runs) else {}
+    )
+    experiment = arguments.experiment or settings.get("experiment", "kernel-atlas")
+    trial_runs = settings.get("trial_runs", 10) if arguments.trial_runs is None else arguments.trial_runs
+    entries = collection.collect(arguments.results)
+    stores.quiet()
+    from ..tracking.described import trees
+    from ..tracking.writer import put
+
+    described = trees(entries, trial_runs, arguments.results / "figures")
+    store = stores.store_of(arguments.results)
+    outcome = put(store, experiment, described, arguments.rebuild)
+    summary = {
+        "uri": store.shown,
+        "experiment": experiment,
+        "experiment_id": outcome.experiment_id,
+        "documents": len(entries),
+        "trees": len(described),
+        "added": sorted(outcome.added),
+        "replaced": sorted(outcome.replaced),
+        "unchanged": len(outcome.unchanged),
+        "runs_written": outcome.runs,
+    }
+    documents.write_text(arguments.results / "mlflow" / "tracked.json", json.dumps(summary, indent=1) + "\n")
+    print(
+        f"{len(entries)} documents in {store.shown}, experiment {experiment!r}: {len(outcome.added)} added, "
+        f"{len(outcome.replaced)} replaced, {len(outcome.unchanged)} unchanged ({outcome.runs} runs written)"
+    )

@@ -1,0 +1,24 @@
+"""ui: serve MLflow's interface on what was tracked, at http://127.0.0.1."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ..tracking import interface
+from ..tracking import store as stores
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The port, and the results folder."""
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+    parser.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: 5000)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Become the server, so that Ctrl-C and signals reach it; does not return."""
+    stores.quiet()
+    command = interface.command(stores.store_of(arguments.results), arguments.port)
+    print(f"MLflow at http://{interface.HOST}:{arguments.port} (Ctrl-C ends it)", flush=True)
+    os.execv(command[0], command)

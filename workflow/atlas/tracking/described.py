@@ -1,0 +1,110 @@
+"""The tree of runs that the documents of one kernel on one GPU become, and the run of a GPU's survey."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..collection import Entry
+from ..verdict import FAILING, best_of_each_case, headline, verdicts
+from . import notes
+from .of_stage import Context, describe
+from .runs import Run, Tree, digest_of, numbers, span_of, words
+from .tags import add_row, table_row, tags_of
+
+TIMED = ("measured", "recorded")
+"""Kinds whose times say something of a GPU's speed; the others get no metric in microseconds."""
+
+_UNITS = {"GB/s": "gb_per_s", "TFLOP/s": "tflop_per_s", "us": "us"}
+
+
+def trees(entries: Iterable[Entry], trial_runs: int, figures: Path) -> list[Tree]:
+    """A tree per (kernel, GPU) and per surveyed GPU.
+
+    ``trial_runs`` is how many of the best trials become runs of their own; ``figures`` is the folder of drawn figures,
+    of which a kernel's run gets those that bear its name.
+    """
+    groups: dict[tuple[str, str | None], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.gpu, entry.kernel), []).append(entry)
+    return [
+        _kernel(kernel, gpu, group, trial_runs, figures) if kernel else _survey(gpu, group[0])
+        for (gpu, kernel), group in groups.items()
+    ]
+
+
+def _survey(gpu: str, entry: Entry) -> Tree:
+    document = entry.document
+    run = Run(
+        name=f"{gpu} · survey",
+        tags=tags_of(entry) | {"level": "survey"},
+        span=span_of(document),
+        failed=document["status"] in FAILING,
+        note=f"Roofs of {gpu}: what this hardware reaches at most, by the same clock as every figure.",
+        params=words({"protocol": document["protocol"]} | document["properties"]),
+        metrics=numbers({f"{roof['name']}_{_UNITS[roof['unit']]}": roof["value"] for roof in document["roofs"]}),
+        tables={"roofs.json": [table_row(roof) for roof in document["roofs"]]},
+        files={entry.path.name: entry.path},
+    )
+    return Tree(f"survey/{gpu}", digest_of(_sha256(entry.path), entry.kind), run)
+
+
+def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figures: Path) -> Tree:
+    (verdict,) = verdicts(entries)
+    benchmark = next((e.document for e in entries if e.stage == "benchmark" and e.kind in TIMED), None)
+    best = best_of_each_case(benchmark["rows"]) if benchmark else []
+    context = Context(f"{kernel} · {gpu}", trial_runs, headline(best))
+    hashes = {entry.stage: _sha256(entry.path) for entry in entries}
+    stages = []
+    for entry in entries:
+        run = Run(
+            name=f"{context.title} · {entry.stage}",
+            tags=tags_of(entry) | {"level": "stage", "document_sha256": hashes[entry.stage]},
+            span=span_of(entry.document),
+            failed=entry.document["status"] in FAILING,
+            note=entry.document["reason"],
+            metrics={"seconds": float(entry.document["seconds"])},
+            files={entry.path.name: entry.path},
+        )
+        describe(run, entry, context, timed=entry.kind in TIMED)
+        stages.append(run)
+    root = _root(verdict, context, best, entries, stages)
+    drawn = sorted(figures.glob(f"*{kernel}*.png"))
+    root.files = {f"figures/{path.name}": path for path in drawn}
+    documents = [(stage, hashes[stage], entry.kind, entry.stale) for stage, entry in zip(hashes, entries, strict=True)]
+    drawings = [(path.name, _sha256(path)) for path in drawn]
+    return Tree(f"{kernel}/{gpu}", digest_of(documents, drawings, trial_runs), root)
+
+
+def _root(
+    verdict: Mapping[str, Any],
+    context: Context,
+    best: Sequence[Mapping[str, Any]],
+    entries: list[Entry],
+    stages: list[Run],
+) -> Run:
+    """The run of a (kernel, GPU): what its headline case came to, and what all cases did."""
+    newest = max(entries, key=lambda entry: span_of(entry.document)[1])
+    tags = words({"stage": "all", "level": "kernel", **{key: verdict[key] for key in ("kind", "status", "reason")}})
+    summary = {key: verdict[key] for key in ("speedup_geomean", "speedup_worst")}
+    run = Run(
+        name=context.title,
+        tags=tags_of(newest) | {"reason": "", "stale": str(verdict["stale"]).lower()} | tags,
+        span=(min(run.span[0] for run in stages), max(run.span[1] for run in stages)),
+        failed=verdict["status"] in FAILING,
+        note=notes.kernel_note(verdict, best),
+        metrics=numbers(summary | {"seconds": sum(entry.document["seconds"] for entry in entries)}),
+        children=stages,
+    )
+    if context.headline is not None:
+        add_row(run, context.headline)
+        run.tags |= words({"peer": context.headline["peer"], "roof": context.headline.get("roof")})
+        run.metrics["cases"] = float(len(best))
+        run.tables["best_configs.json"] = [table_row(row) for row in best]
+    return run
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,86 @@
+"""The texts a person reads in the interface: the experiment's, and the description of each kernel's run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..verdict import case_label, figure
+
+_MOST_CHARACTERS = 7000
+"""A description is a tag, and a tag holds 8000 characters; the table artifact has every row."""
+
+_KIND = {
+    "measured": "measured on this GPU",
+    "recorded": "recorded earlier, elsewhere, on this GPU",
+    "functional": "run by Triton's interpreter on the CPU: it works, and nothing is said of its speed",
+    "compiled": "only compiled for this GPU: nothing ran",
+}
+
+EXPERIMENT = """\
+Kernels on GPUs: a run at the top is one kernel on one GPU, and its page begins with the fastest config of every case.
+
+**Fastest config of one kernel on one GPU.** Open the run named so, for instance `softmax · h200`: \
+description and parameters hold the answer.
+
+**Compare.** Filters for the search field, then sort by `median_us`:
+
+- all kernels of a GPU: `tags.level = 'kernel' AND tags.gpu = 'h200'`
+- a kernel on all GPUs: `tags.level = 'kernel' AND tags.kernel = 'softmax'`
+- a kernel and its peers: `tags.level = 'provider' AND tags.kernel = 'softmax' AND tags.gpu = 'h200'`
+- the best trials, for parallel coordinates: `tags.level = 'trial' AND tags.kernel = 'softmax' AND tags.gpu = 'h200'`
+
+`median_us`, `gb_per_s` and `tflop_per_s` belong to the headline case: forward, bf16 where there is, most traffic. \
+`kind` says where a figure is from: measured, recorded, functional or compiled. \
+All of this is made from the documents under `results/` and can be made again: `python -m atlas track --rebuild`.
+"""
+
+
+def config_label(config: Mapping[str, Any] | None) -> str:
+    """A config for a person: ``BLOCK=1024 num_warps=4``."""
+    return " ".join(f"{name}={value}" for name, value in (config or {}).items())
+
+
+def rounded(value: float | None, digits: int = 4) -> str:
+    """A number with so many significant digits and no exponent; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> str:
+    """The description of a (kernel, GPU): the verdict in a sentence, then the fastest config of each case."""
+    lines = [f"**{verdict['kernel']} on {verdict['gpu']}**: {_KIND[verdict['kind']]}; status **{verdict['status']}**."]
+    if verdict["reason"]:
+        lines.append(f"Reason: {verdict['reason']}")
+    if verdict["stale"]:
+        lines.append("**Stale**: the kernel's file has changed since.")
+    if not best:
+        return "\n\n".join(lines)
+    if verdict["speedup_geomean"]:
+        lines.append(
+            f"Against the fastest peer: {rounded(verdict['speedup_geomean'], 3)}x in the geometric mean of all "
+            f"compared cases, {rounded(verdict['speedup_worst'], 3)}x at worst ({_case(verdict['worst_case'])})."
+        )
+    return "\n\n".join([*lines, *_best_table(best)])
+
+
+def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table, and a sentence on where the rest is if it does not all fit."""
+    text = "| case | fastest config | median | rate | % of roof | fastest peer |\n|---|---|---:|---:|---:|---|"
+    for index, row in enumerate(best):
+        value, unit = figure(row)
+        roof = row.get("roof_fraction")
+        peer = f"{rounded(row.get('speedup'), 3)}x of {row['peer']}" if row["peer"] else "-"
+        line = (
+            f"| {_case(row)} | {row['provider']} {config_label(row['config'])} | {rounded(row['median_us'])} µs "
+            f"| {rounded(value)} {unit} | {rounded(roof and 100 * roof, 3)} | {peer} |"
+        )
+        if len(text) + len(line) > _MOST_CHARACTERS:
+            return [text, f"{len(best) - index} more cases are in the artifact `best_configs.json`."]
+        text += f"\n{line}"
+    return [text]
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    return f"{row['direction']} {row['dtype']} {case_label(row['sizes'])}"

@@ -1,0 +1,156 @@
+"""Where runs go: the database under ``results/mlflow``, or what MLFLOW_TRACKING_URI names."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import AtlasError
+
+VARIABLE = "MLFLOW_TRACKING_URI"
+
+# Before MLflow is imported, which reads them then.  Its own defaults retry a dead server for minutes.
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A tracking URI, and where artifacts go (None: where the server decides).
+
+    ``folder`` is ``results/mlflow`` for the project's own database, else None.
+    """
+
+    uri: str
+    artifacts: str | None
+    folder: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        """The URI without user, password and query, as it may be printed."""
+        return redact(self.uri)
+
+    @property
+    def database(self) -> Path | None:
+        """The project's own database file."""
+        return self.folder and self.folder / "mlflow.db"
+
+
+def store_of(results: Path) -> Store:
+    """The store that runs of this results folder go to, by the environment."""
+    uri = os.environ.get(VARIABLE, "").strip()
+    if uri:
+        beside = re.fullmatch(r"sqlite:///(.+)", uri)
+        return Store(uri, (Path(beside[1]).resolve().parent / "artifacts").as_uri() if beside else None)
+    folder = (results / "mlflow").resolve()
+    return Store(f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri(), folder)
+
+
+def redact(text: str) -> str:
+    """The text with the credentials of every URL in it taken out."""
+    text = re.sub(r"(\w://)[^/\s@]+@", r"\1", text)
+    return re.sub(r"(\w://[^\s?]+)\?\S+", r"\1", text)
+
+
+def quiet() -> None:
+    """Turn off MLflow's telemetry, its long retries and its chatter; to be called before MLflow is imported."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def writing(store: Store) -> Iterator[None]:
+    """Hold the project's own database for this process alone: two that create it at once would spoil it."""
+    if store.folder is None:
+        yield
+        return
+    try:
+        store.folder.mkdir(parents=True, exist_ok=True)
+        file = (store.folder / ".lock").open("w")
+    except OSError as error:
+        raise AtlasError(
+            f"{store.folder}: cannot be written: {error.strerror}; check the folder's permissions"
+        ) from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def clear(store: Store) -> None:
+    """Remove the project's own database and artifacts; they are made again from the documents."""
+    assert store.folder is not None
+    for path in store.folder.glob("mlflow.db*"):
+        path.unlink()
+    shutil.rmtree(store.folder / "artifacts", ignore_errors=True)
+
+
+def prepare(store: Store, experiment: str) -> None:
+    """Bring the project's own database to the schema of the MLflow at hand, or make way for a new one.
+
+    A new one is made where the old was cut off while its tables were made, and where the project's folder was moved:
+    MLflow keeps the absolute places of artifacts.  A file that is no database is refused: it is not ours to delete.
+    """
+    if store.database is None or not store.database.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(store.database)) as connection:
+            versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+            places = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [experiment])
+            moved = any(place != store.artifacts for (place,) in places)
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise AtlasError(f"{store.database}: cannot be read: {error}; close what holds it and try again") from None
+        versions, moved = [], False
+    except sqlite3.DatabaseError as error:
+        raise AtlasError(
+            f"{store.database}: not an SQLite database ({error}); run `python -m atlas track --rebuild` to replace it"
+        ) from None
+    if moved or not versions:
+        clear(store)
+        return
+    from mlflow.store.db.utils import _get_latest_schema_revision
+
+    if versions[0][0] != _get_latest_schema_revision():
+        command = [sys.executable, "-m", "mlflow", "db", "upgrade", store.uri]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise AtlasError(
+                f"{store.database}: written by another MLflow and cannot be upgraded ({reason}); "
+                "run `python -m atlas track --rebuild`"
+            )
+
+
+@contextlib.contextmanager
+def explained(store: Store) -> Iterator[None]:
+    """Turn what MLflow raises about the store into one sentence with its URI and a remedy."""
+    import requests
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, requests.RequestException, OSError, ImportError) as error:
+        lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
+        reason = (lines or [type(error).__name__])[0].rstrip(".")
+        if len(reason) > 300:
+            reason = reason[:300] + "…"
+        remedy = (
+            "run `python -m atlas track --rebuild`"
+            if store.folder is not None
+            else f"check that the server runs and that {VARIABLE} names it, or unset {VARIABLE} "
+            "to track into results/mlflow"
+        )
+        raise AtlasError(f"MLflow at {store.shown} cannot be used: {reason}; {remedy}") from None

@@ -121,6 +121,10 @@ def _launch(kernel, a, b, *, config):
     """Launch a kernel that reads through pointers: one program a tile, A and B in whatever strides they have."""
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    if a.dtype == torch.bfloat16 and a.device.type == "cpu":
+        # The interpreter's tl.dot multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in
+        # 3.7.1).  The kernel multiplies the same values as fp32 and rounds C to bf16 all the same.
+        a, b = a.float(), b.float()
     if c.numel():
         tiles = triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
         even_k = k % config["BLOCK_K"] == 0  # no mask in the loop, whatever the architecture's copies make of it
@@ -270,6 +274,15 @@ def _buffers(config: Config, problem: Case, gpu: GPU) -> int:
     return max(1, config["num_stages"] - 1)  # the stage in work is in registers
 
 
+def _narrow(problem: Case) -> bool:
+    """Whether operands may have to be read element by element, through registers, and the loop is not pipelined.
+
+    Triton knows of a size or stride only whether 16 divides it.  Whether it matters depends on the layout, which a case
+    does not say: row-major operands, the worse, are assumed.
+    """
+    return bool(problem["n"] % 16 or problem["k"] % 16)
+
+
 def _stage_bytes(config: Config, problem: Case) -> int:
     return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
 
@@ -319,10 +332,15 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
 def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     accumulators = rows * columns // (32 * warps)
+    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
+    if _narrow(problem):  # a block that waits in registers: with more of either, sm_80 and sm_90 spill (Triton 3.7.1)
+        if accumulators > 64 or row_bytes != 64 or config["num_stages"] > 2:
+            return "elements that are read one by one take registers, and no stages"
+        return ""
     if not (64 if warps > 4 else 4) <= accumulators <= 128:
         # 128 x 256 in 4 warps spills 800 bytes a thread on sm_90 (Triton 3.7.1)
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
-    if not 128 <= config["BLOCK_K"] * element_size(problem.dtype) <= 256:
+    if not 128 <= row_bytes <= 256:
         return "shared memory is swizzled in rows of 128 bytes: less wastes it, more than two costs a stage"
     shape = _shape(config, problem, gpu)
     if shape == "full" and rows * columns // (rows + columns) < 64:  # multiplications with each element read from L2
@@ -364,6 +382,7 @@ _SPACE = {
 _TENSOR_CORE_TILES = {
     (128, 256, 8): 1.0,
     (128, 128, 4): 0.9,
+    (128, 128, 8): 0.85,
     (64, 128, 4): 0.7,
     (64, 64, 4): 0.5,
     (32, 64, 4): 0.3,
@@ -385,7 +404,9 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
 
     def config(rows, columns, warps):
         block_k, stages = 16, 2
-        if tensor_cores:
+        if tensor_cores and _narrow(problem):
+            block_k = 64 // element_size(problem.dtype)
+        elif tensor_cores:
             # Rows of 128 bytes in shared memory fill the widest swizzle; a thin tile wants more of K under way.
             block_k = (256 if rows == 16 else 128) // element_size(problem.dtype)
             stages = 3 if rows == 128 else 4

@@ -1,0 +1,304 @@
+"""Matrix multiplication on the interpreter: values, layouts, gradients, refusals; and what it compiles to."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
+from atlas.validation.problems import Problem
+
+from kernels.matmul import DECLARATION, _buffers, _launch, _stage_bytes, matmul
+
+WORK = DECLARATION.forward
+TILED = WORK.variant("tiled")
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items()}
+
+
+def judged(product, a, b):
+    """What is wrong with ``product`` as a @ b, or ``""``, by the tolerances of validation."""
+    (m, k), n = a.shape, b.shape[1]
+    dtype = next(name for name, value in DTYPES.items() if value == a.dtype)
+    problem = Problem(DECLARATION, "forward", case(dtype, m=m, n=n, k=k), torch.device("cpu"), 0, {"a": a, "b": b})
+    return problem.judge(product).reason
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("variant", WORK.variants, ids=lambda v: v.name)
+@pytest.mark.parametrize("problem", DECLARATION.edge_cases, ids=str)
+def test_edge_cases_agree_with_float64(problem, variant):
+    drawn = Problem(DECLARATION, "forward", problem, torch.device("cpu"), seed=1)
+    product = variant.launch(**drawn.inputs, config=variant.default(problem, INTERPRETER))
+    assert product.dtype == DTYPES[problem.dtype]
+    assert not drawn.judge(product).reason
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_transposed_operands_are_read_through_their_strides(layout, dtype):
+    # 33 x 65 x 40: all sizes differ, so that a swapped stride reads other elements
+    a = randn(33, 40, dtype=DTYPES[dtype]) if layout[0] == "N" else randn(40, 33, dtype=DTYPES[dtype]).t()
+    b = (
+        randn(40, 65, dtype=DTYPES[dtype], seed=1)
+        if layout[1] == "N"
+        else randn(65, 40, dtype=DTYPES[dtype], seed=1).t()
+    )
+    assert not judged(matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        pytest.param(
+            randn(40, 60)[3::2, 5:45:2], randn(20, 30, seed=1), id="every second row and column from an offset"
+        ),
+        pytest.param(randn(24, 1).expand(24, 20), randn(20, 30, seed=1), id="one column repeated: stride 0"),
+        pytest.param(randn(24, 20), randn(1, 1, seed=1).expand(20, 30), id="one value repeated: both strides 0"),
+    ],
+)
+def test_operands_may_have_any_strides(a, b):
+    assert not judged(matmul(a, b), a, b)
+
+
+# Every block size of the space at least once, tall and wide, and both ends of BLOCK_K
+SPREAD = [
+    (16, 32, 128, 8, 4, 5),
+    (32, 64, 16, 8, 4, 2),
+    (64, 128, 64, 16, 4, 3),
+    (128, 128, 32, 8, 8, 2),
+    (128, 256, 64, 8, 8, 3),
+    (256, 64, 128, 4, 8, 2),
+]
+
+
+@pytest.mark.parametrize("values", SPREAD, ids=str)
+@pytest.mark.parametrize("sizes", [(150, 270, 70), (16, 260, 150), (270, 20, 128)], ids=str)
+def test_configs_from_all_over_the_space_agree(sizes, values):
+    # tails everywhere; one problem thinner than most tiles, one narrower than all; whole blocks of k in the last
+    m, n, k = sizes
+    a, b = randn(m, k, dtype=torch.float16), randn(k, n, dtype=torch.float16, seed=1)
+    assert not judged(TILED.launch(a, b, config=dict(zip(TILED.space, values, strict=True))), a, b)
+
+
+@pytest.mark.parametrize("group", TILED.space["GROUP_M"])
+@pytest.mark.parametrize("tiles", [(1, 5), (5, 1), (7, 3), (4, 4), (9, 2)], ids=str)
+def test_every_tile_is_computed_whatever_the_group(tiles, group):
+    # 7 and 9 rows of tiles leave a last group of other height; NaN shows a tile that no program owned
+    a, b = randn(16 * tiles[0], 16), randn(16, 32 * tiles[1], seed=1)
+    config = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 16, "GROUP_M": group, "num_warps": 4, "num_stages": 2}
+    assert not judged(TILED.launch(a, b, config=config), a, b)
+
+
+def test_a_tail_in_k_adds_nothing_even_beside_nan():
+    # A's rows lie in a wider matrix of NaN: what is read past K must not reach the sum
+    wide = torch.full((20, 64), torch.nan)
+    wide[:, :19] = randn(20, 19)
+    b = torch.full((64, 24), torch.nan)
+    b[:19] = randn(19, 24, seed=1)
+    assert not judged(matmul(wide[:, :19], b[:19]), wide[:, :19], b[:19])
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 4, 0), (0, 4, 5), (3, 0, 5), (0, 0, 0)])
+def test_empty_sums_are_zero_and_empty_products_empty(m, n, k):
+    a, b = torch.ones(m, k, requires_grad=True), torch.ones(k, n, requires_grad=True)
+    product = matmul(a, b)
+    assert torch.equal(product, torch.zeros(m, n))
+    product.backward(torch.ones(m, n))
+    assert torch.equal(a.grad, torch.full((m, k), float(n)))
+    assert torch.equal(b.grad, torch.full((k, n), float(m)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((5,), (5,)), ((4, 5), (5,)), ((5,), (5, 3)), ((2, 3, 5), (5, 4)), ((2, 3, 2, 5), (5,)), ((0, 3, 5), (5, 4))],
+    ids=str,
+)
+def test_shapes_follow_torch_matmul(left, right):
+    a, b = randn(*left), randn(*right, seed=1)
+    product, expected = matmul(a, b), torch.matmul(a, b)
+    assert product.shape == expected.shape
+    torch.testing.assert_close(product, expected)
+
+
+def test_leading_dimensions_that_cannot_be_merged_are_right_too():
+    a, b = randn(3, 4, 5).transpose(0, 1), randn(5, 6, seed=1)
+    torch.testing.assert_close(matmul(a, b), torch.matmul(a, b))
+
+
+def test_a_lazy_negation_is_honoured():
+    imaginary = torch.complex(randn(4, 5), randn(4, 5, seed=1)).conj().imag
+    assert imaginary.is_neg()
+    b = randn(5, 3, seed=2)
+    torch.testing.assert_close(matmul(imaginary, b), torch.matmul(imaginary, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_agree_with_float64(dtype, transposed):
+    a, b = randn(33, 20, dtype=DTYPES[dtype]), randn(20, 47, dtype=DTYPES[dtype], seed=1)
+    if transposed:
+        a, b = a.t().contiguous().t(), b.t().contiguous().t()
+    dc = randn(33, 47, dtype=DTYPES[dtype], seed=2)
+    a.requires_grad_(), b.requires_grad_()
+    da, db = torch.autograd.grad(matmul(a, b), (a, b), dc)
+    assert not judged(da, dc, b.detach().t())
+    assert not judged(db, a.detach().t(), dc)
+
+
+def test_an_expanded_gradient_is_read_through_its_zero_strides():
+    a, b = randn(9, 5).requires_grad_(), randn(5, 7, seed=1)
+    matmul(a, b).sum().backward()
+    torch.testing.assert_close(a.grad, b.sum(1).expand(9, 5))
+
+
+def test_only_the_gradients_asked_for_are_computed():
+    a, b = randn(4, 5).requires_grad_(), randn(5, 6, seed=1)
+    matmul(a, b).backward(randn(4, 6))
+    assert a.grad is not None and b.grad is None
+
+
+def test_gradients_of_batches_vectors_and_gradients_pass_gradcheck_against_torch():
+    a, b, v = randn(2, 3, 5).requires_grad_(), randn(5, 4, seed=1).requires_grad_(), randn(2, 3, 4, seed=2)
+    for left, right in zip(second_order(matmul, a, b, v), second_order(torch.matmul, a, b, v), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def second_order(product, a, b, v):
+    """Gradients of the squared length of the first gradients: what a gradient penalty computes."""
+    first = torch.autograd.grad(product(a, b), (a, b), v, create_graph=True)
+    return torch.autograd.grad(sum(g.square().sum() for g in first), (a, b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "says"),
+    [
+        (randn(2, 3), randn(4, 2), ValueError, r"\(2, 3\) times \(4, 2\)"),
+        (randn(2, 3), randn(2, 3, 4), NotImplementedError, "batch of matrices"),
+        (torch.tensor(2.0), randn(3), ValueError, "at least one dimension"),
+        (randn(2, 3), randn(3, 2).half(), TypeError, "float32, torch.float16"),
+        (randn(2, 3).double(), randn(3, 2).double(), TypeError, "fp32, fp16, bf16"),
+        (torch.ones(2, 3, dtype=torch.int32), torch.ones(3, 2, dtype=torch.int32), TypeError, "int32"),
+        (randn(2, 3), torch.empty(3, 2, device="meta"), ValueError, "one device"),
+        (randn(2, 3).to_sparse(), randn(3, 2), ValueError, "dense"),
+        (torch.empty(2**31, 1, device="meta"), torch.empty(1, 1, device="meta"), ValueError, "sizes up to"),
+    ],
+    ids=["inner sizes", "batched other", "0-d", "two dtypes", "fp64", "integers", "two devices", "sparse", "2^31 rows"],
+)
+def test_what_is_not_supported_is_refused_with_the_reason(a, b, error, says):
+    with pytest.raises(error, match=says):
+        matmul(a, b)
+
+
+@pytest.mark.parametrize(("switch", "precision"), [("highest", "ieee"), ("high", "tf32")])
+def test_fp32_precision_follows_torch(switch, precision):
+    asked = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **options: asked.append(options["PRECISION"])
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(switch)
+    try:
+        _launch(Kernel(), randn(4, 4), randn(4, 4), config={"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 16})
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert asked == [precision]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_default_is_a_point_of_the_space_that_fits(name):
+    on = GPUS[name]
+    for problem in (*DECLARATION.cases(on), *DECLARATION.edge_cases, case("tf32", m=2048, n=2048, k=512)):
+        config = TILED.default(problem, on)
+        assert not TILED.fits(config, problem, on), problem
+        assert config.keys() == TILED.space.keys()
+        assert all(config[key] in values for key, values in TILED.space.items()), problem
+
+
+def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
+    on = GPUS["h200"]
+    for problem in DECLARATION.cases(on):
+        assert 10 <= len(list(TILED.configs(problem, on))) <= 40, problem
+    large = [tuple(config.values()) for config in TILED.configs(case("bf16", m=8192, n=8192, k=8192), on)]
+    assert (128, 256, 64, 8, 8, 3) in large and (128, 128, 64, 8, 4, 3) in large  # best of a sweep on an H200
+    assert (64, 128, 64, 8, 4, 3) in [
+        tuple(c.values()) for c in TILED.configs(case("bf16", m=1024, n=1024, k=1024), on)
+    ]
+
+
+def test_the_sweep_fits_the_memory_of_every_gpu():
+    for on in GPUS.values():
+        for problem in DECLARATION.cases(on):
+            assert sum(WORK.bytes(problem).values()) <= on.memory_bytes / 8
+
+
+COMPILE = """
+import json, sys
+from atlas.compilation.compiled import compile_config
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.gpus import gpu
+from kernels.matmul import DECLARATION
+
+work, found = DECLARATION.forward, []
+for name in ("t4", "a100", "h200"):
+    on = gpu(name, load_gpus()[name])
+    for dtype, size in (("bf16", 512), ("bf16", 1024), ("fp16", 4096), ("fp32", 1024), ("fp32", 4096), ("bf16", 4100)):
+        problem = case(dtype, m=size, n=size, k=size)
+        config = work.variant("tiled").default(problem, on)
+        compiled = compile_config(DECLARATION, "forward", "tiled", problem, config, on).to_json()
+        found.append([name, dtype, size, config, {k: v for k, v in compiled.items() if k != "kernels"}])
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Default configs compiled ahead of time; in a process of its own, since this one interprets kernels."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_defaults_compile_without_spills_and_fit_the_gpu(compiled):
+    for name, dtype, size, config, result in compiled:
+        assert result["status"] == "ok", (name, dtype, size, result["reason"])
+        assert result["spill_bytes"] == 0, (name, dtype, size, config)
+        assert result["shared_bytes"] <= GPUS[name].shared_bytes
+
+
+def test_each_architecture_gets_its_matrix_instruction(compiled):
+    # T4: none through tl.dot; fp32: IEEE; 512 on the H200: tiles of 32 rows, below wgmma's 64
+    for name, dtype, size, config, result in compiled:
+        if name == "t4" or dtype == "fp32":
+            expected = "fma"
+        else:
+            expected = "wgmma" if name == "h200" and config["BLOCK_M"] >= 64 else "mma"
+        assert result["matrix_instruction"] == expected, (name, dtype, size, config)
+
+
+def test_aligned_operands_are_read_16_bytes_at_a_time(compiled):
+    for name, dtype, size, config, result in compiled:
+        if size % 16 == 0:
+            assert result["widest_access_bits"] == 128, (name, dtype, size, config)
+
+
+def test_the_shared_memory_of_the_space_is_what_the_compiler_takes(compiled):
+    for name, dtype, size, config, result in compiled:
+        problem = case(dtype, m=size, n=size, k=size)
+        # FMA takes so little that the exchange of C on its way out is more; odd sizes are not copied asynchronously
+        if result["matrix_instruction"] != "fma" and size % 16 == 0:
+            estimate = _buffers(config, problem, GPUS[name]) * _stage_bytes(config, problem)
+            assert 0 <= result["shared_bytes"] - estimate <= 2048, (name, dtype, size, config)

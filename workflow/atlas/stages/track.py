@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     entries = collection.collect(arguments.results)
     stores.quiet()
     from ..tracking.described import trees
+    from ..tracking.views import address
     from ..tracking.writer import put
 
     described = trees(entries, trial_runs, arguments.results / "figures")
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         "uri": store.shown,
         "experiment": experiment,
         "experiment_id": outcome.experiment_id,
+        "open": address(outcome.experiment_id),
         "documents": len(entries),
         "trees": len(described),
         "added": sorted(outcome.added),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -20,5 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Become the server, so that Ctrl-C and signals reach it; does not return."""
     stores.quiet()
     command = interface.command(stores.store_of(arguments.results), arguments.port)
-    print(f"MLflow at http://{interface.HOST}:{arguments.port} (Ctrl-C ends it)", flush=True)
+    summary = arguments.results / "mlflow" / "tracked.json"
+    page = json.loads(summary.read_text())["open"] if summary.exists() else ""
+    print(f"MLflow, until Ctrl-C: open http://{interface.HOST}:{arguments.port}/{page}", flush=True)
     os.execv(command[0], command)

@@ -55,7 +55,9 @@ def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figure
     (verdict,) = verdicts(entries)
     benchmark = next((e.document for e in entries if e.stage == "benchmark" and e.kind in TIMED), None)
     best = best_of_each_case(benchmark["rows"]) if benchmark else []
-    context = Context(f"{kernel} · {gpu}", trial_runs, headline(best))
+    # No figure without its kind, and in a list of runs the name is what one reads.
+    kind = "" if verdict["kind"] == "measured" else f" ({verdict['kind']})"
+    context = Context(f"{kernel} · {gpu}{kind}", trial_runs, headline(best))
     hashes = {entry.stage: _sha256(entry.path) for entry in entries}
     stages = []
     for entry in entries:
@@ -91,10 +93,10 @@ def _root(
     summary = {key: verdict[key] for key in ("speedup_geomean", "speedup_worst")}
     run = Run(
         name=context.title,
-        tags=tags_of(newest) | {"reason": "", "stale": str(verdict["stale"]).lower()} | tags,
+        tags=tags_of(newest) | {"stale": str(verdict["stale"]).lower()} | tags,
         span=(min(run.span[0] for run in stages), max(run.span[1] for run in stages)),
         failed=verdict["status"] in FAILING,
-        note=notes.kernel_note(verdict, best),
+        note=notes.kernel_note(verdict, best, context.headline),
         metrics=numbers(summary | {"seconds": sum(entry.document["seconds"] for entry in entries)}),
         children=stages,
     )

@@ -48,21 +48,32 @@ def rounded(value: float | None, digits: int = 4) -> str:
     return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> str:
-    """The description of a (kernel, GPU): the verdict in a sentence, then the fastest config of each case."""
-    lines = [f"**{verdict['kernel']} on {verdict['gpu']}**: {_KIND[verdict['kind']]}; status **{verdict['status']}**."]
-    if verdict["reason"]:
-        lines.append(f"Reason: {verdict['reason']}")
+def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]], top: Mapping[str, Any] | None) -> str:
+    """The description of a (kernel, GPU): the headline case's fastest config, the verdict, then every case's config.
+
+    The interface shows the first lines and the rest on demand, so the answer most asked for comes first.
+    """
+    lines = []
+    if top is not None:
+        value, unit = figure(top)
+        roof = top.get("roof_fraction")
+        lines.append(
+            f"**{top['provider']} {config_label(top['config'])}** is the fastest config of {_case(top)}: "
+            f"{rounded(top['median_us'])} µs, {rounded(value)} {unit}"
+            + (f", {rounded(100 * roof, 3)} % of the roof" if roof else "")
+            + (f", {rounded(top.get('speedup'), 3)}x of {top['peer']}" if top["peer"] else "")
+            + "."
+        )
+    state = f"{verdict['kernel']} on {verdict['gpu']}: {_KIND[verdict['kind']]}; status **{verdict['status']}**"
+    lines.append(state + (f" ({verdict['reason']})." if verdict["reason"] else "."))
     if verdict["stale"]:
         lines.append("**Stale**: the kernel's file has changed since.")
-    if not best:
-        return "\n\n".join(lines)
     if verdict["speedup_geomean"]:
         lines.append(
             f"Against the fastest peer: {rounded(verdict['speedup_geomean'], 3)}x in the geometric mean of all "
             f"compared cases, {rounded(verdict['speedup_worst'], 3)}x at worst ({_case(verdict['worst_case'])})."
         )
-    return "\n\n".join([*lines, *_best_table(best)])
+    return "\n\n".join([*lines, *(_best_table(best) if best else ())])
 
 
 def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -80,9 +80,9 @@ def span_of(document: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that are finite numbers, as MLflow can hold them."""
+    """The entries that are finite numbers, to five digits: the interface shows every digit it is given."""
     return {
-        metric_name(name): float(value)
+        metric_name(name): float(value if float(value).is_integer() else f"{value:.5g}")
         for name, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }

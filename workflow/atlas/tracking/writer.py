@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
+from . import views
 from .notes import EXPERIMENT
 from .runs import Run, Tree
 from .store import Store, clear, explained, prepare, writing
@@ -60,7 +61,8 @@ def _client(store: Store) -> MlflowClient:
 
 
 def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool) -> Outcome:
-    outcome = Outcome(_experiment(client, store, experiment))
+    trees = list(trees)
+    outcome = Outcome(_experiment(client, store, experiment, views.tags(views.views(trees))))
     found: dict[str, list[StoredRun]] = {}
     for run in _search(client, outcome.experiment_id, f"tags.`{KEY}` LIKE '%'"):
         found.setdefault(run.data.tags[KEY], []).append(run)
@@ -81,7 +83,7 @@ def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tr
     return outcome
 
 
-def _experiment(client: MlflowClient, store: Store, name: str) -> str:
+def _experiment(client: MlflowClient, store: Store, name: str, tags: dict[str, str]) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise AtlasError(
@@ -89,7 +91,7 @@ def _experiment(client: MlflowClient, store: Store, name: str) -> str:
             f"`mlflow experiments restore --experiment-id {found.experiment_id}`, or name another with --experiment"
         )
     # The kind makes the interface open on the list of runs rather than on traces.
-    tags = {_NOTE: EXPERIMENT, "mlflow.experimentKind": "custom_model_development"}
+    tags = {_NOTE: EXPERIMENT, "mlflow.experimentKind": "custom_model_development", **tags}
     if found is None:
         return client.create_experiment(name, artifact_location=store.artifacts, tags=tags)
     for key, value in tags.items():

@@ -36,7 +36,7 @@ _CODE = {
     "tables": ("stages/tables.py", "tables/*.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
     "report": ("stages/report.py", "reporting/*", "figures/names.py", "tables/*.py", "collection.py", "verdict.py"),
-    "verdict": ("stages/verdict.py", "collection.py", "verdict.py"),
+    "verdict": ("stages/verdict.py", "collection.py", "summary.py", "verdict.py"),
 }
 
 Question = Callable[[Any], Any]

@@ -18,10 +18,14 @@ Thunk = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Peer:
-    """``prepare(**inputs)`` returns a thunk; ``requires`` names the module an optional peer comes from."""
+    """``prepare(**inputs)`` returns a thunk; ``requires`` names the module an optional peer comes from.
+
+    ``compiles`` says that preparing compiles code for the device, which functional runs do without.
+    """
 
     prepare: Callable[..., Thunk]
     requires: str = ""
+    compiles: bool = False
 
     def missing(self) -> str:
         """Why this peer cannot run here, or ``""``."""
@@ -44,7 +48,7 @@ def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:
         fast(**inputs)
         return lambda: fast(**inputs)
 
-    return Peer(prepare)
+    return Peer(prepare, compiles=True)
 
 
 def _pullback(function: Callable[..., Any], wrt: Sequence[str], cotangent: str, inputs: dict[str, Any]) -> Thunk:
@@ -71,4 +75,4 @@ def compiled_gradients(function: Callable[..., Any], wrt: Sequence[str], cotange
             thunk()
         return thunk
 
-    return Peer(prepare)
+    return Peer(prepare, compiles=True)

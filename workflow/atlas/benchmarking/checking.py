@@ -1,0 +1,58 @@
+"""Check what is about to be timed: fast and wrong is no result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..runtime import as_tuple
+from ..validation.judging import judge
+from ..validation.problems import NoReference, Problem
+
+
+class Check:
+    """What is expected of one problem, shared by its providers.
+
+    The reference is evaluated in float64; where that does not fit into memory, torch's own operation in float32 takes
+    its place, whose error is far below the tolerance of 16-bit dtypes and within that of fp32.
+    """
+
+    def __init__(self, problem: Problem):
+        self._problem = problem
+        try:
+            self._expected = problem.expected
+        except NoReference:
+            self._expected = _in_float32(problem)
+
+    def variant(self, outputs: Any) -> str:
+        """Why a variant's outputs are wrong, by validation's rule, or ``""``."""
+        return self._judge(as_tuple(outputs), self._expected, self._problem.yardstick)
+
+    def peer(self, outputs: Any) -> str:
+        """Why a peer's outputs are wrong, or ``""``: the tolerance alone counts, not torch's error.
+
+        A peer may return fewer outputs than the reference.
+        """
+        outputs = as_tuple(outputs)
+        expected = self._expected[: len(outputs)]
+        reason = self._judge(outputs, expected, self._problem.yardstick)
+        return reason and self._judge(outputs, expected, None)
+
+    def _judge(self, outputs: Any, expected: Any, yardstick: Any) -> str:
+        work, case = self._problem.work, self._problem.case
+        return judge(outputs, expected, yardstick, work.outputs, case.dtype, work.reduction(case)).reason
+
+
+def _in_float32(problem: Problem) -> tuple[torch.Tensor, ...]:
+    torch.cuda.empty_cache()
+    inputs = _widened(problem.inputs)
+    return tuple(output.detach() for output in as_tuple(problem.work.peers["torch"].prepare(**inputs)()))
+
+
+def _widened(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }

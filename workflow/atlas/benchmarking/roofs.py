@@ -1,0 +1,110 @@
+"""Which measured roof binds a case, how much of it a figure reaches, and when a figure cannot be.
+
+*Binding roof.*  Of bytes over bandwidth and operations over matmul rate the one that takes longer.  Bandwidth depends
+on the mix of reads and writes, so the memory roof is the one whose share of written bytes is nearest to the case's; a
+pass's output tensors count as written, all other terms of its traffic as read.
+
+*Gate.*  Samples start with an L2 full of other data, so inputs come from memory.  What is written, though, may still
+be in L2 when the sample ends: up to a cache full of written bytes need not have reached memory yet.  The gate therefore
+counts a case's bytes less ``min(written, L2)``, at the better of the two roofs between which its mix lies.  A figure
+more than 1 % beyond that is ``suspect``.  The fraction shown counts all bytes, so in cases of a few L2 sizes it may
+pass 1 a little without being suspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..declaration import Case, Pass
+
+MIXES = {"read": 0.0, "elementwise": 1 / 3, "copy": 1 / 2, "write": 1.0}
+"""Memory roofs of the survey, and the share of their bytes that is written."""
+
+MATMULS = {"fp8e4m3": "matmul_fp8", "fp8e5m2": "matmul_fp8"} | {
+    dtype: f"matmul_{dtype}" for dtype in ("fp32", "tf32", "fp16", "bf16", "int8")
+}
+"""The matmul roof of each dtype; ``tf32`` is fp32 data multiplied by tensor cores, ``fp32`` is IEEE arithmetic."""
+
+TOLERANCE = 0.01
+"""How far beyond its roof a figure may be."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least work of one call: bytes read and written, of which ``written``, and operations."""
+
+    bytes: float
+    written: float
+    flops: float
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The roofs a survey document found, in GB/s and TFLOP/s by name, and the size of L2."""
+
+    roofs: Mapping[str, float]
+    l2_bytes: float = 0.0
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> Survey:
+        """The roofs of a document that have a value."""
+        values = {row["name"]: row["value"] for row in document["roofs"] if row["value"]}
+        return Survey(values, document["properties"].get("l2_bytes") or 0.0)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The roof that binds a case, the microseconds a call takes there, and those that no call can go under."""
+
+    roof: str
+    roof_us: float
+    least_us: float
+
+
+def cost(work: Pass, case: Case) -> Cost:
+    """What a case costs at least, by the pass's own terms."""
+    terms = work.bytes(case)
+    written = sum(value for name, value in terms.items() if name in work.outputs)
+    return Cost(float(sum(terms.values())), float(written), float(sum(work.flops(case).values())))
+
+
+def bound(spent: Cost, dtype: str, survey: Survey) -> Bound | None:
+    """The bound of a case; None where the survey has no roof for it or it costs nothing."""
+    times: dict[str, float] = {}
+    least: list[float] = []
+    near, highest = _memory(spent, survey.roofs)
+    if near and spent.bytes:
+        times[near] = spent.bytes / (1e3 * survey.roofs[near])
+        least.append((spent.bytes - min(spent.written, survey.l2_bytes)) / (1e3 * highest))
+    matmul = MATMULS.get(dtype, "")
+    if spent.flops and matmul in survey.roofs:
+        times[matmul] = spent.flops / (1e6 * survey.roofs[matmul])
+        least.append(times[matmul])
+    if not times:
+        return None
+    roof = max(times, key=times.__getitem__)
+    return Bound(roof, times[roof], max(least))
+
+
+def _memory(spent: Cost, roofs: Mapping[str, float]) -> tuple[str, float]:
+    """The memory roof with the nearest mix, and the higher bandwidth of the two whose mixes enclose this one."""
+    share = spent.written / spent.bytes if spent.bytes else 0.0
+    known = [name for name in MIXES if name in roofs]
+    if not known:
+        return "", 0.0
+    near = min(known, key=lambda name: abs(MIXES[name] - share))
+    below = max((name for name in known if MIXES[name] <= share + 1e-9), key=MIXES.__getitem__, default=near)
+    above = min((name for name in known if MIXES[name] >= share - 1e-9), key=MIXES.__getitem__, default=near)
+    return near, max(roofs[below], roofs[above])
+
+
+def beyond(median_us: float, limit: Bound | None) -> str:
+    """Why a figure cannot be, or ``""``."""
+    if limit is None or median_us * (1 + TOLERANCE) >= limit.least_us:
+        return ""
+    return (
+        f"{median_us:.4g} us is {limit.least_us / median_us - 1:.1%} faster than the roof {limit.roof} permits "
+        f"({limit.least_us:.4g} us): the survey or the count of bytes and operations is wrong, or the work is not done"
+    )

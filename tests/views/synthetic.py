@@ -55,6 +55,9 @@ class Kernel:
         """Bytes and flops of a case."""
         width = 4 if dtype == "fp32" else 2
         numbers = [v for v in sizes.values() if isinstance(v, int) and not isinstance(v, bool)]
+        if "heads" in sizes:
+            rows = sizes["seq"] * sizes["heads"]
+            return 4.0 * width * rows * 64, 4.0 * rows * sizes["seq"] * 64 * (0.5 if sizes["causal"] else 1)
         if self.compute:
             m, n, k = (numbers * 3)[:3]
             return float(width * (m * k + k * n + m * n)), 2.0 * m * n * k

@@ -48,6 +48,7 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
         axes.set_ylim(-0.03 * max(top, 1), max(top, 1) * 1.1)
         axes.grid(False, axis="x")
         if top == 0:
+            axes.set_yticks([0])
             axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", color=MUTED)
     return sheet.figure
 

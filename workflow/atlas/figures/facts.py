@@ -30,11 +30,13 @@ def mark(rows: pd.DataFrame) -> str:
 
 def origin(rows: pd.DataFrame) -> str:
     """Kind, GPU, date, driver and protocol of the rows: a subtitle, with the marks it needs explained."""
-    parts = []
-    for (gpu, kind), group in rows.groupby(["gpu", "kind"], sort=True):
-        words = [f"{gpu} {kind} {_span(group.date.dropna().str[:10])}".strip()]
+    alike: dict[str, list[str]] = {}
+    for (kind, gpu), group in rows.groupby(["kind", "gpu"], sort=True):
         drivers = sorted(set(group.driver.dropna())) if "driver" in group else []
-        parts.append(", ".join(words + ([f"driver {' and '.join(drivers)}"] if drivers else [])))
+        words = f"{kind} {_span(group.date.dropna().str[:10])}".strip()
+        words += f" with driver {' and '.join(drivers)}" if drivers else ""
+        alike.setdefault(words, []).append(gpu)
+    parts = [f"{', '.join(gpus)} {words}".replace(" ", "\N{NO-BREAK SPACE}") for words, gpus in alike.items()]
     protocols = sorted(set(rows.protocol.dropna())) if "protocol" in rows else []
     text = " · ".join(parts + ([f"protocol {' and '.join(protocols)}"] if protocols else []))
     legend = []

@@ -25,10 +25,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     if timed.empty:
         return empty(title, NO_PERFORMANCE)
     best = timed[timed.best.fillna(False)]
-    rows = list(
-        dict.fromkeys(zip(best.sort_values("kernel").kernel, best.sort_values("kernel").direction, strict=True))
-    )
-    rows.sort(key=lambda row: (row[0], row[1] != "forward"))
+    rows = sorted({(r.kernel, r.direction) for r in best.itertuples()}, key=lambda row: (row[0], row[1] != "forward"))
     gpus = sorted(timed.gpu.unique())
     if not rows:
         return empty(title, "No variant of any kernel was timed: every benchmark row failed or is unsupported.")
@@ -49,7 +46,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
     sheet = Sheet(
         title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",
-        width=1.35 * len(gpus), height=0.52 * len(rows), left=_room(labels), right=1.25, bottom=0.25, head=0.42,
+        width=1.35 * len(gpus), height=0.52 * len(rows), left=_room(labels), right=1.25, bottom=0.25, head=0.32,
     )  # fmt: skip
     axes = sheet.axes[0, 0]
     colours = LinearSegmentedColormap.from_list("slower to faster", DIVERGING)
@@ -95,11 +92,13 @@ def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
         words.loc[tuned, run] = f"{share:.0f} %\n{len(group)} case{'s' if len(group) > 1 else ''}"
     sheet = Sheet(
         title, f"Share of the GPU's own best, geometric mean over cases.\n{origin(trials)}",
-        width=1.1 * len(gpus), height=0.52 * len(gpus), left=1.0, right=0.4, bottom=0.3, head=0.62,
+        width=1.1 * len(gpus), height=0.52 * len(gpus), left=1.0, right=0.4, bottom=0.3, head=0.5,
     )  # fmt: skip
     axes = sheet.axes[0, 0]
-    _heat(axes, values, words, sns.color_palette("Blues_r", as_cmap=True), 40, 115)
-    _labels(axes, gpus, gpus)
+    colours = LinearSegmentedColormap.from_list("share of the best", DIVERGING[1:3])
+    _heat(axes, values, words, colours, 50, 100)
+    marked = [gpu + mark(trials[trials.gpu == gpu]) for gpu in gpus]
+    _labels(axes, marked, marked)
     axes.set_ylabel("tuned on")
     axes.set_xlabel("run on")
     axes.xaxis.set_label_position("top")
@@ -109,7 +108,7 @@ def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
 def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours, low: float, high: float) -> None:
     sns.heatmap(
         values, ax=axes, cmap=colours, vmin=low, vmax=high, annot=words.where(values.notna(), ""), fmt="", cbar=False,
-        linewidths=1.5, linecolor="white", annot_kws={"fontsize": 8, "linespacing": 1.25},
+        linewidths=1.5, linecolor="white", annot_kws={"fontsize": 8.5, "linespacing": 1.25},
     )  # fmt: skip
     axes.set_facecolor("#eef0f2")
     axes.grid(False)

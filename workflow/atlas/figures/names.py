@@ -44,12 +44,12 @@ CAPTIONS = {
         "bars span the quartiles. Dotted lines are measured roofs."
     ),
     "overlay": (
-        "The fastest variant on each GPU (solid) and the fastest peer there (dashed, hollow): left the rate, right what "
-        "it is of that GPU's own roof."
+        "The fastest variant on each GPU (solid) and the fastest peer there (dashed, hollow): left the rate, right "
+        "what it is of that GPU's own roof."
     ),
     "tuning": (
-        "Above: the best time any config had shown so far, relative to the best at the end, against the seconds since a "
-        "case's first trial; each thin line is a case, the thick one their geometric mean. Below: how many of the "
+        "Above: the best time any config had shown so far, relative to the best at the end, against the seconds since "
+        "a case's first trial; each thin line is a case, the thick one their geometric mean. Below: how many of the "
         "timed configs come within a factor of their case's best."
     ),
     "build": (

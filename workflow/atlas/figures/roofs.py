@@ -79,10 +79,8 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     legend = [(Line2D([], [], linestyle="", color=lines[k].color, marker=lines[k].marker, ms=6), k) for k in kernels]
     if (best.direction == "backward").any():
         plain = {"linestyle": "", "color": MUTED, "marker": "o", "ms": 6}
-        legend += [
-            (Line2D([], [], **plain), "filled: forward"),
-            (Line2D([], [], mfc="white", **plain), "hollow: backward"),
-        ]
+        legend.append((Line2D([], [], **plain), "filled: forward"))
+        legend.append((Line2D([], [], mfc="white", **plain), "hollow: backward"))
     intensity = best.flops / best.bytes
     low, high = 2.0 ** np.floor(np.log2(intensity.min()) - 1), 2.0 ** np.ceil(np.log2(intensity.max()) + 1)
     sheet = Sheet(
@@ -103,6 +101,7 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
         axes.set_xlim(low, max(high, 256.0))
         rate = here.flops / here.median_us / 1e6
         axes.set_ylim(bottom=10.0 ** np.floor(np.log10(max(rate.min(), 1e-4))))
+        axes.set_ylim(top=2.2 * axes.get_ylim()[1])
         axes.set_xlabel("flops per byte of least traffic")
         axes.set_ylabel("TFLOP/s")
         axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
@@ -139,5 +138,5 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, low: float, high: fl
         value = group[-1].value
         axes.plot([min(value / slope, high), high], [value, value], color=INK, lw=1.0, linestyle=dashes)
         name = ", ".join(roof.roof.removeprefix("matmul_") for roof in group)
-        axes.annotate(f"{name} {value:,.3g}", (high, value), (-2, 2), textcoords="offset points", fontsize=7.5,
+        axes.annotate(f"{name} {value:,.3g}", (high, value), (-2, 4.5), textcoords="offset points", fontsize=7.5,
                       color=MUTED, ha="right")  # fmt: skip

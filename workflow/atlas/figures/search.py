@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -14,7 +17,8 @@ from .names import PER_KERNEL
 from .sheet import Sheet, blank, empty
 from .style import INK, MUTED, Line, hues
 
-_FACTORS = (1, 1.25, 1.5, 2, 3, 5, 10)
+_FACTORS = (1, 1.5, 2, 3, 5, 10)
+"""Labelled factors; slower than the last is cut off: such configs are out of the race."""
 
 
 def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
@@ -28,6 +32,9 @@ def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     trials = trials.assign(group=trials.direction + " " + trials.dtype)
     groups = sorted(trials.group.unique(), key=lambda name: (not name.startswith("forward"), name))
     lines = hues(groups)
+    timed = trials[(trials.status == "ok") & trials.median_us.notna()]
+    worst = (timed.median_us / timed.groupby(["gpu", "group", "sizes"]).median_us.transform("min")).max()
+    top = next((factor for factor in _FACTORS[2:] if factor >= worst), _FACTORS[-1])
     legend = [(Line2D([], [], color=lines[name].color, lw=1.4), name) for name in groups]
     legend.append((Line2D([], [], color=INK, lw=2.4), "geometric mean of all cases"))
     sheet = Sheet(
@@ -35,20 +42,19 @@ def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
         gap_y=0.75, gap_x=0.3, left=0.85, legend=legend, head=0.55,
     )  # fmt: skip
     for j, gpu in enumerate(gpus):
-        here = trials[trials.gpu == gpu]
-        timed = here[(here.status == "ok") & here.median_us.notna()]
+        here, done = trials[trials.gpu == gpu], timed[timed.gpu == gpu]
         above, below = sheet.axes[0, j], sheet.axes[1, j]
         above.annotate(
             f"{gpu}{mark(here)}", (0, 1), (0, 20), xycoords="axes fraction", textcoords="offset points",
             fontsize=10.5, fontweight="bold",
         )  # fmt: skip
-        above.set_title(f"{len(here)} trials, {len(timed)} timed to the end", loc="left", color=MUTED, fontsize=8.5)
-        if timed.empty:
+        above.set_title(f"{len(here)} trials, {len(done)} timed", loc="left", color=MUTED, fontsize=8.5)
+        if done.empty:
             blank(above, "no config was timed")
             blank(below, "no config was timed")
             continue
-        _progress(above, timed, lines)
-        _landscape(below, timed, lines)
+        _progress(above, done, lines, top)
+        _landscape(below, done, lines, top)
         if j == 0:
             above.set_ylabel("best so far, \u00d7 the final best")
             below.set_ylabel("% of the timed configs")
@@ -58,7 +64,7 @@ def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     return sheet.figure
 
 
-def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line]) -> None:
+def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line], top: float) -> None:
     dated = timed[timed.at_seconds.notna()]
     if dated.empty:
         blank(axes, "the trials carry no time stamps")
@@ -74,10 +80,10 @@ def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line]) -> None:
     logs = [np.log(behind[np.searchsorted(seconds, grid, side="right") - 1]) for seconds, behind in curves]
     axes.step(grid, np.exp(np.mean(logs, axis=0)), where="post", color=INK, lw=2.2)
     axes.set_xlabel("seconds since the case's first trial")
-    _factor_axis(axes.yaxis, axes.set_yscale, axes.set_ylim)
+    _factor_axis(axes.yaxis, axes.set_yscale, axes.set_ylim, top)
 
 
-def _landscape(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line]) -> None:
+def _landscape(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line], top: float) -> None:
     behind = timed.median_us / timed.groupby(["group", "sizes"]).median_us.transform("min")
     for name, values in behind.groupby(timed.group):
         ordered = np.sort(values.to_numpy(float))
@@ -85,13 +91,13 @@ def _landscape(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line]) -> None:
                   lw=1.5)  # fmt: skip
     axes.set_ylim(0, 102)
     axes.set_xlabel("time, \u00d7 the case's best")
-    _factor_axis(axes.xaxis, axes.set_xscale, axes.set_xlim)
+    _factor_axis(axes.xaxis, axes.set_xscale, axes.set_xlim, top)
 
 
-def _factor_axis(axis, set_scale, set_limits) -> None:
-    """A log axis of factors from 1 to 10, labelled where a factor is easily read."""
+def _factor_axis(axis: Axis, set_scale: Callable, set_limits: Callable, top: float) -> None:
+    """A log axis of factors from 1 to ``top``, labelled where a factor is easily read."""
     set_scale("log")
-    set_limits(0.97, 10)
+    set_limits(0.98, top)
     axis.set_major_locator(FixedLocator(_FACTORS))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}\u00d7"))
     axis.set_minor_locator(NullLocator())

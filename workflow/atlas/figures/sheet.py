@@ -61,7 +61,7 @@ class Sheet:
             handles, labels = zip(*legend, strict=True)
             self.figure.legend(
                 handles, labels, loc="lower left", bbox_to_anchor=(0.1 / total, 0.03 / full), ncols=legend_columns,
-                frameon=False, borderpad=0.2, columnspacing=1.6, handlelength=2.4,
+                frameon=False, borderpad=0.2, columnspacing=1.6, handlelength=3,
             )  # fmt: skip
 
     def all(self) -> list[Axes]:

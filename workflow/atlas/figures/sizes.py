@@ -49,7 +49,7 @@ def throughput(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
                 _line(axes, here[here.provider == name], cases, column, lines[name])
             _roofs(axes, here, tables["survey"], gpu, unit)
             cases.apply(axes)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
             axes.set_xlabel(cases.title, color=MUTED)
             if j == 0:
                 axes.set_ylabel(unit)

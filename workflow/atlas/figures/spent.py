@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from .facts import origin
+from .facts import mark, origin
 from .names import OVERVIEWS
 from .sheet import Sheet, empty
 from .style import INK, MUTED, STAGE_COLOURS
@@ -22,10 +22,12 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
     gpus = sorted(spent.gpu.unique())
     spent = spent.assign(row=spent.kernel.fillna("survey"))
     rows = sorted(spent.row.unique(), key=lambda name: (name != "survey", name))
+    ran = spent[spent.kind != "compiled"]
     stages = [stage for stage in STAGE_COLOURS if (spent.stage == stage).any()]
     sheet = Sheet(
-        title, origin(spent), columns=len(gpus), width=2.0 if len(gpus) > 1 else 4.6, height=0.26 * len(rows) + 0.15,
-        left=0.3 + 0.068 * max(map(len, rows)), gap_x=0.3, bottom=0.55, head=0.5, right=0.45,
+        title, origin(ran if len(ran) else spent), columns=len(gpus), width=2.0 if len(gpus) > 1 else 4.6,
+        height=0.26 * len(rows) + 0.15, left=0.3 + 0.068 * max(map(len, rows)), gap_x=0.3, bottom=0.55, head=0.5,
+        right=0.45,
         legend=[(Patch(color=STAGE_COLOURS[stage]), stage) for stage in stages],
     )  # fmt: skip
     for j, gpu in enumerate(gpus):
@@ -46,8 +48,9 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
         axes.locator_params(axis="x", nbins=4)
         axes.grid(False, axis="y")
         axes.set_xlabel("seconds")
-        kinds = "" if not (here.kind == "recorded").any() else "\u2020"
-        axes.set_title(f"{gpu}{kinds}", loc="left", fontweight="bold", fontsize=10.5, color=INK, pad=16)
+        functional = " (interpreter)" if (here.kind == "functional").any() else ""
+        name = f"{gpu}{functional}{mark(here[here.kind != 'compiled'])}"
+        axes.set_title(name, loc="left", fontweight="bold", fontsize=10.5, color=INK, pad=16)
         axes.annotate(f"{_duration(left.sum())} in all", (0, 1), (0, 4), xycoords="axes fraction",
                       textcoords="offset points", fontsize=8, color=MUTED)  # fmt: skip
     return sheet.figure

@@ -1,0 +1,88 @@
+"""Which GPUs stand behind the figures, and which software."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ..collection import Entry
+from ..verdict import KINDS
+from .grid import DASH, Cell, Grid, badge, listed, missing, number, rate, text
+
+_WHERE = {
+    "measured": "measured here",
+    "recorded": "from its record",
+    "functional": "interpreter",
+    "compiled": "compiled only",
+}
+
+
+def gpu_table(tables: dict[str, pd.DataFrame], entries: Sequence[Entry]) -> Grid:
+    """Every GPU: where its figures come from, its device and driver, its roofs beside the datasheet's peaks."""
+    survey = tables["survey"]
+    names = sorted({entry.gpu for entry in entries})
+    return Grid(
+        "gpus",
+        ("GPU", "where", "device", "driver", "power cap", "bandwidth", "matmul bf16", "matmul fp16", "matmul fp32",
+         "launch"),
+        [_row(gpu, [entry for entry in entries if entry.gpu == gpu], survey[survey.gpu == gpu]) for gpu in names],
+        empty="No GPU has any document.",
+        caption="Roofs as the survey measured them (bandwidth: reads and writes of a copy); below, the datasheet's.",
+        numeric=frozenset({4, 5, 6, 7, 8, 9}),
+    )  # fmt: skip
+
+
+def _row(gpu: str, own: Sequence[Entry], survey: pd.DataFrame) -> list[Cell]:
+    kinds = sorted({entry.kind for entry in own}, key=KINDS.index)
+    shown = [kind for kind in kinds if kind != "compiled"] or kinds
+    devices = [entry.document["device"] for entry in own if entry.document["device"]]
+    known = {key: value for device in devices for key, value in device.items()}
+    drivers = sorted({device["driver"] for device in devices if device.get("driver")})
+    return [
+        text(gpu, style="name"),
+        badge("kind", label=listed([_WHERE[kind] for kind in shown])),
+        text(known.get("device_name")),
+        text(listed(drivers) if drivers else None),
+        number(known.get("power_cap_w"), "{:.0f} W"),
+        _roof(survey, "copy", "bandwidth"),
+        *(_roof(survey, name, name) for name in ("matmul_bf16", "matmul_fp16", "matmul_fp32")),
+        _roof(survey, "launch_latency", None),
+    ]
+
+
+def _roof(survey: pd.DataFrame, measured: str, peak: str | None) -> Cell:
+    own = survey[(survey.kind != "published") & (survey.roof == measured)]
+    sheet = survey[(survey.kind == "published") & (survey.roof == peak)]
+    note = f"peak {rate(sheet.value.iloc[0], sheet.unit.iloc[0])}" if len(sheet) else ""
+    if own.empty or missing(own.value.iloc[0]):
+        reason = own.status.iloc[0] if len(own) else DASH
+        return Cell(reason, sort=float("-inf"), note=note, style="num")
+    value, unit = own.value.iloc[0], own.unit.iloc[0].replace("us", "\N{MICRO SIGN}s")
+    return Cell(rate(value, unit), sort=value, note=note, style="num")
+
+
+def provenance(entries: Sequence[Entry]) -> Grid:
+    """Versions, commit, protocols and dates: one row for each set that differs."""
+    groups: dict[tuple, list[Entry]] = {}
+    for entry in entries:
+        software = entry.document["software"]
+        versions = tuple(software.get(name) or DASH for name in ("torch", "triton", "cuda", "python", "commit"))
+        groups.setdefault((entry.gpu, entry.kind, versions), []).append(entry)
+    rows = []
+    for (gpu, kind, versions), group in sorted(groups.items()):
+        dates = sorted(d[:10] for entry in group if (d := entry.document["software"].get("date")))
+        protocols = sorted({entry.document["protocol"] for entry in group if entry.document.get("protocol")})
+        span = DASH if not dates else dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+        rows.append([
+            text(gpu, style="name"), badge("kind", label=kind), number(len(group), "{:.0f}"),
+            *(text(version) for version in versions), text(", ".join(protocols)), text(span),
+        ])  # fmt: skip
+    return Grid(
+        "provenance",
+        ("GPU", "kind", "documents", "torch", "Triton", "CUDA", "Python", "commit", "protocols", "dates"),
+        rows,
+        empty="There are no documents.",
+        caption="A commit that ends in -dirty had changes to kernels or stages that were not committed.",
+        numeric=frozenset({2}),
+    )

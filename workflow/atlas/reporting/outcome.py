@@ -1,0 +1,204 @@
+"""What the run amounts to: the alarm, the verdicts, losses beside wins, and what failed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ..collection import Entry
+from ..verdict import KINDS, SEVERITY
+from .grid import DASH, Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
+
+Tables = dict[str, pd.DataFrame]
+
+PERFORMANCE = ("measured", "recorded")
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One sentence of the top of the page: how bad (``bad``, ``warn``, ``good``), a headline, the words."""
+
+    level: str
+    headline: str
+    words: str
+
+
+def alarms(tables: Tables) -> list[Alarm]:
+    """What must be read first: wrong kernels by name, then failed and suspect ones, else that all is well."""
+    verdicts = tables["verdicts"]
+    found = []
+    for status, level, headline in (
+        ("wrong", "bad", "Wrong result"),
+        ("failed", "bad", "Failed"),
+        ("suspect", "warn", "Suspect figure"),
+    ):
+        for row in verdicts[verdicts.status == status].itertuples():
+            record = "" if row.failing else " (a record; it does not fail this run)"
+            found.append(Alarm(level, f"{headline}: {row.kernel} on {row.gpu}", f"{row.reason}{record}"))
+    ran = verdicts[verdicts.kind.isin([*PERFORMANCE, "functional"])]
+    if not found and len(ran):
+        found.append(Alarm("good", "No kernel is wrong", f"on {listed(sorted(ran.gpu.unique()))}, where they ran."))
+    elif not found:
+        found.append(Alarm("warn", "Nothing has run", "Kernels were compiled at most; no result was checked."))
+    stale = verdicts[verdicts.stale.fillna(False)]
+    if len(stale):
+        pairs = [f"{row.kernel} on {row.gpu}" for row in stale.itertuples()]
+        words = f"{listed(pairs)}: the kernel's file has changed since these figures were taken."
+        found.append(Alarm("warn", "Stale", words))
+    return found
+
+
+def summary(tables: Tables) -> str:
+    """The figures of a run in two sentences."""
+    verdicts, cases = tables["verdicts"], compared(tables)
+    kinds = verdicts.groupby("kind").gpu.unique()
+    words = {"measured": "measured here", "recorded": "from records", "functional": "in the interpreter",
+             "compiled": "compiled only"}  # fmt: skip
+    where = [f"{listed(sorted(kinds[kind]))} {words[kind]}" for kind in KINDS if kind in kinds.index]
+    first = counted(verdicts.kernel.nunique(), "kernel") + (": " + "; ".join(where) if where else "") + "."
+    if cases.empty:
+        return f"{first} No case was timed against a peer on a GPU."
+    outcomes = cases.outcome.value_counts()
+    names = {"faster": "faster than the fastest peer", "same": "the same", "undecided": "undecided", "slower": "slower"}
+    parts = [f"{outcomes.get(name, 0)} {words}" for name, words in names.items()]
+    return f"{first} Of {counted(len(cases), 'timed case')}: {', '.join(parts)}."
+
+
+def verdict_table(tables: Tables) -> Grid:
+    """Kernel by GPU: status, kind, best config, figure, against the fastest peer, share of the roof."""
+    table = tables["verdicts"]
+    strength = {kind: place for place, kind in enumerate(KINDS)}
+    ordered = sorted(table.itertuples(), key=lambda row: (row.kernel, strength.get(row.kind, len(strength)), row.gpu))
+    return Grid(
+        "verdicts",
+        ("kernel", "GPU", "status", "kind", "headline case", "best config", "figure", "% of roof",
+         "against the fastest peer", "all cases", "worst case"),
+        [_verdict_row(row) for row in ordered],
+        empty="There is no document of any kernel: run `snakemake` first.",
+        numeric=frozenset({6, 7, 8, 9, 10}),
+    )  # fmt: skip
+
+
+def _verdict_row(row) -> list[Cell]:
+    timed = not missing(row.figure)
+    label = "not run" if row.status == "none" else row.status
+    status = badge(row.status, note="" if missing(row.reason) else row.reason, label=label)
+    if not missing(row.stale) and row.stale:
+        status = Cell(f"{label}, stale", note=status.note, style="badge stale")
+    outcome = {"faster": "good", "slower": "bad"}.get(None if missing(row.verdict) else row.verdict, "")
+    against = f"{row.verdict} than {row.peer}" if outcome else f"{row.verdict}: {row.peer}"
+    against = "no peer ran" if missing(row.peer) else row.peer if missing(row.verdict) else against
+    return [
+        text(row.kernel, style="name"),
+        text(row.gpu, style="name"),
+        status,
+        badge("kind", label=DASH if row.kind == "none" else row.kind),
+        text(row.case, note=f"{row.direction} {row.dtype}" if timed else ""),
+        text(row.provider, note=config_words(row.config)),
+        Cell(rate(row.figure, row.unit), row.figure, microseconds(row.median_us), "num") if timed else number(None),
+        number(None if missing(row.roof_fraction) else 100 * row.roof_fraction, "{:.0f} %",
+               note="" if missing(row.roof) else row.roof),
+        number(row.speedup, "{:.2f}\N{MULTIPLICATION SIGN}", note=against if timed else "", style=outcome),
+        number(row.speedup_geomean, "{:.2f}\N{MULTIPLICATION SIGN}",
+               note=counted(int(row.cases), "case") if timed else ""),
+        number(row.speedup_worst, "{:.2f}\N{MULTIPLICATION SIGN}",
+               note="" if missing(row.worst_case) else row.worst_case,
+               style="bad" if not missing(row.speedup_worst) and row.speedup_worst < 0.995 else ""),
+    ]  # fmt: skip
+
+
+def compared(tables: Tables) -> pd.DataFrame:
+    """The fastest variant of every case that real GPUs timed beside a peer, with ``outcome``."""
+    rows = tables["benchmark"]
+    rows = rows[rows.kind.isin(PERFORMANCE) & rows.best.fillna(False) & rows.speedup.notna()]
+    # A row without a verdict had no quartiles to compare: nothing is decided.
+    return rows.assign(outcome=rows.verdict.fillna("undecided")).sort_values("speedup")
+
+
+def case_table(tables: Tables, outcome: str) -> Grid:
+    """Every case of one outcome, slower ones from the worst on, faster ones from the best on."""
+    rows = compared(tables)
+    rows = rows[rows.outcome == outcome]
+    if outcome == "faster":
+        rows = rows.iloc[::-1]
+    empty = {
+        "slower": "No timed case is slower than its fastest peer.",
+        "faster": "No timed case is faster than its fastest peer.",
+    }
+    return Grid(
+        f"cases-{outcome}",
+        ("kernel", "GPU", "kind", "pass", "dtype", "case", "variant", "median", "fastest peer", "speed-up",
+         "% of roof"),
+        [
+            [
+                text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+                text(row.direction), text(row.dtype), text(row.case),
+                text(row.provider, note=config_words(row.config)),
+                Cell(microseconds(row.median_us), row.median_us, style="num"), text(row.peer),
+                number(row.speedup, "{:.3f}\N{MULTIPLICATION SIGN}", style="bad" if outcome == "slower" else "good"),
+                number(None if missing(row.roof_fraction) else 100 * row.roof_fraction, "{:.0f} %"),
+            ]
+            for row in rows.itertuples()
+        ],
+        empty=empty[outcome] if len(compared(tables)) else "No case was timed on a GPU.",
+        numeric=frozenset({7, 9, 10}),
+    )  # fmt: skip
+
+
+def stage_failures(entries: Iterable[Entry]) -> Grid:
+    """Every document whose status is not ok, the worst first."""
+    bad = [entry for entry in entries if entry.document["status"] != "ok"]
+    bad.sort(key=lambda entry: (SEVERITY.index(entry.document["status"]), entry.kernel or "", entry.gpu))
+    return Grid(
+        "failures",
+        ("kernel", "GPU", "stage", "kind", "status", "reason"),
+        [
+            [
+                text(entry.kernel, style="name"), text(entry.gpu, style="name"), text(entry.stage),
+                badge("kind", label=entry.kind), badge(entry.document["status"]), text(entry.document["reason"]),
+            ]
+            for entry in bad
+        ],
+        empty="Every stage that ran ended well.",
+    )  # fmt: skip
+
+
+def failed_checks(tables: Tables) -> Grid:
+    """Every check that failed, and the command that repeats it."""
+    checks = tables["validation"]
+    checks = checks[checks.status.isin(["fail", "error"])]
+    return Grid(
+        "failed-checks",
+        ("kernel", "GPU", "check", "variant", "pass", "dtype", "case", "what is wrong"),
+        [
+            [
+                text(row.kernel, style="name"), text(row.gpu, style="name"), text(row.check), text(row.variant),
+                text(row.direction), text(row.dtype), text(row.case),
+                text(row.reason, note="" if missing(row.replay) else row.replay, style="bad"),
+            ]
+            for row in checks.itertuples()
+        ],
+        empty="No check failed.",
+    )  # fmt: skip
+
+
+def untimed(tables: Tables) -> Grid:
+    """Providers that gave no figure, one row for each provider and reason."""
+    rows = tables["benchmark"]
+    rows = rows[~rows.status.isin(["ok"])].assign(reason=rows.reason.fillna(""))
+    keys = ["kernel", "gpu", "provider", "provider_kind", "direction", "status", "reason"]
+    return Grid(
+        "untimed",
+        ("kernel", "GPU", "provider", "pass", "status", "cases", "reason"),
+        [
+            [
+                text(kernel, style="name"), text(gpu, style="name"), text(provider, note=kind), text(direction),
+                badge(status), number(len(group), "{:.0f}"), text(reason),
+            ]
+            for (kernel, gpu, provider, kind, direction, status, reason), group in rows.groupby(keys)
+        ],
+        empty="Every provider of every benchmark was timed.",
+        numeric=frozenset({5}),
+    )  # fmt: skip

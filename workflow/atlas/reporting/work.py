@@ -1,0 +1,161 @@
+"""What the stages did: builds, validation and tuning, a row per kernel and GPU each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ..collection import Entry
+from ..verdict import case_label, geometric_mean
+from .grid import Cell, Grid, badge, config_words, duration, listed, microseconds, missing, number, text
+
+Tables = dict[str, pd.DataFrame]
+
+_TENSOR_CORES = ("mma", "wgmma")
+
+
+def build_table(tables: Tables) -> Grid:
+    """A row per kernel and GPU: how much of the space compiles and can launch, and what it takes."""
+    rows = []
+    for (kernel, _, gpu), group in tables["build"].groupby(["kernel", "arch", "gpu"]):
+        done = group[group.registers.notna()]
+        counts = group.status.value_counts()
+        status = ", ".join(f"{count} {name}" for name, count in counts.items())
+        dots = [name for name in done.matrix_instruction.dropna().unique() if name != "none"]
+        spilling = int((done.spill_bytes.fillna(0) > 0).sum())
+        total = group.scope_total.iloc[0]
+        sample = f"of {total} in the space" if group.scope.iloc[0] == "sample" else "the whole space"
+        rows.append([
+            text(kernel, style="name"), text(gpu, style="name"), text(group.arch.iloc[0]),
+            number(len(group), "{:.0f}", note=sample), text(status),
+            number(done.registers.median(), "{:.0f}", note=f"most {done.registers.max()}" if len(done) else ""),
+            number(spilling, "{:.0f}", note=f"most {done.spill_bytes.max()} bytes" if spilling else ""),
+            number(done.shared_bytes.max() / 1024 if len(done) else None, "{:.0f} KiB"),
+            number(100 * done.occupancy.median() if done.occupancy.notna().any() else None, "{:.0f} %"),
+            text(", ".join("FMA" if name == "fma" else name for name in sorted(dots)) or None,
+                 style="bad" if dots == ["fma"] else ""),
+            number(group.compile_seconds.sum(), "{:.0f} s"),
+        ])  # fmt: skip
+    return Grid(
+        "build",
+        ("kernel", "GPU", "arch", "configs", "outcome", "registers", "spilling", "shared memory", "occupancy", "tl.dot",
+         "compile time"),
+        rows,
+        empty="Nothing was compiled.",
+        caption="Registers and occupancy: median over configs; shared memory per block: the most. Compile time: of all "
+        "configs, in CPU seconds.",
+        numeric=frozenset({3, 5, 6, 7, 8, 10}),
+    )  # fmt: skip
+
+
+def lost_tensor_cores(tables: Tables) -> list[str]:
+    """A sentence for each GPU on which tl.dot became FMA in a dtype that another GPU runs on tensor cores."""
+    done = tables["build"]
+    done = done[done.matrix_instruction.isin(["fma", *_TENSOR_CORES])]
+    lost: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    for (kernel, dtype), group in done.groupby(["kernel", "dtype"]):
+        cores = group[group.matrix_instruction.isin(_TENSOR_CORES)]
+        for (gpu, arch), own in group.groupby(["gpu", "arch"]):
+            if gpu in set(cores.gpu) or cores.empty:
+                continue
+            triton = listed(sorted(own.triton.dropna().unique())) or "of unknown version"
+            seen = lost.setdefault((gpu, arch, triton), {"kernels": set(), "others": set(), "dtypes": set()})
+            seen["kernels"].add(kernel)
+            seen["dtypes"].add(dtype)
+            seen["others"] |= {f"{row.gpu} ({row.matrix_instruction})" for row in cores.itertuples()}
+    return [
+        f"On {gpu} ({arch}) Triton {triton} lowers tl.dot to scalar FMA: the tensor cores stay idle, and "
+        f"{listed(sorted(seen['kernels']))} in {listed(sorted(seen['dtypes']))} cannot pass the FMA rate there. "
+        f"The same kernels run on tensor cores on {listed(sorted(seen['others']))}."
+        for (gpu, arch, triton), seen in sorted(lost.items())
+    ]
+
+
+def validation_table(tables: Tables, entries: Sequence[Entry]) -> Grid:
+    """A row per kernel and GPU: checks by outcome, and how much of the tolerance was needed."""
+    checks, rows = tables["validation"], []
+    for entry in sorted((e for e in entries if e.stage == "validate"), key=lambda e: (e.kernel or "", e.gpu)):
+        own = checks[(checks.kernel == entry.kernel) & (checks.gpu == entry.gpu)]
+        counts = own.status.value_counts()
+        failed = int(counts.get("fail", 0) + counts.get("error", 0))
+        worst = own.tolerance_used.max() if own.tolerance_used.notna().any() else None
+        over = own.error_over_torch.max() if own.error_over_torch.notna().any() else None
+        rows.append([
+            text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
+            badge(entry.document["status"]), number(counts.get("pass", 0), "{:.0f}"),
+            number(failed, "{:.0f}", style="bad" if failed else ""),
+            number(counts.get("unsupported", 0), "{:.0f}"), number(len(entry.document["seeds"]), "{:.0f}"),
+            number(None if worst is None else 100 * worst, "{:.0f} %", style="bad" if worst and worst > 1 else ""),
+            number(over, "{:.2f}\N{MULTIPLICATION SIGN}"),
+        ])  # fmt: skip
+    return Grid(
+        "validation",
+        ("kernel", "GPU", "kind", "status", "passed", "failed", "unsupported", "seeds", "tolerance used",
+         "error against torch's"),
+        rows,
+        empty="Nothing was validated.",
+        caption="Both last columns: the worst check. 100 % of the tolerance, and twice torch's own error at the same "
+        "dtype, are the limits.",
+        numeric=frozenset({4, 5, 6, 7, 8, 9}),
+    )  # fmt: skip
+
+
+def tuning_table(entries: Sequence[Entry]) -> Grid:
+    """A row per kernel and GPU: trials by status, time spent, and what tuning brought over the default."""
+    rows = []
+    for entry in _tuned(entries):
+        document, best = entry.document, entry.document["best"]
+        statuses = document["trials_by_status"]
+        others = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in sorted(statuses.items()) if name != "ok")
+        gains = [row["default_us"] / row["median_us"] for row in best if row.get("default_us")]
+        regrets = [row["regret"] for row in best if not missing(row.get("regret"))]
+        phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in document["seconds_by_phase"].items())
+        timed = entry.kind in ("measured", "recorded")
+        rows.append([
+            text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
+            text(document["strategy"]), number(sum(statuses.values()), "{:.0f}", note=others),
+            number(len(best), "{:.0f}"),
+            Cell(duration(document["seconds"]), document["seconds"], phases, "num"),
+            number(geometric_mean(gains) if timed else None, "{:.2f}\N{MULTIPLICATION SIGN}"),
+            number(100 * max(regrets) if regrets and timed else None, "{:.1f} %"),
+        ])  # fmt: skip
+    return Grid(
+        "tuning",
+        ("kernel", "GPU", "kind", "strategy", "trials", "cases", "time", "over the default", "regret"),
+        rows,
+        empty="Nothing was tuned.",
+        caption="Over the default: geometric mean over cases of the default config's time over the best one's. Regret: "
+        "the most the search missed, where the whole space was timed. The interpreter's times are not compared.",
+        numeric=frozenset({4, 5, 6, 7, 8}),
+    )
+
+
+def best_configs(entries: Sequence[Entry]) -> Grid:
+    """Every case's best config beside the runner-up, of the GPUs that ran."""
+    rows = []
+    for entry in _tuned(entries):
+        if entry.kind not in ("measured", "recorded"):
+            continue
+        for row in entry.document["best"]:
+            second = row.get("runner_up")
+            behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
+            rows.append([
+                text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
+                text(row["direction"]), text(row["dtype"]), text(case_label(row["sizes"])),
+                text(row["variant"], note=config_words(row["config"])),
+                Cell(microseconds(row["median_us"]), row["median_us"], style="num"),
+                text(second and second["variant"], note=config_words(second and second["config"])),
+                number(behind, "{:+.1f} %"),
+            ])  # fmt: skip
+    return Grid(
+        "best-configs",
+        ("kernel", "GPU", "kind", "pass", "dtype", "case", "best config", "median", "runner-up", "slower by"),
+        rows,
+        empty="No GPU was tuned.",
+        numeric=frozenset({7, 9}),
+    )
+
+
+def _tuned(entries: Sequence[Entry]) -> list[Entry]:
+    return sorted((e for e in entries if e.stage == "autotune"), key=lambda e: (e.kernel or "", e.gpu))

@@ -1,0 +1,66 @@
+"""A process that may hang or die: its parent finds out, and is told how."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+import tuning_children as children
+from atlas.tuning.child import Child, Died, Hung
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def begin(target):
+        child = Child(target)
+        child.start()
+        started.append(child)
+        return child
+
+    yield begin
+    for child in started:
+        child.kill()
+
+
+def test_a_child_answers_and_leaves_when_told(start):
+    child = start(children.echo)
+    child.send({"a": 1})
+    assert child.receive(30) == {"a": 1}
+    child.stop()
+    assert not child.running
+
+
+def test_a_child_that_gives_no_answer_is_gone_afterwards(start):
+    child = start(children.sleep)
+    pid = child.pid
+    with pytest.raises(Hung):
+        child.receive(0.5)
+    assert not child.running
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_child_that_dies_is_quoted(start):
+    with pytest.raises(Died, match="SIGABRT: Assertion `layout' failed"):
+        start(children.abort).receive(30)
+
+
+def test_sending_to_a_dead_child_is_noticed_when_its_answer_is_awaited(start):
+    child = start(children.echo)
+    os.kill(child.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    child.send("anybody there")
+    with pytest.raises(Died, match="SIGKILL"):
+        child.receive(5)
+
+
+def test_a_child_leaves_no_file_behind(start, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    child = start(children.sleep)
+    assert len(list(tmp_path.iterdir())) == 1  # its stderr
+    with contextlib.suppress(Hung):
+        child.receive(0)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,164 @@
+"""What a search decides, with figures from a table in place of a device."""
+
+import dataclasses
+
+import pytest
+import tuning_fakes as fakes
+from atlas.tuning.budget import Budget
+from atlas.tuning.candidates import Candidate
+from atlas.tuning.halving import LEAST, survivors
+from atlas.tuning.outcome import Outcome
+from atlas.tuning.search import search
+from atlas.tuning.strategies import STRATEGIES, strategy
+from tuning_tables import Table, find
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_finds_the_optimum_of_a_convex_surface(name):
+    found = find(Table(), name)
+    assert found.ranking[0].config == fakes.OPTIMUM
+    assert found.untried == []
+
+
+def test_the_default_is_measured_first_and_takes_part_in_the_last_comparison():
+    table = Table()
+    found = find(table)
+    assert table.screened[0][0] == found.problem.default
+    assert found.problem.default in found.finals
+
+
+def test_exhaustive_knows_its_regret_and_halving_says_that_it_does_not():
+    assert find(Table(), "exhaustive").regret == 0.0
+    assert find(Table(), "halving").regret is None
+
+
+def test_halving_knows_its_regret_where_all_candidates_reach_the_last_comparison():
+    # Four configs: none is sorted out before the finalists are timed.
+    assert find(Table(), "halving", tiles=(64,)).regret == 0.0
+
+
+def test_halving_takes_far_fewer_samples_than_exhaustive():
+    halving, exhaustive = Table(), Table()
+    find(halving, "halving")
+    find(exhaustive, "exhaustive")
+    assert sum(n for _, n in halving.screened) < sum(n for _, n in exhaustive.screened) / 2
+
+
+def test_a_config_far_behind_is_stopped_after_one_sample():
+    # Those beyond 3 times the optimum that come after it in the order of the space.
+    found = find(Table())
+    stopped = [c for c, trial in found.trials.items() if trial.outcome.status == "stopped"]
+    assert stopped
+    assert all(fakes.cost_us(c.config, 1000) > 3 * fakes.cost_us(fakes.OPTIMUM, 1000) for c in stopped)
+
+
+def test_a_wrong_config_cannot_win_and_does_not_stop_the_others():
+    # By its false speed everything else is 3 times too slow.  It comes second, right after the default.
+    wrong = {"tile": 16, "warps": 1}
+    found = find(Table(wrong=[wrong]))
+    assert found.trials[Candidate.of("plain", wrong)].outcome.status == "wrong"
+    assert found.ranking[0].config == fakes.OPTIMUM
+    assert not any(c.config == wrong for c in found.finals)
+
+
+def test_a_space_that_is_wrong_throughout_has_no_best():
+    every = [{"tile": tile, "warps": warps} for tile in fakes.TILES for warps in fakes.WARPS]
+    found = find(Table(wrong=every))
+    assert found.ranking == []
+    assert {trial.outcome.status for trial in found.trials.values()} == {"wrong"}
+
+
+def test_a_finalist_that_fails_in_the_last_comparison_loses_it_alone():
+    found = find(Table(final_fails=[fakes.OPTIMUM]))
+    assert found.trials[Candidate.of("plain", fakes.OPTIMUM)].outcome.status == "crashed"
+    assert found.ranking[0].config in ({"tile": 64, "warps": 2}, {"tile": 64, "warps": 8})
+
+
+def test_the_next_best_are_compared_where_all_finalists_fail():
+    near = [{"tile": 64, "warps": w} for w in fakes.WARPS] + [{"tile": t, "warps": 4} for t in (32, 128)]
+    default = {"tile": 16, "warps": 2}
+    found = find(Table(final_fails=[*near, default]))
+    assert found.ranking and found.ranking[0].config not in near
+
+
+def test_without_budget_the_default_alone_is_tried():
+    found = find(Table(), budget=0)
+    assert list(found.trials) == [found.problem.default]
+    assert found.ranking == [found.problem.default]
+    assert len(found.untried) == len(found.problem.candidates) - 1
+
+
+def test_without_budget_candidates_are_tried_until_one_works():
+    fails = [{"tile": 16, "warps": warps} for warps in fakes.WARPS]
+    found = find(Table(fails=fails), budget=0)
+    assert [t.outcome.status for t in found.trials.values()].count("ok") == 1
+    assert found.ranking
+
+
+def test_a_budget_that_ends_amid_the_screen_leaves_a_checked_best():
+    table = Table()
+    found = find(table, budget=10)
+    assert 0 < len(found.untried) < len(found.problem.candidates) - 1
+    assert found.ranking and found.regret is None
+    assert table.elapsed_seconds < 20  # the comparison of two finalists and their checks come on top
+
+
+def test_a_budget_is_shared_out_and_what_one_leaves_is_for_those_after_it():
+    spent = [0.0]
+    budget = Budget(30, 3, lambda: spent[0])
+    budget.next_problem()
+    spent[0] = 9.9
+    assert not budget.over
+    spent[0] = 4.0  # the first needs 4 of its 10
+    budget.next_problem()
+    spent[0] = 16.9
+    assert not budget.over  # 26 left for two: 13 each
+    spent[0] = 17.0
+    assert budget.over
+    budget.next_problem()
+    assert not budget.over
+
+
+def test_near_ties_go_on_to_the_next_rung_whatever_their_rank():
+    # 12 within 1 %: a third would be 4, and which 4 would be chance.
+    close = {Candidate.of("v", {"i": i}): Outcome("ok", "", 100 + i / 12, 0, 0, 5) for i in range(12)}
+    far = {Candidate.of("v", {"i": 20 + i}): Outcome("ok", "", 150, 0, 0, 5) for i in range(12)}
+    assert set(survivors(close | far)) == set(close)
+    assert len(survivors(dict(list(far.items())[:2]) | dict(list(close.items())[:1]))) <= LEAST
+
+
+def test_inputs_that_cannot_be_drawn_end_the_problem_at_once():
+    class NoMemory(Table):
+        def screen(self, problem, candidate, samples, limit_us):
+            self.screened.append(candidate)
+            return Outcome("out_of_memory", "drawing the inputs", whole_problem=True)
+
+    table = NoMemory()
+    found = find(table)
+    assert len(table.screened) == 1
+    assert found.ranking == []
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest_name():
+    with pytest.raises(Exception, match="did you mean 'halving'"):
+        strategy("halfing")
+
+
+def test_on_the_interpreter_three_configs_of_each_variant_are_candidates():
+    from atlas.declaration.hardware import INTERPRETER
+    from atlas.tuning.candidates import Ruling, problems
+
+    declaration = fakes.declare()
+    declaration = dataclasses.replace(declaration, edge_cases=tuple(declaration.cases(INTERPRETER)))
+    (problem,) = problems(declaration, INTERPRETER, Ruling())
+    assert len(problem.candidates) == 3
+    assert problem.left_out == len(fakes.TILES) * len(fakes.WARPS) - 3
+    assert run_functional(problem).regret is None  # most of the space was not run
+
+
+def run_functional(problem):
+    from atlas.tuning.functional import FUNCTIONAL
+
+    table = Table()
+    budget = Budget(None, 1, lambda: table.elapsed_seconds)
+    return search(problem, FUNCTIONAL, table, budget)

@@ -1,0 +1,73 @@
+"""The document of a run: what it says of searches that found nothing, too little, or all."""
+
+import json
+import types
+
+import tuning_fakes as fakes
+from atlas import documents
+from atlas.tuning import summary
+from atlas.tuning.strategies import STRATEGIES
+from tuning_tables import Table, find
+
+
+class Session:
+    """What the summary asks of a session."""
+
+    seconds = types.MappingProxyType({"time": 1.5})
+    measured = 7
+
+    class journal:
+        reused, damaged = 2, 1
+
+    def compile_seconds(self, problem, candidate):
+        return None
+
+
+def document(*found):
+    fields = summary.fields(found, Session(), STRATEGIES["halving"], "timing/1", 60.0, {"other": 0.1})
+    envelope = {
+        "stage": "autotune", "schema_version": documents.VERSIONS["autotune"], "kernel": "double", "gpu": "fake",
+        "kind": "measured", "status": "ok", "reason": "", "kernel_digest": "0" * 64, "software": {}, "device": {},
+        "seconds": 1.0,
+    }  # fmt: skip
+    whole = envelope | fields
+    documents.check(json.loads(json.dumps(whole)), "autotune", "test")
+    return whole
+
+
+def every_config():
+    return [{"tile": tile, "warps": warps} for tile in fakes.TILES for warps in fakes.WARPS]
+
+
+def test_best_runner_up_and_default_are_stated_with_their_times():
+    (best,) = document(find(Table()))["best"]
+    assert best["config"] == fakes.OPTIMUM
+    assert best["median_us"] <= best["runner_up"]["median_us"] <= best["default_us"]
+    assert best["space"] == best["trials"] == len(every_config())
+
+
+def test_the_statuses_of_all_trials_are_counted_and_nothing_else_is():
+    whole = document(find(Table(fails=[fakes.OPTIMUM])))
+    assert whole["trials_by_status"]["launch_error"] == 1
+    assert sum(whole["trials_by_status"].values()) == len(whole["trials"])
+
+
+def test_a_case_without_a_working_config_fails_the_document_and_says_which():
+    whole = document(find(Table()), find(Table(fails=every_config()), sizes=(77,)))
+    assert whole["status"] == "failed"
+    assert "forward n=77 fp32: launch_error" in whole["reason"]
+    assert len(whole["best"]) == 1
+
+
+def test_a_case_for_which_every_config_is_wrong_makes_the_document_wrong():
+    whole = document(find(Table(wrong=every_config())))
+    assert whole["status"] == "wrong"
+    assert "expected 2" in whole["reason"]
+
+
+def test_what_the_budget_left_out_is_counted_and_said():
+    found = find(Table(), budget=5)
+    whole = document(found)
+    assert whole["untried"] == len(found.untried) > 0
+    assert f"{len(found.untried)} candidates not tried" in whole["method"]
+    assert whole["status"] == "ok"

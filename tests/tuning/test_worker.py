@@ -1,0 +1,108 @@
+"""What misbehaving configs cost: themselves, and nothing else.  Real processes; the kernel and the clock are fakes."""
+
+import os
+import signal
+
+import pytest
+import torch
+import tuning_fakes as fakes
+from atlas.errors import AtlasError
+from atlas.tuning import tuner
+from atlas.tuning.candidates import Candidate
+from atlas.tuning.journal import Journal
+from atlas.tuning.session import Session
+from atlas.tuning.strategies import STRATEGIES
+
+
+def tune(folder, timeout=30.0, budget=None, strategy="halving", setting=None, **declared):
+    options = tuner.Options(STRATEGIES[strategy], budget, timeout, jobs=0)
+    with Journal(folder / "journal.jsonl", {"protocol": "test"}, timeout) as journal:
+        setting = setting or fakes.setting(**declared)
+        return tuner.tune(fakes.problems(**declared), fakes.DEVICE, setting, journal, options, "test")
+
+
+def rows(document):
+    return {(row["config"]["tile"], row["config"]["warps"]): row for row in document["trials"]}
+
+
+def test_faults_cost_their_own_trials_and_the_search_still_finds_the_optimum(tmp_path):
+    faults = (
+        ((32, 1), "exits"),
+        ((128, 1), "raises"),
+        ((128, 2), "needs too much memory"),
+        ((128, 4), "is wrong"),
+    )
+    document = tune(tmp_path, faults=faults)
+    tried = rows(document)
+    assert {key: tried[key]["status"] for key, _ in faults} == {
+        (32, 1): "crashed",
+        (128, 1): "launch_error",
+        (128, 2): "out_of_memory",
+        (128, 4): "wrong",
+    }
+    assert "exit status 3" in tried[32, 1]["reason"]
+    assert "invalid argument" in tried[128, 1]["reason"]
+    assert "expected" in tried[128, 4]["reason"]
+    (best,) = document["best"]
+    assert best["config"] == fakes.OPTIMUM
+    assert best["default_us"] > best["runner_up"]["median_us"] > best["median_us"]
+    assert document.get("status", "ok") == "ok"
+
+
+def test_a_hang_costs_one_time_out(tmp_path):
+    document = tune(tmp_path, timeout=2.0, faults=(((32, 1), "hangs"),), tiles=(16, 32, 64))
+    assert rows(document)[32, 1]["status"] == "timeout"
+    assert document["trials_by_status"]["timeout"] == 1
+    assert 2.0 <= document["seconds_by_phase"]["lost"] < 4.0
+    assert document["best"][0]["config"] == fakes.OPTIMUM
+
+
+def test_results_left_in_memory_by_another_config_do_not_pass_for_a_configs_own():
+    # A launcher that allocates its output and writes nothing; the allocator may well give it the right bytes.
+    from atlas.tuning.checking import Checker
+
+    problem = fakes.problems()[0]
+    inputs = {"x": torch.rand(1000) + 1}
+    checker = Checker(fakes.declare(), "forward", problem.case, torch.device("cpu"), inputs)
+    assert checker.wrong(lambda: inputs["x"] * 2) == ""
+    assert "NaN" in checker.wrong(lambda: torch.empty_like(inputs["x"]))
+
+
+def no_device():
+    raise AtlasError("GPU 'h200' is not here")
+
+
+def test_a_device_that_is_not_here_is_the_users_mistake(tmp_path):
+    from atlas.tuning.worker import Setting
+
+    setting = Setting(load=fakes.declare, device=no_device, clock=fakes.SurfaceClock)
+    with pytest.raises(AtlasError, match="is not here"):
+        tune(tmp_path, setting=setting)
+
+
+def broken_load():
+    raise ValueError("no such layout")
+
+
+def test_a_worker_that_cannot_start_quotes_the_reason(tmp_path):
+    from atlas.tuning.worker import Setting
+
+    setting = Setting(load=broken_load, device=fakes.cpu, clock=fakes.SurfaceClock)
+    with pytest.raises(RuntimeError, match="no such layout"):
+        tune(tmp_path, setting=setting)
+
+
+def test_a_worker_killed_from_outside_is_replaced(tmp_path):
+    with (
+        Journal(tmp_path / "journal.jsonl", {}, 30) as journal,
+        Session(fakes.setting(), journal, 30) as session,
+    ):
+        (problem,) = fakes.problems()
+        first, second, *_ = problem.candidates
+        session.screen(problem, first, 5, None)
+        os.kill(session.worker_pid, signal.SIGKILL)
+        outcomes = [
+            session.screen(problem, second, 5, None),
+            session.screen(problem, Candidate.of("plain", fakes.OPTIMUM), 5, None),
+        ]
+        assert [outcome.status for outcome in outcomes] == ["crashed", "ok"]

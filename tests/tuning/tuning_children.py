@@ -1,0 +1,24 @@
+"""What child processes of the tests run: imports nothing heavy, so that they start at once."""
+
+import os
+import sys
+import time
+
+HANG_SECONDS = 600
+
+
+def echo(connection):
+    """Send back what comes, until told None."""
+    while (message := connection.recv()) is not None:
+        connection.send(message)
+
+
+def sleep(connection):
+    """Answer nothing."""
+    time.sleep(HANG_SECONDS)
+
+
+def abort(connection):
+    """Say why, and die of it."""
+    print("Assertion `layout' failed.", file=sys.stderr, flush=True)
+    os.abort()

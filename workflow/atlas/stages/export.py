@@ -1,0 +1,45 @@
+"""Write the tuned configs of each GPU where the kernels' public functions find them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .. import collection, documents, gpus
+from ..config import GPUS_FILE, load_gpus
+from ..errors import AtlasError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``python -m atlas export``."""
+    parser.add_argument("--gpu", help="a block of gpus.yaml (default: every GPU that was tuned)")
+    parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write ``kernels/tuned/<gpu>.json`` from measured or recorded autotune documents, and say what went into it."""
+    from ..declaration.choice import TUNED
+    from ..tuning.export import exportable, text, tuned
+
+    blocks = load_gpus(arguments.gpus_file)
+    names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
+    entries = exportable(collection.collect(arguments.results, gpus=names))
+    if not entries:
+        which = f"GPU {arguments.gpu!r}" if arguments.gpu else "any GPU"
+        raise AtlasError(
+            f"{arguments.results}: no autotune document of status ok that {which} measured; "
+            "run the autotune stage on the GPU, or take its records from git"
+        )
+    for name in names:
+        own = [entry for entry in entries if entry.gpu == name]
+        if own:
+            path = TUNED / f"{name}.json"
+            documents.write_text(path, text(tuned(name, blocks[name]["match"], own)))
+            print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(map(_described, own))}")
+
+
+def _described(entry: collection.Entry) -> str:
+    cases = len(entry.document["best"])
+    changed = "; its file has changed since: tune it again" if entry.stale else ""
+    return f"{entry.kernel} ({cases} cases, {entry.kind}{changed})"

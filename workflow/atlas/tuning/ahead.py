@@ -1,0 +1,121 @@
+"""Compile what the search will ask for, on all cores, while the device times what is done already.
+
+The result is in Triton's cache on disk, under the key that the launch asks for.  Of configs and cases that give the
+same binary one is compiled; the order is that in which the search comes to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from ..compilation.compiled import Compiled, meta_inputs
+from ..compilation.offline import compile_only
+from ..compilation.pool import compile_all
+from ..compilation.worker import Task
+from ..declaration import GPU, Declaration
+from .candidates import Candidate, Problem
+
+Wanted: TypeAlias = tuple[Problem, Candidate]
+
+_PRELOAD = ["torch", "triton", "atlas.compilation.worker"]
+_CLOSING_SECONDS = 5.0
+
+
+class Ahead:
+    """Compilations under way; use it as a context manager.  ``load`` gives the declaration, here and there."""
+
+    def __init__(self, load: Callable[[], Declaration], gpu: GPU, wanted: Iterable[Wanted], jobs: int):
+        self.waited_seconds = 0.0
+        """How long the search has stood still for a compilation."""
+        self._tasks, self._index = _distinct(load, gpu, wanted)
+        self._jobs = jobs
+        self._done: dict[int, Compiled] = {}
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="compile ahead", daemon=True)
+
+    def __enter__(self) -> Ahead:
+        if self._tasks:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._stopping = True
+        if self._tasks:
+            self._thread.join(_CLOSING_SECONDS)  # it ends with the next compilation that does
+
+    def ready(self, problem: Problem, candidate: Candidate) -> bool:
+        """Whether asking for :meth:`result` would not have to wait."""
+        index = self._index.get((problem.direction, problem.case, candidate))
+        with self._changed:
+            return index is None or index in self._done
+
+    def result(self, problem: Problem, candidate: Candidate) -> Compiled | None:
+        """How the compilation ended, waiting for it; None for a candidate that was not asked for in time."""
+        index = self._index.get((problem.direction, problem.case, candidate))
+        if index is None:
+            return None
+        self._wait(lambda: index in self._done)
+        return self._done.get(index)
+
+    def wait_for_any(self, problem: Problem, candidates: Iterable[Candidate]) -> None:
+        """Wait until one of the candidates is ready."""
+        indices = {self._index.get((problem.direction, problem.case, candidate)) for candidate in candidates}
+        if None not in indices:
+            self._wait(lambda: not indices.isdisjoint(self._done))
+
+    def _wait(self, over: Callable[[], bool]) -> None:
+        since = time.perf_counter()
+        with self._changed:
+            self._changed.wait_for(lambda: over() or self._failure is not None)
+        self.waited_seconds += time.perf_counter() - since
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            # Not fork: this process has threads.  The server imports torch and Triton once for all of its children.
+            multiprocessing.set_forkserver_preload(_PRELOAD)
+            for index, compiled in compile_all(self._tasks, self._jobs, start_method="forkserver"):
+                with self._changed:
+                    self._done[index] = compiled
+                    self._changed.notify_all()
+                    if self._stopping:
+                        return
+        except BaseException as error:  # it belongs to the thread that waits
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+
+def _distinct(
+    load: Callable[[], Declaration], gpu: GPU, wanted: Iterable[Wanted]
+) -> tuple[list[Task], dict[tuple[str, object, Candidate], int]]:
+    """One task for each distinct set of kernels, and which task each wanted candidate is served by."""
+    declaration = load()
+    tasks: list[Task] = []
+    known: dict[frozenset[str], int] = {}
+    index: dict[tuple[str, object, Candidate], int] = {}
+    with compile_only(gpu, compiling=False) as requests:
+        for problem, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
+            work = declaration.passes[problem.direction]
+            inputs = meta_inputs(work, problem.case)
+            for _, candidate in group:
+                requests.clear()
+                try:
+                    work.variant(candidate.variant).launch(config=candidate.config, **inputs)
+                    keys = frozenset(request.key for request in requests)
+                except Exception:  # the compilation will meet it again, and say what it is
+                    keys = frozenset([f"{problem} {candidate}"])
+                if keys not in known:
+                    known[keys] = len(tasks)
+                    tasks.append(Task(load, problem.direction, candidate.variant, problem.case, candidate.config, gpu))
+                index[problem.direction, problem.case, candidate] = known[keys]
+    return tasks, index

@@ -1,0 +1,127 @@
+"""A child process that may hang or die without taking its parent along.
+
+Spawned, not forked: it shall own a device context of its own.  Parent and child exchange pickled messages over a pipe.
+What the child writes to stderr is kept in a file, so that its last words can be quoted when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_GRACE_SECONDS = 2.0
+"""What a child that is told to go is given before it is killed."""
+
+
+class Hung(Exception):
+    """The child gave no answer in time; it has been killed."""
+
+
+class Died(Exception):
+    """The child ended instead of answering; the text says how, and quotes its last words."""
+
+
+class Child:
+    """One process running ``target(connection, *args)``, a module-level function; started on first use.
+
+    The child's part is to receive, answer, and return when told ``None``.
+    """
+
+    def __init__(self, target: Callable[..., None], *args: Any, name: str = "atlas-child"):
+        self._target, self._args, self._name = target, args, name
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._stderr: Path | None = None
+
+    @property
+    def running(self) -> bool:
+        """True between :meth:`start` and the child's end as far as the parent knows."""
+        return self._process is not None
+
+    @property
+    def connection(self) -> Connection:
+        """The parent's end of the pipe, for :func:`multiprocessing.connection.wait`."""
+        assert self._connection is not None, "the child is not running"
+        return self._connection
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process; its first answer may be awaited with :meth:`receive`."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        handle, path = tempfile.mkstemp(prefix=f"{self._name}.", suffix=".stderr")
+        os.close(handle)
+        self._stderr = Path(path)
+        arguments = (theirs, path, os.getpid(), self._target, self._args)
+        self._process = context.Process(target=_run, args=arguments, name=self._name, daemon=True)
+        self._process.start()
+        theirs.close()  # so that the child's death shows as the end of the pipe
+
+    def send(self, message: Any) -> None:
+        """Send one message; a dead child shows in the :meth:`receive` that follows."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(message)
+
+    def receive(self, timeout_seconds: float | None) -> Any:
+        """The next answer.  Raises :class:`Hung` or :class:`Died`; in both cases the process is gone."""
+        try:
+            if not self.connection.poll(timeout_seconds):
+                self.kill()
+                raise Hung
+            return self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise Died(self._bury()) from None
+
+    def stop(self) -> None:
+        """End the child, with a moment to leave by itself."""
+        if self._process is not None:
+            self.send(None)
+            self._process.join(_GRACE_SECONDS)
+            self.kill()
+
+    def kill(self) -> None:
+        """End the child at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._bury()
+
+    def _bury(self) -> str:
+        """Release what the ended process held; how it ended, in words."""
+        assert self._process is not None and self._connection is not None and self._stderr is not None
+        self._process.join()
+        code = self._process.exitcode or 0
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        words = [line.strip() for line in self._stderr.read_text(errors="replace").splitlines() if line.strip()]
+        self._connection.close()
+        self._process.close()
+        self._stderr.unlink()
+        self._process = self._connection = self._stderr = None
+        return f"{how}: {words[-1]}" if words else how
+
+
+def _run(connection: Connection, stderr: str, parent: int, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    handle = os.open(stderr, os.O_WRONLY | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    if sys.platform == "linux":
+        # A parent killed outright cannot end its children, and one that hangs on a device would not notice.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    target(connection, *args)

@@ -1,0 +1,137 @@
+"""The autotune document's fields, from what the searches found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .candidates import INTERPRETED, Candidate, Problem
+from .outcome import OK, WRONG, Outcome
+from .search import FINALISTS, Found
+from .session import Session
+from .strategy import Strategy
+
+_SHOWN = 3
+
+EMPTY: dict[str, Any] = {
+    "protocol": "",
+    "strategy": "",
+    "budget_seconds": None,
+    "seconds_by_phase": {},
+    "trials_by_status": {},
+    "best": [],
+    "trials": [],
+}
+"""The fields where there was no search."""
+
+
+def fields(
+    found: Sequence[Found],
+    session: Session,
+    strategy: Strategy,
+    protocol: str,
+    budget_seconds: float | None,
+    overhead: Mapping[str, float],
+) -> dict[str, Any]:
+    """The document's fields, with ``status`` and ``reason`` where a problem has no best config.
+
+    ``overhead`` are seconds by phase spent outside the session.
+    """
+    trials = [row for one in found for row in _trials(one, session)]
+    untried = sum(len(one.untried) for one in found)
+    return {
+        "protocol": protocol,
+        "strategy": strategy.name,
+        "method": _method(found, strategy, untried),
+        "budget_seconds": budget_seconds,
+        "seconds_by_phase": {name: round(value, 3) for name, value in {**overhead, **session.seconds}.items()},
+        "trials_by_status": dict(Counter(row["status"] for row in trials)),
+        "ruled_out": sum(one.problem.ruled_out for one in found),
+        "untried": untried,
+        "journal": {
+            "measured": session.measured,
+            "reused": session.journal.reused,
+            "damaged_lines": session.journal.damaged,
+        },
+        "best": [_best(one) for one in found if one.ranking],
+        "trials": trials,
+        **_verdict(found),
+    }
+
+
+def _method(found: Sequence[Found], strategy: Strategy, untried: int) -> str:
+    parts = [
+        f"{strategy.summary}; then the {FINALISTS} fastest and the default are checked against the reference and "
+        "sampled in turns"
+    ]
+    left_out = sum(one.problem.left_out for one in found)
+    if left_out:
+        parts.append(
+            f"of each variant the interpreter runs the default and {INTERPRETED - 1} configs spread over the space, "
+            f"not the other {left_out}"
+        )
+    if untried:
+        parts.append(f"the budget ended with {untried} candidates not tried")
+    return "; ".join(parts)
+
+
+def _verdict(found: Sequence[Found]) -> dict[str, str]:
+    lost = [one for one in found if not one.ranking]
+    if not lost:
+        return {}
+    wrong = any(trial.outcome.status == WRONG for one in lost for trial in one.trials.values())
+    shown = "; ".join(f"{one.problem}: {_why(one)}" for one in lost[:_SHOWN])
+    more = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    return {"status": WRONG if wrong else "failed", "reason": f"no config works for {shown}{more}"}
+
+
+def _why(one: Found) -> str:
+    worst = next((t.outcome for t in one.trials.values() if t.outcome.status == WRONG), None)
+    outcome = worst or next((trial.outcome for trial in one.trials.values()), Outcome("failed", "none was tried"))
+    return f"{outcome.status}, {outcome.reason}"
+
+
+def _named(problem: Problem) -> dict[str, Any]:
+    return {"direction": problem.direction, **problem.case.to_json()}
+
+
+def _tried(candidate: Candidate) -> dict[str, Any]:
+    return {"variant": candidate.variant, "config": candidate.config}
+
+
+def _times(outcome: Outcome) -> dict[str, Any]:
+    return {"median_us": outcome.median_us, "q1_us": outcome.q1_us, "q3_us": outcome.q3_us}
+
+
+def _best(one: Found) -> dict[str, Any]:
+    winner, *others = one.ranking
+    second = others[0] if others else None
+    default = one.finals.get(one.problem.default) if one.problem.default else None
+    return {
+        **_named(one.problem),
+        **_tried(winner),
+        **_times(one.finals[winner]),
+        "runner_up": {**_tried(second), "median_us": one.finals[second].median_us} if second else None,
+        "default_us": default.median_us if default and default.status == OK else None,
+        "trials": len(one.trials),
+        "space": one.problem.space,
+        "regret": one.regret,
+    }
+
+
+def _trials(one: Found, session: Session) -> list[dict[str, Any]]:
+    return [
+        {
+            **_named(one.problem),
+            **_tried(candidate),
+            "status": trial.outcome.status,
+            "reason": trial.outcome.reason,
+            **_times(trial.outcome),
+            "samples": trial.outcome.samples,
+            "rung": trial.rung,
+            "at_seconds": round(trial.at_seconds, 3),
+            "compile_seconds": session.compile_seconds(one.problem, candidate),
+        }
+        for candidate, trial in one.trials.items()
+    ]

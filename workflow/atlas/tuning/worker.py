@@ -1,0 +1,239 @@
+"""The process that owns the device: it draws inputs, times candidates, checks results.
+
+A trial that hangs, crashes or poisons the device's context costs this process and that trial, nothing else: the parent
+starts another.  Requests and answers are the dataclasses below; one answer for each request, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from .candidates import Candidate
+from .outcome import OK, STOPPED, WRONG, Outcome, reason_of, status_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..declaration import Case, Declaration
+    from ..timing import Clock, Timing
+
+FINAL_SECONDS = 0.02
+"""Least seconds of samples of each finalist."""
+
+FINAL_SAMPLES = (15, 100)
+"""Least and most samples of each finalist."""
+
+_SEED = 0
+_POISONED = 70
+"""Exit status of a worker whose device context an error has made useless."""
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Draw the inputs of this problem, which all further requests are about."""
+
+    direction: str
+    case: Case
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Time one candidate; only its first sample if that is beyond ``limit_us``."""
+
+    candidate: Candidate
+    samples: int
+    limit_us: float | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Compare one candidate's results with the reference."""
+
+    candidate: Candidate
+
+
+@dataclass(frozen=True)
+class Final:
+    """Time several candidates in turns."""
+
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker's first message: it can be used, or ``mistake`` says why the user's request cannot be met."""
+
+    mistake: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of each candidate of a request (one for :class:`Prepare`); after ``poisoned`` the worker is gone."""
+
+    outcomes: tuple[Outcome, ...]
+    poisoned: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the worker works on, sent to it when it starts: functions that can be pickled, called in the worker."""
+
+    load: Callable[[], Declaration]
+    device: Callable[[], torch.device]
+    clock: Callable[[torch.device], Clock]
+
+
+def serve(connection: Connection, setting: Setting) -> None:
+    """The worker's main function: answer requests until told None or left alone."""
+    from ..errors import AtlasError
+
+    try:
+        bench = Bench(setting.load(), setting.device(), setting.clock)
+    except AtlasError as error:
+        connection.send(Ready(str(error)))
+        return
+    connection.send(Ready())
+    try:
+        while (request := connection.recv()) is not None:
+            answer = bench.answer(request)
+            connection.send(answer)
+            if answer.poisoned:
+                os._exit(_POISONED)  # an orderly exit would try to release what the context holds
+    except (EOFError, ConnectionResetError):
+        return  # the parent is gone
+
+
+@dataclass
+class _Stopwatch:
+    """Seconds by phase of one request."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _phase: str = ""
+    _since: float = 0.0
+
+    def enter(self, phase: str) -> None:
+        now = time.perf_counter()
+        if self._phase:
+            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
+        self._phase, self._since = phase, now
+
+
+class Bench:
+    """A kernel on a device with a clock: the inputs of one problem stay warm between requests."""
+
+    def __init__(self, declaration: Declaration, device: torch.device, clock: Callable[[torch.device], Clock]):
+        self._declaration, self._device = declaration, device
+        self._clock = clock(device)
+        self._clock.warm_up()
+        self._direction = ""
+        self._case: Case | None = None
+        self._inputs: dict[str, Any] = {}
+        self._checker: Any = None
+
+    def answer(self, request: Any) -> Answer:
+        """Do what is asked; a failure is an outcome, and whatever it did to the device is found out here."""
+        watch = _Stopwatch()
+        try:
+            if isinstance(request, Prepare):
+                outcomes: Sequence[Outcome] = (self._prepare(request, watch),)
+            elif isinstance(request, Screen):
+                outcomes = (self._screen(request, watch),)
+            elif isinstance(request, Check):
+                outcomes = (self._check(request, watch),)
+            else:
+                outcomes = self._final(request, watch)
+        except Exception as error:  # whatever a kernel or the driver may raise
+            outcome = Outcome(status_of(error), reason_of(error), whole_problem=isinstance(request, Prepare))
+            del error  # its traceback holds tensors
+            count = len(request.candidates) if isinstance(request, Final) else 1
+            outcomes = (outcome,) * count
+            poisoned = self._poisoned()
+        else:
+            poisoned = False
+        watch.enter("")
+        first = outcomes[0]
+        timed = Outcome(**{**first.__dict__, "seconds": watch.seconds})
+        return Answer((timed, *outcomes[1:]), poisoned)
+
+    def _poisoned(self) -> bool:
+        """Whether the device no longer works in this process; frees its memory otherwise."""
+        if self._device.type == "cpu":
+            return False
+        import torch
+
+        try:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return True
+        return False
+
+    def _thunk(self, candidate: Candidate) -> Callable[[], Any]:
+        launch = self._declaration.passes[self._direction].variant(candidate.variant).launch
+        config, inputs = candidate.config, self._inputs
+        return lambda: launch(config=config, **inputs)
+
+    def _prepare(self, request: Prepare, watch: _Stopwatch) -> Outcome:
+        from .. import runtime
+
+        watch.enter("prepare")
+        self._inputs, self._checker = {}, None  # before the next are drawn: they may fill the memory
+        self._direction, self._case = request.direction, request.case
+        self._release()
+        self._inputs = runtime.draw(self._declaration.passes[request.direction], request.case, self._device, _SEED)
+        self._synchronize()
+        return Outcome(OK)
+
+    def _screen(self, request: Screen, watch: _Stopwatch) -> Outcome:
+        thunk = self._thunk(request.candidate)
+        if self._device.type != "cpu":
+            watch.enter("load")
+            thunk()
+            self._synchronize()
+        watch.enter("time")
+        if request.limit_us is not None:
+            first = self._clock.screen(thunk, samples=1)
+            if first.median_us > request.limit_us:
+                reason = f"the first sample took more than {request.limit_us:.1f} µs"
+                return _outcome(first, STOPPED, reason)
+        return _outcome(self._clock.screen(thunk, samples=request.samples))
+
+    def _check(self, request: Check, watch: _Stopwatch) -> Outcome:
+        from .checking import Checker
+
+        watch.enter("check")
+        if self._checker is None:
+            self._checker = Checker(self._declaration, self._direction, self._case, self._device, self._inputs)
+        reason = self._checker.wrong(self._thunk(request.candidate))
+        return Outcome(WRONG, reason) if reason else Outcome(OK)
+
+    def _final(self, request: Final, watch: _Stopwatch) -> tuple[Outcome, ...]:
+        watch.enter("time")
+        thunks = {str(candidate): self._thunk(candidate) for candidate in request.candidates}
+        least, most = FINAL_SAMPLES
+        timings = self._clock.interleave(thunks, min_seconds=FINAL_SECONDS, max_samples=most, min_samples=least)
+        return tuple(_outcome(timings[str(candidate)]) for candidate in request.candidates)
+
+    def _synchronize(self) -> None:
+        if self._device.type != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self._device)
+
+    def _release(self) -> None:
+        """Give cached blocks back when the device is half full of them: the next problem needs others."""
+        if self._device.type != "cpu":
+            import torch
+
+            free, total = torch.cuda.mem_get_info(self._device)
+            if free < total / 2:
+                torch.cuda.empty_cache()
+
+
+def _outcome(timing: Timing, status: str = OK, reason: str = "") -> Outcome:
+    return Outcome(status, reason, timing.median_us, timing.q1_us, timing.q3_us, samples=len(timing.samples_us))

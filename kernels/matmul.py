@@ -30,6 +30,7 @@ from atlas.declaration import (
     element_size,
     torch_dtype,
 )
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -117,14 +118,31 @@ def _tiled_kernel(
     _store_tile(c_ptr, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
 
 
+@triton.jit
+def _descriptor_kernel(
+    a_desc, b_desc, c_desc, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program owns one tile of C, as in ``_tiled_kernel``; the copy engine moves whole blocks by their descriptors.
+
+    No thread computes an address, and what lies outside a matrix is read as 0 and not written.
+    """
+    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        a = a_desc.load([k, m]).T if A_BY_COLUMNS else a_desc.load([m, k])
+        b = b_desc.load([n, k]).T if B_BY_COLUMNS else b_desc.load([k, n])
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    c_desc.store([m, n], acc.to(c_desc.dtype))
+
+
 def _launch(kernel, a, b, *, config):
     """Launch a kernel that reads through pointers: one program a tile, A and B in whatever strides they have."""
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    if a.dtype == torch.bfloat16 and a.device.type == "cpu":
-        # The interpreter's tl.dot multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in
-        # 3.7.1).  The kernel multiplies the same values as fp32 and rounds C to bf16 all the same.
-        a, b = a.float(), b.float()
+    a, b = _as_interpreted(a), _as_interpreted(b)
     if c.numel():
         tiles = triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
         even_k = k % config["BLOCK_K"] == 0  # no mask in the loop, whatever the architecture's copies make of it
@@ -132,6 +150,40 @@ def _launch(kernel, a, b, *, config):
             a, b, c, m, n, k, *a.stride(), *b.stride(), EVEN_K=even_k, PRECISION=_fp32_precision(), **config
         )  # fmt: skip
     return c
+
+
+def _launch_descriptor(a, b, *, config):
+    """Launch ``_descriptor_kernel``; operands that no descriptor can describe are read through pointers instead."""
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    a_by_columns, b_by_columns = a.stride(1) != 1, b.stride(1) != 1
+    a_rows, b_rows = a.t() if a_by_columns else a, b.t() if b_by_columns else b
+    if not all(_describable(matrix) for matrix in (a_rows, b_rows, c)):
+        return _launch(_tiled_kernel, a, b, config=config)
+    a_rows, b_rows = _as_interpreted(a_rows), _as_interpreted(b_rows)
+    rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    _descriptor_kernel[(triton.cdiv(m, rows) * triton.cdiv(n, columns),)](
+        TensorDescriptor.from_tensor(a_rows, [block_k, rows] if a_by_columns else [rows, block_k]),
+        TensorDescriptor.from_tensor(b_rows, [columns, block_k] if b_by_columns else [block_k, columns]),
+        TensorDescriptor.from_tensor(c, [rows, columns]),
+        m, n, k, A_BY_COLUMNS=a_by_columns, B_BY_COLUMNS=b_by_columns, PRECISION=_fp32_precision(), **config,
+    )  # fmt: skip
+    return c
+
+
+def _as_interpreted(matrix):
+    """On the CPU bf16 as fp32: the kernel multiplies the same values and rounds C to bf16 all the same.
+
+    The interpreter's ``tl.dot`` multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
+    """
+    return matrix.float() if matrix.dtype == torch.bfloat16 and matrix.device.type == "cpu" else matrix
+
+
+def _describable(matrix):
+    """Whether the copy engine can read this matrix: not empty, rows contiguous, and all of them aligned to 16 bytes."""
+    row_bytes = matrix.stride(0) * matrix.element_size()
+    aligned = row_bytes > 0 and row_bytes % 16 == 0 and matrix.data_ptr() % 16 == 0
+    return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
 
 
 def _fp32_precision():
@@ -357,7 +409,9 @@ def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
 def _fits_fma(config: Config, problem: Case, gpu: GPU) -> str:
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     accumulators = rows * columns // (32 * warps)
-    if not (32 if warps > 4 else 4) <= accumulators <= 64 or max(rows, columns) > 128:
+    # 16-bit operands are held a second time, as fp32: 64 x 128 in 4 warps spills 570 bytes on sm_75 (Triton 3.7.1).
+    most = 64 if problem.dtype == "fp32" else 32
+    if not (32 if warps > 4 else 4) <= accumulators <= most or max(rows, columns) > 128:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
     if config["BLOCK_K"] > (32 if problem.dtype == "fp32" else 16):
         return "all of a block of A and B passes through registers, in fp32: a longer one spills"
@@ -420,6 +474,15 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     return config(*min(fitting or list(shares)[-1:], key=seconds))
 
 
+def _describes(problem: Case, gpu: GPU) -> str:
+    """Why ``descriptor`` does not take a case."""
+    if problem.dtype == "fp32":
+        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
+    if any(problem[size] * element_size(problem.dtype) % 16 for size in "nk"):
+        return "rows of A, B or C are not aligned to 16 bytes"
+    return ""
+
+
 def _naive_config(problem: Case, gpu: GPU) -> dict[str, int]:
     return {name: values[0] for name, values in _NAIVE_SPACE.items()}
 
@@ -449,6 +512,16 @@ DECLARATION = Declaration(
                 space=_SPACE,
                 default=_default,
                 fits=_fits,
+            ),
+            Variant(
+                name="descriptor",
+                summary="the tiles of `tiled`, moved by the copy engine (TMA) through descriptors",
+                launch=_launch_descriptor,
+                space=_SPACE,
+                default=_default,
+                fits=_fits,
+                handles=_describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
             ),
             Variant(
                 name="naive",

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from atlas.config import load_gpus
-from atlas.declaration import case
+from atlas.declaration import Case, case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.gpus import gpu
 from atlas.validation.problems import Problem
@@ -19,6 +19,11 @@ WORK = DECLARATION.forward
 TILED = WORK.variant("tiled")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items()}
+
+
+def descriptor(a, b):
+    problem = case("fp16", m=a.shape[0], n=b.shape[1], k=a.shape[1])
+    return WORK.variant("descriptor").launch(a, b, config=TILED.default(problem, INTERPRETER))
 
 
 def judged(product, a, b):
@@ -87,6 +92,29 @@ def test_configs_from_all_over_the_space_agree(sizes, values):
     m, n, k = sizes
     a, b = randn(m, k, dtype=torch.float16), randn(k, n, dtype=torch.float16, seed=1)
     assert not judged(TILED.launch(a, b, config=dict(zip(TILED.space, values, strict=True))), a, b)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_descriptors_read_either_layout_and_zeros_outside(layout, monkeypatch):
+    # 40 x 72 x 88: rows of a multiple of 16 bytes in either layout, and tails in every size
+    a = randn(40, 88, dtype=torch.float16) if layout[0] == "N" else randn(88, 40, dtype=torch.float16).t()
+    b = randn(88, 72, dtype=torch.float16) if layout[1] == "N" else randn(72, 88, dtype=torch.float16).t()
+    monkeypatch.setattr(sys.modules["kernels.matmul"], "_launch", None)  # not through pointers
+    assert not judged(descriptor(a, b), a, b)
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        pytest.param(randn(40, 64, dtype=torch.float16)[:, 1:49], id="rows that begin 2 bytes into a line"),
+        pytest.param(randn(40, 49, dtype=torch.float16)[:, :48], id="rows 98 bytes apart"),
+        pytest.param(randn(40, 96, dtype=torch.float16)[:, ::2], id="every second column"),
+        pytest.param(randn(48, dtype=torch.float16).expand(40, 48), id="one row repeated"),
+    ],
+)
+def test_what_no_descriptor_describes_is_read_through_pointers(a):
+    b = randn(48, 72, dtype=torch.float16, seed=1)
+    assert not judged(descriptor(a, b), a, b)
 
 
 @pytest.mark.parametrize("group", TILED.space["GROUP_M"])
@@ -246,7 +274,7 @@ COMPILE = """
 import json, sys
 from atlas.compilation.compiled import compile_config
 from atlas.config import load_gpus
-from atlas.declaration import case
+from atlas.declaration import Case, case
 from atlas.gpus import gpu
 from kernels.matmul import DECLARATION
 
@@ -255,9 +283,11 @@ for name in ("t4", "a100", "h200"):
     on = gpu(name, load_gpus()[name])
     for dtype, size in (("bf16", 512), ("bf16", 1024), ("fp16", 4096), ("fp32", 1024), ("fp32", 4096), ("bf16", 4100)):
         problem = case(dtype, m=size, n=size, k=size)
-        config = work.variant("tiled").default(problem, on)
-        compiled = compile_config(DECLARATION, "forward", "tiled", problem, config, on).to_json()
-        found.append([name, dtype, size, config, {k: v for k, v in compiled.items() if k != "kernels"}])
+        for variant in work.variants[:2]:
+            if not variant.unsupported(problem, on):
+                config = variant.default(problem, on)
+                compiled = compile_config(DECLARATION, "forward", variant.name, problem, config, on).to_json()
+                found.append([name, variant.name, problem.to_json(), config, compiled])
 json.dump(found, sys.stdout)
 """
 
@@ -273,32 +303,36 @@ def compiled():
 
 
 def test_defaults_compile_without_spills_and_fit_the_gpu(compiled):
-    for name, dtype, size, config, result in compiled:
-        assert result["status"] == "ok", (name, dtype, size, result["reason"])
-        assert result["spill_bytes"] == 0, (name, dtype, size, config)
+    for name, _, problem, config, result in compiled:
+        assert result["status"] == "ok", (name, problem, result["reason"])
+        assert result["spill_bytes"] == 0, (name, problem, config)
         assert result["shared_bytes"] <= GPUS[name].shared_bytes
 
 
 def test_each_architecture_gets_its_matrix_instruction(compiled):
     # T4: none through tl.dot; fp32: IEEE; 512 on the H200: tiles of 32 rows, below wgmma's 64
-    for name, dtype, size, config, result in compiled:
-        if name == "t4" or dtype == "fp32":
+    for name, variant, problem, config, result in compiled:
+        if name == "t4" or problem["dtype"] == "fp32":
             expected = "fma"
         else:
             expected = "wgmma" if name == "h200" and config["BLOCK_M"] >= 64 else "mma"
-        assert result["matrix_instruction"] == expected, (name, dtype, size, config)
+        assert result["matrix_instruction"] == expected, (name, variant, problem, config)
+
+
+def test_only_hopper_compiles_the_descriptor_variant(compiled):
+    assert {name for name, variant, *_ in compiled if variant == "descriptor"} == {"h200"}
 
 
 def test_aligned_operands_are_read_16_bytes_at_a_time(compiled):
-    for name, dtype, size, config, result in compiled:
-        if size % 16 == 0:
-            assert result["widest_access_bits"] == 128, (name, dtype, size, config)
+    for name, _, problem, config, result in compiled:
+        if problem["sizes"]["k"] % 16 == 0:
+            assert result["widest_access_bits"] == 128, (name, problem, config)
 
 
 def test_the_shared_memory_of_the_space_is_what_the_compiler_takes(compiled):
-    for name, dtype, size, config, result in compiled:
-        problem = case(dtype, m=size, n=size, k=size)
+    for name, _, problem, config, result in compiled:
         # FMA takes so little that the exchange of C on its way out is more; odd sizes are not copied asynchronously
-        if result["matrix_instruction"] != "fma" and size % 16 == 0:
+        if result["matrix_instruction"] != "fma" and problem["sizes"]["k"] % 16 == 0:
+            problem = Case.from_json(problem)
             estimate = _buffers(config, problem, GPUS[name]) * _stage_bytes(config, problem)
-            assert 0 <= result["shared_bytes"] - estimate <= 2048, (name, dtype, size, config)
+            assert 0 <= result["shared_bytes"] - estimate <= 2048, (name, problem, config)

@@ -6,9 +6,9 @@ pass's output tensors count as written, all other terms of its traffic as read.
 
 *Gate.*  Samples start with an L2 full of other data, so inputs come from memory.  What is written, though, may still
 be in L2 when the sample ends: up to a cache full of written bytes need not have reached memory yet.  The gate therefore
-counts a case's bytes less ``min(written, L2)``, at the better of the two roofs between which its mix lies.  A figure
-more than 1 % beyond that is ``suspect``.  The fraction shown counts all bytes, so in cases of a few L2 sizes it may
-pass 1 a little without being suspect.
+leaves ``min(written, L2)`` out of a case's bytes, and takes the bandwidth of the mix that remains, interpolated between
+the measured mixes.  A figure more than 1 % beyond that is ``suspect``.  The fraction shown counts all bytes, so in cases
+of a few L2 sizes it may pass 1 a little without being suspect.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..declaration import Case, Pass
 
@@ -74,10 +76,15 @@ def bound(spent: Cost, dtype: str, survey: Survey) -> Bound | None:
     """The bound of a case; None where the survey has no roof for it or it costs nothing."""
     times: dict[str, float] = {}
     least: list[float] = []
-    near, highest = _memory(spent, survey.roofs)
-    if near and spent.bytes:
+    known = {MIXES[name]: name for name in sorted(MIXES, key=MIXES.__getitem__) if name in survey.roofs}
+    if known and spent.bytes:
+        near = known[min(known, key=lambda mix: abs(mix - spent.written / spent.bytes))]
         times[near] = spent.bytes / (1e3 * survey.roofs[near])
-        least.append((spent.bytes - min(spent.written, survey.l2_bytes)) / (1e3 * highest))
+        kept = min(spent.written, survey.l2_bytes)
+        bandwidths = [survey.roofs[name] for name in known.values()]
+        if spent.bytes > kept:
+            mix = (spent.written - kept) / (spent.bytes - kept)
+            least.append((spent.bytes - kept) / (1e3 * float(np.interp(mix, list(known), bandwidths))))
     matmul = MATMULS.get(dtype, "")
     if spent.flops and matmul in survey.roofs:
         times[matmul] = spent.flops / (1e6 * survey.roofs[matmul])
@@ -85,19 +92,7 @@ def bound(spent: Cost, dtype: str, survey: Survey) -> Bound | None:
     if not times:
         return None
     roof = max(times, key=times.__getitem__)
-    return Bound(roof, times[roof], max(least))
-
-
-def _memory(spent: Cost, roofs: Mapping[str, float]) -> tuple[str, float]:
-    """The memory roof with the nearest mix, and the higher bandwidth of the two whose mixes enclose this one."""
-    share = spent.written / spent.bytes if spent.bytes else 0.0
-    known = [name for name in MIXES if name in roofs]
-    if not known:
-        return "", 0.0
-    near = min(known, key=lambda name: abs(MIXES[name] - share))
-    below = max((name for name in known if MIXES[name] <= share + 1e-9), key=MIXES.__getitem__, default=near)
-    above = min((name for name in known if MIXES[name] >= share - 1e-9), key=MIXES.__getitem__, default=near)
-    return near, max(roofs[below], roofs[above])
+    return Bound(roof, times[roof], max(least, default=0.0))
 
 
 def beyond(median_us: float, limit: Bound | None) -> str:

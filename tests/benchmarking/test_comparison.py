@@ -1,0 +1,54 @@
+"""When one provider is faster than another."""
+
+import pytest
+from atlas.benchmarking.comparison import compare, verdict
+
+
+def row(median, spread=0.0, kind="variant", provider="a", status="ok"):
+    return {
+        "provider": provider, "provider_kind": kind, "status": status, "reason": "",
+        "median_us": median, "q1_us": median * (1 - spread), "q3_us": median * (1 + spread),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mine", "spread", "expected"),
+    [
+        (90.0, 0.01, "faster"),
+        (110.0, 0.01, "slower"),
+        (100.2, 0.001, "same"),  # intervals a hair apart, medians within 0.5 %
+        (99.8, 0.02, "same"),
+        (97.0, 0.05, "undecided"),  # medians 3 % apart, intervals overlap
+        (99.2, 0.002, "undecided"),  # apart, but by less than 0.5 %
+    ],
+)
+def test_a_difference_counts_where_quartile_intervals_are_half_a_percent_apart(mine, spread, expected):
+    assert verdict(row(mine, spread), row(100.0, spread)) == expected
+
+
+def test_speedup_is_against_the_fastest_peer_that_is_right():
+    rows = [
+        row(50.0),
+        row(100.0, kind="peer", provider="torch"),
+        row(80.0, kind="peer", provider="torch.compile"),
+        row(10.0, kind="peer", provider="liger", status="wrong"),
+    ]
+    compare(rows)
+    assert rows[0]["speedup"] == pytest.approx(1.6)
+    assert rows[0]["verdict"] == "faster"
+    assert rows[1]["speedup"] == pytest.approx(0.8)
+    assert rows[2]["verdict"] is None  # it is the measure itself
+
+
+def test_more_than_ten_times_faster_than_the_fastest_peer_is_suspect():
+    rows = [row(9.0), row(11.0, provider="b"), row(100.0, kind="peer", provider="torch")]
+    compare(rows)
+    assert rows[0]["status"] == "suspect"
+    assert "torch" in rows[0]["reason"]
+    assert rows[1]["status"] == "ok"
+
+
+def test_without_a_right_peer_there_is_no_speedup():
+    rows = [row(9.0), row(100.0, kind="peer", status="wrong")]
+    compare(rows)
+    assert "speedup" not in rows[0]

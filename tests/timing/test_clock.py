@@ -1,0 +1,159 @@
+"""How many samples are taken, in which order, and what is done about a throttled board."""
+
+import itertools
+import random
+
+import pytest
+from atlas.timing import PROTOCOL, Clock
+from atlas.timing.board import Reading, summary
+from atlas.timing.clock import rotation
+
+from .fakes import GivenTimes, SaidBoard, SimulatedDevice
+
+
+def steady(microseconds):
+    return lambda: microseconds
+
+
+def noisy(microseconds, spread, seed=3):
+    generator = random.Random(seed)
+    return lambda: abs(generator.gauss(microseconds, spread * microseconds))
+
+
+def clock(board=None, pause=lambda seconds: None):
+    return Clock.of_parts(GivenTimes(), board or SaidBoard(), pause)
+
+
+def test_steady_work_stops_once_the_wanted_seconds_are_sampled():
+    timing = clock().measure(steady(10_000.0), min_seconds=0.2)
+    assert 20 <= len(timing.samples_us) <= 21  # 0.2 s of 10 ms
+
+
+def test_long_work_gets_the_least_number_of_samples_and_no_more():
+    assert len(clock().measure(steady(1e6), min_seconds=0.2, min_samples=10).samples_us) == 10
+
+
+def test_short_work_stops_at_the_cap_of_samples():
+    assert len(clock().measure(steady(5.0), max_samples=200).samples_us) == 200
+
+
+def test_unsettled_work_is_sampled_on_up_to_five_times_the_seconds():
+    noise = clock().measure(noisy(10_000.0, 0.3), min_seconds=0.1, max_samples=10_000)
+    calm = clock().measure(noisy(10_000.0, 0.001), min_seconds=0.1, max_samples=10_000)
+    assert len(calm.samples_us) <= 12
+    assert 50 <= len(noise.samples_us) <= 65
+
+
+def test_all_samples_are_kept_outliers_too():
+    times = itertools.chain([0.0], [100.0] * 5, [9000.0], itertools.repeat(100.0))  # the first call is not timed
+    timing = clock().measure(lambda: next(times), max_samples=50)
+    assert 9000.0 in timing.samples_us
+    assert timing.median_us == 100.0
+
+
+def test_first_call_of_each_thunk_is_not_timed():
+    times = itertools.chain([1e6], itertools.repeat(50.0))
+    assert max(clock().measure(lambda: next(times), max_samples=20).samples_us) == 50.0
+
+
+def test_rotation_gives_every_place_and_every_predecessor_to_everyone():
+    orders = list(itertools.islice(rotation(["a", "b", "c"]), 6))
+    for place in range(3):
+        assert {order[place] for order in orders} == {"a", "b", "c"}
+    neighbours = {pair for order in orders for pair in itertools.pairwise(order)}
+    assert len(neighbours) == 6  # each of the three after each of the others
+
+
+def test_rotation_of_two_really_alternates():
+    assert [order[0] for order in itertools.islice(rotation(["a", "b"]), 4)] == ["a", "b", "b", "a"]
+
+
+def test_interleaving_takes_one_sample_of_each_in_every_round():
+    sampler = GivenTimes()
+    one, other = steady(100.0), steady(200.0)
+    Clock.of_parts(sampler, SaidBoard()).interleave({"a": one, "b": other}, min_seconds=0.0, max_samples=12)
+    rounds = [sampler.order[i : i + 2] for i in range(0, len(sampler.order), 2)]
+    assert all({one, other} == set(taken) for taken in rounds)
+
+
+def test_drift_hits_all_alike_when_interleaved():
+    ticks = itertools.count()
+
+    def drifting():  # the whole device slows down by a percent with every sample, whoever runs
+        return 100.0 * 1.01 ** next(ticks)
+
+    timings = clock().interleave({"a": drifting, "b": drifting}, min_seconds=0.0, min_samples=40, max_samples=40)
+    assert timings["a"].median_us == pytest.approx(timings["b"].median_us, rel=0.011)
+
+
+def test_every_provider_meets_the_rule_before_the_rounds_end():
+    timings = clock().interleave({"short": steady(1000.0), "long": steady(50_000.0)}, min_seconds=0.1)
+    assert sum(timings["short"].samples_us) / 1e6 >= 0.1
+    assert len(timings["short"].samples_us) == len(timings["long"].samples_us)
+
+
+def test_batches_stay_within_what_a_launch_queue_holds():
+    sampler = GivenTimes()
+    Clock.of_parts(sampler, SaidBoard()).interleave({str(i): steady(5.0) for i in range(6)})
+    assert max(sampler.batches) <= 64
+
+
+def test_results_carry_the_state_of_the_board():
+    board = SaidBoard(Reading(1980.0, 40.0, 300.0), Reading(1950.0, 45.0, 500.0))
+    timing = clock(board).measure(steady(5.0), max_samples=130)
+    assert 1950.0 <= timing.sm_clock_mhz <= 1980.0
+    assert (timing.temperature_c, timing.power_w, timing.throttled) == (45.0, 500.0, False)
+
+
+def test_a_throttled_measurement_is_repeated_once_after_a_pause():
+    pauses = []
+    board = SaidBoard(Reading(throttled=("power cap",)), Reading())
+    timing = clock(board, pauses.append).measure(steady(1e5))
+    assert len(pauses) == 1
+    assert not timing.throttled
+
+
+def test_a_measurement_throttled_twice_stands_and_is_flagged():
+    pauses = []
+    timing = clock(SaidBoard(Reading(throttled=("power cap",))), pauses.append).measure(steady(1e5))
+    assert len(pauses) == 1
+    assert timing.throttled
+    assert timing.median_us == 1e5
+
+
+def test_readings_are_summed_up_as_median_clock_and_highest_heat():
+    readings = [Reading(1000.0, 50.0, None), Reading(2000.0, 60.0, 100.0), Reading(1900.0, 55.0, 90.0, ("power cap",))]
+    assert summary(readings) == Reading(1900.0, 60.0, 100.0, ("power cap",))
+
+
+def test_a_screen_takes_exactly_the_samples_asked_for_and_leaves_the_board_alone():
+    board = SaidBoard()
+    timing = clock(board).screen(steady(7.0), samples=5)
+    assert timing.samples_us == (7.0,) * 5
+    assert board.asked == 0
+
+
+def test_nothing_to_interleave_is_nothing():
+    assert clock().interleave({}) == {}
+
+
+def test_host_time_of_a_call_leaves_out_what_the_device_does(monkeypatch):
+    device = SimulatedDevice()
+    sampler = GivenTimes()
+    sampler.synchronize = device.synchronize
+    monkeypatch.setattr("atlas.timing.clock.time.perf_counter", lambda: device.host / 1e6)
+    taken = Clock.of_parts(sampler, SaidBoard()).call_us(device.kernel(device_us=30.0, host_us=8.0))
+    assert taken == pytest.approx(8.0)
+
+
+def test_the_cpu_is_timed_by_the_same_calls_with_few_samples():
+    calls = []
+    timings = Clock("cpu").interleave({"a": lambda: calls.append(1), "b": lambda: None})
+    assert len(timings["a"].samples_us) == 3
+    assert len(calls) == 4  # one call before them
+    assert not timings["a"].throttled
+    assert timings["a"].sm_clock_mhz is None
+
+
+def test_protocol_has_a_version():
+    assert PROTOCOL == "timing/1"

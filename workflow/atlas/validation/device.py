@@ -1,0 +1,33 @@
+"""Trouble of the device itself: a fault that outlives the launch, and memory given back between cases."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+
+class DeviceLost(Exception):
+    """An illegal access or the like: every later call on this device fails, in this process."""
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device, so that a launch's fault is raised here and not by a later call."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def check_alive(device: torch.device, during: str, cause: BaseException) -> None:
+    """Raise :class:`DeviceLost` if the device no longer answers after ``cause``."""
+    try:
+        synchronize(device)
+    except RuntimeError as error:
+        text = str(cause).strip().splitlines() or [type(cause).__name__]
+        raise DeviceLost(f"{during}: {text[0]}; the device answers no more in this process") from error
+
+
+def release(device: torch.device) -> None:
+    """Give freed memory back to the device between large cases."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -1,0 +1,147 @@
+"""What single checks find, and the document's rows: one for each (check, variant, direction, case, config)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..declaration import Case, Config
+from .judging import Judgement
+
+PASS, UNSUPPORTED, ERROR, FAIL = "pass", "unsupported", "error", "fail"
+_SEVERITY = (UNSUPPORTED, PASS, ERROR, FAIL)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: a variant with a config, or with ``variant`` "" the public function."""
+
+    variant: str
+    direction: str
+    case: Case
+    config: Config | None = None
+
+    @property
+    def key(self) -> str:
+        """Equal for equal subjects."""
+        config = None if self.config is None else dict(self.config)
+        return json.dumps([self.variant, self.direction, self.case.to_json(), config], sort_keys=True)
+
+    def __str__(self) -> str:
+        who = f"variant {self.variant}" if self.variant else "the public function"
+        return f"{who}, {self.direction}, {self.case}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check of one subject with one seed."""
+
+    check: str
+    subject: Subject
+    status: str
+    reason: str = ""
+    seed: int | None = None
+    judgement: Judgement | None = None
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        text = f"{self.check}: {self.subject}{seed}: {self.status}"
+        if self.reason:
+            return f"{text}: {self.reason}"
+        used = self.judgement and f" (tolerance used {self.judgement.tolerance_used:.3g})"
+        return text + (used or "")
+
+    @property
+    def severity(self) -> tuple[int, float, float]:
+        """Sorts the worse of two findings last."""
+        used, over = (
+            (self.judgement.tolerance_used, self.judgement.error_over_torch or 0.0) if self.judgement else (0, 0)
+        )
+        return _SEVERITY.index(self.status), used, over
+
+
+def judged(check: str, subject: Subject, judgement: Judgement, seed: int, prefix: str = "") -> Finding:
+    """The finding of a comparison."""
+    reason = f"{prefix}{judgement.reason}" if judgement.reason else ""
+    return Finding(check, subject, FAIL if reason else PASS, reason, seed, judgement)
+
+
+def stated(check: str, subject: Subject, reason: str, seed: int | None) -> Finding:
+    """The finding of a check that is right where there is nothing to say."""
+    return Finding(check, subject, FAIL if reason else PASS, reason, seed)
+
+
+def worst(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst finding of each check and subject over all seeds, in the order of first appearance.
+
+    Errors are taken over seeds together: the figures are of the seed that used most of the tolerance.
+    """
+    kept: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        key = finding.check, finding.subject.key
+        if key not in kept or finding.severity > kept[key].severity:
+            kept[key] = finding
+    return list(kept.values())
+
+
+def row(finding: Finding, kernel: str, gpu: str) -> dict[str, Any]:
+    """The finding as the document holds it."""
+    subject, judgement = finding.subject, finding.judgement
+    fields: dict[str, Any] = {
+        "check": finding.check,
+        "variant": subject.variant,
+        "direction": subject.direction,
+        **subject.case.to_json(),
+        "config": None if subject.config is None else dict(subject.config),
+        "case_reason": subject.case.reason,
+        "status": finding.status,
+        "reason": finding.reason,
+        "seed": finding.seed,
+    }
+    if judgement is not None:
+        fields |= {
+            "max_abs_error": judgement.max_abs_error,
+            "max_rel_error": judgement.max_rel_error,
+            "rtol": judgement.rtol,
+            "atol": judgement.atol,
+            "tolerance_used": judgement.tolerance_used,
+            "error_over_torch": judgement.error_over_torch,
+        }
+    if finding.status in (FAIL, ERROR):
+        fields["replay"] = replay(finding, kernel, gpu)
+    return fields
+
+
+def replay(finding: Finding, kernel: str, gpu: str) -> str:
+    """The command that repeats just this check."""
+    subject = finding.subject
+    words = ["python", "-m", "atlas", "validate", kernel, "--gpu", gpu, "--check", finding.check]
+    words += ["--variant", subject.variant or "public", "--direction", subject.direction]
+    words += ["--dtype", subject.case.dtype]
+    words += ["--case", ",".join(f"{key}={value}" for key, value in subject.case.sizes)]
+    if subject.config is not None:
+        words += ["--config", json.dumps(dict(subject.config), separators=(",", ":"))]
+    if finding.seed is not None:
+        words += ["--seed", str(finding.seed)]
+    return shlex.join([*words, "--verbose"])
+
+
+def summary(findings: Iterable[Finding], lost: str = "") -> tuple[str, str]:
+    """The document's status and reason: ``wrong`` before ``failed``, and the first finding that says so.
+
+    ``lost`` is what took the device down: what was not checked then, nobody knows, so the status is ``failed``.
+    """
+    findings = list(findings)
+    first = {status: next((f for f in findings if f.status == status), None) for status in _SEVERITY}
+    if first[FAIL]:
+        status, reason = "wrong", str(first[FAIL])
+    elif first[ERROR]:
+        status, reason = "failed", str(first[ERROR])
+    elif findings and not first[PASS]:
+        status, reason = "unsupported", str(first[UNSUPPORTED])
+    else:
+        status, reason = "ok", ""
+    return ("failed", f"the device was lost in {lost}") if lost else (status, reason)

@@ -1,0 +1,273 @@
+"""The whole inspection of a kernel: which checks to make, in tasks that can be counted, selected and repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..declaration import GPU, Case, Config, Declaration, Variant, gpu_of
+from . import cases as choice
+from . import device as devices
+from . import public, specials, variants
+from .findings import ERROR, UNSUPPORTED, Finding, Subject, row, worst
+from .problems import NoReference, Problem
+
+_SPREAD_GPU, _SPREAD_INTERPRETER = 16, 3
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to check; None means everything.  ``variant`` "public" selects the public function."""
+
+    check: str | None = None
+    variant: str | None = None
+    direction: str | None = None
+    dtype: str | None = None
+    sizes: tuple[tuple[str, Any], ...] | None = None
+    config: Config | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """True where anything is left out."""
+        return self != Selection()
+
+    def takes_case(self, case: Case) -> bool:
+        """Whether the case's dtype and sizes are selected; the order of sizes does not matter."""
+        return self.dtype in (None, case.dtype) and (self.sizes is None or dict(self.sizes) == dict(case.sizes))
+
+    def takes(self, finding: Finding) -> bool:
+        """Whether a finding is one that was asked for; a fault of the reference always is."""
+        who = finding.subject.variant or "public"
+        if finding.check == REFERENCE:
+            return True
+        # A launch that raises is reported as an error of the values, whatever was to be checked of it.
+        return self.variant in (None, who) and (self.check in (None, finding.check) or finding.status == ERROR)
+
+    def wants(self, *checks: str) -> bool:
+        """Whether any of the checks is selected."""
+        return self.check is None or self.check in checks
+
+    def wants_variant(self, name: str) -> bool:
+        """Whether a variant, or "public", is selected."""
+        return self.variant in (None, name)
+
+
+REFERENCE = "reference"
+
+_VARIANT_CHECKS = (variants.VALUES, variants.WRITTEN, variants.UNCHANGED, variants.REPEATABLE)
+_SPECIAL_CHECKS = (variants.NAN_INF, variants.LARGE)
+CHECKS = (*_VARIANT_CHECKS, *_SPECIAL_CHECKS, public.FUNCTION, public.GRADIENTS, public.NON_CONTIGUOUS, public.EMPTY)
+"""Every check by the name it has in documents."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem and the checks to make on it."""
+
+    label: str
+    run: Callable[[], Iterable[Finding]]
+
+
+class Inspection:
+    """Plans the checks of one kernel on one device, and makes them."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        gpu: GPU,
+        device: torch.device,
+        seeds: Iterable[int],
+        selection: Selection = Selection(),
+    ):
+        self.declaration, self.gpu, self.device = declaration, gpu, device
+        self.seeds, self.selection = list(seeds), selection
+        self.left_out: list[dict[str, Any]] = []
+
+    def tasks(self) -> list[Task]:
+        """Every task of the selection, in the order to run them: variants by case, hard inputs, the public function."""
+        planned = []
+        for direction in self.declaration.passes:
+            if self.selection.direction in (None, direction):
+                planned += [*self._value_tasks(direction), *self._special_tasks(direction)]
+        if self.selection.direction in (None, "forward") and self.selection.wants_variant("public"):
+            planned += self._public_tasks()
+        return planned
+
+    def run(self, task: Task) -> list[Finding]:
+        """The selected findings of a task; what cannot be compared is left out.  Raises DeviceLost."""
+        try:
+            return [finding for finding in task.run() if self.selection.takes(finding)]
+        finally:
+            devices.release(self.device)
+
+    def _cases(self, direction: str) -> list[Case]:
+        """The affordable cases of a pass; the others are noted in ``left_out``."""
+        selection, work = self.selection, self.declaration.passes[direction]
+        found = []
+        for case in self._named_cases():
+            if not selection.takes_case(case):
+                continue
+            reason = "" if selection.sizes else choice.too_dear(work, case, self.gpu, self.device)
+            if reason:
+                self._leave_out(direction, case, reason)
+            else:
+                found.append(case)
+        return found
+
+    def _named_cases(self) -> list[Case]:
+        declared = choice.candidates(self.declaration, self.gpu)
+        selection = self.selection
+        if selection.sizes is None or any(selection.takes_case(case) for case in declared):
+            return declared
+        return [Case(dtype, selection.sizes, "asked for") for dtype in self.declaration.dtypes]
+
+    def _leave_out(self, direction: str, case: Case, reason: str) -> None:
+        entry = {"direction": direction, **case.to_json(), "reason": reason}
+        if entry not in self.left_out:
+            self.left_out.append(entry)
+
+    def _problem_task(
+        self, direction: str, case: Case, seed: int, body: Callable[[Problem], Iterator[Finding]]
+    ) -> Task:
+        def run() -> Iterator[Finding]:
+            try:
+                yield from body(Problem(self.declaration, direction, case, self.device, seed))
+            except (NoReference, torch.OutOfMemoryError) as error:
+                self._leave_out(direction, case, str(error).splitlines()[0])
+            except devices.DeviceLost:
+                raise
+            except Exception as error:
+                devices.check_alive(self.device, f"{direction}, {case}", error)
+                reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+                yield Finding(REFERENCE, Subject("", direction, case), ERROR, reason, seed)
+
+        return Task(f"{direction} {case}", run)
+
+    def _subjects(self, direction: str, case: Case, spread: int) -> tuple[list[tuple[Variant, Config]], list[Finding]]:
+        """Variants with the configs to check them with, and why others are not checked."""
+        work, selection = self.declaration.passes[direction], self.selection
+        subjects, refused = [], []
+        for variant in work.variants:
+            if not selection.wants_variant(variant.name):
+                continue
+            reason = variant.unsupported(case, self.gpu)
+            if reason:
+                subject = Subject(variant.name, direction, case)
+                refused.append(Finding(variants.VALUES, subject, UNSUPPORTED, reason))
+                continue
+            configs = [dict(variant.default(case, self.gpu))]
+            if selection.config is not None:
+                configs = [dict(selection.config)]
+            elif spread:
+                configs += [c for c in choice.spread(variant, case, self.gpu, spread) if c not in configs]
+            subjects += [(variant, config) for config in configs]
+        return subjects, refused
+
+    def _value_tasks(self, direction: str) -> Iterator[Task]:
+        if not self.selection.wants(*_VARIANT_CHECKS) or self.selection.variant == "public":
+            return
+        work, cases = self.declaration.passes[direction], self._cases(direction)
+        spread_on = set(self._small(direction, cases))
+        for case in cases:
+            for seed in choice.seeds_for(work, case, self.gpu, self.seeds):
+                first = seed == self.seeds[0]
+                count = (_SPREAD_INTERPRETER if self.gpu.functional else _SPREAD_GPU) if case in spread_on else 0
+                subjects, refused = self._subjects(direction, case, count if first else 0)
+
+                # The interpreter is one thread: that it repeats itself once is enough to know.
+                twice = first or not self.gpu.functional
+
+                def body(problem: Problem, subjects=subjects, refused=refused, twice=twice) -> Iterator[Finding]:
+                    yield from refused
+                    for variant, config in subjects:
+                        yield from variants.check_variant(problem, variant, config, twice)
+
+                yield self._problem_task(direction, case, seed, body)
+
+    def _small(self, direction: str, cases: list[Case]) -> list[Case]:
+        work = self.declaration.passes[direction]
+        return cases if self.selection.sizes else choice.small_cases(work, cases)
+
+    def _special_tasks(self, direction: str) -> Iterator[Task]:
+        if not self.selection.wants(*_SPECIAL_CHECKS) or self.selection.variant == "public":
+            return
+        for case in self._small(direction, self._cases(direction)):
+            subjects, _ = self._subjects(direction, case, 0)
+            for seed in self.seeds[:1] if self.gpu.functional else self.seeds:
+
+                def body(problem: Problem, subjects=subjects) -> Iterator[Finding]:
+                    names = specials.plantable(problem.inputs, self._free_inputs(problem))
+                    for variant, config in subjects if names else ():
+                        yield from variants.check_specials(problem, variant, config, names)
+
+                yield self._problem_task(direction, case, seed, body)
+
+    def _free_inputs(self, problem: Problem) -> set[str] | None:
+        """Inputs whose values are free: of the backward pass only the incoming gradients, named d….
+
+        Its other inputs depend on one another (a saved mean belongs to its x), and a NaN in one alone has no meaning.
+        """
+        if problem.direction == "forward":
+            return None
+        known = self.declaration.forward.inputs(problem.case, "meta", None)
+        return {name for name in problem.inputs if name.startswith("d") and name not in known}
+
+    def _public_tasks(self) -> Iterator[Task]:
+        forward = self.declaration.forward
+        cases = self._cases("forward")
+        small = self._small("forward", cases)
+        for case in cases:
+            seeds = choice.seeds_for(forward, case, self.gpu, self.seeds)
+            for seed in seeds:
+
+                def body(problem: Problem, hard=case in small and seed == seeds[0]) -> Iterator[Finding]:
+                    if self.selection.wants(public.FUNCTION):
+                        yield from public.check_function(problem)
+                    if self.selection.wants(public.GRADIENTS):
+                        yield from public.check_gradients(problem, every_layout=hard)
+                    if hard and self.selection.wants(public.NON_CONTIGUOUS):
+                        yield from public.check_strides(problem)
+
+                yield self._problem_task("forward", case, seed, body)
+        if self.selection.wants(public.EMPTY):
+            empties = [c for case in small for c in public.empty_cases(self.declaration, case)]
+            if self.selection.sizes:
+                empties = [case for case in cases if 0 in dict(case.sizes).values()]
+            for case in dict.fromkeys(empties):
+                yield self._problem_task("forward", case, self.seeds[0], public.check_empty)
+
+
+def check_config(
+    declaration: Declaration,
+    direction: str,
+    variant: Variant,
+    config: Config,
+    case: Case,
+    device: torch.device,
+    seeds: Iterable[int],
+) -> list[dict[str, Any]]:
+    """Check one variant with one config on one case: rows as a validate document holds them.
+
+    For whoever is about to export or time a config: every row's status must be ``pass``.  Raises
+    :class:`~.device.DeviceLost` where the launch takes the device down with it.
+    """
+    gpu = gpu_of(device)
+    inspection = Inspection(declaration, gpu, torch.device(device), seeds)
+    reason = variant.unsupported(case, gpu) or variant.fits(config, case, gpu)
+    if reason:
+        subject = Subject(variant.name, direction, case, config)
+        return [row(Finding(variants.VALUES, subject, UNSUPPORTED, reason), declaration.name, gpu.name)]
+    findings: list[Finding] = []
+    for seed in inspection.seeds:
+        task = inspection._problem_task(
+            direction, case, seed, lambda problem: variants.check_variant(problem, variant, config)
+        )
+        findings += inspection.run(task)
+    for entry in inspection.left_out:
+        findings.append(
+            Finding(variants.VALUES, Subject(variant.name, direction, case, config), UNSUPPORTED, entry["reason"])
+        )
+    return [row(finding, declaration.name, gpu.name) for finding in worst(findings)]

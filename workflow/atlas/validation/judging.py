@@ -1,0 +1,178 @@
+"""Judge a result against the float64 reference and against torch at the same dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from . import patterns, tolerances
+
+_CHUNK = 2**24  # elements compared at a time: float64 temporaries of a large output stay below a gigabyte
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a comparison found; ``reason`` is empty where the result is right.
+
+    ``tolerance_used`` is the largest error over what is allowed at its element, 1 the limit; ``error_over_torch`` the
+    largest error over torch's, 2 the limit, None where torch cannot run the case.
+    """
+
+    reason: str = ""
+    max_abs_error: float = 0.0
+    max_rel_error: float = 0.0
+    rtol: float = 0.0
+    atol: float = 0.0
+    tolerance_used: float = 0.0
+    error_over_torch: float | None = None
+
+    @property
+    def severity(self) -> tuple[bool, float, float]:
+        """Sorts the worse of two judgements last."""
+        return bool(self.reason), self.tolerance_used, self.error_over_torch or 0.0
+
+
+def judge(
+    outputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    yardstick: Sequence[torch.Tensor] | None,
+    names: Sequence[str],
+    dtype: str,
+    reduction: int,
+) -> Judgement:
+    """Compare every output with the float64 ``expected``; the worst of them.
+
+    ``yardstick`` holds torch's results at the case's ``dtype``, for as many outputs as torch has, or None.  Where torch
+    itself misses the tolerance the case is ill-conditioned, and twice torch's error is the limit.
+    NaN and infinities must stand where the reference has them once rounded to the output's dtype, or where torch does.
+    """
+    if len(outputs) < len(expected):
+        return Judgement(f"{len(outputs)} output(s) where the reference has {len(expected)}", tolerance_used=math.inf)
+    worst = Judgement()
+    for position, (name, output, reference) in enumerate(zip(names, outputs, expected, strict=False)):
+        torchs = yardstick[position] if yardstick is not None and position < len(yardstick) else None
+        worst = max(worst, _judge_one(output, reference, torchs, name, dtype, reduction), key=lambda j: j.severity)
+    return worst
+
+
+def _judge_one(
+    output: torch.Tensor, expected: torch.Tensor, torchs: torch.Tensor | None, name: str, dtype: str, reduction: int
+) -> Judgement:
+    if output.shape != expected.shape:
+        return Judgement(
+            f"{name} has shape {tuple(output.shape)}, expected {tuple(expected.shape)}", tolerance_used=math.inf
+        )
+    if torchs is not None and torchs.shape != expected.shape:
+        torchs = None
+    output, expected = output.detach(), expected.detach()
+    rms, largest = _scale(expected)
+    kind = tolerances.governing(dtype, output.dtype)
+    rtol, atol = tolerances.rtol(kind), tolerances.atol(kind, output.dtype, reduction, rms)
+    measured = _Errors(output, expected, torchs, rtol, atol)
+    over_torch = None
+    if torchs is not None:
+        least = tolerances.least_torch_error(kind, output.device, reduction, rms, largest)
+        yardstick = max(measured.torch_error, least)
+        over_torch = measured.error / yardstick if yardstick else (0.0 if measured.error == 0 else math.inf)
+    limit = max(1.0, tolerances.OVER_TORCH * measured.torch_used)
+    reason = ""
+    if measured.misplaced is not None:
+        reason = _sentence(name, measured.misplaced, output, expected, "NaN or infinity differs")
+    elif measured.used > limit:
+        reason = _sentence(name, measured.wrong(), output, expected, f"error is {measured.used:.3g}x the tolerance")
+    elif over_torch is not None and over_torch > tolerances.OVER_TORCH:
+        reason = _sentence(name, measured.largest(), output, expected, f"error is {over_torch:.3g}x that of torch")
+    return Judgement(reason, measured.error, measured.relative, rtol, atol, measured.used, over_torch)
+
+
+def _sentence(name: str, wrong: torch.Tensor, output: torch.Tensor, expected: torch.Tensor, what: str) -> str:
+    wrong = wrong.reshape(output.shape)
+    where = patterns.describe(wrong)
+    related = patterns.relation(output, expected) if int(wrong.sum()) > wrong.numel() // 2 else ""
+    related = f", {related}" if related else ""
+    return f"{what} in {where}{related}: {patterns.first_elements(name, wrong, output, expected)}"
+
+
+def _scale(expected: torch.Tensor) -> tuple[float, float]:
+    """Root mean square and largest magnitude of the finite elements."""
+    squares, count, largest = 0.0, 0, 0.0
+    for chunk in expected.reshape(-1).split(_CHUNK) if expected.numel() else ():
+        magnitude = chunk.double()[chunk.isfinite()].abs()
+        if magnitude.numel():
+            squares += float(magnitude.square().sum())
+            largest = max(largest, float(magnitude.max()))
+            count += magnitude.numel()
+    return math.sqrt(squares / count) if count else 0.0, largest
+
+
+class _Errors:
+    """Errors of one output, measured chunk by chunk."""
+
+    def __init__(self, output, expected, torchs, rtol: float, atol: float):
+        self.error = self.relative = self.used = self.torch_error = self.torch_used = 0.0
+        self.output, self.expected, self.rtol, self.atol = output, expected, rtol, atol
+        self.misplaced: torch.Tensor | None = None
+        floating = output.dtype.is_floating_point
+        self.range = torch.finfo(output.dtype).max if floating else math.inf
+        misplaced = []
+        for out, ref, tor in self._chunks(torchs):
+            bad = self._misplaced(out, ref)
+            if tor is not None:
+                bad &= ~_same_kind(out, tor)
+            misplaced.append(bad)
+            error, allowed = self._error(out, ref)
+            if error.numel():
+                self.error = max(self.error, float(error.max()))
+                magnitude = ref.abs()
+                known = (magnitude > 0) & magnitude.isfinite()
+                self.relative = max(self.relative, float((error / magnitude)[known].max()) if known.any() else 0.0)
+                self.used = max(self.used, float(_ratio(error, allowed).max()))
+            if tor is not None and tor.numel():
+                error, allowed = self._error(tor, ref)
+                self.torch_error = max(self.torch_error, float(error.max()))
+                self.torch_used = max(self.torch_used, float(_ratio(error, allowed).max()))
+        if misplaced and any(bool(bad.any()) for bad in misplaced):
+            self.misplaced = torch.cat(misplaced)
+
+    def _chunks(self, torchs: torch.Tensor | None = None):
+        if not self.output.numel():
+            return
+        outs, refs = self.output.reshape(-1).split(_CHUNK), self.expected.reshape(-1).split(_CHUNK)
+        tors = torchs.detach().reshape(-1).split(_CHUNK) if torchs is not None else [None] * len(outs)
+        for out, ref, tor in zip(outs, refs, tors, strict=True):
+            yield out.double(), ref.double(), None if tor is None else tor.double()
+
+    def _misplaced(self, out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """NaN or infinity on one side only; a reference near the end of the dtype's range may round either way."""
+        slack = max(self.rtol, 2.0**-11)
+        may_be_infinite = ref.abs() >= self.range * (1 - slack)
+        may_be_finite = ref.abs() <= self.range * (1 + slack)
+        infinite = out.isinf() & ~(may_be_infinite & (out.sign() == ref.sign()))
+        finite = out.isfinite() & ~may_be_finite & ~ref.isnan()
+        return (out.isnan() != ref.isnan()) | infinite | finite
+
+    def _error(self, out: torch.Tensor, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        comparable = out.isfinite() & ref.isfinite()
+        error = torch.where(comparable, (out - ref).abs(), 0.0)
+        return error, self.rtol * torch.where(comparable, ref.abs(), 0.0) + self.atol
+
+    def wrong(self) -> torch.Tensor:
+        """A flat mask of the elements beyond the tolerance."""
+        return torch.cat([error > allowed for error, allowed in (self._error(o, r) for o, r, _ in self._chunks())])
+
+    def largest(self) -> torch.Tensor:
+        """A flat mask of the elements with an error more than half of the largest."""
+        return torch.cat([self._error(o, r)[0] > self.error / 2 for o, r, _ in self._chunks()])
+
+
+def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """``error / allowed``, with 0 for no error where none is allowed."""
+    return torch.where(error == 0, 0.0, error / allowed)
+
+
+def _same_kind(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Elementwise: both NaN, both the same infinity, or both finite."""
+    return (a.isnan() & b.isnan()) | (a.isinf() & (a == b)) | (a.isfinite() & b.isfinite())

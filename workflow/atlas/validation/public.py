@@ -1,0 +1,209 @@
+"""The checks of the public function: right, differentiable, and indifferent to strides and empty inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..declaration import Case, Declaration
+from ..runtime import as_tuple, draw, exact
+from . import device as devices
+from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged
+from .guards import Guard
+from .judging import Judgement, judge
+from .problems import Problem, full_precision
+
+FUNCTION, GRADIENTS, NON_CONTIGUOUS, EMPTY = "public_function", "gradients", "non_contiguous", "empty"
+
+# What a public function may raise for a layout or a shape it does not take: an answer, not a fault.
+_REFUSALS = (NotImplementedError, TypeError, ValueError)
+
+
+def check_function(problem: Problem) -> Iterator[Finding]:
+    """The public function's result on contiguous inputs."""
+    yield _attempt(FUNCTION, problem, lambda: _call_and_judge(problem, problem.inputs), (NotImplementedError,))
+
+
+def check_gradients(problem: Problem, every_layout: bool) -> Iterator[Finding]:
+    """Gradients through autograd with a random dY, against float64 autograd of the reference.
+
+    ``every_layout`` adds a dY in other layouts, and one of stride 0 as reductions hand back.
+    """
+    if problem.declaration.differentiable:
+        layouts = dict(LAYOUTS) | {"expanded": _expanded} if every_layout else {}
+        for name, layout in ({"contiguous": _as_is} | layouts).items():
+            prefix = "" if name == "contiguous" else f"with {name} dY: "
+            yield _attempt(GRADIENTS, problem, lambda layout=layout: _gradients(problem, layout), _REFUSALS, prefix)
+
+
+def check_strides(problem: Problem) -> Iterator[Finding]:
+    """The same values in other layouts: transposed in memory, every second element, one element past alignment."""
+    for name, layout in LAYOUTS.items():
+        inputs = {
+            key: layout(value) if isinstance(value, torch.Tensor) and value.dim() else value
+            for key, value in problem.inputs.items()
+        }
+        prefix = f"with inputs {name}: "
+        yield _attempt(
+            NON_CONTIGUOUS, problem, lambda inputs=inputs: _call_and_judge(problem, inputs), _REFUSALS, prefix
+        )
+
+
+def empty_cases(declaration: Declaration, case: Case) -> list[Case]:
+    """Cases made from ``case`` by setting one size to 0, where that leaves some input empty and a reference for it."""
+    found = []
+    for name, value in case.sizes:
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        sizes = tuple((key, 0 if key == name else size) for key, size in case.sizes)
+        empty = dataclasses.replace(case, sizes=sizes, reason=f"no elements: {name} = 0")
+        try:
+            inputs = draw(declaration.forward, empty, "cpu", 0)
+            declaration.forward.reference(**exact(inputs))
+        except Exception:  # the operation has no meaning for this size, in torch either
+            continue
+        if any(isinstance(v, torch.Tensor) and v.numel() == 0 for v in inputs.values()):
+            found.append(empty)
+    return found
+
+
+def check_empty(problem: Problem) -> Iterator[Finding]:
+    """An empty input gives what the reference gives, forward and (where differentiable) backward."""
+    yield _attempt(EMPTY, problem, lambda: _call_and_judge(problem, problem.inputs), _REFUSALS)
+    if problem.declaration.differentiable:
+        yield _attempt(EMPTY, problem, lambda: _gradients(problem, _as_is), _REFUSALS, "gradients: ")
+
+
+def _attempt(
+    check: str,
+    problem: Problem,
+    compare: Callable[[], Judgement],
+    refusals: tuple[type[Exception], ...],
+    prefix: str = "",
+) -> Finding:
+    subject = Subject("", problem.direction, problem.case)
+    try:
+        with full_precision(problem.case.dtype):
+            judgement = compare()
+        devices.synchronize(problem.device)
+    except refusals as error:
+        return Finding(check, subject, UNSUPPORTED, f"{prefix}{type(error).__name__}: {error}", problem.seed)
+    except Exception as error:
+        devices.check_alive(problem.device, f"{subject}", error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{prefix}{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        return Finding(check, subject, ERROR, reason, problem.seed)
+    return judged(check, subject, judgement, problem.seed, prefix)
+
+
+def _call(problem: Problem, inputs: Mapping[str, Any], guard: Guard) -> tuple[torch.Tensor, ...]:
+    with guard:
+        return as_tuple(problem.declaration.call(problem.declaration.function, dict(inputs)))
+
+
+def _call_and_judge(problem: Problem, inputs: Mapping[str, Any]) -> Judgement:
+    guard = Guard(run=0)
+    placed = guard.place_inputs(inputs)
+    with torch.no_grad():
+        outputs = _call(problem, placed, guard)
+    judgement = _judge_public(problem, outputs)
+    if not judgement.reason:
+        names = problem.work.outputs
+        trespass = guard.overstepped(outputs, names) or ", ".join(
+            f"input {name} is changed" for name in guard.changed_inputs(inputs)
+        )
+        judgement = dataclasses.replace(judgement, reason=trespass)
+    return judgement
+
+
+def _judge_public(problem: Problem, outputs: tuple[torch.Tensor, ...]) -> Judgement:
+    work = problem.work
+    for name, output, torchs in zip(work.outputs, outputs, problem.yardstick or (), strict=False):
+        if output.dtype != torchs.dtype:
+            return Judgement(f"{name} is of dtype {output.dtype}, torch gives {torchs.dtype}")
+    expected = problem.expected[: len(outputs)]  # a pass may compute statistics that the public function keeps
+    return judge(outputs, expected, problem.yardstick, work.outputs, problem.case.dtype, work.reduction(problem.case))
+
+
+def _gradients(problem: Problem, layout: Callable[[torch.Tensor], torch.Tensor]) -> Judgement:
+    declaration, case = problem.declaration, problem.case
+    names = [name for name in declaration.differentiable if isinstance(problem.inputs.get(name), torch.Tensor)]
+    guard = Guard(run=0)
+    placed = guard.place_inputs(problem.inputs)
+    leaves = {name: placed[name].requires_grad_() for name in names}
+    outputs = [output for output in _call(problem, placed | leaves, guard) if output.requires_grad]
+    generator = torch.Generator(device=problem.device).manual_seed(problem.seed + 1)
+    upstream = [layout(torch.randn(o.shape, dtype=o.dtype, device=o.device, generator=generator)) for o in outputs]
+    found = _pull_back(outputs, leaves, upstream)
+
+    precise = exact({name: _detached(value) for name, value in problem.inputs.items()})
+    precise |= {name: precise[name].requires_grad_() for name in names}
+    wanted = [output for output in as_tuple(declaration.forward.reference(**precise)) if output.requires_grad]
+    expected = _pull_back(
+        wanted[: len(outputs)], {name: precise[name] for name in names}, [dy.double() for dy in upstream]
+    )
+    reductions = [work.reduction(case) for work in declaration.passes.values()]
+    reduction = max([*reductions, *(size for dy in upstream for size in dy.shape)])
+    yardstick = _torch_gradients(problem, names, upstream)
+    labels = [f"gradient of {name}" for name in names]
+    judgement = judge(found, expected, yardstick, labels, case.dtype, reduction)
+    trespass = guard.overstepped((), ())
+    return judgement if judgement.reason or not trespass else dataclasses.replace(judgement, reason=trespass)
+
+
+def _pull_back(outputs, leaves: Mapping[str, torch.Tensor], upstream) -> list[torch.Tensor]:
+    gradients = torch.autograd.grad(outputs, list(leaves.values()), upstream, allow_unused=True)
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves.values(), gradients, strict=True)
+    ]
+
+
+def _torch_gradients(problem: Problem, names: list[str], upstream: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    inputs = {name: _detached(value) for name, value in problem.inputs.items()}
+    leaves = {name: inputs[name].requires_grad_() for name in names}
+    try:
+        outputs = as_tuple(problem.work.peers["torch"].prepare(**inputs | leaves)())
+        return _pull_back([o for o in outputs if o.requires_grad][: len(upstream)], leaves, upstream)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return None
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _as_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() < 2:
+        return _every_second(tensor)
+    return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+def _every_second(tensor: torch.Tensor) -> torch.Tensor:
+    wide = torch.empty((*tensor.shape[:-1], 2 * tensor.shape[-1]), dtype=tensor.dtype, device=tensor.device)
+    return wide.fill_(1)[..., ::2].copy_(tensor)
+
+
+def _shifted(tensor: torch.Tensor) -> torch.Tensor:
+    longer = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    return longer[1:].view(tensor.shape).copy_(tensor)
+
+
+def _expanded(tensor: torch.Tensor) -> torch.Tensor:
+    """One slice along the first dimension, repeated with stride 0 (not along all: there a gradient may cancel to 0)."""
+    return tensor[:1].expand(tensor.shape)
+
+
+LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed in memory": _transposed,
+    "every second element": _every_second,
+    "one element past alignment": _shifted,
+}
+"""Layouts by name: each keeps shape and values."""

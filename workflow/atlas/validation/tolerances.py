@@ -1,0 +1,88 @@
+"""How far a result may be from the float64 reference: the one table, and the formula for what it does not cover.
+
+An element passes where ``|result - reference| <= rtol |reference| + atol``.
+
+*rtol* by dtype is that of ``torch.testing.assert_close``.  Of the case's dtype and the output's dtype the coarser
+counts: an fp32 output of bf16 inputs may rest on products that were rounded to bf16 on the way.
+
+*atol* covers outputs that are small because large terms cancel.  A sum of K terms accumulated in fp32 carries an error
+of about sqrt(K) u32 times the size of the terms' sum (Higham and Mary, "A new approach to probabilistic rounding error
+analysis", SIAM J. Sci. Comput. 41, 2019: sqrt(K) in the place of K of the worst case), and each rounding of an
+intermediate to the dtype (the weights of attention, for instance) carries one of about u, both against the scale of
+the output, not of the one element.  With u the unit roundoff of the dtype, u32 = 2^-24, and rms the root mean square of
+the finite reference values:
+
+    atol = 4 (u + sqrt(K) u32) rms + least
+
+The factor 4 is for the largest of many elements; a kernel that accumulates in fp16 exceeds it from K = 64 on.
+``least`` is the spacing of subnormal numbers, and for dtypes of fp32's range the least normal number, since GPUs flush
+to zero.
+
+*Against torch*: the largest error may be twice that of torch's own operation at the same dtype on the same inputs.
+Torch may be exact by luck, so its error counts as at least one rounding of the largest output to the dtype; in fp32 as
+eight, because exponentials, divisions and reciprocal roots of GPUs are each good to about 2 ulp.  Triton's interpreter
+truncates where a GPU rounds to bf16 (3.7.1), so on it one rounding counts as two.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+RTOL = {
+    "fp64": 1e-7,
+    "fp32": 1.3e-6,
+    "tf32": 1e-3,
+    "fp16": 1e-3,
+    "bf16": 1.6e-2,
+    "fp8e4m3": 2**-3,
+    "fp8e5m2": 2**-2,
+}
+"""Relative tolerance by dtype; integers are compared exactly.  fp8: twice the unit roundoff, as for fp16."""
+
+OVER_TORCH = 2.0
+"""The most that the largest error may be, in units of torch's."""
+
+_FACTOR = 4.0
+_ROUNDOFF = {"fp64": 2**-53, "fp32": 2**-24, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8,
+             "fp8e4m3": 2**-4, "fp8e5m2": 2**-3}  # fmt: skip
+_U32 = 2**-24
+_NAMES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "fp8e4m3",
+    torch.float8_e5m2: "fp8e5m2",
+}
+
+
+def governing(case_dtype: str, output: torch.dtype) -> str | None:
+    """The dtype whose tolerance counts: the coarser of the case's and the output's; None for integer outputs."""
+    if output not in _NAMES:
+        return None
+    names = [name for name in (case_dtype, _NAMES[output]) if name in RTOL]
+    return max(names, key=RTOL.__getitem__)
+
+
+def rtol(dtype: str | None) -> float:
+    """Relative tolerance; 0 for integers."""
+    return RTOL[dtype] if dtype else 0.0
+
+
+def atol(dtype: str | None, output: torch.dtype, reduction: int, rms: float) -> float:
+    """Absolute tolerance for sums of ``reduction`` terms and outputs of root mean square ``rms``; 0 for integers."""
+    if dtype is None:
+        return 0.0
+    limits = torch.finfo(output)
+    least = limits.tiny if limits.tiny < 1e-30 else limits.tiny * limits.eps
+    return _FACTOR * (_ROUNDOFF[dtype] + math.sqrt(max(reduction, 1)) * _U32) * rms + least
+
+
+def least_torch_error(dtype: str | None, device: torch.device, reduction: int, rms: float, largest: float) -> float:
+    """What torch's error counts as at least on a device, given the largest finite reference value."""
+    if dtype is None:
+        return 0.0
+    roundings = 8 if dtype == "fp32" else 2 if (dtype, device.type) == ("bf16", "cpu") else 1
+    return roundings * _ROUNDOFF[dtype] * largest + math.sqrt(max(reduction, 1)) * _U32 * rms

@@ -1,0 +1,125 @@
+"""The checks of one variant with one config: what it computes, where it writes, whether it repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..declaration import Config, Variant
+from ..runtime import as_tuple
+from . import device as devices
+from . import specials
+from .findings import ERROR, PASS, Finding, Subject, judged, stated
+from .guards import Guard, same_bits
+from .patterns import describe, first_elements
+from .problems import Problem, full_precision
+
+VALUES, WRITTEN, UNCHANGED, REPEATABLE = "values", "written_once_and_inside", "inputs_unchanged", "repeatable"
+NAN_INF, LARGE = "nan_inf", "large_magnitudes"
+
+
+class LaunchFailed(Exception):
+    """A launcher raised; the message is its own, first line."""
+
+
+def launch(problem: Problem, variant: Variant, config: Config, run: int) -> tuple[tuple[torch.Tensor, ...], Guard]:
+    """The variant's outputs from guarded copies of the problem's inputs, and the guard that saw the launch.
+
+    Raises :class:`LaunchFailed` for whatever the launcher raises, :class:`~.device.DeviceLost` if the device is gone.
+    """
+    guard = Guard(run)
+    inputs = guard.place_inputs(problem.inputs)
+    try:
+        with torch.no_grad(), full_precision(problem.case.dtype), guard:
+            outputs = as_tuple(variant.launch(**inputs, config=config))
+        devices.synchronize(problem.device)
+    except Exception as error:
+        what = f"variant {variant.name}, {problem.direction}, {problem.case}, config {dict(config)}"
+        devices.check_alive(problem.device, what, error)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise LaunchFailed(f"{type(error).__name__}: {lines[0] if lines else 'no message'}") from error
+    return outputs, guard
+
+
+def check_variant(problem: Problem, variant: Variant, config: Config, twice: bool = True) -> Iterator[Finding]:
+    """Every check of one launch on one problem.
+
+    ``twice`` launches again with outputs prefilled with something else: the results must agree, and an element that
+    holds the one filling after the first run and the other after the second was not written, whatever its dtype.
+    After a single run only floating outputs show what was not written.
+    """
+    subject = Subject(variant.name, problem.direction, problem.case, config)
+    seed = problem.seed
+    try:
+        runs = [launch(problem, variant, config, run) for run in range(1 + twice)]
+    except LaunchFailed as error:
+        yield Finding(VALUES, subject, ERROR, str(error), seed)
+        return
+    outputs, guard = runs[0]
+    yield stated(WRITTEN, subject, _badly_written(problem, runs), seed)
+    yield stated(UNCHANGED, subject, _changed_inputs(problem.inputs, guard), seed)
+    yield judged(VALUES, subject, problem.judge(outputs), seed)
+    if twice and variant.deterministic:
+        yield stated(REPEATABLE, subject, _unrepeated(problem, outputs, runs[1][0]), seed)
+
+
+def check_specials(problem: Problem, variant: Variant, config: Config, names: list[str]) -> Iterator[Finding]:
+    """NaN and infinities planted in the named inputs one at a time, and those inputs at large magnitudes."""
+    subject = Subject(variant.name, problem.direction, problem.case, config)
+    try:
+        finding = Finding(NAN_INF, subject, PASS, seed=problem.seed)
+        for what, inputs in specials.planted(problem.inputs, names, problem.seed):
+            hard = problem.with_inputs(inputs)
+            outputs, _ = launch(hard, variant, config, run=0)
+            found = judged(NAN_INF, subject, hard.judge(outputs), problem.seed, prefix=f"with {what}: ")
+            finding = max(finding, found, key=lambda f: f.severity)
+        yield finding
+        hard = problem.with_inputs(specials.magnified(problem.inputs, names))
+        outputs, _ = launch(hard, variant, config, run=0)
+        yield judged(LARGE, subject, hard.judge(outputs), problem.seed)
+    except LaunchFailed as error:
+        yield Finding(NAN_INF, subject, ERROR, str(error), problem.seed)
+
+
+def _badly_written(problem: Problem, runs: list[tuple[tuple[torch.Tensor, ...], Guard]]) -> str:
+    names = problem.work.outputs
+    trespasses = (guard.overstepped(outputs, names) for outputs, guard in runs)
+    parts = [next((text for text in trespasses if text), "")]
+    for name, *results in zip(names, *(outputs for outputs, _ in runs), strict=False):
+        if len(runs) == 1 and not results[0].is_floating_point():
+            continue
+        masks = [_unwritten(guard, result) for (_, guard), result in zip(runs, results, strict=True)]
+        if all(mask is not None and mask.shape == results[0].shape for mask in masks):
+            missed = masks[0] & masks[-1]
+            if bool(missed.any()):
+                parts.append(f"{name} is not written in {describe(missed)}")
+    return "; ".join(part for part in parts if part)
+
+
+def _unwritten(guard: Guard, output: torch.Tensor) -> torch.Tensor | None:
+    """Of an output that lies in an allocation the guard saw, a mask of the elements that hold the prefilled pattern."""
+    placed = guard.of(output)
+    return None if placed is None or not output.numel() else placed.holds_pattern(output)
+
+
+def _changed_inputs(originals: Mapping[str, Any], guard: Guard) -> str:
+    parts = []
+    for name, changed in guard.changed_inputs(originals).items():
+        where = f" in {describe(changed)}" if bool(changed.any()) else " between its elements"
+        after, before = guard.inputs[name].tensor, originals[name]
+        parts.append(f"input {name} is changed{where}: {first_elements(name, changed, after, before)}")
+    return "; ".join(parts)
+
+
+def _unrepeated(problem: Problem, outputs: tuple[torch.Tensor, ...], again: tuple[torch.Tensor, ...]) -> str:
+    for name, first, second in zip(problem.work.outputs, outputs, again, strict=False):
+        if first.shape != second.shape:
+            return f"{name} has shape {tuple(first.shape)}, then {tuple(second.shape)}"
+        if not same_bits(first, second):
+            differ = (first != second) & ~(first.isnan() & second.isnan())
+            if bool(differ.any()):  # else only the NaNs of unwritten elements differ, which is another check's finding
+                shown = first_elements(name, differ, second, first).replace("expected", "was")
+                return f"two runs on the same inputs differ in {describe(differ)}: {shown}"
+    return ""

@@ -27,8 +27,9 @@ def _add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK: tl.constexpr):
     """One program owns BLOCK consecutive elements."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n_elements
-    x = tl.load(x_ptr + offs, mask=mask)
-    y = tl.load(y_ptr + offs, mask=mask)
+    # In fp32, then rounded once, as GPUs add 16-bit numbers; the interpreter has no bf16 arithmetic (Triton 3.7.1).
+    x = tl.load(x_ptr + offs, mask=mask).to(tl.float32)
+    y = tl.load(y_ptr + offs, mask=mask).to(tl.float32)
     tl.store(out_ptr + offs, x + y, mask=mask)
 
 

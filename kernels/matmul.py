@@ -195,21 +195,32 @@ def _fp32_precision():
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-class _Matmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, a, b):
-        ctx.save_for_backward(a, b)
-        variant, config = choose(DECLARATION, "forward", _case_of(a, b), a.device)
-        with torch.cuda.device_of(a):
-            return variant.launch(a, b, config=config)
+# An operator of its own, so that torch.compile takes it whole: traced into, the choice of a config reads files.
+@torch.library.custom_op("kernel_atlas::matmul", mutates_args=())
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    variant, config = choose(DECLARATION, "forward", _case_of(a, b), a.device)
+    with torch.cuda.device_of(a):
+        return variant.launch(a, b, config=config)
 
-    @staticmethod
-    def backward(ctx, dc):
-        # Two products of the same kind: differentiable in their turn, and transposed by strides alone.
-        a, b = ctx.saved_tensors
-        da = _Matmul.apply(dc, b.t()) if ctx.needs_input_grad[0] else None
-        db = _Matmul.apply(a.t(), dc) if ctx.needs_input_grad[1] else None
-        return da, db
+
+@_product.register_fake
+def _(a, b):
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+def _keep_operands(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx, dc):
+    # Two products of the same kind: differentiable in their turn, and transposed by strides alone.
+    a, b = ctx.saved_tensors
+    da = _product(dc, b.t()) if ctx.needs_input_grad[0] else None
+    db = _product(a.t(), dc) if ctx.needs_input_grad[1] else None
+    return da, db
+
+
+_product.register_autograd(_gradients, setup_context=_keep_operands)
 
 
 def _case_of(a, b):
@@ -254,7 +265,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"matmul takes sizes up to {_LARGEST}: {tuple(input.shape)} times {tuple(other.shape)}")
     b = other if other.dim() == 2 else other[:, None]
     # Raw addresses know nothing of a lazy negation (the imaginary part of a conjugate has one): carry it out.
-    product = _Matmul.apply(input.resolve_neg().reshape(rows, k), b.resolve_neg())
+    product = _product(input.resolve_neg().reshape(rows, k), b.resolve_neg())
     return product.reshape(input.shape[:-1] + other.shape[1:])
 
 

@@ -194,7 +194,7 @@ def test_only_the_gradients_asked_for_are_computed():
     assert a.grad is not None and b.grad is None
 
 
-def test_gradients_of_batches_vectors_and_gradients_pass_gradcheck_against_torch():
+def test_gradients_of_gradients_of_a_batch_agree_with_torch():
     a, b, v = randn(2, 3, 5).requires_grad_(), randn(5, 4, seed=1).requires_grad_(), randn(2, 3, 4, seed=2)
     for left, right in zip(second_order(matmul, a, b, v), second_order(torch.matmul, a, b, v), strict=True):
         torch.testing.assert_close(left, right)
@@ -204,6 +204,20 @@ def second_order(product, a, b, v):
     """Gradients of the squared length of the first gradients: what a gradient penalty computes."""
     first = torch.autograd.grad(product(a, b), (a, b), v, create_graph=True)
     return torch.autograd.grad(sum(g.square().sum() for g in first), (a, b))
+
+
+def test_torch_compile_takes_it_whole_with_its_gradients():
+    # aot_eager: all of torch.compile but the code generator; fullgraph: a break in the graph would raise
+    a, b = randn(20, 24).requires_grad_(), randn(24, 8, seed=1).requires_grad_()
+    fast = torch.compile(lambda x, y: matmul(x * 2, y).relu(), backend="aot_eager", fullgraph=True)
+    product = fast(a, b)
+    expected = torch.matmul(a * 2, b).relu()
+    torch.testing.assert_close(product, expected)
+    dc = randn(20, 8, seed=2)
+    for got, right in zip(
+        torch.autograd.grad(product, (a, b), dc), torch.autograd.grad(expected, (a, b), dc), strict=True
+    ):
+        torch.testing.assert_close(got, right)
 
 
 @pytest.mark.parametrize(

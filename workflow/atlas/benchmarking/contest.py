@@ -55,7 +55,14 @@ class Bench:
     max_samples: int
 
     def contest(self, direction: str, case: Case) -> list[dict[str, Any]]:
-        """The rows of a case, one for each provider.  Raises :class:`DeviceLost`."""
+        """The rows of a case, one for each provider; what they needed is freed.  Raises :class:`DeviceLost`."""
+        rows = self._rows(direction, case)
+        gc.collect()  # autograd graphs of peers hold their tensors in cycles
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return rows
+
+    def _rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
         work = self.declaration.passes[direction]
         entries = {p.key: Entry(p) for p in providers(work, direction, case, self.gpu, self.tuned)}
         with _precision(case.dtype):
@@ -69,14 +76,7 @@ class Bench:
         rows = [self._row(entry, direction, case, work) for entry in entries.values()]
         if not self.gpu.functional:
             comparison.compare(rows)
-        entries.clear()
-        self._tidy()
         return rows
-
-    def _tidy(self) -> None:
-        gc.collect()  # autograd graphs of peers hold their tensors in cycles
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _prepare(self, entries: dict[str, Entry], direction: str, case: Case) -> Problem | None:
         """Make the thunks and check what they return; the reference is let go before anything is timed.

@@ -5,9 +5,9 @@ on the mix of reads and writes, so the memory roof is the one whose share of wri
 pass's output tensors count as written, all other terms of its traffic as read.
 
 *Gate.*  Samples start with an L2 full of other data, so inputs come from memory.  What is written, though, may still
-be in L2 when the sample ends: up to a cache full of written bytes need not have reached memory yet.  The gate therefore
-leaves ``min(written, L2)`` out of a case's bytes, and takes the bandwidth of the mix that remains, interpolated between
-the measured mixes.  A figure more than 1 % beyond that is ``suspect``.  The fraction shown counts all bytes, so in cases
+be in L2 when the sample ends: up to a cache full of written bytes need not have reached memory yet.  The gate leaves
+``min(written, L2)`` out of a case's bytes, and takes the bandwidth of the mix that remains, interpolated between the
+measured mixes.  A figure more than 1 % beyond that is ``suspect``.  The fraction shown counts all bytes, so in cases
 of a few L2 sizes it may pass 1 a little without being suspect.
 """
 

@@ -78,6 +78,7 @@ class CudaDevice:
             if spent >= least and steady(clocks):
                 break
         _soaked.add(self.index)
+        self._cycles_per_us = self._calibrate()  # an idle device counted slower
 
 
 def steady(clocks: list[float | None], last: int = 5) -> bool:

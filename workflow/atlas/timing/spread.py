@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
 CONFIDENCE = 0.95
 SETTLED = 0.005
@@ -26,7 +26,8 @@ def _rank(count: int) -> int:
     The number of samples below the true median is binomial(count, 1/2) whatever the distribution (David and Nagaraja,
     Order Statistics, section 7.1).
     """
-    return int(binom.ppf((1 - CONFIDENCE) / 2, count, 0.5)) - 1
+    below = bdtr(np.arange(count // 2), count, 0.5)  # at most so many of the samples lie below the median
+    return int(np.count_nonzero(below <= (1 - CONFIDENCE) / 2)) - 1
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:

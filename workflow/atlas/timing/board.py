@@ -79,7 +79,8 @@ def board_of(index: int) -> Board:
     import torch
 
     try:
-        return NvmlBoard(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
+        return NvmlBoard(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
     except (pynvml.NVMLError, AttributeError):
         return SilentBoard()
 

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= 1
+PORT ?= 5000
 
 .PHONY: reproduce test ui lint clean
 
@@ -14,7 +15,7 @@ test: $(VENV)/.ready
 	$(BIN)/pytest -n 2
 
 ui: $(VENV)/.ready
-	$(BIN)/python -m atlas ui
+	$(BIN)/python -m atlas ui --port $(PORT)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -50,7 +51,9 @@ def test_faults_cost_their_own_trials_and_the_search_still_finds_the_optimum(tmp
 
 
 def test_a_hang_costs_one_time_out(tmp_path):
+    began = time.perf_counter()
     document = tune(tmp_path, timeout=2.0, faults=(((32, 1), "hangs"),), tiles=(16, 32, 64))
+    assert sum(document["seconds_by_phase"].values()) == pytest.approx(time.perf_counter() - began, abs=2)
     assert rows(document)[32, 1]["status"] == "timeout"
     assert document["trials_by_status"]["timeout"] == 1
     assert 2.0 <= document["seconds_by_phase"]["lost"] < 4.0

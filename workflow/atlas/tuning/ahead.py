@@ -32,7 +32,8 @@ class Ahead:
     def __init__(self, load: Callable[[], Declaration], gpu: GPU, wanted: Iterable[Wanted], jobs: int):
         self.waited_seconds = 0.0
         """How long the search has stood still for a compilation."""
-        self._tasks, self._index = _distinct(load, gpu, wanted)
+        self.tasks, self._index = _distinct(load, gpu, wanted)
+        """The distinct compilations, in the order they are begun."""
         self._jobs = jobs
         self._done: dict[int, Compiled] = {}
         self._changed = threading.Condition()
@@ -41,14 +42,14 @@ class Ahead:
         self._thread = threading.Thread(target=self._run, name="compile ahead", daemon=True)
 
     def __enter__(self) -> Ahead:
-        if self._tasks:
+        if self.tasks:
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._stopping = True
-        if self._tasks:
+        if self.tasks:
             self._thread.join(_CLOSING_SECONDS)  # it ends with the next compilation that does
 
     def ready(self, problem: Problem, candidate: Candidate) -> bool:
@@ -83,7 +84,7 @@ class Ahead:
         try:
             # Not fork: this process has threads.  The server imports torch and Triton once for all of its children.
             multiprocessing.set_forkserver_preload(_PRELOAD)
-            for index, compiled in compile_all(self._tasks, self._jobs, start_method="forkserver"):
+            for index, compiled in compile_all(self.tasks, self._jobs, start_method="forkserver"):
                 with self._changed:
                     self._done[index] = compiled
                     self._changed.notify_all()

@@ -22,6 +22,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 2.0
 """What a child that is told to go is given before it is killed."""
 
+_BURIAL_SECONDS = 60.0
+"""What the driver is given to take a killed process off its device."""
+
 
 class Hung(Exception):
     """The child gave no answer in time; it has been killed."""
@@ -102,8 +105,10 @@ class Child:
     def _bury(self) -> str:
         """Release what the ended process held; how it ended, in words."""
         assert self._process is not None and self._connection is not None and self._stderr is not None
-        self._process.join()
-        code = self._process.exitcode or 0
+        self._process.join(_BURIAL_SECONDS)
+        if self._process.exitcode is None:
+            raise RuntimeError(f"process {self._process.pid} cannot be ended; its device may need a reset")
+        code = self._process.exitcode
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         words = [line.strip() for line in self._stderr.read_text(errors="replace").splitlines() if line.strip()]
         self._connection.close()

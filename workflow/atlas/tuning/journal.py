@@ -120,7 +120,7 @@ class Journal:
         for line in filter(None, text.split("\n")):
             try:
                 entry = json.loads(line)
-                if "key" in entry and self._counts(entry):
+                if "context" not in entry and self._counts(entry):
                     self._known[entry["key"]] = Outcome.from_json(entry)
             except (ValueError, KeyError, TypeError):
                 self.damaged += 1

@@ -28,7 +28,7 @@ class Measuring(Protocol):
 
     def check(self, problem: Problem, candidate: Candidate) -> Outcome: ...
 
-    def final(self, problem: Problem, candidates: Sequence[Candidate]) -> Mapping[Candidate, Outcome]: ...
+    def final(self, problem: Problem, finalists: Mapping[Candidate, Outcome]) -> Mapping[Candidate, Outcome]: ...
 
 
 @dataclass
@@ -181,7 +181,7 @@ class _Search:
 
     def _compare(self, finalists: Sequence[Candidate]) -> Mapping[Candidate, Outcome]:
         last = 1 + max(self.trials[candidate].rung for candidate in finalists)
-        finals = self.measuring.final(self.problem, finalists)
+        finals = self.measuring.final(self.problem, {c: self.trials[c].outcome for c in finalists})
         for candidate, outcome in finals.items():
             self._note(candidate, outcome, last)
         return finals

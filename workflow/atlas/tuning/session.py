@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import AtlasError
+from ..validation import PROTOCOL as VALIDATION
 from .candidates import Candidate, Problem
 from .child import Child, Died, Hung
 from .journal import Journal
@@ -125,27 +126,27 @@ class Session:
 
     def check(self, problem: Problem, candidate: Candidate) -> Outcome:
         """``ok`` or ``wrong``, or how the check itself failed."""
-        known = self.journal.find(problem, candidate, "check")
+        method = f"check {VALIDATION}"
+        known = self.journal.find(problem, candidate, method)
         if known is not None:
             return known
         outcome = self._one(problem, Check(candidate), CHECK_TIMEOUTS * self._timeout)
-        return self._keep(problem, candidate, "check", outcome)
+        return self._keep(problem, candidate, method, outcome)
 
-    def final(self, problem: Problem, candidates: Sequence[Candidate]) -> dict[Candidate, Outcome]:
-        """The candidates' times, sampled in turns.
+    def final(self, problem: Problem, finalists: Mapping[Candidate, Outcome]) -> dict[Candidate, Outcome]:
+        """The finalists' times, sampled in turns; given with their outcomes so far.
 
         Where that fails they are timed one by one, so that the failure falls on the one that causes it.
         """
-        named = sorted(map(str, candidates))
-        method = f"final against {'; '.join(named)}"
-        known = {candidate: self.journal.find(problem, candidate, method) for candidate in candidates}
+        method = f"final against {'; '.join(sorted(map(str, finalists)))}"
+        known = {candidate: self.journal.find(problem, candidate, method) for candidate in finalists}
         if all(outcome is not None for outcome in known.values()):
             return known
-        timeout = self._timeout * len(candidates)
-        answer = self._ask(problem, Final(tuple(candidates)), timeout)
-        outcomes = dict(zip(candidates, answer, strict=False))
-        if len(candidates) > 1 and any(outcome.status != OK for outcome in outcomes.values()):
-            outcomes = {c: self._one(problem, Final((c,)), self._timeout) for c in candidates}
+        slowest = max(outcome.median_us for outcome in finalists.values())
+        answer = self._ask(problem, Final(tuple(finalists), slowest), self._timeout * len(finalists))
+        outcomes = dict(zip(finalists, answer, strict=True))
+        if len(finalists) > 1 and any(outcome.status != OK for outcome in outcomes.values()):
+            outcomes = {c: self._one(problem, Final((c,), slowest), self._timeout) for c in finalists}
         for candidate, outcome in outcomes.items():
             self._keep(problem, candidate, method, outcome)
         return outcomes
@@ -173,18 +174,18 @@ class Session:
         self._await_worker()
         if self._prepared is not problem:
             self._prepared = None
-            (prepared,) = self._exchange(
-                Prepare(problem.direction, problem.case), CHECK_TIMEOUTS * self._timeout, "drawing the inputs"
-            )
+            wanted = Prepare(problem.direction, problem.case)
+            (prepared,) = self._exchange(wanted, CHECK_TIMEOUTS * self._timeout)
             if prepared.status != OK:
                 failed = Outcome(prepared.status, f"drawing the inputs: {prepared.reason}", whole_problem=True)
-                return (failed,) * (len(request.candidates) if isinstance(request, Final) else 1)
+                return (failed,) * _asked(request)
             self._prepared = problem
         self.measured += 1
-        outcomes = self._exchange(request, timeout_seconds, "")
-        return outcomes * len(request.candidates) if isinstance(request, Final) and len(outcomes) == 1 else outcomes
+        outcomes = self._exchange(request, timeout_seconds)
+        # A hang or a crash is one outcome, whoever caused it.
+        return outcomes if len(outcomes) == _asked(request) else outcomes * _asked(request)
 
-    def _exchange(self, request: object, timeout_seconds: float, what: str) -> tuple[Outcome, ...]:
+    def _exchange(self, request: object, timeout_seconds: float) -> tuple[Outcome, ...]:
         since = time.perf_counter()
         self._worker.send(request)
         try:
@@ -208,6 +209,11 @@ class Session:
 
     def _spend(self, phase: str, seconds: float) -> None:
         self.seconds[phase] += seconds
+
+
+def _asked(request: object) -> int:
+    """How many outcomes a request asks for."""
+    return len(request.candidates) if isinstance(request, Final) else 1
 
 
 def _beyond(known: Outcome, limit_us: float | None) -> bool:

@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     from ..declaration import Case, Declaration
     from ..timing import Clock, Timing
 
-FINAL_SECONDS = 0.02
-"""Least seconds of samples of each finalist."""
+SCREEN_SECONDS = 0.05
+"""Most seconds of samples in one screening: slow work gets fewer samples, and varies less."""
+
+FINAL_SECONDS = (0.02, 0.3)
+"""Least and most seconds of samples of each finalist; the least number of samples may exceed the latter."""
 
 FINAL_SAMPLES = (15, 100)
 """Least and most samples of each finalist."""
+
+FEWEST_SAMPLES = 3
+"""Of a finalist so slow that the least number would take too long."""
 
 _SEED = 0
 _POISONED = 70
@@ -59,9 +65,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Final:
-    """Time several candidates in turns."""
+    """Time several candidates in turns; ``slowest_us`` is the longest of their times so far."""
 
     candidates: tuple[Candidate, ...]
+    slowest_us: float
 
 
 @dataclass(frozen=True)
@@ -190,18 +197,13 @@ class Bench:
         return Outcome(OK)
 
     def _screen(self, request: Screen, watch: _Stopwatch) -> Outcome:
-        thunk = self._thunk(request.candidate)
-        if self._device.type != "cpu":
-            watch.enter("load")
-            thunk()
-            self._synchronize()
         watch.enter("time")
-        if request.limit_us is not None:
-            first = self._clock.screen(thunk, samples=1)
-            if first.median_us > request.limit_us:
-                reason = f"the first sample took more than {request.limit_us:.1f} µs"
-                return _outcome(first, STOPPED, reason)
-        return _outcome(self._clock.screen(thunk, samples=request.samples))
+        thunk = self._thunk(request.candidate)
+        first = self._clock.screen(thunk, samples=1)
+        if request.limit_us is not None and first.median_us > request.limit_us:
+            return _outcome(first, STOPPED, f"the first sample took more than {request.limit_us:.1f} µs")
+        samples = min(request.samples, int(1e6 * SCREEN_SECONDS / first.median_us))
+        return _outcome(self._clock.screen(thunk, samples=samples) if samples > 1 else first)
 
     def _check(self, request: Check, watch: _Stopwatch) -> Outcome:
         from .checking import Checker
@@ -214,9 +216,12 @@ class Bench:
 
     def _final(self, request: Final, watch: _Stopwatch) -> tuple[Outcome, ...]:
         watch.enter("time")
+        self._checker = None  # what it holds may be several times the inputs
         thunks = {str(candidate): self._thunk(candidate) for candidate in request.candidates}
-        least, most = FINAL_SAMPLES
-        timings = self._clock.interleave(thunks, min_seconds=FINAL_SECONDS, max_samples=most, min_samples=least)
+        least = max(FEWEST_SAMPLES, min(FINAL_SAMPLES[0], int(1e6 * FINAL_SECONDS[1] / request.slowest_us)))
+        timings = self._clock.interleave(
+            thunks, min_seconds=FINAL_SECONDS[0], max_samples=FINAL_SAMPLES[1], min_samples=least
+        )
         return tuple(_outcome(timings[str(candidate)]) for candidate in request.candidates)
 
     def _synchronize(self) -> None:

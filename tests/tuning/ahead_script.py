@@ -1,0 +1,38 @@
+"""Compiles part of vector_add's space for an H200 that is elsewhere; run by a test in a process of its own."""
+
+import functools
+import json
+import multiprocessing
+import time
+
+from atlas import catalog, gpus
+from atlas.config import load_gpus
+from atlas.tuning.ahead import Ahead
+from atlas.tuning.candidates import Candidate, Ruling, problems
+
+
+def main():
+    gpu = gpus.gpu("h200", load_gpus()["h200"])
+    load = functools.partial(catalog.load, "vector_add")
+    chosen = [p for p in problems(load(), gpu, Ruling()) if p.case.dtype == "fp32" and p.case["n"] in (2**16, 2**20)]
+    fit, other = chosen[0].candidates[:2]
+    broken = Candidate.of(fit.variant, {"BLOCK": 1000, "num_warps": 4})  # tl.arange wants powers of two
+    wanted = [(problem, candidate) for problem in chosen for candidate in (fit, other, broken)]
+    with Ahead(load, gpu, wanted, jobs=1) as ahead:
+        ahead.wait_for_any(chosen[0], [fit, other])
+        results = [ahead.result(problem, candidate) for problem, candidate in wanted]
+        unknown = ahead.result(chosen[0], chosen[0].candidates[-1])
+        print(json.dumps({
+            "tasks": len(ahead.tasks),
+            "statuses": [result.status for result in results],
+            "reason": results[2].reason,
+            "waited": ahead.waited_seconds > 0,
+            "unknown": unknown,
+            "ready": ahead.ready(chosen[1], fit),
+        }))  # fmt: skip
+    time.sleep(0.1)
+    assert not multiprocessing.active_children()
+
+
+if __name__ == "__main__":
+    main()

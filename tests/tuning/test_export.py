@@ -1,0 +1,127 @@
+"""What ``atlas export`` writes is what the kernels' public functions then run."""
+
+import json
+
+import pytest
+import yaml
+from atlas import catalog, documents
+from atlas.cli import main
+from atlas.declaration import GPU, case, choice
+from atlas.declaration.hardware import pretend
+
+H200 = GPU(
+    "h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=2**37, l2_bytes=2**25, device_name="NVIDIA H200"
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty kernels/tuned, a gpus.yaml of three blocks, and a way to put documents under results/."""
+    tuned = tmp_path / "kernels" / "tuned"
+    monkeypatch.setattr(choice, "TUNED", tuned)
+    choice._entries.cache_clear()
+    choice._choose.cache_clear()
+    block = {
+        "description": "a GPU", "match": "NVIDIA H200$", "target": {"cuda": 90}, "memory_gib": 141, "sms": 132,
+        "shared_memory_kib": 227, "l2_mib": 60,
+        "datasheet": {"source": "x", "bandwidth_gb_per_s": 1, "tflop_per_s": {"fp32": 1}},
+    }  # fmt: skip
+    blocks = {
+        "h200": block,
+        "t4": block | {"match": "Tesla T4"},
+        "cpu": {"description": "x", "target": {"cpu": "interpreter"}},
+    }
+    (tmp_path / "gpus.yaml").write_text(yaml.safe_dump(blocks))
+    yield tmp_path
+    choice._entries.cache_clear()
+    choice._choose.cache_clear()
+
+
+def best(n, block, warps=4, dtype="fp32"):
+    return {"direction": "forward", "dtype": dtype, "sizes": {"n": n}, "variant": "blocks", "median_us": 12.34567,
+            "config": {"BLOCK": block, "num_warps": warps}}  # fmt: skip
+
+
+def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", digest=None):
+    document = {
+        "stage": "autotune", "schema_version": documents.VERSIONS["autotune"], "kernel": "vector_add", "gpu": gpu,
+        "kind": kind, "status": status, "reason": "" if status == "ok" else "no config works", "device": {},
+        "kernel_digest": digest or catalog.digest("vector_add"), "software": {"torch": "2.11.0", "triton": "3.6.0"},
+        "seconds": 1.0, "protocol": "timing/1", "strategy": "halving", "budget_seconds": None, "seconds_by_phase": {},
+        "trials_by_status": {}, "best": list(bests), "trials": [],
+    }  # fmt: skip
+    documents.write(folder / "results" / where / gpu / "vector_add" / "autotune.json", document)
+
+
+def export(folder, *words):
+    return main(["export", "--results", str(folder / "results"), "--gpus-file", str(folder / "gpus.yaml"), *words])
+
+
+def chosen(n, dtype="fp32"):
+    declaration = catalog.load("vector_add")
+    with pretend(H200):
+        return choice.choose(declaration, "forward", case(dtype, n=n), "cpu")[1]
+
+
+def test_a_call_runs_the_config_of_the_nearest_case(place):
+    put(place, best(2**12, 512, 2), best(2**24, 8192, 16))
+    assert export(place, "--gpu", "h200") == 0
+    assert chosen(5000) == {"BLOCK": 512, "num_warps": 2}
+    assert chosen(2**22) == {"BLOCK": 8192, "num_warps": 16}
+    assert chosen(2**22, "bf16") == {"BLOCK": 1024, "num_warps": 4}  # nothing was tuned for it: the default
+
+
+def test_the_file_says_what_it_is_for_and_where_it_is_from(place):
+    put(place, best(2**12, 512))
+    export(place)
+    document = json.loads((place / "kernels" / "tuned" / "h200.json").read_text())
+    assert document["gpu"] == "h200" and document["match"] == "NVIDIA H200$"
+    assert document["generated_by"] == "python -m atlas export --gpu h200"
+    assert document["software"] == {"torch": "2.11.0", "triton": "3.6.0"}
+    (entry,) = document["entries"]
+    assert entry == {
+        "kernel": "vector_add", "direction": "forward", "dtype": "fp32", "sizes": {"n": 4096}, "variant": "blocks",
+        "config": {"BLOCK": 512, "num_warps": 4}, "kernel_digest": catalog.digest("vector_add"), "median_us": 12.346,
+    }  # fmt: skip
+
+
+def test_without_a_gpu_named_all_that_were_tuned_are_written(place, capsys):
+    put(place, best(2**12, 512))
+    put(place, best(2**12, 1024), gpu="t4", where="recorded")
+    assert export(place) == 0
+    assert sorted(p.name for p in (place / "kernels" / "tuned").iterdir()) == ["h200.json", "t4.json"]
+    assert "kernels/tuned/t4.json: vector_add (1 cases, recorded)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"status": "failed"}, {"status": "wrong"}, {"gpu": "cpu", "kind": "functional"}],
+    ids=["failed", "wrong", "functional"],
+)
+def test_only_what_a_gpu_measured_and_found_right_is_exported(place, capsys, document):
+    put(place, best(2**12, 512), **document)
+    assert export(place) == 2
+    assert "no autotune document of status ok that any GPU measured" in capsys.readouterr().err
+    assert not (place / "kernels").exists()
+
+
+def test_what_was_measured_here_wins_over_a_record(place):
+    put(place, best(2**12, 512), where="recorded")
+    put(place, best(2**12, 2048))
+    export(place)
+    assert chosen(2**12)["BLOCK"] == 2048
+
+
+def test_a_document_of_an_older_kernel_file_is_exported_with_its_digest_and_named(place, capsys):
+    put(place, best(2**12, 512), digest="0" * 64)
+    assert export(place) == 0
+    assert "its file has changed since" in capsys.readouterr().out
+    document = json.loads((place / "kernels" / "tuned" / "h200.json").read_text())
+    assert document["entries"][0]["kernel_digest"] == "0" * 64
+
+
+def test_each_entry_is_one_line_so_that_a_new_tuning_reads_well_as_a_diff(place):
+    put(place, *(best(2**n, 512) for n in range(10, 15)))
+    export(place)
+    text = (place / "kernels" / "tuned" / "h200.json").read_text()
+    assert sum('"kernel": "vector_add"' in line for line in text.splitlines()) == 5

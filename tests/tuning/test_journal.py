@@ -1,0 +1,235 @@
+"""A killed run resumes where it stopped, and nothing is measured twice nor taken for something else."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import tuning_fakes as fakes
+from atlas.errors import AtlasError
+from atlas.tuning import tuner
+from atlas.tuning.journal import Journal
+from atlas.tuning.outcome import Outcome
+from atlas.tuning.session import Session
+from atlas.tuning.strategies import STRATEGIES
+
+OK = Outcome("ok", "", 10.0, 9.0, 11.0, 5)
+
+
+def journal(folder, context=None, timeout=20.0):
+    return Journal(folder / "journal.jsonl", context or {"kernel_digest": "a"}, timeout)
+
+
+def first():
+    (problem,) = fakes.problems()
+    return problem, problem.candidates[0]
+
+
+def fill(folder, *outcomes, **opened):
+    """Write one finished measurement after the other, of the first candidates."""
+    (problem,) = fakes.problems()
+    with journal(folder, **opened) as book:
+        for candidate, outcome in zip(problem.candidates, outcomes, strict=False):
+            book.add(problem, candidate, "screen 5", outcome)
+
+
+def test_what_was_added_is_found_by_the_next_run(tmp_path):
+    fill(tmp_path, OK)
+    with journal(tmp_path) as book:
+        assert book.find(*first(), "screen 5") == OK
+        assert book.reused == 1 and book.damaged == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kernel_digest": "b"},
+        {"kernel_digest": "a", "device": {"power_cap_w": 500}},
+        {"kernel_digest": "a", "ptxas": "13.0"},
+    ],
+    ids=["kernel", "power cap", "ptxas"],
+)
+def test_a_measurement_holds_for_its_context_alone(tmp_path, changed):
+    fill(tmp_path, OK)
+    with journal(tmp_path, context=changed) as book:
+        assert book.find(*first(), "screen 5") is None
+
+
+def test_a_measurement_holds_for_its_case_config_and_way_of_measuring_alone(tmp_path):
+    fill(tmp_path, OK)
+    problem, candidate = first()
+    (other,) = fakes.problems(sizes=(2000,))
+    with journal(tmp_path) as book:
+        assert book.find(problem, candidate, "screen 15") is None
+        assert book.find(other, candidate, "screen 5") is None
+        assert book.find(problem, problem.candidates[1], "screen 5") is None
+
+
+def test_the_real_context_names_all_that_a_measurement_depends_on():
+    device = {"device_name": "NVIDIA H200", "driver": "580", "power_cap_w": 700, "max_sm_clock_mhz": 1980}
+    context = tuner.context("digest", fakes.DEVICE, device)
+    assert context["device"] == {"device_name": "NVIDIA H200", "driver": "580", "power_cap_w": 700}
+    assert context["kernel_digest"] == "digest" and context["protocol"] == tuner.PROTOCOL
+    assert context["triton"] and context["ptxas"]
+
+
+def test_a_line_that_was_cut_off_is_reported_and_spoils_neither_neighbour(tmp_path):
+    fill(tmp_path, OK, OK, OK)
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    problem, _ = first()
+    with journal(tmp_path) as book:
+        assert book.damaged == 1
+        assert [book.find(problem, c, "screen 5") for c in problem.candidates[:3]] == [OK, OK, None]
+        book.add(problem, problem.candidates[2], "screen 5", OK)
+    with journal(tmp_path) as book:
+        assert book.damaged == 1
+        assert book.find(problem, problem.candidates[2], "screen 5") == OK
+
+
+def test_bytes_that_are_no_text_count_as_damage_and_nothing_more(tmp_path):
+    fill(tmp_path, OK)
+    with (tmp_path / "journal.jsonl").open("ab") as file:
+        file.write(b"\xff\xfe\x00garbage\n[1, 2]\n")
+    with journal(tmp_path) as book:
+        assert book.damaged == 2
+        assert book.find(*first(), "screen 5") == OK
+
+
+def test_a_time_out_counts_again_under_the_same_or_a_shorter_limit_only(tmp_path):
+    fill(tmp_path, Outcome("timeout", "no answer within 20 s"), timeout=20.0)
+    for limit, known in ((20.0, True), (5.0, True), (60.0, False)):
+        with journal(tmp_path, timeout=limit) as book:
+            assert book.has(*first(), "screen 5") is known
+
+
+def test_a_lack_of_memory_is_tried_again(tmp_path):
+    # Another process may have held it.
+    fill(tmp_path, Outcome("out_of_memory", "CUDA out of memory"))
+    with journal(tmp_path) as book:
+        assert not book.has(*first(), "screen 5")
+
+
+def test_two_runs_at_once_are_refused_with_the_journals_name(tmp_path):
+    with journal(tmp_path), pytest.raises(AtlasError, match=r"journal\.jsonl: another autotune run"):
+        journal(tmp_path).__enter__()
+    with journal(tmp_path):  # and the lock is free again
+        pass
+
+
+class Dry(Session):
+    """A session that answers a fixed number of requests from the surface, without a process, and then is cut off."""
+
+    left = 10**6
+
+    def _ask(self, problem, request, timeout_seconds):
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        self.measured += 1
+        candidates = getattr(request, "candidates", None) or (request.candidate,)
+        costs = [fakes.cost_us(c.config, problem.case["n"]) for c in candidates]
+        limit = getattr(request, "limit_us", None)
+        if limit is not None and costs[0] > limit:
+            return (Outcome("stopped", "far behind", costs[0], costs[0], costs[0], 1),)
+        return tuple(Outcome("ok", "", cost, cost, cost, getattr(request, "samples", 100)) for cost in costs)
+
+
+def dry_run(monkeypatch, folder, left=10**6, **declared):
+    monkeypatch.setattr(Dry, "left", left)
+    monkeypatch.setattr(Dry, "begin", lambda self: None)
+    monkeypatch.setattr(tuner, "Session", Dry)
+    options = tuner.Options(STRATEGIES["halving"], None, 20.0, jobs=0)
+    with journal(folder) as book:
+        return tuner.tune(fakes.problems(**declared), fakes.DEVICE, fakes.setting(), book, options, "test")
+
+
+def without_times(document):
+    trials = [{k: v for k, v in row.items() if k != "at_seconds"} for row in document["trials"]]
+    return document["best"], trials, document["trials_by_status"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, 45, 60], ids=lambda cut: f"after {cut} requests")
+def test_a_resumed_run_ends_as_an_undisturbed_one_and_measures_only_the_rest(tmp_path, monkeypatch, cut):
+    sizes = (1000, 2000)
+    whole = dry_run(monkeypatch, tmp_path / "whole", sizes=sizes)
+    assert whole["journal"]["measured"] > 60  # so that every cut is one
+    with pytest.raises(KeyboardInterrupt):
+        dry_run(monkeypatch, tmp_path / "cut", left=cut, sizes=sizes)
+    resumed = dry_run(monkeypatch, tmp_path / "cut", sizes=sizes)
+    assert without_times(resumed) == without_times(whole)
+    assert resumed["journal"]["measured"] == whole["journal"]["measured"] - cut
+
+
+def test_a_changed_space_measures_only_what_is_new(tmp_path, monkeypatch):
+    dry_run(monkeypatch, tmp_path, tiles=fakes.TILES[:-1])
+    wider = dry_run(monkeypatch, tmp_path, tiles=fakes.TILES)
+    fresh = dry_run(monkeypatch, tmp_path / "fresh", tiles=fakes.TILES)
+    assert without_times(wider) == without_times(fresh)
+    # The new tile's four configs, and what they push past a rung.
+    assert len(fakes.WARPS) <= wider["journal"]["measured"] < fresh["journal"]["measured"] / 4
+
+
+def test_a_run_with_nothing_new_starts_no_worker(tmp_path, monkeypatch):
+    dry_run(monkeypatch, tmp_path)
+
+    def started(self):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr(Dry, "_ask", started)
+    monkeypatch.setattr(tuner.Session, "begin", started)
+    options = tuner.Options(STRATEGIES["halving"], None, 20.0, jobs=0)
+    with journal(tmp_path) as book:
+        tuner.tune(fakes.problems(), fakes.DEVICE, fakes.setting(), book, options, "test")
+
+
+def endless(folder):
+    """What the killed process runs: the real thing, each launch slowed down."""
+    options = tuner.Options(STRATEGIES["halving"], None, 20.0, jobs=0)
+    declared = {"faults": (("all", "is slow to the clock"),)}
+    with journal(folder) as book:
+        tuner.tune(fakes.problems(**declared), fakes.DEVICE, fakes.setting(**declared), book, options, "test")
+
+
+def test_a_run_killed_outright_resumes_from_its_journal_and_leaves_no_worker(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=endless, args=(tmp_path,))
+    process.start()
+    path = tmp_path / "journal.jsonl"
+    until = time.monotonic() + 60
+    while not path.exists() or path.read_text().count('"key"') < 5:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    workers = children_of(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert workers
+    until = time.monotonic() + 10
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    with journal(tmp_path) as book:  # the lock went with the process
+        problem, default = first()
+        assert book.find(problem, default, "screen 5").median_us == pytest.approx(30, rel=0.01)
+
+
+def children_of(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid):
+    """Whether a process runs; one that nobody has buried yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_every_line_can_be_read_by_itself(tmp_path):
+    fill(tmp_path, OK, Outcome("timeout", "no answer"))
+    lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert lines[0] == {"context": {"kernel_digest": "a"}}
+    assert lines[1]["config"] == {"tile": 16, "warps": 2} and lines[1]["method"] == "screen 5"
+    assert lines[2]["timeout_seconds"] == 20.0

@@ -12,7 +12,7 @@ from ..declaration import Case, Config
 from .judging import Judgement
 
 PASS, UNSUPPORTED, ERROR, FAIL = "pass", "unsupported", "error", "fail"
-_SEVERITY = (UNSUPPORTED, PASS, ERROR, FAIL)
+_SEVERITY = (PASS, UNSUPPORTED, ERROR, FAIL)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 
 KINDS = {"NaN": math.nan, "+inf": math.inf, "-inf": -math.inf}
 
-# Powers of two, so that scaling is exact.  fp16: squares of N(0, 1) times 2^6 summed over a thousand columns pass
-# 65504, their own magnitude does not.  The wide dtypes: exp overflows, squares and their sums do not.
-_SCALE = {torch.float16: 2.0**6, torch.bfloat16: 2.0**12, torch.float32: 2.0**12, torch.float64: 2.0**12}
+# The largest magnitude is brought between half of this power of two and all of it.  fp16: its square passes 65504, it
+# does not by far.  The wide dtypes: exp overflows, squares and their sums do not.
+_LARGEST = {torch.float16: 9, torch.bfloat16: 13, torch.float32: 13, torch.float64: 13}
 
 
 def plantable(inputs: Mapping[str, Any], among: set[str] | None = None) -> list[str]:
@@ -22,7 +22,7 @@ def plantable(inputs: Mapping[str, Any], among: set[str] | None = None) -> list[
         for name, value in inputs.items()
         if isinstance(value, torch.Tensor)
         and value.is_floating_point()
-        and value.dtype in _SCALE
+        and value.dtype in _LARGEST
         and value.numel()
         and (among is None or name in among)
     ]
@@ -44,5 +44,12 @@ def planted(inputs: Mapping[str, Any], names: list[str], seed: int) -> Iterator[
 
 
 def magnified(inputs: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """The inputs with the named tensors scaled up to where careless arithmetic overflows."""
-    return dict(inputs) | {name: inputs[name] * _SCALE[inputs[name].dtype] for name in names}
+    """The inputs with the named tensors scaled, exactly, up to where careless arithmetic overflows."""
+    return dict(inputs) | {name: _magnified(inputs[name]) for name in names}
+
+
+def _magnified(tensor: torch.Tensor) -> torch.Tensor:
+    largest = float(tensor.abs().max())
+    if not 0 < largest < math.inf:
+        return tensor
+    return tensor * 2.0 ** (_LARGEST[tensor.dtype] - math.frexp(largest)[1])

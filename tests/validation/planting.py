@@ -1,0 +1,38 @@
+"""Import the row kernel with a fault planted in it, and inspect it on the interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+from atlas.declaration import Declaration
+from atlas.declaration.hardware import INTERPRETER
+from atlas.validation import Inspection, Selection
+from atlas.validation.findings import Finding, worst
+
+EXEMPLAR = Path(__file__).with_name("row_kernel.py")
+
+
+def planted(folder: Path, *replacements: tuple[str, str]) -> Declaration:
+    """The declaration of a copy of the row kernel with each (old, new) text replaced, every time it occurs."""
+    text = EXEMPLAR.read_text()
+    for old, new in replacements:
+        assert old in text, f"the row kernel no longer holds {old!r}"
+        text = text.replace(old, new)
+    path = folder / "planted.py"
+    path.write_text(text)
+    # Triton reads a kernel's source through its file, and the module by its name: both must be this copy's own.
+    name = f"planted_{abs(hash(str(folder)))}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module.DECLARATION
+
+
+def inspect(declaration: Declaration, seeds: int = 2, **selected) -> list[Finding]:
+    """The worst finding of each check and subject."""
+    inspection = Inspection(declaration, INTERPRETER, torch.device("cpu"), range(seeds), Selection(**selected))
+    return worst(finding for task in inspection.tasks() for finding in inspection.run(task))

@@ -7,12 +7,16 @@ import time
 import pytest
 import torch
 import tuning_fakes as fakes
+from atlas.compilation.compiled import Compiled
 from atlas.errors import AtlasError
 from atlas.tuning import tuner
 from atlas.tuning.candidates import Candidate
 from atlas.tuning.journal import Journal
+from atlas.tuning.outcome import Outcome
 from atlas.tuning.session import Session
 from atlas.tuning.strategies import STRATEGIES
+
+OK = Outcome("ok", "", 10.0, 9.0, 11.0, 5)
 
 
 def tune(folder, timeout=30.0, budget=None, strategy="halving", setting=None, **declared):
@@ -93,6 +97,40 @@ def test_a_worker_that_cannot_start_quotes_the_reason(tmp_path):
     setting = Setting(load=broken_load, device=fakes.cpu, clock=fakes.SurfaceClock)
     with pytest.raises(RuntimeError, match="no such layout"):
         tune(tmp_path, setting=setting)
+
+
+class Compiler:
+    """Has compiled everything, and found it unfit."""
+
+    waited_seconds = 0.5
+
+    def __init__(self, status):
+        self.status = status
+
+    def ready(self, problem, candidate):
+        return True
+
+    def result(self, problem, candidate):
+        return Compiled(self.status, "spills 200 bytes a thread")
+
+
+def test_what_the_compiler_found_unfit_is_not_launched_unless_an_untuned_call_would(tmp_path, monkeypatch):
+    launched = []
+    monkeypatch.setattr(Session, "_ask", lambda self, problem, request, seconds: launched.append(request) or (OK,))
+    (problem,) = fakes.problems()
+    default, other, *_ = problem.candidates
+    with Journal(tmp_path / "journal.jsonl", {}, 30) as journal, Session(fakes.setting(), journal, 30) as session:
+        for status, candidate, expected in (
+            ("pruned", other, "out_of_resources"),
+            ("pruned", default, "ok"),
+            ("failed", default, "compile_error"),
+        ):
+            session.ahead = Compiler(status)
+            outcome = session.screen(problem, candidate, 5 + len(expected), None)
+            assert outcome.status == expected
+            assert outcome.reason == ("" if expected == "ok" else "spills 200 bytes a thread")
+    assert [request.candidate for request in launched] == [default]
+    assert session.seconds["compile"] == 0.5
 
 
 def test_a_worker_killed_from_outside_is_replaced(tmp_path):

@@ -39,14 +39,15 @@ class Candidate:
 class Problem:
     """One pass on one case, and the candidates for it.
 
-    ``candidates`` starts with each variant's default, the first of them being ``default``: what an untuned call of the
-    public function would run, or None where it does not fit.  ``space`` counts all configs before any was ruled out;
-    ``left_out`` those the interpreter has no time for.
+    ``candidates`` starts with ``defaults``, those of the variants that have one that fits; ``default`` is what an
+    untuned call of the public function would run, or None where that does not fit.  ``space`` counts all configs before
+    any was ruled out; ``left_out`` those the interpreter has no time for.
     """
 
     direction: str
     case: Case
     candidates: tuple[Candidate, ...]
+    defaults: frozenset[Candidate]
     default: Candidate | None
     space: int
     left_out: int = 0
@@ -133,7 +134,7 @@ def _problem(direction: str, work: Pass, case: Case, gpu: GPU, ruling: Ruling) -
     if not defaults and not others:
         return None
     default = next((c for c in defaults if c.variant == variants[0].name), None)
-    return Problem(direction, case, (*defaults, *others), default, space, left_out)
+    return Problem(direction, case, (*defaults, *others), frozenset(defaults), default, space, left_out)
 
 
 def spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

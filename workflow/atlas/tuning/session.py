@@ -159,6 +159,9 @@ class Session:
         self.seconds["compile"] = self.ahead.waited_seconds
         if compiled is None or compiled.status == "ok":
             return None
+        # Untuned calls run the defaults, spilling or not; what cannot launch says so itself.
+        if compiled.status == "pruned" and candidate in problem.defaults:
+            return None
         return Outcome(OUT_OF_RESOURCES if compiled.status == "pruned" else COMPILE_ERROR, compiled.reason)
 
     def _keep(self, problem: Problem, candidate: Candidate, method: str, outcome: Outcome) -> Outcome:

@@ -38,7 +38,7 @@ def origin(rows: pd.DataFrame) -> str:
         alike.setdefault(words, []).append(gpu)
     parts = [f"{', '.join(gpus)} {words}".replace(" ", "\N{NO-BREAK SPACE}") for words, gpus in alike.items()]
     protocols = sorted(set(rows.protocol.dropna())) if "protocol" in rows else []
-    text = " · ".join(parts + ([f"protocol {' and '.join(protocols)}"] if protocols else []))
+    text = " · ".join(parts + ([f"protocol\N{NO-BREAK SPACE}{' and '.join(protocols)}"] if protocols else []))
     legend = []
     if (rows.kind == "recorded").any():
         legend.append("† recorded: measured earlier, elsewhere")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from .facts import NO_PERFORMANCE, geometric_mean, mark, origin, performance
 from .names import OVERVIEWS
-from .sheet import Sheet, empty
+from .sheet import Sheet, empty, label_room
 from .style import DIVERGING, INK, MUTED
 
 _SPAN = 1.0
@@ -46,7 +46,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
     sheet = Sheet(
         title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",
-        width=1.35 * len(gpus), height=0.52 * len(rows), left=_room(labels), right=1.25, bottom=0.25, head=0.32,
+        width=1.35 * len(gpus), height=0.52 * len(rows), left=label_room(labels), right=1.25, bottom=0.25, head=0.32,
     )  # fmt: skip
     axes = sheet.axes[0, 0]
     colours = LinearSegmentedColormap.from_list("slower to faster", DIVERGING)
@@ -57,10 +57,9 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     bar = sheet.figure.add_axes((box.x1 + 0.18 * inch, box.y0, 0.13 * inch, box.height))
     ticks = [-1, -0.5, 0, 0.5, 1] if len(rows) > 2 else [-1, 0, 1]
     sheet.figure.colorbar(axes.collections[0], cax=bar, ticks=ticks)
-    bar.set_yticklabels([f"{2**tick:.2g}\u00d7" for tick in ticks])
+    ends = {-1: "\nslower", 1: "\nfaster"}
+    bar.set_yticklabels([f"{2**tick:.2g}\u00d7{ends.get(tick, '')}" for tick in ticks])
     bar.tick_params(length=2)
-    bar.set_title("faster", fontsize=8, color=MUTED, pad=4)
-    bar.set_xlabel("slower", fontsize=8, color=MUTED, labelpad=4)
     bar.grid(False)
     return sheet.figure
 
@@ -124,8 +123,3 @@ def _labels(axes: Axes, rows: list[str], columns: list[str]) -> None:
     axes.set_yticks([i + 0.5 for i in range(len(rows))], rows, rotation=0)
     axes.set_xlabel("")
     axes.set_ylabel("")
-
-
-def _room(labels: list[str]) -> float:
-    """Inches that tick labels of 8 pt need to the left of a panel."""
-    return 0.3 + 0.068 * max(len(line) for label in labels for line in label.split("\n"))

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from .facts import NO_PERFORMANCE, mark, origin, performance
 from .names import OVERVIEWS
-from .sheet import Sheet, blank, empty
+from .sheet import Sheet, blank, empty, label_room
 from .style import INK, MUTED, hues
 
 _OURS, _PEER = "#0072B2", "#8a8f98"
@@ -33,7 +33,7 @@ def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
     dot = {"linestyle": "", "marker": "o", "ms": 6}
     sheet = Sheet(
         title, origin(timed), columns=len(gpus), width=2.3 if len(gpus) > 1 else 4.6, height=0.46 * len(rows) + 0.2,
-        left=0.3 + 0.068 * max(len(line) for label in labels for line in label.split("\n")), gap_x=0.25, bottom=0.6,
+        left=label_room(labels), gap_x=0.25, bottom=0.6,
         head=0.35,
         legend=[(Line2D([], [], color=_OURS, **dot), "fastest variant, one dot a case"),
                 (Line2D([], [], color=_PEER, mfc="white", **dot), "fastest peer"),

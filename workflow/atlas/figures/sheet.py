@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,11 @@ class Sheet:
     def all(self) -> list[Axes]:
         """Every panel, row by row."""
         return list(self.axes.flat)
+
+
+def label_room(labels: Iterable[str]) -> float:
+    """Inches that 8 pt tick labels need to the left of a panel."""
+    return 0.3 + 0.079 * max(len(line) for label in labels for line in label.split("\n"))
 
 
 def _legend_shape(legend: Sequence[tuple[Artist, str]], width: float) -> tuple[int, int]:

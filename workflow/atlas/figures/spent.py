@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 
 from .facts import mark, origin
 from .names import OVERVIEWS
-from .sheet import Sheet, empty
+from .sheet import Sheet, empty, label_room
 from .style import INK, MUTED, STAGE_COLOURS
 
 
@@ -22,11 +22,12 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
     gpus = sorted(spent.gpu.unique())
     spent = spent.assign(row=spent.kernel.fillna("survey"))
     rows = sorted(spent.row.unique(), key=lambda name: (name != "survey", name))
-    ran = spent[spent.kind != "compiled"]
+    # Every GPU is compiled for: worth a word only of a GPU that did nothing else.
+    ran = spent[(spent.kind != "compiled") | ~spent.gpu.isin(spent[spent.kind != "compiled"].gpu)]
     stages = [stage for stage in STAGE_COLOURS if (spent.stage == stage).any()]
     sheet = Sheet(
-        title, origin(ran if len(ran) else spent), columns=len(gpus), width=2.0 if len(gpus) > 1 else 4.6,
-        height=0.26 * len(rows) + 0.15, left=0.3 + 0.068 * max(map(len, rows)), gap_x=0.3, bottom=0.55, head=0.5,
+        title, origin(ran), columns=len(gpus), width=2.0 if len(gpus) > 1 else 4.6,
+        height=0.26 * len(rows) + 0.15, left=label_room(rows), gap_x=0.3, bottom=0.55, head=0.5,
         right=0.45,
         legend=[(Patch(color=STAGE_COLOURS[stage]), stage) for stage in stages],
     )  # fmt: skip

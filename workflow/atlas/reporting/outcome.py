@@ -84,9 +84,12 @@ def verdict_table(tables: Tables) -> Grid:
 def _verdict_row(row) -> list[Cell]:
     timed = not missing(row.figure)
     label = "not run" if row.status == "none" else row.status
-    status = badge(row.status, note="" if missing(row.reason) else row.reason, label=label)
+    note = "" if missing(row.reason) else row.reason
+    # A build that went well is no evidence that the kernel is right, so it is not painted green.
+    built = row.kind == "compiled" and row.status == "ok"
+    status = Cell("builds", style="badge") if built else badge(row.status, note=note, label=label)
     if not missing(row.stale) and row.stale:
-        status = Cell(f"{label}, stale", note=status.note, style="badge stale")
+        status = Cell(f"{status.text}, stale", note=note, style="badge stale")
     outcome = {"faster": "good", "slower": "bad"}.get(None if missing(row.verdict) else row.verdict, "")
     against = f"{row.verdict} than {row.peer}" if outcome else f"{row.verdict}: {row.peer}"
     against = "no peer ran" if missing(row.peer) else row.peer if missing(row.verdict) else against

@@ -1,0 +1,41 @@
+"""Scenes: results folders filled with simulated documents, and the views made of them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import synthetic
+from atlas import catalog, cli
+
+KERNELS = (synthetic.KERNELS[1], synthetic.KERNELS[2])
+"""Softmax and matmul: one bound by memory with two directions, one by arithmetic with tl.dot."""
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[synthetic.Kernel, ...]:
+    """Two kernels whose files exist in a catalog of this test's own."""
+    monkeypatch.setattr(catalog, "KERNELS", synthetic.use_catalog(tmp_path / "kernels", KERNELS))
+    return KERNELS
+
+
+@pytest.fixture
+def atlas() -> Callable[..., int]:
+    """``atlas("tables", results)`` runs a command as its user would; returns the exit status."""
+    return lambda command, results: cli.main([command, "--results", str(results)])
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """All views of no document, of one measured GPU among built ones, and of five GPUs of every kind."""
+    root = tmp_path_factory.mktemp("scenes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "KERNELS", synthetic.use_catalog(root / "kernels", KERNELS))
+        made = {name: root / name for name in ("none", "one", "five")}
+        synthetic.write_everything(made["none"], kernels=(), functional=False)
+        synthetic.write_everything(made["one"], KERNELS, measured=["h200"], built=["a100", "t4"])
+        synthetic.write_everything(made["five"], KERNELS, measured=["h200"], recorded=["a100", "h100", "l40s", "t4"])
+        synthetic.write(made["five"], "measured", synthetic.validate(KERNELS[0], "h200", wrong="naive"))
+        for results in made.values():
+            for command in ("tables", "figures", "report"):
+                assert cli.main([command, "--results", str(results)]) == 0
+        yield made

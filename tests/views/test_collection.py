@@ -1,0 +1,55 @@
+"""Documents are found where the stages and the records put them, and broken ones are named."""
+
+import json
+
+import pytest
+import synthetic
+from atlas.collection import collect
+from atlas.documents import DocumentError
+
+
+def test_a_measured_document_wins_over_a_recorded_one_stage_by_stage(kernels, tmp_path):
+    softmax = kernels[0]
+    for document in (synthetic.benchmark(softmax, "h200"), synthetic.validate(softmax, "h200")):
+        synthetic.write(tmp_path, "recorded", document)
+    synthetic.write(tmp_path, "measured", synthetic.validate(softmax, "h200"))
+    kinds = {entry.stage: entry.kind for entry in collect(tmp_path)}
+    assert kinds == {"validate": "measured", "benchmark": "recorded"}
+
+
+def test_a_build_stays_compiled_and_the_interpreter_functional_wherever_they_lie(kernels, tmp_path):
+    synthetic.write(tmp_path, "recorded", synthetic.build(kernels[0], "h200"))
+    synthetic.write(tmp_path, "recorded", synthetic.validate(kernels[0], "cpu"))
+    assert {entry.kind for entry in collect(tmp_path)} == {"compiled", "functional"}
+
+
+def test_a_document_is_stale_once_the_kernels_file_changes_or_is_gone(kernels, tmp_path):
+    synthetic.write_everything(tmp_path / "results", kernels, measured=["h200"], functional=False)
+    assert not any(entry.stale for entry in collect(tmp_path / "results"))
+    (tmp_path / "kernels" / "softmax.py").write_text("changed = True\n")
+    (tmp_path / "kernels" / "matmul.py").unlink()
+    stale = {(entry.kernel, entry.stale) for entry in collect(tmp_path / "results")}
+    assert stale == {("softmax", True), ("matmul", True), (None, False)}, "a survey is of no kernel"
+
+
+def test_names_select_and_other_files_are_left_alone(kernels, tmp_path):
+    synthetic.write_everything(tmp_path, kernels, measured=["h200", "a100"])
+    (tmp_path / "measured/h200/softmax/trials.jsonl").write_text("{}\n")
+    (tmp_path / "measured/h200/softmax/listing.json").write_text("not a document")
+    chosen = collect(tmp_path, kernels=["softmax"], gpus=["h200"])
+    assert {(entry.gpu, entry.kernel) for entry in chosen} == {("h200", None), ("h200", "softmax")}
+    assert [entry.stage for entry in chosen] == ["survey", "build", "validate", "autotune", "benchmark"]
+
+
+def test_a_document_cut_off_is_named(kernels, tmp_path):
+    path = synthetic.write(tmp_path, "recorded", synthetic.benchmark(kernels[0], "h200"))
+    path.write_text(path.read_text()[:500])
+    with pytest.raises(DocumentError, match=r"recorded/h200/softmax/benchmark\.json: cut off"):
+        collect(tmp_path)
+
+
+def test_a_document_in_another_gpus_folder_is_named(kernels, tmp_path):
+    path = synthetic.write(tmp_path, "measured", synthetic.validate(kernels[0], "h200"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"gpu": "a100"}))
+    with pytest.raises(DocumentError, match="key 'gpu' is 'a100', but the folder says 'h200'"):
+        collect(tmp_path)

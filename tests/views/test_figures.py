@@ -1,0 +1,162 @@
+"""Figures: always the files Snakemake expects, and what they show is what may be compared."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+from atlas import ROOT
+from atlas.figures import compiled, facts, heat, roofs, search, sizes, spent
+from atlas.figures.names import figure_names
+from atlas.figures.style import RC
+from atlas.tables import store
+from matplotlib.text import Text
+
+
+def drawn(figure) -> list[Text]:
+    """The texts that are drawn: not empty, not hidden, no label of a tick outside its axis' limits."""
+    outside = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            outside |= {label for t in ticks if not low <= t.get_loc() <= high for label in (t.label1, t.label2)}
+    found = [text for text in figure.findobj(Text) if text.get_text().strip() and text not in outside]
+    return [text for text in found if text.get_visible() and text.get_window_extent().width > 1]
+
+
+def texts(figure) -> str:
+    """Every word on a figure."""
+    return "\n".join(text.get_text() for text in figure.findobj(match=lambda artist: hasattr(artist, "get_text")))
+
+
+@pytest.mark.parametrize(
+    ("scene", "kernels"), [("none", []), ("one", ["matmul", "softmax"]), ("five", ["matmul", "softmax"])]
+)
+def test_every_named_figure_is_drawn_as_svg_and_png(scenes, scene, kernels):
+    drawn = {path.name for path in (scenes[scene] / "figures").iterdir()}
+    assert drawn == {f"{name}.{suffix}" for name in figure_names(kernels) for suffix in ("svg", "png")}
+
+
+def test_names_are_found_without_importing_torch_or_matplotlib():
+    program = (
+        "import sys; from atlas.figures.names import figure_names; figure_names(['softmax']); "
+        "print([m for m in ('torch', 'matplotlib', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT / "workflow"
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("draw", [heat.speedup, heat.transfer, roofs.roof_fraction, roofs.rooflines])
+def test_a_figure_without_data_says_why_in_a_sentence(scenes, draw):
+    words = texts(draw(store.read(scenes["none"] / "tables")))
+    assert "No GPU was measured here and there is no record of one" in words.replace("\n", " ")
+
+
+def test_a_kernel_that_was_only_built_says_so_in_place_of_its_speed(kernels, tmp_path, atlas):
+    synthetic.write_everything(tmp_path, kernels, built=["t4"], functional=True)
+    atlas("tables", tmp_path)
+    tables = store.read(tmp_path / "tables")
+    for draw in (sizes.throughput, sizes.overlay, search.tuning):
+        assert "there is no record of one" in texts(draw(tables, "softmax")).replace("\n", " ")
+    assert "compiled, not run" in texts(compiled.build(tables, "softmax"))
+
+
+def test_the_interpreter_enters_no_figure_about_speed(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    assert "cpu" not in set(facts.performance(tables["benchmark"]).gpu)
+    for figure in (heat.speedup(tables), roofs.roof_fraction(tables), roofs.rooflines(tables), heat.transfer(tables),
+                   sizes.throughput(tables, "softmax"), search.tuning(tables, "softmax")):  # fmt: skip
+        words = texts(figure)
+        assert "cpu" not in words and "functional" not in words
+    assert "cpu (interpreter)" in texts(spent.seconds(tables)), "its seconds are real"
+
+
+def test_recorded_and_stale_figures_are_marked_and_the_marks_explained(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    tables["benchmark"].loc[tables["benchmark"].gpu == "h100", "stale"] = True
+    words = texts(sizes.throughput(tables, "softmax"))
+    for text in (
+        "a100\u2020",
+        "h100\u2020\u2021",
+        "\u2020 recorded",
+        "\u2021 stale",
+        "driver\u00a0580.95.05",
+        "timing/1",
+    ):
+        assert text in words
+    assert "h200\u2020" not in words, "it was measured here"
+
+
+def test_a_heat_map_cell_is_the_geometric_mean_of_its_own_gpu_alone(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    best = tables["benchmark"].query("kernel == 'softmax' and direction == 'forward' and gpu == 'h200' and best")
+    mean = np.exp(np.log(best.speedup).mean())
+    assert f"{mean:.2f}\u00d7\n{len(best)} cases" in texts(heat.speedup(tables))
+
+
+def test_configs_carried_to_their_own_gpu_reach_all_of_its_best(scenes):
+    words = texts(heat.transfer(store.read(scenes["five"] / "tables")))
+    assert words.count("100 %") >= 5, "the diagonal"
+
+
+def test_transfer_needs_two_gpus_and_says_so(scenes):
+    assert "Only h200 has tuning results" in texts(heat.transfer(store.read(scenes["one"] / "tables")))
+
+
+def test_the_build_figure_tells_fma_from_tensor_cores(scenes):
+    words = texts(compiled.build(store.read(scenes["five"] / "tables"), "matmul"))
+    for text in ("wgmma (tensor cores)", "mma (tensor cores)", "FMA (no tensor cores)", "sm_75", "sm_90"):
+        assert text in words
+
+
+def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    long = "a_kernel_with_an_exceptionally_long_name_indeed"
+    for name in tables:
+        if "kernel" in tables[name]:
+            tables[name]["kernel"] = tables[name]["kernel"].replace("softmax", long)
+    tables["benchmark"]["provider"] = tables["benchmark"]["provider"].replace("liger", "liger-kernel with autograd")
+    with matplotlib.rc_context(RC):
+        figures = [draw(tables) for draw in (heat.speedup, heat.transfer, roofs.roof_fraction, spent.seconds)]
+        figures += [draw(tables, long) for draw in (sizes.throughput, sizes.overlay, search.tuning, compiled.build)]
+    for figure in figures:
+        figure.draw_without_rendering()
+        width, height = figure.get_size_inches() * figure.dpi
+        shown = [(text, text.get_window_extent()) for text in drawn(figure)]
+        for text, box in shown:
+            assert box.x0 > -2 and box.x1 < width + 2 and box.y0 > -2 and box.y1 < height + 2, text.get_text()
+        # A slanted label's box is larger than the label, so only level text is compared.
+        level = [(text, box.shrunk(0.9, 0.8)) for text, box in shown if text.get_rotation() == 0]
+        for (one, first), (other, second) in itertools.combinations(level, 2):
+            assert not first.overlaps(second), f"{one.get_text()!r} over {other.get_text()!r}"
+
+
+@pytest.mark.parametrize(
+    ("cases", "labels", "title"),
+    [
+        ([{"n": 4096}, {"n": 2**20}], ["4096", "1Mi"], "n"),  # one size varies
+        ([{"m": 512, "n": 512, "k": 512}, {"m": 1024, "n": 1024, "k": 1024}], ["512", "1024"], "m = n = k"),  # square
+        ([{"m": 8, "n": 32}, {"m": 16, "n": 4}], ["8\u00d732", "16\u00d74"], "m \u00d7 n"),  # two sizes vary
+        ([{"s": 1024, "h": 16}, {"s": 2048, "h": 16}], ["1024", "2048"], "s   (h=16)"),  # one is fixed
+        ([{"m": 7}], ["7"], "m"),  # a single case
+    ],
+)
+def test_the_size_axis_names_what_varies(cases, labels, title):
+    table = pd.DataFrame({"sizes": [json.dumps(case) for case in cases], "bytes": range(1, len(cases) + 1)})
+    axis = facts.CaseAxis(list(table.sizes), list(table.bytes))
+    assert (axis.labels, axis.title) == (labels, title)
+
+
+def test_the_same_tables_give_the_same_bytes(scenes, tmp_path, atlas):
+    (tmp_path / "tables").symlink_to(scenes["none"] / "tables")
+    atlas("figures", tmp_path)
+    for path in (tmp_path / "figures").iterdir():
+        assert path.read_bytes() == (scenes["none"] / "figures" / path.name).read_bytes()

@@ -1,0 +1,129 @@
+"""The report: one file that loads nothing, says what is wrong first, and escapes whatever a document says."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import synthetic
+
+
+class Page(HTMLParser):
+    """Text by section, and everything the page would load."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.section, self.inside, self.loads, self.tags = "header", [], [], []
+        self.text: dict[str, str] = {}
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        found = dict(attributes)
+        if tag == "section":
+            self.section = found["id"]
+        if tag in ("script", "style"):
+            self.inside.append(tag)
+        self.loads += [found[name] for name in ("src", "href", "srcset", "data", "action", "poster") if found.get(name)]
+
+    def handle_endtag(self, tag):
+        if self.inside and self.inside[-1] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data):
+        if not self.inside:
+            self.text[self.section] = self.text.get(self.section, "") + " " + " ".join(data.split())
+
+
+@pytest.fixture
+def page(scenes):
+    return lambda scene: Page((scenes[scene] / "report.html").read_text())
+
+
+@pytest.mark.parametrize("scene", ["none", "one", "five"])
+def test_the_page_loads_nothing_from_anywhere(scenes, page, scene):
+    loads = page(scene).loads
+    assert loads and all(url.startswith(("#", "data:")) for url in loads)
+    html = (scenes[scene] / "report.html").read_text()
+    style = re.search(r"<style>(.*?)</style>", html, re.S)[1]
+    script = re.search(r"<script>(.*?)</script>", html, re.S)[1]
+    assert "url(" not in style and "@import" not in style
+    assert not re.search(r"fetch|XMLHttp|import\(|https?:", script)
+
+
+def test_a_wrong_kernel_is_named_at_the_top_in_red(scenes, page):
+    assert "Wrong result: softmax on h200" in page("five").text["header"]
+    assert '<p class="alarm bad"><strong>Wrong result: softmax on h200' in (scenes["five"] / "report.html").read_text()
+    assert "expected 0.25, got 0.5" in page("five").text["s-failures"]
+    assert "python -m atlas validate softmax --gpu h200" in page("five").text["s-failures"], "how to repeat it"
+
+
+def test_a_run_without_failures_says_where_it_looked(page):
+    assert "No kernel is wrong on cpu and h200, where they ran." in page("one").text["header"]
+
+
+def test_an_empty_run_says_what_to_do(page):
+    text = page("none").text
+    assert "Nothing has run" in text["header"]
+    assert "run `snakemake` first" in text["s-verdicts"]
+
+
+def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page):
+    build = page("five").text["s-build"]
+    assert "On t4 (sm_75) Triton 3.7.1 lowers tl.dot to scalar FMA" in build
+    assert "matmul in bf16 and fp16" in build and "a100 (mma)" in build and "h200 (wgmma)" in build
+    assert "softmax in" not in build, "it has no tl.dot"
+
+
+def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):
+    # In fp32 without tf32 tl.dot is FMA everywhere, as it should be.
+    for gpu in ("h200", "t4"):
+        document = synthetic.build(kernels[1], gpu)
+        for config in document["configs"]:
+            config["matrix_instruction"] = "fma"
+        synthetic.write(tmp_path, "measured", document)
+    for command in ("tables", "figures", "report"):
+        atlas(command, tmp_path)
+    assert "scalar FMA:" not in Page((tmp_path / "report.html").read_text()).text["s-build"]
+
+
+def test_losses_stand_beside_wins(page):
+    text = page("five").text["s-cases"]
+    assert "Slower than the fastest peer" in text and "Faster than the fastest peer" in text
+    header = page("five").text["header"]
+    total, *outcomes = re.search(r"Of (\d+) timed cases: (\d+) \D+(\d+) \D+(\d+) \D+(\d+) slower", header).groups()
+    assert int(total) == sum(map(int, outcomes)), "every timed case has one outcome"
+
+
+def test_text_of_documents_is_escaped(kernels, tmp_path, atlas):
+    hostile = "<script>alert('x')</script> & <b>bold</b>"
+    document = synthetic.validate(kernels[0], "h200", wrong="naive")
+    document["reason"] = hostile
+    document["checks"][0]["reason"] = hostile
+    document["checks"][0]["status"] = "fail"
+    synthetic.write(tmp_path, "measured", document)
+    for command in ("tables", "figures", "report"):
+        assert atlas(command, tmp_path) == 0
+    html = (tmp_path / "report.html").read_text()
+    assert hostile not in html and "<b>bold" not in html
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &lt;b&gt;bold" in html
+    assert Page(html).tags.count("script") == 1, "the page's own"
+
+
+def test_provenance_states_versions_commit_and_protocols(page):
+    text = page("five").text["s-provenance"]
+    for words in ("2.13.0+cu130", "3.7.1", "0123456789ab", "timing/1", "validation/1", "2026-11-20", "recorded"):
+        assert words in text
+
+
+def test_every_figure_is_inside_with_its_caption(scenes):
+    html = (scenes["five"] / "report.html").read_text()
+    figures = re.findall(r'<figure id="([^"]+)">.*?<img src="data:image/svg[^"]+".*?<figcaption>(.+?)<', html)
+    drawn = {path.stem for path in (scenes["five"] / "figures").glob("*.svg")}
+    assert {name for name, _ in figures} == drawn and all(caption for _, caption in figures)
+
+
+def test_a_missing_figure_is_named_with_the_remedy(kernels, tmp_path, atlas, capsys):
+    synthetic.write(tmp_path, "measured", synthetic.build(kernels[0], "t4"))
+    atlas("tables", tmp_path)
+    assert atlas("report", tmp_path) == 2
+    assert "run `python -m atlas figures` first" in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""Tables have the same columns and types full or empty, and rows that say only what a document says."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+import synthetic
+from atlas.errors import AtlasError
+from atlas.tables import store
+from atlas.tables.columns import TABLES
+
+
+@pytest.mark.parametrize("scene", ["none", "one", "five"])
+def test_every_table_has_its_columns_and_types(scenes, scene):
+    for name, table in store.read(scenes[scene] / "tables").items():
+        assert list(table.columns) == list(TABLES[name])
+        assert [str(kind) for kind in table.dtypes] == list(TABLES[name].values()), name
+        written = pd.read_csv(scenes[scene] / "tables" / f"{name}.csv")
+        assert list(written.columns) == list(TABLES[name]) and len(written) == len(table)
+
+
+def test_without_documents_only_the_datasheets_speak(scenes):
+    tables = store.read(scenes["none"] / "tables")
+    assert set(tables.pop("survey").kind) == {"published"}
+    assert all(table.empty for table in tables.values())
+
+
+def test_a_benchmark_row_carries_what_an_outside_script_needs(scenes):
+    table = store.read(scenes["one"] / "tables")["benchmark"]
+    row = table[(table.kernel == "matmul") & (table.gpu == "h200") & table.best].iloc[0]
+    assert json.loads(row.sizes) == {"m": 512, "n": 512, "k": 512} and row.case == "m=512 n=512 k=512"
+    assert json.loads(row.config)["num_warps"] == 8
+    assert row.tflop_per_s == pytest.approx(row.flops / row.median_us / 1e6)
+    assert (row.protocol, row.driver, row.samples) == ("timing/1", "580.95.05", 10)
+    assert row.peer in ("torch", "torch.compile")
+
+
+def test_the_best_of_a_case_is_its_fastest_variant_and_never_a_default_or_a_peer(scenes):
+    table = store.read(scenes["five"] / "tables")["benchmark"]
+    case = ["gpu", "kernel", "direction", "dtype", "sizes"]
+    best = table[table.best]
+    assert set(best.provider_kind) == {"variant"}
+    assert best.groupby(case).size().eq(1).all()
+    fastest = table[table.provider_kind == "variant"].groupby(case).median_us.min()
+    assert (best.set_index(case).median_us.sort_index() == fastest.sort_index()).all()
+
+
+def test_kinds_stand_apart_and_each_gpu_has_one_for_its_figures(scenes):
+    table = store.read(scenes["five"] / "tables")["benchmark"]
+    assert table.groupby(["gpu", "kernel"]).kind.nunique().eq(1).all()
+    kinds = dict(table[["gpu", "kind"]].drop_duplicates().itertuples(index=False))
+    assert kinds["h200"] == "measured" and kinds["a100"] == "recorded" and kinds["cpu"] == "functional"
+
+
+def test_means_never_mix_kinds(kernels, tmp_path, atlas):
+    # The same kernel and GPU: benchmark recorded, validated here. The verdict is the measured row's, without figures.
+    softmax = kernels[0]
+    for document in synthetic.on_gpu(softmax, "h200"):
+        synthetic.write(tmp_path, "recorded", document)
+    synthetic.write(tmp_path, "measured", synthetic.validate(softmax, "h200"))
+    atlas("tables", tmp_path)
+    row = store.read(tmp_path / "tables")["verdicts"].iloc[0]
+    assert row.kind == "measured" and pd.isna(row.speedup_geomean) and pd.isna(row.figure)
+
+
+def test_a_verdicts_mean_is_the_geometric_mean_of_its_best_rows(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    verdict = tables["verdicts"].query("kernel == 'softmax' and gpu == 'h100'").iloc[0]
+    best = tables["benchmark"].query("kernel == 'softmax' and gpu == 'h100' and best")
+    assert verdict.cases == len(best) == 16
+    assert verdict.speedup_geomean == pytest.approx(math.exp(best.speedup.map(math.log).mean()))
+    assert verdict.speedup_worst == best.speedup.min()
+
+
+def test_the_interpreter_has_no_performance_in_its_verdict(scenes):
+    functional = store.read(scenes["five"] / "tables")["verdicts"].query("gpu == 'cpu'")
+    assert set(functional.kind) == {"functional"} and set(functional.status) == {"ok"}
+    assert functional[["figure", "speedup", "speedup_geomean", "roof_fraction"]].isna().all(axis=None)
+
+
+def test_coverage_names_every_cell_even_those_without_a_document(scenes):
+    coverage = store.read(scenes["one"] / "tables")["coverage"]
+    cell = coverage.query("kernel == 'matmul' and gpu == 't4'").set_index("stage")
+    assert cell.status.to_dict() == {"build": "ok", "validate": "none", "autotune": "none", "benchmark": "none"}
+    assert "t4 was not measured here and there is no record" in cell.reason["benchmark"]
+    assert "build" not in set(coverage[coverage.gpu == "cpu"].stage), "the interpreter compiles nothing"
+
+
+def test_a_stale_record_is_shown_and_marked(kernels, tmp_path, atlas):
+    results = tmp_path / "results"
+    synthetic.write_everything(results, kernels, recorded=["a100"], functional=False)
+    (tmp_path / "kernels" / "softmax.py").write_text("changed = True\n")
+    atlas("tables", results)
+    tables = store.read(results / "tables")
+    assert tables["verdicts"].set_index("kernel").stale.to_dict() == {"softmax": True, "matmul": False}
+    rows = tables["benchmark"]
+    assert rows[rows.kernel == "softmax"].stale.all() and len(rows[rows.kernel == "softmax"])
+
+
+def test_a_missing_or_foreign_table_is_named_with_the_remedy(scenes, tmp_path):
+    with pytest.raises(AtlasError, match=r"benchmark\.parquet: no such table; run `python -m atlas tables`"):
+        store.read(tmp_path)
+    store.write(tmp_path, "benchmark", pd.DataFrame({"gpu": ["h200"]}))
+    with pytest.raises(AtlasError, match="another release wrote this table"):
+        store.read(tmp_path)
+    (tmp_path / "benchmark.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(AtlasError, match="not readable as Parquet"):
+        store.read(tmp_path)

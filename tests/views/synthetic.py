@@ -278,9 +278,9 @@ def autotune(kernel: Kernel, gpu: str) -> dict[str, Any]:
             "space": 12 * len(kernel.variants), "default_us": first["median_us"] * 1.2, "regret": None,
         })  # fmt: skip
     counts = {status: sum(t["status"] == status for t in trials) for status in {t["status"] for t in trials}}
-    return envelope("autotune", kernel.name, gpu, _kind(gpu), clock) | {
+    return envelope("autotune", kernel.name, gpu, _kind(gpu), clock + 17) | {
         "protocol": "timing/1", "strategy": "halving", "budget_seconds": 120,
-        "seconds_by_phase": {"prepare": 2.0, "compile": 14.0, "time": clock - 16, "check": 1.0},
+        "seconds_by_phase": {"prepare": 2.0, "compile": 14.0, "time": clock, "check": 1.0},
         "trials_by_status": counts, "best": best, "trials": trials,
     }  # fmt: skip
 

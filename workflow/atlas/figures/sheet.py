@@ -85,10 +85,10 @@ def _legend_shape(legend: Sequence[tuple[Artist, str]], width: float) -> tuple[i
 
 def empty(title: str, sentence: str) -> Figure:
     """A figure without data: its title, and a sentence that says why there is nothing to draw."""
-    sheet = Sheet(title, "", width=5.4, height=0.9, left=0.5, right=0.5, bottom=0.25, head=0)
+    sheet = Sheet(title, "", width=5.4, height=0.55, left=0.5, right=0.5, bottom=0.15, head=0)
     axes = sheet.axes[0, 0]
     axes.set_axis_off()
-    axes.text(0.5, 0.5, textwrap.fill(sentence, 78), ha="center", va="center", fontsize=10, color=MUTED)
+    axes.text(0.5, 0.5, textwrap.fill(sentence, 72), ha="center", va="center", fontsize=10, color=MUTED)
     return sheet.figure
 
 

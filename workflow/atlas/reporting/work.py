@@ -35,7 +35,7 @@ def build_table(tables: Tables) -> Grid:
             number(100 * done.occupancy.median() if done.occupancy.notna().any() else None, "{:.0f} %"),
             text(", ".join("FMA" if name == "fma" else name for name in sorted(dots)) or None,
                  style="bad" if dots == ["fma"] else ""),
-            number(group.compile_seconds.sum(), "{:.0f} s"),
+            Cell(duration(group.compile_seconds.sum()), group.compile_seconds.sum(), style="num"),
         ])  # fmt: skip
     return Grid(
         "build",

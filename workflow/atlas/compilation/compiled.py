@@ -42,7 +42,7 @@ _NOT_STORED = ("resources", "tensor_memory", "listing")
 
 @dataclass(frozen=True)
 class Compiled:
-    """What became of one config: ``status`` is ``ok``, ``pruned`` or ``failed``, with the reason.
+    """What became of one config: ``status`` is ``ok``, ``pruned``, ``failed`` or ``unsupported``, with the reason.
 
     ``seconds`` is None where Triton's cache on disk already had every kernel.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,17 +23,20 @@ def identity(candidate: Candidate) -> Identity:
 
 
 def tasks_of(
-    kernel: str, declaration: Declaration, candidates: Sequence[Candidate], gpu: GPU, listings: Path
+    kernel: str, declaration: Declaration, candidates: Sequence[Candidate], gpu: GPU, listings: Path, sass: bool
 ) -> dict[Identity, Task]:
-    """One task for each distinct candidate; those of default configs leave listings in the folder ``listings``."""
+    """One task for each distinct candidate; those of default configs leave listings in the folder ``listings``.
+
+    ``sass`` asks for machine code beside the PTX.
+    """
     load = functools.partial(catalog.load, kernel)
     shown = _shown(declaration, candidates)
     tasks: dict[Identity, Task] = {}
     for candidate in candidates:
-        prefix = None
+        task = Task(load, candidate.direction, candidate.variant, candidate.case, candidate.config, gpu)
         if identity(candidate) in shown:
             prefix = listings / f"{candidate.direction}-{candidate.variant}-{candidate.dtype}"
-        task = Task(load, candidate.direction, candidate.variant, candidate.case, candidate.config, gpu, prefix)
+            task = dataclasses.replace(task, listings=prefix, sass=sass)
         tasks.setdefault(identity(candidate), task)
     return tasks
 
@@ -61,13 +65,12 @@ def row(candidate: Candidate, compiled: Compiled) -> dict[str, Any]:
 
 
 def refused_row(refusal: Refusal) -> dict[str, Any]:
-    """The document's row of a variant that this GPU, or every case, is refused by."""
+    """The document's row of a variant that does not support this GPU, or no case of this dtype."""
     return _where(refusal.variant, refusal.direction, refusal.dtype) | {
         "sizes": {},
         "config": {},
         "default": False,
-        "status": "unsupported",
-        "reason": refusal.reason,
+        **Compiled("unsupported", refusal.reason).to_json(),
     }
 
 

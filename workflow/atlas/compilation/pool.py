@@ -8,10 +8,10 @@ import os
 import signal
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from .compiled import Compiled
@@ -22,27 +22,48 @@ TIMEOUT_SECONDS = 120.0
 """Time one config may take to compile.  The slowest that are of use take some 10 s."""
 
 
-@dataclass
+_DYING_SECONDS = 5.0
+
+
 class _Worker:
-    process: BaseProcess
-    tasks: Connection
-    log: Path
-    index: int | None = None  # of the task it is at
-    deadline: float = 0.0
+    """One process and the task it is at."""
+
+    def __init__(self, context: BaseContext, log: Path):
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, log), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.log = log
+        self.index = -1
+        self.deadline = 0.0
 
     def give(self, index: int, task: Task, timeout_seconds: float) -> None:
         self.index, self.deadline = index, time.monotonic() + timeout_seconds
-        self.tasks.send(task)
+        with contextlib.suppress(ConnectionError):  # it died before its first task; its silence will tell
+            self.connection.send(task)
+
+    def answer(self) -> Compiled | None:
+        """The result of its task; None where the process has died."""
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            return None
+
+    def death(self) -> Compiled:
+        """How a process that gave no answer ended."""
+        self.process.join(_DYING_SECONDS)
+        printed = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+        return Compiled("failed", death(self.process.exitcode, printed))
 
     def kill(self) -> None:
         """End the process and whatever it started."""
         if self.process.is_alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # not yet the leader of its group
-                if os.getpgid(self.process.pid) == self.process.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(self.process.pid) == self.process.pid:  # else it has not yet made its own group
                     os.killpg(self.process.pid, signal.SIGKILL)
             self.process.kill()
         self.process.join()
-        self.tasks.close()
+        self.connection.close()
 
 
 def compile_all(
@@ -55,57 +76,33 @@ def compile_all(
     where this process has a single thread and has not touched CUDA; elsewhere take ``forkserver`` or ``spawn``.
     """
     context = multiprocessing.get_context(start_method)
+    waiting = deque(enumerate(tasks))
     workers: list[_Worker] = []
-    waiting = iter(enumerate(tasks))
-
+    started = 0
     with tempfile.TemporaryDirectory(prefix="kernel-atlas-build-") as folder:
-
-        def start() -> _Worker:
-            log = Path(folder) / f"{time.monotonic_ns()}.log"
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, log), daemon=True)
-            process.start()
-            theirs.close()
-            worker = _Worker(process, ours, log)
-            workers.append(worker)
-            return worker
-
-        def feed(worker: _Worker) -> None:
-            following = next(waiting, None)
-            if following is None:
-                workers.remove(worker)
-                worker.kill()
-            else:
-                worker.give(*following, timeout_seconds)
-
         try:
-            for _ in range(min(jobs, len(tasks))):
-                feed(start())
-            while workers:
-                patience = max(0.0, min(worker.deadline for worker in workers) - time.monotonic())
-                ready = wait([worker.tasks for worker in workers], patience)
+            while waiting or workers:
+                while waiting and len(workers) < jobs:
+                    workers.append(_Worker(context, Path(folder) / f"{started}.log"))
+                    workers[-1].give(*waiting.popleft(), timeout_seconds)
+                    started += 1
+                first = min(worker.deadline for worker in workers)
+                ready = wait([worker.connection for worker in workers], max(0.0, first - time.monotonic()))
                 for worker in list(workers):
-                    index, result = worker.index, None
-                    if worker.tasks in ready:
-                        with contextlib.suppress(EOFError, ConnectionError):
-                            result = worker.tasks.recv()
+                    answer = result = worker.answer() if worker.connection in ready else None
+                    if worker.connection in ready and answer is None:
+                        result = worker.death()
+                    elif answer is None and time.monotonic() >= worker.deadline:
+                        result = Compiled("failed", f"not compiled within {timeout_seconds:g} s")
                     if result is None:
-                        if worker.tasks in ready:
-                            worker.process.join()
-                            result = Compiled("failed", death(worker.process.exitcode, _printed(worker.log)))
-                        elif time.monotonic() >= worker.deadline:
-                            result = Compiled("failed", f"not compiled within {timeout_seconds:g} s")
-                        else:
-                            continue
+                        continue
+                    index = worker.index
+                    if answer is not None and waiting:
+                        worker.give(*waiting.popleft(), timeout_seconds)
+                    else:
                         workers.remove(worker)
                         worker.kill()
-                        worker = start()
-                    feed(worker)
                     yield index, result
         finally:
             for worker in workers:
                 worker.kill()
-
-
-def _printed(log: Path) -> str:
-    return log.read_text("utf-8", "replace") if log.exists() else ""

@@ -21,7 +21,7 @@ class Task:
     """One config to compile, as it travels to a worker.
 
     ``load`` gives the declaration, ``functools.partial(catalog.load, "softmax")`` for one of the project's.
-    ``listings`` is the path that the names of kept listings begin with; None keeps none.
+    ``listings`` is the path that the names of kept listings begin with, None keeps none; ``sass`` adds machine code.
     """
 
     load: Callable[[], Declaration]
@@ -31,6 +31,7 @@ class Task:
     config: Config
     gpu: GPU
     listings: Path | None = None
+    sass: bool = False
 
     def run(self) -> Compiled:
         """Compile it, in this process."""
@@ -39,7 +40,9 @@ class Task:
         )
         if self.listings is None or not requests:
             return compiled
-        return dataclasses.replace(compiled, kernels=write_listings(self.listings, compiled.kernels, requests))
+        return dataclasses.replace(
+            compiled, kernels=write_listings(self.listings, compiled.kernels, requests, self.sass)
+        )
 
 
 def serve(tasks: Connection, log: Path) -> None:

@@ -55,7 +55,8 @@ def _build(job: frame.Job) -> dict[str, Any]:
     chosen = list(space.candidates)
     if job.arguments.sample is not None:
         chosen = sample(declaration, space, job.arguments.sample)
-    tasks = document.tasks_of(job.kernel, declaration, chosen, gpu, listings)
+    # Of a sample the PTX alone is kept: disassembling would take a third of its time.
+    tasks = document.tasks_of(job.kernel, declaration, chosen, gpu, listings, sass=job.arguments.sample is None)
     results = {}
     with progress() as display:
         bar = display.add_task(f"build {job.kernel} for {job.gpu_name}", total=len(tasks), note="")

@@ -1,0 +1,212 @@
+"""What the tests do in the process where Triton compiles: functions that take and return plain values."""
+
+import dataclasses
+import importlib.util
+import sys
+import textwrap
+
+import small_kernels
+from atlas import catalog, gpus
+from atlas.compilation import compiled, listing, pool, space
+from atlas.compilation.offline import compile_only
+from atlas.compilation.worker import Task
+from atlas.config import load_gpus
+
+
+def gpu_named(name, **changes):
+    return dataclasses.replace(gpus.gpu(name, load_gpus()[name]), **changes)
+
+
+def defaults_of(kernel, gpu_name, dtype):
+    """Rows of a catalog kernel: each variant's default config, for the dtype's case with the most traffic."""
+    declaration, gpu = catalog.load(kernel), gpu_named(gpu_name)
+    cases = [case for case in declaration.cases(gpu) if case.dtype == dtype]
+    found = space.enumerate_space(declaration, gpu, cases)
+    return [
+        (c.variant, compiled.compile_config(declaration, c.direction, c.variant, c.case, c.config, gpu).to_json())
+        for c in space.sample(declaration, found, 1)
+    ]
+
+
+def dot(gpu_name, block=64, stages=3, registers=None, **changes):
+    """The result of the small dot kernel."""
+    declaration, gpu = small_kernels.dots(), gpu_named(gpu_name, **changes)
+    problem = next(case for case in declaration.cases(gpu) if case["block"] == block)
+    config = {"BLOCK": block, "stages": stages, "registers": registers}
+    return compiled.compile_config(declaration, "forward", "dot", problem, config, gpu).to_json()
+
+
+def spilling_default():
+    """What becomes of a config that spills where it is the default."""
+    declaration, gpu = small_kernels.dots(), gpu_named("a100")
+    config = {"BLOCK": 64, "stages": 1, "registers": 32}
+    (variant,) = declaration.forward.variants
+    variant = dataclasses.replace(variant, default=lambda problem, gpu: config)
+    declaration = dataclasses.replace(
+        declaration, forward=dataclasses.replace(declaration.forward, variants=(variant,))
+    )
+    problem = declaration.cases(gpu)[0]
+    return compiled.compile_config(declaration, "forward", "dot", problem, config, gpu).to_json()
+
+
+def space_of_copies(gpu_name):
+    """The candidates of the copies as tuples, and the refusals."""
+    declaration, gpu = small_kernels.copies(), gpu_named(gpu_name)
+    found = space.enumerate_space(declaration, gpu, declaration.cases(gpu))
+    return found
+
+
+def sample_of_copies(gpu_name, size):
+    found = space_of_copies(gpu_name)
+    return space.sample(small_kernels.copies(), found, size)
+
+
+def compile_misfits(names, timeout_seconds=20.0):
+    """The results of the named misfits, compiled on two processes."""
+    gpu = gpu_named("h200")
+    (problem,) = small_kernels.misfits().cases(gpu)
+    tasks = [Task(small_kernels.misfits, "forward", name, problem, {"BLOCK": 128}, gpu) for name in names]
+    return {names[index]: result for index, result in pool.compile_all(tasks, 2, timeout_seconds)}
+
+
+def state_around_compile_only(fail):
+    """Driver, hooks and a kernel's compilations in memory before and after a context that may end in an exception."""
+    import triton
+
+    def state():
+        return (
+            triton.runtime.driver._active,
+            triton.knobs.runtime.jit_cache_hook,
+            triton.knobs.compilation.listener,
+            triton.runtime.jit.JITFunction.run,
+            id(small_kernels._copy_kernel.device_caches),
+        )
+
+    marker = object()
+    triton.runtime.driver.set_active(marker)
+    try:
+        before = state()
+        try:
+            with compile_only(gpu_named("t4")):
+                during = triton.runtime.driver.active.get_current_target().arch
+                declaration = small_kernels.copies()
+                problem = declaration.cases(None)[0]
+                small_kernels._copy(**compiled.meta_inputs(declaration.forward, problem), config={"BLOCK": 128})
+                if fail:
+                    raise RuntimeError
+        except RuntimeError:
+            pass
+        return during, before == state()
+    finally:
+        triton.runtime.driver.set_active(None)
+
+
+def keys_asked_for(kernel, dtype, on_memory):
+    """The compilations a catalog kernel's defaults ask for on its smallest cases, on meta tensors or on real ones."""
+    import torch
+
+    declaration, gpu = catalog.load(kernel), gpu_named("h200")
+    keys = []
+    with compile_only(gpu, compiling=False) as requests:
+        for work in declaration.passes.values():
+            cases = [case for case in declaration.edge_cases if case.dtype == dtype and sum(work.bytes(case).values())]
+            for case in sorted(cases, key=lambda case: sum(work.bytes(case).values()))[-3:]:
+                for variant in work.variants:
+                    if variant.unsupported(case, gpu):
+                        continue
+                    inputs = compiled.meta_inputs(work, case)
+                    if on_memory:
+                        inputs = work.inputs(case, "cpu", torch.Generator().manual_seed(0))
+                    variant.launch(config=variant.default(case, gpu), **inputs)
+        keys = [request.key for request in requests]
+    return keys
+
+
+def compile_twice():
+    """The compile seconds of one config, the first time and the second."""
+    declaration, gpu = small_kernels.copies(), gpu_named("a100")
+    arguments = declaration, "forward", "plain", declaration.cases(gpu)[0], {"BLOCK": 2048}, gpu
+    return compiled.compile_config(*arguments).seconds, compiled.compile_config(*arguments).seconds
+
+
+def interpreted():
+    """What the context says where kernels are interpreted."""
+    import os
+
+    from atlas.errors import AtlasError
+
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        with compile_only(gpu_named("t4")):
+            return ""
+    except AtlasError as error:
+        return str(error)
+    finally:
+        del os.environ["TRITON_INTERPRET"]
+
+
+SOURCE = """
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def kernel(x_ptr, BLOCK: tl.constexpr):
+        offs = tl.arange(0, BLOCK)
+        tl.store(x_ptr + offs, tl.exp(tl.load(x_ptr + offs)))
+"""
+
+
+def digests_of_one_source(folder, gpu_name, backend=None):
+    """(digests, whether the text names the folder) of one source file that lies in ``folder``."""
+    import torch
+
+    folder.mkdir(parents=True)
+    path = folder / "twin.py"
+    path.write_text(textwrap.dedent(SOURCE))
+    specification = importlib.util.spec_from_file_location("twin", path)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["twin"] = module
+    specification.loader.exec_module(module)
+    changes = {"backend": backend, "arch": "gfx942"} if backend else {}
+    with compile_only(gpu_named(gpu_name, **changes)) as requests:
+        module.kernel[(1,)](torch.empty(1024, device="meta"), BLOCK=1024)
+    kernel = requests[0].kernel
+    text = compiled.assembly(kernel)
+    digests = listing.sha256_of_text(text), listing.sha256_of_binary(kernel.kernel)
+    return digests, str(folder) in text, str(folder) in listing.strip_debug(text), requests[0].cached
+
+
+def launch_after_compiling():
+    """On the GPU here: whether a launch found what was compiled ahead, and both sides' view of the kernel."""
+    import ctypes
+
+    import torch
+    import triton
+    from atlas.declaration import gpu_of
+
+    declaration, gpu = catalog.load("vector_add"), gpu_of(torch.device("cuda"))
+    case = next(case for case in declaration.cases(gpu) if case["n"] >= 2**20)
+    config = declaration.forward.variants[0].default(case, gpu)
+    ahead = compiled.compile_config(declaration, "forward", "blocks", case, config, gpu)
+    hits, kernels = [], []
+    triton.knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+    run = triton.runtime.jit.JITFunction.run
+
+    def keep(self, *args, **kwargs):
+        kernels.append(run(self, *args, **kwargs))
+        return kernels[-1]
+
+    triton.runtime.jit.JITFunction.run = keep
+    inputs = declaration.forward.inputs(case, "cuda", torch.Generator("cuda").manual_seed(0))
+    out = declaration.forward.variants[0].launch(config=config, **inputs)
+    torch.cuda.synchronize()
+    blocks = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(blocks), ctypes.c_void_p(kernels[0].function), 32 * config["num_warps"], ctypes.c_size_t(0)
+    )
+    return {
+        "right": torch.equal(out, inputs["x"] + inputs["y"]),
+        "hits": hits,
+        "registers": (ahead.kernels[0].resources.registers, kernels[0].n_regs),
+        "occupancy": (ahead.kernels[0].occupancy, blocks.value * config["num_warps"] / gpu.warps_per_sm),
+    }

@@ -235,3 +235,8 @@ def put_interpreted(results: Path, kernels: tuple[str, ...]) -> None:
             put(results, stage(kernel, "cpu", "functional"))
         document = benchmark(kernel, "h200", "functional") | {"gpu": "cpu"}
         put(results, document)
+
+
+def artifact(run: Any, *parts: str) -> Path:
+    """A run's artifact in the file system."""
+    return Path(run.info.artifact_uri.removeprefix("file://"), *parts)

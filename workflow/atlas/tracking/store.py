@@ -26,6 +26,8 @@ _DEFAULTS = {
     "MLFLOW_LOGGING_LEVEL": "ERROR",
 }
 
+_REMEDY = f"check that the server runs and that {VARIABLE} names it, or unset {VARIABLE} to track into results/mlflow"
+
 
 @dataclass(frozen=True)
 class Store:
@@ -141,16 +143,18 @@ def explained(store: Store) -> Iterator[None]:
     from mlflow.exceptions import MlflowException
 
     try:
+        if store.uri.startswith(("http://", "https://")):
+            # Any answer will do; MLflow's own first request would try for half a minute and then name the wrong thing.
+            requests.get(f"{store.uri.rstrip('/')}/health", timeout=10)
         yield
-    except (MlflowException, requests.RequestException, OSError, ImportError) as error:
+    except requests.ConnectionError:
+        raise AtlasError(f"MLflow at {store.shown} cannot be used: nothing answers there; {_REMEDY}") from None
+    except ImportError as error:
+        raise AtlasError(f"MLflow at {store.shown} cannot be used: {error}; install that module") from None
+    except (MlflowException, requests.RequestException, OSError) as error:
         lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
         reason = (lines or [type(error).__name__])[0].rstrip(".")
         if len(reason) > 300:
             reason = reason[:300] + "…"
-        remedy = (
-            "run `python -m atlas track --rebuild`"
-            if store.folder is not None
-            else f"check that the server runs and that {VARIABLE} names it, or unset {VARIABLE} "
-            "to track into results/mlflow"
-        )
+        remedy = "run `python -m atlas track --rebuild`" if store.folder is not None else _REMEDY
         raise AtlasError(f"MLflow at {store.shown} cannot be used: {reason}; {remedy}") from None

@@ -57,7 +57,20 @@ def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool = Fa
 def _client(store: Store) -> MlflowClient:
     from mlflow import MlflowClient
 
+    if store.folder is not None:
+        from sqlalchemy import Engine, event
+
+        if not event.contains(Engine, "connect", _unsynchronised):
+            event.listen(Engine, "connect", _unsynchronised)
     return MlflowClient(tracking_uri=store.uri, registry_uri=store.uri)
+
+
+def _unsynchronised(connection: Any, record: Any) -> None:
+    """Spare SQLite's wait for the disk at each of some 2000 commits: 13-22 ms each on a busy one, half of all time.
+
+    A killed process loses nothing by it; after a power cut the database can be made again.
+    """
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool) -> Outcome:

@@ -1,0 +1,58 @@
+"""The table at the start of a run."""
+
+import subprocess
+import sys
+
+import sample_documents as sample
+from atlas import ROOT, catalog, config, gpus
+from atlas.announce import announce
+
+
+def said(capsys, recorded, kernels=("vector_add",), **places):
+    """The lines announced for places, by GPU."""
+    announce(config.load_gpus(), places, kernels, recorded)
+    captured = capsys.readouterr()
+    assert captured.out == "", "standard output belongs to Snakemake"
+    return {line.split()[0]: line for line in captured.err.splitlines() if line.strip()}
+
+
+def test_each_place_says_what_will_happen_there(capsys, tmp_path):
+    lines = said(
+        capsys,
+        tmp_path,
+        h200=gpus.Place(gpus.HERE, "NVIDIA H200"),
+        a100=gpus.Place(gpus.CLUSTER),
+        t4=gpus.Place(gpus.ABSENT),
+        cpu=gpus.Place(gpus.HERE, "Triton interpreter"),
+    )
+    assert "NVIDIA H200" in lines["h200"] and "measured: survey, build" in lines["h200"]
+    assert "cluster" in lines["a100"] and "jobs the executor places" in lines["a100"]
+    assert "cross-compiled for sm_75 only" in lines["t4"]
+    assert "functional" in lines["cpu"] and "measured" not in lines["cpu"]
+
+
+def test_a_record_is_dated_and_its_stale_kernels_are_named(capsys, tmp_path):
+    digest = catalog.digest("vector_add")
+    sample.put(tmp_path, sample.validate("vector_add", "h100", kernel_digest=digest), "recorded")
+    place = gpus.Place(gpus.RECORDED)
+    line = said(capsys, tmp_path / "recorded", h100=place)["h100"]
+    assert "record of 2026-11-21 shown; cross-compiled for sm_90" in line
+    sample.put(tmp_path, sample.benchmark("vector_add", "h100", kernel_digest="0" * 64), "recorded")
+    line = said(capsys, tmp_path / "recorded", h100=place)["h100"]
+    assert "1 stale, changed since: vector_add" in line
+
+
+def test_a_record_that_is_no_json_is_stale_rather_than_the_end_of_the_run(capsys, tmp_path):
+    path = sample.put(tmp_path, sample.validate("vector_add", "h100"), "recorded")
+    path.write_text("<<<<<<< HEAD")
+    assert "stale" in said(capsys, tmp_path / "recorded", h100=gpus.Place(gpus.RECORDED))["h100"]
+
+
+def test_the_head_process_imports_nothing_heavy_for_it():
+    probe = (
+        "import sys; import atlas.announce; "
+        "print([name for name in ('torch', 'mlflow', 'pandas', 'numpy', 'triton') if name in sys.modules])"
+    )
+    environment = {"PYTHONPATH": f"{ROOT / 'workflow'}:{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,115 @@
+"""Records: what a GPU measured, copied to be committed."""
+
+import json
+
+import pytest
+import sample_documents as sample
+from atlas import announce, cli, collection, records
+
+
+def record(folder, *options, gpu="h200"):
+    return cli.main(["record", "--results", str(folder), "--gpu", gpu, *options])
+
+
+def recorded(folder):
+    return {str(path.relative_to(folder / "recorded")) for path in (folder / "recorded").rglob("*") if path.is_file()}
+
+
+def test_a_record_is_read_back_as_what_was_measured(tmp_path):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    (measured,) = [e.document for e in collection.collect(tmp_path) if e.stage == "benchmark"]
+    assert record(tmp_path) == 0
+    assert recorded(tmp_path) == {"h200/survey.json"} | {
+        f"h200/softmax/{stage}.json" for stage in ("build", "validate", "autotune", "benchmark")
+    }
+    for path in (tmp_path / "measured").rglob("*.json"):
+        path.unlink()
+    entries = {entry.stage: entry for entry in collection.collect(tmp_path)}
+    assert {stage: entry.kind for stage, entry in entries.items()} == {
+        "survey": "recorded",
+        "build": "compiled",
+        "validate": "recorded",
+        "autotune": "recorded",
+        "benchmark": "recorded",
+    }
+    for before, after in zip(measured["rows"], entries["benchmark"].document["rows"], strict=True):
+        assert after["median_us"] == pytest.approx(before["median_us"], rel=1e-6)
+        assert after["samples_us"] == pytest.approx(before["samples_us"], rel=1e-3)
+        assert after["bytes"] == before["bytes"], "whole numbers are exact"
+        assert after["config"] == before["config"]
+
+
+def test_recording_twice_writes_nothing(tmp_path, capsys):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    record(tmp_path)
+    texts = {name: (tmp_path / "recorded" / name).read_bytes() for name in recorded(tmp_path)}
+    capsys.readouterr()
+    record(tmp_path)
+    assert capsys.readouterr().out.count("unchanged") == 5
+    assert {name: (tmp_path / "recorded" / name).read_bytes() for name in recorded(tmp_path)} == texts
+
+
+def test_a_record_of_a_large_benchmark_stays_below_a_megabyte(tmp_path):
+    document = sample.benchmark("softmax", "h200")
+    document["rows"] = [row | {"samples_us": [12.345678901234567] * 200} for row in document["rows"] * 18]
+    sample.put(tmp_path, document)
+    assert record(tmp_path) == 0
+    assert (tmp_path / "recorded" / "h200" / "softmax" / "benchmark.json").stat().st_size < 1e6, "540 rows"
+
+
+def test_a_kernel_that_is_not_ok_is_not_recorded_and_others_are(tmp_path, capsys):
+    sample.put_gpu(tmp_path, "h200", ("softmax", "matmul"))
+    sample.put(tmp_path, sample.validate("matmul", "h200", status="wrong", reason="row 3: nan"))
+    assert record(tmp_path) == 1
+    assert "measured/h200/matmul/validate.json: ended wrong: row 3: nan" in capsys.readouterr().out
+    assert not any("matmul" in name for name in recorded(tmp_path)), "whole or not at all"
+    assert "h200/softmax/benchmark.json" in recorded(tmp_path)
+    assert record(tmp_path, "--force") == 0
+    assert "h200/matmul/validate.json" in recorded(tmp_path)
+
+
+def test_documents_of_an_older_kernel_are_not_recorded(tmp_path, capsys):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    sample.put(tmp_path, sample.validate("softmax", "h200", kernel_digest="0" * 64))
+    assert record(tmp_path) == 1
+    assert "another version of kernels/softmax.py" in capsys.readouterr().out
+    assert recorded(tmp_path) == {"h200/survey.json"}
+
+
+def test_a_new_record_drops_what_is_no_longer_measured(tmp_path):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    record(tmp_path)
+    (tmp_path / "measured" / "h200" / "softmax" / "autotune.json").unlink()
+    record(tmp_path)
+    assert "h200/softmax/autotune.json" not in recorded(tmp_path)
+
+
+def test_what_a_gpu_did_not_run_is_no_record(tmp_path, capsys):
+    sample.put_interpreted(tmp_path, ("softmax",))
+    sample.put(tmp_path, sample.build("softmax", "t4"))
+    for gpu in ("cpu", "t4"):
+        assert record(tmp_path, gpu=gpu) == 2
+        assert f"measured/{gpu}: no measured documents" in capsys.readouterr().err
+    sample.put(tmp_path, sample.survey("t4"))
+    assert record(tmp_path, gpu="t4") == 1
+    assert "is a build alone" in capsys.readouterr().out
+    assert recorded(tmp_path) == {"t4/survey.json"}
+
+
+def test_an_unknown_gpu_is_named_with_the_nearest(tmp_path, capsys):
+    assert record(tmp_path, gpu="h20") == 2
+    assert "did you mean 'h200'?" in capsys.readouterr().err
+
+
+def test_digest_and_date_stand_in_the_first_lines_of_a_record(tmp_path):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    record(tmp_path)
+    path = tmp_path / "recorded" / "h200" / "softmax" / "benchmark.json"
+    assert announce._head(path) == (sample.DIGEST, "2026-11-21T10:20:00+00:00")
+
+
+def test_rows_stand_on_lines_of_their_own_so_that_a_diff_shows_which_changed():
+    document = sample.benchmark("softmax", "h200")
+    text = records.text_of(records.slim(document))
+    assert json.loads(text).keys() == document.keys()
+    assert len(text.splitlines()) == len(document) + len(document["rows"]) + 3

@@ -1,0 +1,94 @@
+"""Where runs go: errors name the server without its password, and the interface's port."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+import sample_documents as sample
+from atlas import cli
+from atlas.errors import AtlasError
+from atlas.tracking import interface
+from atlas.tracking import store as stores
+
+
+@pytest.fixture
+def taken_port():
+    """A port that is bound and listened on."""
+    with socket.socket() as server:
+        server.bind((interface.HOST, 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(stores.VARIABLE, "http://somebody:secret@127.0.0.1:9")  # the discard port: nothing listens
+    sample.put(tmp_path, sample.validate("softmax", "h200"))
+    assert cli.main(["track", "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in error and "nothing answers there" in error and stores.VARIABLE in error
+    assert "secret" not in error and "somebody" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://me:secret@host:5000/path", "http://host:5000/path"),
+        ("postgresql+psycopg2://me:secret@host/db", "postgresql+psycopg2://host/db"),
+        ("https://host/path?token=secret", "https://host/path"),
+        ("sqlite:////home/x/mlflow.db", "sqlite:////home/x/mlflow.db"),
+    ],
+)
+def test_credentials_are_taken_out_of_what_is_shown(uri, shown):
+    assert stores.redact(uri) == shown
+    assert stores.redact(f"cannot reach {uri} now") == f"cannot reach {shown} now"
+
+
+def test_an_sqlite_uri_gets_its_artifacts_beside_it_not_in_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(stores.VARIABLE, f"sqlite:///{tmp_path}/team.db")
+    assert stores.store_of(tmp_path / "results").artifacts == (tmp_path / "artifacts").as_uri()
+
+
+def test_a_taken_port_is_named_with_a_free_one(taken_port, tmp_path, capsys):
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "mlflow.db").touch()
+    assert cli.main(["ui", "--results", str(tmp_path), "--port", str(taken_port)]) == 2
+    error = capsys.readouterr().err
+    assert f"port {taken_port} on 127.0.0.1 is in use" in error
+    free = int(error.split("port ")[2].split(" is free")[0])
+    assert free != taken_port and f"make ui PORT={free}" in error
+
+
+def test_the_interface_needs_something_tracked(tmp_path, capsys):
+    assert cli.main(["ui", "--results", str(tmp_path)]) == 2
+    assert "nothing is tracked yet; run" in capsys.readouterr().err
+
+
+def test_a_server_has_its_own_interface(tmp_path, monkeypatch):
+    monkeypatch.setenv(stores.VARIABLE, "https://me:secret@tracking.example")
+    with pytest.raises(AtlasError, match=r"open https://tracking\.example$"):
+        interface.command(stores.store_of(tmp_path), 5000)
+
+
+def test_the_interface_is_for_this_host_alone(tmp_path):
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "mlflow.db").touch()
+    store = stores.store_of(tmp_path)
+    command = interface.command(store, 0)
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert command[command.index("--default-artifact-root") + 1] == store.artifacts, "no folder in the working one"
+
+
+def test_two_at_once_wait_for_each_other(tmp_path):
+    store = stores.store_of(tmp_path)
+    probe = (
+        "import fcntl, sys\n"
+        "try: fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError: print('waits')"
+    )
+    with stores.writing(store):
+        other = subprocess.run(
+            [sys.executable, "-c", probe, str(store.folder / ".lock")], capture_output=True, text=True
+        )
+    assert other.stdout == "waits\n"

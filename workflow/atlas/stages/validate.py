@@ -39,10 +39,10 @@ def run(arguments: argparse.Namespace) -> int | None:
     names = ("check", "variant", "direction", "dtype", "case", "config", "seed")
     if any(getattr(arguments, name) is not None for name in names):
         return _repeat(job)
-    from .. import runtime
+    from .. import runtime, validation
 
     runtime.device_of(job.gpu_name, job.block)  # a GPU that is not here is the user's mistake: no document
-    frame.write_document(job, {"protocol": "validation/1", "seeds": [], "checks": []}, _body)
+    frame.write_document(job, {"protocol": validation.PROTOCOL, "seeds": [], "checks": []}, _body)
     return None
 
 
@@ -96,14 +96,12 @@ def _inspection(job: frame.Job, seeds: list[int], selection: Any) -> Any:
     import torch
 
     from .. import runtime, validation
-    from ..declaration import gpu_of
 
     if job.functional:
         torch.set_num_threads(1)  # the interpreter's tensors are small: threads cost more than they bring
     declaration = job.declaration()
     device = runtime.device_of(job.gpu_name, job.block)
-    gpu = job.gpu() if job.functional else gpu_of(device)
-    return validation.Inspection(declaration, gpu, device, seeds, selection)
+    return validation.Inspection(declaration, job.gpu(), device, seeds, selection)
 
 
 def _findings(inspection: Any) -> tuple[list[Any], str]:

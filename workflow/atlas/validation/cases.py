@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,10 +17,11 @@ INPUT_LIMIT = 2**30
 FLOP_LIMIT = 2e12
 """A reference of more arithmetic takes seconds in float64 even on GPUs that are good at it."""
 
-# The interpreter runs programs one after another in NumPy.  In bytes of traffic, flops counted as below: a launch takes
-# 0.01 to 0.1 s up to the second figure, where every seed is affordable, and about a second at the first.
 INTERPRETER_LIMIT = 4e6
-_INTERPRETER_ALL_SEEDS = 2.5e5
+"""Bytes, plus a sixteenth of the flops: about a second of one launch on the interpreter, program after program."""
+
+INTERPRETER_SECONDS = 30.0
+"""CPU time after which the interpreter checks no further seeds; the first seed of every case is always checked."""
 
 # A float64 reference holds inputs, outputs and some intermediates of the inputs' size.
 _REFERENCE_COPIES = 6
@@ -58,29 +60,25 @@ def candidates(declaration: Declaration, gpu: GPU) -> list[Case]:
     return list(dict.fromkeys([*declaration.edge_cases, *([] if gpu.functional else sweep(declaration, gpu))]))
 
 
-def seeds_for(work: Pass, case: Case, gpu: GPU, seeds: Iterable[int]) -> list[int]:
-    """All seeds; on the interpreter fewer for dear cases: at least one, five times the cost a fifth of the seeds."""
-    seeds = list(seeds)
-    if not gpu.functional:
-        return seeds
-    share = _INTERPRETER_ALL_SEEDS / max(interpreter_cost(work, case), 1.0)
-    return seeds[: max(1, min(len(seeds), round(len(seeds) * share)))]
-
-
 def small_cases(work: Pass, cases: Iterable[Case]) -> list[Case]:
     """Of each dtype the case to try hard inputs on: the cheapest in which every size is at least 3.
 
     Several rows and columns, so that a planted NaN does not reach everywhere; cheap, since it is run many times.
     """
     chosen: dict[str, Case] = {}
-    for case in sorted(cases, key=lambda c: (_smallest_size(c) < 3, interpreter_cost(work, c))):
+    for case in sorted(cases, key=lambda c: (min(_sizes(c), default=0) < 3, interpreter_cost(work, c) + _programs(c))):
         if sum(work.bytes(case).values()):
             chosen.setdefault(case.dtype, case)
     return list(chosen.values())
 
 
-def _smallest_size(case: Case) -> int:
-    return min((value for _, value in case.sizes if isinstance(value, int) and not isinstance(value, bool)), default=0)
+def _sizes(case: Case) -> list[int]:
+    return [value for _, value in case.sizes if isinstance(value, int) and not isinstance(value, bool)]
+
+
+def _programs(case: Case) -> float:
+    """What the programs of a launch cost the interpreter, as bytes, if one program owns the last size."""
+    return 2048.0 * math.prod(_sizes(case)[:-1])
 
 
 def spread(variant: Variant, case: Case, gpu: GPU, count: int) -> list[dict[str, Any]]:

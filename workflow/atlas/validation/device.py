@@ -7,6 +7,9 @@ import gc
 import torch
 
 
+_WORTH_RELEASING = 2**32  # bytes
+
+
 class DeviceLost(Exception):
     """An illegal access or the like: every later call on this device fails, in this process."""
 
@@ -27,7 +30,7 @@ def check_alive(device: torch.device, during: str, cause: BaseException) -> None
 
 
 def release(device: torch.device) -> None:
-    """Give freed memory back to the device between large cases."""
-    if device.type == "cuda":
+    """Give freed memory back to the device after a large case; after a small one it is not worth the time."""
+    if device.type == "cuda" and torch.cuda.memory_reserved(device) > _WORTH_RELEASING:
         gc.collect()
         torch.cuda.empty_cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from collections.abc import Iterable
@@ -45,6 +46,8 @@ class Finding:
     reason: str = ""
     seed: int | None = None
     judgement: Judgement | None = None
+    seeds: int = 1
+    """How many seeds the check was made with, where this is the worst finding of them."""
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f", seed {self.seed}"
@@ -79,12 +82,13 @@ def worst(findings: Iterable[Finding]) -> list[Finding]:
 
     Errors are taken over seeds together: the figures are of the seed that used most of the tolerance.
     """
-    kept: dict[tuple[str, str], Finding] = {}
+    groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        key = finding.check, finding.subject.key
-        if key not in kept or finding.severity > kept[key].severity:
-            kept[key] = finding
-    return list(kept.values())
+        groups.setdefault((finding.check, finding.subject.key), []).append(finding)
+    return [
+        dataclasses.replace(max(group, key=lambda f: f.severity), seeds=len({f.seed for f in group}))
+        for group in groups.values()
+    ]
 
 
 def row(finding: Finding, kernel: str, gpu: str) -> dict[str, Any]:
@@ -100,6 +104,7 @@ def row(finding: Finding, kernel: str, gpu: str) -> dict[str, Any]:
         "status": finding.status,
         "reason": finding.reason,
         "seed": finding.seed,
+        "seeds": finding.seeds,
     }
     if judgement is not None:
         fields |= {

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 ALIGNMENT = 512
-"""Bytes: what torch's CUDA allocator gives; placing a tensor keeps its address modulo this."""
+"""Bytes: what torch's CUDA allocator gives.  A placed tensor keeps its address modulo this, so its alignment."""
 
 _BAND_ROWS = 256  # the tallest tile of any space: a missing mask oversteps by less than one tile
 _SMALLEST_BAND, _LARGEST_BAND = 2**18, 2**23  # bytes: 32768 elements of 8 bytes, and what is cheap to fill and check
@@ -124,13 +124,13 @@ def place(tensor: torch.Tensor, run: int, keep: bool, index_like: bool = False) 
     rows = max(tensor.stride(), default=1)
     band = min(max(_BAND_ROWS * rows * size, _SMALLEST_BAND), _LARGEST_BAND)
     band = -(-band // ALIGNMENT) * ALIGNMENT
-    shift = tensor.data_ptr() % ALIGNMENT if keep else 0
-    first = (band + shift) // size
     length = extent(tensor)
     pattern = _PATTERNS.get(tensor.dtype, _INTEGER_PATTERNS)[run]
     if index_like and not tensor.is_floating_point():
         pattern = _INDEX_PATTERN
-    buffer = torch.empty(first + length + band // size, dtype=_WORDS[size], device=tensor.device).fill_(pattern)
+    count = length + (2 * band + ALIGNMENT) // size
+    buffer = torch.empty(count, dtype=_WORDS[size], device=tensor.device).fill_(pattern)
+    first = (band + (tensor.data_ptr() - buffer.data_ptr() - band) % ALIGNMENT) // size
     if keep:
         buffer[first : first + length].copy_(words(span(tensor)))
     placed = buffer.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), first)

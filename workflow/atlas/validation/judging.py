@@ -42,22 +42,23 @@ def judge(
     names: Sequence[str],
     dtype: str,
     reduction: int,
+    results: int | None = None,
 ) -> Judgement:
     """Compare every output with the float64 ``expected``; the worst of them.
 
     ``yardstick`` holds torch's results at the case's ``dtype``, for as many outputs as torch has, or None.  Where torch
     itself misses the tolerance the case is ill-conditioned, and twice torch's error is the limit.
     NaN and infinities must stand where the reference has them once rounded to the output's dtype, or where torch does.
-    In outputs that torch does not return (saved statistics) either may stand for the other: which of them comes out
-    of infinite terms hangs on the order of the arithmetic.
+    From output ``results`` on (statistics that a forward pass saves) either may stand for the other: which of them a
+    mean or a variance with an infinite term becomes hangs on the order of the arithmetic.
     """
     if len(outputs) < len(expected):
         return Judgement(f"{len(outputs)} output(s) where the reference has {len(expected)}", tolerance_used=math.inf)
     worst = Judgement()
     for position, (name, output, reference) in enumerate(zip(names, outputs, expected, strict=False)):
         torchs = yardstick[position] if yardstick is not None and position < len(yardstick) else None
-        own = yardstick is not None and torchs is None
-        found = _judge_one(output, reference, torchs, name, dtype, reduction, own)
+        statistic = results is not None and position >= results
+        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic)
         worst = max(worst, found, key=lambda j: j.severity)
     return worst
 
@@ -69,7 +70,7 @@ def _judge_one(
     name: str,
     dtype: str,
     reduction: int,
-    own: bool,
+    statistic: bool,
 ) -> Judgement:
     if output.shape != expected.shape:
         return Judgement(
@@ -81,7 +82,7 @@ def _judge_one(
     rms, largest = _scale(expected)
     kind = tolerances.governing(dtype, output.dtype)
     rtol, atol = tolerances.rtol(kind), tolerances.atol(kind, output.dtype, reduction, rms)
-    measured = _Errors(output, expected, torchs, rtol, atol, own)
+    measured = _Errors(output, expected, torchs, rtol, atol, statistic)
     over_torch = None
     if torchs is not None:
         least = tolerances.least_torch_error(kind, output.device, reduction, rms, largest)
@@ -121,7 +122,7 @@ def _scale(expected: torch.Tensor) -> tuple[float, float]:
 class _Errors:
     """Errors of one output, measured chunk by chunk."""
 
-    def __init__(self, output, expected, torchs, rtol: float, atol: float, own: bool):
+    def __init__(self, output, expected, torchs, rtol: float, atol: float, statistic: bool):
         self.error = self.relative = self.used = self.torch_error = self.torch_used = 0.0
         self.output, self.expected, self.rtol, self.atol = output, expected, rtol, atol
         self.misplaced: torch.Tensor | None = None
@@ -129,7 +130,7 @@ class _Errors:
         self.range = torch.finfo(output.dtype).max if floating else math.inf
         misplaced = []
         for out, ref, tor in self._chunks(torchs):
-            bad = out.isfinite() != self._finite(ref) if own else self._misplaced(out, ref)
+            bad = out.isfinite() != self._finite(ref) if statistic else self._misplaced(out, ref)
             if tor is not None:
                 bad &= ~_same_kind(out, tor)
             misplaced.append(bad)

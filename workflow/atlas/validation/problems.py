@@ -78,8 +78,16 @@ class Problem:
 
     def judge(self, outputs: Any) -> Judgement:
         """Compare a launch's outputs with the reference and with torch."""
-        reduction = self.work.reduction(self.case)
-        return judge(as_tuple(outputs), self.expected, self.yardstick, self.work.outputs, self.case.dtype, reduction)
+        work, case = self.work, self.case
+        return judge(
+            as_tuple(outputs),
+            self.expected,
+            self.yardstick,
+            work.outputs,
+            case.dtype,
+            work.reduction(case),
+            results=1 if self.direction == "forward" else None,
+        )
 
     def with_inputs(self, inputs: Mapping[str, Any]) -> Problem:
         """The same problem of other inputs."""

@@ -1,0 +1,142 @@
+"""Tolerances and masks, judged on tensors made for the purpose."""
+
+import math
+
+import pytest
+import torch
+from atlas.validation import judge
+from atlas.validation.tolerances import OVER_TORCH, RTOL
+
+GENERATOR = torch.Generator().manual_seed(7)
+
+
+def randn(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=GENERATOR)
+
+
+def judge_one(output, expected, torchs=None, dtype="fp32", reduction=1):
+    return judge([output], [expected], None if torchs is None else [torchs], ["out"], dtype, reduction)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)]
+)
+def test_rounding_to_the_dtype_passes_and_twice_the_tolerance_does_not(dtype, kind):
+    expected = randn(64, 64)
+    rounded = expected.to(kind)
+    assert judge_one(rounded, expected, rounded, dtype).reason == ""
+    # Twice what rtol allows at the largest element, plus atol many times over: no reading of the formula allows it.
+    assert "x the tolerance" in judge_one((expected * (1 + 8 * RTOL[dtype])).to(kind), expected, None, dtype).reason
+
+
+def test_a_longer_reduction_widens_the_absolute_tolerance_by_its_square_root():
+    expected = randn(64, 64)
+    short = judge_one(expected.float(), expected, reduction=1).atol
+    long = judge_one(expected.float(), expected, reduction=10_000).atol
+    # 4 (u + sqrt(K) u32) rms with u = u32 in fp32: (1 + 100) / (1 + 1).
+    assert math.isclose(long / short, 101 / 2, rel_tol=1e-6)
+
+
+def test_an_error_inside_the_tolerance_is_wrong_where_torch_does_much_better():
+    expected = 1 + 0.1 * randn(64, 64).abs()
+    # fp16: two units in the last place pass rtol and atol together, and are four times what rounding costs torch.
+    worse = (expected * (1 + 2 * 2**-10)).half()
+    judgement = judge_one(worse, expected, expected.half(), "fp16")
+    assert judgement.tolerance_used < 1
+    assert judgement.error_over_torch > OVER_TORCH
+    assert "that of torch" in judgement.reason
+
+
+def test_one_unit_in_the_last_place_is_right_where_torch_is_exact_by_luck():
+    expected = torch.tensor([1.0, 1.5, 2.0], dtype=torch.float64)
+    off = torch.nextafter(expected.half(), torch.tensor(9.0).half())
+    judgement = judge_one(off, expected, expected.half(), "fp16")
+    assert judgement.reason == ""
+    assert judgement.error_over_torch is not None
+
+
+def test_where_torch_misses_the_tolerance_itself_twice_its_error_is_the_limit():
+    expected = randn(64, 64)
+    torchs = expected.float() + 1e-3
+    assert judge_one(expected.float() + 1.5e-3, expected, torchs).reason == ""
+    assert judge_one(expected.float() + 3e-3, expected, torchs).reason != ""
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted"),
+    [(math.nan, 1.0), (1.0, math.nan), (math.inf, -math.inf), (math.inf, 1.0), (2.0, math.inf), (math.nan, math.inf)],
+)
+def test_nan_and_infinities_must_stand_where_the_reference_has_them(got, wanted):
+    expected, output = randn(4, 5), None
+    expected[2, 3] = wanted
+    output = expected.float()
+    output[2, 3] = got
+    reason = judge_one(output, expected).reason
+    assert "NaN or infinity differs in 1 of 20 elements" in reason
+    assert "out[2, 3]" in reason
+
+
+def test_a_value_past_the_range_of_the_dtype_is_to_be_infinite():
+    expected = torch.tensor([1e5, -1e5, 1.0], dtype=torch.float64)
+    assert judge_one(torch.tensor([math.inf, -math.inf, 1.0]).half(), expected, dtype="fp16").reason == ""
+    assert judge_one(torch.tensor([65504.0, -math.inf, 1.0]).half(), expected, dtype="fp16").reason != ""
+
+
+def test_a_value_at_the_end_of_the_range_may_round_either_way():
+    expected = torch.tensor([65519.0, 65521.0], dtype=torch.float64)
+    assert judge_one(torch.tensor([math.inf, 65504.0]).half(), expected, dtype="fp16").reason == ""
+
+
+def test_nan_where_torch_has_it_too_is_accepted():
+    expected = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    both = torch.tensor([math.nan, 2.0])
+    assert judge_one(both, expected, both).reason == ""
+
+
+def test_saved_statistics_may_have_nan_for_infinity_but_not_for_a_number():
+    expected = [randn(4), torch.tensor([math.nan, 1.0], dtype=torch.float64)]
+    fine = [expected[0].float(), torch.tensor([-math.inf, 1.0])]
+    wrong = [expected[0].float(), torch.tensor([-math.inf, math.nan])]
+    names = ["y", "mean"]
+    assert judge(fine, expected, None, names, "fp32", 1, results=1).reason == ""
+    assert "mean[1] is nan" in judge(wrong, expected, None, names, "fp32", 1, results=1).reason
+    assert "mean[0] is -inf" in judge(fine, expected, None, names, "fp32", 1).reason
+
+
+def test_integers_are_compared_exactly():
+    expected = torch.arange(10)
+    assert judge_one(expected.clone(), expected, dtype="int32").reason == ""
+    assert judge_one(expected + (expected == 3), expected, dtype="int32").reason != ""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda out: out[:, 60:].fill_(0), "the tail, the last 4 of 64 columns of every row, from 60 on"),
+        (lambda out: out[::4].fill_(0), "every 4th row, from 0 on"),
+        (lambda out: out[10:12].fill_(0), "rows 10 to 11"),
+        (lambda out: out.mul_(3), "the result is 3 times what is expected"),
+        (lambda out: out.copy_(out.t().clone()), "the result is the transpose of what is expected"),
+        (lambda out: out.zero_(), "the result is zero"),
+        (lambda out: out.add_(2), "the result is shifted by 2"),
+        (lambda out: out.view(-1)[-9:].fill_(0), "row 63, in part"),
+    ],
+)
+def test_a_recognisable_pattern_is_named(spoil, words):
+    expected = randn(64, 64)
+    output = expected.float()
+    spoil(output)
+    assert words in judge_one(output, expected).reason
+
+
+def test_first_wrong_elements_come_with_index_expected_and_got():
+    expected = torch.ones(3, 4, dtype=torch.float64)
+    output = torch.ones(3, 4)
+    output[1, 2] = 5
+    assert "out[1, 2] is 5, expected 1" in judge_one(output, expected).reason
+
+
+def test_subnormal_fp16_results_pass_when_rounded_to_the_nearest():
+    # softmax over 262144 columns: outputs of 4e-6 lie between multiples of 6e-8
+    expected = (1 + 0.1 * randn(1000).abs()) * 4e-6
+    assert judge_one(expected.half(), expected, expected.half(), "fp16").reason == ""

@@ -1,0 +1,176 @@
+"""The stage: its document, its selection, the replay of a failing row, and a device that is lost."""
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+import torch
+from atlas import catalog, cli, documents
+from atlas.declaration.hardware import GPU, INTERPRETER
+from atlas.validation import DeviceLost, Inspection, cases, check_config, device, variants
+
+from .planting import EXEMPLAR, inspect, planted
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Make the catalog hold one kernel, ``row_kernel``, with the given faults planted."""
+
+    def put(*replacements):
+        declaration = planted(tmp_path, *replacements)
+        monkeypatch.setattr(catalog, "load", lambda name, interpret=False: declaration)
+        monkeypatch.setattr(catalog, "KERNELS", EXEMPLAR.parent)
+        return declaration
+
+    return put
+
+
+def validate(tmp_path, *words):
+    return cli.main(["validate", "row_kernel", "--gpu", "cpu", "--results", str(tmp_path / "results"), *words])
+
+
+def document(tmp_path):
+    return documents.read(tmp_path / "results" / "measured" / "cpu" / "row_kernel" / "validate.json", "validate")
+
+
+def test_a_right_kernel_has_a_document_that_says_ok_and_how_near_the_limit_it_came(kernel, tmp_path):
+    kernel()
+    assert validate(tmp_path, "--seeds", "2") == 0
+    written = document(tmp_path)
+    assert (written["status"], written["reason"], written["kind"]) == ("ok", "", "functional")
+    values = [row for row in written["checks"] if row["check"] == "values"]
+    assert all(row["seeds"] == 2 or row["config"] != {"BLOCK": 32} for row in values)
+    assert all(0 < row["tolerance_used"] < 1 and row["rtol"] > 0 and row["case_reason"] for row in values)
+
+
+def test_a_wrong_kernel_exits_0_says_wrong_and_its_replay_finds_the_same(kernel, tmp_path, capsys):
+    kernel(("offs, x * rstd, mask=mask", "offs, x * rstd, mask=offs < n - 1"))
+    assert validate(tmp_path, "--seeds", "1") == 0
+    written = document(tmp_path)
+    assert written["status"] == "wrong"
+    assert "variant rows, forward, m=5 n=33 fp32" in written["reason"]
+    failing = next(row for row in written["checks"] if row["status"] == "fail")
+    words = shlex.split(failing["replay"])
+    assert words[:5] == ["python", "-m", "atlas", "validate", "row_kernel"]
+    before = (tmp_path / "results" / "measured" / "cpu" / "row_kernel" / "validate.json").stat().st_mtime_ns
+    assert cli.main([*words[3:], "--results", str(tmp_path / "results")]) == 1
+    assert failing["reason"] in capsys.readouterr().out
+    after = (tmp_path / "results" / "measured" / "cpu" / "row_kernel" / "validate.json").stat().st_mtime_ns
+    assert before == after, "a replay writes no document"
+
+
+def test_a_case_and_a_config_that_are_not_declared_can_be_checked_by_hand(kernel, tmp_path, capsys):
+    kernel()
+    words = ["--variant", "rows", "--dtype", "fp32", "--case", "m=2,n=19", "--config", json.dumps({"BLOCK": 16})]
+    assert validate(tmp_path, *words, "--seed", "3", "--verbose") == 0
+    assert "m=2 n=19 fp32, seed 3: pass" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--variant", "row"], "row_kernel has public, rows"),
+        (["--check", "valves"], "values"),
+        (["--case", "m"], "give sizes as name=value"),
+        (["--seeds", "0"], "give at least 1"),
+    ],
+)
+def test_a_mistake_in_the_selection_is_named_with_what_would_be_right(kernel, tmp_path, capsys, words, complaint):
+    kernel()
+    assert validate(tmp_path, *words) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_lost_device_ends_the_stage_as_failed_and_keeps_what_was_found(kernel, tmp_path, monkeypatch):
+    kernel()
+    launches = []
+    launch = variants.launch
+
+    def lost_at_the_third(problem, variant, config, run):
+        launches.append(1)
+        if len(launches) == 3:
+            raise DeviceLost("variant rows, forward, m=1 n=7 fp32: an illegal memory access was encountered")
+        return launch(problem, variant, config, run)
+
+    monkeypatch.setattr(variants, "launch", lost_at_the_third)
+    assert validate(tmp_path, "--seeds", "1") == 0
+    written = document(tmp_path)
+    assert written["status"] == "failed"
+    assert "the device was lost in variant rows" in written["reason"]
+    assert len(launches) == 3 and written["checks"]
+
+
+def test_a_fault_that_outlives_its_launch_is_told_from_one_that_does_not(monkeypatch):
+    def gone(_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    device.check_alive(torch.device("cpu"), "a launch", ValueError("bad"))  # the device answers: nothing is raised
+    monkeypatch.setattr(device, "synchronize", gone)
+    with pytest.raises(DeviceLost, match="a launch: bad; the device answers no more"):
+        device.check_alive(torch.device("cpu"), "a launch", ValueError("bad"))
+
+
+def test_check_config_gives_rows_for_one_config_and_refuses_one_that_does_not_fit(tmp_path):
+    declaration = planted(tmp_path)
+    work, case = declaration.forward, declaration.edge_cases[0]
+    rows = check_config(declaration, "forward", work.variants[0], {"BLOCK": 16}, case, torch.device("cpu"), [0, 1])
+    assert {row["status"] for row in rows} == {"pass"}
+    assert {row["check"] for row in rows} == {
+        "values", "written_once_and_inside", "inputs_unchanged", "repeatable"
+    }  # fmt: skip
+    narrow = dataclasses.replace(work.variants[0], fits=lambda config, case, gpu: "too much shared memory")
+    rows = check_config(declaration, "forward", narrow, {"BLOCK": 16}, case, torch.device("cpu"), [0])
+    assert [(row["status"], row["reason"]) for row in rows] == [("unsupported", "too much shared memory")]
+
+
+def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path, monkeypatch):
+    declaration = planted(tmp_path)
+    gpu = GPU("t4", "cuda", 75, sms=40, shared_bytes=2**16, memory_bytes=2**34, l2_bytes=2**22)
+    case = dataclasses.replace(declaration.edge_cases[0], sizes=(("m", 2**10), ("n", 2**16)))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**34))
+    assert "GiB are free" in cases.too_dear(declaration.forward, case, gpu, torch.device("cuda"))
+    huge = dataclasses.replace(case, sizes=(("m", 2**14), ("n", 2**16)))
+    assert "MiB of traffic" in cases.too_dear(declaration.forward, huge, gpu, torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**34, 2**34))
+    assert cases.too_dear(declaration.forward, case, gpu, torch.device("cuda")) == ""
+
+
+def test_a_case_too_dear_for_the_interpreter_is_named_in_the_document(kernel, tmp_path):
+    kernel(('(4, 64, "whole blocks")', '(2048, 4096, "large")'))
+    assert validate(tmp_path, "--seeds", "1") == 0
+    left_out = document(tmp_path)["left_out"]
+    assert {(entry["direction"], entry["dtype"]) for entry in left_out} == {
+        (direction, dtype) for direction in ("forward", "backward") for dtype in ("fp32", "fp16")
+    }
+    assert "costs the interpreter" in left_out[0]["reason"]
+
+
+def test_further_seeds_stop_when_the_interpreters_time_is_spent(tmp_path, monkeypatch):
+    declaration = planted(tmp_path)
+    monkeypatch.setattr(cases, "INTERPRETER_SECONDS", 0.0)
+    findings = inspect(declaration, seeds=5, check="values", dtype="fp32")
+    assert findings and {finding.seeds for finding in findings} == {1}
+
+
+def test_a_spread_of_configs_ignores_what_the_interpreter_does_not_know(tmp_path):
+    variant = dataclasses.replace(
+        planted(tmp_path).forward.variants[0], space={"BLOCK": (16, 32, 64), "num_warps": (1, 2, 4)}
+    )
+    case = planted(tmp_path).edge_cases[0]
+    assert len({config["BLOCK"] for config in cases.spread(variant, case, INTERPRETER, 3)}) == 3
+
+
+def test_the_true_vector_add_is_right_in_every_check():
+    declaration = catalog.load("vector_add", interpret=True)
+    findings = inspect(declaration, seeds=1)
+    assert [str(finding) for finding in findings if finding.status != "pass"] == []
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.names() if name != "vector_add"])
+def test_every_kernel_of_the_catalog_passes_in_its_first_dtype(name):
+    declaration = catalog.load(name, interpret=True)
+    inspection = Inspection(declaration, INTERPRETER, torch.device("cpu"), [0])
+    assert inspection.tasks()
+    findings = inspect(declaration, seeds=1, dtype=declaration.dtypes[0])
+    assert [str(finding) for finding in findings if finding.status in ("fail", "error")] == []

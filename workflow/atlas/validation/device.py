@@ -6,7 +6,6 @@ import gc
 
 import torch
 
-
 _WORTH_RELEASING = 2**32  # bytes
 
 

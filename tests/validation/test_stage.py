@@ -64,7 +64,7 @@ def test_a_case_and_a_config_that_are_not_declared_can_be_checked_by_hand(kernel
     kernel()
     words = ["--variant", "rows", "--dtype", "fp32", "--case", "m=2,n=19", "--config", json.dumps({"BLOCK": 16})]
     assert validate(tmp_path, *words, "--seed", "3", "--verbose") == 0
-    assert "m=2 n=19 fp32, seed 3: pass" in capsys.readouterr().out
+    assert "m=2 n=19 fp32, BLOCK=16, seed 3: pass" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

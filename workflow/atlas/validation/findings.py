@@ -33,7 +33,8 @@ class Subject:
 
     def __str__(self) -> str:
         who = f"variant {self.variant}" if self.variant else "the public function"
-        return f"{who}, {self.direction}, {self.case}"
+        config = "" if self.config is None else ", " + " ".join(f"{key}={value}" for key, value in self.config.items())
+        return f"{who}, {self.direction}, {self.case}{config}"
 
 
 @dataclass(frozen=True)

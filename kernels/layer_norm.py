@@ -50,34 +50,38 @@ def _normalize(x, mask_n, n, eps):
 def _one_pass_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, m, n, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers.
-
-    Weight and bias are loaded last: a row of 2^15 leaves no registers for them before.
-    """
+    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store."""
+    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)[None, :]
     mask_m, mask_n = offs_m < m, offs_n < n
     mask = mask_m[:, None] & mask_n
     # 0 is the identity of the sum; the padding is kept out of the variance by _normalize.
-    x = tl.load(x_ptr + offs_m[:, None] * n + offs_n, mask=mask, other=0.0, eviction_policy="evict_first")
-    out, mean, rstd = _normalize(x.to(tl.float32), mask_n, n, eps)
+    x = tl.load(x_ptr + offs_m[:, None] * n + offs_n, mask=mask, other=0.0).to(tl.float32)
+    if HAS_WEIGHT:
+        weight = tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0)
+    out, mean, rstd = _normalize(x, mask_n, n, eps)
     tl.store(mean_ptr + offs_m, mean, mask=mask_m)
     tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
     if HAS_WEIGHT:
-        out *= tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+        out *= weight.to(tl.float32)
     if HAS_BIAS:
-        out += tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0).to(tl.float32)
-    tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask)
+        out += bias.to(tl.float32)
+    tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
 def _persistent_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, m, n, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
+    WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program owns every `num_programs`-th block of BLOCK_M rows; it loads weight and bias once."""
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     offs_n = tl.arange(0, BLOCK_N)[None, :]
     mask_n = offs_n < n
     if HAS_WEIGHT:
@@ -96,14 +100,13 @@ def _persistent_kernel(
             out *= weight.to(tl.float32)
         if HAS_BIAS:
             out += bias.to(tl.float32)
-        tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask)
+        tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
 def _stream_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, n, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program owns one row of any length, in blocks of LANES x WIDTH elements.
 
@@ -111,16 +114,17 @@ def _stream_kernel(
     has seen and merges each block's into them (Chan, Golub, LeVeque 1979), so neither a large mean nor a drift along
     the row cancels.  The second sweep goes backwards: what was read last is in cache.
     """
-    row = tl.program_id(0).to(tl.int64)
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    row = tl.program_id(0).to(tl.int64) * n
     offs = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     count, mean, m2 = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
-    for start in tl.range(0, n, LANES * WIDTH, num_stages=NUM_STAGES):
+    for start in tl.range(0, n, LANES * WIDTH):
         offs_n = start + offs
-        mask = offs_n < n
-        x = tl.load(x_ptr + row * n + offs_n, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        added = tl.sum(mask.to(tl.float32), axis=1)
-        block_mean = tl.sum(x, axis=1) / tl.maximum(added, 1.0)
-        centred = tl.where(mask, x - block_mean[:, None], 0.0)
+        x = tl.load(x_ptr + row + offs_n, mask=offs_n < n, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        # WIDTH divides n, so a lane is in the row as a whole or not at all.
+        added = tl.where(start + tl.arange(0, LANES) * WIDTH < n, WIDTH, 0).to(tl.float32)
+        block_mean = tl.sum(x, axis=1) / WIDTH
+        centred = x - block_mean[:, None]
         delta = block_mean - mean
         share = added / tl.maximum(count + added, 1.0)
         m2 += tl.sum(centred * centred, axis=1) + delta * delta * count * share
@@ -129,32 +133,33 @@ def _stream_kernel(
     row_mean = tl.sum(count * mean, axis=0) / n
     between = mean - row_mean
     rstd = tl.rsqrt((tl.sum(m2 + count * between * between, axis=0) / n + eps).to(tl.float32))
-    tl.store(mean_ptr + row, row_mean)
-    tl.store(rstd_ptr + row, rstd)
+    tl.store(mean_ptr + tl.program_id(0), row_mean)
+    tl.store(rstd_ptr + tl.program_id(0), rstd)
     last = (n - 1) // (LANES * WIDTH) * (LANES * WIDTH)
-    for done in tl.range(0, n, LANES * WIDTH, num_stages=NUM_STAGES):
+    for done in tl.range(0, n, LANES * WIDTH):
         offs_n = last - done + offs
         mask = offs_n < n
-        x = tl.load(x_ptr + row * n + offs_n, mask=mask, eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(x_ptr + row + offs_n, mask=mask, eviction_policy="evict_first").to(tl.float32)
         out = (x - row_mean) * rstd
         if HAS_WEIGHT:
             out *= tl.load(weight_ptr + offs_n, mask=mask).to(tl.float32)
         if HAS_BIAS:
             out += tl.load(bias_ptr + offs_n, mask=mask).to(tl.float32)
-        tl.store(out_ptr + row * n + offs_n, out, mask=mask, eviction_policy="evict_first")
+        tl.store(out_ptr + row + offs_n, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
 def _backward_rows_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dx_ptr, partial_ptr, m, n,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
+    WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program owns every `num_programs`-th block of BLOCK_M rows: their dx, and one partial row of dweight, dbias.
 
     The partial rows stay in registers, one per row of the tile, until the last block; partial_ptr is
     [HAS_WEIGHT + HAS_BIAS, num_programs, n].
     """
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     pid, programs = tl.program_id(0), tl.num_programs(0)
     offs_n = tl.arange(0, BLOCK_N)[None, :]
     mask_n = offs_n < n
@@ -177,7 +182,7 @@ def _backward_rows_kernel(
         g = dy * weight.to(tl.float32) if HAS_WEIGHT else dy
         along = tl.sum(g * xhat, axis=1)[:, None] / n
         level = tl.sum(g, axis=1)[:, None] / n
-        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask)
+        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask, cache_modifier=".cs")
         if HAS_WEIGHT:
             dweight += dy * xhat
         if HAS_BIAS:
@@ -196,32 +201,35 @@ def _row_sums_kernel(
     HAS_WEIGHT: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program owns one row of any length: along = sum_j(g * xhat) / n and level = sum_j(g) / n."""
-    row = tl.program_id(0).to(tl.int64)
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    row = tl.program_id(0).to(tl.int64) * n
     offs = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
+    mean, rstd = tl.load(mean_ptr + tl.program_id(0)), tl.load(rstd_ptr + tl.program_id(0))
     along, level = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
     for start in tl.range(0, n, LANES * WIDTH):
         offs_n = start + offs
         mask = offs_n < n
-        x = tl.load(x_ptr + row * n + offs_n, mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(dy_ptr + row * n + offs_n, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row + offs_n, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(dy_ptr + row + offs_n, mask=mask, other=0.0).to(tl.float32)
         if HAS_WEIGHT:
             g *= tl.load(weight_ptr + offs_n, mask=mask, other=0.0).to(tl.float32)
         along += tl.sum(g * (x - mean), axis=1)
         level += tl.sum(g, axis=1)
-    tl.store(along_ptr + row, tl.sum(along, axis=0) * rstd / n)
-    tl.store(level_ptr + row, tl.sum(level, axis=0) / n)
+    tl.store(along_ptr + tl.program_id(0), tl.sum(along, axis=0) * rstd / n)
+    tl.store(level_ptr + tl.program_id(0), tl.sum(level, axis=0) / n)
 
 
 @triton.jit
 def _backward_columns_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, along_ptr, level_ptr, dx_ptr, partial_ptr, m, n,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_N columns of every `num_programs(1)`-th block of BLOCK_M rows.
 
     The rows' sums are known, so it needs no other column; partial_ptr is [HAS_WEIGHT + HAS_BIAS, num_programs(1), n].
     """
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     pid, programs = tl.program_id(1), tl.num_programs(1)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_n = columns[None, :]
@@ -242,7 +250,7 @@ def _backward_columns_kernel(
         level = tl.load(level_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         xhat = (x - mean) * rstd
         g = dy * weight if HAS_WEIGHT else dy
-        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask)
+        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask, cache_modifier=".cs")
         dweight += dy * xhat
         dbias += dy
     partial_ptr += pid.to(tl.int64) * n + columns
@@ -268,9 +276,12 @@ def _sum_partials_kernel(partial_ptr, out_ptr, p, n, BLOCK_P: tl.constexpr, BLOC
 
 
 def _outputs(x):
-    out = torch.empty_like(x)
-    mean, rstd = torch.empty((2, x.shape[0]), dtype=torch.float32, device=x.device)
-    return out, mean, rstd
+    return torch.empty_like(x), *_statistics(x)
+
+
+def _statistics(x):
+    """Two vectors of one fp32 value a row."""
+    return tuple(torch.empty(x.shape[0], dtype=torch.float32, device=x.device) for _ in range(2))
 
 
 def _flags(weight, bias):
@@ -283,9 +294,14 @@ def _blocks(x, config):
     return min(blocks, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms) if "PROGRAMS_PER_SM" in config else blocks
 
 
-def _lanes(x, block_n):
+def _width(x):
+    """Elements of a 16-byte vector where rows consist of whole ones, else 1."""
     width = _VECTOR_BYTES // x.element_size()
-    return {"LANES": block_n // width, "WIDTH": width}
+    return 1 if x.shape[1] % width else width
+
+
+def _lanes(x, block_n):
+    return {"LANES": block_n // _width(x), "WIDTH": _width(x)}
 
 
 def _launch_one_pass(x, weight, bias, eps, *, config):
@@ -293,7 +309,7 @@ def _launch_one_pass(x, weight, bias, eps, *, config):
     m, n = x.shape
     _one_pass_kernel[(_blocks(x, config),)](
         x, weight, bias, out, mean, rstd, m, n, eps, **_flags(weight, bias),
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), num_warps=config["num_warps"],
+        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), WIDTH=_width(x), num_warps=config["num_warps"],
     )  # fmt: skip
     return out, mean, rstd
 
@@ -303,7 +319,7 @@ def _launch_persistent(x, weight, bias, eps, *, config):
     m, n = x.shape
     _persistent_kernel[(_blocks(x, config),)](
         x, weight, bias, out, mean, rstd, m, n, eps, **_flags(weight, bias),
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n),
+        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), WIDTH=_width(x),
         NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
     return out, mean, rstd
@@ -314,7 +330,7 @@ def _launch_stream(x, weight, bias, eps, *, config):
     m, n = x.shape
     _stream_kernel[(m,)](
         x, weight, bias, out, mean, rstd, n, eps, **_flags(weight, bias), **_lanes(x, config["BLOCK_N"]),
-        NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
+        num_warps=config["num_warps"],
     )  # fmt: skip
     return out, mean, rstd
 
@@ -325,8 +341,12 @@ def _sum_partials(partial, weight, bias):
     if not gradients:
         return None, None
     out = torch.empty((gradients, n), dtype=(bias if weight is None else weight).dtype, device=partial.device)
-    # 32 floats are the 128 bytes of one cache line; 128 partial rows at a time are one sweep for as many programs.
-    _sum_partials_kernel[(triton.cdiv(n, 32), gradients)](partial, out, p, n, BLOCK_P=128, BLOCK_N=32, num_warps=8)
+    # Columns for two programs an SM, from the 128 bytes of a cache line on; rows to fill 16 elements a thread.
+    columns = triton.next_power_of_2(gradients * n // (2 * gpu_of(partial.device).sms) + 1)
+    block_n = min(256, max(32, columns))
+    _sum_partials_kernel[(triton.cdiv(n, block_n), gradients)](
+        partial, out, p, n, BLOCK_P=16 * 32 * 8 // block_n, BLOCK_N=block_n, num_warps=8
+    )
     return out[0] if weight is not None else None, out[-1] if bias is not None else None
 
 
@@ -337,7 +357,7 @@ def _launch_backward_rows(x, weight, bias, mean, rstd, dy, *, config):
     partial = torch.empty((sum(flags.values()), programs, n), dtype=torch.float32, device=x.device)
     _backward_rows_kernel[(programs,)](
         x, weight, mean, rstd, dy, dx, partial, m, n, **flags,
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n),
+        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), WIDTH=_width(x),
         NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
     return dx, *_sum_partials(partial, weight, bias)
@@ -346,7 +366,7 @@ def _launch_backward_rows(x, weight, bias, mean, rstd, dy, *, config):
 def _launch_backward_columns(x, weight, bias, mean, rstd, dy, *, config):
     m, n = x.shape
     flags, block_n, dx = _flags(weight, bias), config["BLOCK_N"], torch.empty_like(x)
-    along, level = torch.empty((2, m), dtype=torch.float32, device=x.device)
+    along, level = _statistics(x)
     _row_sums_kernel[(m,)](
         x, weight, mean, rstd, dy, along, level, n, HAS_WEIGHT=flags["HAS_WEIGHT"],
         **_lanes(x, _row_block(n, x.element_size())), num_warps=_ROW_WARPS,
@@ -357,7 +377,7 @@ def _launch_backward_columns(x, weight, bias, mean, rstd, dy, *, config):
     partial = torch.empty((sum(flags.values()), programs, n), dtype=torch.float32, device=x.device)
     _backward_columns_kernel[(columns, programs)](
         x, weight, mean, rstd, dy, along, level, dx, partial, m, n, **flags,
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=block_n, num_warps=config["num_warps"],
+        BLOCK_M=config["BLOCK_M"], BLOCK_N=block_n, WIDTH=_width(x), num_warps=config["num_warps"],
     )  # fmt: skip
     return dx, *_sum_partials(partial, weight, bias)
 
@@ -368,14 +388,23 @@ class _LayerNorm(torch.autograd.Function):
         variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
         out, mean, rstd = variant.launch(x, weight, bias, eps, config=config)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
+        ctx.eps = eps
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         x, weight, bias, mean, rstd = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
+            return *_differentiable_backward(x, weight, bias, ctx.eps, dy), None
         variant, config = choose(DECLARATION, "backward", _case_of(x), x.device)
         return *variant.launch(x, weight, bias, mean, rstd, dy.contiguous(), config=config), None
+
+
+def _differentiable_backward(x, weight, bias, eps, dy):
+    inputs = [tensor for tensor in (x, weight, bias) if tensor is not None and tensor.requires_grad]
+    out = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    found = iter(torch.autograd.grad(out, inputs, dy, create_graph=True))
+    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in (x, weight, bias)]
 
 
 def _case_of(x):
@@ -392,8 +421,9 @@ def layer_norm(
     """``torch.nn.functional.layer_norm`` in fp32, fp16 or bf16; statistics are fp32.
 
     ``normalized_shape`` are the sizes of the last dimensions; ``weight`` and ``bias`` have that shape and the input's
-    dtype and device, or are None.  An input that is not contiguous is copied first.  Differentiable once.  Raises
-    TypeError for another dtype and ValueError for shapes or devices that do not fit.
+    dtype and device, or are None.  An input that is not contiguous is copied first.  Second
+    derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError for shapes or devices
+    that do not fit.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if input.dtype not in _NAMES:
@@ -500,7 +530,7 @@ _EDGE_CASES = tuple(
         (33, 64, "one row more than whole tiles of rows"),
         (3, 4097, "rows one element longer than a block of the streaming variants: a tail of one"),
         (2, 20_000, "several blocks and a tail"),
-        (300, 8, "more rows than programs: each owns several and adds them up"),
+        (140, 8, "more rows than programs: each owns several and adds them up"),
     )
 )
 
@@ -517,9 +547,12 @@ _THREAD_REGISTERS = 255
 _OTHER_REGISTERS = 24
 """What a thread needs besides its elements: addresses, masks, counters (ptxas of Triton 3.7, sm_75 to sm_90)."""
 
-_ENOUGH_IN_FLIGHT = 8192
-"""Bytes of a tile: four programs of an SM with one each in flight cover memory's latency on an H200 (about 4.3 TB/s
-x 0.7 us / 132 SMs = 23 KB an SM)."""
+_ENOUGH_IN_FLIGHT = 16384
+"""Bytes of a tile: with two more of that size prefetched an SM has what covers memory's latency on an H200 (about
+4.3 TB/s x 0.7 us / 132 SMs = 23 KB)."""
+
+_EXCHANGE_BYTES = 1024
+"""Shared memory through which the warps of a program exchange their sums, at most."""
 
 _LIVE = {"one_pass": 1.0, "persistent": 2.8, "rows": 6.5}
 """Registers for each element of a tile, by ptxas: the row; row, weight and bias; row, dy, xhat, g, weight and both
@@ -543,7 +576,11 @@ def _registers(config: dict, problem: Case, live: float) -> float:
     return config["BLOCK_M"] * _block_n(problem) * live / (32 * config["num_warps"]) + _OTHER_REGISTERS
 
 
-def _fits_rows(config: dict, problem: Case, gpu: GPU, live: float) -> str:
+def _fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
+    return _rows_obstacle(config, problem, _LIVE["one_pass"])
+
+
+def _rows_obstacle(config: dict, problem: Case, live: float) -> str:
     threads = 32 * config["num_warps"]
     needed, available = _registers(config, problem, live), min(_THREAD_REGISTERS, _REGISTERS // threads)
     if needed > available:
@@ -556,18 +593,31 @@ def _fits_rows(config: dict, problem: Case, gpu: GPU, live: float) -> str:
     return ""
 
 
-def _fits_pipeline(config: dict, problem: Case, gpu: GPU, live: float, streams: int) -> str:
-    tile, threads = config["BLOCK_M"] * _block_n(problem) * element_size(problem.dtype), 32 * config["num_warps"]
-    programs = config["PROGRAMS_PER_SM"]
-    if config["BLOCK_M"] > 1 and tile * streams > 2 * _ENOUGH_IN_FLIGHT:
-        return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
-    prefetched = (config["num_stages"] - 1) * tile * streams
-    if prefetched > gpu.shared_bytes or prefetched * programs > gpu.shared_bytes_per_sm:
-        return f"{programs} programs with {prefetched} bytes prefetched exceed an SM's shared memory"
-    registers = programs * threads * _registers(config, problem, live)
-    if programs * config["num_warps"] > gpu.warps_per_sm or registers > _REGISTERS:
-        return f"{programs} programs of {threads} threads exceed an SM's warps or registers"
-    return _fits_rows(config, problem, gpu, live)
+def _fits_persistent(live: float, streams: int):
+    """``fits`` for ``live`` registers an element and ``streams`` inputs whose next rows are prefetched."""
+
+    def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        tile = config["BLOCK_M"] * _block_n(problem) * element_size(problem.dtype) * streams
+        programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
+
+        def prefetched(stages: int) -> int:
+            return (stages - 1) * tile + _EXCHANGE_BYTES
+
+        if config["BLOCK_M"] > 1 and tile > _ENOUGH_IN_FLIGHT:
+            return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
+        if threads > 32 and config["BLOCK_M"] * _block_n(problem) < 16 * threads:
+            return "under 16 elements a thread: most of its registers would hold addresses"
+        if config["num_stages"] == 1 and prefetched(3) * programs <= gpu.shared_bytes:
+            return "nothing prefetched, though the shared memory has room for it"
+        shared = prefetched(config["num_stages"])
+        if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
+            return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
+        registers = programs * threads * _registers(config, problem, live)
+        if programs * config["num_warps"] > gpu.warps_per_sm or registers > _REGISTERS:
+            return f"{programs} programs of {threads} threads exceed an SM's warps or registers"
+        return _rows_obstacle(config, problem, live)
+
+    return fits
 
 
 def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
@@ -577,9 +627,7 @@ def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
         return f"{vectors:g} 16-byte vectors a thread; 1 to 4 keep memory busy without spills"
     if config["BLOCK_N"] > max(_block_n(problem), _STREAM_BLOCKS[0]):
         return "a block longer than the row"
-    # The second sweep prefetches x, weight and bias.
-    prefetched = 3 * (config["num_stages"] - 1) * config["BLOCK_N"] * element_size(problem.dtype)
-    return f"{prefetched} bytes prefetched exceed the shared memory" if prefetched > gpu.shared_bytes else ""
+    return ""
 
 
 def _fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
@@ -592,63 +640,78 @@ def _fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
 
 
 def _handles_rows(live: float):
+    """``handles`` for ``live`` registers an element.
+
+    A program that fills more than half of an SM's registers runs alone, and memory idles while it sums: on an H200 rows
+    of 2^15 bf16 in registers reach 3.0 TB/s and streamed twice 3.4 TB/s (Triton 3.6).  Where the next rows are
+    prefetched one program may fill them.
+    """
+    longest = _REGISTERS // 4 if live == _LIVE["one_pass"] else 1 << int(_REGISTERS / live).bit_length() - 1
+
     def handles(problem: Case, gpu: GPU) -> str:
-        # The widest row is one of a power of two that some number of threads holds without a spill.
-        widest = max(
-            32 * warps * (1 << int((min(_THREAD_REGISTERS, 2048 // warps) - _OTHER_REGISTERS) / live).bit_length() - 1)
-            for warps in (1, 2, 4, 8, 16, 32)
-        )
-        return f"rows of {problem['n']} elements; {widest} fit one program's registers" if problem["n"] > widest else ""
+        return f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
 
     return handles
 
 
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
-    """Two 16-byte vectors a thread, four for rows that would need more than 16 warps so; short rows share 4 warps."""
-    row = _block_n(problem) * element_size(problem.dtype)
-    block_m = max(1, min(16, triton.next_power_of_2(problem["m"]), 4 * 32 * 2 * _VECTOR_BYTES // row))
-    vectors = block_m * row // (32 * _VECTOR_BYTES)
-    return {"BLOCK_M": block_m, "num_warps": min(32, max(1, vectors // (2 if vectors <= 32 else 4)))}
+    """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
+    size, two_vectors = element_size(problem.dtype), 2 * 32 * _VECTOR_BYTES
+    fitting = 4 * two_vectors // (_block_n(problem) * size)
+    block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), _ROWS_SPACE["BLOCK_M"][-1]))
+    warps = block_m * problem["n"] * size // two_vectors
+    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(32, warps)).bit_length() - 1}
 
 
-def _persistent_default(problem: Case, gpu: GPU) -> dict:
-    return _one_pass_default(problem, gpu) | {"num_stages": 2, "PROGRAMS_PER_SM": 1}
+def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: int):
+    """``default``: 32 elements a thread, at most ``block_m`` rows a tile, ``warps_per_sm`` warps or one program.
+
+    With two stages nothing would be prefetched a whole block ahead.  A GPU whose shared memory or registers are short
+    gets fewer programs, then no prefetching.
+    """
+    fits = _fits_persistent(live, streams)
+
+    def default(problem: Case, gpu: GPU) -> dict:
+        row = _block_n(problem) * element_size(problem.dtype) * streams
+        rows = max(1, min(block_m, triton.next_power_of_2(problem["m"]), _ENOUGH_IN_FLIGHT // row))
+        tile = {"BLOCK_M": rows, "num_warps": max(1, rows * _block_n(problem) // (32 * 32))}
+        programs = [p for p in (4, 2, 1) if p * tile["num_warps"] <= warps_per_sm or p == 1]
+        configs = [tile | {"num_stages": stages, "PROGRAMS_PER_SM": p} for stages in (3, 1) for p in programs]
+        return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
+
+    return default
 
 
 def _stream_default(problem: Case, gpu: GPU) -> dict:
-    """Two 16-byte vectors a thread of the 16 warps that a long row gets, fewer warps for a short one."""
-    size = element_size(problem.dtype)
-    block_n = min(2 * 16 * 32 * _VECTOR_BYTES // size, max(_block_n(problem), _STREAM_BLOCKS[0]))
-    return {"BLOCK_N": block_n, "num_warps": max(4, block_n * size // (2 * 32 * _VECTOR_BYTES)), "num_stages": 1}
-
-
-def _backward_rows_default(problem: Case, gpu: GPU) -> dict:
-    """16 elements a thread, which leave registers for 16 warps an SM; the next block is prefetched."""
-    block_m = max(1, min(4, triton.next_power_of_2(problem["m"]), 2048 // _block_n(problem)))
-    num_warps = min(16, max(1, block_m * _block_n(problem) // (32 * 16)))
-    return {"BLOCK_M": block_m, "num_warps": num_warps, "num_stages": 2, "PROGRAMS_PER_SM": max(1, 8 // num_warps)}
+    """As many warps a row as leave the rows under way at once half of the L2, two 16-byte vectors a thread."""
+    size, two_vectors = element_size(problem.dtype), 2 * 32 * _VECTOR_BYTES
+    under_way = gpu.sms * gpu.warps_per_sm * problem["n"] * size  # with rows of one warp
+    warps = min(32, max(4, 2 * under_way // gpu.l2_bytes))
+    longest = max(_block_n(problem), _STREAM_BLOCKS[0])
+    block_n = min((1 << warps.bit_length() - 1) * two_vectors // size, longest, _STREAM_BLOCKS[-1])
+    return {"BLOCK_N": block_n, "num_warps": max(4, block_n * size // two_vectors)}
 
 
 def _columns_default(problem: Case, gpu: GPU) -> dict:
-    return {"BLOCK_M": 4, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 8}
+    """Tiles of 16 elements a thread: as wide as the matrix, up to a kilobyte of a row, four warps of them."""
+    return {"BLOCK_M": 4, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}
 
 
-_STREAM_BLOCKS = (2048, 4096, 8192, 16384)
-_COLUMN_BLOCKS = (256, 512, 1024)
+_STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
+_COLUMN_BLOCKS = (512, 1024)
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
-_PIPELINE_SPACE = _ROWS_SPACE | {"num_stages": (2, 3), "PROGRAMS_PER_SM": (1, 2, 4)}
-_BACKWARD_ROWS_SPACE = {
+_PERSISTENT_SPACE = {
     "BLOCK_M": (1, 2, 4),
     "num_warps": (1, 2, 4, 8, 16),
-    "num_stages": (1, 2, 3),
-    "PROGRAMS_PER_SM": (1, 2, 4, 8),
+    "num_stages": (1, 3, 4),
+    "PROGRAMS_PER_SM": (1, 2, 4),
 }
-_STREAM_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32), "num_stages": (1, 2)}
+_STREAM_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
 _COLUMNS_SPACE = {
     "BLOCK_M": (1, 2, 4, 8),
     "BLOCK_N": _COLUMN_BLOCKS,
     "num_warps": (4, 8),
-    "PROGRAMS_PER_SM": (2, 4, 8),
+    "PROGRAMS_PER_SM": (4, 8),
 }
 
 
@@ -689,16 +752,16 @@ DECLARATION = Declaration(
                 launch=_launch_one_pass,
                 space=_ROWS_SPACE,
                 default=_one_pass_default,
-                fits=lambda config, problem, gpu: _fits_rows(config, problem, gpu, _LIVE["one_pass"]),
+                fits=_fits_one_pass,
                 handles=_handles_rows(_LIVE["one_pass"]),
             ),
             Variant(
                 name="persistent",
                 summary="rows, weight and bias in registers, as many programs as fit the SMs, next rows prefetched",
                 launch=_launch_persistent,
-                space=_PIPELINE_SPACE,
-                default=_persistent_default,
-                fits=lambda config, problem, gpu: _fits_pipeline(config, problem, gpu, _LIVE["persistent"], 1),
+                space=_PERSISTENT_SPACE,
+                default=_persistent_default(_LIVE["persistent"], streams=1, block_m=2, warps_per_sm=16),
+                fits=_fits_persistent(_LIVE["persistent"], streams=1),
                 handles=_handles_rows(_LIVE["persistent"]),
             ),
             Variant(
@@ -733,9 +796,9 @@ DECLARATION = Declaration(
                 name="rows",
                 summary="rows and partial sums of dweight, dbias in registers, next rows prefetched",
                 launch=_launch_backward_rows,
-                space=_BACKWARD_ROWS_SPACE,
-                default=_backward_rows_default,
-                fits=lambda config, problem, gpu: _fits_pipeline(config, problem, gpu, _LIVE["rows"], 2),
+                space=_PERSISTENT_SPACE,
+                default=_persistent_default(_LIVE["rows"], streams=2, block_m=4, warps_per_sm=8),
+                fits=_fits_persistent(_LIVE["rows"], streams=2),
                 handles=_handles_rows(_LIVE["rows"]),
             ),
             Variant(

@@ -1,0 +1,193 @@
+"""Layer normalisation on the interpreter: values, accuracy, gradients, refusals; and what its spaces hold."""
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
+from atlas.validation.problems import Problem
+from torch.nn import functional
+
+from kernels.layer_norm import DECLARATION, layer_norm
+
+CPU = torch.device("cpu")
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+VARIANTS = [(direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants]
+IDS = [f"{direction}-{v.name}" for direction, v in VARIANTS]
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_close(found, expected, dtype=torch.float32):
+    """By twice the unit roundoff of the dtype: the interpreter truncates where GPUs round to bf16."""
+    tolerance = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def double(tensor):
+    return tensor if tensor is None else tensor.detach().double()
+
+
+@pytest.mark.parametrize(("direction", "variant"), VARIANTS, ids=IDS)
+@pytest.mark.parametrize("problem", DECLARATION.edge_cases, ids=str)
+def test_edge_cases_agree_with_float64(problem, direction, variant):
+    if variant.unsupported(problem, INTERPRETER):
+        pytest.skip(variant.unsupported(problem, INTERPRETER))
+    drawn = Problem(DECLARATION, direction, problem, CPU, seed=1)
+    assert not drawn.judge(variant.launch(**drawn.inputs, config=variant.default(problem, INTERPRETER))).reason
+
+
+@pytest.mark.parametrize(("direction", "variant"), VARIANTS, ids=IDS)
+# rows of whole vectors; the longer row has a tail block, the other more rows than one tile
+@pytest.mark.parametrize(("m", "n"), [(9, 72), (3, 4104)], ids=["short", "tail"])
+def test_every_config_gives_the_same_results(direction, variant, m, n):
+    problem = case("fp16", m=m, n=n)
+    drawn = Problem(DECLARATION, direction, problem, CPU, seed=2)
+    configs = list(variant.configs(problem, INTERPRETER))
+    assert configs
+    for config in configs:
+        assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
+
+
+@pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
+@pytest.mark.parametrize("n", [96, 5000], ids=["one block", "blocks and a tail"])
+def test_a_mean_far_from_zero_cancels_nothing(variant, n):
+    # E[x^2] - E[x]^2 in fp32 would leave no digit of a variance of 1 beside a mean of 1e4; a drift along the row makes
+    # any one block's mean a poor shift for the others.
+    x = randn(3, n) + 1e4
+    x[1] += torch.linspace(0, 100, n)
+    weight, bias = randn(n, seed=1), randn(n, seed=2)
+    config = variant.default(case("fp32", m=3, n=n), INTERPRETER)
+    out, mean, rstd = variant.launch(x, weight, bias, 1e-5, config=config)
+    exact = functional.layer_norm(x.double(), (n,), weight.double(), bias.double())
+    # A mean of 1e4 is off by up to 2^-24 * 1e4 = 6e-4 of the deviation of 1 it is subtracted for.
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=5e-3)
+    torch.testing.assert_close(rstd.double(), (x.double().var(-1, correction=0) + 1e-5).rsqrt(), rtol=6e-4, atol=0)
+    assert mean.dtype == rstd.dtype == torch.float32
+
+
+@pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
+def test_nan_and_infinities_spoil_their_row_alone(variant):
+    x = randn(4, 40)
+    x[1, 3], x[2, 39] = float("nan"), float("inf")
+    out, _, _ = variant.launch(x, None, None, 1e-5, config=variant.default(case("fp32", m=4, n=40), INTERPRETER))
+    assert out[1].isnan().all() and out[2].isnan().all()
+    assert_close(out[[0, 3]], functional.layer_norm(x[[0, 3]].double(), (40,)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("has_bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("has_weight", [True, False], ids=["weight", "no weight"])
+@pytest.mark.parametrize("n", [24, 20_000], ids=["registers", "streamed"])
+def test_weight_and_bias_are_optional_forward_and_backward(n, has_weight, has_bias, dtype):
+    x, dy = randn(3, n, dtype=dtype).requires_grad_(), randn(3, n, dtype=dtype, seed=3)
+    weight = randn(n, dtype=dtype, seed=1).requires_grad_() if has_weight else None
+    bias = randn(n, dtype=dtype, seed=2).requires_grad_() if has_bias else None
+    exact = [tensor if tensor is None else double(tensor).requires_grad_() for tensor in (x, weight, bias)]
+    expected = functional.layer_norm(exact[0], (n,), exact[1], exact[2])
+    expected.backward(dy.double())
+    out = layer_norm(x, n, weight, bias)
+    assert_close(out, expected.detach(), dtype)
+    out.backward(dy)
+    for found, reference in zip((x, weight, bias), exact, strict=True):
+        if found is not None:
+            assert_close(found.grad, reference.grad, dtype)
+
+
+def test_gradients_of_inputs_that_need_none_are_not_returned():
+    x, weight = randn(4, 8), randn(8, seed=1).requires_grad_()
+    layer_norm(x, 8, weight).backward(randn(4, 8, seed=2))
+    assert x.grad is None and weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("shape", "normalized"),
+    [((5, 6), 6), ((2, 3, 4), (3, 4)), ((2, 3, 4), [4]), ((7,), (7,)), ((2, 3), (2, 3))],
+    ids=str,
+)
+def test_any_number_of_last_dimensions_is_normalised(shape, normalized):
+    x = randn(*shape)
+    sizes = (normalized,) if isinstance(normalized, int) else tuple(normalized)
+    weight, bias = randn(*sizes, seed=1), randn(*sizes, seed=2)
+    expected = functional.layer_norm(x.double(), sizes, weight.double(), bias.double(), 1e-3)
+    assert_close(layer_norm(x, normalized, weight, bias, 1e-3), expected)
+
+
+def test_layouts_that_are_not_contiguous_are_read_through_their_strides():
+    base, weight = randn(40, 30), randn(60, seed=1)[::2]
+    for x in (base[:, :], base[::3], base[:, None].expand(40, 2, 30), randn(30, 40).t()):
+        assert_close(layer_norm(x, 30, weight), functional.layer_norm(x.double(), (30,), weight.double()))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (2, 0, 4)], ids=str)
+def test_empty_input_gives_what_torch_gives_also_backward(shape):
+    found, expected = [], []
+    for function, grads in ((layer_norm, found), (functional.layer_norm, expected)):
+        x, weight = torch.empty(shape, requires_grad=True), torch.ones(shape[-1], requires_grad=True)
+        out = function(x, shape[-1:], weight)
+        assert out.shape == shape
+        out.sum().backward()
+        grads += [x.grad, weight.grad]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_second_derivatives_agree_with_float64_autograd():
+    x, weight, dy, v = randn(3, 9), randn(9, seed=1), randn(3, 9, seed=2), randn(3, 9, seed=3)
+
+    def second(function, x, weight, dy, v):
+        x, weight = x.requires_grad_(), weight.requires_grad_()
+        (first,) = torch.autograd.grad(function(x, (9,), weight), x, dy, create_graph=True)
+        return torch.autograd.grad(first, (x, weight), v)
+
+    expected = second(functional.layer_norm, double(x), double(weight), dy.double(), v.double())
+    for found, reference in zip(second(layer_norm, x, weight, dy, v), expected, strict=True):
+        assert_close(found, reference)
+
+
+def test_two_runs_of_the_backward_agree_bit_by_bit():
+    problem = case("fp32", m=140, n=24)  # several programs' partial sums of dweight and dbias
+    for variant in DECLARATION.backward.variants:
+        inputs = Problem(DECLARATION, "backward", problem, CPU, seed=3).inputs
+        first, again = (variant.launch(**inputs, config=variant.default(problem, INTERPRETER)) for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((torch.ones(2, 3, dtype=torch.float64), 3), TypeError, "float64"),
+        ((torch.ones(2, 3), 2), ValueError, "normalized_shape"),
+        ((torch.ones(2, 3), ()), ValueError, "normalized_shape"),
+        ((torch.ones(3), (2, 3)), ValueError, "normalized_shape"),
+        ((torch.ones(2, 3), 3, torch.ones(2)), ValueError, "weight of shape"),
+        ((torch.ones(2, 3), 3, None, torch.ones(3, 1)), ValueError, "bias of shape"),
+        ((torch.ones(2, 3), 3, torch.ones(3).half()), TypeError, "weight of the input's"),
+    ],
+    ids=[
+        "float64",
+        "wrong size",
+        "no size",
+        "more sizes than dimensions",
+        "short weight",
+        "bias shape",
+        "mixed dtypes",
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(arguments, error, message):
+    with pytest.raises(error, match=message):
+        layer_norm(*arguments)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_defaults_are_points_of_the_space_that_fit(name):
+    for work in DECLARATION.passes.values():
+        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
+            for variant in work.variants:
+                if not variant.unsupported(problem, GPUS[name]):
+                    config = variant.default(problem, GPUS[name])
+                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))

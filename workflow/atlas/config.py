@@ -40,7 +40,10 @@ def check(document: Any, schema_name: str, where: str) -> None:
     """Raise :class:`AtlasError` with one sentence (file, key, remedy) unless ``document`` fits the schema."""
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
     validator = jsonschema.Draft202012Validator(schema(schema_name), format_checker=checker)
-    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    errors = list(validator.iter_errors(document))
+    # A mistyped key is unknown and leaves another one missing: the first is what the user did.
+    unknown = [error for error in errors if error.validator == "additionalProperties"]
+    error = unknown[0] if unknown else jsonschema.exceptions.best_match(errors)
     if error is not None:
         raise AtlasError(f"{where}: {explain(error)}")
 

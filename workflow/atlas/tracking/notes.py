@@ -23,12 +23,10 @@ Kernels on GPUs: a run at the top is one kernel on one GPU, and its page begins 
 **Fastest config of one kernel on one GPU.** Open the run named so, for instance `softmax · h200`: \
 description and parameters hold the answer.
 
-**Compare.** Filters for the search field, then sort by `median_us`:
+**Compare.** These are in the menu "Views", too; what they filter by stands in the search field, to be narrowed \
+(`AND tags.gpu = 'h200'`). If the menus speak of traces and judges, choose "Model training" at the top left.
 
-- all kernels of a GPU: `tags.level = 'kernel' AND tags.gpu = 'h200'`
-- a kernel on all GPUs: `tags.level = 'kernel' AND tags.kernel = 'softmax'`
-- a kernel and its peers: `tags.level = 'provider' AND tags.kernel = 'softmax' AND tags.gpu = 'h200'`
-- the best trials, for parallel coordinates: `tags.level = 'trial' AND tags.kernel = 'softmax' AND tags.gpu = 'h200'`
+{views}
 
 `median_us`, `gb_per_s` and `tflop_per_s` belong to the headline case: forward, bf16 where there is, most traffic. \
 `kind` says where a figure is from: measured, recorded, functional or compiled. \
@@ -84,7 +82,7 @@ def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:
         roof = row.get("roof_fraction")
         peer = f"{rounded(row.get('speedup'), 3)}x of {row['peer']}" if row["peer"] else "-"
         line = (
-            f"| {_case(row)} | {row['provider']} {config_label(row['config'])} | {rounded(row['median_us'])} µs "
+            f"| {_case(row)} | `{row['provider']} {config_label(row['config'])}` | {rounded(row['median_us'])} µs "
             f"| {rounded(value)} {unit} | {rounded(roof and 100 * roof, 3)} | {peer} |"
         )
         if len(text) + len(line) > _MOST_CHARACTERS:

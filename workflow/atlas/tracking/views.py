@@ -9,14 +9,21 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .runs import Tree
 
 _TAG = "mlflow.sharedViewState."
-_WIDTHS = {"params.`case`": 200, "tags.`reason`": 500, "tags.`provider_kind`": 120}  # pixels, where the default cuts
+_BEFORE = ("1", "attributes.`Run Name`", "runDateAndNestInfo", "duration")  # the interface's own columns: box, name, …
+_WIDTHS = {
+    "attributes.`Run Name`": 270,
+    "params.`case`": 200,
+    "tags.`reason`": 500,
+    "tags.`provider_kind`": 120,
+}  # pixels, where the default cuts
 _RATES = ("median_us", "gb_per_s", "tflop_per_s", "percent_of_roof", "speedup")
+_PLACE = ("gpu", "variant", "direction", "dtype", "case")  # parameters that say where a config stands
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,8 @@ class View:
     query: str
     order: str
     columns: tuple[str, ...]
-    ascending: bool = True
+    parallel: tuple[str, ...] = ()
+    """Parameters of the view's parallel-coordinates chart; empty where it has none."""
 
 
 FIRST = "atlas-kernels"
@@ -36,23 +44,22 @@ FIRST = "atlas-kernels"
 
 def views(trees: Iterable[Tree]) -> dict[str, View]:
     """The views by key; the config columns are the parameters that the tracked kernels have."""
-    params: dict[str, dict[str, None]] = {"kernel": {}, "trial": {}}
-    place = ("variant", "direction", "dtype", "case")
-    for tree in trees:
-        for run in tree.root.walk():
-            level = run.tags["level"]
-            if level in params:
-                params[level] |= {name: None for name in run.params if name not in place}
-    metrics, configs = _columns("metrics", _RATES), {key: _columns("params", names) for key, names in params.items()}
+    tuned: dict[str, dict[str, None]] = {}
+    trials: dict[str, dict[str, None]] = {}
+    for run in (run for tree in trees for run in tree.root.walk()):
+        for level, kept in (("kernel", tuned), ("trial", trials)):
+            if run.tags["level"] == level:
+                kept.setdefault(run.tags["kernel"], {}).update({n: None for n in run.params if n not in _PLACE})
+    metrics = _columns("metrics", _RATES)
     place = _columns("params", ("variant", "dtype", "case"))
     means = _columns("metrics", ("speedup_geomean", "speedup_worst"))
     state = _columns("tags", ("kind", "status", "stale"))
-    return {
+    found = {
         FIRST: View(
             "Kernels: headline figure and fastest config",
             "tags.level = 'kernel'",
             "tags.`kernel`",
-            (*metrics, *means, *place, *configs["kernel"], *state),
+            (*metrics, *place, *_configs(tuned), *means, *state),
         ),
         "atlas-peers": View(
             "Kernels and their peers, fastest first",
@@ -64,7 +71,7 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
             "Tuning: best trials, fastest first",
             "tags.level = 'trial'",
             "metrics.`median_us`",
-            (*_columns("tags", ("kernel", "gpu")), *metrics[:3], *place, *configs["trial"], *state),
+            (*_columns("tags", ("kernel", "gpu")), *metrics[:3], *place, *_configs(trials), *state),
         ),
         "atlas-not-ok": View(
             "Wrong, failed, suspect, skipped, unsupported",
@@ -73,6 +80,15 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
             _columns("tags", ("kernel", "gpu", "stage", "status", "reason", "kind", "stale")),
         ),
     }
+    for kernel, names in sorted(trials.items()):
+        found[f"atlas-trials-{kernel}"] = View(
+            f"Tuning of {kernel}: parallel coordinates",
+            f"tags.level = 'trial' AND tags.kernel = '{kernel}'",
+            "metrics.`median_us`",
+            (*_columns("tags", ("gpu",)), *metrics[:3], *place, *_columns("params", names), *state),
+            parallel=("gpu", "variant", *names),
+        )
+    return found
 
 
 def tags(views: dict[str, View]) -> dict[str, str]:
@@ -80,9 +96,21 @@ def tags(views: dict[str, View]) -> dict[str, str]:
     return {_TAG + key: _saved(view) for key, view in views.items()}
 
 
-def address(experiment_id: str, key: str = FIRST) -> str:
-    """What follows the server's URL to open a view of an experiment."""
-    return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
+def address(experiment_id: str, key: str = FIRST, chart: bool = False) -> str:
+    """What follows the server's URL to open a view of an experiment, as a table or as its chart."""
+    mode = "&compareRunsMode=CHART" if chart else ""  # no part of what the interface saves of a view
+    return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning{mode}&viewStateShareKey={key}"
+
+
+def links(experiment_id: str, views: Mapping[str, View]) -> str:
+    """The views as a list of links, for the experiment's description."""
+    lines = [f"- [{view.name}]({address(experiment_id, key, bool(view.parallel))})" for key, view in views.items()]
+    return "\n".join(lines)
+
+
+def _configs(params: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """The config columns of all kernels, each once."""
+    return _columns("params", dict.fromkeys(name for names in params.values() for name in names))
 
 
 def _columns(kind: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -94,14 +122,14 @@ def _saved(view: View) -> str:
     state = {
         "searchFilter": view.query,
         "orderByKey": view.order,
-        "orderByAsc": view.ascending,
+        "orderByAsc": True,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
         "selectedColumns": list(view.columns),
-        "columnOrder": [],
-        "columnWidths": {name: width for name, width in _WIDTHS.items() if name in view.columns},
+        "columnOrder": [*_BEFORE, *view.columns],
+        "columnWidths": _WIDTHS,
         "runsHiddenMode": "FIRST_10_RUNS",
         "viewMaximized": False,
         "runListHidden": False,
@@ -112,5 +140,12 @@ def _saved(view: View) -> str:
         "groupsExpanded": {},
         "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
     }
+    if view.parallel:
+        section = {"uuid": "atlas", "name": "Configs of the best trials", "display": True, "deleted": False}
+        chart = {"uuid": "atlas-parallel", "type": "PARALLEL", "metricSectionId": "atlas", "runsCountToCompare": 100}
+        chart |= {"selectedParams": list(view.parallel), "selectedMetrics": ["median_us"], "showAllRuns": False}
+        added = {"isReordered": False, "isGenerated": False}
+        state |= {"compareRunCharts": [chart | added | {"deleted": False}], "compareRunSections": [section | added]}
+        state |= {"runsHiddenMode": "SHOWALL"}
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": view.name, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})

@@ -75,7 +75,7 @@ def _unsynchronised(connection: Any, record: Any) -> None:
 
 def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool) -> Outcome:
     trees = list(trees)
-    outcome = Outcome(_experiment(client, store, experiment, views.tags(views.views(trees))))
+    outcome = Outcome(_experiment(client, store, experiment, views.views(trees)))
     found: dict[str, list[StoredRun]] = {}
     for run in _search(client, outcome.experiment_id, f"tags.`{KEY}` LIKE '%'"):
         found.setdefault(run.data.tags[KEY], []).append(run)
@@ -96,21 +96,22 @@ def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tr
     return outcome
 
 
-def _experiment(client: MlflowClient, store: Store, name: str, tags: dict[str, str]) -> str:
+def _experiment(client: MlflowClient, store: Store, name: str, shown: dict[str, views.View]) -> str:
+    """The experiment's id; it is made where there is none, and its description and views are today's."""
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage == "deleted":
         raise AtlasError(
             f"MLflow at {store.shown}: experiment {name!r} was deleted; restore it with "
             f"`mlflow experiments restore --experiment-id {found.experiment_id}`, or name another with --experiment"
         )
-    # The kind makes the interface open on the list of runs rather than on traces.
-    tags = {_NOTE: EXPERIMENT, "mlflow.experimentKind": "custom_model_development", **tags}
-    if found is None:
-        return client.create_experiment(name, artifact_location=store.artifacts, tags=tags)
+    number = client.create_experiment(name, store.artifacts) if found is None else found.experiment_id
+    note = EXPERIMENT.format(views=views.links(number, shown))
+    # The kind makes interfaces that go by it open on the list of runs rather than on traces.
+    tags = {_NOTE: note, "mlflow.experimentKind": "custom_model_development", **views.tags(shown)}
     for key, value in tags.items():
-        if found.tags.get(key) != value:
-            client.set_experiment_tag(found.experiment_id, key, value)
-    return found.experiment_id
+        if found is None or found.tags.get(key) != value:
+            client.set_experiment_tag(number, key, value)
+    return number
 
 
 def _search(client: MlflowClient, experiment_id: str, query: str) -> Iterator[StoredRun]:

@@ -71,7 +71,7 @@ def _one_pass_kernel(
         out *= weight.to(tl.float32)
     if HAS_BIAS:
         out += bias.to(tl.float32)
-    tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask, cache_modifier=".cs")
+    tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask)
 
 
 @triton.jit
@@ -100,7 +100,7 @@ def _persistent_kernel(
             out *= weight.to(tl.float32)
         if HAS_BIAS:
             out += bias.to(tl.float32)
-        tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask, cache_modifier=".cs")
+        tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask)
 
 
 @triton.jit
@@ -179,10 +179,10 @@ def _backward_rows_kernel(
         mean = tl.load(mean_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         rstd = tl.load(rstd_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         xhat = (x - mean) * rstd
-        g = dy * weight.to(tl.float32) if HAS_WEIGHT else dy
+        g = tl.fma(dy, weight.to(tl.float32), 0.0) if HAS_WEIGHT else dy  # rounded: see _backward_columns_kernel
         along = tl.sum(g * xhat, axis=1)[:, None] / n
         level = tl.sum(g, axis=1)[:, None] / n
-        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask, cache_modifier=".cs")
+        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask)
         if HAS_WEIGHT:
             dweight += dy * xhat
         if HAS_BIAS:
@@ -249,7 +249,8 @@ def _backward_columns_kernel(
         along = tl.load(along_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         level = tl.load(level_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         xhat = (x - mean) * rstd
-        g = dy * weight if HAS_WEIGHT else dy
+        # Rounded as in the sums: merged into the subtraction it would leave rows of one element a dx that is not 0.
+        g = tl.fma(dy, weight, 0.0) if HAS_WEIGHT else dy
         tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask, cache_modifier=".cs")
         dweight += dy * xhat
         dbias += dy
@@ -368,8 +369,7 @@ def _launch_backward_columns(x, weight, bias, mean, rstd, dy, *, config):
     flags, block_n, dx = _flags(weight, bias), config["BLOCK_N"], torch.empty_like(x)
     along, level = _statistics(x)
     _row_sums_kernel[(m,)](
-        x, weight, mean, rstd, dy, along, level, n, HAS_WEIGHT=flags["HAS_WEIGHT"],
-        **_lanes(x, _row_block(n, x.element_size())), num_warps=_ROW_WARPS,
+        x, weight, mean, rstd, dy, along, level, n, HAS_WEIGHT=flags["HAS_WEIGHT"], **_row_sums_shape(x),
     )  # fmt: skip
     columns = triton.cdiv(n, block_n)
     rows = triton.cdiv(config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms, columns)
@@ -554,21 +554,20 @@ _ENOUGH_IN_FLIGHT = 16384
 _EXCHANGE_BYTES = 1024
 """Shared memory through which the warps of a program exchange their sums, at most."""
 
-_LIVE = {"one_pass": 1.0, "persistent": 2.8, "rows": 6.5}
-"""Registers for each element of a tile, by ptxas: the row; row, weight and bias; row, dy, xhat, g, weight and both
-sums."""
-
-_ROW_WARPS = 8
-"""Warps of a program that sums a row: as many rows at once as fill an SM eight times, few threads to wait for."""
+_LIVE = {"one_pass": 2.0, "persistent": 2.8, "rows": 6.5}
+"""Registers for each element of a tile: row, 16-bit weight and bias; the same, unrolled; row, dy, xhat, g, weight and
+both sums (what ptxas of Triton 3.7 needs without spilling)."""
 
 
 def _block_n(problem: Case) -> int:
     return triton.next_power_of_2(problem["n"])
 
 
-def _row_block(n: int, size: int) -> int:
-    """Elements of a block of :func:`_row_sums_kernel`: two 16-byte vectors a thread, or the row."""
-    return max(32, min(2 * 32 * _ROW_WARPS * _VECTOR_BYTES // size, triton.next_power_of_2(n)))
+def _row_sums_shape(x: torch.Tensor) -> dict:
+    """Block of :func:`_row_sums_kernel`: two 16-byte vectors a thread of 8 warps, fewer warps for shorter rows."""
+    vectors = triton.next_power_of_2(x.shape[1]) * x.element_size() // (32 * _VECTOR_BYTES)
+    num_warps = max(1, min(8, vectors // 2))
+    return _lanes(x, 2 * 32 * num_warps * _VECTOR_BYTES // x.element_size()) | {"num_warps": num_warps}
 
 
 def _registers(config: dict, problem: Case, live: float) -> float:
@@ -655,12 +654,10 @@ def _handles_rows(live: float):
 
 
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
-    """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
-    size, two_vectors = element_size(problem.dtype), 2 * 32 * _VECTOR_BYTES
-    fitting = 4 * two_vectors // (_block_n(problem) * size)
-    block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), _ROWS_SPACE["BLOCK_M"][-1]))
-    warps = block_m * problem["n"] * size // two_vectors
-    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(32, warps)).bit_length() - 1}
+    """At least two rows a tile, which share weight and bias, and 32 elements a thread, 64 for long rows."""
+    block_n = _block_n(problem)
+    block_m = min(16, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
+    return {"BLOCK_M": block_m, "num_warps": min(8, max(1, block_m * block_n // (32 * 32)))}
 
 
 def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: int):

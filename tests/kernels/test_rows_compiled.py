@@ -1,0 +1,67 @@
+"""What the kernels over rows compile to, for GPUs that need not be here: registers, access widths, prefetching."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMPILE = """
+import json, sys
+from atlas import catalog
+from atlas.compilation.compiled import compile_config
+from atlas.config import load_gpus
+from atlas.gpus import gpu
+
+found = []
+blocks = load_gpus()
+for kernel in ("softmax", "layer_norm"):
+    declaration = catalog.load(kernel)
+    for name in ("t4", "a100", "h200"):  # sm_75, sm_80, sm_90
+        on = gpu(name, blocks[name])
+        for direction, work in declaration.passes.items():
+            for problem in declaration.cases(on):
+                for variant in work.variants:
+                    if problem.dtype == "bf16" and not variant.unsupported(problem, on):
+                        config = variant.default(problem, on)
+                        result = compile_config(declaration, direction, variant.name, problem, config, on).to_json()
+                        where = [name, kernel, direction, variant.name, problem.label]
+                        found.append({"where": where, "config": config, "limit": on.shared_bytes} | result)
+json.dump(found, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Default configs of all bf16 cases; compiled in a process of its own, since this one interprets kernels."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_defaults_compile_without_spills_and_fit_the_gpu(compiled):
+    for result in compiled:
+        assert result["status"] == "ok", (result["where"], result["reason"])
+        assert result["spill_bytes"] == 0, (result["where"], result["config"])
+        assert result["shared_bytes"] <= result["limit"], (result["where"], result["config"])
+
+
+def test_every_case_is_read_16_bytes_at_a_time(compiled):
+    # 5120 is no power of two, and of rows of 50257 elements seven in eight begin off 16 bytes
+    assert {"m=4096 n=5120", "m=4096 n=50257"} <= {result["where"][-1] for result in compiled}
+    for result in compiled:
+        for kernel in result["kernels"]:
+            if kernel["name"] != "_sum_partials_kernel":  # fp32 columns, 128 bytes a row of 32 threads
+                assert kernel["widest_access_bits"] == 128, (result["where"], kernel["name"])
+
+
+def test_persistent_programs_prefetch_two_blocks_where_the_gpu_can(compiled):
+    for result in compiled:
+        gpu, _, direction, variant, label = result["where"]
+        if variant in ("persistent", "rows") and gpu != "t4":  # sm_75 has no asynchronous copies
+            row = 2 ** (int(label.split("n=")[1]) - 1).bit_length() * 2
+            tile = result["config"]["BLOCK_M"] * row * (2 if direction == "backward" else 1)
+            assert result["shared_bytes"] >= 2 * tile, (result["where"], result["config"])

@@ -32,15 +32,18 @@ exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
 
 
 @triton.jit
-def _one_pass_kernel(x_ptr, y_ptr, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr):
+def _one_pass_kernel(
+    x_ptr, y_ptr, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr
+):
     """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store.
 
-    A row that holds NaN or +inf, or -inf alone, comes out as NaN, as in torch: the exponentials make it so.
+    A row that holds NaN or +inf, or -inf alone, comes out as NaN, as in torch: the exponentials make it so.  EVEN says
+    that the tiles cover the rows exactly; without a mask 8192 x 8192 bf16 is 1 % faster (H200, Triton 3.6).
     """
     n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     offs_n = tl.arange(0, BLOCK_N)[None, :]
-    mask = (offs_m < m) & (offs_n < n)
+    mask = (offs_m < m) & (offs_n < n) | EVEN
     # -inf is the identity of max and becomes 0, the identity of the sum.
     x = tl.load(x_ptr + offs_m * n + offs_n, mask=mask, other=-float("inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=1)[:, None])
@@ -148,19 +151,21 @@ def _stream_backward_kernel(y_ptr, dy_ptr, dx_ptr, n, LANES: tl.constexpr, WIDTH
         _store_lanes(dx_ptr, start + first, begin, end, y * (dy - inner), WIDTH, ALIGNED)
 
 
-def _launch_rows(kernel, *inputs, config):
+def _launch_rows(kernel, *inputs, config, **flags):
     out = torch.empty_like(inputs[0])
     m, n = out.shape
     width = _VECTOR_BYTES // out.element_size()
-    kernel[(triton.cdiv(m, config["BLOCK_M"]),)](
+    block_m, block_n = config["BLOCK_M"], triton.next_power_of_2(n)
+    kernel[(triton.cdiv(m, block_m),)](
         *inputs,
         out,
         m,
         n,
-        BLOCK_M=config["BLOCK_M"],
-        BLOCK_N=triton.next_power_of_2(n),
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
         WIDTH=1 if n % width else width,
         num_warps=config["num_warps"],
+        **flags,
     )
     return out
 
@@ -184,7 +189,9 @@ def _launch_streams(kernel, *inputs, config):
 
 
 def _launch_one_pass(x, *, config):
-    return _launch_rows(_one_pass_kernel, x, config=config)
+    m, n = x.shape
+    even = m % config["BLOCK_M"] == 0 and n == triton.next_power_of_2(n)
+    return _launch_rows(_one_pass_kernel, x, config=config, EVEN=even)
 
 
 def _launch_online(x, *, config):

@@ -1,27 +1,14 @@
 """What compiles runs in a process of its own: other tests turn the interpreter on for theirs, for good."""
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
-
 import pytest
-
-
-def _begin(cache):
-    os.environ.pop("TRITON_INTERPRET", None)
-    os.environ["TRITON_CACHE_DIR"] = str(cache)
-
-
-def _executor(folder):
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(folder,))
+from compiling_process import executor
 
 
 @pytest.fixture(scope="session")
 def compiling(tmp_path_factory):
     """``compiling(function, *arguments)``: what the function returns in a process where Triton compiles."""
-    with _executor(tmp_path_factory.mktemp("triton-cache")) as executor:
-        yield lambda function, *arguments: executor.submit(function, *arguments).result(timeout=240)
+    with executor(tmp_path_factory.mktemp("triton-cache")) as process:
+        yield lambda function, *arguments: process.submit(function, *arguments).result(timeout=240)
 
 
 @pytest.fixture
@@ -31,5 +18,5 @@ def on_gpu(tmp_path):
 
     if not torch.cuda.is_available():
         pytest.skip("this host shows no GPU")
-    with _executor(tmp_path) as executor:
-        yield lambda function, *arguments: executor.submit(function, *arguments).result(timeout=240)
+    with executor(tmp_path) as process:
+        yield lambda function, *arguments: process.submit(function, *arguments).result(timeout=240)

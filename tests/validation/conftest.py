@@ -1,10 +1,6 @@
-"""Validation's tests run on Triton's interpreter, which has to be chosen before a kernel file is imported."""
-
-import os
+"""Validation's tests run on Triton's interpreter: see tests/conftest.py."""
 
 import pytest
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Scenes: results folders filled with simulated documents, and the views made of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ def atlas() -> Callable[..., int]:
 
 
 @pytest.fixture(scope="session")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """All views of no document, of one measured GPU among built ones, and of five GPUs of every kind."""
     root = tmp_path_factory.mktemp("scenes")
     with pytest.MonkeyPatch.context() as patch:
@@ -38,4 +38,4 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]
         for results in made.values():
             for command in ("tables", "figures", "report"):
                 assert cli.main([command, "--results", str(results)]) == 0
-        yield made
+    return made

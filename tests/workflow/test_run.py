@@ -95,7 +95,7 @@ def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished
         jobs = finished.planned(*SELECTION)
     finally:
         path.write_text(before)
-    assert set(jobs) == {"figures", "report", "verdict", "reproduce"}
+    assert set(jobs) == {"figures", "report", "track", "verdict", "reproduce"}
 
 
 def test_a_committed_record_is_read_and_no_job_makes_it(tmp_path):

@@ -2,6 +2,7 @@ rule track:
     input:
         PLAN.code("track"),
         PLAN.documents(),
+        rules.figures.output,
     output:
         "results/mlflow/tracked.json",
     log:

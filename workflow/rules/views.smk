@@ -66,22 +66,3 @@ rule report:
         "report: results/report.html"
     shell:
         "python -m atlas report 3>&2 > {log} 2>&1"
-
-
-# Last, and the one job that fails where a kernel is wrong: by then every other job has had its turn.
-rule verdict:
-    input:
-        PLAN.code("verdict"),
-        PLAN.documents(),
-        "results/report.html",
-        "results/mlflow/tracked.json",
-    output:
-        "results/verdict.txt",
-    log:
-        "results/logs/verdict.log",
-    conda:
-        "../../environment.yml"
-    message:
-        "verdict: is every kernel right?"
-    shell:
-        "python -m atlas verdict > {log} 2>&1 && cp {log} {output}"

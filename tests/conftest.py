@@ -1,0 +1,42 @@
+"""Two runs, not one: ``@triton.jit`` reads TRITON_INTERPRET when a kernel file is imported, and a process has one answer.
+
+``pytest`` collects what compiles; ``pytest tests/kernels tests/validation`` collects what is interpreted.  ``make test``
+runs both.
+"""
+
+import os
+from pathlib import Path
+
+INTERPRETED = ("kernels", "validation")
+_HERE = Path(__file__).parent
+
+
+def _interpreted(path: Path) -> bool:
+    return any(_HERE / name in (path, *path.parents) for name in INTERPRETED)
+
+
+def _whole_run_is_interpreted(config) -> bool:
+    paths = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
+    return bool(paths) and all(_interpreted(path) for path in paths)
+
+
+def pytest_configure(config):
+    """Choose before any kernel is imported; workers inherit the choice."""
+    if _whole_run_is_interpreted(config):
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave the other run's folders to the other run."""
+    if collection_path.parent == _HERE and collection_path.is_dir():
+        return _interpreted(collection_path) != _whole_run_is_interpreted(config) or None
+    return None
+
+
+def pytest_report_header(config):
+    """Say which half this is."""
+    if _whole_run_is_interpreted(config):
+        return "kernels run in Triton's interpreter"
+    return f"interpreted tests are a run of their own: pytest {' '.join(f'tests/{name}' for name in INTERPRETED)}"

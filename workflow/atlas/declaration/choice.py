@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from .hardware import GPU, gpu_of
 if TYPE_CHECKING:
     from .types import Case, Config, Declaration, Variant
 
-TUNED = Path(__file__).resolve().parents[3] / "kernels" / "tuned"
+TUNED = Path(find_spec("kernels").origin).parent / "tuned"
 """Where exported configs lie, beside the kernels they belong to."""
 
 

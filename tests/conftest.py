@@ -24,6 +24,9 @@ def pytest_configure(config):
     """Choose before any kernel is imported; workers inherit the choice."""
     if _whole_run_is_interpreted(config):
         os.environ["TRITON_INTERPRET"] = "1"
+        from atlas.interpreter import allow_runtime_bounds
+
+        allow_runtime_bounds()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
 

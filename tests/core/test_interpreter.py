@@ -19,7 +19,6 @@ from atlas import catalog
 
 {before}
 catalog.load("vector_add", interpret=True)
-catalog.load("softmax", interpret=True)
 
 
 @triton.jit
@@ -65,10 +64,14 @@ assert interpreter._patch_lang_tensor is before
 
 
 def run(folder, code: str) -> str:
-    """Run ``code`` from a file, since the interpreter reads a kernel's source."""
+    """Run ``code`` from a file, since the interpreter reads a kernel's source.
+
+    TRITON_INTERPRET is set from the start, since importing Triton already decides it for what Triton itself jits.
+    """
     file = folder / "script.py"
     file.write_text(code)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT / "workflow"), str(ROOT)])}
+    path = os.pathsep.join([str(ROOT / "workflow"), str(ROOT), *sys.path])
+    environment = os.environ | {"PYTHONPATH": path, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

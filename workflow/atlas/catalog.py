@@ -45,6 +45,9 @@ def load(name: str, interpret: bool = False) -> Declaration:
     check_name(name)
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
+        from .interpreter import allow_runtime_bounds
+
+        allow_runtime_bounds()
     from .declaration import Declaration
 
     module = importlib.import_module(f"kernels.{name}")

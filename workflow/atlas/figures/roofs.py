@@ -89,7 +89,7 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     )  # fmt: skip
     for axes, gpu in zip(sheet.all(), gpus, strict=False):
         here = best[best.gpu == gpu]
-        _draw_roofs(axes, tables["survey"], gpu, low, max(high, 256.0))
+        _draw_roofs(axes, tables["survey"], gpu, set(here.dtype), low, max(high, 256.0))
         for (kernel, direction), cell in here.groupby(["kernel", "direction"]):
             face = lines[kernel].color if direction == "forward" else "white"
             axes.plot(
@@ -110,14 +110,15 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     return sheet.figure
 
 
-def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, low: float, high: float) -> None:
-    """The memory roof's slope and a plateau for each matmul rate; plateaus within 4 % share one line and label."""
+def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], low: float, high: float) -> None:
+    """The memory roof's slope and a plateau for the matmul rate of each dtype timed; near ones share a label."""
     rows = survey[(survey.gpu == gpu) & survey.value.notna()]
     measured = rows[rows.kind != "published"]
     rows, dashes = (rows, (0, (5, 2))) if measured.empty else (measured, "-")
     bandwidth = rows[rows.unit == "GB/s"]
     bandwidth = bandwidth[bandwidth.roof.isin(["copy", "bandwidth"])]
-    plateaus = rows[rows.roof.str.startswith("matmul_") & (rows.unit == "TFLOP/s")].sort_values("value")
+    plateaus = rows[rows.roof.isin([f"matmul_{name}" for name in dtypes]) & (rows.unit == "TFLOP/s")]
+    plateaus = plateaus.sort_values("value")
     if bandwidth.empty:
         blank(axes, f"{gpu} has no roof: neither survey nor datasheet")
         return
@@ -128,15 +129,15 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, low: float, high: fl
     source = "" if len(measured) else "datasheet "
     axes.annotate(f"{source}{bandwidth.roof.iloc[0]} {slope * 1e3:,.0f} GB/s", (0.02, 0.97), xycoords="axes fraction",
                   fontsize=7.5, color=MUTED, va="top")  # fmt: skip
-    groups: list[list] = []
+    labels: list[list] = []  # plateaus whose labels would overlap, on an axis of eight decades
     for roof in plateaus.itertuples():
-        if groups and roof.value / groups[-1][-1].value < 1.04:
-            groups[-1].append(roof)
+        if labels and roof.value / labels[-1][-1].value < 2:
+            labels[-1].append(roof)
         else:
-            groups.append([roof])
-    for group in groups:
-        value = group[-1].value
-        axes.plot([min(value / slope, high), high], [value, value], color=INK, lw=1.0, linestyle=dashes)
-        name = ", ".join(roof.roof.removeprefix("matmul_") for roof in group)
-        axes.annotate(f"{name} {value:,.3g}", (high, value), (-2, 4.5), textcoords="offset points", fontsize=7.5,
-                      color=MUTED, ha="right")  # fmt: skip
+            labels.append([roof])
+    for group in labels:
+        for roof in group:
+            axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
+        text = ", ".join(f"{roof.roof.removeprefix('matmul_')} {roof.value:,.0f}" for roof in reversed(group))
+        axes.annotate(text, (high, group[-1].value), (-2, 4.5), textcoords="offset points", fontsize=7.5, color=MUTED,
+                      ha="right")  # fmt: skip

@@ -1,7 +1,7 @@
-"""Two runs, not one: ``@triton.jit`` reads TRITON_INTERPRET when a kernel file is imported, and a process has one answer.
+"""Two runs, not one: ``@triton.jit`` reads TRITON_INTERPRET when a kernel file is imported, once for the process.
 
-``pytest`` collects what compiles; ``pytest tests/kernels tests/validation`` collects what is interpreted.  ``make test``
-runs both.
+``pytest`` collects what compiles; ``pytest tests/kernels tests/validation`` collects what is interpreted.
+``make test`` runs both.
 """
 
 import os

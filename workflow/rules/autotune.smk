@@ -11,7 +11,7 @@ rule autotune:
         "results/benchmarks/{gpu}/{kernel}/autotune.tsv"
     conda:
         "../../environment.yml"
-    threads: 1024 # as many as --cores allows
+    threads: 1024  # as many as --cores allows
     resources:
         **PLAN.device_resources(),
     params:

@@ -10,7 +10,7 @@ rule build:
         "results/benchmarks/{gpu}/{kernel}/build.tsv"
     conda:
         "../../environment.yml"
-    threads: 1024 # as many as --cores allows
+    threads: 1024  # as many as --cores allows
     params:
         block=PLAN.block_digest,
         sample=PLAN.build_sample,

@@ -186,13 +186,15 @@ def use_this_checkout() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
-def closing(results: str) -> str:
-    """What a run says last: its verdict, or where to look if it did not come to one."""
+def closing(results: str, failed: bool = False) -> str:
+    """What a run says last: its verdict, or where to look if it did not come to one; ``failed`` says that a job did."""
     log = Path(results, "logs", "verdict.log")
     if log.exists() and log.stat().st_mtime >= STARTED:
         return log.read_text()
     report = Path(results, "report.html")
-    return f"Nothing new to judge; the report is {report}." if report.exists() else f"No verdict: see {results}/logs/."
+    if failed or not report.exists():
+        return f"No verdict: see {results}/logs/."
+    return f"Nothing new to judge; the report is {report}."
 
 
 def _records(gpu: str) -> Path:

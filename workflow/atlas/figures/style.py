@@ -29,7 +29,7 @@ RC = {
 }
 """matplotlib settings; the salt makes the same figure the same bytes."""
 
-INK, MUTED, FAINT = "#1d2026", "#5f6570", "#b9bec7"
+INK, MUTED = "#1d2026", "#5f6570"
 
 # Okabe and Ito's palette without its yellow, which white paper swallows.
 HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A3D9A", "#7F5539")

@@ -33,8 +33,8 @@ class Session:
         self.ahead: Ahead | None = None
         """The compilations under way; None where the worker compiles what it launches."""
         self.seconds: Counter[str] = Counter()
-        """Wall seconds by phase: start, restart (of workers), prepare, load, time, check, message, compile (stood still
-        for it), lost (to hangs and crashes)."""
+        """Wall seconds by phase: start, restart (of workers), prepare, time, check, message, compile (stood still for
+        it), lost (to hangs and crashes)."""
         self.measured = 0
         """Requests that a worker answered, or died of."""
         self._timeout = trial_timeout_seconds

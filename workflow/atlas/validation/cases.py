@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..declaration import GPU, Case, Config, Declaration, Pass, Variant
+from ..declaration import GPU, Case, Declaration, Pass, Variant
 from ..runtime import sweep
 
 INPUT_LIMIT = 2**30
@@ -93,8 +93,3 @@ def spread(variant: Variant, case: Case, gpu: GPU, count: int) -> list[dict[str,
 
 def _shape(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((key, value) for key, value in config.items() if key not in ("num_warps", "num_stages", "num_ctas"))
-
-
-def same_config(a: Config | None, b: Config | None) -> bool:
-    """Equal as mappings, whatever their types."""
-    return (None if a is None else dict(a)) == (None if b is None else dict(b))

@@ -31,11 +31,6 @@ class Selection:
     sizes: tuple[tuple[str, Any], ...] | None = None
     config: Config | None = None
 
-    @property
-    def narrows(self) -> bool:
-        """True where anything is left out."""
-        return self != Selection()
-
     def takes_case(self, case: Case) -> bool:
         """Whether the case's dtype and sizes are selected; the order of sizes does not matter."""
         return self.dtype in (None, case.dtype) and (self.sizes is None or dict(self.sizes) == dict(case.sizes))

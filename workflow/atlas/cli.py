@@ -14,6 +14,7 @@ COMMANDS = {
     "validate": "check every variant of a kernel against its float64 reference",
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
+    "prove": "try a claim of the measuring core on this machine: mutants, repeatability, faults, …",
     "track": "turn documents into MLflow runs",
     "ui": "serve the MLflow interface on 127.0.0.1",
     "tables": "turn documents into tidy tables, Parquet and CSV",

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import catalog, documents
 
-_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage != "survey")
+_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "prove"))
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,16 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
     }
 
 
-def write_document(job: Job, empty: dict[str, Any], body: Callable[[Job], dict[str, Any]], kind: str = "") -> Path:
-    """Run ``body`` and write its fields as the job's document; ``empty`` are the fields where it could not.
+def write_document(
+    job: Job,
+    empty: dict[str, Any],
+    body: Callable[[Job], dict[str, Any]],
+    kind: str = "",
+    output: Path | None = None,
+) -> dict[str, Any]:
+    """Run ``body``, write its fields as the job's document (at ``output`` instead where given), and return that.
+
+    ``empty`` are the fields where ``body`` could not give any.
 
     ``body`` returns the stage's fields, with ``status`` and ``reason`` where the status is not ``ok``.  Any exception
     but :class:`AtlasError` (the user's mistake: nothing is written) becomes a document of status ``failed``, or of the
@@ -125,8 +133,9 @@ def write_document(job: Job, empty: dict[str, Any], body: Callable[[Job], dict[s
     except Exception as error:
         fields = dict(empty) | {"traceback": traceback.format_exc()}
         status, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
-    documents.write(job.output, envelope(job, kind, status, reason, time.perf_counter() - start) | fields)
-    return job.output
+    document = envelope(job, kind, status, reason, time.perf_counter() - start) | fields
+    documents.write(output or job.output, document)
+    return document
 
 
 def first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import sample_documents as sample
-from atlas import announce, cli, collection, records
+from atlas import announce, cli, collection, documents, records
 
 
 def record(folder, *options, gpu="h200"):
@@ -113,3 +113,15 @@ def test_rows_stand_on_lines_of_their_own_so_that_a_diff_shows_which_changed():
     text = records.text_of(records.slim(document))
     assert json.loads(text).keys() == document.keys()
     assert len(text.splitlines()) == len(document) + len(document["rows"]) + 3
+
+
+def test_proofs_are_recorded_whatever_they_came_to(tmp_path):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    claim = {"text": "disagreement", "found": 0.05, "limit": 0.01, "holds": False}
+    broken = sample.envelope("prove", None, "h200", status="failed", reason="the runs disagree")
+    broken |= {"proof": "repeatability", "claims": [claim], "rows": [], "notes": []}
+    documents.write(tmp_path / "measured/h200/proof/repeatability.json", broken)
+    assert record(tmp_path) == 0
+    assert "h200/proof/repeatability.json" in recorded(tmp_path), (
+        "a figure that is not as good as hoped is evidence too"
+    )

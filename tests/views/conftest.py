@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from atlas import catalog, cli
+from atlas import catalog, cli, documents
 
 KERNELS = (synthetic.KERNELS[1], synthetic.KERNELS[2])
 """Softmax and matmul: one bound by memory with two directions, one by arithmetic with tl.dot."""
@@ -35,6 +35,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         synthetic.write_everything(made["one"], KERNELS, measured=["h200"], built=["a100", "t4"])
         synthetic.write_everything(made["five"], KERNELS, measured=["h200"], recorded=["a100", "h100", "l40s", "t4"])
         synthetic.write(made["five"], "measured", synthetic.validate(KERNELS[0], "h200", wrong="naive"))
+        for folder, gpu, worst in (("measured", "h200", 0.031), ("recorded", "a100", 0.015)):
+            documents.write(
+                made["five"] / folder / gpu / "proof" / "repeatability.json", synthetic.proof(gpu, worst=worst)
+            )
         for results in made.values():
             for command in ("tables", "figures", "report"):
                 assert cli.main([command, "--results", str(results)]) == 0

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import synthetic
-from atlas.collection import collect
+from atlas import documents
+from atlas.collection import collect, proofs
 from atlas.documents import DocumentError
 
 
@@ -53,3 +54,13 @@ def test_a_document_in_another_gpus_folder_is_named(kernels, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"gpu": "a100"}))
     with pytest.raises(DocumentError, match="key 'gpu' is 'a100', but the folder says 'h200'"):
         collect(tmp_path)
+
+
+def test_a_measured_proof_wins_over_a_recorded_one_and_is_no_kernels_document(tmp_path):
+    for folder, name in (("recorded", "repeatability"), ("recorded", "mutants"), ("measured", "mutants")):
+        documents.write(tmp_path / folder / "h200" / "proof" / f"{name}.json", synthetic.proof("h200", name))
+    assert [(entry.document["proof"], entry.kind) for entry in proofs(tmp_path)] == [
+        ("mutants", "measured"),
+        ("repeatability", "recorded"),
+    ]
+    assert collect(tmp_path) == [] and proofs(tmp_path, gpus=["t4"]) == []

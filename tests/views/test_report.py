@@ -127,3 +127,10 @@ def test_a_missing_figure_is_named_with_the_remedy(kernels, tmp_path, atlas, cap
     atlas("tables", tmp_path)
     assert atlas("report", tmp_path) == 2
     assert "run `python -m atlas figures` first" in capsys.readouterr().err
+
+
+def test_proofs_show_every_claim_with_figure_and_limit(page):
+    text = page("five").text["s-proofs"]
+    assert "0.031 0.02 does not hold" in text, "measured on the h200"
+    assert "0.015 0.02 holds" in text, "recorded of the a100"
+    assert "python -m atlas prove" in page("none").text["s-proofs"], "how to get one"

@@ -1,7 +1,7 @@
 """Find and read the result documents there are: what every view (tables, report, tracking, verdict) is made from.
 
 ``results/measured/<gpu>/`` holds what the stages wrote here, ``results/recorded/<gpu>/`` what was committed; in both a
-survey lies in the GPU's folder and everything else in ``<gpu>/<kernel>/``.
+survey lies in the GPU's folder, proofs in ``<gpu>/proof/``, and everything else in ``<gpu>/<kernel>/``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("s
 class Entry:
     """One document.
 
-    ``kernel`` is None for a survey.  ``kind`` is the document's own (``measured``, ``functional``, ``compiled``), or
-    ``recorded`` for a measured document that lies under ``recorded/``.  ``stale`` says that the kernel's file is no
-    longer the one this document is true of.
+    ``kernel`` is None for a survey and a proof.  ``kind`` is the document's own (``measured``, ``functional``,
+    ``compiled``), or ``recorded`` for a measured document that lies under ``recorded/``.  ``stale`` says that the
+    kernel's file is no longer the one this document is true of.
     """
 
     gpu: str
@@ -47,6 +47,19 @@ def collect(results: Path, kernels: Collection[str] | None = None, gpus: Collect
                 found[gpu, kernel, stage] = (recorded, path)
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "", _order(item[0][2])))
     return [_entry(*key, *place) for key, place in ordered]
+
+
+def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:
+    """All proofs under ``results``, or those of the named GPUs, sorted by GPU and name; measured wins over recorded.
+
+    Raises :class:`~atlas.documents.DocumentError` for a document that is broken or lies in another's folder.
+    """
+    found: dict[tuple[str, str], tuple[bool, Path]] = {}
+    for recorded, folder in ((True, results / "recorded"), (False, results / "measured")):
+        for path in sorted(folder.glob("*/proof/*.json")):
+            if gpus is None or path.parent.parent.name in gpus:
+                found[path.parent.parent.name, path.stem] = (recorded, path)
+    return [_entry(gpu, None, "prove", *place) for (gpu, _), place in sorted(found.items())]
 
 
 def _order(stage: str) -> int:

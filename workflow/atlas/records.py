@@ -32,7 +32,8 @@ def record(results: Path, gpu: str, force: bool = False) -> Recording:
 
     A kernel travels whole or not at all: if one of its documents is not ok, or is of another version of the kernel's
     file than today's, none is copied unless ``force``.  A record that is copied anew loses the documents that are no
-    longer measured.  Raises :class:`AtlasError` where nothing was measured, and for documents of the interpreter.
+    longer measured.  Proofs are copied whatever they came to.  Raises :class:`AtlasError` where nothing was measured,
+    and for documents of the interpreter.
     """
     measured = [e for e in collection.collect(results, gpus=[gpu]) if e.path.is_relative_to(results / "measured")]
     if not any(entry.kind == "measured" for entry in measured):
@@ -54,6 +55,9 @@ def record(results: Path, gpu: str, force: bool = False) -> Recording:
             _drop(folder, {entry.path.name for entry in entries})
         for entry in entries:
             _copy(entry, folder / entry.path.name, outcome)
+    for entry in collection.proofs(results, gpus=[gpu]):
+        if entry.kind == "measured":
+            _copy(entry, results / "recorded" / gpu / "proof" / entry.path.name, outcome)
     return outcome
 
 

@@ -10,13 +10,14 @@ import pandas as pd
 from markupsafe import Markup
 
 from ..collection import Entry
-from . import machines, outcome, work
+from . import evidence, machines, outcome, work
 from .pictures import Picture
 
 
 def page(
     tables: dict[str, pd.DataFrame],
     entries: Sequence[Entry],
+    proofs: Sequence[Entry],
     overviews: dict[str, Picture],
     kernels: dict[str, list[Picture]],
 ) -> str:
@@ -43,6 +44,7 @@ def page(
         validation=work.validation_table(tables, entries),
         tuning=work.tuning_table(entries),
         best_configs=work.best_configs(entries),
+        proofs=evidence.proof_table(proofs),
         provenance=machines.provenance(entries),
         overviews=overviews,
         kernels=kernels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..collection import collect
+from ..collection import collect, proofs
 from ..documents import write_text
 from ..figures.names import OVERVIEWS
 from ..reporting.pictures import of_kernels, picture
@@ -25,4 +25,4 @@ def run(arguments: argparse.Namespace) -> None:
     folder = arguments.results / "figures"
     overviews = {name: picture(folder, name) for name in OVERVIEWS}
     kernels = of_kernels(folder, sorted(tables["coverage"].kernel.dropna().unique()))
-    write_text(arguments.results / "report.html", page(tables, entries, overviews, kernels))
+    write_text(arguments.results / "report.html", page(tables, entries, proofs(arguments.results), overviews, kernels))

@@ -1,0 +1,42 @@
+"""What was proved of the measuring itself, and on which GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..collection import Entry
+from .grid import DASH, Cell, Grid, badge, text
+
+
+def proof_table(proofs: Sequence[Entry]) -> Grid:
+    """A row for each claim, with what was found beside its limit; a proof without claims says why."""
+    return Grid(
+        "proofs",
+        ("proof", "GPU", "kind", "claim", "found", "limit", "outcome", "date"),
+        [row for entry in proofs for row in _rows(entry)],
+        empty="Nothing was proved: `python -m atlas prove` tries the measuring core on the GPU at hand.",
+        caption="What each proof does, and what it does not show: docs/proving.md.",
+    )
+
+
+def _rows(entry: Entry) -> list[list[Cell]]:
+    document = entry.document
+    date = (document["software"].get("date") or DASH)[:10]
+    head = [text(document["proof"], style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind)]
+    if not document["claims"]:
+        return [[*head, text(document["reason"]), text(None), text(None), badge("failed"), text(date)]]
+    return [
+        [
+            *head,
+            text(claim["text"]),
+            text(_figure(claim["found"])),
+            text(_figure(claim["limit"])),
+            badge("ok", label="holds") if claim["holds"] else badge("wrong", label="does not hold"),
+            text(date),
+        ]
+        for claim in document["claims"]
+    ]
+
+
+def _figure(value: float | str | None) -> str | None:
+    return f"{value:.4g}" if isinstance(value, float) else None if value is None else str(value)

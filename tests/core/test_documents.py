@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 
 import pytest
 from atlas import documents
@@ -65,6 +66,41 @@ def test_a_broken_document_is_named_with_key_and_remedy(tmp_path, text, says):
 def test_a_missing_document_names_the_stage_to_run(tmp_path):
     with pytest.raises(DocumentError, match="run the build stage first"):
         documents.read(tmp_path / "build.json", "build")
+
+
+def overwrite(path, seconds):
+    """What one of two runs at once does."""
+    for _ in range(50):
+        documents.write(path, survey(seconds=seconds))
+
+
+def test_of_two_runs_that_write_one_document_at_once_the_last_wins_and_no_reader_sees_a_mixture(tmp_path):
+    path = tmp_path / "survey.json"
+    documents.write(path, survey())
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=overwrite, args=(path, seconds)) for seconds in (2.0, 3.0)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert documents.read(path, "survey")["seconds"] in (1.0, 2.0, 3.0)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert documents.read(path, "survey")["seconds"] in (2.0, 3.0)
+    assert [p.name for p in tmp_path.iterdir()] == ["survey.json"]
+
+
+def test_a_disk_that_fills_while_a_document_is_written_leaves_the_old_one_and_says_what_to_do(tmp_path):
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "survey.json"
+    documents.write(path, survey())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(AtlasError, match=r"survey\.json: .*what was there before is unchanged; free space"):
+            documents.write(path, survey(reason="x" * 5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert documents.read(path, "survey") == survey()
+    assert [p.name for p in tmp_path.iterdir()] == ["survey.json"]
 
 
 def test_a_full_disk_leaves_the_old_document_and_no_litter(tmp_path, monkeypatch):

@@ -6,14 +6,14 @@ import functools
 import json
 import math
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 
 from .config import explain, schema
-from .errors import AtlasError
+from .errors import AtlasError, unwritable
 
 VERSIONS = {"survey": 1, "build": 1, "validate": 1, "autotune": 1, "benchmark": 1, "prove": 1}
 """The schema version of each stage's document: raised when a reader of the old form would misread the new one."""
@@ -68,22 +68,25 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file by renaming a finished one into place; :class:`AtlasError` where that is not permitted."""
+    """Write a file by renaming a finished one into place; :class:`AtlasError` where that is not possible.
+
+    Whatever happens, ``path`` holds the old text or the new one, whole; of two writers at once the last one's.  On a
+    failure nothing else is left behind.
+    """
+    # Unique, so that two runs which write one document do not write one file.
+    finished = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with finished.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # or a name could outlive a power cut that its content does not
+            finished.replace(path)
+        finally:
+            finished.unlink(missing_ok=True)
     except OSError as error:
-        raise AtlasError(f"{path}: cannot be written: {error.strerror}; check the folder's permissions") from None
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
-    except OSError as error:
-        Path(name).unlink()
-        raise AtlasError(f"{path}: cannot be written: {error.strerror}") from None
+        raise unwritable(path, error, "what was there before is unchanged") from None
 
 
 def read(path: Path, stage: str) -> dict[str, Any]:

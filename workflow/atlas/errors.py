@@ -1,4 +1,12 @@
-"""The one exception whose message is written for the person at the terminal."""
+"""The one exception whose message is written for the person at the terminal, and what it says of a disk."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class AtlasError(Exception):
@@ -6,3 +14,14 @@ class AtlasError(Exception):
 
     The command line prints it as one sentence, without a traceback, and exits non-zero.
     """
+
+
+def unwritable(path: Path, error: OSError, kept: str) -> AtlasError:
+    """What to raise where ``path`` could not be written; ``kept`` says what is there all the same."""
+    if error.errno in _FULL:
+        remedy = "free space there, or raise the quota, and run again"
+    elif error.errno in _REFUSED:
+        remedy = "check the folder's permissions and run again"
+    else:
+        remedy = "check the disk and run again"
+    return AtlasError(f"{path}: cannot be written: {error.strerror or error}; {kept}; {remedy}")

@@ -3,28 +3,34 @@
 One JSON object a line.  A line with ``context`` says what the measurements after it hold for: kernel digest, device,
 power cap, driver, compiler versions, protocol.  A line with ``key`` is one measurement; its key is a digest of the
 context, the problem, the candidate and the way of measuring: whatever changes is measured anew, and nothing else.
+``crc`` is the CRC-32 of the line without it, so that a garbled line costs itself and is never taken for a figure.
 
 The journal is nobody's declared output: a workflow that removes a failed job's outputs must leave it alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import filelock
 
-from ..errors import AtlasError
+from ..errors import AtlasError, unwritable
 from .candidates import Candidate, Problem
-from .outcome import OUT_OF_MEMORY, TIMEOUT, Outcome
+from .outcome import CRASHED, OUT_OF_MEMORY, TIMEOUT, Outcome
 
 _SYNC_SECONDS = 1.0
 """At most this much of a search is lost with the power; with the process, nothing."""
+
+_KEPT = "all that was measured before is kept up to its last whole line, and the next run resumes from it"
 
 
 class Journal:
@@ -32,21 +38,54 @@ class Journal:
 
     ``context`` is all that a measurement depends on apart from problem and candidate.  ``trial_timeout_seconds``
     decides whether an earlier time-out still counts: one under a shorter limit does not.
+
+    The threads of one process may share it; another process is refused.  Once a line could not be written (disk full,
+    quota, read-only), that call and every later :meth:`add` raise :class:`AtlasError`, and the file ends with a whole
+    line.
     """
 
     def __init__(self, path: Path, context: Mapping[str, Any], trial_timeout_seconds: float):
         self.path = path
         self.damaged = 0
-        """Lines that could not be read: a run that was cut off leaves one at most."""
+        """Lines that could not be read: a run that was cut off leaves one at most, and the next one removes it."""
         self.reused = 0
         """Measurements answered from the file."""
         self._context = json.dumps(context, sort_keys=True)
         self._timeout = trial_timeout_seconds
         self._known: dict[str, Outcome] = {}
         self._lock = filelock.FileLock(f"{path}.lock")
+        self._turn = threading.Lock()
+        self._handle = -1
+        self._end = 0
+        """Where the last whole line ends."""
+        self._failed = ""
         self._synced = 0.0
 
     def __enter__(self) -> Self:
+        self._acquire()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._release)
+            try:
+                self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+                self._end = self._read()
+                os.ftruncate(self._handle, self._end)
+            except OSError as error:
+                raise unwritable(self.path, error, "nothing was measured") from None
+            self._write({"context": json.loads(self._context)})
+            undo.pop_all()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if not self._failed:
+                os.fsync(self._handle)
+        except OSError as error:
+            if kind is None:
+                raise unwritable(self.path, error, _KEPT) from None
+        finally:
+            self._release()
+
+    def _acquire(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
@@ -55,18 +94,19 @@ class Journal:
                 f"{self.path}: another autotune run is writing this journal; wait for it to end, "
                 "or give this one another --results"
             ) from None
+        except NotImplementedError:
+            raise AtlasError(
+                f"{self.path}: its file system cannot lock files, so two runs could mix their lines; "
+                "give --results on another"
+            ) from None
         except OSError as error:
-            raise AtlasError(f"{self.path}: cannot be written: {error.strerror}; check the permissions") from None
-        whole = self._read()
-        self._file = self.path.open("a")
-        if not whole:
-            self._file.write("\n")  # what follows must not join the line that was cut off
-        self._write({"context": json.loads(self._context)})
-        return self
+            raise unwritable(self.path, error, "nothing was measured") from None
 
-    def __exit__(self, *_: object) -> None:
-        self._sync()
-        self._file.close()
+    def _release(self) -> None:
+        if self._handle >= 0:
+            with contextlib.suppress(OSError):  # what close has to say was said by fsync
+                os.close(self._handle)
+            self._handle = -1
         self._lock.release()
 
     def key(self, problem: Problem, candidate: Candidate, method: str) -> str:
@@ -83,51 +123,98 @@ class Journal:
 
     def has(self, problem: Problem, candidate: Candidate, method: str) -> bool:
         """Whether :meth:`find` would find it."""
-        return self.key(problem, candidate, method) in self._known
+        key = self.key(problem, candidate, method)
+        with self._turn:
+            return key in self._known
 
     def find(self, problem: Problem, candidate: Candidate, method: str) -> Outcome | None:
         """The finished measurement of this key, if there is one that still counts."""
-        outcome = self._known.get(self.key(problem, candidate, method))
-        self.reused += outcome is not None
+        key = self.key(problem, candidate, method)
+        with self._turn:
+            outcome = self._known.get(key)
+            self.reused += outcome is not None
         return outcome
 
     def add(self, problem: Problem, candidate: Candidate, method: str, outcome: Outcome) -> None:
-        """Append a finished measurement."""
+        """Append a finished measurement; :class:`AtlasError` where it cannot be written."""
         key = self.key(problem, candidate, method)
-        self._known[key] = outcome
         named = {"direction": problem.direction, **problem.case.to_json()}
         tried = {"variant": candidate.variant, "config": candidate.config, "method": method}
         entry = {"key": key, **named, **tried, **outcome.to_json()}
         if outcome.status == TIMEOUT:
             entry["timeout_seconds"] = self._timeout
-        self._write(entry)
+        with self._turn:
+            self._write(entry)
+            self._known[key] = outcome
 
     def _write(self, entry: dict[str, Any]) -> None:
-        self._file.write(json.dumps(entry) + "\n")
-        self._file.flush()
-        if time.monotonic() - self._synced > _SYNC_SECONDS:
-            self._sync()
+        if self._failed:
+            raise AtlasError(self._failed)
+        line = _sealed(entry)
+        try:
+            # Not through a buffer, which would write the failed line's rest when it is closed.
+            left = memoryview(line)
+            while left:
+                left = left[os.write(self._handle, left) :]
+            if time.monotonic() - self._synced > _SYNC_SECONDS:
+                os.fsync(self._handle)
+                self._synced = time.monotonic()
+        except OSError as error:
+            refusal = unwritable(self.path, error, _KEPT)
+            self._failed = str(refusal)
+            with contextlib.suppress(OSError):  # the next run removes what this one cannot
+                os.ftruncate(self._handle, self._end)
+            raise refusal from None
+        self._end += len(line)
 
-    def _sync(self) -> None:
-        os.fsync(self._file.fileno())
-        self._synced = time.monotonic()
-
-    def _read(self) -> bool:
-        """Take in what is there; False where the last line lacks its end."""
-        if not self.path.exists():
-            return True
-        text = self.path.read_text(errors="replace")
-        for line in filter(None, text.split("\n")):
+    def _read(self) -> int:
+        """Take in what is there; where its last whole line ends, in bytes."""
+        content = self.path.read_bytes()
+        *lines, rest = content.split(b"\n")
+        for line in filter(None, lines):
             try:
-                entry = json.loads(line)
+                entry = _unsealed(line)
                 if "context" not in entry and self._counts(entry):
                     self._known[entry["key"]] = Outcome.from_json(entry)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 self.damaged += 1
-        return not text or text.endswith("\n")
+        self.damaged += bool(rest)
+        return len(content) - len(rest)
 
     def _counts(self, entry: Mapping[str, Any]) -> bool:
         # Memory may have been held by somebody else, so that is tried again.
         if entry["status"] == OUT_OF_MEMORY:
             return False
+        # No kernel ends its process by SIGKILL: that was a person, or a host short of memory.
+        if entry["status"] == CRASHED and "SIGKILL" in entry["reason"]:
+            return False
         return entry["status"] != TIMEOUT or entry["timeout_seconds"] >= self._timeout
+
+
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The measurements a journal holds, in the order they were added and whatever their context; damage left out.
+
+    Each has ``key``, ``direction``, ``dtype``, ``sizes``, ``variant``, ``config``, ``method`` and an outcome's fields.
+    """
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            entry = _unsealed(line)
+            if "key" in entry:
+                yield entry
+
+
+def _sealed(entry: Mapping[str, Any]) -> bytes:
+    """The entry as a line with its checksum."""
+    text = json.dumps(entry)
+    return f'{text[:-1]}, "crc": {zlib.crc32(text.encode())}}}\n'.encode()
+
+
+def _unsealed(line: bytes) -> dict[str, Any]:
+    """The entry of a line, less its checksum; ValueError or TypeError where it is not what was written."""
+    entry = json.loads(line)
+    if not isinstance(entry, dict):
+        raise TypeError("not an object")
+    crc = entry.pop("crc", None)
+    if crc is not None and crc != zlib.crc32(json.dumps(entry).encode()):
+        raise ValueError("garbled")
+    return entry

@@ -21,9 +21,10 @@ LAUNCH_ERROR = "launch_error"
 class Outcome:
     """The status of one measurement, its reason where it is not ``ok``, and the timing where there is one.
 
-    ``median_us``, ``q1_us`` and ``q3_us`` are microseconds over ``samples`` samples.  ``stopped`` says that fewer
-    samples than asked for were taken, since the first was far behind the best.  ``seconds`` are those the worker spent
-    by phase; ``whole_problem`` says that the inputs themselves failed, so no other candidate can fare better.
+    ``median_us``, ``q1_us`` and ``q3_us`` are microseconds over ``samples`` samples, which are ``samples_us`` in the
+    order taken, rounded to 3 decimals.  ``stopped`` says that fewer samples than asked for were taken, since the first
+    was far behind the best.  ``seconds`` are those the worker spent by phase; ``whole_problem`` says that the inputs
+    themselves failed, so no other candidate can fare better.
     """
 
     status: str
@@ -34,6 +35,7 @@ class Outcome:
     samples: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     whole_problem: bool = False
+    samples_us: tuple[float, ...] = ()
 
     @property
     def worked(self) -> bool:
@@ -48,16 +50,17 @@ class Outcome:
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> Outcome:
-        """The outcome a journal's entry holds; KeyError where it is not one."""
+        """The outcome a journal's entry holds, with or without its samples; KeyError where it is not one."""
         names = ("status", "reason", "median_us", "q1_us", "q3_us", "samples")
-        return Outcome(**{name: entry[name] for name in names})
+        return Outcome(**{name: entry[name] for name in names}, samples_us=tuple(entry.get("samples_us", ())))
 
 
 def status_of(error: BaseException) -> str:
     """The trial status that an exception of a compilation or launch stands for."""
     # By name, so that a parent which only reads documents needs neither torch's nor Triton's modules.
     names = {kind.__name__ for kind in type(error).__mro__}
-    if names & {"OutOfMemoryError", "MemoryError"}:
+    # Torch has an error of its own for a device's memory, and none for the host's.
+    if names & {"OutOfMemoryError", "MemoryError"} or "DefaultCPUAllocator" in str(error):
         return OUT_OF_MEMORY
     if "OutOfResources" in names:
         return OUT_OF_RESOURCES

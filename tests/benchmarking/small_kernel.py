@@ -21,13 +21,14 @@ class Sampler:
     def __init__(self, times):
         self.times, self.last, self.order = times, None, []
 
-    def take(self, calls, meanwhile=lambda: None):
+    def take(self, calls, meanwhile=None):
         samples = []
         for call in calls:
             call()
             self.order.append(self.last)
             samples.append(self.times[self.last])
-        meanwhile()
+        if meanwhile is not None:
+            meanwhile()
         return Batch(samples, queued=True)
 
     def forget(self):

@@ -44,6 +44,9 @@ class SimulatedDevice:
     def now_us(self):
         return self.host
 
+    def idle(self, microseconds):
+        self.host += microseconds
+
 
 class _SimulatedEvent:
     def __init__(self, device):
@@ -63,16 +66,18 @@ class _SimulatedEvent:
 class GivenTimes:
     """A sampler that plays back the times a thunk yields when called: a thunk returns its own microseconds."""
 
-    def __init__(self):
+    def __init__(self, queued=True):
         self.order = []
         self.batches = []
+        self.queued = queued
 
-    def take(self, calls, meanwhile=lambda: None):
+    def take(self, calls, meanwhile=None):
         samples = [call() for call in calls]
         self.order += calls
         self.batches.append(len(calls))
-        meanwhile()
-        return Batch(samples, queued=True)
+        if meanwhile is not None:
+            meanwhile()
+        return Batch(samples, self.queued)
 
     def forget(self):
         pass
@@ -91,3 +96,16 @@ class SaidBoard:
     def read(self):
         self.asked += 1
         return self.readings[min(self.asked, len(self.readings)) - 1]
+
+
+class Sleeper:
+    """A device that only notes when it is soaked and roused."""
+
+    def __init__(self):
+        self.notes = []
+
+    def soak(self, board):
+        self.notes.append("soak")
+
+    def rouse(self, board):
+        self.notes.append("rouse")

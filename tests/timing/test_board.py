@@ -3,7 +3,7 @@
 import pynvml
 import pytest
 from atlas.timing.board import NvmlBoard, SilentBoard, board_of
-from atlas.timing.cuda import steady
+from atlas.timing.cuda import flush_bytes, steady
 
 
 @pytest.fixture
@@ -80,3 +80,17 @@ def test_clocks_are_steady_when_the_last_readings_agree():
     assert steady([345.0, 1980.0, 1975.0, 1980.0, 1980.0, 1980.0])
     assert not steady([1980.0] * 3)  # too few to tell
     assert steady([None, None])  # a silent board: time alone decides
+
+
+@pytest.mark.parametrize(
+    ("l2_mib", "hip", "flush_mib"),
+    [
+        (60, False, 120),  # H200
+        (126, False, 252),  # B200
+        (4, False, 64),  # T4; the least flush is also what a device gets that tells no size
+        (0, False, 64),
+        (4, True, 512),  # MI300X: behind its L2 lies a cache of 256 MiB that HIP does not tell of
+    ],
+)
+def test_the_flush_is_twice_the_last_cache_before_memory(l2_mib, hip, flush_mib):
+    assert flush_bytes(l2_mib * 2**20, hip) == flush_mib * 2**20

@@ -6,9 +6,8 @@ import random
 import pytest
 from atlas.timing import PROTOCOL, Clock
 from atlas.timing.board import Reading, summary
-from atlas.timing.clock import rotation
 
-from .fakes import GivenTimes, SaidBoard, SimulatedDevice
+from .fakes import GivenTimes, SaidBoard, SimulatedDevice, Sleeper
 
 
 def steady(microseconds):
@@ -56,18 +55,6 @@ def test_first_call_of_each_thunk_is_not_timed():
     assert max(clock().measure(lambda: next(times), max_samples=20).samples_us) == 50.0
 
 
-def test_rotation_gives_every_place_and_every_predecessor_to_everyone():
-    orders = list(itertools.islice(rotation(["a", "b", "c"]), 6))
-    for place in range(3):
-        assert {order[place] for order in orders} == {"a", "b", "c"}
-    neighbours = {pair for order in orders for pair in itertools.pairwise(order)}
-    assert len(neighbours) == 6  # each of the three after each of the others
-
-
-def test_rotation_of_two_really_alternates():
-    assert [order[0] for order in itertools.islice(rotation(["a", "b"]), 4)] == ["a", "b", "b", "a"]
-
-
 def test_interleaving_takes_one_sample_of_each_in_every_round():
     sampler = GivenTimes()
     one, other = steady(100.0), steady(200.0)
@@ -111,6 +98,7 @@ def test_a_throttled_measurement_is_repeated_once_after_a_pause():
     timing = clock(board, pauses.append).measure(steady(1e5))
     assert len(pauses) == 1
     assert not timing.throttled
+    assert timing.throttled_by == ()
 
 
 def test_a_measurement_throttled_twice_stands_and_is_flagged():
@@ -118,6 +106,7 @@ def test_a_measurement_throttled_twice_stands_and_is_flagged():
     timing = clock(SaidBoard(Reading(throttled=("power cap",))), pauses.append).measure(steady(1e5))
     assert len(pauses) == 1
     assert timing.throttled
+    assert timing.throttled_by == ("power cap",)
     assert timing.median_us == 1e5
 
 
@@ -131,6 +120,75 @@ def test_a_screen_takes_exactly_the_samples_asked_for_and_leaves_the_board_alone
     timing = clock(board).screen(steady(7.0), samples=5)
     assert timing.samples_us == (7.0,) * 5
     assert board.asked == 0
+
+
+def test_a_screen_beyond_the_limit_ends_with_the_first_sample():
+    times = itertools.chain([1e6], [300.0], itertools.repeat(100.0))  # the first call is not timed
+    sampler = GivenTimes()
+    timing = Clock.of_parts(sampler, SaidBoard()).screen(lambda: next(times), samples=15, limit_us=299.0)
+    assert timing.samples_us == (300.0,)
+    assert sampler.batches == [1]
+
+
+def test_a_screen_at_the_limit_goes_on_and_keeps_the_first_sample():
+    times = itertools.chain([1e6], [300.0], itertools.repeat(100.0))
+    timing = clock().screen(lambda: next(times), samples=4, limit_us=300.0)
+    assert timing.samples_us == (300.0, 100.0, 100.0, 100.0)
+    assert timing.median_us == 100.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples"),
+    [
+        (0.05, 5),  # five samples of 10 ms fit exactly
+        (0.049, 4),
+        (0.025, 2),
+        (0.001, 1),  # never less than the first
+    ],
+)
+def test_a_screen_of_slow_work_takes_as_many_samples_as_fit_into_its_seconds(seconds, samples):
+    timing = clock().screen(steady(10_000.0), samples=15, most_seconds=seconds)
+    assert len(timing.samples_us) == samples
+
+
+def test_a_screen_of_many_samples_stays_within_what_a_launch_queue_holds():
+    sampler = GivenTimes()
+    assert len(Clock.of_parts(sampler, SaidBoard()).screen(steady(5.0), samples=200).samples_us) == 200
+    assert max(sampler.batches) <= 64
+
+
+def test_a_screen_of_what_takes_no_time_ends():
+    assert clock().screen(steady(0.0), samples=5, most_seconds=0.05).median_us == 0.0
+
+
+def test_a_screen_says_that_launching_could_not_be_kept_out():
+    assert not Clock.of_parts(GivenTimes(queued=False), SaidBoard()).screen(steady(5.0)).queued
+
+
+def test_a_device_that_rested_is_roused_before_it_is_sampled_and_one_at_work_is_not(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("atlas.timing.clock.time.monotonic", lambda: now[0])
+    device = Sleeper()
+    timer = Clock.of_parts(GivenTimes(), SaidBoard(), device=device)
+    timer.screen(steady(5.0))
+    timer.screen(steady(5.0))
+    assert device.notes.count("rouse") == 1
+    now[0] += 30.0  # somebody compiled
+    timer.measure(steady(5.0))
+    assert device.notes.count("rouse") == 2
+
+
+def test_the_pause_after_throttling_counts_as_rest(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("atlas.timing.clock.time.monotonic", lambda: now[0])
+    device = Sleeper()
+    board = SaidBoard(Reading(throttled=("power cap",)))
+
+    def pause(seconds):
+        now[0] += seconds
+
+    Clock.of_parts(GivenTimes(), board, pause, device).measure(steady(1e5))
+    assert device.notes.count("rouse") == 2
 
 
 def test_nothing_to_interleave_is_nothing():
@@ -156,4 +214,4 @@ def test_the_cpu_is_timed_by_the_same_calls_with_few_samples():
 
 
 def test_protocol_has_a_version():
-    assert PROTOCOL == "timing/1"
+    assert PROTOCOL == "timing/2"

@@ -74,7 +74,7 @@ def test_a_full_launch_queue_holds_the_host_up_but_does_not_spoil_the_samples():
 def test_every_sample_is_preceded_by_a_flush():
     device = SimulatedDevice()
     Sampler(device).take([device.kernel(100.0)] * 7)
-    assert device.flushes == 7 * len(device.blocks)
+    assert device.flushes == (7 + 2 * 8) * len(device.blocks)  # and eight samples of nothing on either side
 
 
 def test_samples_come_in_the_order_of_the_calls():
@@ -96,3 +96,52 @@ def test_the_board_is_asked_while_the_device_works():
     seen = []
     Sampler(device).take([device.kernel(1000.0)], lambda: seen.append(device.finished[-1] > device.host))
     assert all(seen)
+
+
+def test_the_board_is_asked_only_once_the_device_has_come_to_the_samples():
+    device = SimulatedDevice()
+    samples_begin = []
+
+    def work():
+        samples_begin.append(device.finished[-1])
+        device.kernel(1000.0)()
+
+    asked = []
+    Sampler(device).take([work] * 3, lambda: asked.append(device.host))
+    assert asked[0] >= samples_begin[0], "before that the device only waits, and its clock says nothing of the work"
+
+
+def test_the_board_is_asked_again_while_long_work_runs():
+    device = SimulatedDevice()
+    asked = []
+    Sampler(device).take([device.kernel(30_000.0)] * 5, lambda: asked.append(device.host))
+    assert 3 <= len(asked) <= 8  # 150 ms of work, every 20 ms
+    assert asked[-1] <= device.finished[-1]
+
+
+def test_samples_at_the_ends_of_the_queue_are_not_used():
+    device = SimulatedDevice()
+    recorded = []
+    make = device.event
+
+    def event():
+        made = make()
+        plain = made.record
+        made.record = lambda: (recorded.append(made), plain())
+        return made
+
+    device.event = event
+    timed = device.kernel(100.0)
+    calls = []
+    Sampler(device).take([lambda: (calls.append(len(recorded)), timed())] * 4)
+    assert calls[0] >= 2 * 5 + 1, "at least five samples of nothing lie before"
+    assert len(recorded) - calls[-1] >= 2 * 5, "and after"
+
+
+def test_a_host_that_needs_less_than_guessed_is_waited_for_less():
+    device = SimulatedDevice(launch_us=2.0)
+    sampler = Sampler(device)
+    for _ in range(3):
+        assert sampler.take([device.kernel(50.0)] * 60).queued
+    assert device.blocks[-1] < device.blocks[0]
+    assert device.blocks[-1] == device.blocks[-2], "it settles"

@@ -244,6 +244,7 @@ def _figures(found: timing.Timing) -> dict[str, Any]:
         "q3_us": found.q3_us,
         "samples_us": [round(sample, 3) for sample in found.samples_us],
         "throttled": found.throttled,
+        "throttled_by": list(found.throttled_by),
         "sm_clock_mhz": found.sm_clock_mhz,
         "temperature_c": found.temperature_c,
         "power_w": found.power_w,

@@ -87,7 +87,7 @@ def row(name: str, value: float, unit: str, how: str, timing: Timing | None = No
             "power_w": timing.power_w,
         }
         if timing.throttled:
-            fields["reason"] = "the board lowered its clock while this was measured"
+            fields["reason"] = f"the board lowered its clock while this was measured: {', '.join(timing.throttled_by)}"
     return fields
 
 

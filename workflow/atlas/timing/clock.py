@@ -1,11 +1,11 @@
-"""The clock: how many samples to take, in which order, and when to stop."""
+"""The clock: how many samples to take, and when to stop."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from .board import Board, Reading, SilentBoard, board_of, summary
 from .cuda import CudaDevice
 from .host import HostSampler
+from .order import rounds
 from .queue import Batch, Sampler
 from .spread import quartiles, settled
 from .types import Thunk, Timing
@@ -25,6 +26,8 @@ _BATCH_SECONDS = 0.1
 """Most seconds of samples queued at once, so that slow work is not over-sampled."""
 _PAUSE_SECONDS = 1.0
 """What a throttled board is given before the measurement is repeated."""
+_REST_SECONDS = 0.5
+"""A device that was last sampled longer ago is made busy before the next sample."""
 _ROWS, _CALLS = 11, 50
 """Rows of calls, and calls in a row, whose host time is taken."""
 _HOST_SAMPLES = 3
@@ -34,8 +37,8 @@ _HOST_SAMPLES = 3
 class Samples(Protocol):
     """Who takes batches of samples."""
 
-    def take(self, calls: list[Thunk], meanwhile: Callable[[], None]) -> Batch:
-        """One sample of each call, in order."""
+    def take(self, calls: list[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
+        """One sample of each call, in order; ``meanwhile`` is called while the device works on them."""
 
     def forget(self) -> None:
         """The next calls are other work."""
@@ -44,8 +47,18 @@ class Samples(Protocol):
         """Wait for the device."""
 
 
+class Warming(Protocol):
+    """Who brings a device to steady clocks."""
+
+    def soak(self, board: Board) -> None:
+        """Once in a process."""
+
+    def rouse(self, board: Board) -> None:
+        """After a rest."""
+
+
 class Clock:
-    """Times work on one device by protocol ``timing/1``; see :mod:`atlas.timing`.
+    """Times work on one device by protocol ``timing/2``; see :mod:`atlas.timing`.
 
     A thunk does the work once.  Each method first calls each thunk once untimed, so that nothing is compiled or loaded
     in a sample.  Whatever a thunk raises passes through.
@@ -56,21 +69,28 @@ class Clock:
         self.functional = device.type == "cpu"
         self._pause: Callable[[float], None] = time.sleep
         self._board: Board = SilentBoard()
-        self._device: CudaDevice | None = None
+        self._device: Warming | None = None
         self._sampler: Samples
+        self._rests_since = -math.inf
         if self.functional:
             self._sampler = HostSampler()
         else:
-            self._device = CudaDevice(device)
-            self._board = board_of(self._device.index)
-            self._sampler = Sampler(self._device)
+            self._device = gpu = CudaDevice(device)
+            self._board = board_of(gpu.index)
+            self._sampler = Sampler(gpu)
 
     @classmethod
-    def of_parts(cls, sampler: Samples, board: Board, pause: Callable[[float], None] = time.sleep) -> Clock:
+    def of_parts(
+        cls,
+        sampler: Samples,
+        board: Board,
+        pause: Callable[[float], None] = time.sleep,
+        device: Warming | None = None,
+    ) -> Clock:
         """A clock over another sampler and board, with the GPU's protocol."""
         clock = cls.__new__(cls)
-        clock.functional, clock._pause = False, pause
-        clock._device, clock._sampler, clock._board = None, sampler, board
+        clock.functional, clock._pause, clock._rests_since = False, pause, -math.inf
+        clock._device, clock._sampler, clock._board = device, sampler, board
         return clock
 
     def warm_up(self) -> None:
@@ -98,13 +118,24 @@ class Clock:
         self._sampler.synchronize()
         return quartiles(found)[1]
 
-    def screen(self, thunk: Thunk, samples: int = 5) -> Timing:
-        """A brief measurement, for sorting many configs; the board is not asked."""
-        self.warm_up()
-        self._sampler.forget()
-        thunk()
-        batch = self._sampler.take([thunk] * samples, lambda: None)
-        return _timing(batch.samples_us, Reading(), batch.queued)
+    def screen(
+        self, thunk: Thunk, samples: int = 5, limit_us: float | None = None, most_seconds: float = math.inf
+    ) -> Timing:
+        """A brief measurement, for sorting many configs; the board is not asked.
+
+        One sample is taken first.  It stays the only one if it is beyond ``limit_us``; otherwise there are ``samples``
+        in all, or as many as fit in ``most_seconds`` if each takes as long as the first.
+        """
+        self._begin([thunk])
+        first = self._take([thunk])
+        taken, queued = list(first.samples_us), first.queued
+        if limit_us is None or taken[0] <= limit_us:
+            fitting = 1e6 * most_seconds / taken[0] if taken[0] > 0 else math.inf
+            for size in _split(int(min(samples, fitting)) - 1, _BATCH):
+                batch = self._take([thunk] * size)
+                taken += batch.samples_us
+                queued &= batch.queued
+        return _timing(taken, Reading(), queued)
 
     def measure(self, thunk: Thunk, min_seconds: float = 0.2, max_samples: int = 200, min_samples: int = 10) -> Timing:
         """A measurement by the full protocol."""
@@ -115,25 +146,35 @@ class Clock:
     ) -> dict[str, Timing]:
         """Measurements of several thunks by the full protocol, sampled in turns so that drift hits all alike.
 
-        Every round takes one sample of each; from round to round the order rotates, and after a full turn it is
-        mirrored, so that neither place nor predecessor stays the same.  Rounds go on until each thunk's rule is met.
-        The board's state is one for all: power and throttling cannot be told apart by thunk.
+        Every round takes one sample of each, in an order of its own (:func:`atlas.timing.order.rounds`).  Rounds go on
+        until each thunk's rule is met.  The board's state is one for all: power and throttling cannot be told apart by
+        thunk.
         """
         if not thunks:
             return {}
-        self.warm_up()
         if self.functional:
             min_seconds, max_samples, min_samples = 0.0, _HOST_SAMPLES, _HOST_SAMPLES
-        self._sampler.forget()
-        for thunk in thunks.values():
-            thunk()
+        self._begin(thunks.values())
         timings = self._rounds(thunks, min_seconds, max_samples, min_samples)
         if any(timing.throttled for timing in timings.values()):
             self._pause(_PAUSE_SECONDS)
-            for thunk in thunks.values():
-                thunk()
+            self._begin(thunks.values())
             timings = self._rounds(thunks, min_seconds, max_samples, min_samples)
         return timings
+
+    def _begin(self, thunks: Iterable[Thunk]) -> None:
+        """The device awake, other work forgotten, and every thunk called once."""
+        self.warm_up()
+        self._sampler.forget()
+        for thunk in thunks:
+            thunk()
+        if self._device is not None and time.monotonic() - self._rests_since > _REST_SECONDS:
+            self._device.rouse(self._board)
+
+    def _take(self, calls: list[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
+        batch = self._sampler.take(calls, meanwhile)
+        self._rests_since = time.monotonic()
+        return batch
 
     def _rounds(
         self, thunks: Mapping[str, Thunk], min_seconds: float, max_samples: int, min_samples: int
@@ -141,21 +182,19 @@ class Clock:
         samples: dict[str, list[float]] = {name: [] for name in thunks}
         queued = dict.fromkeys(thunks, True)
         readings: list[Reading] = []
-        orders = rotation(list(thunks))
-        rounds = min(min_samples, max_samples)
-        while rounds:
-            for size in _split(rounds, max(1, _BATCH // len(thunks))):
+        orders = rounds(list(thunks))
+        left = min(min_samples, max_samples)
+        while left:
+            for size in _split(left, max(1, _BATCH // len(thunks))):
                 names = [name for order in itertools.islice(orders, size) for name in order]
-                batch = self._sampler.take(
-                    [thunks[name] for name in names], lambda: readings.append(self._board.read())
-                )
+                batch = self._take([thunks[name] for name in names], lambda: readings.append(self._board.read()))
                 for name, sample in zip(names, batch.samples_us, strict=True):
                     samples[name].append(sample)
                     queued[name] &= batch.queued
-            rounds = max(rounds_left(taken, min_seconds, max_samples) for taken in samples.values())
-            if rounds:
+            left = max(rounds_left(taken, min_seconds, max_samples) for taken in samples.values())
+            if left:
                 per_round = sum(sum(taken) / len(taken) for taken in samples.values()) / 1e6
-                rounds = max(1, min(rounds, int(_BATCH_SECONDS / per_round)))
+                left = max(1, min(left, int(_BATCH_SECONDS / per_round)))
         state = summary(readings)
         return {name: _timing(taken, state, queued[name]) for name, taken in samples.items()}
 
@@ -170,14 +209,6 @@ def rounds_left(samples: list[float], min_seconds: float, max_samples: int) -> i
     if missing > 0:
         return min(missing, room)
     return 0 if settled(samples) else min(len(samples), room)
-
-
-def rotation(names: list[str]) -> Iterator[list[str]]:
-    """Orders without end: a full turn of rotations, then a full turn of their mirror images."""
-    for turn in itertools.cycle((False, True)):
-        for shift in range(len(names)):
-            order = names[shift:] + names[:shift]
-            yield order[::-1] if turn else order
 
 
 def _split(total: int, most: int) -> Iterator[int]:
@@ -196,6 +227,6 @@ def _timing(samples: list[float], state: Reading, queued: bool) -> Timing:
         sm_clock_mhz=state.sm_clock_mhz,
         temperature_c=state.temperature_c,
         power_w=state.power_w,
-        throttled=bool(state.throttled),
+        throttled_by=state.throttled,
         queued=queued,
     )

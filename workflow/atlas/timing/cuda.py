@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -12,8 +13,16 @@ from .board import Board
 _CALIBRATION_CYCLES = 2_000_000
 _SOAK_SECONDS = (0.5, 5.0)
 """At least and at most."""
+_ROUSE_SECONDS = (0.03, 0.5)
+"""At least and at most, after a rest."""
 _STEADY = 0.01
 """Clocks are steady when the last readings lie within this fraction of each other."""
+_TURNS = 20
+"""Pieces of work queued between two readings: milliseconds, so that a reading sees the device at work."""
+
+_LEAST_FLUSH = 64 * 2**20
+_INFINITY_CACHE = 256 * 2**20
+"""Bytes of the largest memory-side cache of AMD's Instinct (MI300X); HIP tells the size of its L2 alone."""
 
 _soaked: set[int] = set()
 
@@ -26,8 +35,8 @@ class CudaDevice:
         self._device = torch.device("cuda", self.index)
         torch.cuda.set_device(self._device)  # the waiting kernel and Triton's launches go to the current device
         properties = torch.cuda.get_device_properties(self.index)
-        # Twice the cache: with once its size, a replacement policy that is not strictly LRU keeps some old lines.
-        self._flush = torch.empty(2 * properties.L2_cache_size // 4, dtype=torch.int32, device=self._device)
+        size = flush_bytes(properties.L2_cache_size, torch.version.hip is not None)
+        self._flush = torch.empty(size // 4, dtype=torch.int32, device=self._device)
         self._cycles_per_us = self._calibrate()
 
     def _calibrate(self) -> float:
@@ -47,7 +56,7 @@ class CudaDevice:
         torch.cuda._sleep(int(microseconds * self._cycles_per_us))
 
     def flush(self) -> None:
-        """Queue a write of twice the L2."""
+        """Queue a write of :func:`flush_bytes`."""
         self._flush.zero_()
 
     def event(self) -> torch.cuda.Event:
@@ -62,23 +71,46 @@ class CudaDevice:
         """The host's monotonic clock."""
         return time.perf_counter() * 1e6
 
+    def idle(self, microseconds: float) -> None:
+        """Sleep."""
+        time.sleep(microseconds / 1e6)
+
     def soak(self, board: Board) -> None:
-        """Keep the device busy until its SM clock is steady; once per process and device."""
+        """Keep the device busy with matmuls and writes until its SM clock is steady; once per process and device."""
         if self.index in _soaked:
             return
         a = torch.randn(4096, 4096, device=self._device, dtype=torch.float16)
-        least, most = _SOAK_SECONDS
+
+        def work() -> None:
+            torch.mm(a, a)
+            self.flush()
+
+        self._until_steady(work, board, *_SOAK_SECONDS)
+        _soaked.add(self.index)
+        self._cycles_per_us = self._calibrate()  # an idle device counted slower
+
+    def rouse(self, board: Board) -> None:
+        """Keep the device busy with writes until its SM clock is steady: it has rested, and may have lowered it."""
+        self._until_steady(self.flush, board, *_ROUSE_SECONDS)
+
+    def _until_steady(self, work: Callable[[], None], board: Board, least: float, most: float) -> None:
         began, clocks = time.perf_counter(), []
         while (spent := time.perf_counter() - began) < most:
-            for _ in range(20):
-                torch.mm(a, a)
-                self.flush()
+            for _ in range(_TURNS):
+                work()
             clocks.append(board.read().sm_clock_mhz)
             self.synchronize()
             if spent >= least and steady(clocks):
                 break
-        _soaked.add(self.index)
-        self._cycles_per_us = self._calibrate()  # an idle device counted slower
+
+
+def flush_bytes(l2_bytes: int, hip: bool) -> int:
+    """What must be written to find no input in cache: twice the last cache before memory.
+
+    With once its size, a replacement policy that is not strictly LRU keeps some old lines.  A device that tells no size
+    gets the least flush.
+    """
+    return max(2 * max(l2_bytes, _INFINITY_CACHE if hip else 0), _LEAST_FLUSH)
 
 
 def steady(clocks: list[float | None], last: int = 5) -> bool:

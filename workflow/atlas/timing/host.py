@@ -12,14 +12,15 @@ from .types import Thunk
 class HostSampler:
     """Calls one after the other by the host's clock; there is no queue and no cache to flush."""
 
-    def take(self, calls: Sequence[Thunk], meanwhile: Callable[[], None] = lambda: None) -> Batch:
+    def take(self, calls: Sequence[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
         """One sample of each call, in order."""
         samples = []
         for call in calls:
             began = time.perf_counter()
             call()
             samples.append(1e6 * (time.perf_counter() - began))
-        meanwhile()
+        if meanwhile is not None:
+            meanwhile()
         return Batch(samples, queued=True)
 
     def forget(self) -> None:

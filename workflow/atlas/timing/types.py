@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-PROTOCOL = "timing/1"
+PROTOCOL = "timing/2"
 """Name and version of the method; a change that moves figures raises the version."""
 
 Thunk = Callable[[], Any]
@@ -18,8 +18,8 @@ class Timing:
     """One measurement, times in microseconds.
 
     ``samples_us`` are all samples in the order taken.  Clock, temperature and power are None where the board does not
-    tell them.  ``throttled``: the board lowered its clock meanwhile.  ``queued`` is False where launch latency could
-    not be kept out of the samples.
+    tell them.  ``throttled_by``: why the board lowered its clock meanwhile, in words; empty if it did not.  ``queued``
+    is False where launch latency could not be kept out of the samples.
     """
 
     median_us: float
@@ -29,5 +29,10 @@ class Timing:
     sm_clock_mhz: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    throttled: bool = False
+    throttled_by: tuple[str, ...] = ()
     queued: bool = True
+
+    @property
+    def throttled(self) -> bool:
+        """The board lowered its clock meanwhile."""
+        return bool(self.throttled_by)

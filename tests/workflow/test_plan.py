@@ -103,8 +103,19 @@ def test_both_snakefiles_plan_the_same_run(checkout):
     assert root == inner
 
 
-# Imported by every stage, and no figure depends on them: messages, paths, provenance, reading and writing files.
-INCIDENTAL = ("__init__", "errors", "config", "documents", "environment", "progress", "catalog", "gpus")
+# Imported by every stage, and no figure depends on them: messages, paths, provenance, files, finding the device.
+INCIDENTAL = (
+    "__init__",
+    "errors",
+    "config",
+    "documents",
+    "environment",
+    "progress",
+    "catalog",
+    "gpus",
+    "devices",
+    "leases",
+)
 
 
 def _imported_modules(path: Path, package: Path, seen: set[Path]) -> set[Path]:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from . import ROOT
+from . import ROOT, devices
 
 
 def _version(distribution: str) -> str | None:
@@ -49,30 +49,31 @@ def software() -> dict[str, Any]:
     }
 
 
-def device(index: int = 0) -> dict[str, Any]:
-    """The device a figure was measured on: name, driver, power cap, clocks' limits; ``{}`` without NVML."""
-    import pynvml
+def device(uuid: str) -> dict[str, Any]:
+    """The device of this UUID: name, driver, power cap (W), highest clocks (MHz); ``{}`` where NVML knows it not.
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return {}
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    Of a MIG instance the name is its own, the rest its board's.
+    """
+    with devices.nvml() as library:
+        if library is None:
+            return {}
+        try:
+            handle = library.nvmlDeviceGetHandleByUUID(uuid)
+            is_instance = uuid.startswith("MIG-")
+            board = library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if is_instance else handle
+        except library.NVMLError:
+            return {}
         read = {
-            "device_name": lambda: pynvml.nvmlDeviceGetName(handle),
-            "driver": pynvml.nvmlSystemGetDriverVersion,
-            "power_cap_w": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
-            "max_sm_clock_mhz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "max_memory_clock_mhz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+            "device_name": lambda: library.nvmlDeviceGetName(handle),
+            "driver": library.nvmlSystemGetDriverVersion,
+            "power_cap_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(board) / 1000,
+            "max_sm_clock_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(board, library.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(board, library.NVML_CLOCK_MEM),
         }
         found: dict[str, Any] = {}
         for key, ask in read.items():
             try:
-                value = ask()
-            except pynvml.NVMLError:
+                found[key] = ask()
+            except library.NVMLError:
                 continue  # a board that does not report this one
-            found[key] = value.decode() if isinstance(value, bytes) else value
-        return found
-    finally:
-        pynvml.nvmlShutdown()
+        return {key: devices.text(value) for key, value in found.items()}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import devices, environment
 from .errors import AtlasError
 
 if TYPE_CHECKING:
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
 HERE, CLUSTER, RECORDED, ABSENT = "here", "cluster", "recorded", "absent"
 
 PLACES_VARIABLE = "KERNEL_ATLAS_PLACES"
-"""Where the head process leaves its answer for the jobs, which parse the workflow again: ``h200=here,t4=absent``."""
+"""Where the head process leaves its answer for the jobs, which parse the workflow again: ``h200=here:1f0c…,t4=absent``.
+
+Behind the colon stands :attr:`Place.state`.
+"""
+
+LIMIT_VARIABLE = "KERNEL_ATLAS_GPUS"
+"""Most devices of this host that may be leased at a time for one of them to be lent as a spare; 1 if not set."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,10 @@ class Place:
 
     where: str
     device_name: str = ""
+    count: int = 0
+    """How many of it this host shows."""
+    state: str = ""
+    """Digest of what the figures of a GPU of this host hold for: its name, driver and power cap; else empty."""
 
     @property
     def reachable(self) -> bool:
@@ -34,25 +46,15 @@ class Place:
         return self.where in (HERE, CLUSTER)
 
 
-def devices_here() -> list[str]:
-    """The driver's names of the GPUs visible on this host, through NVML; empty without a driver."""
-    if "KERNEL_ATLAS_DEVICES" in os.environ:  # simulated hosts, for dry runs and tests
-        return [name for name in os.environ["KERNEL_ATLAS_DEVICES"].split(";") if name]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in ("", "-1"):
-        return []
-    import pynvml
+def matches(block: Mapping[str, Any], device_name: str) -> bool:
+    """Whether the driver's name is that of the block's GPU.
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        found = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
-    finally:
-        pynvml.nvmlShutdown()
-    return [name.decode() if isinstance(name, bytes) else name for name in found]
+    A MIG instance bears its board's name with more behind it, and is another GPU: its block's pattern says ``MIG``.
+    """
+    pattern = block.get("match")
+    if pattern is None or (" MIG " in device_name and "MIG" not in pattern):
+        return False
+    return re.search(pattern, device_name) is not None
 
 
 def names_of(selection: str | list[str], blocks: Mapping[str, Any], key: str, where: str) -> list[str]:
@@ -81,12 +83,13 @@ def locate(
     if PLACES_VARIABLE in os.environ:
         settled = dict(item.split("=") for item in os.environ[PLACES_VARIABLE].split(",") if item)
         if set(names) <= set(settled):
-            return {name: Place(settled[name]) for name in names}
-    devices = devices_here()
-    places = {name: _place(name, blocks[name], devices, recorded, cluster) for name in names}
+            answers = {name: settled[name].partition(":") for name in names}
+            return {name: Place(where, state=state) for name, (where, _, state) in answers.items()}
+    shown = devices.visible()
+    places = {name: _place(name, blocks[name], shown, recorded, cluster) for name in names}
     for name in required:
         if name not in places or not places[name].reachable:
-            seen = ", ".join(devices) if devices else "no GPU"
+            seen = ", ".join(device.name for device in shown) or "no GPU"
             raise AtlasError(
                 f"GPU {name!r} is required but not here: no device matches {blocks[name]['match']!r}; "
                 f"this host shows {seen}; take it out of the key 'require', or run where it is"
@@ -94,20 +97,33 @@ def locate(
     return places
 
 
-def _place(name: str, block: Mapping[str, Any], devices: list[str], recorded: Path, cluster: bool) -> Place:
-    if "cpu" in block["target"]:
+def _place(
+    name: str, block: Mapping[str, Any], shown: Sequence[devices.Device], recorded: Path, cluster: bool
+) -> Place:
+    if functional(block):
         return Place(HERE, "Triton interpreter")
-    for device in devices:
-        if re.search(block["match"], device):
-            return Place(HERE, device)
+    here = [device for device in shown if matches(block, device.name)]
+    if here:
+        return Place(HERE, here[0].name, len(here), _state(here))
     if cluster and block.get("cluster"):
         return Place(CLUSTER)
     return Place(RECORDED if any((recorded / name).glob("**/*.json")) else ABSENT)
 
 
+def _state(here: Sequence[devices.Device]) -> str:
+    """The same for one device and for eight of its kind, and whichever of them a job gets."""
+    told = [environment.device(device.uuid) for device in here]
+    kinds = {
+        (device.name, facts.get("driver"), facts.get("power_cap_w")) for device, facts in zip(here, told, strict=True)
+    }
+    return hashlib.sha256(repr(sorted(kinds, key=repr)).encode()).hexdigest()[:12]
+
+
 def publish(places: Mapping[str, Place]) -> None:
     """Leave the answer in the environment, so that jobs which parse the workflow again get the same."""
-    os.environ[PLACES_VARIABLE] = ",".join(f"{name}={place.where}" for name, place in places.items())
+    os.environ[PLACES_VARIABLE] = ",".join(
+        f"{name}={place.where}" + (f":{place.state}" if place.state else "") for name, place in places.items()
+    )
 
 
 def functional(block: Mapping[str, Any]) -> bool:

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from . import gpus
 from .declaration import GPU, Case, Declaration, Pass
+from .devices import VISIBLE_VARIABLE
 from .errors import AtlasError
 
 
 def device_of(name: str, block: Mapping[str, Any]) -> torch.device:
-    """The torch device of a GPU block; :class:`AtlasError` where this host does not show that GPU."""
-    if "cpu" in block["target"]:
+    """The torch device of a GPU block, the first visible one that matches.
+
+    Raises :class:`AtlasError` where this process sees no such GPU, RuntimeError where it sees another one than
+    ``CUDA_VISIBLE_DEVICES`` names by its UUID.
+    """
+    if gpus.functional(block):
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     shown = [torch.cuda.get_device_name(index) for index in range(count)]
     for index, device_name in enumerate(shown):
-        if re.search(block["match"], device_name):
+        if gpus.matches(block, device_name):
+            _check_visibility(index)
             return torch.device("cuda", index)
     raise AtlasError(
         f"GPU {name!r} is not here: no device matches {block['match']!r}; "
         f"this host shows {', '.join(shown) or 'no GPU'}"
     )
+
+
+def _check_visibility(index: int) -> None:
+    """CUDA reads its variable once: a lease that came later would be of one device, and the work on another."""
+    named = os.environ.get(VISIBLE_VARIABLE, "")
+    found = str(getattr(torch.cuda.get_device_properties(index), "uuid", ""))
+    if len(named) == len("GPU-") + len(found) and named != f"GPU-{found}":
+        raise RuntimeError(f"CUDA was initialised before {VISIBLE_VARIABLE}={named} was set: it shows GPU-{found}")
 
 
 def draw(work: Pass, case: Case, device: torch.device | str, seed: int) -> dict[str, Any]:

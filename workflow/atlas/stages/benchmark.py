@@ -17,11 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write ``results/measured/<gpu>/<kernel>/benchmark.json``."""
-    from .. import runtime, timing
+    from .. import timing
 
     job = frame.job("benchmark", arguments)
-    runtime.device_of(job.gpu_name, job.block)  # an absent GPU is the user's mistake, not a failed benchmark
-    frame.write_document(job, {"protocol": timing.PROTOCOL, "rows": []}, _body)
+    with frame.leased(job):
+        frame.write_document(job, {"protocol": timing.PROTOCOL, "rows": []}, _body)
 
 
 def _body(job: frame.Job) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,11 @@ from ..errors import AtlasError
 
 if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
+    from ..leases import Lease
+
+_current: Lease | None = None
+_latest: dict[str, str] = {}
+"""UUID of the device last leased for each GPU name: the one that a document describes."""
 
 
 class Stop(Exception):
@@ -86,6 +92,44 @@ def job(stage: str, arguments: argparse.Namespace) -> Job:
     return Job(stage, kernel, arguments.gpu, blocks[arguments.gpu], arguments.results, arguments)
 
 
+@contextlib.contextmanager
+def leased(job: Job) -> Iterator[Lease | None]:
+    """A device for the body, waited for, and the only one this process sees; None where the interpreter runs the job.
+
+    Enter it before anything asks torch what devices there are, and around :func:`write_document`, so that waiting does
+    not count as the stage's time.  Inside another it yields the same lease.  A stage's command started inside would
+    wait for this process: start it outside.  Raises :class:`AtlasError` where no device of this host matches.
+    """
+    global _current
+    if job.functional:
+        yield None
+        return
+    if _current is not None:
+        if not gpus.matches(job.block, _current.device_name):
+            raise RuntimeError(f"{job.gpu_name} inside a lease of {_current.device_name}: one process has one device")
+        yield _current
+        return
+    from .. import leases
+
+    with leases.lease(job.gpu_name, job.block) as own, leases.adopted(own):
+        _current, _latest[job.gpu_name] = own, own.uuid
+        try:
+            yield own
+        finally:
+            _current = None
+
+
+def _device(job: Job) -> dict[str, Any]:
+    """The device that the job ran on, or where it took no lease itself the first that matches."""
+    from .. import devices, environment
+
+    uuid = _latest.get(job.gpu_name)
+    if uuid is None:
+        here = (device.uuid for device in devices.visible() if gpus.matches(job.block, device.name))
+        uuid = next(here, "")
+    return environment.device(uuid)
+
+
 def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> dict[str, Any]:
     """The part of a document that is the same for every stage."""
     from .. import environment
@@ -100,7 +144,7 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
         "reason": reason,
         "kernel_digest": catalog.digest(job.kernel) if job.kernel else None,
         "software": environment.software(),
-        "device": environment.device() if kind == "measured" else {},
+        "device": _device(job) if kind == "measured" else {},
         "seconds": round(seconds, 3),
     }
 

@@ -22,10 +22,10 @@ def run(arguments: argparse.Namespace) -> None:
     job = frame.job("survey", arguments)
     if job.functional:
         raise AtlasError(f"--gpu {job.gpu_name}: the interpreter has no roofs to survey; name a GPU, or leave it out")
-    from .. import runtime, timing
+    from .. import timing
 
-    runtime.device_of(job.gpu_name, job.block)  # an absent GPU is the user's mistake, not a failed survey
-    frame.write_document(job, {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}, _body)
+    with frame.leased(job):
+        frame.write_document(job, {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}, _body)
 
 
 def _body(job: frame.Job) -> dict[str, Any]:

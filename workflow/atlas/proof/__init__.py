@@ -1,7 +1,7 @@
 """Proofs: what the measuring core claims of itself, tried on the machine at hand: ``python -m atlas prove NAME``.
 
 A proof makes claims with limits, finds the figures, and keeps both with the rows they rest on.  One that does not hold
-ends with exit status 1.  Each module here but ``evidence`` is one proof, with ``add_arguments(parser)`` and
+ends with exit status 1.  A module that ``PROOFS`` names is one proof, with ``add_arguments(parser)`` and
 ``run(job) -> Evidence``.
 """
 

@@ -1,0 +1,111 @@
+"""Where autotune's wall time goes: to trials, to compiling for them, or to neither.
+
+From the autotune documents at hand, or with ``--run`` from fresh runs after a build, as the workflow has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import documents
+from ..errors import AtlasError
+from ..stages import frame
+from . import scratch
+from .evidence import Evidence, at_least, none_of
+
+TRIALS = ("time", "check")
+"""Phases in which the device is busy with trials."""
+
+COMPILING = ("compile",)
+"""Phases in which the search stands still because the CPU compiles for it."""
+
+LIMIT = 0.8
+"""Least share of the suite's wall time."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``python -m atlas prove overhead``."""
+    scratch.add_arguments(parser)
+    parser.add_argument("--run", action="store_true", help="build and tune each kernel afresh, in the scratch folder; "
+                        "otherwise the documents at hand are read")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A kernel's stage: ``wall_seconds``, and ``phases`` of them in seconds; None and none where that is not known."""
+
+    kernel: str
+    source: str
+    wall_seconds: float | None
+    phases: Mapping[str, float]
+
+    def seconds(self, names: Sequence[str]) -> float:
+        """What the named phases took together."""
+        return sum(self.phases.get(name, 0.0) for name in names)
+
+
+def run(job: frame.Job) -> Evidence:
+    """Read or run every kernel's stage; AtlasError on a GPU that only the interpreter stands for."""
+    if job.functional:
+        raise AtlasError(f"prove overhead: GPU {job.gpu_name!r} is the interpreter, which has no device to keep busy; "
+                         "name a GPU")  # fmt: skip
+    kernels = scratch.kernels_of(job.arguments)
+    if not job.arguments.run:
+        return evidence([_spent(kernel, *scratch.earlier(job, kernel, "autotune")) for kernel in kernels])
+    with scratch.folder(job) as folder:
+        return evidence([_spent(kernel, "run", _run(job, kernel, folder)) for kernel in kernels])
+
+
+def _run(job: frame.Job, kernel: str, folder: Path) -> Mapping[str, Any]:
+    """Autotune after a build, with no journal."""
+    output = folder / "measured" / job.gpu_name / kernel
+    for path in output.glob("journal.jsonl*"):
+        path.unlink()
+    scratch.put(job, kernel, ["validate"], folder)
+    common = [*scratch.common(job), "--results", folder, "--jobs", len(os.sched_getaffinity(0))]
+    for stage in ("build", "autotune"):
+        scratch.run("atlas", [stage, kernel, *common], {}, folder / f"{kernel}-{stage}.log")
+    return scratch.require_ok(documents.read(output / "autotune.json", "autotune"))
+
+
+def _spent(kernel: str, source: str, document: Mapping[str, Any]) -> Spent:
+    return Spent(kernel, source, document.get("wall_seconds"), document["seconds_by_phase"])
+
+
+def evidence(found: Sequence[Spent]) -> Evidence:
+    """The claims, a row a kernel with its phases, and where the rest went."""
+    known = [one for one in found if one.wall_seconds is not None]
+    wall = sum(one.wall_seconds for one in known)
+    busy = sum(one.seconds((*TRIALS, *COMPILING)) for one in known)
+    lacking = [one for one in found if one.wall_seconds is None]
+    text = "share of autotune's wall time, over the suite, with the GPU in trials or the search waiting for compilers"
+    claims = [at_least(text, busy / wall if wall else None, LIMIT)]
+    claims.append(none_of("documents that do not say what the stage took", lacking))
+    names = sorted({name for one in found for name in one.phases})
+    rest = {name: sum(one.phases.get(name, 0.0) for one in known) for name in names if name not in TRIALS + COMPILING}
+    notes = [
+        f"{one.kernel}: the {one.source} document has no wall_seconds, it is of an earlier release; tune it again, or "
+        "give --run"
+        for one in lacking
+    ]
+    if wall:
+        longest = sorted(rest.items(), key=lambda item: -item[1])
+        parts = [f"{name} {seconds:.2f} s" for name, seconds in longest if seconds]
+        notes.append(f"Of {wall:.1f} s of wall time {wall - busy:.1f} s went elsewhere: {', '.join(parts)}.")
+    return Evidence(claims, [_row(one, names) for one in found], notes)
+
+
+def _row(one: Spent, names: Sequence[str]) -> dict[str, Any]:
+    busy = one.seconds((*TRIALS, *COMPILING))
+    return {
+        "kernel": one.kernel,
+        "source": one.source,
+        "wall s": one.wall_seconds,
+        "share": busy / one.wall_seconds if one.wall_seconds else None,
+        **{name: one.phases.get(name, 0.0) for name in names},
+    }

@@ -57,3 +57,10 @@ def test_kernels_are_chosen_by_name(tmp_path):
 def test_a_stage_that_did_not_end_well_is_an_error():
     with pytest.raises(RuntimeError, match="autotune of matmul ended failed: as told"):
         scratch.require_ok(document("autotune", "matmul", {}, status="failed"))
+
+
+def test_cores_are_those_asked_for_and_at_least_one(tmp_path):
+    assert scratch.cores_of(job(overhead, tmp_path, "--cores", "3").arguments) == 3
+    assert scratch.cores_of(job(overhead, tmp_path).arguments) >= 1
+    with pytest.raises(AtlasError, match="--cores is 0; give 1 or more"):
+        scratch.cores_of(job(overhead, tmp_path, "--cores", "0").arguments)

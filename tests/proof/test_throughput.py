@@ -113,8 +113,7 @@ def test_each_count_sees_only_its_gpus_and_its_share_of_the_cores(tmp_path, monk
 
     monkeypatch.setattr(throughput, "Suite", Recorded)
     monkeypatch.setattr(throughput, "boards_of", lambda block: ["GPU-a", "GPU-b"])
-    monkeypatch.setattr(throughput.os, "sched_getaffinity", lambda pid: range(32))
-    words = ("--scratch", tmp_path / "scratch", "--kernels", "matmul")
+    words = ("--scratch", tmp_path / "scratch", "--kernels", "matmul", "--cores", "32")
     assert throughput.run(job(throughput, tmp_path, *words)).holds
     both = ("halving", ["GPU-a", "GPU-b"], 32)
     assert seen == ["halving", both, ("halving", ["GPU-a"], 16), both]  # the first fills the caches

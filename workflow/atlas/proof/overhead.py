@@ -6,7 +6,6 @@ From the autotune documents at hand, or with ``--run`` from fresh runs after a b
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ LIMIT = 0.8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``python -m atlas prove overhead``."""
     scratch.add_arguments(parser)
+    scratch.add_cores(parser)
     parser.add_argument("--run", action="store_true", help="build and tune each kernel afresh, in the scratch folder; "
                         "otherwise the documents at hand are read")  # fmt: skip
 
@@ -67,7 +67,7 @@ def _run(job: frame.Job, kernel: str, folder: Path) -> Mapping[str, Any]:
     for path in output.glob("journal.jsonl*"):
         path.unlink()
     scratch.put(job, kernel, ["validate"], folder)
-    common = [*scratch.common(job), "--results", folder, "--jobs", len(os.sched_getaffinity(0))]
+    common = [*scratch.common(job), "--results", folder, "--jobs", scratch.cores_of(job.arguments)]
     for stage in ("build", "autotune"):
         scratch.run("atlas", [stage, kernel, *common], {}, folder / f"{kernel}-{stage}.log")
     return scratch.require_ok(documents.read(output / "autotune.json", "autotune"))

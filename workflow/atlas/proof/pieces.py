@@ -24,7 +24,9 @@ class Pieces:
     def __init__(self, path: Path, context: Mapping[str, Any]):
         self._path, self._context = path, dict(context)
         self._known: dict[str, Any] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
+        text = path.read_text() if path.exists() else ""
+        self._cut_off = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:  # cut off with the run that wrote it
@@ -43,6 +45,7 @@ class Pieces:
             line = json.dumps({"context": self._context, "name": name, "piece": piece})
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a") as file:
-                file.write(f"\n{line}\n")  # on a line of its own, also after one that was cut off
+                file.write(f"\n{line}\n" if self._cut_off else f"{line}\n")
+            self._cut_off = False
             self._known[name] = json.loads(line)["piece"]
         return self._known[name]

@@ -31,12 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser, kernels: str = "") -> None:
                         "on from it where an earlier run was cut off (default: a temporary folder)")  # fmt: skip
 
 
+def add_cores(parser: argparse.ArgumentParser) -> None:
+    """``--cores``."""
+    parser.add_argument("--cores", type=int, metavar="N", help="default: all that this process may use")
+
+
 def kernels_of(arguments: argparse.Namespace) -> list[str]:
     """The kernels that ``--kernels`` names, all where it names none; :class:`AtlasError` for an unknown one."""
     names = [name.strip() for name in arguments.kernels.split(",") if name.strip()]
     for name in names:
         catalog.check_name(name)
     return names or catalog.names()
+
+
+def cores_of(arguments: argparse.Namespace) -> int:
+    """The cores that ``--cores`` gives, or all that this process may use."""
+    if arguments.cores is not None and arguments.cores < 1:
+        raise AtlasError(f"command line: --cores is {arguments.cores}; give 1 or more")
+    return arguments.cores or len(os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager

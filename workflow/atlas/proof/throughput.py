@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,6 +36,7 @@ _NO_BUDGET = 86400.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``python -m atlas prove throughput``."""
     scratch.add_arguments(parser)
+    scratch.add_cores(parser)
     parser.add_argument("--devices", metavar="N,M", help="counts of GPUs, the first of which is 1 (default: those of "
                         "1, 2, 4 that this host has)")  # fmt: skip
     parser.add_argument("--strategies", default="halving", metavar="S,T", help="default: halving; exhaustive makes "
@@ -69,7 +69,7 @@ def run(job: frame.Job) -> Evidence:
     counts = counts_of(job.arguments.devices, len(boards))
     strategies = [strategy(name.strip()).name for name in job.arguments.strategies.split(",")]
     kernels = scratch.kernels_of(job.arguments)
-    host_cores = len(os.sched_getaffinity(0))
+    host_cores = scratch.cores_of(job.arguments)
     with scratch.folder(job) as folder:
         suite = Suite(job, kernels, folder / "checkout")
         kept = Pieces(folder / "pieces.jsonl", {name: context(job, name) for name in kernels})

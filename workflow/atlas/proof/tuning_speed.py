@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ TOP = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``python -m atlas prove tuning-speed``."""
     scratch.add_arguments(parser, kernels="matmul,layer_norm")
+    scratch.add_cores(parser)
     parser.add_argument("--few-jobs", type=int, default=2, metavar="N", help="cores of the tuner's second run, of "
                         "which one is its worker's; 0 leaves that run out (default: 2)")  # fmt: skip
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy the journals of the whole space to "
@@ -89,7 +89,7 @@ class Problem:
 
 
 def _race(job: frame.Job, kernel: str, folder: Path) -> Race:
-    cores = len(os.sched_getaffinity(0))
+    cores = scratch.cores_of(job.arguments)
     pieces = Pieces(folder / "pieces.jsonl", context(job, kernel))
     ours = pieces.once(f"tuner, {cores} cores", lambda: _tune(job, kernel, folder / "tuner", cores))
     whole = pieces.once("whole space", lambda: _whole_space(job, kernel, folder, cores))

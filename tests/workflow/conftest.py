@@ -11,6 +11,15 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
+PRIVATE = (
+    "TRITON_INTERPRET",
+    "CUDA_VISIBLE_DEVICES",
+    "KERNEL_ATLAS_DEVICES",
+    "KERNEL_ATLAS_GPUS",
+    "KERNEL_ATLAS_PLACES",
+)
+"""Variables of the process that runs the tests, which the commands of a checkout shall not inherit."""
+
 PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml")
 
 
@@ -21,16 +30,20 @@ class Checkout:
     root: Path
     environment: dict[str, str] = field(default_factory=dict)
 
-    def run(self, *words: str, devices: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command in the checkout; ``devices`` are the GPU names its driver would show, separated by ``;``."""
+    def run(self, *words: str, devices: str | None = "") -> subprocess.CompletedProcess[str]:
+        """Run a command in the checkout; ``devices`` are the GPU names its driver would show, separated by ``;``.
+
+        With None the driver is asked.
+        """
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path, "KERNEL_ATLAS_DEVICES": devices} | self.environment
-        environment.pop("TRITON_INTERPRET", None)
-        environment.pop("KERNEL_ATLAS_PLACES", None)
+        simulated = {} if devices is None else {"KERNEL_ATLAS_DEVICES": devices}
+        leases = {"KERNEL_ATLAS_LEASES": str(self.root / "leases")}
+        inherited = {name: value for name, value in os.environ.items() if name not in PRIVATE}
+        environment = inherited | {"PATH": path} | simulated | leases | self.environment
         environment["PYTHONPATH"] = f"{self.root / 'workflow'}{os.pathsep}{self.root}"
         return subprocess.run(words, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
 
-    def snakemake(self, *words: str, devices: str = "") -> subprocess.CompletedProcess[str]:
+    def snakemake(self, *words: str, devices: str | None = "") -> subprocess.CompletedProcess[str]:
         """``snakemake`` on two cores."""
         return self.run(sys.executable, "-m", "snakemake", "--cores", "2", *words, devices=devices)
 
@@ -38,7 +51,7 @@ class Checkout:
         """``python -m atlas``."""
         return self.run(sys.executable, "-m", "atlas", *words)
 
-    def planned(self, *words: str, devices: str = "") -> dict[str, int]:
+    def planned(self, *words: str, devices: str | None = "") -> dict[str, int]:
         """How many jobs of each rule a dry run would start; empty where there is nothing to do."""
         done = self.snakemake("-n", *words, devices=devices)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -38,10 +38,14 @@ def announce(
     table.add_column("what happens", overflow="fold")
     for name, place in places.items():
         where = Text(place.where, style=_STYLES[place.where])
-        table.add_row(name, where, place.device_name or "-", _will(name, blocks[name], place, kernels, recorded))
+        table.add_row(name, where, _device(place), _will(name, blocks[name], place, kernels, recorded))
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
     console.print(f"{_count(kernels, 'kernel')}: {', '.join(kernels)}", soft_wrap=True)
     console.print(table)
+
+
+def _device(place: gpus.Place) -> str:
+    return f"{place.count} x {place.device_name}" if place.count > 1 else place.device_name or "-"
 
 
 def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Sequence[str], recorded: Path) -> str:

@@ -39,6 +39,9 @@ _CODE = {
     "verdict": ("stages/verdict.py", "collection.py", "summary.py", "verdict.py"),
 }
 
+_ALL = 1024
+"""Threads of a job that takes all cores there are: Snakemake lowers it to ``--cores`` or ``--max-threads``."""
+
 Question = Callable[[Any], Any]
 """A function of a job's wildcards, as Snakemake calls it for inputs, params and resources."""
 
@@ -51,6 +54,8 @@ class Plan:
     kernels: list[str]
     blocks: Mapping[str, Mapping[str, Any]]
     places: Mapping[str, gpus.Place]
+    tuning_threads: int = _ALL
+    """Cores for each autotune: a GPU's share of them, so that as many tune at a time as there are GPUs to tune on."""
 
     @property
     def gpus(self) -> list[str]:
@@ -71,6 +76,13 @@ class Plan:
     def block_digest(self, wildcards: Any) -> str:
         """Changes when this GPU's block does, so that editing one block concerns one GPU."""
         return _digest(self.blocks[wildcards.gpu])
+
+    def device_state(self, wildcards: Any) -> str:
+        """Changes when the driver or the power cap of this GPU does, if it is of this host.
+
+        Figures are then due again.  On a cluster nobody here knows the device a job will get.
+        """
+        return self.places[wildcards.gpu].state
 
     def build_sample(self, wildcards: Any) -> str:
         """The option that restricts a build for a GPU that cannot be reached to a sample of the space."""
@@ -139,8 +151,11 @@ class Plan:
         return figure_names(self.kernels)
 
 
-def settle(config: dict[str, Any]) -> Plan:
+def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | None = None) -> Plan:
     """Check the config, select kernels and GPUs, find each GPU, and say so once, in the head process.
+
+    ``cores`` and ``gpu_limit`` are Snakemake's ``--cores`` and ``--resources gpu=N``, None where not given.  Neither
+    may come to stand in a rule's params: another number of cores or GPUs is no reason to measure again.
 
     Raises :class:`AtlasError` for a config that does not fit, an unknown name, or a required GPU out of reach.
     """
@@ -168,7 +183,16 @@ def settle(config: dict[str, Any]) -> Plan:
     if head:
         announce(blocks, places, kernels)
         gpus.publish(places)
-    return Plan(config, kernels, blocks, places)
+        if gpu_limit is not None:
+            os.environ[gpus.LIMIT_VARIABLE] = str(gpu_limit)
+    return Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
+
+
+def _share(cores: int | None, gpu_limit: int | None, places: Mapping[str, gpus.Place]) -> int:
+    """A GPU's share of the cores; all of them where one GPU is used at a time, or the number is not known."""
+    here = sum(place.count for place in places.values())
+    used = min(gpu_limit or 1, here)
+    return _ALL if cores is None or used < 2 else max(1, cores // used)
 
 
 def use_this_checkout() -> None:

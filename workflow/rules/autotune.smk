@@ -11,11 +11,12 @@ rule autotune:
         "results/benchmarks/{gpu}/{kernel}/autotune.tsv"
     conda:
         "../../environment.yml"
-    threads: 1024  # as many as --cores allows
+    threads: PLAN.tuning_threads
     resources:
         **PLAN.device_resources(),
     params:
         block=PLAN.block_digest,
+        device=PLAN.device_state,
         strategy=PLAN.setting("autotune", "strategy"),
         budget=PLAN.setting("autotune", "budget_seconds"),
         timeout=PLAN.setting("autotune", "trial_timeout_seconds"),

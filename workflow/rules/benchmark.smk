@@ -15,6 +15,7 @@ rule benchmark:
         **PLAN.device_resources(),
     params:
         block=PLAN.block_digest,
+        device=PLAN.device_state,
         seconds=PLAN.setting("benchmark", "min_seconds"),
         samples=PLAN.setting("benchmark", "max_samples"),
     message:

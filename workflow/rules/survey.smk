@@ -13,6 +13,7 @@ rule survey:
         **PLAN.device_resources(),
     params:
         block=PLAN.block_digest,
+        device=PLAN.device_state,
     message:
         "survey {wildcards.gpu}: measuring its roofs"
     shell:

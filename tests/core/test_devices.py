@@ -1,6 +1,7 @@
 """Which devices a process may use, for hosts and values of CUDA_VISIBLE_DEVICES of every kind."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from atlas import devices, environment, gpus
@@ -126,3 +127,23 @@ def test_jobs_get_the_head_processs_state(host, tmp_path):
         again = gpus.locate(blocks, ["h200", "t4"], [], tmp_path, False)
     assert again["h200"].state == places["h200"].state != ""
     assert (again["t4"].where, again["t4"].state) == (gpus.ABSENT, "")
+
+
+@pytest.mark.parametrize(("named", "right"), [(A.uuid, True), (B.uuid, False), ("GPU-bb", True), ("1", True)])
+def test_work_on_another_device_than_the_leased_one_is_refused(monkeypatch, named, right):
+    # CUDA reads its variable once, when it is initialised: what is set later narrows nothing.
+    from atlas import runtime
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    shown = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_name=["Tesla T4", A.name].__getitem__,
+        get_device_properties=lambda index: SimpleNamespace(uuid=A.uuid.removeprefix("GPU-")),
+    )
+    monkeypatch.setattr(runtime.torch, "cuda", shown)
+    if right:
+        assert runtime.device_of("h200", load_gpus()["h200"]).index == 1
+    else:
+        with pytest.raises(RuntimeError, match=f"{B.uuid} was set: it shows {A.uuid}"):
+            runtime.device_of("h200", load_gpus()["h200"])

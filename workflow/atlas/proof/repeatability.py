@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import catalog, documents, timing
+from .. import catalog, documents
 from ..errors import AtlasError
 from ..stages import frame
 from . import scratch
@@ -71,6 +71,8 @@ def run(job: frame.Job) -> Evidence:
 
 def _benchmark(job: frame.Job, kernel: str, results: Path) -> dict[str, Any]:
     """The document of one benchmark, made on copies of what was surveyed, validated and tuned before."""
+    from .. import timing
+
     output = results / "measured" / job.gpu_name / kernel / "benchmark.json"
     known = documents.read(output, "benchmark") if output.exists() else None
     if known and (known["status"], known["kernel_digest"], known["protocol"]) == (

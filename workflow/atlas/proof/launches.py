@@ -1,0 +1,89 @@
+"""The process that ncu watches: the launches of some cases, again and again, from the cache state of the clock.
+
+``python -m atlas.proof.launches PLAN``; the plan is JSON, see :func:`main`.  Before every launch comes one of
+:func:`atlas_marker`, so that a list of launches tells where the launches of one call end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from .. import catalog, runtime
+from ..config import load_gpus
+from ..declaration import Case
+from ..timing.board import board_of
+from ..timing.cuda import CudaDevice
+from ..timing.types import Thunk
+
+SEED = 0
+
+
+@triton.jit
+def atlas_marker():
+    """A kernel that does nothing."""
+
+
+def mark() -> None:
+    """Launch :func:`atlas_marker`."""
+    atlas_marker[(1,)](num_warps=1)
+
+
+class CleanDevice(CudaDevice):
+    """A device whose flush leaves clean lines: after the write as much is read, so that nothing is left to evict."""
+
+    def __init__(self, device: torch.device):
+        super().__init__(device)
+        self._other = torch.zeros_like(self._flush)
+
+    def flush(self) -> None:
+        """Queue the write and the read."""
+        super().flush()
+        self._other.sum()
+
+
+def thunk(asked: Mapping[str, Any], device: torch.device) -> Thunk:
+    """One call of ``{"kernel", "direction", "dtype", "sizes", "variant", "config"}`` on inputs drawn from the seed."""
+    work = catalog.load(asked["kernel"]).passes[asked["direction"]]
+    inputs = runtime.draw(work, Case.from_json(asked), device, SEED)
+    launch, config = work.variant(asked["variant"]).launch, asked["config"]
+    return lambda: launch(config=config, **inputs)
+
+
+def main(path: Path) -> None:
+    """Launch what the plan names: ``{"gpu", "gpus_file", "repeats", "cases"}``.
+
+    For each case ``repeats`` calls after the clock's flush, then as many from clean lines; each call after a marker.
+    """
+    plan = json.loads(path.read_text())
+    device = runtime.device_of(plan["gpu"], load_gpus(Path(plan["gpus_file"]))[plan["gpu"]])
+    usual, clean = CudaDevice(device), CleanDevice(device)
+    usual.soak(board_of(usual.index))
+    mark()
+    for asked in plan["cases"]:
+        call = thunk(asked, device)
+        for _ in range(2):
+            call()
+        for flush in (usual.flush, clean.flush):
+            for _ in range(plan["repeats"]):
+                _watched(flush, mark)
+                _watched(flush, call)
+
+
+def _watched(flush: Callable[[], None], call: Thunk) -> None:
+    flush()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -27,8 +27,8 @@ def folder(tmp_path, monkeypatch):
     """Locks of this test's own, and two simulated devices of one kind beside one of another."""
     monkeypatch.setenv(leases.FOLDER_VARIABLE, str(tmp_path / "leases"))
     monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "NVIDIA H200;NVIDIA H200;Tesla T4")
-    monkeypatch.delenv("KERNEL_ATLAS_GPUS", raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("KERNEL_ATLAS_GPUS", "CUDA_VISIBLE_DEVICES", leases.HOLDER_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path / "leases"
 
 
@@ -225,12 +225,28 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path, monkeypatch):
 def test_amd_devices_are_leased_as_one():
     amd = {"match": "MI300X", "target": {"hip": "gfx942"}}
     with leases.lease("mi300x", amd) as lease:
-        assert (lease.uuid, lease.environment) == ("", {})
+        assert lease.uuid == "" and "CUDA_VISIBLE_DEVICES" not in lease.environment
         waiter = Waiter(amd)
         until(lambda: leases.wanted("mi300x", amd))
         assert waiter.lease is None
     waiter.join(20)
     waiter.lease.release()
+
+
+def test_what_a_holder_starts_works_on_the_holders_device(process, monkeypatch):
+    monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "NVIDIA H200;NVIDIA H200")
+    with leases.lease("h200", BLOCK), leases.lease("h200", BLOCK) as second:
+        with leases.adopted(second):
+            child = process()
+        stranger = process()
+        assert child.ask("lease") == second.uuid == "SIMULATED-1"
+        stranger.tell("lease")
+        until(lambda: leases.wanted("h200", BLOCK))
+        child.ask("release")
+        assert leases.wanted("h200", BLOCK), "the device is the holder's as before"
+    assert stranger.answer() == "SIMULATED-0"
+    assert child.ask("lease") == "SIMULATED-1", "a holder that is gone has nothing to share: an ordinary lease"
+    assert not leases.wanted("h200", BLOCK)
 
 
 def job(tmp_path, gpu="h200", block=BLOCK):

@@ -16,6 +16,7 @@ PRIVATE = (
     "CUDA_VISIBLE_DEVICES",
     "KERNEL_ATLAS_DEVICES",
     "KERNEL_ATLAS_GPUS",
+    "KERNEL_ATLAS_LEASE",
     "KERNEL_ATLAS_PLACES",
 )
 """Variables of the process that runs the tests, which the commands of a checkout shall not inherit."""

@@ -49,11 +49,14 @@ def software() -> dict[str, Any]:
     }
 
 
-def device(uuid: str) -> dict[str, Any]:
+def device(uuid: str | None = None) -> dict[str, Any]:
     """The device of this UUID: name, driver, power cap (W), highest clocks (MHz); ``{}`` where NVML knows it not.
 
-    Of a MIG instance the name is its own, the rest its board's.
+    None means the first that this process sees, under a lease the leased one.  Of a MIG instance the name is its own,
+    the rest its board's.
     """
+    if uuid is None:
+        uuid = next((device.uuid for device in devices.visible()), "")
     with devices.nvml() as library:
         if library is None:
             return {}

@@ -1,11 +1,12 @@
 """Devices lent to one job at a time, by file locks that all of a host's users share.
 
 A device's lock lies in a folder of the host, named after its UUID.  The kernel drops the lock when its holder ends,
-however it ends, and no child inherits it.  Jobs of one run, two runs and two checkouts thus keep off each other's
+however it ends; no child keeps it up.  Jobs of one run, two runs and two checkouts thus keep off each other's
 devices; what takes no lease (a notebook, ``nvidia-smi``) is not kept off.
 
 A job has one device for itself (:func:`lease`).  It may borrow more while nobody else wants them (:func:`spare`), and
-gives them back when somebody does (:func:`wanted`).
+gives them back when somebody does (:func:`wanted`).  What a holder starts with :attr:`Lease.environment` is part of its
+job: there :func:`lease` yields the holder's device without waiting.
 
 Without NVML devices cannot be told apart before a context is open, so the AMD devices of a host are leased as one.
 """
@@ -31,6 +32,9 @@ from .gpus import LIMIT_VARIABLE
 FOLDER_VARIABLE = "KERNEL_ATLAS_LEASES"
 """Where the locks lie, if not in :data:`FOLDER`."""
 
+HOLDER_VARIABLE = "KERNEL_ATLAS_LEASE"
+"""Tells what a holder starts who holds which device: ``1234:GPU-…``."""
+
 # Where there is /tmp, not tempfile's choice: two runs with another TMPDIR each would not exclude one another.
 FOLDER = Path("/tmp" if Path("/tmp").is_dir() else tempfile.gettempdir()) / "kernel-atlas-leases"
 
@@ -44,8 +48,8 @@ _ALL_OF_AMD = Device("", "all AMD devices of this host")
 class Lease:
     """A device that is this process's until :meth:`release` or the process's end; also a context manager."""
 
-    def __init__(self, device: Device, lock: FileLock):
-        self._device, self._lock = device, lock
+    def __init__(self, device: Device, lock: FileLock | None):
+        self._device, self._lock = device, lock  # no lock of its own where the process that started this one holds it
         _held.add(self)  # a lease that nobody refers to any more is held all the same
 
     @property
@@ -61,14 +65,16 @@ class Lease:
     @property
     def environment(self) -> dict[str, str]:
         """What a process must have in its environment, before it initialises CUDA, to see this device alone."""
+        holder = {HOLDER_VARIABLE: f"{os.getpid()}:{self.uuid}"} if self._lock else {}
         if not self.uuid:
-            return {}
-        return {VISIBLE_VARIABLE: self.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+            return holder
+        return {VISIBLE_VARIABLE: self.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | holder
 
     def release(self) -> None:
         """Give the device back; a second time does nothing."""
         _held.discard(self)
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Lease:
         return self
@@ -94,6 +100,9 @@ def lease(name: str, block: Mapping[str, Any]) -> Lease:
     if not candidates:
         shown = ", ".join(device.name for device in _visible()) or "no GPU"
         raise AtlasError(f"GPU {name!r} is not here: no device matches {block.get('match')!r}; this host shows {shown}")
+    with _gate():
+        for device in filter(_held_by_parent, candidates):
+            return Lease(device, None)
     asked = time.monotonic()
     silent = True
     with contextlib.ExitStack() as queue:
@@ -187,6 +196,14 @@ def _candidates(block: Mapping[str, Any]) -> list[Device]:
     if "hip" in block["target"]:
         return [_ALL_OF_AMD]
     return [device for device in _visible() if gpus.matches(block, device.name)]
+
+
+def _held_by_parent(device: Device) -> bool:
+    """Whether the process that this one was started by, or for, holds the device still; only behind the gate."""
+    holder, _, uuid = os.environ.get(HOLDER_VARIABLE, "").partition(":")
+    if holder in ("", str(os.getpid())) or uuid != device.uuid:
+        return False
+    return _taken(_lock_file(device)) and _holder(device).startswith(f"process {holder} ")
 
 
 def _limit() -> int:

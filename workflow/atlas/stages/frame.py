@@ -97,8 +97,8 @@ def leased(job: Job) -> Iterator[Lease | None]:
     """A device for the body, waited for, and the only one this process sees; None where the interpreter runs the job.
 
     Enter it before anything asks torch what devices there are, and around :func:`write_document`, so that waiting does
-    not count as the stage's time.  Inside another it yields the same lease.  A stage's command started inside would
-    wait for this process: start it outside.  Raises :class:`AtlasError` where no device of this host matches.
+    not count as the stage's time.  Inside another it yields the same lease, and a stage's command that is started
+    inside works on the same device.  Raises :class:`AtlasError` where no device of this host matches.
     """
     global _current
     if job.functional:

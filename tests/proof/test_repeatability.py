@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from atlas import catalog, documents, timing
+from atlas import catalog, documents, environment, timing
 from atlas.cli import main
 from atlas.config import GPUS_FILE, load_gpus
 from atlas.proof import repeatability, scratch
@@ -129,13 +129,16 @@ def ran(monkeypatch):
     """The benchmark stage made cheap: each run is 0.3 % slower than the last; a list of what was run."""
     commands = []
 
-    def fake(module, words, environment, log, cwd=None):
+    def fake(module, words, variables, log, cwd=None):
         results = Path(words[words.index("--results") + 1])
         folder = results / "measured" / GPU
         assert json.loads((folder / "survey.json").read_text())["stage"] == "survey"
-        assert {path.name for path in (folder / "softmax").iterdir()} == {"validate.json", "autotune.json"}
+        assert {path.name for path in (folder / "softmax").iterdir()} >= {"validate.json", "autotune.json"}
         commands.append([module, *words[:2]])
-        made = document("benchmark", "softmax", protocol=timing.PROTOCOL, rows=[row(100.0 + 0.3 * len(commands))])
+        made = document(
+            "benchmark", "softmax", protocol=timing.PROTOCOL, rows=[row(100.0 + 0.3 * len(commands))],
+            software=environment.software(),
+        )  # fmt: skip
         documents.write(folder / "softmax" / "benchmark.json", made)
         return 1.0
 
@@ -157,6 +160,14 @@ def test_a_proof_cut_off_goes_on_in_its_folder(job, ran):
     second.unlink()
     repeatability.run(job)
     assert len(ran) == 3, "the first run's benchmark is not made again"
+
+
+def test_what_another_torch_measured_is_measured_again(job, ran, monkeypatch):
+    repeatability.run(job)
+    other = environment.software() | {"torch": "9.9.9"}
+    monkeypatch.setattr(environment, "software", lambda: other)
+    repeatability.run(job)
+    assert len(ran) == 4
 
 
 def test_the_interpreter_s_times_are_no_proof(tmp_path, capsys):

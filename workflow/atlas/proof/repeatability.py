@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import catalog, documents
+from .. import catalog, documents, environment
 from ..errors import AtlasError
 from ..stages import frame
 from . import scratch
@@ -71,13 +71,9 @@ def run(job: frame.Job) -> Evidence:
 
 def _benchmark(job: frame.Job, kernel: str, results: Path) -> dict[str, Any]:
     """The document of one benchmark, made on copies of what was surveyed, validated and tuned before."""
-    from .. import timing
-
     output = results / "measured" / job.gpu_name / kernel / "benchmark.json"
     known = documents.read(output, "benchmark") if output.exists() else None
-    if known and (known["status"], known["kernel_digest"], known["protocol"]) == (
-        "ok", catalog.digest(kernel), timing.PROTOCOL,
-    ):  # fmt: skip
+    if known and _still_holds(known):
         return known  # of a proof in the same folder that was cut off
     scratch.put(job, "", ["survey"], results)  # which lies in the GPU's own folder
     scratch.put(job, kernel, ["validate", "autotune"], results)
@@ -87,6 +83,18 @@ def _benchmark(job: frame.Job, kernel: str, results: Path) -> dict[str, Any]:
     if not document["rows"]:
         raise RuntimeError(f"the benchmark of {kernel} ended {document['status']}: {document['reason']}")
     return document
+
+
+def _still_holds(document: Mapping[str, Any]) -> bool:
+    from .. import timing
+
+    software = environment.software()
+    return (
+        document["status"] == "ok"
+        and document["kernel_digest"] == catalog.digest(document["kernel"])
+        and document["protocol"] == timing.PROTOCOL
+        and all(document["software"].get(name) == software[name] for name in ("torch", "triton"))
+    )
 
 
 def evidence(runs: Sequence[Documents]) -> Evidence:

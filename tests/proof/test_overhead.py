@@ -25,7 +25,15 @@ def test_the_share_is_of_the_suite_and_the_rest_is_named():
     assert [row["share"] for row in found.rows] == pytest.approx([0.9, 0.4])
     assert found.rows[0].keys() == found.rows[1].keys()
     assert found.rows[1]["compile"] == 0
-    assert found.notes == ["Of 50.0 s of wall time 10.0 s went elsewhere: start 7.00 s, message 2.00 s, other 1.00 s."]
+    assert [row["timing"] for row in found.rows] == pytest.approx([0.85, 0.4])
+    assert found.notes[0] == (
+        "Of 50.0 s of wall time 10.0 s went elsewhere: start 7.00 s, message 2.00 s, other 1.00 s."
+    )
+
+
+def test_each_device_has_a_wall_time_of_its_own():
+    found = evidence([Spent("matmul", "measured", 10.0, {"time": 16.0, "idle": 4.0}, devices=2)])
+    assert found.rows[0]["share"] == pytest.approx(0.8) and found.holds
 
 
 def test_too_much_elsewhere_breaks_the_claim():

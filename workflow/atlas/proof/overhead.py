@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import documents
+from .. import documents, gpus
 from ..errors import AtlasError
 from ..stages import frame
 from . import scratch
 from .evidence import Evidence, at_least, none_of
 
-TRIALS = ("time", "check")
-"""Phases in which the device is busy with trials."""
+TRIALS = ("prepare", "time", "check", "certify")
+"""Phases in which a worker does what it is asked: inputs, timing, comparing with the reference, certifying winners."""
+
+TIMING = ("time",)
+"""Of these the one that nothing can do without."""
 
 COMPILING = ("compile",)
 """Phases in which the search stands still because the CPU compiles for it."""
@@ -37,12 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """A kernel's stage: ``wall_seconds``, and ``phases`` of them in seconds; None and none where that is not known."""
+    """A kernel's stage.
+
+    ``phases`` are in seconds, summed over ``devices``; ``wall_seconds`` is None where the document does not say it.
+    """
 
     kernel: str
     source: str
     wall_seconds: float | None
     phases: Mapping[str, float]
+    devices: int = 1
+
+    @property
+    def device_seconds(self) -> float:
+        """Wall time of all devices together."""
+        return (self.wall_seconds or 0.0) * self.devices
 
     def seconds(self, names: Sequence[str]) -> float:
         """What the named phases took together."""
@@ -69,18 +81,20 @@ def _run(job: frame.Job, kernel: str, folder: Path) -> Mapping[str, Any]:
     scratch.put(job, kernel, ["validate"], folder)
     common = [*scratch.common(job), "--results", folder, "--jobs", scratch.cores_of(job.arguments)]
     for stage in ("build", "autotune"):
-        scratch.run("atlas", [stage, kernel, *common], {}, folder / f"{kernel}-{stage}.log")
+        environment = {gpus.LIMIT_VARIABLE: "1"}  # what devices wait for each other is the throughput's proof
+        scratch.run("atlas", [stage, kernel, *common], environment, folder / f"{kernel}-{stage}.log")
     return scratch.require_ok(documents.read(output / "autotune.json", "autotune"))
 
 
 def _spent(kernel: str, source: str, document: Mapping[str, Any]) -> Spent:
-    return Spent(kernel, source, document.get("wall_seconds"), document["seconds_by_phase"])
+    devices = document.get("devices", {}).get("count", 1)
+    return Spent(kernel, source, document.get("wall_seconds"), document["seconds_by_phase"], devices)
 
 
 def evidence(found: Sequence[Spent]) -> Evidence:
     """The claims, a row a kernel with its phases, and where the rest went."""
     known = [one for one in found if one.wall_seconds is not None]
-    wall = sum(one.wall_seconds for one in known)
+    wall = sum(one.device_seconds for one in known)
     busy = sum(one.seconds((*TRIALS, *COMPILING)) for one in known)
     lacking = [one for one in found if one.wall_seconds is None]
     text = "share of autotune's wall time, over the suite, with the GPU in trials or the search waiting for compilers"
@@ -97,6 +111,11 @@ def evidence(found: Sequence[Spent]) -> Evidence:
         longest = sorted(rest.items(), key=lambda item: -item[1])
         parts = [f"{name} {seconds:.2f} s" for name, seconds in longest if seconds]
         notes.append(f"Of {wall:.1f} s of wall time {wall - busy:.1f} s went elsewhere: {', '.join(parts)}.")
+        notes.append(
+            "Wall time is from the start of the process, imports included, to the end of the search, once for each "
+            f"device; trials are the phases {', '.join(TRIALS)}; 'timing' is the share of {' and '.join(TIMING)} with "
+            f"{' and '.join(COMPILING)} alone."
+        )
     return Evidence(claims, [_row(one, names) for one in found], notes)
 
 
@@ -105,7 +124,9 @@ def _row(one: Spent, names: Sequence[str]) -> dict[str, Any]:
     return {
         "kernel": one.kernel,
         "source": one.source,
+        "devices": one.devices,
         "wall s": one.wall_seconds,
-        "share": busy / one.wall_seconds if one.wall_seconds else None,
+        "share": busy / one.device_seconds if one.wall_seconds else None,
+        "timing": one.seconds((*TIMING, *COMPILING)) / one.device_seconds if one.wall_seconds else None,
         **{name: one.phases.get(name, 0.0) for name in names},
     }

@@ -12,11 +12,11 @@ import argparse
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import documents
+from .. import documents, gpus
 from ..errors import AtlasError
 from ..stages import frame
 from . import scratch
@@ -59,7 +59,8 @@ def run(job: frame.Job) -> Evidence:
 class Race:
     """What was measured for one kernel: wall seconds of each side, and each problem's last comparison.
 
-    ``few_jobs`` and ``few_seconds`` are 0 and None where the tuner ran once only.
+    ``few_jobs`` and ``few_seconds`` are 0 and None where the tuner ran once only.  ``phases`` are the tuner's seconds
+    on all cores, by phase.
     """
 
     kernel: str
@@ -70,6 +71,7 @@ class Race:
     triton_seconds: float
     configs: int
     problems: Sequence[Problem]
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def _race(job: frame.Job, kernel: str, folder: Path) -> Race:
         triton_seconds=sum(one["seconds"] for one in tritons.values()),
         configs=sum(one["configs"] for one in tritons.values()),
         problems=problems,
+        phases=ours["phases"],
     )
 
 
@@ -118,12 +121,13 @@ def _tune(job: frame.Job, kernel: str, folder: Path, jobs: int) -> dict[str, Any
     """The tuner as a user runs it, with nothing there beforehand: ``seconds``, and its document's ``best``."""
     shutil.rmtree(folder, ignore_errors=True)
     seconds, document = _autotune(job, kernel, folder, folder / "cache", ["--jobs", jobs])
-    return {"seconds": seconds, "best": document["best"]}
+    return {"seconds": seconds, "best": document["best"], "phases": document["seconds_by_phase"]}
 
 
 def _whole_space(job: frame.Job, kernel: str, folder: Path, cores: int) -> dict[str, Any]:
     """Every config timed; what the tuner compiled serves again, and a journal of an earlier try is gone on with."""
-    words = ["--jobs", cores, "--strategy", "exhaustive"]
+    # What is certified is the tuner's pick; here it is the times that count.
+    words = ["--jobs", cores, "--strategy", "exhaustive", "--certify-seeds", 0]
     _, document = _autotune(job, kernel, folder / "whole", folder / "tuner" / "cache", words)
     return {"trials": [row for row in document["trials"] if row["status"] == "ok"]}
 
@@ -133,7 +137,7 @@ def _autotune(
 ) -> tuple[float, Mapping[str, Any]]:
     scratch.put(job, kernel, ["validate"], results)
     command = ["autotune", kernel, *scratch.common(job), "--results", results, *words]
-    environment = {"TRITON_CACHE_DIR": str(cache), "KERNEL_ATLAS_GPUS": "1"}  # triton.autotune has one GPU, too
+    environment = {"TRITON_CACHE_DIR": str(cache), gpus.LIMIT_VARIABLE: "1"}  # triton.autotune has one GPU, too
     seconds = scratch.run("atlas", command, environment, results / "log.txt")
     document = documents.read(results / "measured" / job.gpu_name / kernel / "autotune.json", "autotune")
     return seconds, scratch.require_ok(document)
@@ -220,12 +224,13 @@ def evidence(races: Sequence[Race]) -> Evidence:
         "Wall times in seconds; regret in per cent: a config's median over that of the fastest known, minus 1, both "
         "sampled in turns.  The fastest known is the best of either side's pick, the default and the "
         f"{TOP} fastest when the whole space was timed.",
-        "The tuner's time is of the whole command with the start of Python, torch and the GPU, and with checking its "
-        "picks; triton.autotune's is from its first call, without start-up, in one process that compiles and times in "
-        "turns.  Both begin with an empty compile cache.",
+        "The tuner's time is of the whole command with the start of Python, torch and the GPU, and with checking and "
+        "certifying its picks; triton.autotune's is from its first call, without start-up, in one process that "
+        "compiles and times in turns.  Both begin with an empty compile cache.",
         "'alike' counts the problems whose pick the samples cannot tell from the fastest: the 95 % confidence "
         "intervals of the medians overlap, or the medians are within 0.5 %.",
     ]
+    notes += [f"{race.kernel}: the tuner's seconds by phase: {_phases(race)}" for race in races if race.phases]
     notes += [f"{race.kernel}: {note}" for race in races for note in _worst(race.problems)]
     notes += [f"{race.kernel}, {one.name}: {one.reason}" for race in races for one in race.problems if one.reason]
     return Evidence(claims, [_row(race) for race in races], notes)
@@ -249,6 +254,11 @@ def _row(race: Race) -> dict[str, Any]:
         **_spread("triton's regret", _regrets(race.problems, "tritons")),
         **_spread("default's regret", _regrets(race.problems, "default")),
     }
+
+
+def _phases(race: Race) -> str:
+    longest = sorted(race.phases.items(), key=lambda phase: -phase[1])
+    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in longest if seconds)
 
 
 def _regrets(problems: Sequence[Problem], whose: str) -> list[float]:

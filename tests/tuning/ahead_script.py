@@ -19,14 +19,16 @@ def main():
     broken = Candidate.of(fit.variant, {"BLOCK": 1000, "num_warps": 4})  # tl.arange wants powers of two
     wanted = [(problem, candidate) for problem in chosen for candidate in (fit, other, broken)]
     with Ahead(load, gpu, wanted, jobs=1) as ahead:
-        ahead.wait_for_any(chosen[0], [fit, other])
+        waited = ahead.wait_for_any(chosen[0], [fit, other])
+        for problem, candidate in wanted:
+            ahead.wait_for_any(problem, [candidate])
         results = [ahead.result(problem, candidate) for problem, candidate in wanted]
         unknown = ahead.result(chosen[0], chosen[0].candidates[-1])
         print(json.dumps({
             "tasks": len(ahead.tasks),
             "statuses": [result.status for result in results],
             "reason": results[2].reason,
-            "waited": ahead.waited_seconds > 0,
+            "waited": waited > 0,
             "unknown": unknown,
             "ready": ahead.ready(chosen[1], fit),
         }))  # fmt: skip

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -25,12 +26,27 @@ def start():
         child.kill()
 
 
-def test_a_child_answers_and_leaves_when_told(start):
-    child = start(children.echo)
-    child.send({"a": 1})
-    assert child.receive(30) == {"a": 1}
-    child.stop()
+def test_a_child_answers_and_is_gone_after_its_context(start):
+    with start(children.echo) as child:
+        child.send({"a": 1})
+        assert child.receive(30) == {"a": 1}
     assert not child.running
+
+
+def test_a_child_has_its_environment_before_it_does_anything(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0")  # the parent's own device
+    with Child(children.tell, "CUDA_VISIBLE_DEVICES", environment={"CUDA_VISIBLE_DEVICES": "GPU-1"}) as child:
+        child.start()
+        assert child.receive(30) == "GPU-1"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+
+
+def test_a_child_can_be_ended_while_another_thread_waits_for_it(start):
+    child = start(children.sleep)
+    threading.Timer(0.2, child.interrupt).start()
+    with pytest.raises(Died, match="SIGKILL"):
+        child.receive(60)
+    child.interrupt()  # once more does nothing
 
 
 def test_a_child_that_gives_no_answer_is_gone_afterwards(start):

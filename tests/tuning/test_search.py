@@ -105,18 +105,77 @@ def test_a_budget_that_ends_amid_the_screen_leaves_a_checked_best():
 
 def test_a_budget_is_shared_out_and_what_one_leaves_is_for_those_after_it():
     spent = [0.0]
-    budget = Budget(30, 3, lambda: spent[0])
-    budget.next_problem()
-    spent[0] = 9.9
-    assert not budget.over
-    spent[0] = 4.0  # the first needs 4 of its 10
-    budget.next_problem()
-    spent[0] = 16.9
-    assert not budget.over  # 26 left for two: 13 each
-    spent[0] = 17.0
-    assert budget.over
-    budget.next_problem()
-    assert not budget.over
+    budget = Budget(30, 3)
+    with budget.share(lambda: spent[0]) as share:
+        spent[0] = 9.9
+        assert not share.over
+        spent[0] = 4.0  # the first needs 4 of its 10
+    with budget.share(lambda: spent[0]) as share:
+        spent[0] = 16.9
+        assert not share.over  # 26 left for two: 13 each
+        spent[0] = 17.0
+        assert share.over
+    with budget.share(lambda: spent[0]) as share:
+        assert not share.over
+
+
+def test_problems_side_by_side_share_a_budget_of_all_devices_seconds():
+    first, second = [100.0], [7.0]  # each device counts its own seconds
+    budget = Budget(30, 3)
+    with budget.share(lambda: first[0]) as one, budget.share(lambda: second[0]) as other:
+        first[0] += 10
+        assert one.over and not other.over
+        second[0] += 4
+    with budget.share(lambda: second[0]) as last:
+        second[0] += 15.9
+        assert not last.over  # 10 and 4 of 30 are spent
+        second[0] += 0.1
+        assert last.over
+
+
+def test_a_problem_that_goes_back_to_the_queue_gets_its_share_of_what_is_left():
+    spent = [0.0]
+    budget = Budget(30, 3)
+    with pytest.raises(RuntimeError), budget.share(lambda: spent[0]):
+        spent[0] = 3.0
+        raise RuntimeError("the device is gone")
+    with budget.share(lambda: spent[0]) as share:  # 27 left for three
+        spent[0] = 11.9
+        assert not share.over
+        spent[0] = 12.0
+        assert share.over
+
+
+def test_the_winner_is_certified_and_nobody_else():
+    table = Table()
+    found = find(table)
+    assert [c.config for c in table.certified] == [fakes.OPTIMUM]
+    assert found.certificate.certificate["checks"] == 20
+
+
+def test_a_winner_that_fails_its_certification_gives_way_to_the_runner_up():
+    table = Table(uncertified=[fakes.OPTIMUM])
+    found = find(table)
+    loser = found.trials[Candidate.of("plain", fakes.OPTIMUM)].outcome
+    assert (loser.status, loser.reason) == ("wrong", "not certified: n=1: y[0] is 3, expected 2")
+    assert found.ranking[0] == table.certified[1] != Candidate.of("plain", fakes.OPTIMUM)
+    assert found.certificate.status == "ok"
+    # Nothing is explored again: the loser's time was honest.
+    assert len(table.screened) == len(find_screened(Table()))
+
+
+def test_the_next_best_are_compared_where_no_finalist_is_certified():
+    every = [{"tile": tile, "warps": warps} for tile in fakes.TILES for warps in fakes.WARPS]
+    right = {"tile": 256, "warps": 1}
+    found = find(Table(uncertified=[config for config in every if config != right]))
+    assert found.ranking[0].config == right
+    nothing = find(Table(uncertified=every))
+    assert nothing.ranking == [] and nothing.certificate is None
+
+
+def find_screened(table):
+    find(table)
+    return table.screened
 
 
 def test_near_ties_go_on_to_the_next_rung_whatever_their_rank():
@@ -160,5 +219,4 @@ def run_functional(problem):
     from atlas.tuning.functional import FUNCTIONAL
 
     table = Table()
-    budget = Budget(None, 1, lambda: table.elapsed_seconds)
-    return search(problem, FUNCTIONAL, table, budget)
+    return search(problem, FUNCTIONAL, table, Budget(None, 1).share(lambda: table.elapsed_seconds))

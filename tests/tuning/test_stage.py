@@ -10,7 +10,7 @@ import pytest
 from atlas import ROOT, catalog, documents
 from atlas.cli import main
 
-AHEAD = Path(__file__).with_name("ahead_script.py")
+AHEAD, CACHED = (Path(__file__).with_name(f"{name}_script.py") for name in ("ahead", "cached"))
 
 
 def python(*words, **variables):
@@ -50,6 +50,12 @@ def test_the_interpreter_runs_a_few_configs_of_every_case_and_says_so(tmp_path):
     assert all(row["trials"] == 3 < row["space"] for row in document["best"])
     assert all(row["regret"] is None for row in document["best"])
     assert "the interpreter runs the default and 2 configs" in document["method"]
+    assert all(row["certificate"] is None for row in document["best"])  # what the interpreter ran is not exported
+    phases = document["seconds_by_phase"]
+    assert sum(phases.values()) == pytest.approx(document["wall_seconds"], abs=0.05)
+    assert document["trial_seconds"] == pytest.approx(phases["prepare"] + phases["time"] + phases["check"], abs=0.01)
+    assert document["wall_seconds"] > document["seconds"] - 0.5, "the process's own start counts"
+    assert document["devices"] == {"count": 1, "names": [""], "notes": []}
 
 
 def test_a_kernel_that_did_not_validate_is_not_tuned(tmp_path):
@@ -65,8 +71,9 @@ def test_a_kernel_that_did_not_validate_is_not_tuned(tmp_path):
     [
         (("--strategy", "exhaustiv"), "--strategy: unknown strategy 'exhaustiv'; did you mean 'exhaustive'?"),
         (("--budget-seconds", "0"), "--budget-seconds is 0; give more than 0"),
+        (("--certify-seeds", "-1"), "--certify-seeds is -1; give 0 or more"),
     ],
-    ids=["strategy", "budget"],
+    ids=["strategy", "budget", "seeds"],
 )
 def test_a_wrong_option_is_refused_in_one_sentence(tmp_path, capsys, option, said):
     assert main(words(tmp_path, *option)) == 2
@@ -84,3 +91,19 @@ def test_configs_are_compiled_ahead_once_for_all_cases_that_share_them(tmp_path)
     assert "power of 2" in found["reason"]
     assert found["waited"] and found["ready"]
     assert found["unknown"] is None  # what was not asked for is the worker's to compile
+
+
+def test_what_the_build_has_compiled_is_ready_and_starts_no_compiler(tmp_path):
+    done = python(CACHED, TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # Two configs of two cases that share their binaries, built one after the other.
+    assert found["tasks"] == [2, 1, 0] and found["cached"] == [0, 1, 2]
+    assert found["ready"] == [True, False, True]
+    assert found["result"] is None  # it is launched, and that says the rest
+    assert found["threads"] == 1 and found["children"] == 0
+
+
+def test_the_worker_is_started_before_its_parent_imports_torch():
+    code = "import sys, atlas.stages.autotune, atlas.tuning.session; sys.exit('torch' in sys.modules)"
+    assert python("-c", code).returncode == 0

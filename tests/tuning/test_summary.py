@@ -1,30 +1,33 @@
 """The document of a run: what it says of searches that found nothing, too little, or all."""
 
+import dataclasses
 import json
-import types
 
 import tuning_fakes as fakes
 from atlas import documents
 from atlas.tuning import summary
+from atlas.tuning.certificates import Certificates
 from atlas.tuning.strategies import STRATEGIES
 from tuning_tables import Table, find
 
 
-class Session:
-    """What the summary asks of a session."""
+class Book:
+    """What the summary asks of a journal."""
 
-    seconds = types.MappingProxyType({"time": 1.5})
-    measured = 7
-
-    class journal:
-        reused, damaged = 2, 1
-
-    def compile_seconds(self, problem, candidate):
-        return None
+    reused, damaged = 2, 1
 
 
-def document(*found):
-    fields = summary.fields(found, Session(), STRATEGIES["halving"], "timing/1", 60.0, {"other": 0.1})
+def run(names=("NVIDIA H200",), **more):
+    seconds = {"import": 2.0, "time": 1.5, "certify": 0.5, "compile": 0.25, "lost": 0.0}
+    certificates = Certificates(Book(), "validation/2", (0, 1, 2))
+    ran = summary.Run(
+        STRATEGIES["halving"], "timing/1", 60.0, 5.0, seconds, 7, Book(), certificates, names, (), lambda *_: None
+    )
+    return dataclasses.replace(ran, **more)
+
+
+def document(*found, **more):
+    fields = summary.fields(found, run(**more))
     envelope = {
         "stage": "autotune", "schema_version": documents.VERSIONS["autotune"], "kernel": "double", "gpu": "fake",
         "kind": "measured", "status": "ok", "reason": "", "kernel_digest": "0" * 64, "software": {}, "device": {},
@@ -71,3 +74,22 @@ def test_what_the_budget_left_out_is_counted_and_said():
     assert whole["untried"] == len(found.untried) > 0
     assert f"{len(found.untried)} candidates not tried" in whole["method"]
     assert whole["status"] == "ok"
+
+
+def test_the_winners_certificate_is_stated_with_its_protocol():
+    (best,) = document(find(Table()))["best"]
+    assert best["certificate"] == {"protocol": "validation/2", "cases": 4, "checks": 20, "seeds": 5}
+
+
+def test_one_devices_phases_add_up_to_the_wall_time_and_what_nothing_accounts_for_is_other():
+    whole = document(find(Table()))
+    assert sum(whole["seconds_by_phase"].values()) == whole["wall_seconds"] == 5.0
+    assert whole["seconds_by_phase"]["other"] == 0.75
+    assert whole["trial_seconds"] == 2.0
+    assert "lost" not in whole["seconds_by_phase"]  # nothing was
+
+
+def test_all_devices_that_took_part_are_named():
+    whole = document(find(Table()), names=("NVIDIA H200", "NVIDIA H200"), notes=("NVIDIA H200 was not used",))
+    assert whole["devices"] == {"count": 2, "names": ["NVIDIA H200"] * 2, "notes": ["NVIDIA H200 was not used"]}
+    assert "other" not in whole["seconds_by_phase"]  # the seconds of two devices exceed the wall's

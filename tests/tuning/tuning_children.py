@@ -8,9 +8,14 @@ HANG_SECONDS = 600
 
 
 def echo(connection):
-    """Send back what comes, until told None."""
-    while (message := connection.recv()) is not None:
-        connection.send(message)
+    """Send back what comes."""
+    while True:
+        connection.send(connection.recv())
+
+
+def tell(connection, variable):
+    """Say what an environment variable is here."""
+    connection.send(os.environ.get(variable))
 
 
 def sleep(connection):

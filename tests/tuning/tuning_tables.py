@@ -10,9 +10,10 @@ from atlas.tuning.strategies import STRATEGIES
 class Table:
     """Answers from the known surface and counts what it is asked; each request costs one second of budget."""
 
-    def __init__(self, wrong=(), fails=(), final_fails=()):
-        self.wrong, self.fails, self.final_fails = wrong, fails, final_fails
+    def __init__(self, wrong=(), fails=(), final_fails=(), uncertified=()):
+        self.wrong, self.fails, self.final_fails, self.uncertified = wrong, fails, final_fails, uncertified
         self.screened = []
+        self.certified = []
         self.elapsed_seconds = 0.0
 
     def next_of(self, problem, pending):
@@ -37,6 +38,13 @@ class Table:
         self.elapsed_seconds += 1
         return Outcome("wrong", "y[0] is 3, expected 2") if candidate.config in self.wrong else Outcome("ok")
 
+    def certify(self, problem, candidate):
+        self.elapsed_seconds += 1
+        self.certified.append(candidate)
+        if candidate.config in self.uncertified:
+            return Outcome("wrong", "n=1: y[0] is 3, expected 2", certificate={"cases": 4, "checks": 9, "seeds": 5})
+        return Outcome("ok", certificate={"cases": 4, "checks": 20, "seeds": 5})
+
     def final(self, problem, candidates):
         self.elapsed_seconds += len(candidates)
         found = {}
@@ -50,6 +58,5 @@ class Table:
 def find(table, strategy_name="halving", budget=None, **declared):
     """The result of a search on the fake kernel's one problem."""
     (problem,) = fakes.problems(**declared)
-    limit = Budget(budget, 1, lambda: table.elapsed_seconds)
-    limit.next_problem()
-    return search(problem, STRATEGIES[strategy_name], table, limit)
+    with Budget(budget, 1).share(lambda: table.elapsed_seconds) as share:
+        return search(problem, STRATEGIES[strategy_name], table, share)

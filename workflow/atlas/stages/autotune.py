@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import catalog
 from ..errors import AtlasError
+from ..tuning.session import worker
+from ..tuning.worker import Setting
 from . import frame
 
 if TYPE_CHECKING:
+    import torch
+
+    from ..leases import Lease
+    from ..timing import Clock
+    from ..tuning.child import Child
     from ..tuning.strategy import Strategy
 
 
@@ -21,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-seconds", type=float, metavar="B", help="device time in all; compiling and the "
                         "worker's start are not counted (default: no limit)")  # fmt: skip
     parser.add_argument("--trial-timeout-seconds", type=float, default=20, metavar="T", help="default: 20")
+    parser.add_argument("--certify-seeds", type=int, default=5, metavar="N", help="seeds that each winner is validated "
+                        "with; 0 certifies nothing, and nothing can be exported (default: 5)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -32,8 +47,22 @@ def run(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, option)
         if value is not None and value <= 0:
             raise AtlasError(f"command line: --{option.replace('_', '-')} is {value:g}; give more than 0")
+    if arguments.certify_seeds < 0:
+        raise AtlasError(f"command line: --certify-seeds is {arguments.certify_seeds}; give 0 or more")
     empty = EMPTY | {"strategy": _strategy(job).name, "budget_seconds": arguments.budget_seconds}
-    frame.write_document(job, empty, _autotune)
+    before = _process_seconds()
+    with frame.leased(job) as lease:
+        began = time.perf_counter() - before  # waiting for a device is not the stage's time
+        frame.write_document(job, empty, functools.partial(_autotune, lease=lease, began=began))
+
+
+def _process_seconds() -> float:
+    """Seconds since this process began, Python's start and imports included; 0 where it runs other things, too."""
+    main = sys.modules["__main__"]
+    if not sys.platform.startswith("linux") or getattr(main.__spec__, "name", "") != "atlas.__main__":
+        return 0.0
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc(5): starttime
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _strategy(job: frame.Job) -> Strategy:
@@ -44,37 +73,64 @@ def _strategy(job: frame.Job) -> Strategy:
     return FUNCTIONAL if job.functional else asked
 
 
-def _autotune(job: frame.Job) -> dict[str, Any]:
-    from .. import catalog, environment, runtime
-    from ..timing import Clock
-    from ..tuning import candidates, tuner
-    from ..tuning.journal import Journal
-    from ..tuning.worker import Setting
-
+def _autotune(job: frame.Job, lease: Lease | None, began: float) -> dict[str, Any]:
     frame.require_ok(job, "validate")
     if _build(job) is not None:
         frame.require_ok(job, "build")
-    arguments, gpu, digest = job.arguments, job.gpu(), catalog.digest(job.kernel)
-    declaration = job.declaration()
-    ruling = candidates.Ruling(_build(job), digest)
-    problems = candidates.problems(declaration, gpu, ruling)
-    if not problems:
-        raise frame.Stop("unsupported", candidates.unsupported(declaration, gpu))
     setting = Setting(
         load=functools.partial(catalog.load, job.kernel, interpret=job.functional),
-        device=functools.partial(runtime.device_of, job.gpu_name, job.block),
-        clock=Clock,
+        device=functools.partial(_device, job.gpu_name, job.block),
+        clock=_clock,
     )
+    with worker(setting, lease.environment if lease else None) as process:
+        # Before all else: it takes longer to import torch and to warm the device up than this process needs to find
+        # out what to do.
+        process.start()
+        return _tune(job, lease, setting, process, began)
+
+
+def _tune(job: frame.Job, lease: Lease | None, setting: Setting, process: Child, began: float) -> dict[str, Any]:
+    from .. import environment, leases
+    from ..tuning import candidates, crew, tuner
+    from ..tuning.journal import Journal
+
+    arguments, gpu, digest = job.arguments, job.gpu(), catalog.digest(job.kernel)
+    declaration = job.declaration()
+    problems = candidates.problems(declaration, gpu, candidates.Ruling(_build(job), digest))
+    if not problems:
+        raise frame.Stop("unsupported", candidates.unsupported(declaration, gpu))
     options = tuner.Options(
         strategy=_strategy(job),
         budget_seconds=arguments.budget_seconds,
         trial_timeout_seconds=arguments.trial_timeout_seconds,
         # One core is the worker's: launches that come late would show in the figures.
         jobs=0 if job.functional else max(1, arguments.jobs - 1),
+        # What the interpreter ran is not exported, and it takes seconds a case.
+        certify_seeds=0 if job.functional else arguments.certify_seeds,
     )
-    context = tuner.context(digest, gpu, {} if job.functional else environment.device())
+    devices = crew.ALONE
+    if lease is not None:
+        asked = (job.gpu_name, job.block)
+        devices = crew.Devices(lease, functools.partial(leases.spare, *asked), functools.partial(leases.wanted, *asked))
+    context = tuner.context(digest, gpu, environment.device(lease.uuid) if lease else {})
+    title = f"autotune {job.kernel} on {job.gpu_name}"
     with Journal(job.folder / "journal.jsonl", context, arguments.trial_timeout_seconds) as journal:
-        return tuner.tune(problems, gpu, setting, journal, options, f"autotune {job.kernel} on {job.gpu_name}")
+        return tuner.tune(
+            problems, gpu, setting, journal, options, title, devices=devices, process=process, began=began
+        )
+
+
+def _device(name: str, block: Mapping[str, Any]) -> torch.device:
+    """Called in the worker, as is :func:`_clock`: this process has not imported torch when it starts one."""
+    from .. import runtime
+
+    return runtime.device_of(name, block)
+
+
+def _clock(device: torch.device) -> Clock:
+    from ..timing import Clock
+
+    return Clock(device)
 
 
 def _build(job: frame.Job) -> dict[str, Any] | None:

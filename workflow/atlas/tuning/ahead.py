@@ -1,7 +1,8 @@
 """Compile what the search will ask for, on all cores, while the device times what is done already.
 
 The result is in Triton's cache on disk, under the key that the launch asks for.  Of configs and cases that give the
-same binary one is compiled; the order is that in which the search comes to them.
+same binary one is compiled; the order is that in which the search comes to them.  What the cache holds already (a build
+has usually compiled the whole space) is not compiled again, and where that is everything no process is started.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from ..compilation.compiled import Compiled, meta_inputs
-from ..compilation.offline import compile_only
 from ..compilation.pool import compile_all
 from ..compilation.worker import Task
 from ..declaration import GPU, Declaration
+from .cached import looked_up
 from .candidates import Candidate, Problem
 
 Wanted: TypeAlias = tuple[Problem, Candidate]
@@ -26,14 +27,20 @@ _PRELOAD = ["torch", "triton", "atlas.compilation.worker"]
 _CLOSING_SECONDS = 5.0
 
 
+class Closed(Exception):
+    """The compilations were ended while somebody waited for one."""
+
+
 class Ahead:
-    """Compilations under way; use it as a context manager.  ``load`` gives the declaration, here and there."""
+    """Compilations under way; use it as a context manager.  ``load`` gives the declaration, here and there.
+
+    Any thread may ask.  A candidate that is not asked for, or whose kernels were in the cache, is ready at once and has
+    no result.
+    """
 
     def __init__(self, load: Callable[[], Declaration], gpu: GPU, wanted: Iterable[Wanted], jobs: int):
-        self.waited_seconds = 0.0
-        """How long the search has stood still for a compilation."""
-        self.tasks, self._index = _distinct(load, gpu, wanted)
-        """The distinct compilations, in the order they are begun."""
+        self.tasks, self._index, self.cached = _distinct(load, gpu, wanted)
+        """The distinct compilations, in the order they are begun; and how many the cache held."""
         self._jobs = jobs
         self._done: dict[int, Compiled] = {}
         self._changed = threading.Condition()
@@ -47,38 +54,43 @@ class Ahead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._stopping = True
+        self.close()
         if self.tasks:
             self._thread.join(_CLOSING_SECONDS)  # it ends with the next compilation that does
 
+    def close(self) -> None:
+        """Begin no more, and let nobody wait: who does gets :class:`Closed`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
     def ready(self, problem: Problem, candidate: Candidate) -> bool:
-        """Whether asking for :meth:`result` would not have to wait."""
+        """Whether it can be launched, or is known not to compile."""
         index = self._index.get((problem.direction, problem.case, candidate))
         with self._changed:
             return index is None or index in self._done
 
     def result(self, problem: Problem, candidate: Candidate) -> Compiled | None:
-        """How the compilation ended, waiting for it; None for a candidate that was not asked for in time."""
+        """How the compilation ended; None where it has not, or where there is none."""
         index = self._index.get((problem.direction, problem.case, candidate))
-        if index is None:
-            return None
-        self._wait(lambda: index in self._done)
-        return self._done.get(index)
+        with self._changed:
+            return None if index is None else self._done.get(index)
 
-    def wait_for_any(self, problem: Problem, candidates: Iterable[Candidate]) -> None:
-        """Wait until one of the candidates is ready."""
+    def wait_for_any(self, problem: Problem, candidates: Iterable[Candidate]) -> float:
+        """Wait until one of the candidates is ready; gives the seconds that took."""
         indices = {self._index.get((problem.direction, problem.case, candidate)) for candidate in candidates}
-        if None not in indices:
-            self._wait(lambda: not indices.isdisjoint(self._done))
-
-    def _wait(self, over: Callable[[], bool]) -> None:
         since = time.perf_counter()
         with self._changed:
-            self._changed.wait_for(lambda: over() or self._failure is not None)
-        self.waited_seconds += time.perf_counter() - since
-        if self._failure is not None:
-            raise self._failure
+            self._changed.wait_for(
+                lambda: (
+                    self._failure is not None or self._stopping or None in indices or not indices.isdisjoint(self._done)
+                )
+            )
+            if self._failure is not None:
+                raise self._failure
+            if self._stopping:
+                raise Closed
+        return time.perf_counter() - since
 
     def _run(self) -> None:
         try:
@@ -98,13 +110,15 @@ class Ahead:
 
 def _distinct(
     load: Callable[[], Declaration], gpu: GPU, wanted: Iterable[Wanted]
-) -> tuple[list[Task], dict[tuple[str, object, Candidate], int]]:
-    """One task for each distinct set of kernels, and which task each wanted candidate is served by."""
+) -> tuple[list[Task], dict[tuple[str, object, Candidate], int], int]:
+    """One task for each distinct set of kernels that Triton's cache lacks; which task serves each wanted candidate; and
+    how many distinct sets the cache holds."""
     declaration = load()
     tasks: list[Task] = []
     known: dict[frozenset[str], int] = {}
     index: dict[tuple[str, object, Candidate], int] = {}
-    with compile_only(gpu, compiling=False) as requests:
+    cached: set[frozenset[str]] = set()
+    with looked_up(gpu) as requests:
         for problem, group in itertools.groupby(wanted, key=lambda pair: pair[0]):
             work = declaration.passes[problem.direction]
             inputs = meta_inputs(work, problem.case)
@@ -112,11 +126,15 @@ def _distinct(
                 requests.clear()
                 try:
                     work.variant(candidate.variant).launch(config=candidate.config, **inputs)
-                    keys = frozenset(request.key for request in requests)
+                    keys = frozenset(requests.keys)
                 except Exception:  # the compilation will meet it again, and say what it is
                     keys = frozenset([f"{problem} {candidate}"])
+                    requests.clear()
+                if requests.cached:
+                    cached.add(keys)
+                    continue
                 if keys not in known:
                     known[keys] = len(tasks)
                     tasks.append(Task(load, problem.direction, candidate.variant, problem.case, candidate.config, gpu))
                 index[problem.direction, problem.case, candidate] = known[keys]
-    return tasks, index
+    return tasks, index, len(cached)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from .. import runtime
-from ..declaration import GPU, Case, Config, Declaration, Pass
+if TYPE_CHECKING:  # a worker is started before its parent imports torch
+    from ..declaration import GPU, Case, Config, Declaration, Pass
 
 INTERPRETED = 3
 """Configs of a variant and case that the interpreter runs: the default and two spread over the space."""
+
+_BYTES_PER_SECOND, _FLOPS_PER_SECOND = 3e12, 3e14
+_TRIAL_SECONDS, _TRIAL_SAMPLES = 5e-3, 10
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Problem:
 
     ``candidates`` starts with ``defaults``, those of the variants that have one that fits; ``default`` is what an
     untuned call of the public function would run, or None where that does not fit.  ``space`` counts all configs before
-    any was ruled out; ``left_out`` those the interpreter has no time for.
+    any was ruled out; ``left_out`` those the interpreter has no time for.  ``presumed_seconds`` is a guess
+    of what its trials take, good for putting problems in order and for nothing else.
     """
 
     direction: str
@@ -51,6 +55,12 @@ class Problem:
     default: Candidate | None
     space: int
     left_out: int = 0
+    presumed_seconds: float = 0.0
+
+    @property
+    def without_sizes(self) -> Problem:
+        """What a certificate is about: the pass and the dtype, whatever the case."""
+        return replace(self, case=replace(self.case, sizes=()))
 
     @property
     def ruled_out(self) -> int:
@@ -92,6 +102,8 @@ def problems(declaration: Declaration, gpu: GPU, ruling: Ruling) -> list[Problem
 
     Defaults are candidates even where the build ruled them out: untuned calls run them, so their failure is a result.
     """
+    from .. import runtime
+
     found = []
     for direction, work in declaration.passes.items():
         for case in runtime.sweep(declaration, gpu):
@@ -103,6 +115,8 @@ def problems(declaration: Declaration, gpu: GPU, ruling: Ruling) -> list[Problem
 
 def unsupported(declaration: Declaration, gpu: GPU) -> str:
     """Each variant's reason for not running the sweep's first case: why there are no problems."""
+    from .. import runtime
+
     cases = runtime.sweep(declaration, gpu)
     if not cases:
         return f"the sweep has no case for {gpu.name}"
@@ -134,7 +148,15 @@ def _problem(direction: str, work: Pass, case: Case, gpu: GPU, ruling: Ruling) -
     if not defaults and not others:
         return None
     default = next((c for c in defaults if c.variant == variants[0].name), None)
-    return Problem(direction, case, (*defaults, *others), frozenset(defaults), default, space, left_out)
+    candidates = (*defaults, *others)
+    presumed = len(candidates) * _presumed_seconds(work, case)
+    return Problem(direction, case, candidates, frozenset(defaults), default, space, left_out, presumed)
+
+
+def _presumed_seconds(work: Pass, case: Case) -> float:
+    """One trial, were it as fast as a large GPU's roofs and of a handful of samples."""
+    roof = max(sum(work.bytes(case).values()) / _BYTES_PER_SECOND, sum(work.flops(case).values()) / _FLOPS_PER_SECOND)
+    return _TRIAL_SECONDS + _TRIAL_SAMPLES * roof
 
 
 def spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

@@ -13,15 +13,13 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_GRACE_SECONDS = 2.0
-"""What a child that is told to go is given before it is killed."""
-
 _BURIAL_SECONDS = 60.0
 """What the driver is given to take a killed process off its device."""
 
@@ -35,16 +33,30 @@ class Died(Exception):
 
 
 class Child:
-    """One process running ``target(connection, *args)``, a module-level function; started on first use.
+    """One process running ``target(connection, *args)``, a module-level function; as a context manager, it ends there.
 
-    The child's part is to receive, answer, and return when told ``None``.
+    The child's part is to receive and answer.  ``environment`` is added to what it inherits.  Linux ends the child with
+    the thread that started it.  One thread uses a child at a time; :meth:`interrupt` is for the others.
     """
 
-    def __init__(self, target: Callable[..., None], *args: Any, name: str = "atlas-child"):
+    def __init__(
+        self,
+        target: Callable[..., None],
+        *args: Any,
+        name: str = "atlas-child",
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ):
         self._target, self._args, self._name = target, args, name
+        self._environment = dict(environment)
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
         self._stderr: Path | None = None
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def running(self) -> bool:
@@ -69,7 +81,7 @@ class Child:
         handle, path = tempfile.mkstemp(prefix=f"{self._name}.", suffix=".stderr")
         os.close(handle)
         self._stderr = Path(path)
-        arguments = (theirs, path, os.getpid(), self._target, self._args)
+        arguments = (theirs, path, os.getpid(), self._environment, self._target, self._args)
         self._process = context.Process(target=_run, args=arguments, name=self._name, daemon=True)
         self._process.start()
         theirs.close()  # so that the child's death shows as the end of the pipe
@@ -89,18 +101,17 @@ class Child:
         except (EOFError, ConnectionResetError):
             raise Died(self._bury()) from None
 
-    def stop(self) -> None:
-        """End the child, with a moment to leave by itself."""
-        if self._process is not None:
-            self.send(None)
-            self._process.join(_GRACE_SECONDS)
-            self.kill()
-
     def kill(self) -> None:
         """End the child at once."""
         if self._process is not None:
             self._process.kill()
             self._bury()
+
+    def interrupt(self) -> None:
+        """End the child from another thread: the one that waits for its answer finds it dead."""
+        process = self._process
+        with contextlib.suppress(AttributeError, ValueError):  # not yet begun; already buried
+            process.kill()
 
     def _bury(self) -> str:
         """Release what the ended process held; how it ended, in words."""
@@ -118,7 +129,15 @@ class Child:
         return f"{how}: {words[-1]}" if words else how
 
 
-def _run(connection: Connection, stderr: str, parent: int, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+def _run(
+    connection: Connection,
+    stderr: str,
+    parent: int,
+    environment: Mapping[str, str],
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+) -> None:
+    os.environ.update(environment)  # before the target can initialise CUDA, which reads it once
     handle = os.open(stderr, os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

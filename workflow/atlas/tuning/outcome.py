@@ -24,7 +24,8 @@ class Outcome:
     ``median_us``, ``q1_us`` and ``q3_us`` are microseconds over ``samples`` samples, which are ``samples_us`` in the
     order taken, rounded to 3 decimals.  ``stopped`` says that fewer samples than asked for were taken, since the first
     was far behind the best.  ``seconds`` are those the worker spent by phase; ``whole_problem`` says that the inputs
-    themselves failed, so no other candidate can fare better.
+    themselves failed, so no other candidate can fare better.  ``certificate`` counts the cases, checks and seeds of a
+    certification.
     """
 
     status: str
@@ -36,6 +37,7 @@ class Outcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
     whole_problem: bool = False
     samples_us: tuple[float, ...] = ()
+    certificate: Mapping[str, int] | None = None
 
     @property
     def worked(self) -> bool:
@@ -46,13 +48,27 @@ class Outcome:
         """The fields a journal keeps."""
         kept = asdict(self)
         del kept["seconds"], kept["whole_problem"]
+        if self.certificate is None:
+            del kept["certificate"]
         return kept
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> Outcome:
         """The outcome a journal's entry holds, with or without its samples; KeyError where it is not one."""
         names = ("status", "reason", "median_us", "q1_us", "q3_us", "samples")
-        return Outcome(**{name: entry[name] for name in names}, samples_us=tuple(entry.get("samples_us", ())))
+        return Outcome(
+            **{name: entry[name] for name in names},
+            samples_us=tuple(entry.get("samples_us", ())),
+            certificate=entry.get("certificate"),
+        )
+
+
+def killed(how: str) -> bool:
+    """Whether a process that ended in this way was ended by a person, or by a host short of memory.
+
+    No kernel ends its process by SIGKILL.
+    """
+    return "ended by SIGKILL" in how
 
 
 def status_of(error: BaseException) -> str:

@@ -1,13 +1,12 @@
-"""One problem's search: run the strategy, check the best, time the finalists against each other."""
+"""One problem's search: run the strategy, check the best, time the finalists against each other, certify the winner."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from .budget import Budget
 from .candidates import Candidate, Problem
 from .outcome import OK, STOPPED, WRONG, Outcome
 from .strategy import Round, Strategy
@@ -30,6 +29,15 @@ class Measuring(Protocol):
 
     def final(self, problem: Problem, finalists: Mapping[Candidate, Outcome]) -> Mapping[Candidate, Outcome]: ...
 
+    def certify(self, problem: Problem, candidate: Candidate) -> Outcome: ...
+
+
+class Limit(Protocol):
+    """What tells that a problem has had its time: a :class:`~.budget.Share`."""
+
+    @property
+    def over(self) -> bool: ...
+
 
 @dataclass
 class Trial:
@@ -44,19 +52,21 @@ class Trial:
 class Found:
     """A search's result.  ``finals`` are the outcomes of the last comparison, which decides.
 
-    ``regret`` is the winner's time over that of the fastest there is, minus 1, None where that is not known.
+    Those that were faster than the winner and failed their certification have its outcome there; ``certificate`` is
+    the winner's.  ``regret`` is the winner's time over that of the fastest there is, minus 1, None where that is not
+    known.
     """
 
     problem: Problem
     trials: Mapping[Candidate, Trial]
     finals: Mapping[Candidate, Outcome]
     regret: float | None
+    certificate: Outcome | None = None
 
     @property
     def ranking(self) -> list[Candidate]:
         """The finalists that are right, fastest first."""
-        right = [candidate for candidate, outcome in self.finals.items() if outcome.status == OK]
-        return sorted(right, key=lambda candidate: self.finals[candidate].median_us)
+        return ranked(self.finals)
 
     @property
     def untried(self) -> list[Candidate]:
@@ -64,12 +74,13 @@ class Found:
         return [candidate for candidate in self.problem.candidates if candidate not in self.trials]
 
 
-def search(problem: Problem, strategy: Strategy, measuring: Measuring, budget: Budget) -> Found:
+def search(problem: Problem, strategy: Strategy, measuring: Measuring, budget: Limit) -> Found:
     """The best config of one problem.
 
     The defaults come first, whatever the budget; without budget left, candidates are tried until one works.  A finalist
     that computes the wrong thing is out, and since it may have been what others were measured by, the strategy then
-    starts again without it, from remembered figures.
+    starts again without it, from remembered figures.  Of the finalists the fastest that is certified wins: one that is
+    right on this problem and fails elsewhere had an honest time here, so nothing is explored again unless all fail.
     """
     return _Search(problem, strategy, measuring, budget).run()
 
@@ -79,7 +90,7 @@ class _Search:
     problem: Problem
     strategy: Strategy
     measuring: Measuring
-    budget: Budget
+    budget: Limit
     trials: dict[Candidate, Trial] = field(default_factory=dict)
     measured: dict[tuple[Candidate, int], Outcome] = field(default_factory=dict)
     checked: dict[Candidate, Outcome] = field(default_factory=dict)
@@ -87,6 +98,7 @@ class _Search:
 
     def run(self) -> Found:
         finals: Mapping[Candidate, Outcome] = {}
+        certificate: Outcome | None = None
         while not any(outcome.status == OK for outcome in finals.values()):
             ended = self._explore()
             known_wrong = self._wrong()
@@ -95,8 +107,8 @@ class _Search:
                 continue  # what it was measured by was wrong, so explore again
             if not right:
                 break
-            finals = self._compare(right)
-        return Found(self.problem, self.trials, finals, self._regret(finals))
+            finals, certificate = self._certify(self._compare(right))
+        return Found(self.problem, self.trials, finals, self._regret(finals), certificate)
 
     def _wrong(self) -> set[Candidate]:
         return {candidate for candidate, outcome in self.checked.items() if outcome.status == WRONG}
@@ -186,6 +198,18 @@ class _Search:
             self._note(candidate, outcome, last)
         return finals
 
+    def _certify(self, finals: Mapping[Candidate, Outcome]) -> tuple[Mapping[Candidate, Outcome], Outcome | None]:
+        """The finals less those that lose the first place to a failed certification, and the winner's certificate."""
+        settled = dict(finals)
+        while ranking := ranked(settled):
+            certificate = self.measuring.certify(self.problem, ranking[0])
+            if certificate.status == OK:
+                return settled, certificate
+            failed = replace(certificate, reason=f"not certified: {certificate.reason}")
+            settled[ranking[0]] = failed
+            self._note(ranking[0], failed, self.trials[ranking[0]].rung)
+        return settled, None
+
     def _regret(self, finals: Mapping[Candidate, Outcome]) -> float | None:
         """Known where all that works was compared in the end, or measured with the most samples any was."""
         if self.problem.left_out:
@@ -202,6 +226,11 @@ class _Search:
         if len(to_the_end) < len(working):
             return None
         return to_the_end[winner] / min(to_the_end.values()) - 1
+
+
+def ranked(finals: Mapping[Candidate, Outcome]) -> list[Candidate]:
+    """The candidates of a comparison that worked, fastest first."""
+    return sorted(_medians(finals.items()), key=lambda candidate: finals[candidate].median_us)
 
 
 def _medians(outcomes: Iterable[tuple[Candidate, Outcome | None]]) -> dict[Candidate, float]:

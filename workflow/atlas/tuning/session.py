@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import AtlasError
-from ..validation import PROTOCOL as VALIDATION
 from .candidates import Candidate, Problem
+from .certificates import Certificates
 from .child import Child, Died, Hung
 from .journal import Journal
-from .outcome import COMPILE_ERROR, CRASHED, OK, OUT_OF_RESOURCES, STOPPED, TIMEOUT, Outcome
-from .worker import Answer, Check, Final, Prepare, Ready, Screen, Setting, serve
+from .outcome import COMPILE_ERROR, CRASHED, OK, OUT_OF_RESOURCES, STOPPED, TIMEOUT, Outcome, killed
+from .worker import Answer, Certify, Check, Final, Prepare, Ready, Screen, Setting, serve
 
 if TYPE_CHECKING:
     from .ahead import Ahead
@@ -24,30 +24,78 @@ START_SECONDS = 300.0
 CHECK_TIMEOUTS = 3
 """A check and the drawing of inputs may take this many trial time-outs: they work in float64 on whole tensors."""
 
+CERTIFY_TIMEOUTS = 15
+"""So may a certification: it draws, compiles for and checks many cases."""
+
+KILLED_ATTEMPTS = 3
+"""How often a worker is started, or told to draw inputs, where somebody else kills it: that is no candidate's fault."""
+
+
+class NoWorker(RuntimeError):
+    """No worker starts on the session's device."""
+
+
+class NotHere(AtlasError):
+    """The worker says that what the user asks for cannot be had on this host."""
+
+
+class Ended(Exception):
+    """The session was ended from another thread."""
+
+
+def worker(setting: Setting, environment: Mapping[str, str] | None = None) -> Child:
+    """A worker for a session, not yet started; ``environment`` says which device it sees."""
+    return Child(serve, setting, name="atlas-worker", environment=environment or {})
+
 
 class Session:
-    """All measurements of one run; use it as a context manager, which ends the worker."""
+    """The measurements on one device; use it as a context manager, which ends the worker.
 
-    def __init__(self, setting: Setting, journal: Journal, trial_timeout_seconds: float):
+    One thread uses it; :meth:`end` is for another.  ``process`` is a worker that was started already, ``environment``
+    what a worker needs to see the session's device alone, ``certificates`` those shared with other sessions, and
+    ``began`` the :func:`time.monotonic` that the run's trials are dated from.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        journal: Journal,
+        trial_timeout_seconds: float,
+        *,
+        certificates: Certificates | None = None,
+        process: Child | None = None,
+        environment: Mapping[str, str] | None = None,
+        began: float | None = None,
+    ):
         self.journal = journal
         self.ahead: Ahead | None = None
         """The compilations under way; None where the worker compiles what it launches."""
         self.seconds: Counter[str] = Counter()
-        """Wall seconds by phase: start, restart (of workers), prepare, time, check, message, compile (stood still for
-        it), lost (to hangs and crashes)."""
+        """Wall seconds by phase: start, restart (of workers), prepare, time, check, certify, message, compile (stood
+        still for it), lost (to hangs and crashes), stop."""
         self.measured = 0
         """Requests that a worker answered, or died of."""
         self._timeout = trial_timeout_seconds
-        self._worker = Child(serve, setting, name="atlas-worker")
+        self._certificates = certificates or Certificates(journal, "", ())
+        self._worker = process or worker(setting, environment)
         self._ready = False
+        self._ended = False
         self._prepared: Problem | None = None
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.stop()
+        self.close()
+
+    def close(self) -> None:
+        """End the worker; a second time does nothing."""
+        since = time.perf_counter()
+        if self._worker.running:
+            # Not an orderly exit, which would take a second and has nothing to save.
+            self._worker.kill()
+            self._spend("stop", time.perf_counter() - since)
 
     @property
     def worker_pid(self) -> int | None:
@@ -55,8 +103,13 @@ class Session:
         return self._worker.pid
 
     @property
+    def ready(self) -> bool:
+        """Whether a worker takes requests."""
+        return self._ready
+
+    @property
     def elapsed_seconds(self) -> float:
-        """Since the session began."""
+        """Since the run began."""
         return time.monotonic() - self._began
 
     @property
@@ -65,36 +118,50 @@ class Session:
         return sum(seconds for phase, seconds in self.seconds.items() if phase not in ("compile", "start"))
 
     def begin(self) -> None:
-        """Start the worker's process, and wait for nothing."""
+        """Start the worker's process, if none was, and wait for nothing."""
+        if self._worker.running:
+            return
         self._prepared = None
         self._ready = False
         self._worker.start()
 
-    def _await_worker(self) -> None:
-        """Have a worker that takes requests; AtlasError where the device it needs is not here."""
+    def end(self) -> None:
+        """From another thread: end the worker, so that the session's thread gets :class:`Ended` and nothing is kept."""
+        self._ended = True
+        self._worker.interrupt()
+
+    def await_worker(self) -> None:
+        """Have a worker that takes requests.
+
+        Raises :class:`NotHere` where the device it needs is not here, :class:`NoWorker` where it does not start.
+        """
         if self._ready and self._worker.running:
             return
         since = time.perf_counter()
-        if not self._worker.running:
+        for attempts_left in reversed(range(KILLED_ATTEMPTS)):
             self.begin()
-        try:
-            ready = self._worker.receive(START_SECONDS)
-        except Hung:
-            raise RuntimeError(f"the worker did not start within {START_SECONDS:g} s") from None
-        except Died as death:
-            raise RuntimeError(f"the worker did not start: its process {death}") from None
+            if self._ended:
+                raise Ended
+            try:
+                ready = self._worker.receive(START_SECONDS)
+                break
+            except Hung:
+                raise NoWorker(f"the worker did not start within {START_SECONDS:g} s") from None
+            except Died as death:
+                if self._ended:
+                    raise Ended from None
+                if not (killed(str(death)) and attempts_left):
+                    raise NoWorker(f"the worker did not start: its process {death}") from None
         assert isinstance(ready, Ready)
         self._spend("restart" if "start" in self.seconds else "start", time.perf_counter() - since)
         self._ready = True
         if ready.mistake:
             self._worker.kill()
-            raise AtlasError(ready.mistake)
+            raise NotHere(ready.mistake)
 
     def compile_seconds(self, problem: Problem, candidate: Candidate) -> float | None:
         """Seconds the compiler took; None where it had the result already, or nothing is compiled."""
-        if self.ahead is None or not self.ahead.ready(problem, candidate):
-            return None
-        compiled = self.ahead.result(problem, candidate)
+        compiled = self.ahead.result(problem, candidate) if self.ahead else None
         return compiled.seconds if compiled else None
 
     def next_of(self, problem: Problem, pending: Sequence[Candidate]) -> Candidate:
@@ -104,8 +171,7 @@ class Session:
         for candidate in pending:
             if self.ahead.ready(problem, candidate):
                 return candidate
-        self.ahead.wait_for_any(problem, pending)
-        self.seconds["compile"] = self.ahead.waited_seconds
+        self._wait_for(problem, pending)
         return next(candidate for candidate in pending if self.ahead.ready(problem, candidate))
 
     @staticmethod
@@ -126,7 +192,9 @@ class Session:
 
     def check(self, problem: Problem, candidate: Candidate) -> Outcome:
         """``ok`` or ``wrong``, or how the check itself failed."""
-        method = f"check {VALIDATION}"
+        from ..validation import PROTOCOL
+
+        method = f"check {PROTOCOL}"
         known = self.journal.find(problem, candidate, method)
         if known is not None:
             return known
@@ -151,12 +219,34 @@ class Session:
             self._keep(problem, candidate, method, outcome)
         return outcomes
 
+    def certify(self, problem: Problem, candidate: Candidate) -> Outcome:
+        """``ok`` with the candidate's certificate for the problem's dtype, ``wrong``, or how the attempt failed."""
+        request = Certify(candidate, problem.direction, problem.case.dtype, self._certificates.seeds)
+
+        def ask() -> Outcome:
+            self.await_worker()
+            self._prepared = None  # the worker drops the inputs
+            self.measured += 1
+            (outcome,) = self._exchange(request, CERTIFY_TIMEOUTS * self._timeout)
+            return outcome
+
+        return self._certificates.get(problem, candidate, ask)
+
+    def _wait_for(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        from .ahead import Closed
+
+        try:
+            self._spend("compile", self.ahead.wait_for_any(problem, candidates))
+        except Closed:
+            raise Ended from None
+
     def _compiled(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """How a compilation failed, or None where the candidate can be launched."""
         if self.ahead is None:
             return None
+        if not self.ahead.ready(problem, candidate):
+            self._wait_for(problem, [candidate])
         compiled = self.ahead.result(problem, candidate)
-        self.seconds["compile"] = self.ahead.waited_seconds
         if compiled is None or compiled.status == "ok":
             return None
         # Untuned calls run the defaults, spilling or not; what cannot launch says so itself.
@@ -174,11 +264,15 @@ class Session:
 
     def _ask(self, problem: Problem, request: object, timeout_seconds: float) -> tuple[Outcome, ...]:
         """The worker's answer to a request about ``problem``, whose inputs it is given first where it lacks them."""
-        self._await_worker()
+        self.await_worker()
         if self._prepared is not problem:
             self._prepared = None
             wanted = Prepare(problem.direction, problem.case)
-            (prepared,) = self._exchange(wanted, CHECK_TIMEOUTS * self._timeout)
+            for _ in range(KILLED_ATTEMPTS):
+                self.await_worker()
+                (prepared,) = self._exchange(wanted, CHECK_TIMEOUTS * self._timeout)
+                if not (prepared.status == CRASHED and killed(prepared.reason)):
+                    break
             if prepared.status != OK:
                 failed = Outcome(prepared.status, f"drawing the inputs: {prepared.reason}", whole_problem=True)
                 return (failed,) * _asked(request)
@@ -189,6 +283,8 @@ class Session:
         return outcomes if len(outcomes) == _asked(request) else outcomes * _asked(request)
 
     def _exchange(self, request: object, timeout_seconds: float) -> tuple[Outcome, ...]:
+        if self._ended:
+            raise Ended
         since = time.perf_counter()
         self._worker.send(request)
         try:
@@ -196,6 +292,8 @@ class Session:
         except Hung:
             outcome = Outcome(TIMEOUT, f"no answer within {timeout_seconds:g} s")
         except Died as death:
+            if self._ended:
+                raise Ended from None
             outcome = Outcome(CRASHED, f"the process {death}")
         else:
             assert isinstance(answer, Answer)

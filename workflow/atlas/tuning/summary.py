@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .candidates import INTERPRETED, Candidate, Problem
+from .certificates import Certificates
+from .journal import Journal
 from .outcome import OK, WRONG, Outcome
 from .search import FINALISTS, Found
-from .session import Session
 from .strategy import Strategy
 
 _SHOWN = 3
+
+TRIALS = ("prepare", "time", "check", "certify")
+"""The phases in which a worker executes what it was asked for."""
 
 EMPTY: dict[str, Any] = {
     "protocol": "",
@@ -26,45 +31,70 @@ EMPTY: dict[str, Any] = {
 """The fields where there was no search."""
 
 
-def fields(
-    found: Sequence[Found],
-    session: Session,
-    strategy: Strategy,
-    protocol: str,
-    budget_seconds: float | None,
-    overhead: Mapping[str, float],
-) -> dict[str, Any]:
-    """The document's fields, with ``status`` and ``reason`` where a problem has no best config.
+@dataclass(frozen=True)
+class Run:
+    """What a run came to, apart from what its searches found.
 
-    ``overhead`` are seconds by phase spent outside the session.
+    ``seconds`` are by phase, summed over all sessions.  ``compile_seconds`` tells what the compiler took.
     """
-    trials = [row for one in found for row in _trials(one, session)]
+
+    strategy: Strategy
+    protocol: str
+    budget_seconds: float | None
+    wall_seconds: float
+    seconds: Mapping[str, float]
+    measured: int
+    journal: Journal
+    certificates: Certificates
+    device_names: Sequence[str]
+    notes: Sequence[str]
+    compile_seconds: Callable[[Problem, Candidate], float | None]
+
+
+def fields(found: Sequence[Found], run: Run) -> dict[str, Any]:
+    """The document's fields, with ``status`` and ``reason`` where a problem has no best config."""
+    trials = [row for one in found for row in _trials(one, run)]
     untried = sum(len(one.untried) for one in found)
     return {
-        "protocol": protocol,
-        "strategy": strategy.name,
-        "method": _method(found, strategy, untried),
-        "budget_seconds": budget_seconds,
-        "seconds_by_phase": {name: round(value, 3) for name, value in {**overhead, **session.seconds}.items()},
+        "protocol": run.protocol,
+        "strategy": run.strategy.name,
+        "method": _method(found, run, untried),
+        "budget_seconds": run.budget_seconds,
+        **_time(run),
+        "devices": {"count": len(run.device_names), "names": list(run.device_names), "notes": list(run.notes)},
         "trials_by_status": dict(Counter(row["status"] for row in trials)),
         "ruled_out": sum(one.problem.ruled_out for one in found),
         "untried": untried,
         "journal": {
-            "measured": session.measured,
-            "reused": session.journal.reused,
-            "damaged_lines": session.journal.damaged,
+            "measured": run.measured,
+            "reused": run.journal.reused,
+            "damaged_lines": run.journal.damaged,
         },
-        "best": [_best(one) for one in found if one.ranking],
+        "best": [_best(one, run) for one in found if one.ranking],
         "trials": trials,
         **_verdict(found),
     }
 
 
-def _method(found: Sequence[Found], strategy: Strategy, untried: int) -> str:
+def _time(run: Run) -> dict[str, Any]:
+    """Where the time went.  With one device the phases add up to the wall time: ``other`` is what none accounts for."""
+    seconds = {phase: spent for phase, spent in run.seconds.items() if spent}
+    if len(run.device_names) == 1:
+        seconds["other"] = max(0.0, run.wall_seconds - sum(seconds.values()))
+    return {
+        "wall_seconds": round(run.wall_seconds, 3),
+        "trial_seconds": round(sum(seconds.get(phase, 0.0) for phase in TRIALS), 3),
+        "seconds_by_phase": {phase: round(spent, 3) for phase, spent in seconds.items()},
+    }
+
+
+def _method(found: Sequence[Found], run: Run, untried: int) -> str:
     parts = [
-        f"{strategy.summary}; then the {FINALISTS} fastest and the default are checked against the reference and "
+        f"{run.strategy.summary}; then the {FINALISTS} fastest and the default are checked against the reference and "
         "sampled in turns"
     ]
+    if run.certificates.seeds:
+        parts.append("the fastest that validates on the edge cases of its dtype is the best")
     left_out = sum(one.problem.left_out for one in found)
     if left_out:
         parts.append(
@@ -104,7 +134,7 @@ def _times(outcome: Outcome) -> dict[str, Any]:
     return {"median_us": outcome.median_us, "q1_us": outcome.q1_us, "q3_us": outcome.q3_us}
 
 
-def _best(one: Found) -> dict[str, Any]:
+def _best(one: Found, run: Run) -> dict[str, Any]:
     winner, *others = one.ranking
     second = others[0] if others else None
     default = one.finals.get(one.problem.default) if one.problem.default else None
@@ -117,10 +147,11 @@ def _best(one: Found) -> dict[str, Any]:
         "trials": len(one.trials),
         "space": one.problem.space,
         "regret": one.regret,
+        "certificate": run.certificates.to_json(one.certificate) if one.certificate else None,
     }
 
 
-def _trials(one: Found, session: Session) -> list[dict[str, Any]]:
+def _trials(one: Found, run: Run) -> list[dict[str, Any]]:
     return [
         {
             **_named(one.problem),
@@ -131,7 +162,7 @@ def _trials(one: Found, session: Session) -> list[dict[str, Any]]:
             "samples": trial.outcome.samples,
             "rung": trial.rung,
             "at_seconds": round(trial.at_seconds, 3),
-            "compile_seconds": session.compile_seconds(one.problem, candidate),
+            "compile_seconds": run.compile_seconds(one.problem, candidate),
         }
         for candidate, trial in one.trials.items()
     ]

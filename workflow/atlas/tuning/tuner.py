@@ -1,26 +1,35 @@
-"""One run of the tuner: every pass and case of a kernel on one GPU, one after the other."""
+"""One run of the tuner: every pass and case of a kernel on one GPU, and on more of its kind while they are free."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..declaration import GPU
 from ..progress import progress
 from ..timing import PROTOCOL as TIMING
+from ..validation import PROTOCOL as VALIDATION
 from .budget import Budget
 from .candidates import Candidate, Problem
+from .certificates import Certificates
+from .child import Child
+from .crew import ALONE, Crew, Devices, longest_first
 from .journal import Journal
 from .outcome import OK
 from .search import Found, search
 from .session import Session
 from .strategy import Strategy
-from .summary import fields
+from .summary import Run, fields
 from .worker import Setting
+
+if TYPE_CHECKING:
+    from ..leases import Lease
+    from .ahead import Ahead
 
 PROTOCOL = f"{TIMING} tuning/1"
 """Clock, and how the tuner uses it; a change of either that moves figures raises its version."""
@@ -28,12 +37,16 @@ PROTOCOL = f"{TIMING} tuning/1"
 
 @dataclass(frozen=True)
 class Options:
-    """How to search: ``budget_seconds`` None for no limit; ``jobs`` 0 compiles nothing ahead."""
+    """How to search: ``budget_seconds`` None for no limit; ``jobs`` 0 compiles nothing ahead.
+
+    ``certify_seeds`` is how many seeds winners are certified with; with 0 they are not.
+    """
 
     strategy: Strategy
     budget_seconds: float | None
     trial_timeout_seconds: float
     jobs: int
+    certify_seeds: int = 0
 
 
 def context(kernel_digest: str, gpu: GPU, device: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,28 +73,71 @@ def _ptxas(gpu: GPU) -> str | None:
 
 
 def tune(
-    problems: Sequence[Problem], gpu: GPU, setting: Setting, journal: Journal, options: Options, title: str
+    problems: Sequence[Problem],
+    gpu: GPU,
+    setting: Setting,
+    journal: Journal,
+    options: Options,
+    title: str,
+    *,
+    devices: Devices = ALONE,
+    process: Child | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """Search every problem and return the document's fields.
 
-    ``journal`` must be open.  Raises AtlasError where the device is not here, and RuntimeError where no worker starts.
+    ``journal`` must be open.  ``devices`` are where to work, ``process`` is a worker on the first of them that was
+    started already, and ``began`` the :func:`time.perf_counter` that the wall time counts from.  Raises AtlasError
+    where the device is not here, and RuntimeError where no worker starts.
     """
-    began = time.perf_counter()
-    session = Session(setting, journal, options.trial_timeout_seconds)
+    entered = time.perf_counter()
+    began = entered if began is None else began
+    certificates = Certificates(journal, VALIDATION, tuple(range(options.certify_seeds)))
+    shared: dict[str, Any] = {"certificates": certificates, "began": time.monotonic()}
+    ahead: Ahead | None = None
+
+    def open_session(lease: Lease | None) -> Session:
+        first = lease is devices.own
+        session = Session(
+            setting,
+            journal,
+            options.trial_timeout_seconds,
+            process=process if first else None,
+            environment=lease.environment if lease else None,
+            **shared,
+        )
+        session.ahead = ahead
+        return session
+
     with contextlib.ExitStack() as stack:
-        stack.enter_context(session)
-        wanted = list(_unknown(problems, journal, options.strategy))
+        crew = stack.enter_context(Crew(open_session, devices))
+        wanted = list(_unknown(longest_first(problems), journal, options.strategy))
         if wanted:
-            session.begin()  # it imports torch while this process finds out what to compile
+            crew.first.begin()  # it imports torch while this process finds out what to compile
         if options.jobs and wanted:
             from .ahead import Ahead  # it needs a Triton that compiles
 
-            session.ahead = stack.enter_context(Ahead(setting.load, gpu, wanted, options.jobs))
-        overhead = {"enumerate": time.perf_counter() - began}
-        found = _search_all(problems, session, options, title)
-        total = time.perf_counter() - began
-        overhead["other"] = max(0.0, total - sum(overhead.values()) - sum(session.seconds.values()))
-        return fields(found, session, options.strategy, PROTOCOL, options.budget_seconds, overhead)
+            ahead = crew.first.ahead = stack.enter_context(Ahead(setting.load, gpu, wanted, options.jobs))
+        searching = time.perf_counter()
+        found = _search_all(problems, crew, options, title)
+    seconds = {"import": entered - began, "enumerate": searching - entered, "idle": crew.idle_seconds}
+    for session in crew.sessions:
+        for phase, spent in session.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+    run = Run(
+        strategy=options.strategy,
+        protocol=PROTOCOL,
+        budget_seconds=options.budget_seconds,
+        wall_seconds=time.perf_counter() - began,
+        seconds=seconds,
+        measured=sum(session.measured for session in crew.sessions),
+        journal=journal,
+        certificates=certificates,
+        device_names=[member.device_name for member in crew.members if member.problems or member.is_first],
+        notes=crew.notes,
+        compile_seconds=crew.first.compile_seconds,
+    )
+    return fields(found, run)
 
 
 def _unknown(problems: Iterable[Problem], journal: Journal, strategy: Strategy) -> Iterable[tuple[Problem, Candidate]]:
@@ -93,17 +149,38 @@ def _unknown(problems: Iterable[Problem], journal: Journal, strategy: Strategy) 
                 yield problem, candidate
 
 
-def _search_all(problems: Sequence[Problem], session: Session, options: Options, title: str) -> list[Found]:
-    budget = Budget(options.budget_seconds, len(problems), lambda: session.busy_seconds)
-    found = []
+def _search_all(problems: Sequence[Problem], crew: Crew, options: Options, title: str) -> list[Found]:
+    budget = Budget(options.budget_seconds, len(problems))
     with progress() as display:
         bar = display.add_task(title, total=len(problems), note="")
-        for problem in problems:
-            budget.next_problem()
-            watched = Watched(session, lambda note: display.update(bar, note=note), problem)
-            found.append(search(problem, options.strategy, watched, budget))
+        notes = Notes(lambda text: display.update(bar, note=text))
+
+        def find(session: Session, problem: Problem) -> Found:
+            watched = Watched(session, lambda note: notes.set(str(problem), note), problem)
+            try:
+                with budget.share(lambda: session.busy_seconds) as share:
+                    found = search(problem, options.strategy, watched, share)
+            finally:
+                notes.set(str(problem), "")
             display.update(bar, advance=1)
-    return found
+            return found
+
+        return crew.work(problems, find)
+
+
+class Notes:
+    """What is said of the problems under way, as one line."""
+
+    def __init__(self, show: Callable[[str], None]):
+        self._show = show
+        self._notes: dict[str, str] = {}
+        self._turn = threading.Lock()
+
+    def set(self, problem: str, note: str) -> None:
+        """Say ``note`` of the problem, or nothing more."""
+        with self._turn:
+            self._notes[problem] = note
+            self._show("; ".join(filter(None, self._notes.values())))
 
 
 class Watched:
@@ -114,6 +191,7 @@ class Watched:
         self._best = float("inf")
         self._tried = 0
         self.next_of, self.check, self.final = session.next_of, session.check, session.final
+        self.certify = session.certify
         show(str(problem))
 
     @property

@@ -2,6 +2,8 @@
 
 A trial that hangs, crashes or poisons the device's context costs this process and that trial, nothing else: the parent
 starts another.  Requests and answers are the dataclasses below; one answer for each request, in order.
+
+Importing this imports no torch: the parent starts the worker before it does anything else.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidate
-from .outcome import OK, STOPPED, WRONG, Outcome, reason_of, status_of
+from .outcome import OK, OUT_OF_RESOURCES, STOPPED, WRONG, Outcome, reason_of, status_of
 
 if TYPE_CHECKING:
     import torch
 
     from ..declaration import Case, Declaration
     from ..timing import Clock, Timing
+    from ..validation import Certificate
 
 SCREEN_SECONDS = 0.05
 """Most seconds of samples in one screening: slow work gets fewer samples, and varies less."""
@@ -64,6 +67,16 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Certify:
+    """Validate one candidate on the edge cases of a dtype; the inputs drawn before are gone afterwards."""
+
+    candidate: Candidate
+    direction: str
+    dtype: str
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Final:
     """Time several candidates in turns; ``slowest_us`` is the longest of their times so far."""
 
@@ -86,28 +99,39 @@ class Answer:
     poisoned: bool = False
 
 
+def by_validation(*asked: Any) -> Certificate:
+    """:func:`atlas.validation.certify`, which is not imported before it is called."""
+    from ..validation import certify
+
+    return certify(*asked)
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What the worker works on, sent to it when it starts: functions that can be pickled, called in the worker."""
+    """What the worker works on, sent to it when it starts: functions that can be pickled, called in the worker.
+
+    ``certify`` is called as :func:`atlas.validation.certify` is.
+    """
 
     load: Callable[[], Declaration]
     device: Callable[[], torch.device]
     clock: Callable[[torch.device], Clock]
+    certify: Callable[..., Certificate] = by_validation
 
 
 def serve(connection: Connection, setting: Setting) -> None:
-    """The worker's main function: answer requests until told None or left alone."""
+    """The worker's main function: answer requests until left alone."""
     from ..errors import AtlasError
 
     try:
-        bench = Bench(setting.load(), setting.device(), setting.clock)
+        bench = Bench(setting)
     except AtlasError as error:
         connection.send(Ready(str(error)))
         return
     connection.send(Ready())
     try:
-        while (request := connection.recv()) is not None:
-            answer = bench.answer(request)
+        while True:
+            answer = bench.answer(connection.recv())
             connection.send(answer)
             if answer.poisoned:
                 os._exit(_POISONED)  # an orderly exit would try to release what the context holds
@@ -133,9 +157,9 @@ class _Stopwatch:
 class Bench:
     """A kernel on a device with a clock: the inputs of one problem stay warm between requests."""
 
-    def __init__(self, declaration: Declaration, device: torch.device, clock: Callable[[torch.device], Clock]):
-        self._declaration, self._device = declaration, device
-        self._clock = clock(device)
+    def __init__(self, setting: Setting):
+        self._declaration, self._device = setting.load(), setting.device()
+        self._clock, self._certifier = setting.clock(self._device), setting.certify
         self._clock.warm_up()
         self._direction = ""
         self._case: Case | None = None
@@ -152,6 +176,8 @@ class Bench:
                 outcomes = (self._screen(request, watch),)
             elif isinstance(request, Check):
                 outcomes = (self._check(request, watch),)
+            elif isinstance(request, Certify):
+                outcomes = (self._certify(request, watch),)
             else:
                 outcomes = self._final(request, watch)
         except Exception as error:  # whatever a kernel or the driver may raise
@@ -164,8 +190,7 @@ class Bench:
             poisoned = False
         watch.enter("")
         first = outcomes[0]
-        timed = Outcome(**{**first.__dict__, "seconds": watch.seconds})
-        return Answer((timed, *outcomes[1:]), poisoned)
+        return Answer((replace(first, seconds=watch.seconds), *outcomes[1:]), poisoned)
 
     def _poisoned(self) -> bool:
         """Whether the device no longer works in this process; frees its memory otherwise."""
@@ -189,9 +214,8 @@ class Bench:
         from .. import runtime
 
         watch.enter("prepare")
-        self._inputs, self._checker = {}, None  # before the next are drawn: they may fill the memory
+        self._drop()  # before the next are drawn: they may fill the memory
         self._direction, self._case = request.direction, request.case
-        self._release()
         self._inputs = runtime.draw(self._declaration.passes[request.direction], request.case, self._device, _SEED)
         self._synchronize()
         return Outcome(OK)
@@ -199,11 +223,13 @@ class Bench:
     def _screen(self, request: Screen, watch: _Stopwatch) -> Outcome:
         watch.enter("time")
         thunk = self._thunk(request.candidate)
-        first = self._clock.screen(thunk, samples=1)
-        if request.limit_us is not None and first.median_us > request.limit_us:
-            return _outcome(first, STOPPED, f"the first sample took more than {request.limit_us:.1f} µs")
-        samples = min(request.samples, int(1e6 * SCREEN_SECONDS / first.median_us))
-        return _outcome(self._clock.screen(thunk, samples=samples) if samples > 1 else first)
+        timing = self._clock.screen(
+            thunk, samples=request.samples, limit_us=request.limit_us, most_seconds=SCREEN_SECONDS
+        )
+        # The clock stops after a first sample beyond the limit; where it took more, the first was not.
+        if request.limit_us is not None and timing.samples_us[0] > request.limit_us:
+            return _outcome(timing, STOPPED, f"the first sample took more than {request.limit_us:.1f} µs")
+        return _outcome(timing)
 
     def _check(self, request: Check, watch: _Stopwatch) -> Outcome:
         from .checking import Checker
@@ -213,6 +239,23 @@ class Bench:
             self._checker = Checker(self._declaration, self._direction, self._case, self._device, self._inputs)
         reason = self._checker.wrong(self._thunk(request.candidate))
         return Outcome(WRONG, reason) if reason else Outcome(OK)
+
+    def _certify(self, request: Certify, watch: _Stopwatch) -> Outcome:
+        watch.enter("certify")
+        self._drop()  # the edge cases need the memory
+        found = self._certifier(
+            self._declaration,
+            request.direction,
+            request.candidate.variant,
+            request.candidate.config,
+            request.dtype,
+            self._device,
+            request.seeds,
+        )
+        self._release()
+        certificate = {"cases": found.cases, "checks": found.checks, "seeds": found.seeds}
+        failed = WRONG if found.cases else OUT_OF_RESOURCES  # what ran on no case was not found wrong
+        return Outcome(failed if found.reason else OK, found.reason, certificate=certificate)
 
     def _final(self, request: Final, watch: _Stopwatch) -> tuple[Outcome, ...]:
         watch.enter("time")
@@ -230,6 +273,11 @@ class Bench:
 
             torch.cuda.synchronize(self._device)
 
+    def _drop(self) -> None:
+        """Forget the problem at hand."""
+        self._inputs, self._checker = {}, None
+        self._release()
+
     def _release(self) -> None:
         """Give cached blocks back when the device is half full of them: the next problem needs others."""
         if self._device.type != "cpu":
@@ -241,4 +289,12 @@ class Bench:
 
 
 def _outcome(timing: Timing, status: str = OK, reason: str = "") -> Outcome:
-    return Outcome(status, reason, timing.median_us, timing.q1_us, timing.q3_us, samples=len(timing.samples_us))
+    return Outcome(
+        status,
+        reason,
+        timing.median_us,
+        timing.q1_us,
+        timing.q3_us,
+        samples=len(timing.samples_us),
+        samples_us=tuple(round(sample, 3) for sample in timing.samples_us),
+    )

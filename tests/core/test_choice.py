@@ -13,6 +13,9 @@ SMALL = GPU(
 )
 
 
+CERTIFICATE = {"protocol": "validation/2", "cases": 9, "checks": 60, "seeds": 5}
+
+
 def _variant(name: str, longest: int) -> Variant:
     return Variant(
         name=name,
@@ -56,12 +59,12 @@ def tuned(tmp_path, monkeypatch):
 
 def entry(n: int, variant: str, block: int, dtype: str = "fp32", **more) -> dict:
     return {"kernel": "toy", "direction": "forward", "dtype": dtype, "sizes": {"n": n} | more, "variant": variant,
-            "config": {"BLOCK": block}}  # fmt: skip
+            "config": {"BLOCK": block}, "certificate": CERTIFICATE}  # fmt: skip
 
 
-def chosen(declaration, n: int, gpu: GPU = SMALL):
+def chosen(declaration, n: int, gpu: GPU = SMALL, dtype: str = "fp32"):
     with pretend(gpu):
-        variant, config = choose(declaration, "forward", case("fp32", n=n), torch.device("cpu"))
+        variant, config = choose(declaration, "forward", case(dtype, n=n), torch.device("cpu"))
     return variant.name, config["BLOCK"]
 
 
@@ -88,6 +91,19 @@ def test_a_config_that_does_not_fit_the_case_is_passed_over(declaration, tuned):
 
 def test_a_config_of_another_dtype_is_never_used(declaration, tuned):
     tuned(entry(1024, "short", 256, dtype="bf16"))
+    assert chosen(declaration, 1024) == ("short", 128)
+
+
+def test_a_config_that_was_not_certified_for_its_dtype_is_never_used(declaration, tuned):
+    uncertified = entry(1024, "short", 256)
+    del uncertified["certificate"]  # as in files from before there were certificates
+    tuned(uncertified, entry(2**19, "long", 512), entry(1024, "short", 256, dtype="bf16"))
+    assert chosen(declaration, 1024) == ("long", 512), "1024 is nearer, but nobody vouches for it"
+    assert chosen(declaration, 1024, dtype="bf16") == ("short", 256)
+
+
+def test_a_file_without_certificates_is_read_and_gives_the_defaults(declaration, tuned):
+    tuned(*(entry(n, "short", 256) | {"certificate": None} for n in (512, 1024)))
     assert chosen(declaration, 1024) == ("short", 128)
 
 

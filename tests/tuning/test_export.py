@@ -13,6 +13,8 @@ H200 = GPU(
     "h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=2**37, l2_bytes=2**25, device_name="NVIDIA H200"
 )
 
+CERTIFICATE = {"protocol": "validation/2", "cases": 9, "checks": 60, "seeds": 5}
+
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
@@ -39,7 +41,11 @@ def place(tmp_path, monkeypatch):
 
 def best(n, block, warps=4, dtype="fp32"):
     return {"direction": "forward", "dtype": dtype, "sizes": {"n": n}, "variant": "blocks", "median_us": 12.34567,
-            "config": {"BLOCK": block, "num_warps": warps}}  # fmt: skip
+            "config": {"BLOCK": block, "num_warps": warps}, "certificate": CERTIFICATE}  # fmt: skip
+
+
+def uncertified(n, block):
+    return {name: value for name, value in best(n, block).items() if name != "certificate"}
 
 
 def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", digest=None):
@@ -82,6 +88,7 @@ def test_the_file_says_what_it_is_for_and_where_it_is_from(place):
     assert entry == {
         "kernel": "vector_add", "direction": "forward", "dtype": "fp32", "sizes": {"n": 4096}, "variant": "blocks",
         "config": {"BLOCK": 512, "num_warps": 4}, "kernel_digest": catalog.digest("vector_add"), "median_us": 12.346,
+        "certificate": CERTIFICATE,
     }  # fmt: skip
 
 
@@ -125,3 +132,23 @@ def test_each_entry_is_one_line_so_that_a_new_tuning_reads_well_as_a_diff(place)
     export(place)
     text = (place / "kernels" / "tuned" / "h200.json").read_text()
     assert sum('"kernel": "vector_add"' in line for line in text.splitlines()) == 5
+
+
+def test_what_is_not_certified_is_left_out_and_named_with_the_remedy(place, capsys):
+    put(place, best(2**12, 512), uncertified(2**14, 2048), best(2**24, 8192) | {"certificate": None})
+    assert export(place) == 0
+    document = json.loads((place / "kernels" / "tuned" / "h200.json").read_text())
+    assert [entry["sizes"]["n"] for entry in document["entries"]] == [2**12]
+    shown = capsys.readouterr()
+    assert "vector_add (1 cases, measured)" in shown.out
+    assert "left out: 2 of 3 cases of vector_add have no certificate" in shown.err
+    assert "python -m atlas autotune vector_add --gpu h200" in shown.err
+    assert chosen(2**14)["BLOCK"] == 512  # the nearest that is certified
+
+
+def test_a_record_from_before_there_were_certificates_is_refused_with_the_remedy(place, capsys):
+    put(place, uncertified(2**12, 512), where="recorded")
+    assert export(place) == 2
+    shown = capsys.readouterr().err
+    assert "nothing can be exported" in shown and "run it again: python -m atlas autotune vector_add" in shown
+    assert not (place / "kernels").exists()

@@ -1,8 +1,12 @@
 """Which variant and config a call of a public function runs: the tuned one for this GPU, else the default.
 
 Tuned configs are small generated files, ``kernels/tuned/<gpu>.json``, written by ``python -m atlas export``.  The rule:
-of the entries for this device, kernel, pass and dtype whose variant supports the call's case, the one whose sizes are
-nearest (sum of absolute log2 ratios; flags must be equal).  Nothing is tuned behind the caller's back.
+of the entries for this device, kernel, pass and dtype that are certified for the dtype and whose variant supports the
+call's case, the one whose sizes are nearest (sum of absolute log2 ratios; flags must be equal).
+
+Certified: this config of this variant validated on the edge cases of this dtype, not only where it was timed.  An entry
+that does not say so (in a file from before there were certificates) is passed over.  Nothing is tuned behind the
+caller's back.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ def _choose(declaration: Declaration, direction: str, case: Case, gpu: GPU) -> t
             (distance(sizes, entry["sizes"]), position, entry)
             for position, entry in enumerate(_entries(gpu.device_name))
             if (entry["kernel"], entry["direction"], entry["dtype"]) == (declaration.name, direction, case.dtype)
+            and entry.get("certificate")
         ),
         key=lambda item: item[:2],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from .. import collection, documents, gpus
@@ -18,9 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write ``kernels/tuned/<gpu>.json`` from measured or recorded autotune documents, and say what went into it."""
+    """Write ``kernels/tuned/<gpu>.json`` from measured or recorded autotune documents, and say what went into it.
+
+    What has no certificate is left out and named; AtlasError where that is everything.
+    """
     from ..declaration.choice import TUNED
-    from ..tuning.export import exportable, text, tuned
+    from ..tuning.export import exportable, left_out, text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
@@ -31,15 +35,29 @@ def run(arguments: argparse.Namespace) -> None:
             f"{arguments.results}: no autotune document of status ok that {which} measured; "
             "run the autotune stage on the GPU, or take its records from git"
         )
-    for name in names:
-        own = [entry for entry in entries if entry.gpu == name]
-        if own:
-            path = TUNED / f"{name}.json"
-            documents.write_text(path, text(tuned(name, blocks[name]["match"], own)))
-            print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(map(_described, own))}")
+    files = {
+        name: tuned(name, blocks[name]["match"], own)
+        for name in names
+        if (own := [entry for entry in entries if entry.gpu == name])
+    }
+    lacking = [said for entry in entries if (said := left_out(entry))]
+    if not any(file["entries"] for file in files.values()):
+        raise AtlasError(f"{arguments.results}: nothing can be exported: {'; '.join(lacking)}")
+    for name, file in files.items():
+        path = TUNED / f"{name}.json"
+        if file["entries"]:
+            documents.write_text(path, text(file))
+            described = [_described(entry) for entry in entries if entry.gpu == name and _certified(entry)]
+            print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")
+    for said in lacking:
+        print(f"left out: {said}", file=sys.stderr)
+
+
+def _certified(entry: collection.Entry) -> int:
+    return sum(bool(best.get("certificate")) for best in entry.document["best"])
 
 
 def _described(entry: collection.Entry) -> str:
-    cases = len(entry.document["best"])
+    cases = _certified(entry)
     changed = "; its file has changed since: tune it again" if entry.stale else ""
     return f"{entry.kernel} ({cases} cases, {entry.kind}{changed})"

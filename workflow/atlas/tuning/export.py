@@ -1,7 +1,8 @@
 """From autotune documents to ``kernels/tuned/<gpu>.json``, which the kernels' public functions read.
 
 The file is generated, in a form that diffs well: one entry a line, each with the digest of the kernel file it was
-measured with.  :mod:`atlas.declaration.choice` says how an entry is chosen for a call.
+measured with and the certificate of its config for its dtype.  What lacks a certificate is left out.
+:mod:`atlas.declaration.choice` says how an entry is chosen for a call.
 """
 
 from __future__ import annotations
@@ -31,8 +32,22 @@ def tuned(gpu: str, match: str, entries: Sequence[Entry]) -> dict[str, Any]:
         "match": match,
         "generated_by": f"python -m atlas export --gpu {gpu}",
         "software": _software(entries),
-        "entries": [_row(entry, best) for entry in entries for best in entry.document["best"]],
+        "entries": [
+            _row(entry, best) for entry in entries for best in entry.document["best"] if best.get("certificate")
+        ],
     }
+
+
+def left_out(entry: Entry) -> str:
+    """Which of a document's best configs are not exported, why and what to do; ``""`` where all are."""
+    bests = entry.document["best"]
+    count = sum(not best.get("certificate") for best in bests)
+    if not count:
+        return ""
+    return (
+        f"{count} of {len(bests)} cases of {entry.kernel} have no certificate that their config validates for its "
+        f"dtype; run it again: python -m atlas autotune {entry.kernel} --gpu {entry.gpu}"
+    )
 
 
 def text(document: Mapping[str, Any]) -> str:
@@ -44,8 +59,13 @@ def text(document: Mapping[str, Any]) -> str:
 
 def _row(entry: Entry, best: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {name: best[name] for name in ("direction", "dtype", "sizes", "variant", "config")}
-    digest = entry.document["kernel_digest"]
-    return {"kernel": entry.kernel, **chosen, "kernel_digest": digest, "median_us": round(best["median_us"], 3)}
+    return {
+        "kernel": entry.kernel,
+        **chosen,
+        "kernel_digest": entry.document["kernel_digest"],
+        "median_us": round(best["median_us"], 3),
+        "certificate": best["certificate"],
+    }
 
 
 def _software(entries: Sequence[Entry]) -> dict[str, str]:

@@ -1,0 +1,62 @@
+"""Mutants as texts: each is found in its kernel, and the list covers the kinds of fault that people make."""
+
+import dataclasses
+
+import pytest
+from atlas import catalog
+from atlas.errors import AtlasError
+from atlas.proof import mutants, planting
+from atlas.proof.mutant_list import MUTANTS
+from atlas.validation import CHECKS
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.kernel}: {mutant.name}")
+def test_every_edit_stands_once_in_its_kernel_and_leaves_a_file_that_parses(mutant):
+    source = planting.mutated(mutant)
+    assert source != (catalog.KERNELS / f"{mutant.kernel}.py").read_text()
+    compile(source, mutant.name, "exec")
+
+
+def test_the_list_names_kernels_checks_and_places_that_there_are():
+    assert {mutant.kernel for mutant in MUTANTS} <= set(catalog.names())
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)  # --only takes a name
+    for mutant in MUTANTS:
+        assert mutant.caught_by in (*CHECKS, planting.CERTIFICATE)
+        assert (mutant.config is not None) == (mutant.caught_by == planting.CERTIFICATE)
+        declaration = catalog.load(mutant.kernel)
+        if mutant.variant == "public":
+            continue
+        assert mutant.variant in [variant.name for variant in declaration.passes[mutant.direction].variants]
+        assert not mutant.huge or declaration.huge_cases
+        if mutant.config is not None:
+            space = declaration.passes[mutant.direction].variant(mutant.variant).space
+            assert all(mutant.config[name] in values for name, values in space.items())
+
+
+def test_text_that_is_gone_or_ambiguous_is_an_error_that_names_mutant_kernel_and_text():
+    mutant = next(mutant for mutant in MUTANTS if mutant.kernel == "softmax")
+    for old in ("no such text", "tl.load"):
+        broken = dataclasses.replace(mutant, edits=((old, ""),))
+        with pytest.raises(AtlasError) as caught:
+            planting.mutated(broken)
+        assert all(word in str(caught.value) for word in ("kernels/softmax.py", repr(old), repr(mutant.name)))
+
+
+def test_a_copy_registers_operators_of_its_own(tmp_path):
+    import torch
+
+    true = torch.ops.kernel_atlas
+    catalog.load("matmul")
+    before = true.matmul.default
+    planting.load(planting.plant(tmp_path, "matmul"), interpret=False)
+    assert true.matmul.default is before
+
+
+def test_an_unknown_mutant_is_an_error_with_the_nearest_name():
+    with pytest.raises(AtlasError, match="did you mean 'epsilon forgotten'"):
+        mutants.select(MUTANTS, catalog.names(), "epsilon forgoten")
+    assert [m.name for m in mutants.select(MUTANTS, ["layer_norm"], "epsilon forgotten")] == ["epsilon forgotten"]
+
+
+def test_nothing_caught_proves_nothing():
+    assert [claim.found for claim in mutants.claims([]) if not claim.holds] == [0]

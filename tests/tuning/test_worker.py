@@ -1,5 +1,7 @@
 """What misbehaving configs cost: themselves, and nothing else.  Real processes; the kernel and the clock are fakes."""
 
+import dataclasses
+import functools
 import os
 import signal
 import time
@@ -8,6 +10,7 @@ import pytest
 import torch
 import tuning_fakes as fakes
 from atlas.compilation.compiled import Compiled
+from atlas.declaration import case
 from atlas.errors import AtlasError
 from atlas.tuning import tuner
 from atlas.tuning.candidates import Candidate
@@ -15,6 +18,7 @@ from atlas.tuning.journal import Journal
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.session import Session
 from atlas.tuning.strategies import STRATEGIES
+from atlas.tuning.worker import Bench, Certify, Prepare, Setting
 
 OK = Outcome("ok", "", 10.0, 9.0, 11.0, 5)
 
@@ -80,8 +84,6 @@ def no_device():
 
 
 def test_a_device_that_is_not_here_is_the_users_mistake(tmp_path):
-    from atlas.tuning.worker import Setting
-
     setting = Setting(load=fakes.declare, device=no_device, clock=fakes.SurfaceClock)
     with pytest.raises(AtlasError, match="is not here"):
         tune(tmp_path, setting=setting)
@@ -92,8 +94,6 @@ def broken_load():
 
 
 def test_a_worker_that_cannot_start_quotes_the_reason(tmp_path):
-    from atlas.tuning.worker import Setting
-
     setting = Setting(load=broken_load, device=fakes.cpu, clock=fakes.SurfaceClock)
     with pytest.raises(RuntimeError, match="no such layout"):
         tune(tmp_path, setting=setting)
@@ -150,3 +150,43 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path):
             session.screen(problem, Candidate.of("plain", fakes.OPTIMUM), 5, None),
         ]
         assert [outcome.status for outcome in outcomes] == ["crashed", "ok"]
+
+
+def bench(**declared):
+    """The worker's inside, in this process, with the real certification."""
+    declaration = fakes.declare(**declared)
+    edges = (case("fp32", "a tail", n=7), case("fp32", "whole tiles", n=64), case("bf16", "another dtype", n=64))
+    load = functools.partial(dataclasses.replace, declaration, edge_cases=edges)
+    return Bench(Setting(load=load, device=fakes.cpu, clock=fakes.SurfaceClock))
+
+
+def certified(bench, dtype="fp32", **config):
+    answer = bench.answer(Certify(Candidate.of("plain", config), "forward", dtype, (0, 1)))
+    (outcome,) = answer.outcomes
+    assert outcome.seconds.keys() == {"certify"}
+    return outcome
+
+
+def test_a_winner_is_certified_on_every_edge_case_of_its_dtype_and_on_no_other():
+    outcome = certified(bench(), tile=64, warps=4)
+    assert (outcome.status, outcome.reason) == ("ok", "")
+    assert outcome.certificate["cases"] == 2 and outcome.certificate["seeds"] == 2
+    assert outcome.certificate["checks"] >= 4
+
+
+def test_a_config_that_is_wrong_on_an_edge_case_is_not_certified():
+    outcome = certified(bench(faults=(((64, 4), "is wrong"),)), tile=64, warps=4)
+    assert outcome.status == "wrong" and outcome.reason
+
+
+def test_a_config_that_no_edge_case_can_vouch_for_is_not_certified_and_not_called_wrong():
+    outcome = certified(bench(), dtype="fp16", tile=64, warps=4)
+    assert outcome.status == "out_of_resources" and "fp16" in outcome.reason
+
+
+def test_the_inputs_of_the_problem_are_dropped_before_a_certification():
+    worker = bench()
+    worker.answer(Prepare("forward", case("fp32", n=1000)))
+    assert worker._inputs
+    certified(worker, tile=64, warps=4)
+    assert not worker._inputs

@@ -8,7 +8,9 @@ Importing this imports no torch: the parent starts the worker before it does any
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,7 +162,11 @@ class Bench:
     def __init__(self, setting: Setting):
         self._declaration, self._device = setting.load(), setting.device()
         self._clock, self._certifier = setting.clock(self._device), setting.certify
+        # What the first check would have to wait for; while the device warms up this process only waits.
+        needed = threading.Thread(target=importlib.import_module, args=(f"{__package__}.checking",))
+        needed.start()
         self._clock.warm_up()
+        needed.join()
         self._direction = ""
         self._case: Case | None = None
         self._inputs: dict[str, Any] = {}
@@ -211,9 +217,9 @@ class Bench:
         return lambda: launch(config=config, **inputs)
 
     def _prepare(self, request: Prepare, watch: _Stopwatch) -> Outcome:
+        watch.enter("prepare")
         from .. import runtime
 
-        watch.enter("prepare")
         self._drop()  # before the next are drawn: they may fill the memory
         self._direction, self._case = request.direction, request.case
         self._inputs = runtime.draw(self._declaration.passes[request.direction], request.case, self._device, _SEED)
@@ -232,9 +238,9 @@ class Bench:
         return _outcome(timing)
 
     def _check(self, request: Check, watch: _Stopwatch) -> Outcome:
+        watch.enter("check")
         from .checking import Checker
 
-        watch.enter("check")
         if self._checker is None:
             self._checker = Checker(self._declaration, self._direction, self._case, self._device, self._inputs)
         reason = self._checker.wrong(self._thunk(request.candidate))

@@ -1,6 +1,8 @@
 """A killed run resumes where it stopped, and nothing is measured twice nor taken for something else."""
 
 import contextlib
+import dataclasses
+import functools
 import json
 import multiprocessing
 import os
@@ -276,16 +278,32 @@ def without_times(document):
     return document["best"], trials, document["trials_by_status"]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 20, 45, 60], ids=lambda cut: f"after {cut} requests")
+@pytest.mark.parametrize("cut", [0, 1, 20, 40, 50], ids=lambda cut: f"after {cut} requests")
 def test_a_resumed_run_ends_as_an_undisturbed_one_and_measures_only_the_rest(tmp_path, monkeypatch, cut):
     sizes = (1000, 2000)
     whole = dry_run(monkeypatch, tmp_path / "whole", sizes=sizes)
-    assert whole["journal"]["measured"] > 60  # so that every cut is one
+    assert whole["journal"]["measured"] > 50  # so that every cut is one
     with pytest.raises(KeyboardInterrupt):
         dry_run(monkeypatch, tmp_path / "cut", left=cut, sizes=sizes)
     resumed = dry_run(monkeypatch, tmp_path / "cut", sizes=sizes)
     assert without_times(resumed) == without_times(whole)
     assert resumed["journal"]["measured"] == whole["journal"]["measured"] - cut
+
+
+@pytest.mark.parametrize("more", [700, 5000], ids=lambda more: f"after {more} bytes")
+def test_a_run_whose_disk_fills_is_told_so_and_the_next_ends_as_an_undisturbed_one(tmp_path, monkeypatch, more):
+    whole = dry_run(monkeypatch, tmp_path / "whole")
+    path = tmp_path / "full" / "journal.jsonl"
+    path.parent.mkdir()
+    path.touch()
+    with room(path, more), pytest.raises(AtlasError, match="free space"):
+        dry_run(monkeypatch, path.parent)
+    kept = len(list(entries(path)))
+    assert kept
+    resumed = dry_run(monkeypatch, path.parent)
+    assert without_times(resumed) == without_times(whole)
+    assert resumed["journal"]["measured"] == whole["journal"]["measured"] - kept
+    assert resumed["journal"]["damaged_lines"] == 0
 
 
 def test_a_changed_space_measures_only_what_is_new(tmp_path, monkeypatch):
@@ -337,6 +355,37 @@ def test_a_run_killed_outright_resumes_from_its_journal_and_leaves_no_worker(tmp
     with journal(tmp_path) as book:  # the lock went with the process
         problem, default = first()
         assert book.find(problem, default, "screen 5").median_us == pytest.approx(30, rel=0.01)
+
+
+def test_a_worker_that_somebody_kills_while_it_starts_is_started_again(tmp_path):
+    problem, candidate = first()
+    with journal(tmp_path) as book, Session(fakes.setting(), book, 30.0) as session:
+        session.begin()
+        os.kill(session.worker_pid, signal.SIGKILL)
+        assert session.screen(problem, candidate, 5, None).status == "ok"
+
+
+def declare_fatal(marker):
+    """The fake kernel; the first to draw its inputs is killed meanwhile."""
+    declaration = fakes.declare()
+
+    def inputs(problem, device, generator):
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return declaration.forward.inputs(problem, device, generator)
+
+    return dataclasses.replace(declaration, forward=dataclasses.replace(declaration.forward, inputs=inputs))
+
+
+def test_a_worker_that_somebody_kills_while_it_draws_inputs_costs_no_trial(tmp_path):
+    # Inputs that cannot be drawn are the end of all trials of a problem, so whose fault it was must be told.
+    problem, candidate = first()
+    marker = tmp_path / "drawn"
+    setting = dataclasses.replace(fakes.setting(), load=functools.partial(declare_fatal, marker))
+    with journal(tmp_path) as book, Session(setting, book, 30.0) as session:
+        assert session.screen(problem, candidate, 5, None).status == "ok"
+    assert marker.exists()
 
 
 def children_of(pid):

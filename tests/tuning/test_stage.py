@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from atlas import ROOT, catalog, documents
 from atlas.cli import main
+from atlas.tuning.journal import Journal
 
 AHEAD, CACHED = (Path(__file__).with_name(f"{name}_script.py") for name in ("ahead", "cached"))
 
@@ -107,3 +108,15 @@ def test_what_the_build_has_compiled_is_ready_and_starts_no_compiler(tmp_path):
 def test_the_worker_is_started_before_its_parent_imports_torch():
     code = "import sys, atlas.stages.autotune, atlas.tuning.session; sys.exit('torch' in sys.modules)"
     assert python("-c", code).returncode == 0
+
+
+def test_a_second_run_on_one_results_folder_is_refused_and_touches_nothing(tmp_path):
+    validated(tmp_path)
+    folder = written(tmp_path).parent
+    with Journal(folder / "journal.jsonl", {"of": "another run"}, 20.0):
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        done = python("-m", "atlas", *words(tmp_path))
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert done.returncode == 2
+    (said,) = done.stderr.splitlines()
+    assert "journal.jsonl: another autotune run is writing this journal; wait for it to end" in said

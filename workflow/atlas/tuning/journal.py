@@ -25,7 +25,7 @@ import filelock
 
 from ..errors import AtlasError, unwritable
 from .candidates import Candidate, Problem
-from .outcome import CRASHED, OUT_OF_MEMORY, TIMEOUT, Outcome
+from .outcome import CRASHED, OUT_OF_MEMORY, TIMEOUT, Outcome, killed
 
 _SYNC_SECONDS = 1.0
 """At most this much of a search is lost with the power; with the process, nothing."""
@@ -173,7 +173,7 @@ class Journal:
         *lines, rest = content.split(b"\n")
         for line in filter(None, lines):
             try:
-                entry = _unsealed(line)
+                entry = unsealed(line)
                 if "context" not in entry and self._counts(entry):
                     self._known[entry["key"]] = Outcome.from_json(entry)
             except (ValueError, KeyError, TypeError, RecursionError):
@@ -185,8 +185,7 @@ class Journal:
         # Memory may have been held by somebody else, so that is tried again.
         if entry["status"] == OUT_OF_MEMORY:
             return False
-        # No kernel ends its process by SIGKILL: that was a person, or a host short of memory.
-        if entry["status"] == CRASHED and "SIGKILL" in entry["reason"]:
+        if entry["status"] == CRASHED and killed(entry["reason"]):
             return False
         return entry["status"] != TIMEOUT or entry["timeout_seconds"] >= self._timeout
 
@@ -198,7 +197,7 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
     """
     for line in path.read_bytes().split(b"\n")[:-1]:
         with contextlib.suppress(ValueError, TypeError, RecursionError):
-            entry = _unsealed(line)
+            entry = unsealed(line)
             if "key" in entry:
                 yield entry
 
@@ -209,7 +208,7 @@ def _sealed(entry: Mapping[str, Any]) -> bytes:
     return f'{text[:-1]}, "crc": {zlib.crc32(text.encode())}}}\n'.encode()
 
 
-def _unsealed(line: bytes) -> dict[str, Any]:
+def unsealed(line: bytes) -> dict[str, Any]:
     """The entry of a line, less its checksum; ValueError or TypeError where it is not what was written."""
     entry = json.loads(line)
     if not isinstance(entry, dict):

@@ -534,6 +534,9 @@ _EDGE_CASES = tuple(
     )
 )
 
+# Of the shapes with as many elements one that every variant takes: n = 8192 is the longest row of backward's registers.
+_HUGE_CASES = (case("bf16", "row offsets beyond 2^31: one row more than 2^31 elements hold", m=2**18 + 1, n=8192),)
+
 
 _VECTOR_BYTES = 16
 """The widest access of one thread; narrower ones spend more instructions on the same bytes."""
@@ -737,6 +740,7 @@ DECLARATION = Declaration(
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
     differentiable=("x", "weight", "bias"),
     forward=Pass(
         inputs=_inputs,

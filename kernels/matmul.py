@@ -322,6 +322,11 @@ _EDGE_CASES = tuple(
     )
 )
 
+_HUGE_CASES = (
+    case("bf16", "offsets into A beyond 2^31", m=2**18 + 1, n=16, k=8192),
+    case("bf16", "offsets into C beyond 2^31", m=2**18 + 1, n=8192, k=16),
+)
+
 
 def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
     """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
@@ -510,6 +515,7 @@ DECLARATION = Declaration(
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
     differentiable=("a", "b"),
     forward=Pass(
         inputs=_inputs,

@@ -101,6 +101,8 @@ _EDGE_CASES = tuple(
     )
 )
 
+_HUGE_CASES = (case("bf16", "offsets beyond 2^31, and a tail", n=2**31 + 7),)
+
 DECLARATION = Declaration(
     name="vector_add",
     family="elementwise",
@@ -110,6 +112,7 @@ DECLARATION = Declaration(
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
     differentiable=("x", "y"),
     forward=Pass(
         inputs=_inputs,

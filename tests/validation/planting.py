@@ -15,11 +15,11 @@ from atlas.validation.findings import Finding, worst
 EXEMPLAR = Path(__file__).with_name("row_kernel.py")
 
 
-def planted(folder: Path, *replacements: tuple[str, str]) -> Declaration:
+def planted(folder: Path, *replacements: tuple[str, str], of: Path = EXEMPLAR) -> Declaration:
     """The declaration of a copy of the row kernel with each (old, new) text replaced, every time it occurs."""
-    text = EXEMPLAR.read_text()
+    text = of.read_text()
     for old, new in replacements:
-        assert old in text, f"the row kernel no longer holds {old!r}"
+        assert old in text, f"{of.name} no longer holds {old!r}"
         text = text.replace(old, new)
     path = folder / "planted.py"
     path.write_text(text)

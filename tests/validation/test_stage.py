@@ -1,14 +1,14 @@
 """The stage: its document, its selection, the replay of a failing row, and a device that is lost."""
 
 import dataclasses
-import json
 import shlex
 
 import pytest
 import torch
 from atlas import catalog, cli, documents
-from atlas.declaration.hardware import GPU, INTERPRETER
-from atlas.validation import DeviceLost, Inspection, cases, check_config, device, variants
+from atlas.declaration.hardware import GPU, INTERPRETER, pretend
+from atlas.validation import DeviceLost, Inspection, Selection, cases, certify, device, variants
+from atlas.validation.findings import summary, worst
 
 from .planting import EXEMPLAR, inspect, planted
 
@@ -52,7 +52,7 @@ def test_a_wrong_kernel_exits_0_says_wrong_and_its_replay_finds_the_same(kernel,
     assert "variant rows, forward, m=5 n=33 fp32" in written["reason"]
     failing = next(row for row in written["checks"] if row["status"] == "fail")
     words = shlex.split(failing["replay"])
-    assert words[:5] == ["python", "-m", "atlas", "validate", "row_kernel"]
+    assert words[:5] == ["python", "-m", "atlas", "debug", "row_kernel"]
     before = (tmp_path / "results" / "measured" / "cpu" / "row_kernel" / "validate.json").stat().st_mtime_ns
     assert cli.main([*words[3:], "--results", str(tmp_path / "results")]) == 1
     assert failing["reason"] in capsys.readouterr().out
@@ -60,26 +60,14 @@ def test_a_wrong_kernel_exits_0_says_wrong_and_its_replay_finds_the_same(kernel,
     assert before == after, "a replay writes no document"
 
 
-def test_a_case_and_a_config_that_are_not_declared_can_be_checked_by_hand(kernel, tmp_path, capsys):
+def test_seeds_begin_where_they_are_told_to(kernel, tmp_path, capsys):
     kernel()
-    words = ["--variant", "rows", "--dtype", "fp32", "--case", "m=2,n=19", "--config", json.dumps({"BLOCK": 16})]
-    assert validate(tmp_path, *words, "--seed", "3", "--verbose") == 0
-    assert "m=2 n=19 fp32, BLOCK=16, seed 3: pass" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--variant", "row"], "row_kernel has public, rows"),
-        (["--check", "valves"], "values"),
-        (["--case", "m"], "give sizes as name=value"),
-        (["--seeds", "0"], "give at least 1"),
-    ],
-)
-def test_a_mistake_in_the_selection_is_named_with_what_would_be_right(kernel, tmp_path, capsys, words, complaint):
-    kernel()
-    assert validate(tmp_path, *words) == 2
-    assert complaint in capsys.readouterr().err
+    assert validate(tmp_path, "--seeds", "2", "--first-seed", "40") == 0
+    written = document(tmp_path)
+    assert written["seeds"] == [40, 41]
+    assert {row["seed"] for row in written["checks"]} <= {40, 41}
+    assert validate(tmp_path, "--seeds", "0") == 2
+    assert "give at least 1" in capsys.readouterr().err
 
 
 def test_a_lost_device_ends_the_stage_as_failed_and_keeps_what_was_found(kernel, tmp_path, monkeypatch):
@@ -111,19 +99,6 @@ def test_a_fault_that_outlives_its_launch_is_told_from_one_that_does_not(monkeyp
         device.check_alive(torch.device("cpu"), "a launch", ValueError("bad"))
 
 
-def test_check_config_gives_rows_for_one_config_and_refuses_one_that_does_not_fit(tmp_path):
-    declaration = planted(tmp_path)
-    work, case = declaration.forward, declaration.edge_cases[0]
-    rows = check_config(declaration, "forward", work.variants[0], {"BLOCK": 16}, case, torch.device("cpu"), [0, 1])
-    assert {row["status"] for row in rows} == {"pass"}
-    assert {row["check"] for row in rows} == {
-        "values", "written_once_and_inside", "inputs_unchanged", "repeatable"
-    }  # fmt: skip
-    narrow = dataclasses.replace(work.variants[0], fits=lambda config, case, gpu: "too much shared memory")
-    rows = check_config(declaration, "forward", narrow, {"BLOCK": 16}, case, torch.device("cpu"), [0])
-    assert [(row["status"], row["reason"]) for row in rows] == [("unsupported", "too much shared memory")]
-
-
 def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path, monkeypatch):
     declaration = planted(tmp_path)
     gpu = GPU("t4", "cuda", 75, sms=40, shared_bytes=2**16, memory_bytes=2**34, l2_bytes=2**22)
@@ -134,6 +109,86 @@ def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path,
     assert "MiB of traffic" in cases.too_dear(declaration.forward, huge, gpu, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**34, 2**34))
     assert cases.too_dear(declaration.forward, case, gpu, torch.device("cuda")) == ""
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """Certify the row kernel's one forward variant with faults planted."""
+
+    def put(*replacements, dtype="fp32", **changes):
+        declaration = planted(tmp_path, *replacements)
+        variant = dataclasses.replace(declaration.forward.variants[0], **changes)
+        return certify(declaration, "forward", variant, {"BLOCK": 16}, dtype, torch.device("cpu"), [0, 1])
+
+    return put
+
+
+def test_a_right_config_is_certified_on_its_edge_cases_with_all_seeds(certificate):
+    found = certificate()
+    assert (found.reason, found.cases, found.seeds) == ("", 3, 2)
+    # values, written, unchanged with each seed, repeatable once a case; NaN, infinities and magnitudes on the first.
+    assert found.checks == 3 * (2 * 3 + 1) + 2
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ([("offs, x * rstd, mask=mask", "offs, x * rstd")], "stored outside y"),
+        ([("squares += x * x", "squares += tl.where(x == x, x * x, 0.0)"),
+          ("x * rstd, mask", "tl.where(x == x, x, 0.0) * rstd, mask")], "nan_inf"),
+        # A fault of one config alone, which the default (32) does not have.
+        ([("x * rstd, mask", "tl.where(BLOCK == 16, 1.01, 1.0) * x * rstd, mask")], "BLOCK=16, seed 0: fail"),
+    ],
+)  # fmt: skip
+def test_a_wrong_config_is_not_certified(certificate, faults, words):
+    assert words in certificate(*faults).reason
+
+
+def test_a_config_that_fits_no_edge_case_is_certified_on_small_ones(certificate):
+    """A large tile is no worth a trial on a small problem, and computes the right thing there all the same."""
+    found = certificate(fits=lambda config, case, gpu: "a tile twice as large as the problem")
+    assert (found.reason, found.cases) == ("", 3)
+
+
+def test_a_config_that_asks_for_too_much_is_not_certified_and_not_called_wrong(certificate):
+    raising = "from triton.runtime.errors import OutOfResources\n"
+    found = certificate(("    m, n = x.shape\n", f"    {raising}    raise OutOfResources(300000, 232448, 'shared')\n"))
+    assert found.cases == found.checks == 0
+    assert found.reason.startswith("OutOfResources")
+
+
+T4 = GPU("t4", "cuda", 75, sms=40, shared_bytes=2**16, memory_bytes=2**34, l2_bytes=2**22)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (("_variant(_launch)", "_variant(_launch, needs=frozenset({'wgmma'}))"), "t4 has no wgmma"),
+        (('("fp32", "fp16")', '("fp32", "fp8e4m3")'), "t4 has no fp8 tensor cores"),
+    ],
+)
+def test_what_the_gpu_lacks_is_unsupported_everywhere_and_never_wrong(tmp_path, monkeypatch, fault, reason):
+    """A pretended T4 of which the interpreter plays the part: the capability table is asked, nothing is launched."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**34, 2**34))
+    declaration = planted(tmp_path, fault)
+    dtype = declaration.dtypes[1]
+    with pretend(T4):
+        findings = worst(
+            finding
+            for direction in ("forward", "backward")
+            for check in ("values", "public_function", "gradients", "nan_inf", "empty")
+            for inspection in [Inspection(declaration, T4, torch.device("cpu"), [0],
+                                          Selection(check, direction=direction, dtype=dtype))]
+            for task in inspection.tasks()
+            for finding in inspection.run(task)
+        )  # fmt: skip
+        found = certify(declaration, "forward", "rows", {"BLOCK": 16}, dtype, torch.device("cpu"), [0])
+    assert (found.cases, found.reason) == (0, reason)
+    refused = [f for f in findings if f.subject.direction == "forward" and f.status != "pass"]
+    assert {f.check for f in refused} >= {"values", "public_function", "gradients"}
+    assert {f.status for f in findings} <= {"unsupported", "pass"}
+    assert all(reason in f.reason for f in refused), [str(f) for f in refused]
+    assert summary(findings)[0] in ("ok", "unsupported")
 
 
 def test_a_case_too_dear_for_the_interpreter_is_named_in_the_document(kernel, tmp_path):

@@ -12,6 +12,7 @@ COMMANDS = {
     "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",
     "build": "compile a kernel's tuning space for a GPU's architecture, on any host",
     "validate": "check every variant of a kernel against its float64 reference",
+    "debug": "repeat one check, explain what is wrong, step through the program that did it",
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
     "prove": "try a claim of the measuring core on this machine: mutants, repeatability, faults, …",

@@ -21,14 +21,14 @@ class Check:
 
     def __init__(self, problem: Problem):
         self._problem = problem
-        try:
-            self._expected = problem.expected
-        except NoReference:
-            self._expected = _in_float32(problem)
+        self._widened: tuple[torch.Tensor, ...] | None = None
+        if problem.work.random is None:  # else it hangs on the mask of each launch
+            self._expected_of(())
 
     def variant(self, outputs: Any) -> str:
         """Why a variant's outputs are wrong, by validation's rule, or ``""``."""
-        return self._judge(as_tuple(outputs), self._expected, self._problem.yardstick)
+        outputs = as_tuple(outputs)
+        return self._judge(outputs, self._expected_of(outputs), self._problem.yardstick_of(outputs))
 
     def peer(self, outputs: Any) -> str:
         """Why a peer's outputs are wrong, or ``""``: the tolerance alone counts, not torch's error.
@@ -36,9 +36,17 @@ class Check:
         A peer may return fewer outputs than the reference.
         """
         outputs = as_tuple(outputs)
-        expected = self._expected[: len(outputs)]
-        reason = self._judge(outputs, expected, self._problem.yardstick)
+        expected = self._expected_of(outputs)[: len(outputs)]
+        reason = self._judge(outputs, expected, self._problem.yardstick_of(outputs))
         return reason and self._judge(outputs, expected, None)
+
+    def _expected_of(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        if self._widened is None:
+            try:
+                return self._problem.expected_of(outputs)
+            except NoReference:
+                self._widened = _in_float32(self._problem)
+        return self._widened
 
     def _judge(self, outputs: Any, expected: Any, yardstick: Any) -> str:
         work, case = self._problem.work, self._problem.case

@@ -7,7 +7,7 @@ without the stages.
 from .choice import choose
 from .hardware import GPU, Capability, gpu_of
 from .peers import Peer, compiled, compiled_gradients, eager, gradients
-from .types import Case, Config, Declaration, Pass, Variant, case, element_size, torch_dtype
+from .types import Case, Config, Declaration, Pass, Random, Variant, case, element_size, torch_dtype
 
 __all__ = [
     "GPU",
@@ -17,6 +17,7 @@ __all__ = [
     "Declaration",
     "Pass",
     "Peer",
+    "Random",
     "Variant",
     "case",
     "choose",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .hardware import GPU
+from .hardware import GPU, Capability
 from .peers import Peer
 
 Config = Mapping[str, Any]
@@ -27,6 +27,10 @@ _TORCH_DTYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
+
+
+# Dtypes that Triton cannot even load where the capability is missing, or whose meaning rests on it.
+_DTYPE_NEEDS = {"fp8e4m3": Capability.FP8, "tf32": Capability.TF32}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -109,10 +113,26 @@ class Variant:
 
     def unsupported(self, case: Case, gpu: GPU) -> str:
         """Why this variant cannot run this case on this GPU, or ``""``."""
-        lacking = sorted(self.needs - gpu.capabilities)
+        needs = self.needs | ({_DTYPE_NEEDS[case.dtype]} if case.dtype in _DTYPE_NEEDS else set())
+        lacking = sorted(needs - gpu.capabilities)
         if lacking and not gpu.functional:
             return f"{gpu.name} has no {', '.join(lacking)}"
         return self.handles(case, gpu)
+
+
+@dataclass(frozen=True, eq=False)
+class Random:
+    """How to check a pass that draws random numbers to keep some elements and drop the others (dropout).
+
+    ``seed`` and ``probability`` name the inputs that hold the seed, an int, and the probability of being dropped, a
+    float.  ``mask(inputs, outputs)`` recovers from a launch's outputs which elements were kept, as a bool tensor of the
+    shape that the mask has; it may take for granted that no element of the floating inputs is 0.  The pass's
+    ``reference`` takes that mask as a further keyword argument ``mask``.  Elements are kept independently.
+    """
+
+    seed: str
+    probability: str
+    mask: Callable[[Mapping[str, Any], Sequence[torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +144,7 @@ class Pass:
     name to what a user would run instead; ``peers["torch"]`` is required, it is the error yardstick of validation.
     ``bytes`` and ``flops`` give the least traffic and arithmetic of a case, a term for each tensor or product.
     ``reduction(case)`` is how many terms one output element accumulates: absolute tolerances grow with it.
+    ``random`` says how a pass is checked whose result hangs on random numbers.
     """
 
     inputs: Callable[[Case, Any, torch.Generator | None], dict[str, Any]]
@@ -134,6 +155,7 @@ class Pass:
     bytes: Callable[[Case], Mapping[str, float]]
     flops: Callable[[Case], Mapping[str, float]]
     reduction: Callable[[Case], int] = lambda case: 1
+    random: Random | None = None
 
     def variant(self, name: str) -> Variant:
         """The variant of this name; KeyError names the ones there are."""
@@ -153,8 +175,9 @@ class Declaration:
 
     ``name`` is the file's stem.  ``function`` is the public function; ``call(function, inputs)`` calls it on the
     forward pass's inputs.  ``cases(gpu)`` is the benchmark sweep, sized to the GPU; ``edge_cases`` are what validation
-    adds, each with its reason.  ``differentiable`` names the forward inputs that have a gradient, in the order of the
-    backward pass's outputs.
+    adds, each with its reason, and ``huge_cases`` those with a tensor of more than 2^31 elements, on which offsets
+    overflow that are not 64 bits wide: they need tens of GiB and are run where these are.  ``differentiable`` names the
+    forward inputs that have a gradient, in the order of the backward pass's outputs.
     """
 
     name: str
@@ -168,6 +191,7 @@ class Declaration:
     forward: Pass
     backward: Pass | None = None
     differentiable: tuple[str, ...] = ()
+    huge_cases: tuple[Case, ...] = ()
 
     @property
     def passes(self) -> dict[str, Pass]:

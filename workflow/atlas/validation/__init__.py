@@ -1,26 +1,28 @@
 """Validation: every variant of a kernel, and its public function, against the reference in float64.
 
-``python -m atlas validate`` runs all of it; :func:`check_config` checks one config, for a tuner or a benchmark that is
-about to trust it, and :func:`judge` compares outputs that were computed elsewhere.
+``python -m atlas validate`` runs all of it; :func:`certify` checks one config, for a tuner that is about to trust it,
+and :func:`judge` compares outputs that were computed elsewhere.
 """
 
+from .certification import Certificate, certify
 from .device import DeviceLost
-from .inspection import CHECKS, Inspection, Selection, check_config
+from .inspection import CHECKS, Inspection, Selection
 from .judging import Judgement, judge
 from .problems import Problem, full_precision
 
-PROTOCOL = "validation/1"
+PROTOCOL = "validation/2"
 """The method's name and version: raised whenever a tolerance, a check or the choice of cases changes."""
 
 __all__ = [
     "CHECKS",
     "PROTOCOL",
+    "Certificate",
     "DeviceLost",
     "Inspection",
     "Judgement",
     "Problem",
     "Selection",
-    "check_config",
+    "certify",
     "full_precision",
     "judge",
 ]

@@ -66,19 +66,22 @@ def small_cases(work: Pass, cases: Iterable[Case]) -> list[Case]:
     Several rows and columns, so that a planted NaN does not reach everywhere; cheap, since it is run many times.
     """
     chosen: dict[str, Case] = {}
-    for case in sorted(cases, key=lambda c: (min(_sizes(c), default=0) < 3, interpreter_cost(work, c) + _programs(c))):
+    for case in sorted(
+        cases, key=lambda c: (min(sizes_of(c), default=0) < 3, interpreter_cost(work, c) + _programs(c))
+    ):
         if sum(work.bytes(case).values()):
             chosen.setdefault(case.dtype, case)
     return list(chosen.values())
 
 
-def _sizes(case: Case) -> list[int]:
+def sizes_of(case: Case) -> list[int]:
+    """The case's sizes without its flags."""
     return [value for _, value in case.sizes if isinstance(value, int) and not isinstance(value, bool)]
 
 
 def _programs(case: Case) -> float:
     """What the programs of a launch cost the interpreter, as bytes, if one program owns the last size."""
-    return 2048.0 * math.prod(_sizes(case)[:-1])
+    return 2048.0 * math.prod(sizes_of(case)[:-1])
 
 
 def spread(variant: Variant, case: Case, gpu: GPU, count: int) -> list[dict[str, Any]]:

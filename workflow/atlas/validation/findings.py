@@ -49,6 +49,8 @@ class Finding:
     judgement: Judgement | None = None
     seeds: int = 1
     """How many seeds the check was made with, where this is the worst finding of them."""
+    exhausted: bool = False
+    """An error that says that the launch asked for more of the GPU than there is."""
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f", seed {self.seed}"
@@ -124,7 +126,7 @@ def row(finding: Finding, kernel: str, gpu: str) -> dict[str, Any]:
 def replay(finding: Finding, kernel: str, gpu: str) -> str:
     """The command that repeats just this check."""
     subject = finding.subject
-    words = ["python", "-m", "atlas", "validate", kernel, "--gpu", gpu, "--check", finding.check]
+    words = ["python", "-m", "atlas", "debug", kernel, "--gpu", gpu, "--check", finding.check]
     words += ["--variant", subject.variant or "public", "--direction", subject.direction]
     words += ["--dtype", subject.case.dtype]
     words += ["--case", ",".join(f"{key}={value}" for key, value in subject.case.sizes)]
@@ -132,7 +134,7 @@ def replay(finding: Finding, kernel: str, gpu: str) -> str:
         words += ["--config", json.dumps(dict(subject.config), separators=(",", ":"))]
     if finding.seed is not None:
         words += ["--seed", str(finding.seed)]
-    return shlex.join([*words, "--verbose"])
+    return shlex.join(words)
 
 
 def summary(findings: Iterable[Finding], lost: str = "") -> tuple[str, str]:

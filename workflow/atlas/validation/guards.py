@@ -89,6 +89,12 @@ class Placed:
     first: int
     pattern: int
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The addresses of the tensor's first byte and of the one after its last."""
+        start = self.tensor.data_ptr()
+        return start, start + extent(self.tensor) * self.tensor.element_size()
+
     def overstepped(self) -> str:
         """What was stored outside the tensor, or ``""``."""
         end = self.first + extent(self.tensor)
@@ -152,9 +158,10 @@ class Guard(TorchFunctionMode):
 
     def place_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The same inputs with every tensor moved between guard bands; other values pass as they are."""
+        # The pattern that outputs do not have: else what is read past an input could be stored past an output unseen.
         for name, value in inputs.items():
             if isinstance(value, torch.Tensor) and value.numel():
-                self.inputs[name] = place(value.detach(), self.run, keep=True, index_like=True)
+                self.inputs[name] = place(value.detach(), 1 - self.run, keep=True, index_like=True)
         return dict(inputs) | {name: placed.tensor for name, placed in self.inputs.items()}
 
     def __torch_function__(self, function, types, args=(), kwargs=None):

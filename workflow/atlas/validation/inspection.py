@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..declaration import GPU, Case, Config, Declaration, Variant, gpu_of
+from ..declaration import GPU, Case, Config, Declaration, Variant
 from . import cases as choice
 from . import device as devices
-from . import public, specials, variants
-from .findings import ERROR, UNSUPPORTED, Finding, Subject, row, worst
+from . import huge, public, randomness, specials, variants
+from .findings import ERROR, UNSUPPORTED, Finding, Subject
 from .problems import NoReference, Problem
 
 _SPREAD_GPU, _SPREAD_INTERPRETER = 16, 3
@@ -56,7 +56,15 @@ REFERENCE = "reference"
 
 _VARIANT_CHECKS = (variants.VALUES, variants.WRITTEN, variants.UNCHANGED, variants.REPEATABLE)
 _SPECIAL_CHECKS = (variants.NAN_INF, variants.LARGE)
-CHECKS = (*_VARIANT_CHECKS, *_SPECIAL_CHECKS, public.FUNCTION, public.GRADIENTS, public.NON_CONTIGUOUS, public.EMPTY)
+CHECKS = (
+    *_VARIANT_CHECKS,
+    *_SPECIAL_CHECKS,
+    *randomness.CHECKS,
+    public.FUNCTION,
+    public.GRADIENTS,
+    public.NON_CONTIGUOUS,
+    public.EMPTY,
+)
 """Every check by the name it has in documents."""
 
 
@@ -68,6 +76,17 @@ class Task:
     run: Callable[[], Iterable[Finding]]
     further: bool = False
     """A repetition with another seed: what the interpreter leaves out when its time is spent."""
+
+
+def free_inputs(problem: Problem) -> set[str] | None:
+    """Inputs whose values are free: of the backward pass only the incoming gradients, named d….
+
+    Its other inputs depend on one another (a saved mean belongs to its x), and a NaN in one alone has no meaning.
+    """
+    if problem.direction == "forward":
+        return None
+    known = problem.declaration.forward.inputs(problem.case, "meta", None)
+    return {name for name in problem.inputs if name.startswith("d") and name not in known}
 
 
 class Inspection:
@@ -95,6 +114,7 @@ class Inspection:
         for direction in self.declaration.passes:
             if self.selection.direction in (None, direction):
                 planned += [*self._value_tasks(direction), *self._special_tasks(direction)]
+                planned += [*self._random_tasks(direction), *self._huge_tasks(direction)]
         if self.selection.direction in (None, "forward") and self.selection.wants_variant("public"):
             planned += self._public_tasks()
         return sorted(planned, key=lambda task: task.further) if self.gpu.functional else planned
@@ -127,7 +147,8 @@ class Inspection:
     def _named_cases(self) -> list[Case]:
         declared = choice.candidates(self.declaration, self.gpu)
         selection = self.selection
-        if selection.sizes is None or any(selection.takes_case(case) for case in declared):
+        known = [*declared, *self.declaration.huge_cases]
+        if selection.sizes is None or any(selection.takes_case(case) for case in known):
             return declared
         return [Case(dtype, selection.sizes, "asked for") for dtype in self.declaration.dtypes]
 
@@ -137,12 +158,23 @@ class Inspection:
             self.left_out.append(entry)
 
     def _problem_task(
-        self, direction: str, case: Case, seed: int, body: Callable[[Problem], Iterator[Finding]]
+        self,
+        direction: str,
+        case: Case,
+        seed: int,
+        body: Callable[[Problem], Iterator[Finding]],
+        obstacle: Callable[[], str] = lambda: "",
     ) -> Task:
+        """``obstacle`` says, when the task's turn has come, why it is left out, or ``""``."""
+
         def run() -> Iterator[Finding]:
             try:
+                reason = obstacle()
+                if reason:
+                    self._leave_out(direction, case, reason)
+                    return
                 yield from body(Problem(self.declaration, direction, case, self.device, seed))
-            except (NoReference, torch.OutOfMemoryError) as error:
+            except (NoReference, huge.NotComparable, torch.OutOfMemoryError) as error:
                 self._leave_out(direction, case, str(error).splitlines()[0])
             except devices.DeviceLost:
                 raise
@@ -184,6 +216,9 @@ class Inspection:
                 first = seed == self.seeds[0]
                 count = (_SPREAD_INTERPRETER if self.gpu.functional else _SPREAD_GPU) if case in spread_on else 0
                 subjects, refused = self._subjects(direction, case, count if first else 0)
+                if not subjects:  # inputs of a dtype that the GPU lacks may not even be drawn there
+                    yield Task(f"{direction} {case}", lambda refused=refused: refused)
+                    continue
 
                 # The interpreter is one thread: that it repeats itself once is enough to know.
                 twice = first or not self.gpu.functional
@@ -204,29 +239,75 @@ class Inspection:
             return
         for case in self._small(direction, self._cases(direction)):
             subjects, _ = self._subjects(direction, case, 0)
-            for seed in self.seeds[:1] if self.gpu.functional else self.seeds:
+            for seed in (self.seeds[:1] if self.gpu.functional else self.seeds) if subjects else ():
 
                 def body(problem: Problem, subjects=subjects) -> Iterator[Finding]:
-                    names = specials.plantable(problem.inputs, self._free_inputs(problem))
+                    names = specials.plantable(problem.inputs, free_inputs(problem))
                     for variant, config in subjects if names else ():
                         yield from variants.check_specials(problem, variant, config, names)
 
                 yield self._problem_task(direction, case, seed, body)
 
-    def _free_inputs(self, problem: Problem) -> set[str] | None:
-        """Inputs whose values are free: of the backward pass only the incoming gradients, named d….
+    def _random_tasks(self, direction: str) -> Iterator[Task]:
+        """Masks of a pass that draws random numbers, on the case with the most elements: it sees the most."""
+        work, selection = self.declaration.passes[direction], self.selection
+        if work.random is None or not selection.wants(*randomness.CHECKS) or selection.variant == "public":
+            return
+        largest: dict[str, Case] = {}
+        for case in sorted(self._cases(direction), key=lambda case: -sum(work.bytes(case).values())):
+            largest.setdefault(case.dtype, case)
+        for case in largest.values():
+            subjects, _ = self._subjects(direction, case, _SPREAD_INTERPRETER)
+            configs: dict[str, tuple[Variant, list[Config]]] = {}
+            for variant, config in subjects:
+                configs.setdefault(variant.name, (variant, []))[1].append(config)
+            for seed in (self.seeds[:1] if self.gpu.functional else self.seeds) if configs else ():
 
-        Its other inputs depend on one another (a saved mean belongs to its x), and a NaN in one alone has no meaning.
-        """
-        if problem.direction == "forward":
+                def body(problem: Problem, configs=configs) -> Iterator[Finding]:
+                    for variant, tried in configs.values():
+                        yield from randomness.check_random(problem, variant, tried)
+                        ahead = self._ahead(problem)
+                        if ahead is not None:
+                            yield from randomness.check_agreement(problem, ahead, (variant, tried[0]))
+
+                yield self._problem_task(direction, case, seed, body)
+
+    def _ahead(self, problem: Problem) -> tuple[Variant, Config] | None:
+        """The forward variant, with its default config, whose mask a backward pass must draw again."""
+        forward = self.declaration.forward
+        if problem.direction == "forward" or forward.random is None:
             return None
-        known = self.declaration.forward.inputs(problem.case, "meta", None)
-        return {name for name in problem.inputs if name.startswith("d") and name not in known}
+        variant = forward.preferred(problem.case, self.gpu)
+        return variant and (variant, variant.default(problem.case, self.gpu))
+
+    def _huge_tasks(self, direction: str) -> Iterator[Task]:
+        """More than 2^31 elements, where there is memory for them; one seed."""
+        work, selection = self.declaration.passes[direction], self.selection
+        if not selection.wants(*_VARIANT_CHECKS[:3]) or selection.variant == "public":
+            return
+        for case in filter(selection.takes_case, self.declaration.huge_cases):
+            subjects, refused = self._subjects(direction, case, 0)
+
+            def body(problem: Problem, subjects=subjects, refused=refused) -> Iterator[Finding]:
+                yield from refused
+                yield from huge.check(problem, subjects)
+
+            yield self._problem_task(
+                direction,
+                case,
+                self.seeds[0],
+                body,
+                lambda case=case: huge.left_out(work, case, self.gpu.functional, self.device),
+            )
 
     def _public_tasks(self) -> Iterator[Task]:
         cases = self._cases("forward")
         small = self._small("forward", cases)
         for case in cases:
+            refused = self._public_refusals(case)
+            if refused:
+                yield Task(f"forward {case}", lambda refused=refused: refused)
+                continue
             for seed in self.seeds:
 
                 def body(problem: Problem, hard=case in small and seed == self.seeds[0]) -> Iterator[Finding]:
@@ -239,43 +320,19 @@ class Inspection:
 
                 yield self._problem_task("forward", case, seed, body)
         if self.selection.wants(public.EMPTY):
-            empties = [c for case in small for c in public.empty_cases(self.declaration, case)]
+            kept = [case for case in small if not self._public_refusals(case)]
+            empties = [c for case in kept for c in public.empty_cases(self.declaration, case)]
             if self.selection.sizes:
                 empties = [case for case in cases if 0 in dict(case.sizes).values()]
             for case in dict.fromkeys(empties):
                 yield self._problem_task("forward", case, self.seeds[0], public.check_empty)
 
-
-def check_config(
-    declaration: Declaration,
-    direction: str,
-    variant: Variant,
-    config: Config,
-    case: Case,
-    device: torch.device,
-    seeds: Iterable[int],
-    gpu_name: str = "",
-) -> list[dict[str, Any]]:
-    """Check one variant with one config on one case: rows as a validate document holds them.
-
-    ``gpu_name`` is the block's, for the rows' ``replay``.  For whoever is about to export or time a config: every row's
-    status must be ``pass``.  Raises :class:`~.device.DeviceLost` where the launch takes the device down with it.
-    """
-    gpu = gpu_of(device)
-    gpu_name = gpu_name or gpu.name
-    inspection = Inspection(declaration, gpu, torch.device(device), seeds)
-    reason = variant.unsupported(case, gpu) or variant.fits(config, case, gpu)
-    if reason:
-        subject = Subject(variant.name, direction, case, config)
-        return [row(Finding(variants.VALUES, subject, UNSUPPORTED, reason), declaration.name, gpu_name)]
-    findings: list[Finding] = []
-    for seed in inspection.seeds:
-        task = inspection._problem_task(
-            direction, case, seed, lambda problem: variants.check_variant(problem, variant, config)
-        )
-        findings += inspection.run(task)
-    for entry in inspection.left_out:
-        findings.append(
-            Finding(variants.VALUES, Subject(variant.name, direction, case, config), UNSUPPORTED, entry["reason"])
-        )
-    return [row(finding, declaration.name, gpu_name) for finding in worst(findings)]
+    def _public_refusals(self, case: Case) -> list[Finding]:
+        """Why the public function cannot take this case on this GPU: no variant of the forward pass does."""
+        work = self.declaration.forward
+        if work.preferred(case, self.gpu) is not None:
+            return []
+        reason = "; ".join(dict.fromkeys(variant.unsupported(case, self.gpu) for variant in work.variants))
+        checks = [public.FUNCTION, *([public.GRADIENTS] if self.declaration.differentiable else [])]
+        subject = Subject("", "forward", case)
+        return [Finding(check, subject, UNSUPPORTED, reason) for check in checks if self.selection.wants(check)]

@@ -10,6 +10,7 @@ import torch
 
 from . import patterns, tolerances
 
+_KEPT = 8
 _CHUNK = 2**24  # elements compared at a time: float64 temporaries of a large output stay below a gigabyte
 
 
@@ -28,6 +29,8 @@ class Judgement:
     atol: float = 0.0
     tolerance_used: float = 0.0
     error_over_torch: float | None = None
+    wrong: tuple[patterns.Element, ...] = ()
+    """The first wrong elements, for whoever explains them."""
 
     @property
     def severity(self) -> tuple[bool, float, float]:
@@ -43,8 +46,11 @@ def judge(
     dtype: str,
     reduction: int,
     results: int | None = None,
+    slack: Sequence[float] = (),
 ) -> Judgement:
     """Compare every output with the float64 ``expected``; the worst of them.
+
+    ``slack`` widens the absolute tolerance, output by output: see :mod:`.conditioning`.
 
     ``yardstick`` holds torch's results at the case's ``dtype``, for as many outputs as torch has, or None.  Where torch
     itself misses the tolerance the case is ill-conditioned, and twice torch's error is the limit.
@@ -58,7 +64,8 @@ def judge(
     for position, (name, output, reference) in enumerate(zip(names, outputs, expected, strict=False)):
         torchs = yardstick[position] if yardstick is not None and position < len(yardstick) else None
         statistic = results is not None and position >= results
-        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic)
+        extra = slack[position] if position < len(slack) else 0.0
+        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic, extra)
         worst = max(worst, found, key=lambda j: j.severity)
     return worst
 
@@ -71,6 +78,7 @@ def _judge_one(
     dtype: str,
     reduction: int,
     statistic: bool,
+    slack: float,
 ) -> Judgement:
     if output.shape != expected.shape:
         return Judgement(
@@ -79,35 +87,37 @@ def _judge_one(
     if torchs is not None and torchs.shape != expected.shape:
         torchs = None
     output, expected = output.detach(), expected.detach()
-    rms, largest = _scale(expected)
+    rms, largest = scale(expected)
     kind = tolerances.governing(dtype, output.dtype)
-    rtol, atol = tolerances.rtol(kind), tolerances.atol(kind, output.dtype, reduction, rms)
+    count = output.numel()
+    rtol, atol = tolerances.rtol(kind), tolerances.atol(kind, output.dtype, reduction, rms, count) + slack
     measured = _Errors(output, expected, torchs, rtol, atol, statistic)
     over_torch = None
     if torchs is not None:
-        least = tolerances.least_torch_error(kind, output.device, reduction, rms, largest)
-        yardstick = max(measured.torch_error, least)
+        least = tolerances.least_torch_error(kind, output.device, reduction, rms, largest, count)
+        yardstick = max(measured.torch_error, least + slack / tolerances.OVER_TORCH)
         over_torch = measured.error / yardstick if yardstick else (0.0 if measured.error == 0 else math.inf)
     limit = max(1.0, tolerances.OVER_TORCH * measured.torch_used)
-    reason = ""
+    what, wrong = "", None
     if measured.misplaced is not None:
-        reason = _sentence(name, measured.misplaced, output, expected, "NaN or infinity differs")
+        what, wrong = "NaN or infinity differs", measured.misplaced
     elif measured.used > limit:
-        reason = _sentence(name, measured.wrong(), output, expected, f"error is {measured.used:.3g}x the tolerance")
+        what, wrong = f"error is {measured.used:.3g}x the tolerance", measured.wrong()
     elif over_torch is not None and over_torch > tolerances.OVER_TORCH:
-        reason = _sentence(name, measured.largest(), output, expected, f"error is {over_torch:.3g}x that of torch")
-    return Judgement(reason, measured.error, measured.relative, rtol, atol, measured.used, over_torch)
-
-
-def _sentence(name: str, wrong: torch.Tensor, output: torch.Tensor, expected: torch.Tensor, what: str) -> str:
+        what, wrong = f"error is {over_torch:.3g}x that of torch", measured.largest()
+    figures = (measured.error, measured.relative, rtol, atol, measured.used, over_torch)
+    if wrong is None:
+        return Judgement("", *figures)
     wrong = wrong.reshape(output.shape)
     where = patterns.describe(wrong)
     related = patterns.relation(output, expected) if int(wrong.sum()) > wrong.numel() // 2 else ""
     related = f", {related}" if related else ""
-    return f"{what} in {where}{related}: {patterns.first_elements(name, wrong, output, expected)}"
+    first = patterns.elements(name, wrong, output, expected, _KEPT)
+    text = "; ".join(map(str, patterns.elements(name, wrong, output, expected)))
+    return Judgement(f"{what} in {where}{related}: {text}", *figures, wrong=first)
 
 
-def _scale(expected: torch.Tensor) -> tuple[float, float]:
+def scale(expected: torch.Tensor) -> tuple[float, float]:
     """Root mean square and largest magnitude of the finite elements."""
     squares, count, largest = 0.0, 0, 0.0
     for chunk in expected.reshape(-1).split(_CHUNK) if expected.numel() else ():

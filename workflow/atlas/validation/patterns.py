@@ -3,35 +3,60 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 _SHOWN = 3
+_BLOCK = 16  # the shortest run of a vector's elements that is called a block
+
+
+@dataclass(frozen=True)
+class Element:
+    """One wrong element of an output."""
+
+    output: str
+    index: tuple[int, ...]
+    got: float
+    expected: float
+
+    @property
+    def label(self) -> str:
+        """``y[0, 7]``."""
+        return f"{self.output}[{', '.join(map(str, self.index))}]" if self.index else self.output
+
+    def __str__(self) -> str:
+        return f"{self.label} is {self.got:.6g}, expected {self.expected:.6g}"
+
+
+def elements(
+    name: str, wrong: torch.Tensor, result: torch.Tensor, expected: torch.Tensor, most: int = _SHOWN
+) -> tuple[Element, ...]:
+    """The first ``most`` elements that the mask ``wrong`` names, with what was expected and what is there."""
+    return tuple(
+        Element(name, tuple(index), result[tuple(index)].item(), expected[tuple(index)].item())
+        for index in wrong.nonzero()[:most].tolist()
+    )
 
 
 def first_elements(name: str, wrong: torch.Tensor, result: torch.Tensor, expected: torch.Tensor) -> str:
     """The first wrong elements with index, expected and got: ``out[0, 7] is 0, expected 1.25``."""
-    shown = []
-    for index in wrong.nonzero()[:_SHOWN].tolist():
-        at = tuple(index)
-        label = f"{name}[{', '.join(map(str, index))}]" if index else name
-        shown.append(f"{label} is {_number(result[at])}, expected {_number(expected[at])}")
-    return "; ".join(shown)
-
-
-def _number(value: torch.Tensor) -> str:
-    return f"{value.item():.6g}"
+    return "; ".join(map(str, elements(name, wrong, result, expected)))
 
 
 def describe(wrong: torch.Tensor) -> str:
-    """Where the True elements of a mask lie: ``"the last 5 of 7"``, ``"rows 1, 3, 5, … (every 2nd)"``, ``"all"``."""
+    """Where the True elements of a mask lie: a tail, every k-th row, a program's tile, all of them.
+
+    Leading dimensions count as rows: the last one is the columns.
+    """
     count, total = int(wrong.sum()), wrong.numel()
     if count == total:
         return f"all {total} elements" if total > 1 else "the only element"
     prefix = f"{count} of {total} elements"
     if wrong.dim() and count > 1:
         matrix = wrong.reshape(-1, wrong.shape[-1]).cpu()
-        place = _columns(matrix) or _rows(matrix) or _flat(matrix.flatten(), count)
+        place = _columns(matrix) or _rows(matrix) or _tiles(matrix, count) or _rows(matrix, in_part=True)
+        place = place or _flat(matrix.flatten(), count)
         return f"{prefix}: {place}" if place else prefix
     return prefix
 
@@ -43,18 +68,72 @@ def _columns(matrix: torch.Tensor) -> str:
     return _series(matrix[0], "column", "of every row")
 
 
-def _rows(matrix: torch.Tensor) -> str:
-    """Whole rows wrong, or the same number of them partly."""
+def _rows(matrix: torch.Tensor, in_part: bool = False) -> str:
+    """Whole rows wrong, or where ``in_part`` rows with something wrong in them."""
     hit = matrix.any(1)
-    if len(matrix) < 2 or bool(hit.all()):
+    if len(matrix) < 2 or bool(hit.all()) or not (in_part or torch.equal(hit, matrix.all(1))):
         return ""
-    whole = "" if torch.equal(hit, matrix.all(1)) else ", in part"
     named = _series(hit, "row", "")
-    return named and named + whole
+    return named and named + (", in part" if in_part else "")
+
+
+def _tiles(matrix: torch.Tensor, count: int) -> str:
+    """One rectangle or several of one grid, as programs own them; of one that is wrong only in places, its bounds."""
+    rows, columns = matrix.shape
+    if rows < 2 or columns < 2:
+        return ""
+    height, width = _grid(matrix), _grid(matrix.t())
+    hit_rows, hit_columns = matrix.any(1).nonzero().flatten(), matrix.any(0).nonzero().flatten()
+    top, bottom = int(hit_rows[0]), int(hit_rows[-1])
+    left, right = int(hit_columns[0]), int(hit_columns[-1])
+    tall, wide = bottom - top + 1, right - left + 1
+    box = f"rows {top} to {bottom}, columns {left} to {right}"
+    if min(tall, wide) < 2:
+        return ""
+    if count == tall * wide:
+        return f"one tile of {tall} x {wide}: {box}{_place(matrix, top, left, tall, wide)}"
+    if min(height, width) > 1:
+        tiles = matrix[::height, ::width]
+        first = tiles.nonzero()[0].tolist()
+        down, right = first[0] * height, first[1] * width
+        last = f"rows {down} to {min(down + height, rows) - 1}, columns {right} to {min(right + width, columns) - 1}"
+        return f"{int(tiles.sum())} tiles of {height} x {width}, the first at {last}"
+    if 2 * tall * wide <= matrix.numel() and 2 * count >= tall * wide:
+        return f"most of one tile of {tall} x {wide}: {box}{_place(matrix, top, left, tall, wide)}"
+    return ""
+
+
+def _grid(matrix: torch.Tensor) -> int:
+    """The largest block of rows that a grid of them could have: neighbours differ at multiples of it alone."""
+    changes = (matrix[1:] != matrix[:-1]).any(1).nonzero().flatten() + 1
+    return math.gcd(*changes.tolist()) if len(changes) else len(matrix)
+
+
+def _place(matrix: torch.Tensor, top: int, left: int, tall: int, wide: int) -> str:
+    """The tile's place in the grid, where it lies on one; a tile at the lower or right edge may be cut short."""
+    rows, columns = matrix.shape
+    # One that is cut by an edge does not show its size: its grid is then read from where it begins.
+    height = top if top + tall == rows and top else tall
+    width = left if left + wide == columns and left else wide
+    if top % height or left % width or tall > height or wide > width:
+        return ""
+    if (height, width) != (tall, wide):
+        return ", cut by the edge"
+    return f" (tile {top // height}, {left // width} of a grid of them)"
 
 
 def _flat(mask: torch.Tensor, count: int) -> str:
-    return _series(mask, "element", "counted row by row") if count > 1 else ""
+    return (_series(mask, "element", "counted row by row") or _blocks(mask)) if count > 1 else ""
+
+
+def _blocks(mask: torch.Tensor) -> str:
+    """Several blocks of consecutive elements, as programs own them."""
+    length = _grid(mask[:, None])
+    if length < _BLOCK:
+        return ""
+    hit = mask[::length]
+    first = int(hit.nonzero()[0]) * length
+    return f"{int(hit.sum())} blocks of {length} elements, the first from {first} on"
 
 
 def _series(mask: torch.Tensor, what: str, of: str) -> str:

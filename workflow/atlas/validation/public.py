@@ -10,6 +10,7 @@ import torch
 
 from ..declaration import Case, Declaration
 from ..runtime import as_tuple, draw, exact
+from . import conditioning
 from . import device as devices
 from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged
 from .guards import Guard
@@ -34,7 +35,7 @@ def check_gradients(problem: Problem, every_layout: bool) -> Iterator[Finding]:
     """
     if problem.declaration.differentiable:
         layouts = dict(LAYOUTS) | {"expanded": _expanded} if every_layout else {}
-        for name, layout in ({"contiguous": _as_is} | layouts).items():
+        for name, layout in ({"contiguous": as_is} | layouts).items():
             prefix = "" if name == "contiguous" else f"with {name} dY: "
             yield _attempt(GRADIENTS, problem, lambda layout=layout: _gradients(problem, layout), _REFUSALS, prefix)
 
@@ -42,14 +43,19 @@ def check_gradients(problem: Problem, every_layout: bool) -> Iterator[Finding]:
 def check_strides(problem: Problem) -> Iterator[Finding]:
     """The same values in other layouts: transposed in memory, every second element, one element past alignment."""
     for name, layout in LAYOUTS.items():
-        inputs = {
-            key: layout(value) if isinstance(value, torch.Tensor) and value.dim() else value
-            for key, value in problem.inputs.items()
-        }
+        inputs = laid_out(problem.inputs, layout)
         prefix = f"with inputs {name}: "
         yield _attempt(
             NON_CONTIGUOUS, problem, lambda inputs=inputs: _call_and_judge(problem, inputs), _REFUSALS, prefix
         )
+
+
+def laid_out(inputs: Mapping[str, Any], layout: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    """The inputs with every tensor in another layout."""
+    return {
+        key: layout(value) if isinstance(value, torch.Tensor) and value.dim() else value
+        for key, value in inputs.items()
+    }
 
 
 def empty_cases(declaration: Declaration, case: Case) -> list[Case]:
@@ -62,7 +68,8 @@ def empty_cases(declaration: Declaration, case: Case) -> list[Case]:
         empty = dataclasses.replace(case, sizes=sizes, reason=f"no elements: {name} = 0")
         try:
             inputs = draw(declaration.forward, empty, "cpu", 0)
-            declaration.forward.reference(**exact(inputs))
+            given = {"mask": torch.ones((), dtype=torch.bool)} if declaration.forward.random else {}
+            declaration.forward.reference(**exact(inputs), **given)
         except Exception:  # the operation has no meaning for this size, in torch either
             continue
         if any(isinstance(v, torch.Tensor) and v.numel() == 0 for v in inputs.values()):
@@ -74,7 +81,7 @@ def check_empty(problem: Problem) -> Iterator[Finding]:
     """An empty input gives what the reference gives, forward and (where differentiable) backward."""
     yield _attempt(EMPTY, problem, lambda: _call_and_judge(problem, problem.inputs), _REFUSALS)
     if problem.declaration.differentiable:
-        yield _attempt(EMPTY, problem, lambda: _gradients(problem, _as_is), _REFUSALS, "gradients: ")
+        yield _attempt(EMPTY, problem, lambda: _gradients(problem, as_is), _REFUSALS, "gradients: ")
 
 
 def _attempt(
@@ -120,38 +127,61 @@ def _call_and_judge(problem: Problem, inputs: Mapping[str, Any]) -> Judgement:
 
 
 def _judge_public(problem: Problem, outputs: tuple[torch.Tensor, ...]) -> Judgement:
-    work = problem.work
-    for name, output, torchs in zip(work.outputs, outputs, problem.yardstick or (), strict=False):
+    for name, output, torchs in zip(problem.work.outputs, outputs, problem.yardstick_of(outputs) or (), strict=False):
         if output.dtype != torchs.dtype:
             return Judgement(f"{name} is of dtype {output.dtype}, torch gives {torchs.dtype}")
-    expected = problem.expected[: len(outputs)]  # a pass may compute statistics that the public function keeps
-    return judge(outputs, expected, problem.yardstick, work.outputs, problem.case.dtype, work.reduction(problem.case))
+    return problem.judge(outputs, fewer=True)  # a pass may compute statistics that the public function keeps
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients that the public function gave, by name, and what they were judged."""
+
+    names: tuple[str, ...]
+    outputs: tuple[torch.Tensor, ...]
+    judgement: Judgement
 
 
 def _gradients(problem: Problem, layout: Callable[[torch.Tensor], torch.Tensor]) -> Judgement:
+    guard = Guard(run=0)
+    judgement = gradients(problem, layout, guard).judgement
+    trespass = guard.overstepped((), ())
+    return judgement if judgement.reason or not trespass else dataclasses.replace(judgement, reason=trespass)
+
+
+def gradients(problem: Problem, layout: Callable[[torch.Tensor], torch.Tensor], guard: Guard) -> Gradients:
+    """The public function's gradients for a random dY in this layout, judged; its launches are seen by ``guard``."""
     declaration, case = problem.declaration, problem.case
     names = [name for name in declaration.differentiable if isinstance(problem.inputs.get(name), torch.Tensor)]
-    guard = Guard(run=0)
     placed = guard.place_inputs(problem.inputs)
     leaves = {name: placed[name].requires_grad_() for name in names}
-    outputs = [output for output in _call(problem, placed | leaves, guard) if output.requires_grad]
+    results = _call(problem, placed | leaves, guard)
+    mask = problem.mask(tuple(result.detach() for result in results))
+    given = {} if mask is None else {"mask": mask}
+    outputs = [output for output in results if output.requires_grad]
     generator = torch.Generator(device=problem.device).manual_seed(problem.seed + 1)
     upstream = [layout(torch.randn(o.shape, dtype=o.dtype, device=o.device, generator=generator)) for o in outputs]
     found = _pull_back(outputs, leaves, upstream)
 
-    precise = exact({name: _detached(value) for name, value in problem.inputs.items()})
-    precise |= {name: precise[name].requires_grad_() for name in names}
-    wanted = [output for output in as_tuple(declaration.forward.reference(**precise)) if output.requires_grad]
-    expected = _pull_back(
-        wanted[: len(outputs)], {name: precise[name] for name in names}, [dy.double() for dy in upstream]
-    )
+    def differentiate(inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+        precise = exact({name: _detached(inputs[name]) for name in problem.inputs})
+        precise |= {name: precise[name].requires_grad_() for name in names}
+        reference = as_tuple(declaration.forward.reference(**precise, **given))
+        wanted = [output for output in reference if output.requires_grad][: len(outputs)]
+        pulled = [inputs[f"upstream {i}"].double() for i in range(len(wanted))]
+        return _pull_back(wanted, {name: precise[name] for name in names}, pulled)
+
+    everything = dict(problem.inputs) | {f"upstream {i}": dy for i, dy in enumerate(upstream)}
+    expected = differentiate(everything)
     reductions = [work.reduction(case) for work in declaration.passes.values()]
     reduction = max([*reductions, *(size for dy in upstream for size in dy.shape)])
-    yardstick = _torch_gradients(problem, names, upstream)
+    yardstick = _torch_gradients(problem, names, upstream) if mask is None else None
     labels = [f"gradient of {name}" for name in names]
     judgement = judge(found, expected, yardstick, labels, case.dtype, reduction)
-    trespass = guard.overstepped((), ())
-    return judgement if judgement.reason or not trespass else dataclasses.replace(judgement, reason=trespass)
+    if judgement.reason:
+        granted = conditioning.slack(differentiate, everything, expected, problem.seed)
+        judgement = judge(found, expected, yardstick, labels, case.dtype, reduction, slack=granted)
+    return Gradients(tuple(labels), tuple(found), judgement)
 
 
 def _pull_back(outputs, leaves: Mapping[str, torch.Tensor], upstream) -> list[torch.Tensor]:
@@ -176,7 +206,8 @@ def _detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _as_is(tensor: torch.Tensor) -> torch.Tensor:
+def as_is(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in the layout it has."""
     return tensor
 
 

@@ -12,16 +12,24 @@ intermediate to the dtype (the weights of attention, for instance) carries one o
 the output, not of the one element.  With u the unit roundoff of the dtype, u32 = 2^-24, and rms the root mean square of
 the finite reference values:
 
-    atol = 4 (u + sqrt(K) u32) rms + least
+    atol = (4 u + extreme(N) sqrt(K) u32) rms + least,    extreme(N) = 3 + 0.37 ln N
 
-The factor 4 is for the largest of many elements; a kernel that accumulates in fp16 exceeds it from K = 64 on.
+The factors are for the largest of the output's N elements; a kernel that accumulates in fp16 exceeds it from K = 64 on.
+A rounding has bounded errors, so 4 serves any N.  A sum taken term by term has not: its error is normal with a variance
+that is itself the integral of a squared Brownian path (the partial sums), and together they fall off as exp(-2.72 x) in
+units of sqrt(K) u32 rms, hence 0.37 = 1 / 2.72 for each e-fold of elements.  With the 3 in front about one output in a
+million of a right kernel is beyond it (a million simulated sums of 1024 products: one in a million past 3.3).
 ``least`` is the spacing of subnormal numbers, and for dtypes of fp32's range the least normal number, since GPUs flush
 to zero.
 
 *Against torch*: the largest error may be twice that of torch's own operation at the same dtype on the same inputs.
 Torch may be exact by luck, so its error counts as at least one rounding of the largest output to the dtype; in fp32 as
-eight, because exponentials, divisions and reciprocal roots of GPUs are each good to about 2 ulp.  Triton's interpreter
-truncates where a GPU rounds to bf16 (3.7.1), so on it one rounding counts as two.
+eight, because exponentials, divisions and reciprocal roots of GPUs are each good to about 2 ulp; to that comes half of
+what atol grants to summation.  Triton's interpreter truncates where a GPU rounds to bf16 (3.7.1), so on it one rounding
+counts as two.
+
+*Cancellation*: a sum that nearly vanishes as a whole (a bias gradient of one column) is smaller than its terms, and so
+is rms.  See :mod:`.conditioning`: what the reference changes by if its inputs do by half an ulp of fp32 is allowed, too.
 """
 
 from __future__ import annotations
@@ -47,7 +55,8 @@ OVER_TORCH = 2.0
 _FACTOR = 4.0
 _ROUNDOFF = {"fp64": 2**-53, "fp32": 2**-24, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8,
              "fp8e4m3": 2**-4, "fp8e5m2": 2**-3}  # fmt: skip
-_U32 = 2**-24
+U32 = 2**-24
+"""Unit roundoff of fp32, in which kernels accumulate."""
 _NAMES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -71,18 +80,32 @@ def rtol(dtype: str | None) -> float:
     return RTOL[dtype] if dtype else 0.0
 
 
-def atol(dtype: str | None, output: torch.dtype, reduction: int, rms: float) -> float:
-    """Absolute tolerance for sums of ``reduction`` terms and outputs of root mean square ``rms``; 0 for integers."""
+def extreme(count: int) -> float:
+    """How far the largest of ``count`` errors of sums may be from 0, in units of sqrt(K) u32 rms."""
+    return 3.0 + 0.37 * math.log(max(count, 1))
+
+
+def atol(dtype: str | None, output: torch.dtype, reduction: int, rms: float, count: int) -> float:
+    """Absolute tolerance for sums of ``reduction`` terms and ``count`` outputs of root mean square ``rms``.
+
+    0 for integers.
+    """
     if dtype is None:
         return 0.0
     limits = torch.finfo(output)
     least = limits.tiny if limits.tiny < 1e-30 else limits.tiny * limits.eps
-    return _FACTOR * (_ROUNDOFF[dtype] + math.sqrt(max(reduction, 1)) * _U32) * rms + least
+    return (_FACTOR * _ROUNDOFF[dtype] + _summation(reduction, count)) * rms + least
 
 
-def least_torch_error(dtype: str | None, device: torch.device, reduction: int, rms: float, largest: float) -> float:
+def _summation(reduction: int, count: int) -> float:
+    return extreme(count) * math.sqrt(max(reduction, 1)) * U32
+
+
+def least_torch_error(
+    dtype: str | None, device: torch.device, reduction: int, rms: float, largest: float, count: int
+) -> float:
     """What torch's error counts as at least on a device, given the largest finite reference value."""
     if dtype is None:
         return 0.0
     roundings = 8 if dtype == "fp32" else 2 if (dtype, device.type) == ("bf16", "cpu") else 1
-    return roundings * _ROUNDOFF[dtype] * largest + math.sqrt(max(reduction, 1)) * _U32 * rms
+    return roundings * _ROUNDOFF[dtype] * largest + _summation(reduction, count) * rms / OVER_TORCH

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from ..declaration import Config, Variant
 from ..runtime import as_tuple
@@ -21,7 +22,14 @@ NAN_INF, LARGE = "nan_inf", "large_magnitudes"
 
 
 class LaunchFailed(Exception):
-    """A launcher raised; the message is its own, first line."""
+    """A launcher raised; the message is its own, first line.
+
+    ``exhausted``: because it asked for more registers, shared memory or device memory than there is.
+    """
+
+    def __init__(self, message: str, exhausted: bool = False):
+        super().__init__(message)
+        self.exhausted = exhausted
 
 
 def launch(problem: Problem, variant: Variant, config: Config, run: int) -> tuple[tuple[torch.Tensor, ...], Guard]:
@@ -39,7 +47,8 @@ def launch(problem: Problem, variant: Variant, config: Config, run: int) -> tupl
         what = f"variant {variant.name}, {problem.direction}, {problem.case}, config {dict(config)}"
         devices.check_alive(problem.device, what, error)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise LaunchFailed(f"{type(error).__name__}: {lines[0] if lines else 'no message'}") from error
+        exhausted = isinstance(error, OutOfResources | torch.OutOfMemoryError)
+        raise LaunchFailed(f"{type(error).__name__}: {lines[0] if lines else 'no message'}", exhausted) from error
     return outputs, guard
 
 
@@ -55,7 +64,7 @@ def check_variant(problem: Problem, variant: Variant, config: Config, twice: boo
     try:
         runs = [launch(problem, variant, config, run) for run in range(1 + twice)]
     except LaunchFailed as error:
-        yield Finding(VALUES, subject, ERROR, str(error), seed)
+        yield Finding(VALUES, subject, ERROR, str(error), seed, exhausted=error.exhausted)
         return
     outputs, guard = runs[0]
     yield stated(WRITTEN, subject, _badly_written(problem, runs), seed)
@@ -80,7 +89,7 @@ def check_specials(problem: Problem, variant: Variant, config: Config, names: li
         outputs, _ = launch(hard, variant, config, run=0)
         yield judged(LARGE, subject, hard.judge(outputs), problem.seed)
     except LaunchFailed as error:
-        yield Finding(NAN_INF, subject, ERROR, str(error), problem.seed)
+        yield Finding(NAN_INF, subject, ERROR, str(error), problem.seed, exhausted=error.exhausted)
 
 
 def _badly_written(problem: Problem, runs: list[tuple[tuple[torch.Tensor, ...], Guard]]) -> str:

@@ -56,7 +56,7 @@ def test_the_interpreter_runs_a_few_configs_of_every_case_and_says_so(tmp_path):
     assert sum(phases.values()) == pytest.approx(document["wall_seconds"], abs=0.05)
     assert document["trial_seconds"] == pytest.approx(phases["prepare"] + phases["time"] + phases["check"], abs=0.01)
     assert document["wall_seconds"] > document["seconds"] - 0.5, "the process's own start counts"
-    assert document["devices"] == {"count": 1, "names": [""], "notes": []}
+    assert document["devices"] == {"count": 1, "names": ["cpu"], "notes": []}
 
 
 def test_a_kernel_that_did_not_validate_is_not_tuned(tmp_path):

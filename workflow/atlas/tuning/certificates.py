@@ -26,6 +26,7 @@ class Certificates:
         self._method = f"certify {protocol}, {len(seeds)} seeds"
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._turn = threading.Lock()
+        self._known: dict[str, Outcome] = {}
 
     def get(self, problem: Problem, candidate: Candidate, ask: Callable[[], Outcome]) -> Outcome:
         """The outcome for this pass, variant, config and dtype: from the journal, else of ``ask``.
@@ -35,12 +36,15 @@ class Certificates:
         if not self.seeds:
             return Outcome(OK)
         subject = problem.without_sizes
-        with self._alone(self._journal.key(subject, candidate, self._method)):
-            known = self._journal.find(subject, candidate, self._method)
-            if known is None:
-                known = ask()
-                self._journal.add(subject, candidate, self._method, known)
-        return known
+        key = self._journal.key(subject, candidate, self._method)
+        with self._alone(key):
+            if key not in self._known:
+                known = self._journal.find(subject, candidate, self._method)
+                if known is None:
+                    known = ask()
+                    self._journal.add(subject, candidate, self._method, known)
+                self._known[key] = known
+            return self._known[key]
 
     def to_json(self, outcome: Outcome) -> dict[str, Any] | None:
         """The certificate as documents hold it; None where there is none."""

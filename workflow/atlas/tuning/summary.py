@@ -16,6 +16,9 @@ from .strategy import Strategy
 
 _SHOWN = 3
 
+_NOTHING = 5e-4
+"""Seconds that the document would show as 0."""
+
 TRIALS = ("prepare", "time", "check", "certify")
 """The phases in which a worker executes what it was asked for."""
 
@@ -78,7 +81,7 @@ def fields(found: Sequence[Found], run: Run) -> dict[str, Any]:
 
 def _time(run: Run) -> dict[str, Any]:
     """Where the time went.  With one device the phases add up to the wall time: ``other`` is what none accounts for."""
-    seconds = {phase: spent for phase, spent in run.seconds.items() if spent}
+    seconds = {phase: spent for phase, spent in run.seconds.items() if spent >= _NOTHING}
     if len(run.device_names) == 1:
         seconds["other"] = max(0.0, run.wall_seconds - sum(seconds.values()))
     return {

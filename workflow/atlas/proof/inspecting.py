@@ -6,6 +6,7 @@ Triton and the device before it is asked for anything; the next one can do so wh
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -136,8 +137,8 @@ def _certify(declaration: Declaration, device: torch.device, seeds: Iterable[int
     )
     if not certificate.reason:
         return Step(certificate.checks)
-    # Without a case nothing was found to be wrong: the config could not be tried.
-    status = "fail" if certificate.cases else "error"
+    # A launch that raises refuses a certificate, too, and so does a config that could not be tried.
+    status = "fail" if ": fail: " in certificate.reason else "error"
     return Step(certificate.checks, (Wrong(CERTIFICATE, status, certificate.reason),))
 
 
@@ -159,11 +160,14 @@ def _where(finding: Finding) -> str:
 
 def serve(connection: Connection, gpu_name: str, block: Mapping[str, Any]) -> None:
     """Child: get ready, then answer one request."""
+    functional = gpus.functional(block)
+    if functional:
+        # Triton's own functions (tl.cdiv) read it when Triton is imported, whoever imports it first.
+        os.environ["TRITON_INTERPRET"] = "1"
     import torch
 
     from .. import runtime, validation
 
-    functional = gpus.functional(block)
     if functional:
         torch.set_num_threads(1)  # as the validate stage does
     device, gpu = runtime.device_of(gpu_name, block), gpus.gpu(gpu_name, block)

@@ -24,7 +24,7 @@ from ..stages import frame
 from ..tuning.child import Child, Died, Hung
 from . import inspecting, planting, scratch
 from .evidence import Claim, Evidence, at_least, none_of
-from .inspecting import DEVICE_LOST, Outcome, Request
+from .inspecting import DEVICE_LOST, Outcome, Request, Wrong
 from .mutant_list import MUTANTS
 from .planting import Mutant
 
@@ -36,7 +36,7 @@ _SILENCE_GPU, _SILENCE_INTERPRETER = 120.0, 600.0
 _READY_AHEAD = 3
 """On a GPU one process works at a time; as many more start meanwhile, since a start takes longer than most work."""
 
-_REASON_LENGTH = 160
+_REASON_LENGTH = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,15 +105,17 @@ def notes(job: frame.Job, rows: Sequence[dict[str, Any]]) -> list[str]:
     arguments = job.arguments
     found = [
         f"A copy of the kernel's file for each row, in a process of its own; {arguments.seeds} seeds; seconds without "
-        "the process's start. The check under `expected` is made first, then the whole inspection.",
+        "the process's start. The check that is expected to catch a fault is made first, then the whole inspection.",
         f"`{DEVICE_LOST}`: the process crashed, hung or lost its device; validation then reports failure.",
     ]
     absent = [row for row in rows if row["status"] == NOT_HERE]
     if absent:
         found.append(f"{len(absent)} mutants cannot show here, for the reason in their row.")
-    other = [row for row in rows if row["status"] == CAUGHT and row["caught_by"] != row["expected"]]
+    expected = {(mutant.kernel, mutant.name): mutant.caught_by for mutant in MUTANTS}
+    caught = {(row["kernel"], row["mutant"]): row["caught_by"] for row in rows if row["status"] == CAUGHT}
+    other = [f"{name[1]} ({expected[name]})" for name, check in caught.items() if check != expected[name]]
     if other:
-        found.append(f"Caught by another check than expected: {', '.join(row['mutant'] for row in other)}.")
+        found.append(f"Caught by another check than the expected one: {', '.join(other)}.")
     return found
 
 
@@ -171,7 +173,7 @@ def _row(trial: Trial, outcome: Outcome) -> dict[str, Any]:
     mutant = trial.mutant
     failed = [wrong for wrong in outcome.wrong if wrong.status == "fail"]
     caught = failed[0] if failed else None
-    reason = outcome.failed or (caught.reason if caught else "")
+    reason = outcome.failed or (_said(caught) if caught else "")
     if mutant is None:
         status = FAILED if outcome.failed else FLAGGED if outcome.wrong else CLEAN
         reason = reason or "; ".join(wrong.reason for wrong in outcome.wrong[:1])
@@ -181,15 +183,21 @@ def _row(trial: Trial, outcome: Outcome) -> dict[str, Any]:
             reason = f"errors only: {outcome.wrong[0].reason}"
     return _fields(trial.kernel, mutant, status) | {
         "caught_by": caught.check if caught else "",
-        "reason": shortened(reason),
         "checks": outcome.checks,
         "seconds": round(outcome.seconds, 2),
+        "reason": shortened(reason),
     }
+
+
+def _said(wrong: Wrong) -> str:
+    """The case and what was found there, without the rest of the subject."""
+    said = wrong.reason.partition(f": {wrong.status}: ")[2] or wrong.reason
+    return said if wrong.subject is None else f"{wrong.subject.case}: {said}"
 
 
 def _not_here(mutant: Mutant) -> dict[str, Any]:
     return _fields(mutant.kernel, mutant, NOT_HERE) | {
-        "caught_by": "", "reason": mutant.gpu_only, "checks": 0, "seconds": 0.0,
+        "caught_by": "", "checks": 0, "seconds": 0.0, "reason": mutant.gpu_only,
     }  # fmt: skip
 
 
@@ -199,7 +207,6 @@ def _fields(kernel: str, mutant: Mutant | None, status: str) -> dict[str, Any]:
         "mutant": mutant.name if mutant else "",
         "kind": mutant.kind if mutant else "the kernel as it is",
         "status": status,
-        "expected": mutant.caught_by if mutant else "",
     }
 
 

@@ -131,8 +131,10 @@ def spare(name: str, block: Mapping[str, Any]) -> Lease | None:
     holds a spare asks :func:`wanted` between two pieces of work.
     """
     limit = _limit()
+    if limit < 2:
+        return None  # before NVML is asked: a tuner asks this every half second
     candidates = _candidates(block)
-    if limit < 2 or len(candidates) < 2:
+    if len(candidates) < 2:
         return None
     with _gate():
         if any(_taken(_queue_file(device)) for device in candidates):

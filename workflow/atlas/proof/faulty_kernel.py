@@ -28,7 +28,8 @@ PASSES = (4, 5, 6, 7, 10)
 BLOCK = 1024
 _FAR = 2**44
 """Elements: 64 TiB are further than any device's memory, and than what a driver maps of its host's."""
-_TOO_MUCH_MEMORY = 2**58
+_TOO_MUCH_MEMORY = 2**48
+"""Bytes: more than a process of a host can address, and less than a GPU can."""
 _TOO_MUCH_SHARED = 65536
 """Elements of 4 bytes that programs gather from: 256 KiB, where an SM has 228 KiB at most."""
 

@@ -287,6 +287,9 @@ class Inspection:
             return
         for case in filter(selection.takes_case, self.declaration.huge_cases):
             subjects, refused = self._subjects(direction, case, 0)
+            if not subjects:
+                yield Task(f"{direction} {case}", lambda refused=refused: refused)
+                continue
 
             def body(problem: Problem, subjects=subjects, refused=refused) -> Iterator[Finding]:
                 yield from refused
@@ -301,11 +304,11 @@ class Inspection:
             )
 
     def _public_tasks(self) -> Iterator[Task]:
-        cases = self._cases("forward")
+        work, cases = self.declaration.forward, self._cases("forward")
         small = self._small("forward", cases)
         for case in cases:
-            refused = self._public_refusals(case)
-            if refused:
+            if work.preferred(case, self.gpu) is None:
+                refused = self._public_refusals(case)
                 yield Task(f"forward {case}", lambda refused=refused: refused)
                 continue
             for seed in self.seeds:
@@ -320,7 +323,7 @@ class Inspection:
 
                 yield self._problem_task("forward", case, seed, body)
         if self.selection.wants(public.EMPTY):
-            kept = [case for case in small if not self._public_refusals(case)]
+            kept = [case for case in small if work.preferred(case, self.gpu) is not None]
             empties = [c for case in kept for c in public.empty_cases(self.declaration, case)]
             if self.selection.sizes:
                 empties = [case for case in cases if 0 in dict(case.sizes).values()]
@@ -330,8 +333,6 @@ class Inspection:
     def _public_refusals(self, case: Case) -> list[Finding]:
         """Why the public function cannot take this case on this GPU: no variant of the forward pass does."""
         work = self.declaration.forward
-        if work.preferred(case, self.gpu) is not None:
-            return []
         reason = "; ".join(dict.fromkeys(variant.unsupported(case, self.gpu) for variant in work.variants))
         checks = [public.FUNCTION, *([public.GRADIENTS] if self.declaration.differentiable else [])]
         subject = Subject("", "forward", case)

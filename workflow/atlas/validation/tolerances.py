@@ -29,7 +29,7 @@ what atol grants to summation.  Triton's interpreter truncates where a GPU round
 counts as two.
 
 *Cancellation*: a sum that nearly vanishes as a whole (a bias gradient of one column) is smaller than its terms, and so
-is rms.  See :mod:`.conditioning`: what the reference changes by if its inputs do by half an ulp of fp32 is allowed, too.
+is rms.  See :mod:`.conditioning`: what the reference changes by when its inputs change by a rounding is allowed too.
 """
 
 from __future__ import annotations

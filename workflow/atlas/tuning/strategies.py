@@ -6,10 +6,11 @@ import difflib
 
 from ..errors import AtlasError
 from .exhaustive import EXHAUSTIVE
+from .guided import GUIDED
 from .halving import HALVING
 from .strategy import Strategy
 
-STRATEGIES = {one.name: one for one in (HALVING, EXHAUSTIVE)}
+STRATEGIES = {one.name: one for one in (HALVING, EXHAUSTIVE, GUIDED)}
 
 
 def strategy(name: str) -> Strategy:

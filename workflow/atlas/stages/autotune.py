@@ -30,18 +30,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``python -m atlas autotune``."""
     frame.add_common_arguments(parser)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cores to compile on (default: 1)")
-    parser.add_argument("--strategy", default="halving", help="halving (default) or exhaustive")
+    parser.add_argument("--strategy", default="halving", help="halving (default), exhaustive or guided")
     parser.add_argument("--budget-seconds", type=float, metavar="B", help="device time in all; compiling and the "
                         "worker's start are not counted (default: no limit)")  # fmt: skip
     parser.add_argument("--trial-timeout-seconds", type=float, default=20, metavar="T", help="default: 20")
     parser.add_argument("--certify-seeds", type=int, default=5, metavar="N", help="seeds that each winner is validated "
                         "with; 0 certifies nothing, and nothing can be exported (default: 5)")  # fmt: skip
+    group = parser.add_argument_group("replay", "compare strategies on a recorded journal; needs no GPU")
+    group.add_argument("--replay", type=Path, metavar="JOURNAL", help="the journal.jsonl of an exhaustive run; "
+                       "--strategy then takes several with commas, or all; --budget-seconds are simulated")  # fmt: skip
+    group.add_argument("--context", metavar="C", help="which of the journal's contexts: a number from 1, or the "
+                       "beginning of a kernel digest (default: the last)")  # fmt: skip
+    group.add_argument("--seeds", type=int, default=5, metavar="N", help="searches of each problem (default: 5)")
+    group.add_argument("--output", type=Path, metavar="FILE", help="the runs and their best-so-far curves, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write ``results/measured/<gpu>/<kernel>/autotune.json``; its journal lies beside it and outlives a failed run."""
+    """Write ``results/measured/<gpu>/<kernel>/autotune.json``; its journal lies beside it and outlives a failed run.
+
+    With ``--replay`` print how strategies fare on a recorded journal, and write nothing there.
+    """
     from ..tuning.summary import EMPTY
 
+    if arguments.replay is not None:
+        from ..tuning import contest
+
+        return contest.run(arguments)
     job = frame.job("autotune", arguments)
     for option in ("jobs", "budget_seconds", "trial_timeout_seconds"):
         value = getattr(arguments, option)

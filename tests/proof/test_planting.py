@@ -60,3 +60,22 @@ def test_an_unknown_mutant_is_an_error_with_the_nearest_name():
 
 def test_nothing_caught_proves_nothing():
     assert [claim.found for claim in mutants.claims([]) if not claim.holds] == [0]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "absent"),
+    [
+        ("h200", set()),
+        ("a100", {"coordinates of a descriptor swapped"}),  # sm_80 has no descriptors
+        ("t4", {"coordinates of a descriptor swapped", "tf32 in the place of fp32", "offsets of 32 bits"}),  # 16 GiB
+        ("cpu", {"coordinates of a descriptor swapped", "partial sums by atomics", "offsets of 32 bits"}),
+    ],
+)
+def test_what_a_gpu_cannot_show_is_said_and_not_held_against_validation(gpu, absent):
+    from atlas.config import GPUS_FILE, load_gpus
+    from atlas.stages import frame
+
+    job = frame.Job("prove", None, gpu, load_gpus(GPUS_FILE)[gpu], None, None)
+    reasons = {mutant.name: mutants.why_not_here(mutant, job) for mutant in MUTANTS}
+    assert all(reasons[name] for name in absent)
+    assert bool(absent) == any(reasons.values())

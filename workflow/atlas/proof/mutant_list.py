@@ -5,6 +5,7 @@ An edit names text of the kernel as it is; ``tests/validation/test_mutants.py`` 
 
 from __future__ import annotations
 
+from ..declaration import Capability
 from .planting import CERTIFICATE, Mutant
 
 VALUES, WRITTEN, UNCHANGED, REPEATABLE = "values", "written_once_and_inside", "inputs_unchanged", "repeatable"
@@ -270,13 +271,15 @@ MATMUL = (
             'return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"',
             'return "tf32"',
         ),),
-        VALUES, "forward", "tiled", "fp32", gpu_only="the interpreter multiplies exactly, whatever is asked for",
+        VALUES, "forward", "tiled", "fp32", gpu_only="tf32 is one of the tensor cores' formats",
+        needs=frozenset({Capability.TF32}),
     ),
     Mutant(
         "matmul", "coordinates of a descriptor swapped", "swapped strides",
         "the coordinates follow the tensor's dimensions, not the tile's",
         (("else b_desc.load([k, n])", "else b_desc.load([n, k])"),),
         VALUES, "forward", "descriptor", "fp16", gpu_only="the variant needs the copy engine (TMA)",
+        needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
     ),
     Mutant(
         "matmul", "offsets into C of 32 bits", "int32 overflow of offsets",

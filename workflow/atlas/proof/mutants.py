@@ -36,6 +36,9 @@ _SILENCE_GPU, _SILENCE_INTERPRETER = 120.0, 600.0
 _READY_AHEAD = 3
 """On a GPU one process works at a time; as many more start meanwhile, since a start takes longer than most work."""
 
+_HUGE_GIB = 48
+"""What the largest case beyond 2^31 elements takes (``validation.huge.needed_bytes``), and some for the rest."""
+
 _REASON_LENGTH = 100
 
 
@@ -64,14 +67,15 @@ def run(job: frame.Job) -> Evidence:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise AtlasError(f"--jobs {arguments.jobs}: give at least 1")
     chosen = select(MUTANTS, scratch.kernels_of(arguments), arguments.only)
-    trials = [Trial(mutant.kernel, mutant) for mutant in chosen if mutant.shows(job.functional)]
+    absent = {mutant.name: reason for mutant in chosen if (reason := why_not_here(mutant, job))}
+    trials = [Trial(mutant.kernel, mutant) for mutant in chosen if mutant.name not in absent]
     if not arguments.only:
         # The longest first: each true kernel's inspection is complete.
         trials = [*(Trial(kernel, None) for kernel in scratch.kernels_of(arguments)), *trials]
     with frame.leased(job), tempfile.TemporaryDirectory(prefix="atlas-mutants.") as folder:
         outcomes = _all(job, trials, chosen, Path(folder))
     rows = [_row(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
-    rows += [_not_here(mutant) for mutant in chosen if not mutant.shows(job.functional)]
+    rows += [_not_here(mutant, absent[mutant.name]) for mutant in chosen if mutant.name in absent]
     return Evidence(claims(rows), rows, notes(job, rows))
 
 
@@ -84,6 +88,17 @@ def select(mutants: Sequence[Mutant], kernels: Sequence[str], only: str | None) 
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
         raise AtlasError(f"--only {only!r}: no such mutant; {hint}")
     return found
+
+
+def why_not_here(mutant: Mutant, job: frame.Job) -> str:
+    """Why a mutant cannot show on this job's GPU, or ``""``."""
+    if not mutant.shows(job.functional):
+        return mutant.gpu_only
+    if mutant.huge and job.block["memory_gib"] < _HUGE_GIB:
+        return f"{mutant.gpu_only}, for which {job.block['memory_gib']} GiB of memory are too few"
+    if not mutant.needs <= job.gpu().capabilities:
+        return f"{', '.join(mutant.needs - job.gpu().capabilities)}: {mutant.gpu_only}"
+    return ""
 
 
 def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
@@ -166,7 +181,9 @@ def _one(child: Child, request: Request, gate: threading.Semaphore, silence_seco
         except (Died, Hung) as error:
             return Outcome(failed=f"the process did not start: {error or 'no answer'}")
         with gate:
-            return inspecting.follow(child, request, silence_seconds)
+            outcome = inspecting.follow(child, request, silence_seconds)
+            child.kill()  # the next finds the device's memory free
+            return outcome
 
 
 def _row(trial: Trial, outcome: Outcome) -> dict[str, Any]:
@@ -195,9 +212,9 @@ def _said(wrong: Wrong) -> str:
     return said if wrong.subject is None else f"{wrong.subject.case}: {said}"
 
 
-def _not_here(mutant: Mutant) -> dict[str, Any]:
+def _not_here(mutant: Mutant, reason: str) -> dict[str, Any]:
     return _fields(mutant.kernel, mutant, NOT_HERE) | {
-        "caught_by": "", "checks": 0, "seconds": 0.0, "reason": mutant.gpu_only,
+        "caught_by": "", "checks": 0, "seconds": 0.0, "reason": reason,
     }  # fmt: skip
 
 

@@ -33,7 +33,8 @@ class Mutant:
     that should find the fault, in ``direction`` and ``variant`` ("public": the public function; None: any), and
     ``dtype`` and ``sizes`` narrow down where it shows soonest.  ``huge`` faults show in cases of more than 2^31
     elements alone; those with a ``config`` in that one config of the variant and ``dtype``, which then must not get its
-    certificate.  ``gpu_only`` says why the interpreter cannot show it, ``""`` where it can.
+    certificate.  ``gpu_only`` says why the interpreter cannot show it, ``""`` where it can, and ``needs``
+    which capabilities of a GPU it takes to show.
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class Mutant:
     huge: bool = False
     config: Mapping[str, Any] | None = None
     gpu_only: str = ""
+    needs: frozenset[str] = frozenset()
 
     def shows(self, functional: bool) -> bool:
         """Whether the fault can be seen here: on a GPU, or with ``functional`` on the interpreter."""

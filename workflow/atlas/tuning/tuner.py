@@ -144,7 +144,7 @@ def _unknown(problems: Iterable[Problem], journal: Journal, strategy: Strategy) 
     """The candidates whose first measurement is not in the journal, in the order of the search."""
     for problem in problems:
         first = next(strategy.search(problem.candidates))
-        for candidate in problem.candidates:
+        for candidate in first.candidates:  # a model does not know yet what it asks for later
             if not journal.has(problem, candidate, Session.method(first.samples)):
                 yield problem, candidate
 

@@ -25,8 +25,10 @@ def main():
     first, second, *_ = chosen[0].candidates
     wanted = [(problem, candidate) for problem in chosen for candidate in (first, second)]
     before = Ahead(load, gpu, wanted, jobs=1)
+    before.look_up()
     compile_config(declaration, "forward", first.variant, chosen[0].case, first.config, gpu)
     half = Ahead(load, gpu, wanted, jobs=1)
+    half.look_up()
     compile_config(declaration, "forward", second.variant, chosen[0].case, second.config, gpu)
     since = time.perf_counter()
     with Ahead(load, gpu, wanted, jobs=1) as after:

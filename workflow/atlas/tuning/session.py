@@ -236,6 +236,7 @@ class Session:
         from .ahead import Closed
 
         try:
+            self._spend("enumerate", self.ahead.wait_for_look_up(problem))
             self._spend("compile", self.ahead.wait_for_any(problem, candidates))
         except Closed:
             raise Ended from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from . import ROOT, devices
@@ -32,6 +34,12 @@ def commit() -> str | None:
         return None
     changed = git("status", "--porcelain", "--", "kernels", "workflow").stdout.strip()
     return head.stdout.strip() + ("-dirty" if changed else "")
+
+
+def python_path(root: Path = ROOT) -> str:
+    """PYTHONPATH of a child that runs the modules of the checkout ``root``, and finds whatever this process does."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, (str(root / "workflow"), str(root), inherited)))
 
 
 def software() -> dict[str, Any]:

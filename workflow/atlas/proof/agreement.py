@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import ROOT, catalog
+from .. import catalog
+from ..environment import python_path
 from ..errors import AtlasError
 from ..stages import frame
 from . import ncu, scratch
@@ -243,7 +244,7 @@ def _watch(job: frame.Job, cases: Sequence[Candidate], folder: Path) -> tuple[fl
         "gpu": job.gpu_name, "gpus_file": str(job.arguments.gpus_file.resolve()), "repeats": _REPEATS,
         "cases": [case.to_json() for case in cases],
     }))  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"}
+    environment = os.environ | {"PYTHONPATH": python_path()}
     words = [sys.executable, "-m", "atlas.proof.launches", str(plan)]
     return sort_out(ncu.profile(words, environment, folder / "ncu.csv"), len(cases), _REPEATS)
 

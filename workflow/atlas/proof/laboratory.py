@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .. import ROOT
+from ..environment import python_path
 from ..tuning import journal
 from ..tuning.outcome import OUT_OF_MEMORY, killed
 from . import faulty_run
@@ -131,7 +132,7 @@ class Laboratory:
 def environment() -> dict[str, str]:
     """This process's environment, with one device at most and this checkout's modules."""
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return inherited | {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}", "KERNEL_ATLAS_GPUS": "1"}
+    return inherited | {"PYTHONPATH": python_path(), "KERNEL_ATLAS_GPUS": "1"}
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:

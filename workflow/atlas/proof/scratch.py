@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import ROOT, catalog, documents, gpus
+from ..environment import python_path
 from ..errors import AtlasError
 from ..stages import frame
 
@@ -101,13 +102,12 @@ def run(module: str, words: Sequence[object], environment: Mapping[str, str], lo
     Its output goes to ``log``.  Raises RuntimeError that quotes its last words where it fails.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in _OWN}
-    paths = f"{cwd / 'workflow'}{os.pathsep}{cwd}"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
         since = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-m", module, *map(str, words)],
-            cwd=cwd, env=inherited | {"PYTHONPATH": paths} | dict(environment),
+            cwd=cwd, env=inherited | {"PYTHONPATH": python_path(cwd)} | dict(environment),
             stdout=output, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         seconds = time.perf_counter() - since

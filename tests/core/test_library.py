@@ -63,7 +63,7 @@ def test_a_triton_kernel_is_at_most_a_hundred_lines_and_says_what_a_program_owns
 
 
 def test_triton_kernels_stand_nowhere_else():
-    # The survey's roofs and the proofs need a few kernels of their own: yardsticks and faults, not entries of the atlas.
+    # The survey and the proofs need a few kernels of their own: yardsticks and faults, not entries of the atlas.
     strays = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "workflow").rglob("*.py")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,6 @@ def mark() -> None:
     atlas_marker[(1,)](num_warps=1)
 
 
-class CleanDevice(CudaDevice):
-    """A device whose flush leaves clean lines: after the write as much is read, so that nothing is left to evict."""
-
-    def __init__(self, device: torch.device):
-        super().__init__(device)
-        self._other = torch.zeros_like(self._flush)
-
-    def flush(self) -> None:
-        """Queue the write and the read."""
-        super().flush()
-        self._other.sum()
-
-
 def thunk(asked: Mapping[str, Any], device: torch.device) -> Thunk:
     """One call of ``{"kernel", "direction", "dtype", "sizes", "variant", "config"}`` on inputs drawn from the seed."""
     work = catalog.load(asked["kernel"]).passes[asked["direction"]]
@@ -59,25 +46,24 @@ def thunk(asked: Mapping[str, Any], device: torch.device) -> Thunk:
 def main(path: Path) -> None:
     """Launch what the plan names: ``{"gpu", "gpus_file", "repeats", "cases"}``.
 
-    For each case ``repeats`` calls after the clock's flush, then as many from clean lines; each call after a marker.
+    Of each case ``repeats`` calls, each after a marker and the clock's flush.
     """
     plan = json.loads(path.read_text())
     device = runtime.device_of(plan["gpu"], load_gpus(Path(plan["gpus_file"]))[plan["gpu"]])
-    usual, clean = CudaDevice(device), CleanDevice(device)
-    usual.soak(board_of(usual.index))
+    clocked = CudaDevice(device)
+    clocked.soak(board_of(clocked.index))
     mark()
     for asked in plan["cases"]:
         call = thunk(asked, device)
         for _ in range(2):
             call()
-        for flush in (usual.flush, clean.flush):
-            for _ in range(plan["repeats"]):
-                _watched(flush, mark)
-                _watched(flush, call)
+        for _ in range(plan["repeats"]):
+            _watched(mark)
+            clocked.flush()
+            _watched(call)
 
 
-def _watched(flush: Callable[[], None], call: Thunk) -> None:
-    flush()
+def _watched(call: Thunk) -> None:
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
     call()

@@ -7,8 +7,21 @@ import time
 
 from atlas import catalog, gpus
 from atlas.config import load_gpus
+from atlas.tuning import ahead as ahead_module
 from atlas.tuning.ahead import Ahead
 from atlas.tuning.candidates import Candidate, Ruling, problems
+
+
+def noted():
+    """The tasks that are given to the pool from now on."""
+    tasks = []
+    compile_all = ahead_module.compile_all
+
+    def note(given, *how, **more):
+        return compile_all((tasks.append(task) or task for task in given), *how, **more)
+
+    ahead_module.compile_all = note
+    return tasks
 
 
 def main():
@@ -18,11 +31,15 @@ def main():
     fit, other = chosen[0].candidates[:2]
     broken = Candidate.of(fit.variant, {"BLOCK": 1000, "num_warps": 4})  # tl.arange wants powers of two
     wanted = [(problem, candidate) for problem in chosen for candidate in (fit, other, broken)]
+    compiled = noted()
     with Ahead(load, gpu, wanted, jobs=1) as ahead:
         waited = ahead.wait_for_any(chosen[0], [fit, other])
         for problem, candidate in wanted:
             ahead.wait_for_any(problem, [candidate])
         results = [ahead.result(problem, candidate) for problem, candidate in wanted]
+        ahead.prepare(chosen[0], fit)
+        ahead.prepare(chosen[1], fit)  # of the same dtype: the same certificate
+        prepared = ahead.wait_for_prepared(chosen[0], fit)
         unknown = ahead.result(chosen[0], chosen[0].candidates[-1])
         print(json.dumps({
             "tasks": len(ahead.tasks),
@@ -30,6 +47,8 @@ def main():
             "reason": results[2].reason,
             "waited": waited > 0,
             "unknown": unknown,
+            "prepared": prepared > 0,
+            "cases": len([task for task in compiled if task.case not in {problem.case for problem in chosen}]),
             "ready": ahead.ready(chosen[1], fit),
         }))  # fmt: skip
     time.sleep(0.1)

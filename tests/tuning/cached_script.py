@@ -6,7 +6,6 @@ Run by a test in a process of its own; prints how many compilations are begun be
 import functools
 import json
 import multiprocessing
-import threading
 import time
 
 from atlas import catalog, gpus
@@ -25,10 +24,10 @@ def main():
     first, second, *_ = chosen[0].candidates
     wanted = [(problem, candidate) for problem in chosen for candidate in (first, second)]
     before = Ahead(load, gpu, wanted, jobs=1)
-    before.look_up()
+    list(before.look_up())
     compile_config(declaration, "forward", first.variant, chosen[0].case, first.config, gpu)
     half = Ahead(load, gpu, wanted, jobs=1)
-    half.look_up()
+    list(half.look_up())
     compile_config(declaration, "forward", second.variant, chosen[0].case, second.config, gpu)
     since = time.perf_counter()
     with Ahead(load, gpu, wanted, jobs=1) as after:
@@ -39,7 +38,6 @@ def main():
             "ready": [half.ready(chosen[1], first), half.ready(chosen[1], second), after.ready(chosen[1], second)],
             "result": after.result(chosen[1], second),
             "waited": waited,
-            "threads": threading.active_count(),
             "children": len(multiprocessing.active_children()),
             "seconds": time.perf_counter() - since,
         }))  # fmt: skip

@@ -268,7 +268,7 @@ def test_ctrl_c_ends_all_sessions_and_keeps_no_outcome_of_theirs(tmp_path):
 
         ended = []
 
-        def do(session, problem):
+        def do(session, problem, begun):
             try:
                 session.screen(problem, problem.candidates[0], 5, None)
             except Ended:

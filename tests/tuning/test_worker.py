@@ -139,7 +139,7 @@ def test_what_the_compiler_found_unfit_is_not_launched_unless_an_untuned_call_wo
     assert session.seconds["compile"] == 3 * 0.5
 
 
-def test_a_worker_killed_from_outside_is_replaced(tmp_path):
+def test_a_worker_killed_from_outside_is_replaced_and_costs_no_trial(tmp_path):
     with (
         Journal(tmp_path / "journal.jsonl", {}, 30) as journal,
         Session(fakes.setting(), journal, 30) as session,
@@ -152,7 +152,8 @@ def test_a_worker_killed_from_outside_is_replaced(tmp_path):
             session.screen(problem, second, 5, None),
             session.screen(problem, Candidate.of("plain", fakes.OPTIMUM), 5, None),
         ]
-        assert [outcome.status for outcome in outcomes] == ["crashed", "ok"]
+        assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+        assert session.seconds["restart"] > 0
 
 
 def bench(**declared):

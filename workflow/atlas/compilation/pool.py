@@ -8,8 +8,7 @@ import os
 import signal
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -67,24 +66,27 @@ class _Worker:
 
 
 def compile_all(
-    tasks: Sequence[Task], jobs: int, timeout_seconds: float = TIMEOUT_SECONDS, start_method: str = "fork"
+    tasks: Iterable[Task], jobs: int, timeout_seconds: float = TIMEOUT_SECONDS, start_method: str = "fork"
 ) -> Iterator[tuple[int, Compiled]]:
     """Compile ``tasks`` on up to ``jobs`` processes; yields (index of the task, result) as each ends.
 
+    Tasks are drawn when a process is free for them, so an iterator may take its time to find the next.
     A task over its time, and one whose process dies, is ``failed`` and says so; a new process takes its place.  Closing
     the iterator early ends the processes.  ``start_method`` as for multiprocessing: ``fork`` is the fastest, and right
     where this process has a single thread and has not touched CUDA; elsewhere take ``forkserver`` or ``spawn``.
     """
     context = multiprocessing.get_context(start_method)
-    waiting = deque(enumerate(tasks))
+    waiting = enumerate(tasks)
+    upcoming = next(waiting, None)
     workers: list[_Worker] = []
     started = 0
     with tempfile.TemporaryDirectory(prefix="kernel-atlas-build-") as folder:
         try:
-            while waiting or workers:
-                while waiting and len(workers) < jobs:
+            while upcoming is not None or workers:
+                while upcoming is not None and len(workers) < jobs:
                     workers.append(_Worker(context, Path(folder) / f"{started}.log"))
-                    workers[-1].give(*waiting.popleft(), timeout_seconds)
+                    workers[-1].give(*upcoming, timeout_seconds)
+                    upcoming = next(waiting, None)
                     started += 1
                 first = min(worker.deadline for worker in workers)
                 ready = wait([worker.connection for worker in workers], max(0.0, first - time.monotonic()))
@@ -97,8 +99,9 @@ def compile_all(
                     if result is None:
                         continue
                     index = worker.index
-                    if answer is not None and waiting:
-                        worker.give(*waiting.popleft(), timeout_seconds)
+                    if answer is not None and upcoming is not None:
+                        worker.give(*upcoming, timeout_seconds)
+                        upcoming = next(waiting, None)
                     else:
                         workers.remove(worker)
                         worker.kill()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..errors import AtlasError
+from ..tuning import compilers
 from ..tuning.session import worker
 from ..tuning.worker import Setting
 from . import frame
@@ -100,6 +101,8 @@ def _autotune(job: frame.Job, lease: Lease | None, began: float) -> dict[str, An
         # Before all else: it takes longer to import torch and to warm the device up than this process needs to find
         # out what to do.
         process.start()
+        if not job.functional:
+            compilers.start()
         return _tune(job, lease, setting, process, began)
 
 

@@ -54,12 +54,13 @@ class _Answer(Exception):
 
 
 @contextlib.contextmanager
-def looked_up(gpu: GPU) -> Iterator[Requests]:
+def looked_up(gpu: GPU, requests: Requests | None = None) -> Iterator[Requests]:
     """Inside, every launch is looked up in the cache as a launch on ``gpu`` would be, and neither compiled nor run.
 
-    Raises what :func:`~atlas.compilation.offline.compile_only` raises.
+    ``requests`` are those of an earlier time, which remember what was found.  Raises what
+    :func:`~atlas.compilation.offline.compile_only` raises.
     """
-    requests = Requests()
+    requests = requests or Requests()
     knobs = triton.knobs
     manager = knobs.cache.manager_class or FileCacheManager
 

@@ -28,6 +28,14 @@ class Certificates:
         self._turn = threading.Lock()
         self._known: dict[str, Outcome] = {}
 
+    def has(self, problem: Problem, candidate: Candidate) -> bool:
+        """Whether :meth:`get` would ask nobody."""
+        if not self.seeds:
+            return True
+        subject = problem.without_sizes
+        known = self._journal.key(subject, candidate, self._method) in self._known
+        return known or self._journal.has(subject, candidate, self._method)
+
     def get(self, problem: Problem, candidate: Candidate, ask: Callable[[], Outcome]) -> Outcome:
         """The outcome for this pass, variant, config and dtype: from the journal, else of ``ask``.
 

@@ -52,6 +52,13 @@ ALONE = Devices()
 """No lease, and no further devices."""
 
 
+@dataclass(frozen=True)
+class Later:
+    """What the work on a problem returns to be taken up again with ``begun``, once those that wait have had a turn."""
+
+    begun: Any
+
+
 @dataclass
 class Member(Generic[Result]):
     """A session, its lease, and what it has done."""
@@ -84,6 +91,7 @@ class Crew:
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._results: dict[int, Any] = {}
+        self._begun: dict[int, Any] = {}
         self._failure: BaseException | None = None
         self._stopping = False
         self._threads: list[threading.Thread] = []
@@ -108,8 +116,10 @@ class Crew:
         """All there were."""
         return [member.session for member in self.members]
 
-    def work(self, problems: Sequence[Problem], do: Callable[[Session, Problem], Result]) -> list[Result]:
+    def work(self, problems: Sequence[Problem], do: Callable[[Session, Problem, Any], Result | Later]) -> list[Result]:
         """``do`` every problem, those that presumably take longest first; the results in the order of ``problems``.
+
+        ``do`` is given None the first time, and what a :class:`Later` of its own holds the next.
 
         An exception of ``do`` in any thread, and Ctrl-C in this one, ends all sessions and is raised.  Where the worker
         of a borrowed device does not start, the problem at hand goes back to the queue and the device is noted.
@@ -175,15 +185,19 @@ class Crew:
             member.session.await_worker()  # before it takes a problem from those that can work
         while (index := self._take(member, len(problems))) is not None:
             try:
-                result = do(member.session, problems[index])
+                result = do(member.session, problems[index], self._begun.get(index))
             except BaseException:
                 with self._changed:
                     self._waiting.appendleft(index)
                     self._changed.notify_all()
                 raise
             with self._changed:
-                member.problems += 1
-                self._results[index] = result
+                if isinstance(result, Later):
+                    self._begun[index] = result.begun
+                    self._waiting.append(index)
+                else:
+                    self._results[index] = result
+                member.problems += not isinstance(result, Later)
                 self._changed.notify_all()
 
     def _take(self, member: Member[Result], problems: int) -> int | None:

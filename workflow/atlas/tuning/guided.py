@@ -28,6 +28,9 @@ BATCH = 8
 NEGLIGIBLE = 0.0001
 """An expected improvement under this fraction of the best is not worth a trial."""
 
+STOP_BEYOND = 3.0
+"""As in halving, but further off: a model learns from what is slow, too."""
+
 SHARE, LEAST = 0.15, 60
 """Most of a space that is measured: this share of its configs, or so many where that is more."""
 
@@ -70,7 +73,7 @@ def _explore(candidates: Sequence[Candidate], seed: int) -> Generator[Round, Ans
     answers: dict[Candidate, Outcome] = {}
     kernel = None
     while batch:
-        answers |= yield Round([candidates[i] for i in batch], halving.SAMPLES[0], 0, halving.STOP_BEYOND)
+        answers |= yield Round([candidates[i] for i in batch], halving.SAMPLES[0], 0, STOP_BEYOND)
         asked += batch
         known = set(asked)
         unknown = sorted((i for i in range(len(candidates)) if i not in known), key=luck.__getitem__)
@@ -103,4 +106,4 @@ def _slowness(outcomes: Sequence[Outcome | None]) -> list[float] | None:
     best = min((one.median_us for one in outcomes if one is not None and one.status == OK), default=None)
     if best is None:
         return None
-    return [math.log(min(time / best, halving.STOP_BEYOND)) for time in times]
+    return [math.log(min(time / best, STOP_BEYOND)) for time in times]

@@ -27,8 +27,8 @@ ERRORS = 4.0
 NOISE = 0.01
 """Medians this close to the best go on however calm the samples: they were not taken in turns, so drift is between."""
 
-STOP_BEYOND = 3.0
-"""A candidate this many times slower than the best is stopped after one sample."""
+STOP_BEYOND = 1.5
+"""A candidate this many times slower than the best is stopped after one sample: no single sample errs so far."""
 
 
 def survivors(answers: Answers) -> list[Candidate]:

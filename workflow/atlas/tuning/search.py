@@ -82,11 +82,15 @@ def search(problem: Problem, strategy: Strategy, measuring: Measuring, budget: L
     starts again without it, from remembered figures.  Of the finalists the fastest that is certified wins: one that is
     right on this problem and fails elsewhere had an honest time here, so nothing is explored again unless all fail.
     """
-    return _Search(problem, strategy, measuring, budget).run()
+    begun = Search(problem, strategy, measuring, budget)
+    begun.compare()
+    return begun.settle()
 
 
 @dataclass
-class _Search:
+class Search:
+    """A search in two steps, which :func:`search` takes in one; ``measuring`` may be another for the second."""
+
     problem: Problem
     strategy: Strategy
     measuring: Measuring
@@ -94,12 +98,12 @@ class _Search:
     trials: dict[Candidate, Trial] = field(default_factory=dict)
     measured: dict[tuple[Candidate, int], Outcome] = field(default_factory=dict)
     checked: dict[Candidate, Outcome] = field(default_factory=dict)
+    finals: Mapping[Candidate, Outcome] = field(default_factory=dict)
     hopeless: bool = False
 
-    def run(self) -> Found:
-        finals: Mapping[Candidate, Outcome] = {}
-        certificate: Outcome | None = None
-        while not any(outcome.status == OK for outcome in finals.values()):
+    def compare(self) -> Candidate | None:
+        """Up to the comparison of the finalists; the fastest of them, None where nothing works."""
+        while not ranked(self.finals):
             ended = self._explore()
             known_wrong = self._wrong()
             right = self._check(FINALISTS if ended else 1)
@@ -107,8 +111,15 @@ class _Search:
                 continue  # what it was measured by was wrong, so explore again
             if not right:
                 break
-            finals, certificate = self._certify(self._compare(right))
-        return Found(self.problem, self.trials, finals, self._regret(finals), certificate)
+            self.finals = self._compare(right)
+        return next(iter(ranked(self.finals)), None)
+
+    def settle(self) -> Found:
+        """Certify the winner; where no finalist is certified, search on without them."""
+        certificate = self._certify()
+        while certificate is None and self.compare() is not None:
+            certificate = self._certify()
+        return Found(self.problem, self.trials, self.finals, self._regret(self.finals), certificate)
 
     def _wrong(self) -> set[Candidate]:
         return {candidate for candidate, outcome in self.checked.items() if outcome.status == WRONG}
@@ -198,17 +209,16 @@ class _Search:
             self._note(candidate, outcome, last)
         return finals
 
-    def _certify(self, finals: Mapping[Candidate, Outcome]) -> tuple[Mapping[Candidate, Outcome], Outcome | None]:
-        """The finals less those that lose the first place to a failed certification, and the winner's certificate."""
-        settled = dict(finals)
-        while ranking := ranked(settled):
+    def _certify(self) -> Outcome | None:
+        """The winner's certificate; whoever loses the first place to a failed certification is out of the finals."""
+        while ranking := ranked(self.finals):
             certificate = self.measuring.certify(self.problem, ranking[0])
             if certificate.status == OK:
-                return settled, certificate
+                return certificate
             failed = replace(certificate, reason=f"not certified: {certificate.reason}")
-            settled[ranking[0]] = failed
+            self.finals = {**self.finals, ranking[0]: failed}
             self._note(ranking[0], failed, self.trials[ranking[0]].rung)
-        return settled, None
+        return None
 
     def _regret(self, finals: Mapping[Candidate, Outcome]) -> float | None:
         """Known where all that works was compared in the end, or measured with the most samples any was."""

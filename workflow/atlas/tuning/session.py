@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import AtlasError
@@ -28,7 +28,7 @@ CERTIFY_TIMEOUTS = 15
 """So may a certification: it draws, compiles for and checks many cases."""
 
 KILLED_ATTEMPTS = 3
-"""How often a worker is started, or told to draw inputs, where somebody else kills it: that is no candidate's fault."""
+"""How often a worker is started, or given a request, where somebody else kills it: that is no candidate's fault."""
 
 
 class NoWorker(RuntimeError):
@@ -219,11 +219,18 @@ class Session:
             self._keep(problem, candidate, method, outcome)
         return outcomes
 
+    def prepare_certificate(self, problem: Problem, candidate: Candidate) -> None:
+        """Have compiled what certifying the candidate will launch, unless its certificate is there."""
+        if self.ahead is not None and not self._certificates.has(problem, candidate):
+            self.ahead.prepare(problem, candidate)
+
     def certify(self, problem: Problem, candidate: Candidate) -> Outcome:
         """``ok`` with the candidate's certificate for the problem's dtype, ``wrong``, or how the attempt failed."""
         request = Certify(candidate, problem.direction, problem.case.dtype, self._certificates.seeds)
 
         def ask() -> Outcome:
+            if self.ahead is not None:
+                self._wait("compile", lambda: self.ahead.wait_for_prepared(problem, candidate))
             self.await_worker()
             self._prepared = None  # the worker drops the inputs
             self.measured += 1
@@ -233,11 +240,14 @@ class Session:
         return self._certificates.get(problem, candidate, ask)
 
     def _wait_for(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
+        self._wait("enumerate", lambda: self.ahead.wait_for_look_up(problem))
+        self._wait("compile", lambda: self.ahead.wait_for_any(problem, candidates))
+
+    def _wait(self, phase: str, wait: Callable[[], float]) -> None:
         from .ahead import Closed
 
         try:
-            self._spend("enumerate", self.ahead.wait_for_look_up(problem))
-            self._spend("compile", self.ahead.wait_for_any(problem, candidates))
+            self._spend(phase, wait())
         except Closed:
             raise Ended from None
 
@@ -265,21 +275,22 @@ class Session:
 
     def _ask(self, problem: Problem, request: object, timeout_seconds: float) -> tuple[Outcome, ...]:
         """The worker's answer to a request about ``problem``, whose inputs it is given first where it lacks them."""
-        self.await_worker()
-        if self._prepared is not problem:
-            self._prepared = None
-            wanted = Prepare(problem.direction, problem.case)
-            for _ in range(KILLED_ATTEMPTS):
-                self.await_worker()
-                (prepared,) = self._exchange(wanted, CHECK_TIMEOUTS * self._timeout)
-                if not (prepared.status == CRASHED and killed(prepared.reason)):
-                    break
-            if prepared.status != OK:
-                failed = Outcome(prepared.status, f"drawing the inputs: {prepared.reason}", whole_problem=True)
-                return (failed,) * _asked(request)
-            self._prepared = problem
-        self.measured += 1
-        outcomes = self._exchange(request, timeout_seconds)
+        for _ in range(KILLED_ATTEMPTS):
+            self.await_worker()
+            if self._prepared is not problem:
+                self._prepared = None
+                (prepared,) = self._exchange(Prepare(problem.direction, problem.case), CHECK_TIMEOUTS * self._timeout)
+                if _killed(prepared):
+                    outcomes = (prepared,)
+                    continue
+                if prepared.status != OK:
+                    failed = Outcome(prepared.status, f"drawing the inputs: {prepared.reason}", whole_problem=True)
+                    return (failed,) * _asked(request)
+                self._prepared = problem
+            self.measured += 1
+            outcomes = self._exchange(request, timeout_seconds)
+            if not _killed(outcomes[0]):
+                break
         # A hang or a crash is one outcome, whoever caused it.
         return outcomes if len(outcomes) == _asked(request) else outcomes * _asked(request)
 
@@ -316,6 +327,11 @@ class Session:
 def _asked(request: object) -> int:
     """How many outcomes a request asks for."""
     return len(request.candidates) if isinstance(request, Final) else 1
+
+
+def _killed(outcome: Outcome) -> bool:
+    """Whether somebody else ended the worker."""
+    return outcome.status == CRASHED and killed(outcome.reason)
 
 
 def _beyond(known: Outcome, limit_us: float | None) -> bool:

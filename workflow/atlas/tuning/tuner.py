@@ -18,10 +18,10 @@ from .budget import Budget
 from .candidates import Candidate, Problem
 from .certificates import Certificates
 from .child import Child
-from .crew import ALONE, Crew, Devices, longest_first
+from .crew import ALONE, Crew, Devices, Later, longest_first
 from .journal import Journal
 from .outcome import OK
-from .search import Found, search
+from .search import Found, Search
 from .session import Session
 from .strategy import Strategy
 from .summary import Run, fields
@@ -155,11 +155,19 @@ def _search_all(problems: Sequence[Problem], crew: Crew, options: Options, title
         bar = display.add_task(title, total=len(problems), note="")
         notes = Notes(lambda text: display.update(bar, note=text))
 
-        def find(session: Session, problem: Problem) -> Found:
+        def find(session: Session, problem: Problem, begun: Search | None) -> Found | Later:
             watched = Watched(session, lambda note: notes.set(str(problem), note), problem)
             try:
-                with budget.share(lambda: session.busy_seconds) as share:
-                    found = search(problem, options.strategy, watched, share)
+                if begun is None:
+                    with budget.share(lambda: session.busy_seconds) as share:
+                        begun = Search(problem, options.strategy, watched, share)
+                        winner = begun.compare()
+                    if winner is not None:
+                        session.prepare_certificate(problem, winner)
+                    # Certified once all are searched: by then what that launches has been compiled beside them.
+                    return Later(begun)
+                begun.measuring = watched
+                found = begun.settle()
             finally:
                 notes.set(str(problem), "")
             display.update(bar, advance=1)

@@ -33,7 +33,7 @@ SCREEN_SECONDS = 0.05
 FINAL_SECONDS = (0.02, 0.3)
 """Least and most seconds of samples of each finalist; the least number of samples may exceed the latter."""
 
-FINAL_SAMPLES = (15, 300)
+FINAL_SAMPLES = (15, 150)
 """Least and most samples of each finalist."""
 
 FEWEST_SAMPLES = 3

@@ -32,8 +32,8 @@ def interpreter_cost(work: Pass, case: Case) -> float:
     return sum(work.bytes(case).values()) + sum(work.flops(case).values()) / 16
 
 
-def too_dear(work: Pass, case: Case, gpu: GPU, device: torch.device) -> str:
-    """Why this case is left out on this device, or ``""``."""
+def too_dear(work: Pass, case: Case, gpu: GPU, device: torch.device | None) -> str:
+    """Why this case is left out on this device, or ``""``; without a device its free memory does not count."""
     traffic, flops = sum(work.bytes(case).values()), sum(work.flops(case).values())
     if gpu.functional:
         cost = interpreter_cost(work, case)
@@ -42,6 +42,8 @@ def too_dear(work: Pass, case: Case, gpu: GPU, device: torch.device) -> str:
         return f"{traffic / 2**20:.0f} MiB of traffic, limit {INPUT_LIMIT / 2**20:.0f}"
     if flops > FLOP_LIMIT:
         return f"{flops:.2g} flops in float64, limit {FLOP_LIMIT:.2g}"
+    if device is None:
+        return ""
     needed = _REFERENCE_COPIES * 8 * traffic / _itemsize(case)
     free = torch.cuda.mem_get_info(device)[0]
     if needed > free:

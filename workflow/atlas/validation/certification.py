@@ -12,7 +12,7 @@ from ..declaration import GPU, Case, Config, Declaration, Pass, Variant, gpu_of
 from . import cases as choice
 from . import device as devices
 from . import randomness, specials, variants
-from .findings import Finding
+from .findings import ERROR, FAIL, PASS, UNSUPPORTED, Finding
 from .inspection import free_inputs
 from .problems import NoReference, Problem
 
@@ -24,13 +24,15 @@ CASES = 4
 class Certificate:
     """What was found; ``reason`` is empty where the config is right.
 
-    ``cases`` is how many edge cases it ran on, ``checks`` how many findings that gave, ``seeds`` of how many seeds.
+    ``status`` is that of a finding: "pass"; "fail" where a result is wrong; "error" where a launch raised, of which
+    nobody knows whether it is right; "unsupported" where there was nothing to try it on.  ``cases`` is how many edge cases it ran on, ``checks`` how many findings that gave, ``seeds`` of how many seeds.
     """
 
     reason: str
     cases: int
     checks: int
     seeds: int
+    status: str
 
 
 def certify(
@@ -45,7 +47,7 @@ def certify(
     """Check one config on up to :data:`CASES` edge cases of one dtype, chosen by :func:`certifying_cases`.
 
     With every seed: values, stores outside, unwritten elements, changed inputs.  With the first seed in addition: two
-    launches agree bit by bit, and on the first case NaN, infinities and large magnitudes, and a random pass's mask.
+    launches agree bit by bit, and on the first case NaN, infinities, large magnitudes and a common offset, and a random pass's mask.
     A case whose launch asks for more of the GPU than there is does not count; a config that ran on none, because the
     GPU lacks what the variant or the dtype needs or for another reason, gets that as ``reason`` with ``cases`` 0.
     Raises :class:`~.device.DeviceLost` where a launch takes the device down with it.
@@ -55,6 +57,7 @@ def certify(
     variant = work.variant(variant) if isinstance(variant, str) else variant
     chosen, reason = certifying_cases(declaration, work, variant, config, dtype, gpu, device)
     ran = checks = 0
+    status = UNSUPPORTED
     for case in chosen:
         refused = ""
         for seed in seeds:
@@ -70,23 +73,30 @@ def certify(
                 break
             refused = next((f.reason for f in findings if f.exhausted), "")
             if refused:
+                status = ERROR
                 break
-            wrong = next((f for f in findings if f.status not in ("pass", "unsupported")), None)
+            wrong = next((f for f in findings if f.status in (FAIL, ERROR)), None)
             checks += len(findings)
             if wrong is not None:
-                return Certificate(str(wrong), ran + 1, checks, seeds.index(seed) + 1)
+                return Certificate(str(wrong), ran + 1, checks, seeds.index(seed) + 1, wrong.status)
         reason = reason or refused
         ran += not refused
     devices.release(device)
     if ran:
-        return Certificate("", ran, checks, len(seeds))
-    return Certificate(reason or f"no edge case of {dtype} to check it on", 0, 0, 0)
+        return Certificate("", ran, checks, len(seeds), PASS)
+    return Certificate(reason or f"no edge case of {dtype} to check it on", 0, 0, 0, status)
 
 
 def certifying_cases(
-    declaration: Declaration, work: Pass, variant: Variant, config: Config, dtype: str, gpu: GPU, device: torch.device
+    declaration: Declaration,
+    work: Pass,
+    variant: Variant,
+    config: Config,
+    dtype: str,
+    gpu: GPU,
+    device: torch.device | None = None,
 ) -> tuple[list[Case], str]:
-    """The edge cases to check a config on, and why there are none.
+    """The edge cases to check a config on, and why there are none; without ``device`` its free memory is not asked.
 
     Of those that the variant takes and the device affords, the ones that the config fits count; where it fits none
     (large tiles on small problems) the others have to do: ``fits`` says what is worth a trial, not what is right.

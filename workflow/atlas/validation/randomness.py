@@ -8,11 +8,11 @@ exchange hangs on the number of elements: :func:`detectable`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from scipy import stats
 
 from ..declaration import Config, Declaration, Variant
 from ..runtime import draw
@@ -30,20 +30,28 @@ FALSE_ALARM = 1e-9
 _EXTREMES = (0.0, 0.99)
 
 
+@functools.cache
+def _stats() -> Any:
+    """scipy.stats: it takes a second or two to import, and hardly any kernel is random."""
+    from scipy import stats
+
+    return stats
+
+
 def bounds(count: int, rate: float) -> tuple[int, int]:
     """The least and the most of ``count`` elements that may be kept at ``rate``, both included."""
-    return int(stats.binom.ppf(FALSE_ALARM / 2, count, rate)), int(stats.binom.isf(FALSE_ALARM / 2, count, rate))
+    return int(_stats().binom.ppf(FALSE_ALARM / 2, count, rate)), int(_stats().binom.isf(FALSE_ALARM / 2, count, rate))
 
 
 def power(count: int, rate: float, actual: float) -> float:
     """The probability that a keep rate of ``actual`` instead of ``rate`` is found among ``count`` elements."""
     least, most = bounds(count, rate)
-    return float(stats.binom.cdf(least - 1, count, actual) + stats.binom.sf(most, count, actual))
+    return float(_stats().binom.cdf(least - 1, count, actual) + _stats().binom.sf(most, count, actual))
 
 
 def detectable(count: int, rate: float, power: float = 0.999) -> float:
     """The smallest relative error of the keep rate that is found with this probability (normal approximation)."""
-    reach = stats.norm.isf(FALSE_ALARM / 2) + stats.norm.ppf(power)
+    reach = _stats().norm.isf(FALSE_ALARM / 2) + _stats().norm.ppf(power)
     return float(reach * (rate * (1 - rate) / count) ** 0.5 / rate) if rate else 0.0
 
 

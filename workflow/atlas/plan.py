@@ -136,13 +136,14 @@ class Plan:
         return answer
 
     def documents(self) -> list[str]:
-        """All documents the views read: what this run makes, and the records at hand."""
+        """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
         made = []
         for gpu in self.gpus:
             folder = f"results/measured/{gpu}"
             if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
                 made.append(f"{folder}/survey.json")
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
+            made += [str(path) for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))]
         recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
         return made + recorded
 

@@ -6,15 +6,18 @@ A kernel's rounds run in one process, so that what they compile is compiled once
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import Any
 
 from ..errors import AtlasError
 from ..stages import frame
 from ..tuning.child import Child, Died, Hung
+from ..validation import PROTOCOL
 from . import inspecting, scratch
 from .evidence import Evidence, at_least, none_of
 from .inspecting import Outcome, Request
 from .mutants import shortened
+from .pieces import Pieces, context
 
 _SILENCE_GPU, _SILENCE_INTERPRETER = 300.0, 1800.0
 _SHOWN = 5
@@ -22,26 +25,28 @@ _SHOWN = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the proof's arguments."""
-    parser.add_argument("--kernels", default="", metavar="A,B", help="default: all; to use several GPUs, one command a "
-                        "kernel, each with a --results of its own")  # fmt: skip
+    scratch.add_arguments(parser)
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="full validations of each (default: 20)")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds per case and round (default: 5)")
 
 
 def run(job: frame.Job) -> Evidence:
-    """Validate, round after round."""
+    """Validate, round after round; a kernel that the scratch folder has finished is not validated again."""
     arguments = job.arguments
     for name in ("rounds", "seeds"):
         if getattr(arguments, name) < 1:
             raise AtlasError(f"--{name} {getattr(arguments, name)}: give at least 1")
     seeds = fresh_seeds(arguments.rounds, arguments.seeds)
+    kernels = scratch.kernels_of(arguments)
     rows, found = [], []
-    with frame.leased(job):
-        for kernel in scratch.kernels_of(arguments):
-            outcome = _validated(job, Request(kernel, None, (), seeds, stop=False))
-            rows.append(_row(kernel, arguments.rounds, seeds, outcome))
-            found += [f"{kernel}: {wrong.reason}" for wrong in outcome.wrong]
-            found += [f"{kernel}: {outcome.failed}"] if outcome.failed else []
+    with frame.leased(job), scratch.folder(job) as folder:
+        for kernel in kernels:
+            # A file for each kernel: commands on several GPUs may share the folder.
+            kept = Pieces(folder / f"{kernel}.jsonl", context(job, kernel) | {"protocol": PROTOCOL})
+            make = functools.partial(_piece, job, kernel, seeds)
+            piece = kept.once(f"{arguments.rounds} x {arguments.seeds}", make)
+            rows.append(piece["row"])
+            found += piece["found"]
     claims = [
         none_of(f"findings of fail or error in {arguments.rounds} full validations of each true kernel", found),
         at_least("checks of the kernel that was checked least", min(row["checks"] for row in rows), 1),
@@ -57,6 +62,14 @@ def run(job: frame.Job) -> Evidence:
 def fresh_seeds(rounds: int, count: int) -> tuple[tuple[int, ...], ...]:
     """``count`` seeds for each round, none used twice, none of those that ``validate`` uses with as many."""
     return tuple(tuple(range(start, start + count)) for start in range(count, count * (rounds + 1), count))
+
+
+def _piece(job: frame.Job, kernel: str, seeds: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
+    """A kernel's row, and a sentence for everything that was flagged."""
+    outcome = _validated(job, Request(kernel, None, (), seeds, stop=False))
+    found = [f"{kernel}: {wrong.reason}" for wrong in outcome.wrong]
+    found += [f"{kernel}: {outcome.failed}"] if outcome.failed else []
+    return {"row": _row(kernel, len(seeds), seeds, outcome), "found": found}
 
 
 def _validated(job: frame.Job, request: Request) -> Outcome:

@@ -119,7 +119,7 @@ def test_the_kernel_the_faults_are_planted_in_is_right(tmp_path):
     # Every check there is was made, or the faults above would be found by luck.
     assert {finding.check for finding in findings} == {
         "values", "written_once_and_inside", "inputs_unchanged", "repeatable", "nan_inf", "large_magnitudes",
-        "public_function", "gradients", "non_contiguous", "empty",
+        "common_offset", "public_function", "gradients", "non_contiguous", "empty",
     }  # fmt: skip
 
 

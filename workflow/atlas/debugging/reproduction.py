@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,27 +50,29 @@ def reproduce(
     subject = finding.subject
     problem = Problem(declaration, subject.direction, subject.case, device, finding.seed or 0)
     run = None
-    for what, inputs in _inputs(problem, finding.check):
+    for what, tried in _problems(problem, finding.check):
         if only not in (None, what):
             continue
-        run = _watched(problem.with_inputs(inputs), finding, what, watcher)
+        run = _watched(tried, finding, what, watcher)
         if run.wrong:
             break
     return run
 
 
-def _inputs(problem: Problem, check: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _problems(problem: Problem, check: str) -> Iterator[tuple[str, Problem]]:
     names = specials.plantable(problem.inputs, free_inputs(problem))
     if check == variants.NAN_INF:
         for what, inputs in specials.planted(problem.inputs, names, problem.seed):
-            yield f"with {what}", inputs
+            yield f"with {what}", problem.with_inputs(inputs)
     elif check == variants.LARGE:
-        yield "at large magnitudes", specials.magnified(problem.inputs, names)
+        yield "at large magnitudes", problem.with_inputs(specials.magnified(problem.inputs, names))
+    elif check == variants.OFFSET and variants.takes_offset(problem):
+        yield "with a common offset", variants.with_offset(problem, names)
     else:
-        yield "", problem.inputs
+        yield "", problem
         if check == public.NON_CONTIGUOUS:
             for name, layout in public.LAYOUTS.items():
-                yield f"with inputs {name}", public.laid_out(problem.inputs, layout)
+                yield f"with inputs {name}", problem.with_inputs(public.laid_out(problem.inputs, layout))
 
 
 def _watched(problem: Problem, finding: Finding, what: str, watcher: Watcher | None) -> Run:

@@ -9,7 +9,7 @@ from ..declaration import Capability
 from .planting import CERTIFICATE, Mutant
 
 VALUES, WRITTEN, UNCHANGED, REPEATABLE = "values", "written_once_and_inside", "inputs_unchanged", "repeatable"
-NAN_INF, LARGE = "nan_inf", "large_magnitudes"
+NAN_INF, LARGE, OFFSET = "nan_inf", "large_magnitudes", "common_offset"
 FUNCTION, GRADIENTS, NON_CONTIGUOUS = "public_function", "gradients", "non_contiguous"
 
 _HUGE = "needs tensors of more than 2^31 elements"
@@ -315,6 +315,15 @@ LAYER_NORM = (
         "torch.var divides by n - 1, torch.nn.functional.layer_norm by n",
         (("tl.sum(centred * centred, axis=1) / n + eps)", "tl.sum(centred * centred, axis=1) / (n - 1) + eps)"),),
         VALUES, "forward", "one_pass",
+    ),
+    Mutant(
+        "layer_norm", "variance as E[x^2] - mean^2", "cancellation",
+        "one sweep in the place of two, and right wherever the mean is near 0, as that of random inputs is",
+        ((
+            "tl.sum(centred * centred, axis=1) / n + eps)",
+            "tl.sum(x * x, axis=1) / n - mean * mean + eps)",
+        ),),
+        OFFSET, "forward", "one_pass", "fp32",
     ),
     Mutant(
         "layer_norm", "padding counted in the variance", "wrong identity of a masked load",

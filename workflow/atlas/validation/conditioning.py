@@ -28,6 +28,7 @@ def slack(
     inputs: Mapping[str, Any],
     expected: Sequence[torch.Tensor],
     seed: int,
+    factor: float = FACTOR,
 ) -> list[float]:
     """For each output the tolerance that its conditioning grants; nothing where memory does not suffice to tell.
 
@@ -42,7 +43,7 @@ def slack(
                 squares[position] += float(change.square().mean()) if change.numel() else 0.0
     except torch.OutOfMemoryError:
         return []
-    return [FACTOR * math.sqrt(total / _REPETITIONS) for total in squares]
+    return [factor * math.sqrt(total / _REPETITIONS) for total in squares]
 
 
 def _nudged(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:

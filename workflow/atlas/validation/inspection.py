@@ -55,7 +55,7 @@ class Selection:
 REFERENCE = "reference"
 
 _VARIANT_CHECKS = (variants.VALUES, variants.WRITTEN, variants.UNCHANGED, variants.REPEATABLE)
-_SPECIAL_CHECKS = (variants.NAN_INF, variants.LARGE)
+_SPECIAL_CHECKS = (variants.NAN_INF, variants.LARGE, variants.OFFSET)
 CHECKS = (
     *_VARIANT_CHECKS,
     *_SPECIAL_CHECKS,

@@ -48,6 +48,8 @@ class Problem:
     device: torch.device
     seed: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    conditioned: float = conditioning.FACTOR
+    """How many times what a rounding of the inputs changes is allowed where a result would fail otherwise."""
 
     def __post_init__(self):
         if not self.inputs:
@@ -113,9 +115,11 @@ class Problem:
         found = judge(outputs, expected, yardstick, names, case.dtype, reduction, results)
         if not found.reason or len(outputs) < len(expected):
             return found
-        granted = conditioning.slack(lambda inputs: self._evaluate(inputs, mask), self.inputs, expected, self.seed)
+        granted = conditioning.slack(
+            lambda inputs: self._evaluate(inputs, mask), self.inputs, expected, self.seed, self.conditioned
+        )
         return judge(outputs, expected, yardstick, names, case.dtype, reduction, results, granted)
 
-    def with_inputs(self, inputs: Mapping[str, Any]) -> Problem:
-        """The same problem of other inputs."""
-        return Problem(self.declaration, self.direction, self.case, self.device, self.seed, inputs)
+    def with_inputs(self, inputs: Mapping[str, Any], factor: float = conditioning.FACTOR) -> Problem:
+        """The same problem of other inputs, whose conditioning counts ``factor`` times."""
+        return Problem(self.declaration, self.direction, self.case, self.device, self.seed, inputs, factor)

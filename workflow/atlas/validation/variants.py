@@ -18,7 +18,7 @@ from .patterns import describe, first_elements
 from .problems import Problem, full_precision
 
 VALUES, WRITTEN, UNCHANGED, REPEATABLE = "values", "written_once_and_inside", "inputs_unchanged", "repeatable"
-NAN_INF, LARGE = "nan_inf", "large_magnitudes"
+NAN_INF, LARGE, OFFSET = "nan_inf", "large_magnitudes", "common_offset"
 
 
 class LaunchFailed(Exception):
@@ -75,7 +75,7 @@ def check_variant(problem: Problem, variant: Variant, config: Config, twice: boo
 
 
 def check_specials(problem: Problem, variant: Variant, config: Config, names: list[str]) -> Iterator[Finding]:
-    """NaN and infinities planted in the named inputs one at a time, and those inputs at large magnitudes."""
+    """NaN and infinities planted in the named inputs one at a time, and those inputs large, and far from 0."""
     subject = Subject(variant.name, problem.direction, problem.case, config)
     try:
         finding = Finding(NAN_INF, subject, PASS, seed=problem.seed)
@@ -88,8 +88,28 @@ def check_specials(problem: Problem, variant: Variant, config: Config, names: li
         hard = problem.with_inputs(specials.magnified(problem.inputs, names))
         outputs, _ = launch(hard, variant, config, run=0)
         yield judged(LARGE, subject, hard.judge(outputs), problem.seed)
+        if takes_offset(problem):
+            hard = with_offset(problem, names)
+            outputs, _ = launch(hard, variant, config, run=0)
+            yield judged(OFFSET, subject, hard.judge(outputs), problem.seed)
     except LaunchFailed as error:
         yield Finding(NAN_INF, subject, ERROR, str(error), problem.seed, exhausted=error.exhausted)
+
+
+def takes_offset(problem: Problem) -> bool:
+    """Whether a problem's inputs may be given a common offset.
+
+    A backward pass's may not: of its inputs the incoming gradients alone are free, and it is linear in them.  There an
+    offset enlarges every rounding alike, and what it may be off by hangs on single elements (softmax's largest y), so
+    it would tell no careless kernel from a careful one and give false alarms.
+    """
+    return problem.direction == "forward" and problem.case.dtype in specials.OFFSETS
+
+
+def with_offset(problem: Problem, names: list[str]) -> Problem:
+    """The problem with the named inputs far from 0 by a common offset, and the tolerance that this takes."""
+    inputs = specials.offset(problem.inputs, names, problem.case.dtype)
+    return problem.with_inputs(inputs, specials.OFFSET_CONDITIONING)
 
 
 def _badly_written(problem: Problem, runs: list[tuple[tuple[torch.Tensor, ...], Guard]]) -> str:

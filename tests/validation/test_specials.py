@@ -1,0 +1,59 @@
+"""Inputs far from 0: what a common offset is, of which inputs and dtypes, and whom it condemns."""
+
+import pytest
+import torch
+from atlas import catalog
+from atlas.declaration.hardware import INTERPRETER
+from atlas.proof import inspecting, planting
+from atlas.proof.mutant_list import MUTANTS
+from atlas.validation import specials
+
+from .planting import inspect
+
+CARELESS = next(mutant for mutant in MUTANTS if mutant.caught_by == "common_offset")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [2.0**-6, 1.0, 8.0])
+def test_an_offset_is_in_proportion_to_its_tensor_and_leaves_the_values_apart(dtype, scale):
+    name = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    x = (scale * torch.randn(1000, generator=torch.Generator().manual_seed(0))).to(dtype)
+    raised = specials.offset({"x": x, "eps": 1e-5, "w": x}, ["x"], name)
+    assert raised["x"].dtype == dtype and raised["eps"] == 1e-5 and raised["w"] is x
+    apart = raised["x"].double() - scale * 2.0 ** specials.OFFSETS[name]
+    assert 0.9 * scale < float(apart.std()) < 1.2 * scale
+    assert abs(float(apart.mean())) < 0.2 * scale
+
+
+def test_an_offset_stays_within_the_range_of_fp16():
+    x = torch.tensor([30000.0, -20000.0], dtype=torch.float16)
+    assert bool(specials.offset({"x": x}, ["x"], "fp16")["x"].isfinite().all())
+
+
+def test_zeros_have_no_scale_and_stay():
+    x = torch.zeros(5)
+    assert specials.offset({"x": x}, ["x"], "fp32")["x"] is x
+
+
+def test_only_forward_passes_are_given_an_offset():
+    declaration = catalog.load("softmax", interpret=True)
+    findings = inspect(declaration, seeds=1, check="common_offset", dtype="fp32", sizes=(("m", 37), ("n", 129)))
+    assert {(finding.subject.direction, finding.status) for finding in findings} == {("forward", "pass")}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_a_variance_that_cancels_is_far_beyond_what_careful_arithmetic_needs(dtype, tmp_path):
+    """The margins on both sides: other GPUs add, divide and merge differently from the interpreter."""
+
+    def used(declaration):
+        tasks = inspecting.inspection(
+            declaration, INTERPRETER, torch.device("cpu"), [0], check="common_offset", variant="one_pass",
+            direction="forward", dtype=dtype, sizes=(("m", 37), ("n", 129)),
+        )  # fmt: skip
+        return max(step.used[0] for _, task in tasks for step in [task()] if step.used)
+
+    careless = planting.load(planting.plant(tmp_path, CARELESS.kernel, CARELESS), interpret=True)
+    assert used(careless) > 10
+    # fp32's share is that of the tolerance without what conditioning adds, since it is added only where needed.
+    if dtype == "fp16":
+        assert used(catalog.load(CARELESS.kernel, interpret=True)) < 1 / 3

@@ -126,8 +126,9 @@ def certificate(tmp_path):
 def test_a_right_config_is_certified_on_its_edge_cases_with_all_seeds(certificate):
     found = certificate()
     assert (found.reason, found.cases, found.seeds) == ("", 3, 2)
-    # values, written, unchanged with each seed, repeatable once a case; NaN, infinities and magnitudes on the first.
-    assert found.checks == 3 * (2 * 3 + 1) + 2
+    # values, written, unchanged with each seed, repeatable once a case; NaN, infinities, magnitudes and an offset once.
+    assert found.checks == 3 * (2 * 3 + 1) + 3
+    assert found.status == "pass"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,15 @@ def test_a_right_config_is_certified_on_its_edge_cases_with_all_seeds(certificat
     ],
 )  # fmt: skip
 def test_a_wrong_config_is_not_certified(certificate, faults, words):
-    assert words in certificate(*faults).reason
+    found = certificate(*faults)
+    assert words in found.reason
+    assert found.status == "fail"
+
+
+def test_a_launch_that_raises_refuses_a_certificate_as_an_error_whatever_its_message_says(certificate):
+    found = certificate(("    m, n = x.shape\n", "    m, n = x.shape\n    raise RuntimeError('a: fail: b')\n"))
+    assert found.status == "error"
+    assert ": fail: " in found.reason
 
 
 def test_a_config_that_fits_no_edge_case_is_certified_on_small_ones(certificate):
@@ -155,6 +164,7 @@ def test_a_config_that_asks_for_too_much_is_not_certified_and_not_called_wrong(c
     found = certificate(("    m, n = x.shape\n", f"    {raising}    raise OutOfResources(300000, 232448, 'shared')\n"))
     assert found.cases == found.checks == 0
     assert found.reason.startswith("OutOfResources")
+    assert found.status == "error"
 
 
 T4 = GPU("t4", "cuda", 75, sms=40, shared_bytes=2**16, memory_bytes=2**34, l2_bytes=2**22)
@@ -183,7 +193,7 @@ def test_what_the_gpu_lacks_is_unsupported_everywhere_and_never_wrong(tmp_path, 
             for finding in inspection.run(task)
         )  # fmt: skip
         found = certify(declaration, "forward", "rows", {"BLOCK": 16}, dtype, torch.device("cpu"), [0])
-    assert (found.cases, found.reason) == (0, reason)
+    assert (found.cases, found.reason, found.status) == (0, reason, "unsupported")
     refused = [f for f in findings if f.subject.direction == "forward" and f.status != "pass"]
     assert {f.check for f in refused} >= {"values", "public_function", "gradients"}
     assert {f.status for f in findings} <= {"unsupported", "pass"}, [str(f) for f in findings]

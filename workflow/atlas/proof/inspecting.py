@@ -137,8 +137,8 @@ def _certify(declaration: Declaration, device: torch.device, seeds: Iterable[int
     )
     if not certificate.reason:
         return Step(certificate.checks)
-    # A launch that raises refuses a certificate, too, and so does a config that could not be tried.
-    status = "fail" if ": fail: " in certificate.reason else "error"
+    # A config that could not be tried has shown nothing, as if its launch had raised.
+    status = "fail" if certificate.status == "fail" else "error"
     return Step(certificate.checks, (Wrong(CERTIFICATE, status, certificate.reason),))
 
 

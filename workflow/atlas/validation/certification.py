@@ -25,7 +25,8 @@ class Certificate:
     """What was found; ``reason`` is empty where the config is right.
 
     ``status`` is that of a finding: "pass"; "fail" where a result is wrong; "error" where a launch raised, of which
-    nobody knows whether it is right; "unsupported" where there was nothing to try it on.  ``cases`` is how many edge cases it ran on, ``checks`` how many findings that gave, ``seeds`` of how many seeds.
+    nobody knows whether it is right; "unsupported" where there was nothing to try it on.  ``cases`` is how many edge
+    cases it ran on, ``checks`` how many findings that gave, ``seeds`` of how many seeds.
     """
 
     reason: str
@@ -47,7 +48,8 @@ def certify(
     """Check one config on up to :data:`CASES` edge cases of one dtype, chosen by :func:`certifying_cases`.
 
     With every seed: values, stores outside, unwritten elements, changed inputs.  With the first seed in addition: two
-    launches agree bit by bit, and on the first case NaN, infinities, large magnitudes and a common offset, and a random pass's mask.
+    launches agree bit by bit, and on the first case NaN, infinities, large magnitudes and a common offset, and a random
+    pass's mask.
     A case whose launch asks for more of the GPU than there is does not count; a config that ran on none, because the
     GPU lacks what the variant or the dtype needs or for another reason, gets that as ``reason`` with ``cases`` 0.
     Raises :class:`~.device.DeviceLost` where a launch takes the device down with it.

@@ -85,3 +85,9 @@ def test_an_interpreted_loop_runs_to_a_bound_known_only_at_launch(tmp_path, befo
 
 def test_a_triton_that_needs_no_repair_is_left_as_it_is(tmp_path):
     run(tmp_path, "import triton\n" + UNTOUCHED)
+
+
+def test_no_stage_that_interprets_imports_triton_before_the_kernel_is_loaded(tmp_path):
+    # Triton jits its own functions, tl.max among them, when it is imported: too early, and no kernel can call them.
+    rooms = "atlas.validation, atlas.benchmarking.contest, atlas.tuning.tuner, atlas.stages.validate"
+    run(tmp_path, f"import sys, {rooms}\nassert 'triton' not in sys.modules")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from triton.runtime.errors import OutOfResources
 
 from ..declaration import Config, Variant
 from ..runtime import as_tuple
@@ -47,9 +46,17 @@ def launch(problem: Problem, variant: Variant, config: Config, run: int) -> tupl
         what = f"variant {variant.name}, {problem.direction}, {problem.case}, config {dict(config)}"
         devices.check_alive(problem.device, what, error)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        exhausted = isinstance(error, OutOfResources | torch.OutOfMemoryError)
-        raise LaunchFailed(f"{type(error).__name__}: {lines[0] if lines else 'no message'}", exhausted) from error
+        message = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        raise LaunchFailed(message, _exhausted(error)) from error
     return outputs, guard
+
+
+def _exhausted(error: Exception) -> bool:
+    # Imported here, since importing Triton decides for its own functions whether they are interpreted, and a stage
+    # imports this module before it loads the kernel and thereby says which.
+    from triton.runtime.errors import OutOfResources
+
+    return isinstance(error, OutOfResources | torch.OutOfMemoryError)
 
 
 def check_variant(problem: Problem, variant: Variant, config: Config, twice: bool = True) -> Iterator[Finding]:

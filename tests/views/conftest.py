@@ -1,5 +1,6 @@
 """Scenes: results folders filled with simulated documents, and the views made of them."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def atlas() -> Callable[..., int]:
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All views of no document, of one measured GPU among built ones, and of five GPUs of every kind."""
+    """Documents and tables of nothing, of one measured GPU among built ones, and of five GPUs of every kind."""
     root = tmp_path_factory.mktemp("scenes")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "KERNELS", synthetic.use_catalog(root / "kernels", KERNELS))
@@ -40,6 +41,19 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 made["five"] / folder / gpu / "proof" / "repeatability.json", synthetic.proof(gpu, worst=worst)
             )
         for results in made.values():
-            for command in ("tables", "figures", "report"):
-                assert cli.main([command, "--results", str(results)]) == 0
+            assert cli.main(["tables", "--results", str(results)]) == 0
     return made
+
+
+@pytest.fixture(scope="session")
+def pages(scenes: dict[str, Path]) -> dict[str, Path]:
+    """The same folders with figures and report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "KERNELS", scenes["none"].parent / "kernels")
+        for name, results in scenes.items():
+            if name == "five":  # half a minute to draw, and a page takes any: the tests of figures draw what they read
+                shutil.copytree(scenes["one"] / "figures", results / "figures")
+            else:
+                assert cli.main(["figures", "--results", str(results)]) == 0
+            assert cli.main(["report", "--results", str(results)]) == 0
+    return scenes

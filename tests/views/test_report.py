@@ -35,24 +35,24 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def page(scenes):
-    return lambda scene: Page((scenes[scene] / "report.html").read_text())
+def page(pages):
+    return lambda scene: Page((pages[scene] / "report.html").read_text())
 
 
 @pytest.mark.parametrize("scene", ["none", "one", "five"])
-def test_the_page_loads_nothing_from_anywhere(scenes, page, scene):
+def test_the_page_loads_nothing_from_anywhere(pages, page, scene):
     loads = page(scene).loads
     assert loads and all(url.startswith(("#", "data:")) for url in loads)
-    html = (scenes[scene] / "report.html").read_text()
+    html = (pages[scene] / "report.html").read_text()
     style = re.search(r"<style>(.*?)</style>", html, re.S)[1]
     script = re.search(r"<script>(.*?)</script>", html, re.S)[1]
     assert "url(" not in style and "@import" not in style
     assert not re.search(r"fetch|XMLHttp|import\(|https?:", script)
 
 
-def test_a_wrong_kernel_is_named_at_the_top_in_red(scenes, page):
+def test_a_wrong_kernel_is_named_at_the_top_in_red(pages, page):
     assert "Wrong result: softmax on h200" in page("five").text["header"]
-    assert '<p class="alarm bad"><strong>Wrong result: softmax on h200' in (scenes["five"] / "report.html").read_text()
+    assert '<p class="alarm bad"><strong>Wrong result: softmax on h200' in (pages["five"] / "report.html").read_text()
     assert "expected 0.25, got 0.5" in page("five").text["s-failures"]
     assert "python -m atlas validate softmax --gpu h200" in page("five").text["s-failures"], "how to repeat it"
 
@@ -115,10 +115,10 @@ def test_provenance_states_versions_commit_and_protocols(page):
         assert words in text
 
 
-def test_every_figure_is_inside_with_its_caption(scenes):
-    html = (scenes["five"] / "report.html").read_text()
+def test_every_figure_is_inside_with_its_caption(pages):
+    html = (pages["five"] / "report.html").read_text()
     figures = re.findall(r'<figure id="([^"]+)">.*?<img src="data:image/svg[^"]+".*?<figcaption>(.+?)<', html)
-    drawn = {path.stem for path in (scenes["five"] / "figures").glob("*.svg")}
+    drawn = {path.stem for path in (pages["five"] / "figures").glob("*.svg")}
     assert {name for name, _ in figures} == drawn and all(caption for _, caption in figures)
 
 

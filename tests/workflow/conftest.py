@@ -1,5 +1,6 @@
 """Checkouts to run the workflow in: copies of the project that a test may edit."""
 
+import json
 import os
 import re
 import shutil
@@ -58,6 +59,10 @@ class Checkout:
         assert done.returncode == 0, done.stdout + done.stderr
         table = re.search(r"^job +count\n-+ +-+\n(.*?)^total", done.stdout + done.stderr, re.M | re.S)
         return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", table[1], re.M)} if table else {}
+
+    def document(self, gpu: str, kernel: str, stage: str) -> dict:
+        """What a stage wrote."""
+        return json.loads((self.root / "results/measured" / gpu / kernel / f"{stage}.json").read_text())
 
     def edit(self, name: str, old: str, new: str) -> None:
         """Replace text that must be there in a file of the checkout."""

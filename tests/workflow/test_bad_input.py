@@ -1,8 +1,14 @@
 """A user's mistakes: one clear sentence naming file, key and remedy, a non-zero exit, and nothing lost."""
 
 import json
+import shutil
 
 import pytest
+from atlas import cli, gpus, plan
+from atlas.config import load_yaml
+from atlas.errors import AtlasError
+
+from .conftest import make_checkout
 
 
 def sentence(done) -> str:
@@ -10,6 +16,46 @@ def sentence(done) -> str:
     assert done.returncode != 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     return done.stderr + done.stdout
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """A checkout that no test edits."""
+    return make_checkout(tmp_path_factory.mktemp("pristine") / "project")
+
+
+@pytest.fixture
+def settled(tmp_path, monkeypatch):
+    """Edits a copy of the config and settles the plan by it, as Snakemake does when it begins; returns the message."""
+    monkeypatch.setenv(gpus.PLACES_VARIABLE, "")  # so that what settling puts there goes with the test
+    monkeypatch.delenv(gpus.PLACES_VARIABLE)
+
+    def settle(name, old, new, devices):
+        monkeypatch.setenv("KERNEL_ATLAS_DEVICES", devices)
+        for variable in ("CONFIG_FILE", "GPUS_FILE"):
+            path = shutil.copy(getattr(plan, variable), tmp_path)
+            monkeypatch.setattr(plan, variable, tmp_path / name if path.endswith(name) else getattr(plan, variable))
+        text = (tmp_path / name).read_text()
+        assert old in text, f"{name} no longer says {old!r}"
+        (tmp_path / name).write_text(text.replace(old, new))
+        with pytest.raises(AtlasError) as caught:
+            plan.settle(load_yaml(plan.CONFIG_FILE))
+        return str(caught.value)
+
+    return settle
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs ``python -m atlas`` in a folder, in this process; returns what it said when it failed."""
+
+    def run(root, *words):
+        monkeypatch.chdir(root)
+        monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "")
+        assert cli.main(list(words)) == 2
+        return capsys.readouterr().err
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -30,9 +76,8 @@ def sentence(done) -> str:
         ("placement: local", "placement: [", ["config.yaml", "line"]),
     ],
 )
-def test_a_mistake_in_config_yaml_is_named(checkout, old, new, says):
-    checkout.edit("config/config.yaml", old, new)
-    message = sentence(checkout.snakemake("-n"))
+def test_a_mistake_in_config_yaml_is_named(settled, old, new, says):
+    message = settled("config.yaml", old, new, devices="")
     for words in says:
         assert words in message
 
@@ -47,20 +92,33 @@ def test_a_mistake_in_config_yaml_is_named(checkout, old, new, says):
         ("match: (Tesla|NVIDIA) T4$", "match: (Tesla", ["gpus.yaml", "t4.match", "regex"]),
     ],
 )
-def test_a_mistake_in_gpus_yaml_is_named(checkout, old, new, says):
-    checkout.edit("config/gpus.yaml", old, new)
-    message = sentence(checkout.snakemake("-n", devices="NVIDIA H200"))
+def test_a_mistake_in_gpus_yaml_is_named(settled, old, new, says):
+    message = settled("gpus.yaml", old, new, devices="NVIDIA H200")
     for words in says:
         assert words in message
 
 
-def test_an_unknown_name_on_the_command_line_is_named(checkout):
-    assert "did you mean 'matmul'?" in sentence(checkout.atlas("build", "matmull", "--gpu", "t4"))
-    assert "did you mean 't4'?" in sentence(checkout.atlas("build", "matmul", "--gpu", "t44"))
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("kernels: all", "kernels: [sofmax]", "did you mean 'softmax'?"),
+        ("placement: local", "placement: [", "line"),  # before Snakemake reads it, which names no line
+    ],
+    ids=["settled", "parsed"],
+)
+def test_snakemake_ends_with_the_sentence_and_no_traceback(checkout, old, new, says):
+    checkout.edit("config/config.yaml", old, new)
+    message = sentence(checkout.snakemake("-n"))
+    assert "config.yaml" in message and says in message
 
 
-def test_a_gpu_that_is_not_here_is_named_by_a_stage(checkout):
-    message = sentence(checkout.atlas("validate", "vector_add", "--gpu", "a100"))
+def test_an_unknown_name_on_the_command_line_is_named(pristine):
+    assert "did you mean 'matmul'?" in sentence(pristine.atlas("build", "matmull", "--gpu", "t4"))
+    assert "did you mean 't4'?" in sentence(pristine.atlas("build", "matmul", "--gpu", "t44"))
+
+
+def test_a_gpu_that_is_not_here_is_named_by_a_stage(command, tmp_path):
+    message = command(tmp_path, "validate", "vector_add", "--gpu", "a100")
     assert "'a100' is not here" in message and "A100.*80GB" in message
 
 
@@ -72,41 +130,44 @@ def test_a_config_file_that_is_missing_is_named(checkout):
 RECORD = "results/recorded/h200/vector_add/build.json"
 
 
-@pytest.fixture
-def recorded(checkout):
-    """A checkout with one genuine record."""
-    done = checkout.atlas("build", "vector_add", "--gpu", "h200", "--sample", "1")
+@pytest.fixture(scope="module")
+def genuine(pristine):
+    """The text of a genuine record."""
+    done = pristine.atlas("build", "vector_add", "--gpu", "h200", "--sample", "1")
     assert done.returncode == 0, done.stderr
-    record = checkout.root / RECORD
-    record.parent.mkdir(parents=True)
-    (checkout.root / "results/measured/h200/vector_add/build.json").rename(record)
-    return checkout
+    return (pristine.root / "results/measured/h200/vector_add/build.json").read_text()
 
 
-@pytest.mark.parametrize("command", ["tables", "track", "verdict", "report"])
-def test_a_record_cut_in_half_is_named_and_left_as_it_is(recorded, command):
-    record = recorded.root / RECORD
+@pytest.fixture
+def record(tmp_path, genuine):
+    """A genuine record in a folder of its own."""
+    path = tmp_path / RECORD
+    path.parent.mkdir(parents=True)
+    path.write_text(genuine)
+    return path
+
+
+@pytest.mark.parametrize("view", ["tables", "track", "verdict", "report"])
+def test_a_record_cut_in_half_is_named_and_left_as_it_is(command, tmp_path, record, view):
     half = record.read_text()[: record.stat().st_size // 2]
     record.write_text(half)
-    message = sentence(recorded.atlas(command))
+    message = command(tmp_path, view)
     assert RECORD in message and "cut off" in message and "restore it from git" in message
     assert record.read_text() == half, "nothing is lost: the file stays for whoever can mend it"
 
 
-def test_a_record_of_an_older_schema_is_named(recorded):
-    record = recorded.root / RECORD
+def test_a_record_of_an_older_schema_is_named(command, tmp_path, record):
     document = json.loads(record.read_text()) | {"schema_version": 0}
     record.write_text(json.dumps(document))
-    message = sentence(recorded.atlas("tables"))
+    message = command(tmp_path, "tables")
     assert RECORD in message and "'schema_version' is 0" in message and "measure it again" in message
 
 
-def test_a_record_with_a_value_of_the_wrong_type_is_named(recorded):
-    record = recorded.root / RECORD
+def test_a_record_with_a_value_of_the_wrong_type_is_named(command, tmp_path, record):
     document = json.loads(record.read_text())
     document["configs"][0]["registers"] = "many"
     record.write_text(json.dumps(document))
-    message = sentence(recorded.atlas("tables"))
+    message = command(tmp_path, "tables")
     assert RECORD in message and "configs.0.registers" in message
 
 

@@ -9,7 +9,8 @@ from .conftest import Checkout, make_checkout
 
 SELECTION = ("--config", "kernels=vector_add,softmax", "gpus=t4,cpu")
 ONE_SEED = ("seeds: 5", "seeds: 1")
-"""What more seeds would find is the validation's business, and takes the interpreter most of a run."""
+FEW_CASES = ("edge_cases=_EDGE_CASES,", "edge_cases=_EDGE_CASES[::8],")
+"""What more would find is the validation's business, and takes the interpreter most of a run."""
 
 VIEWS = {"tables", "figures", "report", "track", "verdict", "reproduce"}
 
@@ -19,6 +20,7 @@ def finished(tmp_path_factory) -> Checkout:
     """A checkout after one whole run; tests leave its sources as they found them."""
     made = make_checkout(tmp_path_factory.mktemp("run") / "project")
     made.edit("config/config.yaml", *ONE_SEED)
+    made.edit("kernels/softmax.py", *FEW_CASES)
     done = made.snakemake(*SELECTION)
     assert done.returncode == 0, done.stdout + done.stderr
     made.output = done.stdout + done.stderr

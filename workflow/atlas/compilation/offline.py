@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import triton
+from torch.overrides import TorchFunctionMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
@@ -51,6 +53,20 @@ class Request:
     kernel: Any = None
     seconds: float = 0.0
     cached: bool = False
+
+
+class _PlainEmptyLike(TorchFunctionMode):
+    """Spares compilations sympy: torch imports it, for a second or two, at the first ``empty_like`` of a meta tensor.
+
+    An output like a contiguous tensor is contiguous; of others torch has to say how it lies.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if function is torch.empty_like and len(args) == 1 and given.keys() <= {"dtype"} and args[0].is_contiguous():
+            like = args[0]
+            return torch.empty(like.shape, dtype=given.get("dtype") or like.dtype, device=like.device)
+        return function(*args, **given)
 
 
 def target_of(gpu: GPU) -> GPUTarget:
@@ -99,7 +115,7 @@ def compile_only(gpu: GPU, compiling: bool = True) -> Iterator[list[Request]]:
     compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
     JITFunction.run = compile_instead
     try:
-        with pretend(gpu):
+        with pretend(gpu), _PlainEmptyLike():
             yield requests
     finally:
         JITFunction.run = run

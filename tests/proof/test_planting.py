@@ -6,7 +6,7 @@ import pytest
 from atlas import catalog
 from atlas.errors import AtlasError
 from atlas.proof import mutants, planting
-from atlas.proof.mutant_list import MUTANTS
+from atlas.proof.planted import MUTANTS
 from atlas.validation import CHECKS
 
 

@@ -9,7 +9,7 @@ import torch
 from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
 from atlas.proof import inspecting, mutants, planting
-from atlas.proof.mutant_list import MUTANTS
+from atlas.proof.planted import MUTANTS
 from atlas.proof.planting import Mutant
 from atlas.stages import frame
 

@@ -5,7 +5,7 @@ import torch
 from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
 from atlas.proof import inspecting, planting
-from atlas.proof.mutant_list import MUTANTS
+from atlas.proof.planted import MUTANTS
 from atlas.validation import specials
 
 from .planting import inspect

@@ -25,7 +25,7 @@ from ..tuning.child import Child, Died, Hung
 from . import inspecting, planting, scratch
 from .evidence import Claim, Evidence, at_least, none_of
 from .inspecting import DEVICE_LOST, Outcome, Request, Wrong
-from .mutant_list import MUTANTS
+from .planted import MUTANTS
 from .planting import Mutant
 
 CAUGHT, MISSED, NOT_HERE, CLEAN, FLAGGED, FAILED = "caught", "missed", "not here", "clean", "flagged", "failed"

@@ -66,7 +66,7 @@ def mutated(mutant: Mutant) -> str:
             found = "is not" if not count else f"stands {count} times"
             raise AtlasError(
                 f"kernels/{mutant.kernel}.py: the text {old!r} {found} there, so the mutant {mutant.name!r} cannot be "
-                "planted; adapt its edits in workflow/atlas/proof/mutant_list.py"
+                f"planted; adapt its edits in workflow/atlas/proof/planted/{mutant.kernel}.py"
             )
         source = source.replace(old, new)
     return source

@@ -25,7 +25,7 @@ STARTED = time.time()
 
 # What a stage's figures depend on, beyond the kernel's file: editing one of these runs the stage again.  Held to the
 # stages' real imports by a test.
-_SHARED = ("declaration/*.py", "runtime.py", "stages/frame.py")
+_SHARED = ("declaration/*.py", "operators/*.py", "runtime.py", "stages/frame.py")
 _CODE = {
     "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
     "build": ("stages/build.py", "compilation/*.py", *_SHARED),

@@ -1,0 +1,311 @@
+"""Operators: what is recorded of a call, when it is repeated, and what torch is told of it.
+
+The kernel is a stand-in that remembers its launches, so that recordings can be made and repeated without a GPU; that
+true kernels compute the same either way is validation's to say.
+"""
+
+import types
+
+import pytest
+import torch
+from atlas.operators import Differentiable, Operator, call, launch, plan
+from torch.overrides import TorchFunctionMode
+
+
+class Parameter(types.SimpleNamespace):
+    is_constexpr = False
+    do_not_specialize = False
+    annotation_type = None
+
+
+class Kernel:
+    """Computes nothing; keeps how it was launched as a kernel, and how repeated from a recording."""
+
+    pre_run_hooks = ()
+    arg_names = ("x_ptr", "out_ptr", "n", "seed")
+
+    def __init__(self, **seed):
+        self.params = [*(Parameter(name=name) for name in self.arg_names[:3]), Parameter(name="seed", **seed)]
+        self.launched, self.repeated = [], []
+
+    @staticmethod
+    def fn(x_ptr, out_ptr, n, seed=0):
+        pass
+
+    def __getitem__(self, grid):
+        def run(*args, **meta):
+            self.launched.append((grid, args))
+            return types.SimpleNamespace(run=self._repeat, function="function", packed_metadata="metadata")
+
+        return run
+
+    def _repeat(self, *words):
+        self.repeated.append(words)
+
+
+VARYING = {"do_not_specialize": True, "annotation_type": "i64"}
+
+
+@pytest.fixture(autouse=True)
+def a_cpu_that_counts_as_a_gpu(monkeypatch):
+    monkeypatch.setattr(Operator, "repeats_on", ("cpu",))
+    monkeypatch.setattr(call, "_current_device", lambda: -1)
+    driver = types.SimpleNamespace(active=types.SimpleNamespace(get_current_stream=lambda index: "stream"))
+    monkeypatch.setattr(plan.triton, "runtime", types.SimpleNamespace(driver=driver), raising=False)
+
+
+_count = iter(range(1000))
+
+
+def operator(run, schema="(Tensor x) -> Tensor", fake=torch.empty_like, **options):
+    return Operator(f"trial_{next(_count)}", schema, run=run, fake=fake, **options)
+
+
+def doubling(kernel):
+    def run(x):
+        out = torch.empty_like(x)
+        launch(kernel, (3,), x, out, x.numel())
+        return out
+
+    return run
+
+
+def test_a_second_call_repeats_the_launch_with_its_own_tensors():
+    kernel = Kernel()
+    double = operator(doubling(kernel))
+    first, x = torch.randn(4, 6), torch.randn(4, 6)
+    double(first)
+    out = double(x)
+    assert len(kernel.launched) == 1
+    assert kernel.repeated == [
+        (3, 1, 1, "stream", "function", "metadata", None, None, None, x.data_ptr(), out.data_ptr(), 24, 0)
+    ]
+    assert out.shape == x.shape and out.data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.randn(4, 7),
+        torch.randn(6, 4).t(),  # the same shape with other strides
+        torch.randn(4, 6).to(torch.float16),
+        torch.randn(25)[1:].view(4, 6),  # no longer on 16 bytes: kernels are compiled for that
+    ],
+    ids=["shape", "strides", "dtype", "alignment"],
+)
+def test_tensors_of_another_kind_are_recorded_anew(other):
+    kernel = Kernel()
+    double = operator(doubling(kernel))
+    double(torch.randn(4, 6))
+    double(other)
+    assert len(kernel.launched) == 2 and not kernel.repeated
+
+
+def test_scalars_are_part_of_what_a_recording_is_of():
+    kernel = Kernel()
+
+    def run(x, seed):
+        out = torch.empty_like(x)
+        launch(kernel, (1,), x, out, x.numel(), seed=seed)
+        return out
+
+    scaled = operator(run, "(Tensor x, int seed) -> Tensor", fake=lambda x, seed: torch.empty_like(x))
+    x = torch.randn(8)
+    for seed in (1, 2, 1):
+        scaled(x, seed)
+    assert len(kernel.launched) == 2 and [words[-1] for words in kernel.repeated] == [1]
+
+
+def varying(kernel):
+    def run(x, seed):
+        out = torch.empty_like(x)
+        launch(kernel, (1,), x, out, x.numel(), seed)
+        return out
+
+    return operator(run, "(Tensor x, int seed) -> Tensor", lambda x, seed: torch.empty_like(x), varying=("seed",))
+
+
+def test_a_varying_argument_is_passed_on_and_not_recorded():
+    kernel = Kernel(**VARYING)
+    drop, x = varying(kernel), torch.randn(8)
+    for seed in (5, 6, 7):
+        drop(x, seed)
+    assert len(kernel.launched) == 1 and [words[-1] for words in kernel.repeated] == [6, 7]
+
+
+def test_a_kernel_compiled_for_values_of_what_varies_is_not_repeated():
+    kernel = Kernel()  # seed 16 would be compiled as a multiple of 16, and 1 as a constant
+    drop, x = varying(kernel), torch.randn(8)
+    for seed in (16, 5, 1):
+        drop(x, seed)
+    assert len(kernel.launched) == 3
+    assert "do_not_specialize" in " ".join(drop.obstacles)
+
+
+def test_arithmetic_on_what_varies_is_refused_while_recording():
+    def run(x, seed):
+        return torch.empty_like(x), seed + 1
+
+    drop = operator(run, "(Tensor x, int seed) -> Tensor", lambda x, seed: torch.empty_like(x), varying=("seed",))
+    with pytest.raises(TypeError, match="varies"):
+        drop(torch.randn(3), 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (lambda x, out: out.mul_(2), "mul_"),
+        (lambda x, out: x.sum().item(), "sum"),
+        (lambda x, out: x, "did not allocate"),
+    ],
+    ids=["arithmetic", "reading data", "returning an input"],
+)
+def test_a_launcher_that_does_more_is_run_each_time_and_says_why(more, said):
+    kernel = Kernel()
+
+    def run(x):
+        out = torch.empty_like(x)
+        launch(kernel, (1,), x, out, x.numel())
+        result = more(x, out)
+        return result if isinstance(result, torch.Tensor) else out
+
+    careless = operator(run)
+    for _ in range(5):
+        careless(torch.randn(8))
+    assert len(kernel.launched) == 5
+    assert said in " ".join(careless.obstacles)
+
+
+def test_views_scratch_and_several_outputs_are_told_by_their_memory():
+    kernel = Kernel()
+
+    def run(x):
+        both = torch.empty((2, *x.shape), dtype=torch.float32)
+        scratch = torch.empty(16, dtype=torch.int32)
+        launch(kernel, (1,), x[1:], both[1], 1)
+        launch(kernel, (2, 3), scratch, both, 1)
+        return both.view(-1), both[1]
+
+    split = operator(
+        run, "(Tensor x) -> (Tensor, Tensor)", lambda x: (x.new_empty(2 * x.numel()), x.new_empty(x.shape))
+    )
+    split(torch.randn(4, 6))
+    x = torch.randn(4, 6)
+    flat, second = split(x)
+    assert flat.shape == (48,) and second.shape == (4, 6)
+    assert second.data_ptr() == flat.data_ptr() + 96
+    one, two = kernel.repeated
+    assert one[9:11] == (x.data_ptr() + 24, second.data_ptr())
+    assert two[:3] == (2, 3, 1) and two[10] == flat.data_ptr()
+    assert two[9] not in (x.data_ptr(), flat.data_ptr())
+
+
+def test_inputs_that_share_memory_are_told_apart_by_where_they_begin():
+    kernel = Kernel()
+
+    def run(gate, up):
+        out = torch.empty(gate.shape)
+        launch(kernel, (1,), gate, up, 1)
+        return out
+
+    glu = operator(run, "(Tensor gate, Tensor up) -> Tensor", lambda gate, up: torch.empty(gate.shape))
+    for _ in range(2):
+        both = torch.randn(4, 16)
+        gate, up = both.chunk(2, dim=1)
+        glu(gate, up)
+    assert kernel.repeated[0][9:11] == (gate.data_ptr(), up.data_ptr())
+    same = torch.randn(4, 16)[:, :8]
+    glu(same, same)  # repeats the above: same strides, other memory
+    assert kernel.repeated[1][9:11] == (same.data_ptr(), same.data_ptr())
+
+
+def test_one_tensor_given_twice_is_not_recorded():
+    kernel = Kernel()
+
+    def run(x, y):
+        out = torch.empty(x.shape)
+        launch(kernel, (1,), x, y, 1)
+        return out
+
+    add = operator(run, "(Tensor x, Tensor y) -> Tensor", lambda x, y: torch.empty(x.shape))
+    x = torch.randn(8)
+    add(x, x)  # which of the two an address belongs to cannot be told
+    assert "share memory" in " ".join(add.obstacles)
+    y = torch.randn(8)
+    add(x, y)
+    add(x, y)
+    assert kernel.repeated[0][9:11] == (x.data_ptr(), y.data_ptr())
+
+
+def test_somebody_who_watches_allocations_sees_them():
+    kernel = Kernel()
+    double, x = operator(doubling(kernel)), torch.randn(8)
+    double(x)
+
+    class Watch(TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            Watch.seen += function is torch.empty_like
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        double(x)
+    assert Watch.seen == 1 and not kernel.repeated
+
+
+def test_torch_compile_sees_one_operator_without_a_graph_break():
+    kernel = Kernel()
+    double = operator(doubling(kernel))
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(lambda x: double(x) + 1, fullgraph=True, backend=keep)(torch.randn(8))
+    called = [str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
+    assert sum(double.name.replace("::", ".") in name for name in called) == 1
+
+
+def real(x):
+    return x * 2
+
+
+def test_the_gradient_is_the_same_eager_and_compiled():
+    double = operator(real)
+    twice = Differentiable(double, lambda ctx, inputs, output: None, lambda ctx, grad: double(grad.contiguous()))
+    expected = torch.full((3, 5), 6.0)
+    for function in (
+        lambda x: twice(x) * 3,
+        torch.compile(lambda x: twice(x) * 3, fullgraph=True, backend="aot_eager"),
+    ):
+        x = torch.randn(3, 5, requires_grad=True)
+        function(x).sum().backward()
+        torch.testing.assert_close(x.grad, expected)
+    torch.library.opcheck(double.op, (torch.randn(4, requires_grad=True),))
+
+
+def test_without_a_gradient_asked_for_none_is_kept():
+    twice = Differentiable(operator(real), lambda ctx, inputs, output: None, lambda ctx, grad: grad)
+    x = torch.randn(3, requires_grad=True)
+    assert twice(x).requires_grad
+    with torch.no_grad():
+        assert not twice(x).requires_grad
+    assert not twice(x.detach()).requires_grad
+
+
+def test_a_file_loaded_under_another_name_registers_operators_of_its_own():
+    source = (
+        "from atlas.operators import Operator\n"
+        "import torch\n"
+        "op = Operator('same_name', '(Tensor x) -> Tensor', run=lambda x: x + 1, fake=torch.empty_like)\n"
+    )
+    modules = []
+    for name in ("kernels.trial", "atlas_planted_trial"):
+        scope = {"__name__": name}
+        exec(source, scope)
+        modules.append(scope["op"])
+    assert [module.name for module in modules] == [
+        "kernel_atlas::same_name", "kernel_atlas__atlas_planted_trial::same_name",
+    ]  # fmt: skip

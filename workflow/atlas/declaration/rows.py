@@ -1,0 +1,87 @@
+"""Arithmetic that kernels on rows share: what fits a thread's registers, and how rows are cut into vectors and blocks.
+
+A case here has ``m`` rows of ``n`` elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import triton
+
+from .hardware import GPU
+from .types import Case, Config, element_size
+
+VECTOR_BYTES = 16
+"""The widest access of one thread; narrower ones spend more instructions on the same bytes."""
+
+REGISTERS = 65_536
+"""32-bit registers of one SM, on every GPU from sm_75 to sm_100: what all its programs share."""
+
+THREAD_REGISTERS = 255
+"""The most that one thread can have."""
+
+OTHER_REGISTERS = 24
+"""What a thread needs besides its elements: addresses, masks, counters (ptxas of Triton 3.7, sm_75 to sm_90)."""
+
+
+def block_n(problem: Case) -> int:
+    """The least power of two that holds a row."""
+    return triton.next_power_of_2(problem["n"])
+
+
+def width(x: torch.Tensor) -> int:
+    """Elements of a 16-byte vector where the rows of ``x`` ([..., n]) consist of whole ones, else 1."""
+    vector = VECTOR_BYTES // x.element_size()
+    return 1 if x.shape[-1] % vector else vector
+
+
+def lanes(x: torch.Tensor, block: int) -> dict[str, int]:
+    """``LANES`` and ``WIDTH`` of a block of ``block`` elements of a row of ``x``."""
+    return {"LANES": block // width(x), "WIDTH": width(x)}
+
+
+def registers(config: Config, problem: Case, live: float) -> float:
+    """Registers a thread needs for ``live`` fp32 values of each element of its tile, BLOCK_M (else 1) rows."""
+    return config.get("BLOCK_M", 1) * block_n(problem) * live / (32 * config["num_warps"]) + OTHER_REGISTERS
+
+
+def rows_obstacle(config: Config, problem: Case, live: float) -> str:
+    """``fits`` of a kernel whose programs hold BLOCK_M whole rows in registers."""
+    threads = 32 * config["num_warps"]
+    needed, available = registers(config, problem, live), min(THREAD_REGISTERS, REGISTERS // threads)
+    if needed > available:
+        return f"{needed:.0f} registers a thread, of {available}: rows would spill"
+    rows = config.get("BLOCK_M", 1)
+    if config["num_warps"] > 1 and rows * block_n(problem) * element_size(problem.dtype) < threads * VECTOR_BYTES:
+        return "less than one 16-byte vector a thread"
+    if rows > 1 and rows >= 2 * problem["m"]:
+        return "a tile with room for twice the rows there are"
+    return ""
+
+
+def fits_stream(config: Config, problem: Case, gpu: GPU, shortest: int = 1024) -> str:
+    """``fits`` of a kernel that streams rows in blocks of BLOCK_N; ``shortest`` is the least block of its space."""
+    threads = 32 * config["num_warps"]
+    vectors = config["BLOCK_N"] * element_size(problem.dtype) / (threads * VECTOR_BYTES)
+    if not 1 <= vectors <= 4:
+        return f"{vectors:g} 16-byte vectors a thread; 1 to 4 keep memory busy without spills"
+    if config["BLOCK_N"] > max(block_n(problem), shortest):
+        return "a block longer than the row"
+    return ""
+
+
+def stream_default(streams: int, blocks: Sequence[int]) -> Callable[[Case, GPU], dict[str, int]]:
+    """``default`` of a kernel that streams rows of ``streams`` inputs in one of ``blocks``, an ascending list."""
+
+    def default(problem: Case, gpu: GPU) -> dict[str, int]:
+        """As many warps a row as leave the rows under way at once half of the L2, two 16-byte vectors a thread."""
+        size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
+        under_way = gpu.sms * gpu.warps_per_sm * streams * problem["n"] * size  # with rows of one warp
+        warps = min(32, max(4, 2 * under_way // gpu.l2_bytes))
+        longest = max(block_n(problem), blocks[0])
+        block = min((1 << warps.bit_length() - 1) * two_vectors // size, longest, blocks[-1])
+        return {"BLOCK_N": block, "num_warps": max(4, block * size // two_vectors)}
+
+    return default

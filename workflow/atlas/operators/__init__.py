@@ -1,0 +1,10 @@
+"""How a kernel file's launchers become operators: registered with torch, differentiable, cheap to call.
+
+Like :mod:`atlas.declaration` a leaf that kernels may import.  A launcher runs once through Python; what it allocated
+and launched is recorded, and a later call on tensors of the same kind repeats just that.
+"""
+
+from .launching import launch
+from .operator import Differentiable, Operator
+
+__all__ = ["Differentiable", "Operator", "launch"]

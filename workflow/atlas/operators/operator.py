@@ -1,0 +1,131 @@
+"""Operators: a launcher registered with torch, repeated from a recording in eager mode; and its gradient."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from .call import written
+from .launching import Varying
+from .plan import Plan, plan
+from .tape import CallTape, Unrepeatable
+
+NAMESPACE = "kernel_atlas"
+
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+
+_MOST_PLANS = 4096
+"""Recordings an operator keeps; shapes that never return should not fill the memory."""
+
+_ATTEMPTS = 2
+"""Calls that are recorded before a launcher counts as unrepeatable: its first may fill caches of its own."""
+
+_is_compiling = torch.compiler.is_compiling
+
+
+class Operator:
+    """A function of tensors and scalars that launches kernels: ``torch.ops.kernel_atlas.<name>``.
+
+    ``schema`` is torch's, without the name: ``"(Tensor x, float eps) -> (Tensor, Tensor)"``.  ``run`` takes these
+    arguments, all by position, and returns the outputs; ``fake`` returns tensors like the outputs without computing
+    them.  ``varying`` names int arguments that differ from call to call.
+
+    On CUDA tensors, outside torch.compile, the first call for given shapes, strides, dtypes, alignment and scalars is
+    recorded and later ones repeat its allocations and launches.  What a launcher does beyond that makes it
+    unrepeatable: ``obstacles`` says so, and every call then goes through ``run``.  A recording keeps the config that
+    was chosen when it was made.
+    """
+
+    repeats_on: Collection[str] = ("cuda",)
+    """Types of devices whose calls are recorded."""
+
+    def __init__(
+        self, name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], varying: Sequence[str] = ()
+    ):
+        self.obstacles: set[str] = set()
+        self._run = run
+        self._plans: dict[tuple, Plan] = {}
+        self._attempts: dict[tuple, int] = {}
+        # A kernel file that is loaded a second time under another name must not take the first one's operators over.
+        module = sys._getframe(1).f_globals["__name__"]
+        library = NAMESPACE if module.startswith("kernels.") else f"{NAMESPACE}__{module.replace('.', '_')}"
+        self._library = torch.library.Library(library, "FRAGMENT")
+        self._library.define(f"{name}{schema}", tags=_TAGS)
+        self._library.impl(name, lambda *args: self.now(*args), "CompositeExplicitAutograd")
+        self.name = f"{library}::{name}"
+        torch.library.register_fake(self.name, fake, lib=self._library)
+        self.op = getattr(getattr(torch.ops, library), name).default
+        arguments = self.op._schema.arguments
+        self._varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
+        self.now = written(
+            [str(a.type) for a in arguments], self._varying, self._plans, self.op, self._first, self._run
+        )
+
+    def register_autograd(self, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
+        """Tell torch the gradient of the operator, as :func:`torch.library.register_autograd`."""
+        torch.library.register_autograd(self.name, backward, setup_context=setup_context, lib=self._library)
+
+    def __call__(self, *args: Any) -> Any:
+        """The operator on all its arguments, without gradients in eager mode (:class:`Differentiable` has them)."""
+        return self.op(*args) if _is_compiling() else self.now(*args)
+
+    def _first(self, key: tuple, *args: Any) -> Any:
+        """A call that no recording is of; it is recorded where that can be of use."""
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        device = tensors[0].device
+        if (
+            device.type not in self.repeats_on
+            or self._attempts.get(key, 0) >= _ATTEMPTS
+            or torch._C._is_torch_function_mode_enabled()
+            or any(tensor.device != device for tensor in tensors)
+        ):
+            return self._run(*args)
+        if len(self._attempts) >= _MOST_PLANS:
+            self._plans.clear()
+            self._attempts.clear()
+        self._attempts[key] = self._attempts.get(key, 0) + 1
+        given = [Varying.of(v, number) if number in self._varying else v for number, v in enumerate(args)]
+        with torch.no_grad(), CallTape(args) as tape:
+            result = self._run(*given)
+        try:
+            self._plans[key] = plan(tape, result, args, device)
+        except Unrepeatable as obstacle:
+            self.obstacles.add(str(obstacle))
+        return result
+
+
+class Differentiable:
+    """An operator with a gradient; call it with all the operator's arguments, by position.
+
+    ``setup_context(ctx, inputs, output)`` and ``backward(ctx, *grads)`` are as for
+    :func:`torch.library.register_autograd`; ``backward`` returns a gradient for each argument, None where it has none.
+    Under torch.compile the call is the registered operator; in eager mode it costs no more than an autograd function,
+    and where no argument wants a gradient, no more than the operator.
+    """
+
+    def __init__(self, operator: Operator, setup_context: Callable[..., None], backward: Callable[..., Any]):
+        self.operator = operator
+        operator.register_autograd(setup_context, backward)
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, *args):  # with a setup_context of its own torch would inspect signatures at every call
+                output = operator.now(*args)
+                setup_context(ctx, args, output)
+                return output
+
+        Function.backward = staticmethod(backward)
+        Function.__name__ = Function.__qualname__ = operator.name.rpartition(":")[2]
+        self._function = Function
+
+    def __call__(self, *args: Any) -> Any:
+        if _is_compiling():
+            return self.operator.op(*args)
+        if torch.is_grad_enabled():
+            for value in args:
+                if isinstance(value, torch.Tensor) and value.requires_grad:
+                    return self._function.apply(*args)
+        return self.operator.now(*args)

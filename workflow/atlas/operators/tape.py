@@ -1,0 +1,168 @@
+"""What one call of a launcher allocated and launched, told in terms of its inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .launching import Varying, recording
+
+_ALLOCATIONS = frozenset(
+    {
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.empty_like.default,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.new_empty_strided.default,
+    }
+)
+
+
+class Unrepeatable(Exception):
+    """The call did more than allocate, view and launch; the message says what."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor's memory: that of input ``number``, or of the ``number``-th allocation; ``offset`` in bytes."""
+
+    allocated: bool
+    number: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A tensor that was there before the call and is none of its inputs: the same at every call."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class VaryingInput:
+    """The value of input ``number``, another one at each call."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The compiled kernel, three dimensions of programs, and a value for each of the kernel's parameters."""
+
+    compiled: Any
+    grid: tuple[int, int, int]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Shape, strides (elements) and dtype of an allocation or an output."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Geometry:
+        """That of a tensor."""
+        return Geometry(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+class CallTape(TorchDispatchMode):
+    """Active while a call on ``inputs`` runs; afterwards ``allocations`` and ``launches`` say what it did.
+
+    ``outputs`` tells what it returned, and raises :class:`Unrepeatable` where it did anything else.
+    """
+
+    def __init__(self, inputs: Sequence[Any]):
+        super().__init__()
+        self.allocations: list[Geometry] = []
+        self.launches: list[Launch] = []
+        self._obstacle = ""
+        self._kept: list[torch.Tensor] = []  # so that no address is given twice while the tape runs
+        self._allocated: dict[int, int] = {}
+        self._inputs = [(number, value) for number, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        storages = [value.untyped_storage().data_ptr() for _, value in self._inputs]
+        self._shared = {storage for storage in storages if storages.count(storage) > 1}
+
+    def __enter__(self):
+        recording.tape = self
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        recording.tape = None
+        return super().__exit__(*exception)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in _ALLOCATIONS:
+            self._kept.append(result)
+            if result.numel():
+                self._allocated[result.untyped_storage().data_ptr()] = len(self.allocations)
+                self.allocations.append(Geometry.of(result))
+        elif not (func.is_view or func is torch.ops.aten.detach.default):
+            self._hinder(f"it calls {func}")
+        return result
+
+    def launched(self, kernel: Any, grid: tuple[int, ...], args: tuple, meta: dict[str, Any], compiled: Any) -> None:
+        """Keep a launch; its tensors are found among the inputs and allocations by their memory."""
+        if getattr(kernel, "pre_run_hooks", None):
+            return self._hinder("its kernel has hooks")
+        bound = inspect.signature(kernel.fn).bind(*args, **{k: v for k, v in meta.items() if k in kernel.arg_names})
+        bound.apply_defaults()
+        parameters = dict(zip(kernel.arg_names, kernel.params, strict=True))
+        try:
+            values = tuple(self._described(bound.arguments[name], parameters[name]) for name in kernel.arg_names)
+        except Unrepeatable as obstacle:
+            return self._hinder(str(obstacle))
+        self.launches.append(Launch(compiled, (*grid, 1, 1)[:3], values))
+
+    def outputs(self, result: Any) -> list[tuple[Source, Geometry]]:
+        """Where each returned tensor lies; :class:`Unrepeatable` where the call cannot be told in these terms."""
+        if self._obstacle:
+            raise Unrepeatable(self._obstacle)
+        found = []
+        for tensor in result if isinstance(result, tuple) else (result,):
+            if not isinstance(tensor, torch.Tensor):
+                raise Unrepeatable(f"it returns {type(tensor).__name__}")
+            if not tensor.numel():
+                raise Unrepeatable("it returns an empty tensor")
+            source = self._source(tensor)
+            if not (isinstance(source, Source) and source.allocated):
+                raise Unrepeatable("it returns what it did not allocate")
+            found.append((source, Geometry.of(tensor)))
+        return found
+
+    def _hinder(self, reason: str) -> None:
+        self._obstacle = self._obstacle or reason
+
+    def _described(self, value: Any, parameter: Any) -> Any:
+        if isinstance(value, Varying):
+            if not (parameter.do_not_specialize and parameter.annotation_type):
+                raise Unrepeatable(f"its kernel is compiled for values of {parameter.name}, which varies: annotate it "
+                                   "as tl.int64 and name it in do_not_specialize")  # fmt: skip
+            return VaryingInput(value.number)
+        if isinstance(value, torch.Tensor):
+            return self._source(value)
+        if value is None or isinstance(value, bool | int | float | str) or parameter.is_constexpr:
+            return value
+        raise Unrepeatable(f"its kernel takes a {type(value).__name__}")
+
+    def _source(self, tensor: torch.Tensor) -> Source | Constant:
+        storage, address = tensor.untyped_storage().data_ptr(), tensor.data_ptr()
+        if storage in self._allocated:
+            return Source(True, self._allocated[storage], address - storage)
+        same = [number for number, value in self._inputs if value.data_ptr() == address]
+        if len(same) == 1:
+            return Source(False, same[0])
+        if storage in self._shared:
+            raise Unrepeatable("its inputs share memory in a way that another call's may not")
+        for number, value in self._inputs:
+            if value.untyped_storage().data_ptr() == storage:
+                return Source(False, number, address - value.data_ptr())
+        return Constant(tensor)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -294,6 +295,22 @@ def put(job, **changes):
     } | changes  # fmt: skip
     path = Path(job.results) / "measured" / GPU / "vector_add" / "autotune.json"
     documents.write(path, document)
+
+
+@pytest.mark.parametrize(
+    ("by_clock", "by_bench", "unfit"),
+    [((), (), ""), (("power cap",), (), "under ncu"), ((), ("power cap",), "under do_bench")],
+    ids=["steady", "throttled by the clock", "throttled by do_bench"],
+)
+def test_a_case_that_throttles_under_either_is_unfit(monkeypatch, by_clock, by_bench, unfit):
+    timing = types.SimpleNamespace(median_us=600.0, throttled=bool(by_clock), throttled_by=by_clock, queued=True)
+    instruments = object.__new__(agreement.Instruments)
+    instruments._device = None
+    instruments._clock = types.SimpleNamespace(measure=lambda thunk: timing, throttled_by=lambda: by_bench)
+    instruments._launches = types.SimpleNamespace(thunk=lambda case, device: lambda: None)
+    monkeypatch.setattr("triton.testing.do_bench", lambda thunk, **options: 0.6)
+    found = instruments.ours(candidate(600.0))
+    assert unfit in found.unfit and bool(unfit) == bool(found.unfit)
 
 
 def test_the_whole_proof_compares_what_is_tuned_with_what_ncu_says(job, fake_ncu, monkeypatch):

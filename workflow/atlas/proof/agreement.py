@@ -73,7 +73,7 @@ class Ours:
     median_us: float
     do_bench_us: float | None
     unfit: str = ""
-    """Why the case cannot be compared: it was throttled, which ncu's pauses would have prevented."""
+    """Why the case cannot be compared: the three would run it at different clocks, as it draws too much power."""
 
 
 @dataclass(frozen=True)
@@ -183,18 +183,16 @@ class Instruments:
 
         thunk = self._launches.thunk(candidate.to_json(), self._device)
         timing = self._clock.measure(thunk)
-        unfit = ""
         if timing.throttled:
-            unfit = f"the board lowered its clock ({', '.join(timing.throttled_by)}), and under ncu it would not"
-        elif not timing.queued:
-            unfit = "it waits for the device by itself"
-        if unfit:
-            return Ours(timing.median_us, None, unfit)
-        bench = None
-        if timing.median_us >= LONG_US:
-            warmup, rep = _DO_BENCH_MS
-            bench = 1000 * triton.testing.do_bench(thunk, warmup=warmup, rep=rep, return_mode="median")
-        return Ours(timing.median_us, bench)
+            return Ours(timing.median_us, None, _lowered(timing.throttled_by, "and under ncu it would not"))
+        if not timing.queued:
+            return Ours(timing.median_us, None, "it waits for the device by itself")
+        if timing.median_us < LONG_US:
+            return Ours(timing.median_us, None)
+        warmup, rep = _DO_BENCH_MS
+        bench = 1000 * triton.testing.do_bench(thunk, warmup=warmup, rep=rep, return_mode="median")
+        reasons = self._clock.throttled_by()
+        return Ours(timing.median_us, bench, _lowered(reasons, "under do_bench's calls") if reasons else "")
 
     def release(self) -> None:
         """Give the memory of earlier cases back: another process is to work on the device."""
@@ -204,6 +202,10 @@ class Instruments:
 
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def _lowered(reasons: Sequence[str], where: str) -> str:
+    return f"the board lowered its clock ({', '.join(reasons)}), {where}"
 
 
 def _watch(job: frame.Job, cases: Sequence[Candidate], folder: Path) -> list[Theirs]:
@@ -258,9 +260,9 @@ def evidence(found: Sequence[tuple[Candidate, Ours, Theirs]], notes: Sequence[st
             f"ncu's {ncu.METRIC} counts from a kernel's start to its end and is added up over a call's kernels; "
             "events also hold the launches and the gaps between. Nothing is deducted.",
             f"ncu (median of {_REPEATS} launches) runs one kernel at a time, with pauses, at the clock the driver "
-            "chooses: a board that is not throttled runs at the same clock, and throttled cases are passed over. The "
-            "clock takes each case by itself here, not in turns with others. Every sample starts after a write of at "
-            "least twice L2, in all three.",
+            "chooses. Cases at which the board lowers its clock, under ours or under do_bench, which leaves it no pause, "
+            "are passed over: the three would not run at one clock. Ours takes each case by itself here, not in turns "
+            "with others. Every sample starts after a write of at least twice L2, in all three.",
             *notes,
         ],
     )

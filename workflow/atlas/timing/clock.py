@@ -118,6 +118,10 @@ class Clock:
         self._sampler.synchronize()
         return quartiles(found)[1]
 
+    def throttled_by(self) -> tuple[str, ...]:
+        """Why the board's clock is lowered at this moment, in words; empty where it is not or nobody can tell."""
+        return self._board.read().throttled
+
     def screen(
         self, thunk: Thunk, samples: int = 5, limit_us: float | None = None, most_seconds: float = math.inf
     ) -> Timing:

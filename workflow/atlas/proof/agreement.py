@@ -260,7 +260,7 @@ def evidence(found: Sequence[tuple[Candidate, Ours, Theirs]], notes: Sequence[st
             f"ncu's {ncu.METRIC} counts from a kernel's start to its end and is added up over a call's kernels; "
             "events also hold the launches and the gaps between. Nothing is deducted.",
             f"ncu (median of {_REPEATS} launches) runs one kernel at a time, with pauses, at the clock the driver "
-            "chooses. Cases at which the board lowers its clock, under ours or under do_bench, which leaves it no pause, "
+            "chooses. Cases at which the board lowers its clock, under ours or under do_bench, which leaves no pauses, "
             "are passed over: the three would not run at one clock. Ours takes each case by itself here, not in turns "
             "with others. Every sample starts after a write of at least twice L2, in all three.",
             *notes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,13 +20,36 @@ from .problems import Problem, full_precision
 
 FUNCTION, GRADIENTS, NON_CONTIGUOUS, EMPTY = "public_function", "gradients", "non_contiguous", "empty"
 
+REPEATED = "called again: "
+"""Prefix of findings of calls that nobody watches."""
+
 # What a public function may raise for a layout or a shape it does not take: an answer, not a fault.
 _REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
 def check_function(problem: Problem) -> Iterator[Finding]:
-    """The public function's result on contiguous inputs."""
+    """The public function's result on contiguous inputs, and once more as calls in a loop come out.
+
+    Between guard bands nothing is repeated from a recording (:mod:`atlas.operators`), since somebody watches; calls
+    that nobody watches are.
+    """
     yield _attempt(FUNCTION, problem, lambda: _call_and_judge(problem, problem.inputs), (NotImplementedError,))
+    if problem.device.type == "cuda":
+        yield _attempt(FUNCTION, problem, lambda: _repeat_and_judge(problem), (NotImplementedError,), REPEATED)
+
+
+_CALLS = 3
+"""Of which the first may fill caches, the second at the latest is recorded, and the last repeats a recording."""
+
+
+def _repeat_and_judge(problem: Problem) -> Judgement:
+    for _ in range(_CALLS - 1):
+        others = {name: _detached(value) for name, value in problem.inputs.items()}
+        with torch.no_grad():
+            problem.declaration.call(problem.declaration.function, others)
+    with torch.no_grad():
+        outputs = as_tuple(problem.declaration.call(problem.declaration.function, dict(problem.inputs)))
+    return _judge_public(problem, outputs)
 
 
 def check_gradients(problem: Problem, every_layout: bool) -> Iterator[Finding]:
@@ -38,6 +62,14 @@ def check_gradients(problem: Problem, every_layout: bool) -> Iterator[Finding]:
         for name, layout in ({"contiguous": as_is} | layouts).items():
             prefix = "" if name == "contiguous" else f"with {name} dY: "
             yield _attempt(GRADIENTS, problem, lambda layout=layout: _gradients(problem, layout), _REFUSALS, prefix)
+        if every_layout and problem.device.type == "cuda":
+            yield _attempt(GRADIENTS, problem, lambda: _repeated_gradients(problem), _REFUSALS, REPEATED)
+
+
+def _repeated_gradients(problem: Problem) -> Judgement:
+    for _ in range(_CALLS - 1):
+        gradients(problem, as_is)
+    return gradients(problem, as_is).judgement
 
 
 def check_strides(problem: Problem) -> Iterator[Finding]:
@@ -106,8 +138,8 @@ def _attempt(
     return judged(check, subject, judgement, problem.seed, prefix)
 
 
-def _call(problem: Problem, inputs: Mapping[str, Any], guard: Guard) -> tuple[torch.Tensor, ...]:
-    with guard:
+def _call(problem: Problem, inputs: Mapping[str, Any], guard: Guard | None) -> tuple[torch.Tensor, ...]:
+    with guard or contextlib.nullcontext():
         return as_tuple(problem.declaration.call(problem.declaration.function, dict(inputs)))
 
 
@@ -149,11 +181,16 @@ def _gradients(problem: Problem, layout: Callable[[torch.Tensor], torch.Tensor])
     return judgement if judgement.reason or not trespass else dataclasses.replace(judgement, reason=trespass)
 
 
-def gradients(problem: Problem, layout: Callable[[torch.Tensor], torch.Tensor], guard: Guard) -> Gradients:
-    """The public function's gradients for a random dY in this layout, judged; its launches are seen by ``guard``."""
+def gradients(
+    problem: Problem, layout: Callable[[torch.Tensor], torch.Tensor], guard: Guard | None = None
+) -> Gradients:
+    """The public function's gradients for a random dY in this layout, judged.
+
+    Its launches are seen by ``guard``, if one is given.
+    """
     declaration, case = problem.declaration, problem.case
     names = [name for name in declaration.differentiable if isinstance(problem.inputs.get(name), torch.Tensor)]
-    placed = guard.place_inputs(problem.inputs)
+    placed = guard.place_inputs(problem.inputs) if guard else {k: _detached(v) for k, v in problem.inputs.items()}
     leaves = {name: placed[name].requires_grad_() for name in names}
     results = _call(problem, placed | leaves, guard)
     mask = problem.mask(tuple(result.detach() for result in results))

@@ -20,36 +20,50 @@ from atlas.declaration import (
     element_size,
     torch_dtype,
 )
+from atlas.operators import Differentiable, Operator, launch
 
 
 @triton.jit
-def _add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK: tl.constexpr):
-    """One program owns BLOCK consecutive elements."""
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < n_elements
+def _add(x_ptr, y_ptr, out_ptr, offs, mask):
     # In fp32, then rounded once, as GPUs add 16-bit numbers; the interpreter has no bf16 arithmetic (Triton 3.7.1).
     x = tl.load(x_ptr + offs, mask=mask).to(tl.float32)
     y = tl.load(y_ptr + offs, mask=mask).to(tl.float32)
     tl.store(out_ptr + offs, x + y, mask=mask)
 
 
+@triton.jit
+def _add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK: tl.constexpr):
+    """One program owns BLOCK consecutive elements.
+
+    All programs but the last mask nothing, so accesses are of 16 bytes also where n_elements is odd.
+    """
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = first + tl.arange(0, BLOCK)
+    if first + BLOCK <= n_elements:
+        _add(x_ptr, y_ptr, out_ptr, offs, None)
+    else:
+        mask = offs < n_elements
+        _add(x_ptr, y_ptr, out_ptr, offs, mask)
+
+
 def _launch(x, y, *, config):
     out = torch.empty_like(x)
-    if x.numel():
-        grid = (triton.cdiv(x.numel(), config["BLOCK"]),)
-        _add_kernel[grid](x, y, out, x.numel(), BLOCK=config["BLOCK"], num_warps=config["num_warps"])
+    grid = (triton.cdiv(x.numel(), config["BLOCK"]),)
+    launch(_add_kernel, grid, x, y, out, x.numel(), BLOCK=config["BLOCK"], num_warps=config["num_warps"])
     return out
 
 
-class _VectorAdd(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y):
-        variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
-        return variant.launch(x, y, config=config)
+def _run(x, y):
+    variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
+    return variant.launch(x, y, config=config)
 
-    @staticmethod
-    def backward(ctx, dout):
-        return dout, dout
+
+def _pull_back(ctx, dout):
+    return dout, dout
+
+
+_operator = Operator("vector_add", "(Tensor x, Tensor y) -> Tensor", run=_run, fake=lambda x, y: torch.empty_like(x))
+_vector_add = Differentiable(_operator, setup_context=lambda ctx, inputs, output: None, backward=_pull_back)
 
 
 def _case_of(x):
@@ -62,11 +76,13 @@ def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Raises TypeError and ValueError for anything else: shapes are not broadcast and dtypes not promoted.  Inputs that
     are not contiguous are copied first.
     """
-    if x.dtype != y.dtype or x.dtype not in _NAMES:
+    if x.dtype is not y.dtype or x.dtype not in _NAMES:
         raise TypeError(f"vector_add takes two tensors of one dtype out of {', '.join(_DTYPES)}: {x.dtype}, {y.dtype}")
     if x.shape != y.shape or x.device != y.device:
         raise ValueError(f"vector_add takes one shape and device: {x.shape} on {x.device}, {y.shape} on {y.device}")
-    return _VectorAdd.apply(x.contiguous(), y.contiguous())
+    if not x.numel():
+        return x + y  # nothing to launch for
+    return _vector_add(x.contiguous(), y.contiguous())
 
 
 _DTYPES = ("fp32", "fp16", "bf16")

@@ -18,13 +18,19 @@ MUTANTS = (
     Mutant(
         "vector_add", "store one past the end", "out-of-bounds store by one",
         "<= for <; what follows the output is seldom looked at",
-        (("tl.store(out_ptr + offs, x + y, mask=mask)", "tl.store(out_ptr + offs, x + y, mask=offs <= n_elements)"),),
+        (("mask = offs < n_elements\n", "mask = offs <= n_elements\n"),),
         WRITTEN, "forward", "blocks",
     ),
     Mutant(
         "vector_add", "no mask for the largest block", "config-dependent",
         "the sizes that were tuned are multiples of 8192, so a mask there seemed a waste",
         (("mask = offs < n_elements\n", "mask = (offs < n_elements) | (BLOCK >= 8192)\n"),),
+        WRITTEN, "forward", "blocks",
+    ),
+    Mutant(
+        "vector_add", "every block taken for full", "missing mask",
+        "that a program's first element is there says nothing of its last",
+        (("if first + BLOCK <= n_elements:", "if first < n_elements:"),),
         WRITTEN, "forward", "blocks",
     ),
     Mutant(
@@ -63,13 +69,13 @@ MUTANTS = (
     Mutant(
         "vector_add", "strided inputs taken as they are", "non-contiguous input misread",
         "tests draw contiguous tensors",
-        (("_VectorAdd.apply(x.contiguous(), y.contiguous())", "_VectorAdd.apply(x, y)"),),
+        (("_vector_add(x.contiguous(), y.contiguous())", "_vector_add(x, y)"),),
         NON_CONTIGUOUS, "forward", "public",
     ),
     Mutant(
         "vector_add", "offsets of 32 bits", "int32 overflow of offsets",
         "program_id is 32-bit, and so is its product",
-        (("tl.program_id(0).to(tl.int64) * BLOCK", "tl.program_id(0) * BLOCK"),),
+        (("first = tl.program_id(0).to(tl.int64) * BLOCK", "first = tl.program_id(0) * BLOCK"),),
         VALUES, "forward", "blocks", huge=True, gpu_only=HUGE,
     ),
 )  # fmt: skip

@@ -59,9 +59,8 @@ def _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted
     lse = row_max + log_l
     below = row_max - logit
     if SMOOTHING:
-        smoothing = label_smoothing.to(tl.float32)
-        below = (1.0 - smoothing) * below + smoothing * (row_max - total / n)
-    loss = below + log_l + z_loss.to(tl.float32) * lse * lse
+        below = (1.0 - label_smoothing) * below + label_smoothing * (row_max - total / n)
+    loss = below + log_l + z_loss * lse * lse
     lse = tl.where(valid, lse, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
     return tl.where(counted, loss, 0.0), tl.where(counted, lse, 0.0)
 
@@ -70,9 +69,8 @@ def _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted
 def _factors_of(lse, g, n, label_smoothing, z_loss, counted):
     """(weight, floor, peak) with dx = weight * exp(x - lse) - floor - peak [at the target]; 0 where not counted."""
     g = tl.where(counted, g, 0.0)
-    smoothing = label_smoothing.to(tl.float32)
-    weight = (1.0 + 2.0 * z_loss.to(tl.float32) * lse) * g
-    return tl.where(counted, weight, 0.0), smoothing / n * g, (1.0 - smoothing) * g
+    weight = (1.0 + 2.0 * z_loss * lse) * g
+    return tl.where(counted, weight, 0.0), label_smoothing / n * g, (1.0 - label_smoothing) * g
 
 
 @triton.jit
@@ -731,13 +729,13 @@ _EDGE_CASES = tuple(
     for m, n, flags, reason in (
         (1, 1, {}, "one class: the loss is 0 whatever the logit"),
         (7, 1, {"reduction": "none"}, "rows of one class, a loss each"),
-        (1, 1000, {"reduction": "sum"}, "one row, not a power of two"),
+        (1, 1000, {"reduction": "sum", "gradient": True}, "one row, not a power of two"),
         (37, 129, {"ignored": True}, "odd rows, of which a third is ignored; no row but the first starts on 16 bytes"),
         (33, 64, {"smoothing": 0.1}, "one row more than whole tiles of rows; smoothed labels"),
         (3, 4097, {"reduction": "none", "z_loss": 1e-2}, "rows one element longer than a block: a tail of one; z-loss"),
         (9, 2049, {"gradient": True, "ignored": True}, "odd rows, each beginning elsewhere in a lane of 16 bytes"),
         (6, 40, {"pitch": 43, "smoothing": 0.1, "gradient": True}, "short rows apart, none a whole number of vectors"),
-        (4, 5, {"ignored": True, "reduction": "sum", "gradient": True}, "rows shorter than a vector"),
+        (4, 5, {"ignored": True, "reduction": "none", "gradient": True}, "rows shorter than a vector, a loss each"),
         (2, 20_000, {"smoothing": 0.1, "z_loss": 1e-2}, "several blocks and a tail; all terms of the loss"),
         (5, 9000, {"pitch": 9024, "z_loss": 1e-2, "gradient": True, "ignored": True}, "padded rows of several blocks"),
     )

@@ -264,7 +264,7 @@ def _torch(x, residual, p, seed):
     return residual + torch.nn.functional.dropout(x, p)
 
 
-def _torch_dropout(x, dout, p, seed):
+def _torch_dropout(x, p, seed):
     return torch.nn.functional.dropout(x, p)
 
 

@@ -66,27 +66,33 @@ def _pad(OP: tl.constexpr):
 
 
 @triton.jit
-def _start(x, index, valid, OP: tl.constexpr):
-    """State after a first element: x, and beside it the number of ties or the index; x itself where nothing is."""
+def _start(x, block, valid, OP: tl.constexpr):
+    """State after a first element: x, and beside it how many ties there are, or which block it is from.
+
+    Of a block and the place in it the index is made at the end: a register less for each element meanwhile.
+    """
+    beside = x
     if OP == "ties":
-        return x, tl.where(valid & (x == x), 1.0, 0.0)
+        beside = tl.where(valid & (x == x), 1.0, 0.0)
     if OP == "max":
-        return x, tl.where(valid, index, NO_INDEX)
-    return x, x
+        beside = tl.where(valid, block, NO_INDEX)
+    return x, beside
 
 
 @triton.jit
-def _fold(acc, beside, x, index, valid, OP: tl.constexpr):
-    """State after one more element at each place; ``index`` grows from call to call, so the first maximum stays."""
+def _fold(acc, beside, x, block, valid, OP: tl.constexpr):
+    """State after one more element at each place; ``block`` grows from call to call, so the first maximum stays."""
     if OP == "sum" or OP == "mean":
-        return acc + x, beside
-    if OP == "amax":
-        return tl.maximum(acc, x, propagate_nan=tl.PropagateNan.ALL), beside
-    if OP == "ties":
-        new = tl.maximum(acc, x, propagate_nan=tl.PropagateNan.ALL)  # equals nothing where it is NaN: 0 ties
-        return new, tl.where(acc == new, beside, 0.0) + tl.where((x == new) & valid, 1.0, 0.0)
-    better = (x > acc) | ((x != x) & (acc == acc))
-    return tl.where(better, x, acc), tl.where(better & valid, index, beside)
+        new = acc + x
+    elif OP == "max":
+        better = ((x > acc) | ((x != x) & (acc == acc))) & valid
+        new = tl.where(better, x, acc)
+        beside = tl.where(better, block, beside)
+    else:
+        new = tl.maximum(acc, x, propagate_nan=tl.PropagateNan.ALL)
+        if OP == "ties":  # a NaN equals nothing and has none
+            beside = tl.where(acc == new, beside, 0.0) + tl.where((x == new) & valid, 1.0, 0.0)
+    return new, beside
 
 
 @triton.jit
@@ -104,16 +110,19 @@ def _peak(x, axis: tl.constexpr):
 def _collapse(acc, beside, axis: tl.constexpr, OP: tl.constexpr):
     """State of all places along an axis."""
     if OP == "sum" or OP == "mean":
-        total = tl.sum(acc, axis=axis)
-        return total, total
-    peak = _peak(acc, axis)
-    if OP == "amax":
-        return peak, peak
-    along = tl.expand_dims(peak, axis)
-    if OP == "ties":
-        return peak, tl.sum(tl.where(acc == along, beside, 0.0), axis=axis)
-    attained = (acc == along) | ((acc != acc) & (along != along))
-    return peak, tl.min(tl.where(attained, beside, NO_INDEX), axis=axis)
+        result = tl.sum(acc, axis=axis)
+        beside = result
+    else:
+        result = _peak(acc, axis)
+        along = tl.expand_dims(result, axis)
+        if OP == "amax":
+            beside = result
+        elif OP == "ties":
+            beside = tl.sum(tl.where(acc == along, beside, 0.0), axis=axis)
+        else:
+            attained = (acc == along) | ((acc != acc) & (along != along))
+            beside = tl.min(tl.where(attained, beside, NO_INDEX), axis=axis)
+    return result, beside
 
 
 @triton.jit
@@ -233,16 +242,18 @@ def _stream_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, splits, OP
     part_ptr = scratch_ptr + 2 * outer
     if SPLITS > 1 and ONCE:
         _open(counter_ptr)  # while the first block is on its way
-    acc, beside = _start(x, split * BLOCK + offs - head, (offs >= before) & (offs < left), OP)
+    acc, beside = _start(x, split, (offs >= before) & (offs < left), OP)
     full = (end // BLOCK).to(tl.int32)
     for block in tl.range(split + splits, full, splits):
         x = tl.load(x_ptr + block.to(tl.int64) * BLOCK + offs).to(tl.float32)
-        acc, beside = _fold(acc, beside, x, block * BLOCK + offs - head, True, OP)
+        acc, beside = _fold(acc, beside, x, block, True, OP)
     at = full.to(tl.int64) * BLOCK
     if (at < end) & (full % splits == split) & (full != split):
         left = (end - at).to(tl.int32)
         x = _load_edge(x_ptr + at, first, offs, 0, left, OP, WIDTH, True, WHOLE)
-        acc, beside = _fold(acc, beside, x, full * BLOCK + offs - head, offs < left, OP)
+        acc, beside = _fold(acc, beside, x, full, offs < left, OP)
+    if OP == "max":
+        beside = tl.where(beside == NO_INDEX, NO_INDEX, beside * BLOCK + offs - head)
     acc, beside = _collapse(acc, beside, 1, OP)
     acc, beside = _collapse(acc, beside, 0, OP)
     if SPLITS == 1:
@@ -253,8 +264,8 @@ def _stream_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, splits, OP
             last = _is_last(counter_ptr, splits)
             if last:
                 offs_o = row + tl.zeros([1, 1], tl.int32)
-                acc, beside = _combine(part_ptr, offs_o, splits, outer, offs_o >= 0, SPLITS, OP)
-                _write(out_ptr, beside_ptr, row + tl.arange(0, 1), acc, beside, n, None, OP)
+                whole, with_it = _combine(part_ptr, offs_o, splits, outer, offs_o >= 0, SPLITS, OP)
+                _write(out_ptr, beside_ptr, row + tl.arange(0, 1), whole, with_it, n, None, OP)
                 _close(counter_ptr)
 
 
@@ -284,17 +295,19 @@ def _columns_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, sp
     part_ptr = scratch_ptr + 2 * outer * blocks
     if SPLITS > 1 and ONCE:
         _open(counter_ptr)  # while the first rows are on their way
-    acc, beside = _start(x, row + offs_r, mask, OP)
+    acc, beside = _start(x, split, mask, OP)
     full = n // BLOCK_R
     for step in tl.range(split + splits, full, splits):
         row = step * BLOCK_R
         x = tl.load(x_ptr + row.to(tl.int64) * inner + offs, mask=mask_c, other=_pad(OP)).to(tl.float32)
-        acc, beside = _fold(acc, beside, x, row + offs_r, mask_c, OP)
+        acc, beside = _fold(acc, beside, x, step, mask_c, OP)
     if (full * BLOCK_R < n) & (full % splits == split) & (full != split):
         row = split * 0 + full * BLOCK_R
         mask = (row + offs_r < n) & mask_c
         x = tl.load(x_ptr + row.to(tl.int64) * inner + offs, mask=mask, other=_pad(OP)).to(tl.float32)
-        acc, beside = _fold(acc, beside, x, row + offs_r, mask, OP)
+        acc, beside = _fold(acc, beside, x, full, mask, OP)
+    if OP == "max":
+        beside = tl.where(beside == NO_INDEX, NO_INDEX, beside * BLOCK_R + offs_r)
     acc, beside = _collapse(acc, beside, 0, OP)
     offs_c = block * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = (offs_c < inner) | EVEN
@@ -307,8 +320,8 @@ def _columns_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, sp
         if ONCE:
             last = _is_last(counter_ptr, splits)
             if last:
-                acc, beside = _combine(part_ptr, offs_o[None, :], splits, outputs, mask_c[None, :], SPLITS, OP)
-                _write(out_ptr, beside_ptr, offs_o, acc, beside, n, mask_c, OP)
+                whole, with_it = _combine(part_ptr, offs_o[None, :], splits, outputs, mask_c[None, :], SPLITS, OP)
+                _write(out_ptr, beside_ptr, offs_o, whole, with_it, n, mask_c, OP)
                 _close(counter_ptr)
 
 

@@ -849,8 +849,11 @@ def _fits_persistent(live: tuple, streams: int):
             return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
         if config["num_stages"] == 1 and prefetched(3) * programs <= gpu.shared_bytes:
             return "nothing prefetched, though the shared memory has room for it"
-        if programs * config["num_warps"] > gpu.warps_per_sm:
-            return f"{programs} programs of {config['num_warps']} warps exceed an SM's"
+        if not 4 <= programs * config["num_warps"] <= 32:
+            return f"{programs} programs of {config['num_warps']} warps: 4 to 32 on an SM are worth trying"
+        held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
+        if held > 64 or (held < 16 and config["num_warps"] > 1):
+            return f"{held:g} elements a thread: 16 to 64 are worth trying"
         return _rows_obstacle(config, problem, (live[0], live[1] + problem["residual"]), programs)
 
     return fits
@@ -913,14 +916,16 @@ def _default(space: dict, fits: Callable, penalty: Callable[[dict, Case, GPU], t
     return default
 
 
-def _away_from(elements: int, most_rows: int):
-    """``penalty``: how far a thread is from ``elements``, in doublings; more rows than 2 and fewer programs count."""
+def _away_from(elements: int):
+    """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice."""
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
         block, chunks = _cut(problem["n"], element_size(problem.dtype), config)
         held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
         return (
-            abs(math.log2(held / elements)) + abs(math.log2(config["BLOCK_M"] / most_rows)) / 4,
+            abs(math.log2(held / elements))
+            + math.log2(config["BLOCK_M"]) / 4
+            + 2 * math.log2(block * chunks / problem["n"]),
             abs(config.get("num_stages", 3) - 3),
             -config.get("PROGRAMS_PER_SM", 1) * config["num_warps"],
         )
@@ -931,7 +936,7 @@ def _away_from(elements: int, most_rows: int):
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4), "num_warps": (1, 2, 4, 8, 16)}
 _PERSISTENT_SPACE = {
     "BLOCK_M": (1, 2),
-    "num_warps": (1, 2, 4, 8, 16, 32),
+    "num_warps": (1, 2, 4, 8, 16),
     "num_stages": (1, 3, 4),
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
@@ -991,7 +996,7 @@ DECLARATION = Declaration(
                 summary="rows in registers, one block of rows a program",
                 launch=_launch_one_pass,
                 space=_ROWS_SPACE,
-                default=_default(_ROWS_SPACE, _fits_one_pass, _away_from(elements=24, most_rows=1)),
+                default=_default(_ROWS_SPACE, _fits_one_pass, _away_from(elements=24)),
                 fits=_fits_one_pass,
                 # Longer rows fill more than half of an SM's registers: memory is idle while its one program sums.
                 handles=_handles(_ROWS_SPACE, _fits_one_pass, longest=16384),
@@ -1001,7 +1006,7 @@ DECLARATION = Declaration(
                 summary="rows and weight in registers, as many programs as fit the SMs, next rows prefetched",
                 launch=_launch_persistent,
                 space=_PERSISTENT_SPACE,
-                default=_default(_PERSISTENT_SPACE, _fits_forward_persistent, _away_from(elements=32, most_rows=1)),
+                default=_default(_PERSISTENT_SPACE, _fits_forward_persistent, _away_from(elements=32)),
                 fits=_fits_forward_persistent,
                 handles=_handles(_PERSISTENT_SPACE, _fits_forward_persistent),
             ),
@@ -1037,7 +1042,7 @@ DECLARATION = Declaration(
                 summary="rows and partial sums of dweight in registers, next rows prefetched",
                 launch=_launch_backward_rows,
                 space=_BACKWARD_SPACE,
-                default=_default(_BACKWARD_SPACE, _fits_backward_rows, _away_from(elements=24, most_rows=1)),
+                default=_default(_BACKWARD_SPACE, _fits_backward_rows, _away_from(elements=24)),
                 fits=_fits_backward_rows,
                 handles=_handles(_BACKWARD_SPACE, _fits_backward_rows),
             ),

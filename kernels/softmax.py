@@ -1,12 +1,15 @@
 """Softmax over rows: y[i, j] = exp(x[i, j] - m_i) / l_i, with m_i = max_j x[i, j] and l_i = sum_j exp(x[i, j] - m_i).
 
-Forward reads x and writes y, MN elements each.  Backward is dx = y * (dy - sum_j y * dy): it reads y and dy and writes
-dx, 3 MN.  Both do a handful of operations an element, so memory bounds them: a row should be read once and enough
-bytes kept in flight.  Arithmetic is fp32 whatever the dtype.
+Its logarithm is y = x - m_i - log(l_i).  Under a causal mask row i of each matrix of q rows takes the columns
+j <= i + n - q alone; under a mask those that a boolean says, or x plus a bias.
 
-Variants: `one_pass` holds whole rows in registers; `online` and backward's `stream` read a row of any length twice, the
-second time from cache as far as it reaches, forward with the running maximum and sum of Milakov and Gimelshein
-(arXiv:1805.02867).
+Forward reads x and writes y, MN elements each.  Backward is dx = y * (dy - sum_j y * dy), of the logarithm
+dx = dy - exp(y) * sum_j dy: it reads y and dy and writes dx, 3 MN.  Both do a handful of operations an element, so
+memory bounds them: a row should be read once and enough bytes kept in flight.  Arithmetic is fp32 whatever the dtype.
+
+Variants: `one_pass` holds whole rows in registers; `persistent` does, too, and has the next rows on their way; `online`
+and backward's `stream` read a row of any length twice, the second time from cache as far as it reaches, forward with
+the running maximum and sum of Milakov and Gimelshein (arXiv:1805.02867).
 """
 
 import torch
@@ -23,8 +26,19 @@ from atlas.declaration import (
     compiled,
     eager,
     element_size,
+    gpu_of,
     torch_dtype,
 )
+from atlas.declaration.rows import (
+    REGISTERS,
+    VECTOR_BYTES,
+    block_n,
+    fits_stream,
+    registers,
+    rows_obstacle,
+    stream_default,
+)
+from atlas.operators import Differentiable, Operator, launch
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
@@ -32,259 +46,670 @@ exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
 
 
 @triton.jit
-def _one_pass_kernel(
-    x_ptr, y_ptr, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr
-):
-    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store.
+def _normalize(x, LOG: tl.constexpr):
+    """Softmax of each row of a tile, or its logarithm; what is -inf takes no part.
 
-    A row that holds NaN or +inf, or -inf alone, comes out as NaN, as in torch: the exponentials make it so.  EVEN says
-    that the tiles cover the rows exactly; without a mask 8192 x 8192 bf16 is 1 % faster (H200, Triton 3.6).
+    A row that holds NaN or +inf, or -inf alone, comes out as NaN, as in torch: the exponentials make it so.
     """
-    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
-    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    mask = (offs_m < m) & (offs_n < n) | EVEN
-    # -inf is the identity of max and becomes 0, the identity of the sum.
-    x = tl.load(x_ptr + offs_m * n + offs_n, mask=mask, other=-float("inf")).to(tl.float32)
-    e = tl.exp(x - tl.max(x, axis=1)[:, None])
-    scale = 1.0 / tl.sum(e, axis=1)
-    tl.store(y_ptr + offs_m * n + offs_n, e * scale[:, None], mask=mask)
+    shifted = x - tl.max(x, axis=1)[:, None]
+    e = tl.exp(shifted)
+    total = tl.sum(e, axis=1)
+    y = shifted - tl.log(total)[:, None] if LOG else e * (1.0 / total)[:, None]
+    return y
 
 
 @triton.jit
-def _one_pass_backward_kernel(
-    y_ptr, dy_ptr, dx_ptr, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr
-):
-    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store."""
-    n = n // WIDTH * WIDTH  # as in the forward pass
-    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    mask = (offs_m < m) & (offs_n < n)
-    # 0 is the identity of the sum.
-    y = tl.load(y_ptr + offs_m * n + offs_n, mask=mask, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + offs_m * n + offs_n, mask=mask, other=0.0).to(tl.float32)
-    inner = tl.sum(y * dy, axis=1)
-    tl.store(dx_ptr + offs_m * n + offs_n, y * (dy - inner[:, None]), mask=mask)
+def _pull(y, dy, inner, LOG: tl.constexpr):
+    """dx of a tile, given each row's inner = sum of y * dy, or of dy for the logarithm."""
+    dx = dy - tl.exp(y) * inner if LOG else y * (dy - inner)
+    return dx
 
 
 @triton.jit
-def _load_lanes(ptr, first, begin, end, other, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, POLICY: tl.constexpr):
-    """WIDTH elements for each lane's ``first``, in fp32; ``other`` for those outside the row, [begin, end).
-
-    A lane is loaded whole or not at all, so each is one wide access; where rows are not ALIGNED to lanes, what the
-    row's first and last lane hold of its neighbours is dropped.
-    """
-    offs = first + tl.arange(0, WIDTH)[None, :]
-    x = tl.load(ptr + offs, mask=first < end, other=other, eviction_policy=POLICY).to(tl.float32)
-    if not ALIGNED:
-        x = tl.where((offs >= begin) & (offs < end), x, other)
+def _masked(x, mask_ptr, offs, inside):
+    """x where a boolean mask is true and -inf elsewhere, or x plus an additive one."""
+    if mask_ptr.dtype.element_ty == tl.int1:
+        x = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0), x, -float("inf"))
+    else:
+        x += tl.load(mask_ptr + offs, mask=inside, other=0.0).to(tl.float32)
     return x
 
 
 @triton.jit
-def _store_lanes(ptr, first, begin, end, value, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
-    """Store the lanes that lie in the row, [begin, end); of lanes across its ends only the elements that do.
+def _one_pass_kernel(
+    x_ptr, mask_ptr, y_ptr, m, n, q, group, groups, stride_group, cycle, stride_cycle,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store.
 
-    Marked as streaming, so that what is stored does not displace what is read again (3 % on an H200, Triton 3.6).
+    EVEN says that the tiles cover the rows exactly; without a mask 8192 x 8192 bf16 is 1 % faster (H200, Triton 3.6).
+    mask_ptr is None where there is no mask; else its row for row r begins at :func:`_mask_rows`' offset.
     """
-    offs = first + tl.arange(0, WIDTH)[None, :]
-    whole = (first >= begin) & (first + WIDTH <= end)
-    tl.store(ptr + offs, value, mask=whole, cache_modifier=".cs")
-    if not ALIGNED:
-        tl.store(ptr + offs, value, mask=(offs >= begin) & (offs < end) & (whole == 0), cache_modifier=".cs")
+    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
+    inside = (offs_m < m) & (offs_n < n) | EVEN
+    taken = inside
+    if CAUSAL:
+        taken = inside & (offs_n <= offs_m % q + (n - q))
+    # -inf is the identity of max and becomes 0, the identity of the sum.
+    x = tl.load(x_ptr + offs_m * n + offs_n, mask=taken, other=-float("inf")).to(tl.float32)
+    if mask_ptr is not None:
+        x = _masked(
+            x, mask_ptr, offs_m // group % groups * stride_group + offs_m % cycle * stride_cycle + offs_n, taken
+        )
+    tl.store(y_ptr + offs_m * n + offs_n, _normalize(x, LOG), mask=inside)
 
 
 @triton.jit
-def _online_kernel(x_ptr, y_ptr, n, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
-    """One program owns one row of any length, in blocks of LANES x WIDTH elements.
+def _persistent_kernel(
+    x_ptr, y_ptr, m, n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr, EVEN: tl.constexpr,
+    LOG: tl.constexpr,
+):  # fmt: skip
+    """One program owns every `num_programs`-th block of BLOCK_M rows: the next are on their way while it sums."""
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
+    for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
+        offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        inside = (offs_m < m) & (offs_n < n) | EVEN
+        x = tl.load(x_ptr + offs_m * n + offs_n, mask=inside, other=-float("inf")).to(tl.float32)
+        tl.store(y_ptr + offs_m * n + offs_n, _normalize(x, LOG), mask=inside)
 
-    Each lane, WIDTH neighbours that one thread loads at once, has its own running maximum m_i and sum l_i, so the
-    first sweep needs no exchange between threads.  The second sweep goes backwards: what was read last is in cache.
+
+@triton.jit
+def _unmerged(x, inner):
+    """x itself, which the compiler cannot tell: it converts 16-bit values to fp32 again and need not keep both.
+
+    `inner` is NaN only where the whole row comes out as NaN, so the bit that it flips there is never seen.
     """
-    row = tl.program_id(0).to(tl.int64) * n
-    base = row // WIDTH * WIDTH  # where the lane begins in which the row does
-    begin = (row - base).to(tl.int32)
-    end = begin + n
-    x_ptr += base
-    y_ptr += base
-    first = tl.arange(0, LANES)[:, None] * WIDTH
-    m_i = tl.full([LANES], LOWEST, tl.float32)
-    l_i = tl.zeros([LANES], tl.float32)
-    for start in tl.range(0, end, LANES * WIDTH):
+    if x.dtype.primitive_bitwidth == 16:
+        x = (x.to(tl.int16, bitcast=True) ^ (inner != inner).to(tl.int16)).to(x.dtype, bitcast=True)
+    return x
+
+
+@triton.jit
+def _pull_rows(
+    y_ptr, dy_ptr, dx_ptr, offs_m, offs_n, m, n, q, EVEN: tl.constexpr, LOG: tl.constexpr, CAUSAL: tl.constexpr
+):
+    """dx of a tile of whole rows.  Between their two uses 16-bit rows stay 16 bits wide, two to a register: 2^15 of y
+    and dy fit 32 warps so (60 registers a thread on sm_90, and spills otherwise; Triton 3.7)."""
+    offs = offs_m * n + offs_n
+    inside = (offs_m < m) & (offs_n < n) | EVEN
+    taken = inside
+    if CAUSAL:
+        taken = inside & (offs_n <= offs_m % q + (n - q))  # y is 0 beyond, and so is dx
+    # 0 is the identity of the sum.
+    y = tl.load(y_ptr + offs, mask=taken, other=0.0)
+    dy = tl.load(dy_ptr + offs, mask=taken, other=0.0)
+    if LOG:
+        inner = tl.sum(dy.to(tl.float32), axis=1)[:, None]
+    else:
+        inner = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)[:, None]
+    y, dy = _unmerged(y, inner).to(tl.float32), _unmerged(dy, inner).to(tl.float32)
+    tl.store(dx_ptr + offs, _pull(y, dy, inner, LOG), mask=inside)
+
+
+@triton.jit
+def _one_pass_backward_kernel(
+    y_ptr, dy_ptr, dx_ptr, m, n, q,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store."""
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
+    _pull_rows(y_ptr, dy_ptr, dx_ptr, offs_m, offs_n, m, n, q, EVEN, LOG, CAUSAL)
+
+
+@triton.jit
+def _persistent_backward_kernel(
+    y_ptr, dy_ptr, dx_ptr, m, n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr, EVEN: tl.constexpr,
+    LOG: tl.constexpr,
+):  # fmt: skip
+    """One program owns every `num_programs`-th block of BLOCK_M rows: the next are on their way while it sums."""
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
+    for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
+        offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        _pull_rows(y_ptr, dy_ptr, dx_ptr, offs_m, offs_n, m, n, 1, EVEN, LOG, False)
+
+
+@triton.jit
+def _cut(row, n, WIDTH: tl.constexpr):
+    """A row that begins anywhere, cut for accesses of WIDTH aligned elements: (first, head, body).
+
+    `first` is the row's first aligned element in the tensor, `head` how many lie before it (at most WIDTH - 1), `body`
+    how many follow in whole lanes; up to WIDTH - 1 more remain, the tail.
+    """
+    first = (row * n + (WIDTH - 1)) // WIDTH * WIDTH
+    head = tl.minimum(first - row * n, n).to(tl.int32)
+    return first, head, (n - head) // WIDTH * WIDTH
+
+
+@triton.jit
+def _edges(head, body, n, WIDTH: tl.constexpr):
+    """The columns before and after a row's whole lanes, and whether there are such: [2 * WIDTH] each."""
+    i = tl.arange(0, 2 * WIDTH)
+    offs = tl.where(i < WIDTH, i, head + body + i - WIDTH)
+    return offs, tl.where(i < WIDTH, i < head, offs < n)
+
+
+@triton.jit
+def _share(body, part, BLOCK: tl.constexpr, SPLITS: tl.constexpr, KEEP: tl.constexpr):
+    """The blocks [low, high) of a row's body that program `part` of SPLITS writes; the last 1 / KEEP from `near` on."""
+    size = tl.cdiv(tl.cdiv(body, BLOCK), SPLITS) * BLOCK
+    low = tl.minimum(part * size, body).to(tl.int32)
+    high = tl.minimum(low + size, body)
+    return low, high, high - (high - low) // (KEEP * BLOCK) * BLOCK if KEEP > 1 else low
+
+
+@triton.jit
+def _absorb(
+    x_ptr, mask_ptr, low, high, limit, m_i, l_i,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
+    """The running maximum m_i and sum l_i of each lane after [low, high) of a row, of which [0, limit) takes part.
+
+    A lane is WIDTH neighbours that one thread loads at once; each has its own, so threads need exchange nothing.
+    """
+    if CAUSAL:
+        high = tl.minimum(high, limit)
+    for start in tl.range(low, high, LANES * WIDTH):
+        lane = start + tl.arange(0, LANES)[:, None] * WIDTH
+        offs = lane + tl.arange(0, WIDTH)[None, :]
         # -inf is the identity of max and becomes 0, the identity of the sum.
-        x = _load_lanes(x_ptr, start + first, begin, end, -float("inf"), WIDTH, ALIGNED, "evict_last")
+        x = tl.load(x_ptr + offs, mask=lane < high, other=-float("inf"), eviction_policy=POLICY).to(tl.float32)
+        if CAUSAL:
+            x = tl.where(offs < limit, x, -float("inf"))
+        if mask_ptr is not None:
+            x = _masked(x, mask_ptr, offs, lane < high)
         m_new = tl.maximum(m_i, tl.max(x, axis=1))
         l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - m_new[:, None]), axis=1)
         m_i = m_new
-    row_max = tl.max(m_i, axis=0)
-    scale = 1.0 / tl.sum(l_i * tl.exp(m_i - row_max), axis=0)
-    last = (end - 1) // (LANES * WIDTH) * (LANES * WIDTH)
-    for done in tl.range(0, end, LANES * WIDTH):
-        start = last - done
-        x = _load_lanes(x_ptr, start + first, begin, end, -float("inf"), WIDTH, ALIGNED, "evict_first")
-        _store_lanes(y_ptr, start + first, begin, end, tl.exp(x - row_max) * scale, WIDTH, ALIGNED)
+    return m_i, l_i
 
 
 @triton.jit
-def _stream_backward_kernel(y_ptr, dy_ptr, dx_ptr, n, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
-    """One program owns one row of any length: a sweep for sum(y * dy), then one backwards for dx."""
-    row = tl.program_id(0).to(tl.int64) * n
-    base = row // WIDTH * WIDTH
-    begin = (row - base).to(tl.int32)
-    end = begin + n
-    y_ptr += base
-    dy_ptr += base
-    dx_ptr += base
-    first = tl.arange(0, LANES)[:, None] * WIDTH
-    inner_i = tl.zeros([LANES], tl.float32)
-    for start in tl.range(0, end, LANES * WIDTH):
+def _scaled(x, row_max, total, LOG: tl.constexpr):
+    """Softmax of elements of one row, or its logarithm, given the row's maximum and sum."""
+    y = x - row_max - tl.log(total) if LOG else tl.exp(x - row_max) * (1.0 / total)
+    return y
+
+
+@triton.jit
+def _online_kernel(
+    x_ptr, mask_ptr, y_ptr, m, n, q, group, groups, stride_group, cycle, stride_cycle,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr, KEEP: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """SPLITS programs share one row of any length, in blocks of LANES x WIDTH elements, then the next of their rows.
+
+    Each sweeps over the whole row, its own share of it last, then backwards over its share, which it writes: what was
+    read last is in cache.  With two programs a row, which begin at opposite ends, half as many rows are under way, and
+    each element comes from memory once where these fit the L2.  Where they do not, KEEP asks the cache to keep the last
+    1 / KEEP of each share alone, instead of all and hence nothing.
+
+    Where rows begin off WIDTH elements (not ALIGNED), the few before and after the aligned ones are held apart.
+    """
+    if ALIGNED:
+        n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    for index in tl.range(tl.program_id(0).to(tl.int64), m * SPLITS, tl.num_programs(0)):
+        row, part = index // SPLITS, index % SPLITS
+        first, head, body = _cut(row, n, WIDTH)
+        low, high, near = _share(body, part, LANES * WIDTH, SPLITS, KEEP)
+        limit = n
+        if CAUSAL:
+            limit = (row % q).to(tl.int32) + (n - q) + 1
+        row_ptr, lanes_ptr = mask_ptr, mask_ptr
+        if mask_ptr is not None:
+            row_ptr = mask_ptr + row // group % groups * stride_group + row % cycle * stride_cycle
+            lanes_ptr = row_ptr + head
+        in_body = limit - head
+        base_ptr = x_ptr + first
+        m_i = tl.full([LANES], LOWEST, tl.float32)
+        l_i = tl.zeros([LANES], tl.float32)
+        if SPLITS > 1:
+            m_i, l_i = _absorb(base_ptr, lanes_ptr, high, body, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "evict_last")
+            m_i, l_i = _absorb(base_ptr, lanes_ptr, 0, low, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "evict_last")
+        if KEEP > 1:
+            m_i, l_i = _absorb(base_ptr, lanes_ptr, low, near, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "")
+        m_i, l_i = _absorb(base_ptr, lanes_ptr, near, high, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "evict_last")
+        row_max = tl.max(m_i, axis=0)
+        if not ALIGNED:
+            offs_e, inside_e = _edges(head, body, n, WIDTH)
+            taken_e = inside_e & (offs_e < limit)
+            edge = tl.load(x_ptr + row * n + offs_e, mask=taken_e, other=-float("inf")).to(tl.float32)
+            if mask_ptr is not None:
+                edge = _masked(edge, row_ptr, offs_e, taken_e)
+            row_max = tl.maximum(row_max, tl.max(edge, axis=0))
+        total = tl.sum(l_i * tl.exp(m_i - row_max), axis=0)
+        if not ALIGNED:
+            total += tl.sum(tl.exp(edge - row_max), axis=0)
+            tl.store(y_ptr + row * n + offs_e, _scaled(edge, row_max, total, LOG), mask=inside_e & (part == 0))
+        last = low + (high - low - 1) // (LANES * WIDTH) * (LANES * WIDTH)
+        for done in tl.range(0, high - low, LANES * WIDTH):
+            lane = last - done + tl.arange(0, LANES)[:, None] * WIDTH
+            offs = lane + tl.arange(0, WIDTH)[None, :]
+            taken = lane < high
+            if CAUSAL:
+                taken = lane < tl.minimum(high, in_body)
+            x = tl.load(base_ptr + offs, mask=taken, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
+            if CAUSAL:
+                x = tl.where(offs < in_body, x, -float("inf"))
+            if mask_ptr is not None:
+                x = _masked(x, lanes_ptr, offs, taken)
+            # Streaming, so that what is stored does not displace what is read again (3 % on an H200, Triton 3.6).
+            tl.store(y_ptr + first + offs, _scaled(x, row_max, total, LOG), mask=lane < high, cache_modifier=".cs")
+
+
+@triton.jit
+def _gather(
+    y_ptr, dy_ptr, low, high, limit, inner_i,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, CAUSAL: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
+    """Each lane's sum of y * dy, or of dy for the logarithm, after [low, high) of a row; y is 0 from `limit` on."""
+    if CAUSAL:
+        high = tl.minimum(high, limit)
+    for start in tl.range(low, high, LANES * WIDTH):
+        lane = start + tl.arange(0, LANES)[:, None] * WIDTH
+        offs = lane + tl.arange(0, WIDTH)[None, :]
         # 0 is the identity of the sum.
-        y = _load_lanes(y_ptr, start + first, begin, end, 0.0, WIDTH, ALIGNED, "evict_last")
-        dy = _load_lanes(dy_ptr, start + first, begin, end, 0.0, WIDTH, ALIGNED, "evict_last")
-        inner_i += tl.sum(y * dy, axis=1)
-    inner = tl.sum(inner_i, axis=0)
-    last = (end - 1) // (LANES * WIDTH) * (LANES * WIDTH)
-    for done in tl.range(0, end, LANES * WIDTH):
-        start = last - done
-        y = _load_lanes(y_ptr, start + first, begin, end, 0.0, WIDTH, ALIGNED, "evict_first")
-        dy = _load_lanes(dy_ptr, start + first, begin, end, 0.0, WIDTH, ALIGNED, "evict_first")
-        _store_lanes(dx_ptr, start + first, begin, end, y * (dy - inner), WIDTH, ALIGNED)
+        dy = tl.load(dy_ptr + offs, mask=lane < high, other=0.0, eviction_policy=POLICY).to(tl.float32)
+        if LOG:
+            inner_i += tl.sum(dy, axis=1)
+        else:
+            y = tl.load(y_ptr + offs, mask=lane < high, other=0.0, eviction_policy=POLICY).to(tl.float32)
+            if CAUSAL:
+                dy = tl.where(offs < limit, dy, 0.0)
+            inner_i += tl.sum(y * dy, axis=1)
+    return inner_i
 
 
-def _launch_rows(kernel, *inputs, config, **flags):
-    out = torch.empty_like(inputs[0])
-    m, n = out.shape
-    width = _VECTOR_BYTES // out.element_size()
-    block_m, block_n = config["BLOCK_M"], triton.next_power_of_2(n)
-    kernel[(triton.cdiv(m, block_m),)](
-        *inputs,
-        out,
-        m,
-        n,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        WIDTH=1 if n % width else width,
-        num_warps=config["num_warps"],
-        **flags,
+@triton.jit
+def _stream_backward_kernel(
+    y_ptr, dy_ptr, dx_ptr, m, n, q,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr, KEEP: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """SPLITS programs share one row of any length, as in _online_kernel: sweeps for its sum, then one for dx."""
+    if ALIGNED:
+        n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    for index in tl.range(tl.program_id(0).to(tl.int64), m * SPLITS, tl.num_programs(0)):
+        row, part = index // SPLITS, index % SPLITS
+        first, head, body = _cut(row, n, WIDTH)
+        low, high, near = _share(body, part, LANES * WIDTH, SPLITS, KEEP)
+        limit = n
+        if CAUSAL:
+            limit = (row % q).to(tl.int32) + (n - q) + 1
+        in_body = limit - head
+        y_lanes, dy_lanes = y_ptr + first, dy_ptr + first
+        inner_i = tl.zeros([LANES], tl.float32)
+        if SPLITS > 1:
+            inner_i = _gather(y_lanes, dy_lanes, high, body, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "evict_last")
+            inner_i = _gather(y_lanes, dy_lanes, 0, low, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "evict_last")
+        if KEEP > 1:
+            inner_i = _gather(y_lanes, dy_lanes, low, near, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "")
+        inner_i = _gather(y_lanes, dy_lanes, near, high, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "evict_last")
+        inner = tl.sum(inner_i, axis=0)
+        if not ALIGNED:
+            offs_e, inside_e = _edges(head, body, n, WIDTH)
+            taken_e = inside_e & (offs_e < limit)
+            y_edge = tl.load(y_ptr + row * n + offs_e, mask=taken_e, other=0.0).to(tl.float32)
+            dy_edge = tl.load(dy_ptr + row * n + offs_e, mask=taken_e, other=0.0).to(tl.float32)
+            inner += tl.sum(dy_edge if LOG else y_edge * dy_edge, axis=0)
+            tl.store(dx_ptr + row * n + offs_e, _pull(y_edge, dy_edge, inner, LOG), mask=inside_e & (part == 0))
+        last = low + (high - low - 1) // (LANES * WIDTH) * (LANES * WIDTH)
+        for done in tl.range(0, high - low, LANES * WIDTH):
+            lane = last - done + tl.arange(0, LANES)[:, None] * WIDTH
+            offs = lane + tl.arange(0, WIDTH)[None, :]
+            taken = lane < high
+            if CAUSAL:
+                taken = lane < tl.minimum(high, in_body)
+            y = tl.load(y_lanes + offs, mask=taken, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            dy = tl.load(dy_lanes + offs, mask=taken, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            dx = tl.where(offs < in_body, _pull(y, dy, inner, LOG), 0.0) if CAUSAL else _pull(y, dy, inner, LOG)
+            tl.store(dx_ptr + first + offs, dx, mask=lane < high, cache_modifier=".cs")
+
+
+def _mask_rows(shape: torch.Size, mask: torch.Tensor) -> dict[str, int]:
+    """Where the mask's row for row r of scores of ``shape`` begins, in elements, as arguments of a kernel:
+
+        r // group % groups * stride_group + r % cycle * stride_cycle
+
+    So a mask may repeat over leading dimensions and over a run of others.  Raises ValueError for what needs more, or
+    whose rows are not contiguous or of another length.
+    """
+    dims: list[tuple[int, int]] = []  # (size, stride) of the leading dimensions, neighbours merged
+    for size, stride in _expanded_rows(shape, mask):
+        if dims and dims[-1][1] == size * stride:
+            dims[-1] = (dims[-1][0] * size, stride)
+        elif size > 1:
+            dims.append((size, stride))
+    if len(dims) > 1 and not dims[0][1]:
+        dims = dims[1:]
+    if len(dims) > 3 or (len(dims) == 3 and dims[1][1]):
+        raise _unfit(shape, mask)
+    dims += [(1, 0)] * (2 - len(dims))
+    (groups, stride_group), (cycle, stride_cycle) = dims[0], dims[-1]
+    between = dims[1][0] if len(dims) == 3 else 1
+    rows = between * cycle, groups, stride_group, cycle, stride_cycle
+    return dict(zip(_MASK_ROWS, rows, strict=True))
+
+
+def _expanded_rows(shape, mask):
+    """Size and stride of each leading dimension of the mask when expanded to ``shape``."""
+    fits = mask.dim() and mask.shape[-1] == shape[-1] and (mask.stride(-1) == 1 or shape[-1] == 1)
+    lacking = len(shape) - mask.dim()
+    fits = fits and lacking >= 0 and all(m in (1, s) for m, s in zip(mask.shape, shape[lacking:], strict=True))
+    if not fits:
+        raise _unfit(shape, mask)
+    return list(zip(shape, mask.expand(shape).stride(), strict=True))[:-1]
+
+
+def _unfit(shape, mask):
+    return ValueError(
+        f"softmax: a mask of shape {tuple(mask.shape)} and strides {mask.stride()} for scores of shape {tuple(shape)}: "
+        "its rows must be as long as the scores', and it may be broadcast over leading dimensions and one run of "
+        "others; expand it and make it contiguous"
     )
-    return out
 
 
-def _launch_streams(kernel, *inputs, config):
-    out = torch.empty_like(inputs[0])
-    m, n = out.shape
-    width = _VECTOR_BYTES // out.element_size()
-    if out.numel() % width:
-        width = 1  # the last lane would reach past the end of the tensors
-    kernel[(m,)](
-        *inputs,
-        out,
-        n,
-        LANES=config["BLOCK_N"] // width,
-        WIDTH=width,
-        ALIGNED=n % width == 0,
-        num_warps=config["num_warps"],
-    )
-    return out
+def _matrix(x, causal):
+    """(m, n, q): rows, their length, and how many make up a matrix of causal scores (else 1)."""
+    n = x.shape[-1] if x.dim() else 1
+    return x.numel() // n, n, x.shape[-2] if causal else 1
 
 
-def _launch_one_pass(x, *, config):
-    m, n = x.shape
-    even = m % config["BLOCK_M"] == 0 and n == triton.next_power_of_2(n)
-    return _launch_rows(_one_pass_kernel, x, config=config, EVEN=even)
+def _tiles(x, m, n, config):
+    """Meta-parameters of kernels that hold BLOCK_M whole rows."""
+    block_m, columns = config["BLOCK_M"], triton.next_power_of_2(n)
+    vector = VECTOR_BYTES // x.element_size()
+    return {
+        "BLOCK_M": block_m,
+        "BLOCK_N": columns,
+        "WIDTH": 1 if n % vector else vector,
+        "EVEN": m % block_m == 0 and n == columns,
+        "num_warps": config["num_warps"],
+    }
 
 
-def _launch_online(x, *, config):
-    return _launch_streams(_online_kernel, x, config=config)
+def _lanes(x, n, config):
+    """Meta-parameters of kernels that stream rows."""
+    vector = VECTOR_BYTES // x.element_size()
+    return {
+        "LANES": config["BLOCK_N"] // vector,
+        "WIDTH": vector,
+        "ALIGNED": n % vector == 0,
+        "SPLITS": config["SPLITS"],
+        "KEEP": config["KEEP"],
+        "num_warps": config["num_warps"],
+    }
 
 
-def _launch_one_pass_backward(y, dy, *, config):
-    return _launch_rows(_one_pass_backward_kernel, y, dy, config=config)
+def _shares(x, m, config):
+    """A program for each share of a row, or no more than PROGRAMS_PER_SM on each SM where the config says so."""
+    shares = m * config["SPLITS"]
+    return min(shares, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms or shares)
 
 
-def _launch_stream_backward(y, dy, *, config):
-    return _launch_streams(_stream_backward_kernel, y, dy, config=config)
+def _programs(x, m, config):
+    """As many programs as the config puts on the SMs, and no more than there are blocks."""
+    return min(triton.cdiv(m, config["BLOCK_M"]), config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms)
 
 
-class _Softmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
-        y = variant.launch(x, config=config)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, dy):
-        (y,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
-            return _backward_reference(y.float(), dy.float()).to(dy.dtype)
-        variant, config = choose(DECLARATION, "backward", _case_of(y), y.device)
-        return variant.launch(y, dy.contiguous(), config=config)
+def _mask_arguments(x, mask):
+    return _mask_rows(x.shape, mask) if mask is not None else dict.fromkeys(_MASK_ROWS)
 
 
-def _case_of(x):
-    return case(_NAMES[x.dtype], m=x.shape[0], n=x.shape[1])
+def _launch_one_pass(x, mask=None, log=False, causal=False, *, config):
+    y = torch.empty_like(x)
+    m, n, q = _matrix(x, causal)
+    tiles = _tiles(x, m, n, config)
+    grid = (triton.cdiv(m, config["BLOCK_M"]),)
+    launch(_one_pass_kernel, grid, x, mask, y, m, n, q, **_mask_arguments(x, mask), **tiles, LOG=log, CAUSAL=causal)
+    return y
 
 
-def softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _launch_persistent(x, mask=None, log=False, causal=False, *, config):
+    y = torch.empty_like(x)
+    m, n, _ = _matrix(x, causal)
+    tiles = _tiles(x, m, n, config) | {"NUM_STAGES": config["num_stages"]}
+    launch(_persistent_kernel, (_programs(x, m, config),), x, y, m, n, **tiles, LOG=log)
+    return y
+
+
+def _launch_online(x, mask=None, log=False, causal=False, *, config):
+    y = torch.empty_like(x)
+    m, n, q = _matrix(x, causal)
+    lanes, grid = _lanes(x, n, config), (_shares(x, m, config),)
+    launch(_online_kernel, grid, x, mask, y, m, n, q, **_mask_arguments(x, mask), **lanes, LOG=log, CAUSAL=causal)
+    return y
+
+
+def _launch_one_pass_backward(y, dy, log=False, causal=False, *, config):
+    dx = torch.empty_like(y)
+    m, n, q = _matrix(y, causal)
+    tiles = _tiles(y, m, n, config)
+    grid = (triton.cdiv(m, config["BLOCK_M"]),)
+    launch(_one_pass_backward_kernel, grid, y, dy, dx, m, n, q, **tiles, LOG=log, CAUSAL=causal)
+    return dx
+
+
+def _launch_persistent_backward(y, dy, log=False, causal=False, *, config):
+    dx = torch.empty_like(y)
+    m, n, _ = _matrix(y, causal)
+    tiles = _tiles(y, m, n, config) | {"NUM_STAGES": config["num_stages"]}
+    launch(_persistent_backward_kernel, (_programs(y, m, config),), y, dy, dx, m, n, **tiles, LOG=log)
+    return dx
+
+
+def _launch_stream_backward(y, dy, log=False, causal=False, *, config):
+    dx = torch.empty_like(y)
+    m, n, q = _matrix(y, causal)
+    lanes, grid = _lanes(y, n, config), (_shares(y, m, config),)
+    launch(_stream_backward_kernel, grid, y, dy, dx, m, n, q, **lanes, LOG=log, CAUSAL=causal)
+    return dx
+
+
+def _case_of(x, mask, log, causal):
+    m, n, _ = _matrix(x, causal)
+    flags = {"log": True} if log else {"causal": True} if causal else {}
+    if mask is not None:
+        flags["mask"] = "bool" if mask.dtype == torch.bool else "added"
+    if causal or mask is not None:
+        flags["q"] = x.shape[-2] if x.dim() > 1 else 1
+    return case(_NAMES[x.dtype], **flags, m=m, n=n)
+
+
+def _run_forward(x, mask, log, causal):
+    variant, config = choose(DECLARATION, "forward", _case_of(x, mask, log, causal), x.device)
+    return variant.launch(x, mask, log, causal, config=config)
+
+
+def _run_backward(y, dy, log, causal):
+    variant, config = choose(DECLARATION, "backward", _case_of(y, None, log, causal), y.device)
+    return variant.launch(y, dy, log, causal, config=config)
+
+
+def _setup(ctx, inputs, output):
+    _, mask, ctx.log, ctx.causal = inputs
+    ctx.save_for_backward(output)
+    ctx.mask = None if mask is None else (mask.shape, mask.dtype)
+
+
+def _pull_back(ctx, dy):
+    (y,) = ctx.saved_tensors
+    if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
+        dx = _backward_reference(y.float(), dy.float(), ctx.log).to(dy.dtype)
+    else:
+        dx = _backward(y, dy.contiguous(), ctx.log, ctx.causal)
+    dmask = dx.sum_to_size(ctx.mask[0]).to(ctx.mask[1]) if ctx.needs_input_grad[1] else None
+    return dx, dmask, None, None
+
+
+_forward = Operator(
+    "softmax_forward",
+    "(Tensor x, Tensor? mask, bool log, bool causal) -> Tensor",
+    run=_run_forward,
+    fake=lambda x, mask, log, causal: torch.empty_like(x),
+)
+_backward = Operator(
+    "softmax_backward",
+    "(Tensor y, Tensor dy, bool log, bool causal) -> Tensor",
+    run=_run_backward,
+    fake=lambda y, dy, log, causal: torch.empty_like(y),
+)
+_softmax = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
+
+
+def softmax(
+    input: torch.Tensor,
+    dim: int = -1,
+    dtype: torch.dtype | None = None,
+    *,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
     """``torch.nn.functional.softmax(input, dim, dtype=dtype)`` in fp32, fp16 or bf16, for any ``dim`` and shape.
 
     With ``dtype`` the input is cast first.  The result is contiguous; an input whose rows along ``dim`` do not lie one
-    after the other is copied first.  Second derivatives go through torch's operations.  Raises TypeError for another
-    dtype and IndexError for a ``dim`` that the input does not have.
+    after the other is copied first.
+
+    ``mask`` is as of ``torch.nn.functional.scaled_dot_product_attention``: a boolean one says which elements take part,
+    a floating one is added.  It is broadcast over leading dimensions and one run of others, so (q, k), (b, 1, q, k) and
+    (b, 1, 1, k) will do for scores of (b, h, q, k).  ``causal`` leaves to row i of each (q, k) the columns
+    j <= i + k - q.  Both go with the last ``dim`` alone.  A row of which nothing takes part is NaN, as in torch.
+
+    Second derivatives go through torch's operations.  Raises TypeError for another dtype, IndexError for a ``dim`` that
+    the input does not have, ValueError for a mask that does not fit.
     """
+    plain = mask is None and not causal and dtype is None
+    if plain and dim == -1 and input.is_contiguous() and input.dtype in _NAMES and input.numel():
+        return _softmax(input, None, False, False)
+    return _any_layout("softmax", input, dim, dtype, mask, False, causal)
+
+
+def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """``torch.nn.functional.log_softmax(input, dim, dtype=dtype)``; all else as for :func:`softmax`."""
+    if dim == -1 and dtype is None and input.is_contiguous() and input.dtype in _NAMES and input.numel():
+        return _softmax(input, None, True, False)
+    return _any_layout("log_softmax", input, dim, dtype, None, True, False)
+
+
+def _any_layout(name, input, dim, dtype, mask, log, causal):
+    """The general case of both functions: checks, a cast, rows along any dimension."""
     x = input if dtype is None else input.to(dtype)
     if x.dtype not in _NAMES:
-        raise TypeError(f"softmax takes {', '.join(_DTYPES)}: {x.dtype}; name one of them as dtype= to cast the input")
+        raise TypeError(f"{name} takes {', '.join(_DTYPES)}: {x.dtype}; name one of them as dtype= to cast the input")
     rank = max(x.dim(), 1)  # a scalar is a row of one, as in torch
     if not -rank <= dim < rank:
-        raise IndexError(f"softmax: dim {dim} is outside [{-rank}, {rank - 1}] of an input of shape {tuple(x.shape)}")
+        raise IndexError(f"{name}: dim {dim} is outside [{-rank}, {rank - 1}] of an input of shape {tuple(x.shape)}")
+    last = dim in (-1, rank - 1)
+    if mask is not None:
+        mask = _checked_mask(x, mask)
+    if (mask is not None or causal) and (not last or x.dim() < 2):
+        raise ValueError(
+            f"{name}: mask and causal are for the last dim of scores (…, q, k): {tuple(x.shape)}, dim {dim}"
+        )
     if not x.numel():
         return x.clone()
-    rows = x.reshape(x.shape or (1,)).movedim(dim, -1)
-    y = _Softmax.apply(rows.reshape(-1, rows.shape[-1]).contiguous())
-    return y.view(rows.shape).movedim(-1, dim).contiguous().view(x.shape)
+    if last:
+        return _softmax(x.contiguous(), mask, log, causal)
+    return _softmax(x.movedim(dim, -1).contiguous(), None, log, False).movedim(-1, dim).contiguous()
 
+
+def _checked_mask(x, mask):
+    """The mask with contiguous rows; ValueError where it does not fit the scores."""
+    if (mask.dtype != torch.bool and mask.dtype not in _NAMES) or mask.device != x.device:
+        raise ValueError(
+            f"softmax: a mask is bool or {', '.join(_DTYPES)} on {x.device}: {mask.dtype} on {mask.device}"
+        )
+    if mask.dim() and mask.stride(-1) != 1 and mask.shape[-1] > 1:
+        mask = mask.contiguous()
+    if x.numel():
+        _mask_rows(x.shape, mask)
+    return mask
+
+
+__all__ = ["log_softmax", "softmax"]
 
 _DTYPES = ("fp32", "fp16", "bf16")
 _NAMES = {torch_dtype(name): name for name in _DTYPES}
+_MASK_ROWS = ("group", "groups", "stride_group", "cycle", "stride_cycle")
 
 
-def _reference(x):
-    return torch.softmax(x, dim=-1)
+def _reference(x, mask=None, log=False, causal=False):
+    if causal:
+        mask = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril(x.shape[-1] - x.shape[-2])
+    if mask is not None:
+        x = x.masked_fill(~mask, -float("inf")) if mask.dtype == torch.bool else x + mask
+    return torch.log_softmax(x, dim=-1) if log else torch.softmax(x, dim=-1)
 
 
-def _backward_reference(y, dy):
+def _backward_reference(y, dy, log=False, causal=False):
+    if log:
+        return dy - y.exp() * dy.sum(dim=-1, keepdim=True)
     return y * (dy - (y * dy).sum(dim=-1, keepdim=True))
 
 
-def _torch_backward(y, dy):
+def _torch_backward(y, dy, log=False, causal=False):
+    if log:
+        return torch.ops.aten._log_softmax_backward_data(dy, y, -1, y.dtype)
     return torch.ops.aten._softmax_backward_data(dy, y, -1, y.dtype)
 
 
-def _liger(x):
+def _liger(x, mask=None, log=False, causal=False):
     from liger_kernel.transformers.functional import liger_softmax
 
+    if mask is not None or log or causal:
+        raise NotImplementedError("Liger has softmax alone, without a mask")
     return liger_softmax(x)
 
 
-def _liger_backward(y, dy):
+def _liger_backward(y, dy, log=False, causal=False):
     from liger_kernel.ops.softmax import _softmax_backward
     from liger_kernel.ops.utils import calculate_settings
 
+    if log:
+        raise NotImplementedError("Liger has no logarithm of softmax")
     return _softmax_backward(dy, y, *calculate_settings(y.shape[-1]), False)
 
 
+def _flag(problem: Case, name: str):
+    """A flag or size that a case may not have; None then."""
+    return dict(problem.sizes).get(name)
+
+
 def _inputs(problem: Case, device, generator):
-    shape = (problem["m"], problem["n"])
-    return {"x": torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)}
+    m, n, q = problem["m"], problem["n"], _flag(problem, "q")
+    shape = (m // q, q, n) if q else (m, n)
+    x = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+    inputs = {"x": x} | ({"log": True} if _flag(problem, "log") else {})
+    if _flag(problem, "causal"):
+        inputs["causal"] = True
+    if _flag(problem, "mask"):
+        inputs["mask"] = torch.randn(shape[-2:], dtype=x.dtype, device=device, generator=generator)
+    if _flag(problem, "mask") == "bool":
+        inputs["mask"] = inputs["mask"] > -1.0
+    return inputs
 
 
 def _backward_inputs(problem: Case, device, generator):
-    x = _inputs(problem, device, generator)["x"]
+    inputs = _inputs(problem, device, generator)
+    x = inputs["x"]
     dy = torch.randn(x.shape, dtype=x.dtype, device=device, generator=generator)
-    return {"y": torch.softmax(x, dim=-1), "dy": dy}
+    flags = {name: inputs[name] for name in ("log", "causal") if name in inputs}
+    return {"y": _reference(**inputs), "dy": dy} | flags
+
+
+def _call(function, inputs):
+    if inputs.get("log"):
+        return log_softmax(inputs["x"])
+    return function(**{"input" if name == "x" else name: value for name, value in inputs.items()})
 
 
 def _cases(gpu: GPU) -> list[Case]:
@@ -297,27 +722,41 @@ def _cases(gpu: GPU) -> list[Case]:
             (8192, 8192),
             (4096, 32768),
             (4096, 50257),  # a vocabulary of odd length: no row but each eighth starts on 16 bytes
-            (1024, 262144),  # longer than the registers of one SM hold
+            (4096, 128256),  # a vocabulary that no SM's registers hold
+            (1024, 262144),  # and twice that: the rows under way at once fill the L2
         ),
         "fp16": ((4096, 1024), (8192, 8192), (4096, 32768)),
         "fp32": ((4096, 1024), (8192, 8192), (4096, 32768)),
     }
+    found = [case(dtype, m=m, n=n) for dtype, pairs in shapes.items() for m, n in pairs]
+    found += [
+        case("bf16", log=True, m=4096, n=32000),  # a vocabulary, as before a loss
+        case("bf16", causal=True, q=2048, m=65536, n=2048),  # scores of 32 heads
+        case("bf16", mask="bool", q=2048, m=65536, n=2048),
+    ]
     largest = gpu.memory_bytes // 8 // 3  # the three matrices of the backward pass in an eighth of the memory
-    return [case(d, m=m, n=n) for d, pairs in shapes.items() for m, n in pairs if m * n * element_size(d) <= largest]
+    return [c for c in found if c["m"] * c["n"] * element_size(c.dtype) <= largest]
 
 
 _EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n)
+    case(dtype, reason, **flags, m=m, n=n)
     for dtype in _DTYPES
-    for m, n, reason in (
-        (1, 1, "one element: softmax is 1 whatever it is"),
-        (7, 1, "rows of one element"),
-        (1, 1000, "one row, not a power of two"),
-        (37, 129, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
-        (33, 64, "one row more than whole tiles of rows"),
-        (3, 4097, "rows one element longer than a block of the streaming variants: a tail of one"),
-        (8, 2049, "eight odd rows: each begins elsewhere in a lane of 16 bytes"),
-        (2, 20_000, "several blocks and a tail"),
+    for m, n, flags, reason in (
+        (1, 1, {}, "one element: softmax is 1 whatever it is"),
+        (7, 1, {}, "rows of one element"),
+        (1, 1000, {}, "one row, not a power of two"),
+        (37, 129, {}, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
+        (33, 64, {}, "one row more than whole tiles of rows"),
+        (3, 4097, {}, "rows one element longer than a block of the streaming variants: a tail of one"),
+        (8, 2049, {}, "eight odd rows: each begins elsewhere in a lane of 16 bytes"),
+        (2, 20_000, {}, "several blocks and a tail"),
+        (2, 70_001, {}, "a row that two programs share, each with a tail"),
+        (6, 129, {"log": True}, "the logarithm of odd rows"),
+        (3, 4104, {"log": True}, "the logarithm of several blocks"),
+        (26, 13, {"causal": True, "q": 13}, "square causal scores: the first row takes one column"),
+        (10, 2049, {"causal": True, "q": 5}, "fewer rows than columns: the diagonal ends in a corner, off 16 bytes"),
+        (18, 64, {"mask": "bool", "q": 9}, "a mask for both matrices"),
+        (4, 2051, {"mask": "added", "q": 2}, "an additive mask off 16 bytes, in several blocks"),
     )
 )
 
@@ -325,104 +764,207 @@ _EDGE_CASES = tuple(
 _HUGE_CASES = (case("bf16", "row offsets beyond 2^31: one row more than 2^31 elements hold", m=2**18 + 1, n=8192),)
 
 
-_VECTOR_BYTES = 16
-"""The widest access of one thread; narrower ones spend more instructions on the same bytes."""
+_LIVE = {"one_pass": 1.0, "persistent": 1.25, "backward": 2.0, "persistent_backward": 2.5}
+"""fp32 registers for each element of a tile (what ptxas of Triton 3.7 needs without spilling); 16-bit rows of the
+backward pass take half."""
 
-_REGISTERS = 65_536
-"""32-bit registers of one SM, on every GPU from sm_75 to sm_100: what all its programs share."""
+_EXCHANGE_BYTES = 1024
+"""Shared memory through which the warps of a program exchange their sums, at most."""
 
-_THREAD_REGISTERS = 255
-"""The most that one thread can have."""
-
-_OTHER_REGISTERS = 24
-"""What a thread needs besides its elements: addresses, masks, counters (ptxas of Triton 3.7, sm_75 to sm_90)."""
-
-
-def _block_n(problem: Case) -> int:
-    return triton.next_power_of_2(problem["n"])
+_ENOUGH_IN_FLIGHT = 16384
+"""Bytes of a tile: with two more of that size prefetched an SM has what covers memory's latency on an H200 (about
+4.3 TB/s x 0.7 us / 132 SMs = 23 KB)."""
 
 
-def _registers(config: dict, problem: Case, live: int) -> float:
-    """Registers a thread needs to hold ``live`` fp32 values of each element of its tile."""
-    return config["BLOCK_M"] * _block_n(problem) * live / (32 * config["num_warps"]) + _OTHER_REGISTERS
+def _live(problem: Case, kind: str) -> float:
+    packed = "backward" in kind and element_size(problem.dtype) == 2
+    return _LIVE[kind] / (2 if packed else 1)
 
 
-def _fits_rows(live: int):
-    """``fits`` for ``live`` registers an element."""
-    return lambda config, problem, gpu: _rows_obstacle(config, problem, live)
+def _plain(problem: Case) -> str:
+    """``""``, or that a variant which knows no masks does not take this case."""
+    return "scores under a mask" if _flag(problem, "causal") or _flag(problem, "mask") else ""
 
 
-def _rows_obstacle(config: dict, problem: Case, live: int) -> str:
-    threads = 32 * config["num_warps"]
-    needed, available = _registers(config, problem, live), min(_THREAD_REGISTERS, _REGISTERS // threads)
-    if needed > available:
-        return f"{needed:.0f} registers a thread, of {available}: rows would spill"
-    tile = config["BLOCK_M"] * _block_n(problem)
-    if config["num_warps"] > 1 and tile * element_size(problem.dtype) < threads * _VECTOR_BYTES:
-        return "less than one 16-byte vector a thread"
-    if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
-        return "a tile with room for twice the rows there are"
-    return ""
+def _fits_rows(kind: str):
+    """``fits`` of the variants that hold a block of rows a program."""
+
+    def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        if config["BLOCK_M"] > 1 and problem["n"] >= 8192:
+            return "rows that need no company to keep memory busy"
+        if config["BLOCK_M"] * block_n(problem) > 64 * 32 * config["num_warps"]:
+            return "over 64 elements a thread"
+        return rows_obstacle(config, problem, _live(problem, kind))
+
+    return fits
 
 
-def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
-    threads = 32 * config["num_warps"]
-    vectors = config["BLOCK_N"] * element_size(problem.dtype) / (threads * _VECTOR_BYTES)
-    if not 1 <= vectors <= 4:
-        return f"{vectors:g} 16-byte vectors a thread; 1 to 4 keep memory busy without spills"
-    if config["BLOCK_N"] > max(_block_n(problem), _STREAM_BLOCKS[0]):
-        return "a block longer than the row"
-    return ""
+def _handles_rows(kind: str, streams: int):
+    """``handles`` of the same: rows of up to 2^14 elements of ``streams`` inputs, and those of 128 KiB that fit.
 
-
-def _handles_rows(live: int):
-    """``handles`` for ``live`` registers an element: rows that fill at most half of an SM's registers.
-
-    A program that fills more runs alone, and memory idles while it exchanges its maximum and sum: on an H200 rows of
-    2^15 bf16 in registers reach 2.9 TB/s and streamed twice 3.8 TB/s (Triton 3.6).
+    A program that fills more than half of an SM's registers runs alone, and memory idles while it exchanges its sums,
+    the less the more bytes it has asked for.  On an H200 (Triton 3.6) rows of 2^15 bf16 in registers reach 2.9 TB/s
+    forward, and 4.1 TB/s in fp32, where the row is 128 KiB.
     """
-    longest = _REGISTERS // 4 // live
 
     def handles(problem: Case, gpu: GPU) -> str:
-        return f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
+        n, columns = problem["n"], block_n(problem)
+        long = columns * element_size(problem.dtype) * streams == 2**17
+        if columns * streams <= 2**14 or (long and columns * _live(problem, kind) <= REGISTERS // 2):
+            return ""
+        return f"rows of {n} elements, over {2**14 // streams}"
 
     return handles
 
 
+def _handles_persistent(streams: int):
+    """``handles`` of the variants that prefetch whole rows: two of them must fit an SM's shared memory."""
+
+    def handles(problem: Case, gpu: GPU) -> str:
+        row = block_n(problem) * element_size(problem.dtype) * streams
+        if problem["n"] <= 1024:
+            return f"rows of {problem['n']} elements: a program for each tile brings enough bytes into flight"
+        if 2 * row + _EXCHANGE_BYTES > gpu.shared_bytes:
+            return f"rows of {row} bytes, of which {gpu.shared_bytes} bytes of shared memory do not hold two"
+        return _plain(problem)
+
+    return handles
+
+
+def _fits_persistent(kind: str, streams: int):
+    """``fits`` for ``streams`` inputs whose next rows are prefetched."""
+
+    def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        tile = config["BLOCK_M"] * block_n(problem) * element_size(problem.dtype) * streams
+        programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
+        elements = config["BLOCK_M"] * block_n(problem) / threads
+        shared = (config["num_stages"] - 1) * tile + _EXCHANGE_BYTES
+        if config["BLOCK_M"] > 1 and tile > _ENOUGH_IN_FLIGHT:
+            return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
+        if not 16 <= elements <= 64:
+            return f"{elements:g} elements a thread; 16 to 64 leave its registers room and work"
+        if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
+            return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
+        if shared * programs < 2 * _ENOUGH_IN_FLIGHT:
+            return f"{shared * programs} bytes prefetched on an SM do not cover memory's latency"
+        needed = programs * threads * registers(config, problem, _live(problem, kind))
+        if programs * config["num_warps"] > gpu.warps_per_sm or needed > REGISTERS:
+            return f"{programs} programs of {threads} threads exceed an SM's warps or registers"
+        return rows_obstacle(config, problem, _live(problem, kind))
+
+    return fits
+
+
+def _persistent_default(kind: str, streams: int):
+    """``default``: the first config that fits of 32 elements a thread, two programs on an SM, three stages."""
+    fits = _fits_persistent(kind, streams)
+
+    def default(problem: Case, gpu: GPU) -> dict:
+        configs = [
+            {"BLOCK_M": block_m, "num_warps": warps, "num_stages": 3, "PROGRAMS_PER_SM": programs}
+            for programs in (2, 4, 1)
+            for block_m in _PERSISTENT_SPACE["BLOCK_M"]
+            for warps in (8, 16, 4, 32)
+        ]
+        return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
+
+    return default
+
+
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
-    size, two_vectors = element_size(problem.dtype), 2 * 32 * _VECTOR_BYTES
-    fitting = 4 * two_vectors // (_block_n(problem) * size)
+    size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
+    fitting = 4 * two_vectors // (block_n(problem) * size)
     block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), _ROWS_SPACE["BLOCK_M"][-1]))
     warps = block_m * problem["n"] * size // two_vectors
     return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(32, warps)).bit_length() - 1}
 
 
+def _overflow(problem: Case, gpu: GPU, streams: int) -> float:
+    """What the rows of one program on each SM take, in units of the L2."""
+    return gpu.sms * streams * problem["n"] * element_size(problem.dtype) / gpu.l2_bytes
+
+
+def _fits_stream(streams: int):
+    """``fits``: rows are split, or kept in cache in part, where those under way at once crowd the L2."""
+
+    def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        ways = config["SPLITS"], config["KEEP"], config["PROGRAMS_PER_SM"]
+        if ways not in _WAYS:
+            return "splits, shares kept and programs that do not belong together"
+        if ways != _WAYS[0]:
+            if _overflow(problem, gpu, streams) < 0.5:
+                return "the L2 holds the rows under way"
+            if config["num_warps"] < 32 or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
+                return "so few bytes in flight that one program does not keep an SM's share of memory busy"
+        if problem["n"] >= 2**15 and config["num_warps"] < 8:
+            return "so few warps a row that the rows under way crowd the L2"
+        return fits_stream(config, problem, gpu)
+
+    return fits
+
+
 def _stream_default(streams: int):
-    """``default`` of a kernel that streams rows of ``streams`` inputs."""
+    """``default``: as all streams of rows, and two programs a row where single ones crowd the L2."""
+    plain = stream_default(streams, _STREAM_BLOCKS)
 
     def default(problem: Case, gpu: GPU) -> dict:
-        """As many warps a row as leave the rows under way at once half of the L2, two 16-byte vectors a thread."""
-        size, two_vectors = element_size(problem.dtype), 2 * 32 * _VECTOR_BYTES
-        under_way = gpu.sms * gpu.warps_per_sm * streams * problem["n"] * size  # with rows of one warp
-        warps = min(32, max(4, 2 * under_way // gpu.l2_bytes))
-        longest = max(_block_n(problem), _STREAM_BLOCKS[0])
-        block_n = min((1 << warps.bit_length() - 1) * two_vectors // size, longest, _STREAM_BLOCKS[-1])
-        return {"BLOCK_N": block_n, "num_warps": max(4, block_n * size // two_vectors)}
+        config = plain(problem, gpu) | dict(zip(_WAY, _WAYS[0], strict=True))
+        # Two vectors a thread on sm_75, where four spill.
+        widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // streams
+        split = {"BLOCK_N": widest, "num_warps": 32} | dict(zip(_WAY, _WAYS[1], strict=True))
+        crowded = _overflow(problem, gpu, streams) > 0.75 and not _fits_stream(streams)(split, problem, gpu)
+        return split if crowded else config
 
     return default
 
 
-_STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
+def _cost(problem: Case) -> float:
+    """Elements of a matrix that are read: of causal scores those on and below the diagonal."""
+    m, n, q = problem["m"], problem["n"], _flag(problem, "q")
+    if not _flag(problem, "causal"):
+        return m * n
+    return m // q * sum(max(0, min(n, i + n - q + 1)) for i in range(q)) if q else 0
+
+
+def _forward_bytes(c: Case) -> dict[str, float]:
+    size = element_size(c.dtype)
+    found = {"x": _cost(c) * size, "y": c["m"] * c["n"] * size}
+    if _flag(c, "mask"):
+        found["mask"] = c["q"] * c["n"] * (1 if c["mask"] == "bool" else size)
+    return found
+
+
+def _backward_bytes(c: Case) -> dict[str, float]:
+    size = element_size(c.dtype)
+    return {"y": _cost(c) * size, "dy": _cost(c) * size, "dx": c["m"] * c["n"] * size}
+
+
+_STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768)
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
-_STREAM_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+_PERSISTENT_SPACE = {
+    "BLOCK_M": (1, 2, 4),
+    "num_warps": (4, 8, 16, 32),
+    "num_stages": (3, 4),
+    "PROGRAMS_PER_SM": (1, 2, 4),
+}
+_STREAM_SPACE = {
+    "BLOCK_N": _STREAM_BLOCKS,
+    "num_warps": (4, 8, 16, 32),
+    "SPLITS": (1, 2, 4),
+    "KEEP": (1, 2),
+    "PROGRAMS_PER_SM": (0, 1),  # 0: a program for each share of a row
+}
+_WAY = ("SPLITS", "KEEP", "PROGRAMS_PER_SM")
+_WAYS = ((1, 1, 0), (2, 1, 1), (2, 2, 1), (1, 2, 1), (1, 1, 1), (2, 1, 0), (4, 1, 0), (4, 1, 1))
+"""What belongs together, in the order of ``_WAY``: the plain way, then those of rows that crowd the L2."""
 
 DECLARATION = Declaration(
     name="softmax",
     family="rows",
     summary="y = exp(x - max) / sum over rows",
     function=softmax,
-    call=lambda function, inputs: function(inputs["x"]),
+    call=_call,
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
@@ -439,8 +981,17 @@ DECLARATION = Declaration(
                 launch=_launch_one_pass,
                 space=_ROWS_SPACE,
                 default=_one_pass_default,
-                fits=_fits_rows(live=1),
-                handles=_handles_rows(live=1),
+                fits=_fits_rows("one_pass"),
+                handles=_handles_rows("one_pass", streams=1),
+            ),
+            Variant(
+                name="persistent",
+                summary="rows in registers, as many programs as fit the SMs, next rows prefetched",
+                launch=_launch_persistent,
+                space=_PERSISTENT_SPACE,
+                default=_persistent_default("persistent", streams=1),
+                fits=_fits_persistent("persistent", streams=1),
+                handles=_handles_persistent(streams=1),
             ),
             Variant(
                 name="online",
@@ -448,7 +999,7 @@ DECLARATION = Declaration(
                 launch=_launch_online,
                 space=_STREAM_SPACE,
                 default=_stream_default(streams=1),
-                fits=_fits_stream,
+                fits=_fits_stream(streams=1),
             ),
         ),
         peers={
@@ -456,13 +1007,8 @@ DECLARATION = Declaration(
             "torch.compile": compiled(_reference),
             "liger": eager(_liger, requires="liger_kernel"),
         },
-        bytes=lambda c: {name: c["m"] * c["n"] * element_size(c.dtype) for name in ("x", "y")},
-        flops=lambda c: {
-            "max": c["m"] * c["n"],
-            "exp(x - max)": 2 * c["m"] * c["n"],
-            "sum": c["m"] * c["n"],
-            "scale": c["m"] * c["n"],
-        },
+        bytes=_forward_bytes,
+        flops=lambda c: {"max": _cost(c), "exp(x - max)": 2 * _cost(c), "sum": _cost(c), "scale": _cost(c)},
         reduction=lambda c: c["n"],
     ),
     backward=Pass(
@@ -476,8 +1022,17 @@ DECLARATION = Declaration(
                 launch=_launch_one_pass_backward,
                 space=_ROWS_SPACE,
                 default=_one_pass_default,
-                fits=_fits_rows(live=2),
-                handles=_handles_rows(live=2),
+                fits=_fits_rows("backward"),
+                handles=_handles_rows("backward", streams=2),
+            ),
+            Variant(
+                name="persistent",
+                summary="rows in registers, as many programs as fit the SMs, next rows prefetched",
+                launch=_launch_persistent_backward,
+                space=_PERSISTENT_SPACE,
+                default=_persistent_default("persistent_backward", streams=2),
+                fits=_fits_persistent("persistent_backward", streams=2),
+                handles=_handles_persistent(streams=2),
             ),
             Variant(
                 name="stream",
@@ -485,7 +1040,7 @@ DECLARATION = Declaration(
                 launch=_launch_stream_backward,
                 space=_STREAM_SPACE,
                 default=_stream_default(streams=2),
-                fits=_fits_stream,
+                fits=_fits_stream(streams=2),
             ),
         ),
         peers={
@@ -493,8 +1048,8 @@ DECLARATION = Declaration(
             "torch.compile": compiled(_backward_reference),
             "liger": eager(_liger_backward, requires="liger_kernel"),
         },
-        bytes=lambda c: {name: c["m"] * c["n"] * element_size(c.dtype) for name in ("y", "dy", "dx")},
-        flops=lambda c: {"y * dy": c["m"] * c["n"], "sum": c["m"] * c["n"], "y * (dy - sum)": 2 * c["m"] * c["n"]},
+        bytes=_backward_bytes,
+        flops=lambda c: {"y * dy": _cost(c), "sum": _cost(c), "y * (dy - sum)": 2 * _cost(c)},
         reduction=lambda c: c["n"],
     ),
 )

@@ -1,16 +1,18 @@
 """Layer normalisation over rows: out[i, j] = (x[i, j] - mean_i) * rstd_i * weight[j] + bias[j].
 
 mean_i and var_i are over the n elements of row i, rstd_i = 1 / sqrt(var_i + eps).  Forward reads x and writes out, MN
-elements each; everything else is M or N.  Backward, with xhat = (x - mean) * rstd and g = dy * weight:
+elements each; everything else is M or N.  With a residual, the row that is normalised is sum = x + residual, rounded to
+the input's dtype and written too: 4 MN.  Backward, with xhat = (x - mean) * rstd and g = dy * weight:
 
-    dx = rstd * (g - xhat * sum_j(g * xhat) / n - sum_j(g) / n),  dweight = sum_i dy * xhat,  dbias = sum_i dy
+    dx = rstd * (g - xhat * sum_j(g * xhat) / n - sum_j(g) / n) + dsum,  dweight = sum_i dy * xhat,  dbias = sum_i dy
 
-It reads x and dy and writes dx, 3 MN.  dweight and dbias cross the rows: each program sums those of the rows it owns
-and writes one partial row; a last kernel adds the partial rows, always in one order.  Arithmetic is fp32 whatever the
-dtype.
+It reads x and dy (and dsum, the gradient of a residual's sum) and writes dx, 3 MN (4 MN).  dweight and dbias cross the
+rows: each program sums those of the rows it owns and writes one partial row; a last kernel adds the partial rows,
+always in one order.  Arithmetic is fp32 whatever the dtype.
 
-Variants: `one_pass`, `persistent` and backward's `rows` hold whole rows in registers (the least traffic); `stream` and
-backward's `columns` read rows of any length twice.
+Variants.  Forward: `one_pass` and `persistent` hold whole rows in registers, `stream` reads rows of any length twice,
+several at a time so that they share weight and bias.  Backward: `rows` holds rows and the partial sums in registers,
+`relay` the sums alone and reads its rows again from L1, `columns` reads rows of any length twice from memory.
 """
 
 import math
@@ -24,6 +26,7 @@ from atlas.declaration import (
     Case,
     Declaration,
     Pass,
+    Peer,
     Variant,
     case,
     choose,
@@ -33,8 +36,41 @@ from atlas.declaration import (
     element_size,
     gpu_of,
     gradients,
+    rows,
     torch_dtype,
 )
+from atlas.operators import Differentiable, Operator, launch
+
+
+@triton.jit
+def _load_rows(x_ptr, residual_ptr, sum_ptr, offs, mask, HAS_RESIDUAL: tl.constexpr):
+    """Rows in fp32, 0 (the identity of the sum) outside; those of x + residual, rounded, are written as well."""
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0)
+    if HAS_RESIDUAL:
+        residual = tl.load(residual_ptr + offs, mask=mask, other=0.0)
+        x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
+        tl.store(sum_ptr + offs, x, mask=mask)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """(weight, bias) of some columns as they are stored; 1 and 0 for what the layer does not have."""
+    weight, bias = 1.0, 0.0
+    if HAS_WEIGHT:
+        weight = tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0)
+    return weight, bias
+
+
+@triton.jit
+def _apply(xhat, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+    if HAS_WEIGHT:
+        xhat *= weight.to(tl.float32)
+    if HAS_BIAS:
+        xhat += bias.to(tl.float32)
+    return xhat
 
 
 @triton.jit
@@ -48,111 +84,109 @@ def _normalize(x, mask_n, n, eps):
 
 @triton.jit
 def _one_pass_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, m, n, eps,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WIDTH: tl.constexpr,
+    x_ptr, residual_ptr, weight_ptr, bias_ptr, out_ptr, sum_ptr, mean_ptr, rstd_ptr, m, n, eps,
+    HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, LATE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store."""
+    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store.
+
+    LATE loads weight and bias once the statistics are known: their latency shows, but a thread needs fewer registers,
+    so more programs share an SM.  EVEN says that the tiles cover the rows exactly: nothing is masked.
+    """
     n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)[None, :]
-    mask_m, mask_n = offs_m < m, offs_n < n
+    mask_m, mask_n = (offs_m < m) | EVEN, (offs_n < n) | EVEN
     mask = mask_m[:, None] & mask_n
-    # 0 is the identity of the sum; the padding is kept out of the variance by _normalize.
-    x = tl.load(x_ptr + offs_m[:, None] * n + offs_n, mask=mask, other=0.0).to(tl.float32)
-    if HAS_WEIGHT:
-        weight = tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0)
-    if HAS_BIAS:
-        bias = tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0)
-    out, mean, rstd = _normalize(x, mask_n, n, eps)
+    offs = offs_m[:, None] * n + offs_n
+    x = _load_rows(x_ptr, residual_ptr, sum_ptr, offs, mask, HAS_RESIDUAL)
+    if not LATE:
+        weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
+    xhat, mean, rstd = _normalize(x, mask_n, n, eps)
+    if LATE:
+        weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
     tl.store(mean_ptr + offs_m, mean, mask=mask_m)
     tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
-    if HAS_WEIGHT:
-        out *= weight.to(tl.float32)
-    if HAS_BIAS:
-        out += bias.to(tl.float32)
-    tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask)
+    tl.store(out_ptr + offs, _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS), mask=mask)
 
 
 @triton.jit
 def _persistent_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, m, n, eps,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
+    x_ptr, residual_ptr, weight_ptr, bias_ptr, out_ptr, sum_ptr, mean_ptr, rstd_ptr, m, n, eps,
+    HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program owns every `num_programs`-th block of BLOCK_M rows; it loads weight and bias once."""
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     offs_n = tl.arange(0, BLOCK_N)[None, :]
     mask_n = offs_n < n
-    if HAS_WEIGHT:
-        weight = tl.load(weight_ptr + offs_n, mask=mask_n, other=0.0)
-    if HAS_BIAS:
-        bias = tl.load(bias_ptr + offs_n, mask=mask_n, other=0.0)
+    weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
     for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
         offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
         mask_m = offs_m < m
         mask = mask_m[:, None] & mask_n
-        x = tl.load(x_ptr + offs_m[:, None] * n + offs_n, mask=mask, other=0.0, eviction_policy="evict_first")
-        out, mean, rstd = _normalize(x.to(tl.float32), mask_n, n, eps)
+        offs = offs_m[:, None] * n + offs_n
+        x = _load_rows(x_ptr, residual_ptr, sum_ptr, offs, mask, HAS_RESIDUAL)
+        xhat, mean, rstd = _normalize(x, mask_n, n, eps)
         tl.store(mean_ptr + offs_m, mean, mask=mask_m)
         tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
-        if HAS_WEIGHT:
-            out *= weight.to(tl.float32)
-        if HAS_BIAS:
-            out += bias.to(tl.float32)
-        tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask)
+        tl.store(out_ptr + offs, _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS), mask=mask)
 
 
 @triton.jit
 def _stream_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, n, eps,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+    x_ptr, residual_ptr, weight_ptr, bias_ptr, out_ptr, sum_ptr, mean_ptr, rstd_ptr, m, n, eps,
+    HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One program owns one row of any length, in blocks of LANES x WIDTH elements.
+    """One program owns BLOCK_M rows of any length, in blocks of LANES x WIDTH columns; weight and bias serve them all.
 
     Each lane, WIDTH neighbours that one thread loads at once, keeps count, mean and squared deviations M2 of what it
     has seen and merges each block's into them (Chan, Golub, LeVeque 1979), so neither a large mean nor a drift along
     the row cancels.  The second sweep goes backwards: what was read last is in cache.
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    row = tl.program_id(0).to(tl.int64) * n
-    offs = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    count, mean, m2 = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    mask_m = offs_m < m
+    row = offs_m[:, None, None] * n
+    lane = tl.arange(0, LANES) * WIDTH
+    offs = lane[None, :, None] + tl.arange(0, WIDTH)[None, None, :]
+    count = tl.zeros([1, LANES], tl.float32)
+    mean, m2 = tl.zeros([BLOCK_M, LANES], tl.float32), tl.zeros([BLOCK_M, LANES], tl.float32)
     for start in tl.range(0, n, LANES * WIDTH):
-        offs_n = start + offs
-        x = tl.load(x_ptr + row + offs_n, mask=offs_n < n, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        mask = mask_m[:, None, None] & (start + offs < n)
+        x = _load_rows(x_ptr, residual_ptr, sum_ptr, row + start + offs, mask, HAS_RESIDUAL)
         # WIDTH divides n, so a lane is in the row as a whole or not at all.
-        added = tl.where(start + tl.arange(0, LANES) * WIDTH < n, WIDTH, 0).to(tl.float32)
-        block_mean = tl.sum(x, axis=1) / WIDTH
-        centred = x - block_mean[:, None]
+        added = tl.where(start + lane[None, :] < n, WIDTH, 0).to(tl.float32)
+        block_mean = tl.sum(x, axis=2) / WIDTH
+        centred = x - block_mean[:, :, None]
         delta = block_mean - mean
         share = added / tl.maximum(count + added, 1.0)
-        m2 += tl.sum(centred * centred, axis=1) + delta * delta * count * share
+        m2 += tl.sum(centred * centred, axis=2) + delta * delta * count * share
         mean += delta * share
         count += added
-    row_mean = tl.sum(count * mean, axis=0) / n
-    between = mean - row_mean
-    rstd = tl.rsqrt((tl.sum(m2 + count * between * between, axis=0) / n + eps).to(tl.float32))
-    tl.store(mean_ptr + tl.program_id(0), row_mean)
-    tl.store(rstd_ptr + tl.program_id(0), rstd)
+    row_mean = tl.sum(count * mean, axis=1) / n
+    between = mean - row_mean[:, None]
+    rstd = tl.rsqrt((tl.sum(m2 + count * between * between, axis=1) / n + eps).to(tl.float32))
+    tl.store(mean_ptr + offs_m, row_mean, mask=mask_m)
+    tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
     last = (n - 1) // (LANES * WIDTH) * (LANES * WIDTH)
+    again_ptr = sum_ptr if HAS_RESIDUAL else x_ptr  # each thread reads what it has written itself
     for done in tl.range(0, n, LANES * WIDTH):
         offs_n = last - done + offs
-        mask = offs_n < n
-        x = tl.load(x_ptr + row + offs_n, mask=mask, eviction_policy="evict_first").to(tl.float32)
-        out = (x - row_mean) * rstd
-        if HAS_WEIGHT:
-            out *= tl.load(weight_ptr + offs_n, mask=mask).to(tl.float32)
-        if HAS_BIAS:
-            out += tl.load(bias_ptr + offs_n, mask=mask).to(tl.float32)
+        mask = mask_m[:, None, None] & (offs_n < n)
+        x = tl.load(again_ptr + row + offs_n, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, offs_n < n, HAS_WEIGHT, HAS_BIAS)
+        xhat = (x - row_mean[:, None, None]) * rstd[:, None, None]
+        out = _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS)
         tl.store(out_ptr + row + offs_n, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
 def _backward_rows_kernel(
-    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dx_ptr, partial_ptr, m, n,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program owns every `num_programs`-th block of BLOCK_M rows: their dx, and one partial row of dweight, dbias.
 
@@ -174,15 +208,18 @@ def _backward_rows_kernel(
         mask = mask_m[:, None] & mask_n
         offs = offs_m[:, None] * n + offs_n
         # dy is 0 in the padding, and every sum has dy as a factor.
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
         mean = tl.load(mean_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         rstd = tl.load(rstd_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         xhat = (x - mean) * rstd
         g = tl.fma(dy, weight.to(tl.float32), 0.0) if HAS_WEIGHT else dy  # rounded: see _backward_columns_kernel
         along = tl.sum(g * xhat, axis=1)[:, None] / n
         level = tl.sum(g, axis=1)[:, None] / n
-        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask)
+        dx = (g - xhat * along - level) * rstd
+        if HAS_SUM:
+            dx += tl.load(dsum_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + offs, dx, mask=mask)
         if HAS_WEIGHT:
             dweight += dy * xhat
         if HAS_BIAS:
@@ -193,6 +230,75 @@ def _backward_rows_kernel(
         tl.store(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)
     if HAS_BIAS:
         tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < n)
+
+
+@triton.jit
+def _load_pair(x_ptr, dy_ptr, row, offs_n, mask, n):
+    """Some columns of one row of x and dy, in fp32; dy is 0 outside, and every sum has dy as a factor."""
+    offs = row * n + offs_n
+    return (
+        tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32),
+        tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32),
+    )
+
+
+@triton.jit
+def _backward_relay_kernel(
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_N: tl.constexpr,
+    CHUNKS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """One program owns every `num_programs`-th row: its dx, and one partial row of dweight, dbias in registers.
+
+    A row of x and dy is read from memory for its two sums, while the row before, which is still in L1, is read again
+    for its dx; so registers hold the partial sums and little else, and memory is never idle.  The row is cut into
+    CHUNKS of BLOCK_N columns.  partial_ptr is [HAS_WEIGHT + HAS_BIAS, num_programs, n].
+    """
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    pid, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    offs_n = tl.arange(0, BLOCK_N)
+    zero = tl.zeros([BLOCK_N], tl.float32)
+    dweight, dbias = (), ()
+    for _ in tl.static_range(CHUNKS):
+        dweight, dbias = dweight + (zero,), dbias + (zero,)  # noqa: RUF005 (Triton has no unpacking)
+    along, level = 0.0, 0.0
+    # One turn more than there are rows: the first has none before it, the last none to read.
+    for row in tl.range(pid - programs, m, programs):
+        following = row + programs
+        mean = tl.load(mean_ptr + row, mask=row >= 0, other=0.0)
+        rstd = tl.load(rstd_ptr + row, mask=row >= 0, other=0.0)
+        next_mean = tl.load(mean_ptr + following, mask=following < m, other=0.0)
+        next_rstd = tl.load(rstd_ptr + following, mask=following < m, other=0.0)
+        next_along, next_level = zero, zero
+        added_weight, added_bias = (), ()
+        for chunk in tl.static_range(CHUNKS):
+            columns = chunk * BLOCK_N + offs_n
+            mask_n = columns < n
+            next_x, next_dy = _load_pair(x_ptr, dy_ptr, following, columns, mask_n & (following < m), n)
+            mask = mask_n & (row >= 0)
+            x, dy = _load_pair(x_ptr, dy_ptr, row, columns, mask, n)
+            xhat = (x - mean) * rstd
+            g, next_g = dy, next_dy
+            if HAS_WEIGHT:  # rounded: see _backward_columns_kernel
+                weight = tl.load(weight_ptr + columns, mask=mask_n, other=0.0).to(tl.float32)
+                g, next_g = tl.fma(dy, weight, 0.0), tl.fma(next_dy, weight, 0.0)
+            dx = (g - xhat * along - level) * rstd
+            if HAS_SUM:
+                dx += tl.load(dsum_ptr + row * n + columns, mask=mask, other=0.0).to(tl.float32)
+            tl.store(dx_ptr + row * n + columns, dx, mask=mask)
+            added_weight += (dweight[chunk] + dy * xhat,)
+            added_bias += (dbias[chunk] + dy,)
+            next_along += next_g * (next_x - next_mean)
+            next_level += next_g
+        dweight, dbias = added_weight, added_bias
+        along, level = tl.sum(next_along, axis=0) * next_rstd / n, tl.sum(next_level, axis=0) / n
+    partial_ptr += pid * n
+    for chunk in tl.static_range(CHUNKS):
+        columns = chunk * BLOCK_N + offs_n
+        if HAS_WEIGHT:
+            tl.store(partial_ptr + columns, dweight[chunk], mask=columns < n)
+        if HAS_BIAS:
+            tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n + columns, dbias[chunk], mask=columns < n)
 
 
 @triton.jit
@@ -221,9 +327,9 @@ def _row_sums_kernel(
 
 @triton.jit
 def _backward_columns_kernel(
-    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, along_ptr, level_ptr, dx_ptr, partial_ptr, m, n,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WIDTH: tl.constexpr,
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, along_ptr, level_ptr, dx_ptr, partial_ptr, m, n,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_N columns of every `num_programs(1)`-th block of BLOCK_M rows.
 
@@ -241,8 +347,8 @@ def _backward_columns_kernel(
         mask_m = offs_m < m
         mask = mask_m[:, None] & (offs_n < n)
         offs = offs_m[:, None] * n + offs_n
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
         # Loaded as vectors and widened after: as [BLOCK_M, 1] tiles each thread would load them once per column.
         mean = tl.load(mean_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
         rstd = tl.load(rstd_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
@@ -251,7 +357,10 @@ def _backward_columns_kernel(
         xhat = (x - mean) * rstd
         # Rounded as in the sums: merged into the subtraction it would leave rows of one element a dx that is not 0.
         g = tl.fma(dy, weight, 0.0) if HAS_WEIGHT else dy
-        tl.store(dx_ptr + offs, (g - xhat * along - level) * rstd, mask=mask, cache_modifier=".cs")
+        dx = (g - xhat * along - level) * rstd
+        if HAS_SUM:
+            dx += tl.load(dsum_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + offs, dx, mask=mask, cache_modifier=".cs")
         dweight += dy * xhat
         dbias += dy
     partial_ptr += pid.to(tl.int64) * n + columns
@@ -262,8 +371,11 @@ def _backward_columns_kernel(
 
 
 @triton.jit
-def _sum_partials_kernel(partial_ptr, out_ptr, p, n, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
-    """One program owns BLOCK_N columns of out[i, n] = sum over the p rows of partial[i, p, n], in a fixed order."""
+def _sum_partials_kernel(partial_ptr, first_ptr, second_ptr, p, n, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """One program owns BLOCK_N columns of the sum over the p rows of partial[i, p, n], in a fixed order.
+
+    That of i = 0 goes to first[n], that of i = 1 to second[n].
+    """
     i = tl.program_id(1)
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros([BLOCK_P, BLOCK_N], tl.float32)
@@ -273,11 +385,11 @@ def _sum_partials_kernel(partial_ptr, out_ptr, p, n, BLOCK_P: tl.constexpr, BLOC
         total += tl.load(
             partial_ptr + (i * p + offs_p).to(tl.int64)[:, None] * n + offs_n[None, :], mask=mask, other=0.0
         )
-    tl.store(out_ptr + i * n + offs_n, tl.sum(total, axis=0), mask=offs_n < n)
-
-
-def _outputs(x):
-    return torch.empty_like(x), *_statistics(x)
+    result = tl.sum(total, axis=0)
+    if i == 0:
+        tl.store(first_ptr + offs_n, result, mask=offs_n < n)
+    else:
+        tl.store(second_ptr + offs_n, result, mask=offs_n < n)
 
 
 def _statistics(x):
@@ -289,126 +401,214 @@ def _flags(weight, bias):
     return {"HAS_WEIGHT": int(weight is not None), "HAS_BIAS": int(bias is not None)}
 
 
-def _blocks(x, config):
-    """Programs for blocks of BLOCK_M rows, at most PROGRAMS_PER_SM on each SM where the config says so."""
-    blocks = triton.cdiv(x.shape[0], config["BLOCK_M"])
+def _programs(x, config, rows_each):
+    """Programs for blocks of ``rows_each`` rows, at most PROGRAMS_PER_SM on each SM where the config says so."""
+    blocks = triton.cdiv(x.shape[0], rows_each)
     return min(blocks, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms) if "PROGRAMS_PER_SM" in config else blocks
 
 
-def _width(x):
-    """Elements of a 16-byte vector where rows consist of whole ones, else 1."""
-    width = _VECTOR_BYTES // x.element_size()
-    return 1 if x.shape[1] % width else width
-
-
-def _lanes(x, block_n):
-    return {"LANES": block_n // _width(x), "WIDTH": _width(x)}
-
-
-def _launch_one_pass(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
+def _launch_forward(kernel, x, weight, bias, eps, residual, config, **blocks):
+    """Launch a forward kernel; (out, mean, rstd), and with a residual the sum."""
     m, n = x.shape
-    _one_pass_kernel[(_blocks(x, config),)](
-        x, weight, bias, out, mean, rstd, m, n, eps, **_flags(weight, bias),
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), WIDTH=_width(x), num_warps=config["num_warps"],
+    out, total = torch.empty_like(x), None if residual is None else torch.empty_like(x)
+    mean, rstd = _statistics(x)
+    launch(
+        kernel, (_programs(x, config, config["BLOCK_M"]),),
+        x, residual, weight, bias, out, total, mean, rstd, m, n, eps,
+        HAS_RESIDUAL=residual is not None, **_flags(weight, bias),
+        BLOCK_M=config["BLOCK_M"], **blocks, num_warps=config["num_warps"],
     )  # fmt: skip
-    return out, mean, rstd
+    return (out, mean, rstd) if total is None else (out, mean, rstd, total)
 
 
-def _launch_persistent(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    m, n = x.shape
-    _persistent_kernel[(_blocks(x, config),)](
-        x, weight, bias, out, mean, rstd, m, n, eps, **_flags(weight, bias),
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), WIDTH=_width(x),
-        NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
-    )  # fmt: skip
-    return out, mean, rstd
+def _whole_rows(x):
+    return {"BLOCK_N": triton.next_power_of_2(x.shape[1]), "WIDTH": rows.width(x)}
 
 
-def _launch_stream(x, weight, bias, eps, *, config):
-    out, mean, rstd = _outputs(x)
-    m, n = x.shape
-    _stream_kernel[(m,)](
-        x, weight, bias, out, mean, rstd, n, eps, **_flags(weight, bias), **_lanes(x, config["BLOCK_N"]),
-        num_warps=config["num_warps"],
-    )  # fmt: skip
-    return out, mean, rstd
+def _launch_one_pass(x, weight, bias, eps, residual=None, *, config):
+    even = x.shape[0] % config["BLOCK_M"] == 0 and x.shape[1] == triton.next_power_of_2(x.shape[1])
+    return _launch_forward(
+        _one_pass_kernel, x, weight, bias, eps, residual, config, **_whole_rows(x), LATE=config["LATE"], EVEN=even
+    )
+
+
+def _launch_persistent(x, weight, bias, eps, residual=None, *, config):
+    return _launch_forward(
+        _persistent_kernel, x, weight, bias, eps, residual, config, **_whole_rows(x), NUM_STAGES=config["num_stages"]
+    )
+
+
+def _launch_stream(x, weight, bias, eps, residual=None, *, config):
+    return _launch_forward(_stream_kernel, x, weight, bias, eps, residual, config, **rows.lanes(x, config["BLOCK_N"]))
+
+
+def _partials(x, programs, flags):
+    return torch.empty((max(1, sum(flags.values())), programs, x.shape[1]), dtype=torch.float32, device=x.device)
 
 
 def _sum_partials(partial, weight, bias):
-    """(dweight, dbias) from partial [HAS_WEIGHT + HAS_BIAS, p, n]; None for what the layer does not have."""
-    gradients, p, n = partial.shape
-    if not gradients:
-        return None, None
-    out = torch.empty((gradients, n), dtype=(bias if weight is None else weight).dtype, device=partial.device)
-    # Columns for two programs an SM, from the 128 bytes of a cache line on; rows to fill 16 elements a thread.
-    columns = triton.next_power_of_2(gradients * n // (2 * gpu_of(partial.device).sms) + 1)
-    block_n = min(256, max(32, columns))
-    _sum_partials_kernel[(triton.cdiv(n, block_n), gradients)](
-        partial, out, p, n, BLOCK_P=16 * 32 * 8 // block_n, BLOCK_N=block_n, num_warps=8
+    """(dweight, dbias) from partial [HAS_WEIGHT + HAS_BIAS, p, n]; something of one element for what there is not."""
+    _, p, n = partial.shape
+    found = tuple(
+        torch.empty(
+            1 if like is None else n, dtype=torch.float32 if like is None else like.dtype, device=partial.device
+        )
+        for like in (weight, bias)
     )
-    return out[0] if weight is not None else None, out[-1] if bias is not None else None
+    wanted = [gradient for gradient, like in zip(found, (weight, bias), strict=True) if like is not None]
+    if wanted:
+        # Columns for two programs an SM, from the 128 bytes of a cache line on; rows to fill 16 elements a thread.
+        columns = triton.next_power_of_2(len(wanted) * n // (2 * gpu_of(partial.device).sms) + 1)
+        block_n = min(256, max(32, columns))
+        launch(
+            _sum_partials_kernel, (triton.cdiv(n, block_n), len(wanted)),
+            partial, wanted[0], wanted[-1], p, n, BLOCK_P=16 * 32 * 8 // block_n, BLOCK_N=block_n, num_warps=8,
+        )  # fmt: skip
+    return found
 
 
-def _launch_backward_rows(x, weight, bias, mean, rstd, dy, *, config):
+def _launch_backward_rows(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     m, n = x.shape
-    programs, flags = _blocks(x, config), _flags(weight, bias)
+    programs, flags = _programs(x, config, config["BLOCK_M"]), _flags(weight, bias)
     dx = torch.empty_like(x)
-    partial = torch.empty((sum(flags.values()), programs, n), dtype=torch.float32, device=x.device)
-    _backward_rows_kernel[(programs,)](
-        x, weight, mean, rstd, dy, dx, partial, m, n, **flags,
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=triton.next_power_of_2(n), WIDTH=_width(x),
+    partial = _partials(x, programs, flags)
+    launch(
+        _backward_rows_kernel, (programs,), x, weight, mean, rstd, dy, dsum, dx, partial, m, n,
+        **flags, HAS_SUM=dsum is not None, BLOCK_M=config["BLOCK_M"], **_whole_rows(x),
         NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
     return dx, *_sum_partials(partial, weight, bias)
 
 
-def _launch_backward_columns(x, weight, bias, mean, rstd, dy, *, config):
+def _launch_backward_relay(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     m, n = x.shape
-    flags, block_n, dx = _flags(weight, bias), config["BLOCK_N"], torch.empty_like(x)
-    along, level = _statistics(x)
-    _row_sums_kernel[(m,)](
-        x, weight, mean, rstd, dy, along, level, n, HAS_WEIGHT=flags["HAS_WEIGHT"], **_row_sums_shape(x),
-    )  # fmt: skip
-    columns = triton.cdiv(n, block_n)
-    rows = triton.cdiv(config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms, columns)
-    programs = min(rows, triton.cdiv(m, config["BLOCK_M"]))
-    partial = torch.empty((sum(flags.values()), programs, n), dtype=torch.float32, device=x.device)
-    _backward_columns_kernel[(columns, programs)](
-        x, weight, mean, rstd, dy, along, level, dx, partial, m, n, **flags,
-        BLOCK_M=config["BLOCK_M"], BLOCK_N=block_n, WIDTH=_width(x), num_warps=config["num_warps"],
+    programs, flags = _programs(x, config, 1), _flags(weight, bias)
+    dx = torch.empty_like(x)
+    partial = _partials(x, programs, flags)
+    launch(
+        _backward_relay_kernel, (programs,), x, weight, mean, rstd, dy, dsum, dx, partial, m, n,
+        **flags, HAS_SUM=dsum is not None, BLOCK_N=config["BLOCK_N"], CHUNKS=triton.cdiv(n, config["BLOCK_N"]),
+        WIDTH=rows.width(x), num_warps=config["num_warps"],
     )  # fmt: skip
     return dx, *_sum_partials(partial, weight, bias)
 
 
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias, eps):
-        variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
-        out, mean, rstd = variant.launch(x, weight, bias, eps, config=config)
-        ctx.save_for_backward(x, weight, bias, mean, rstd)
-        ctx.eps = eps
-        return out
+def _launch_backward_columns(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
+    m, n = x.shape
+    flags, block_n, dx = _flags(weight, bias), config["BLOCK_N"], torch.empty_like(x)
+    along, level = _statistics(x)
+    launch(
+        _row_sums_kernel, (m,), x, weight, mean, rstd, dy, along, level, n,
+        HAS_WEIGHT=flags["HAS_WEIGHT"], **_row_sums_shape(x),
+    )  # fmt: skip
+    columns = triton.cdiv(n, block_n)
+    wanted = triton.cdiv(config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms, columns)
+    programs = min(wanted, triton.cdiv(m, config["BLOCK_M"]))
+    partial = _partials(x, programs, flags)
+    launch(
+        _backward_columns_kernel, (columns, programs),
+        x, weight, mean, rstd, dy, dsum, along, level, dx, partial, m, n, **flags, HAS_SUM=dsum is not None,
+        BLOCK_M=config["BLOCK_M"], BLOCK_N=block_n, WIDTH=rows.width(x), num_warps=config["num_warps"],
+    )  # fmt: skip
+    return dx, *_sum_partials(partial, weight, bias)
 
-    @staticmethod
-    def backward(ctx, dy):
-        x, weight, bias, mean, rstd = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
-            return *_differentiable_backward(x, weight, bias, ctx.eps, dy), None
-        variant, config = choose(DECLARATION, "backward", _case_of(x), x.device)
-        return *variant.launch(x, weight, bias, mean, rstd, dy.contiguous(), config=config), None
+
+def _case_of(x, n, with_residual):
+    sizes = {"m": x.numel() // n, "n": n}
+    return case(_NAMES[x.dtype], **sizes, residual=True) if with_residual else case(_NAMES[x.dtype], **sizes)
 
 
-def _differentiable_backward(x, weight, bias, eps, dy):
+def _run_forward(x, residual, n, weight, bias, eps):
+    variant, config = choose(DECLARATION, "forward", _case_of(x, n, residual is not None), x.device)
+    plain = (x.view(-1, n), weight, bias, eps, *(() if residual is None else (residual.view(-1, n),)))
+    out, mean, rstd, *total = variant.launch(*plain, config=config)
+    return out.view(x.shape), *(t.view(x.shape) for t in total), mean, rstd
+
+
+def _fake_forward(x, residual, n, weight, bias, eps):
+    matrices = (torch.empty_like(x) for _ in range(1 if residual is None else 2))
+    return *matrices, *(x.new_empty(x.numel() // n, dtype=torch.float32) for _ in range(2))
+
+
+def _run_backward(x, n, weight, bias, mean, rstd, dy, dsum):
+    variant, config = choose(DECLARATION, "backward", _case_of(x, n, dsum is not None), x.device)
+    dsum = dsum if dsum is None else dsum.view(-1, n)
+    dx, *columns = variant.launch(x.view(-1, n), weight, bias, mean, rstd, dy.view(-1, n), dsum, config=config)
+    found = (d if p is None else d.view(p.shape) for d, p in zip(columns, (weight, bias), strict=True))
+    return dx.view(x.shape), *found
+
+
+def _fake_backward(x, n, weight, bias, mean, rstd, dy, dsum):
+    found = (x.new_empty(1, dtype=torch.float32) if p is None else torch.empty_like(p) for p in (weight, bias))
+    return torch.empty_like(x), *found
+
+
+def _setup(ctx, inputs, output):
+    x, n, weight, bias, eps = inputs
+    ctx.save_for_backward(x, weight, bias, *output[1:])
+    ctx.n, ctx.eps = n, eps
+    ctx.set_materialize_grads(False)
+
+
+def _setup_residual(ctx, inputs, output):
+    _, _, n, weight, bias, eps = inputs
+    _, total, mean, rstd = output
+    _setup(ctx, (total, n, weight, bias, eps), (None, mean, rstd))
+
+
+def _gradients(ctx, dy, dsum=None):
+    """Gradients of what was normalised, weight and bias; dy and dsum may be None."""
+    x, weight, bias, mean, rstd = ctx.saved_tensors
+    if dy is None:
+        return dsum, None, None
+    if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
+        return _differentiable_backward(x, weight, bias, ctx.n, ctx.eps, dy, dsum)
+    dsum = dsum if dsum is None else dsum.contiguous()
+    dx, dweight, dbias = _backward(x, ctx.n, weight, bias, mean, rstd, dy.contiguous(), dsum)
+    return dx, None if weight is None else dweight, None if bias is None else dbias
+
+
+def _pull_back(ctx, dy, dmean, drstd):
+    dx, dweight, dbias = _gradients(ctx, dy)
+    return dx, None, dweight, dbias, None
+
+
+def _pull_back_residual(ctx, dy, dsum, dmean, drstd):
+    dx, dweight, dbias = _gradients(ctx, dy, dsum)
+    return dx, dx, None, dweight, dbias, None
+
+
+def _differentiable_backward(x, weight, bias, n, eps, dy, dsum):
     inputs = [tensor for tensor in (x, weight, bias) if tensor is not None and tensor.requires_grad]
-    out = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    shape = (n,) if weight is None and bias is None else (bias if weight is None else weight).shape
+    rows_of = x if tuple(x.shape[-len(shape) :]) == tuple(shape) else x.view(-1, n)
+    out = torch.nn.functional.layer_norm(rows_of, shape, weight, bias, eps).view(x.shape)
     found = iter(torch.autograd.grad(out, inputs, dy, create_graph=True))
-    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in (x, weight, bias)]
+    dx, *columns = (next(found) if t is not None and t.requires_grad else None for t in (x, weight, bias))
+    return dx if dsum is None or dx is None else dx + dsum, *columns
 
 
-def _case_of(x):
-    return case(_NAMES[x.dtype], m=x.shape[0], n=x.shape[1])
+_forward = Operator(
+    "layer_norm_forward",
+    "(Tensor x, int n, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
+    run=lambda x, n, weight, bias, eps: _run_forward(x, None, n, weight, bias, eps),
+    fake=lambda x, n, weight, bias, eps: _fake_forward(x, None, n, weight, bias, eps),
+)
+_forward_residual = Operator(
+    "layer_norm_residual_forward",
+    "(Tensor x, Tensor residual, int n, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+    run=_run_forward,
+    fake=_fake_forward,
+)
+_backward = Operator(
+    "layer_norm_backward",
+    "(Tensor x, int n, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd, Tensor dy, Tensor? dsum)"
+    " -> (Tensor, Tensor, Tensor)",
+    run=_run_backward,
+    fake=_fake_backward,
+)
+_layer_norm = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
+_layer_norm_residual = Differentiable(_forward_residual, setup_context=_setup_residual, backward=_pull_back_residual)
 
 
 def layer_norm(
@@ -417,71 +617,115 @@ def layer_norm(
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
-) -> torch.Tensor:
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``torch.nn.functional.layer_norm`` in fp32, fp16 or bf16; statistics are fp32.
 
     ``normalized_shape`` are the sizes of the last dimensions; ``weight`` and ``bias`` have that shape and the input's
-    dtype and device, or are None.  An input that is not contiguous is copied first.  Second
-    derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError for shapes or devices
-    that do not fit.
+    dtype and device, or are None.  With a ``residual``, of the input's shape, dtype and device, ``input + residual``
+    (rounded to the dtype) is normalised, and ``(out, input + residual)`` returned.  Inputs that are not contiguous are
+    copied first.  Second derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError
+    for shapes or devices that do not fit.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if input.dtype not in _NAMES:
         raise TypeError(f"layer_norm takes {', '.join(_DTYPES)}: {input.dtype}")
-    if not shape or tuple(input.shape[-len(shape) :]) != shape:
+    if not shape or input.shape[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: normalized_shape {shape} is not the end of the input's {tuple(input.shape)}")
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is None:
-            continue
-        if parameter.dtype != input.dtype:
-            raise TypeError(f"layer_norm takes a {name} of the input's {input.dtype}: {parameter.dtype}")
-        if tuple(parameter.shape) != shape or parameter.device != input.device:
-            raise ValueError(
-                f"layer_norm takes a {name} of shape {shape} on {input.device}: "
-                f"{tuple(parameter.shape)} on {parameter.device}"
-            )
-    if not input.numel():
-        return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)  # nothing to launch for
-    n = math.prod(shape)
-    weight, bias = (p if p is None else p.reshape(n).contiguous() for p in (weight, bias))
-    return _LayerNorm.apply(input.reshape(-1, n).contiguous(), weight, bias, eps).view(input.shape)
+    if weight is not None:
+        weight = _checked("weight", weight, shape, input)
+    if bias is not None:
+        bias = _checked("bias", bias, shape, input)
+    if residual is not None:
+        residual = _checked("residual", residual, input.shape, input)
+    if not input.numel():  # nothing to launch for
+        total = input if residual is None else input + residual
+        out = torch.nn.functional.layer_norm(total, shape, weight, bias, eps)
+        return out if residual is None else (out, total)
+    if residual is None:
+        return _layer_norm(input.contiguous(), math.prod(shape), weight, bias, eps)[0]
+    return _layer_norm_residual(input.contiguous(), residual, math.prod(shape), weight, bias, eps)[:2]
+
+
+def _checked(name, tensor, shape, input):
+    """The tensor, contiguous, if it has this shape and the input's dtype and device."""
+    if tensor.dtype != input.dtype:
+        raise TypeError(f"layer_norm takes a {name} of the input's {input.dtype}: {tensor.dtype}")
+    if tensor.shape != shape or tensor.device != input.device:
+        raise ValueError(
+            f"layer_norm takes a {name} of shape {tuple(shape)} on {input.device}: "
+            f"{tuple(tensor.shape)} on {tensor.device}"
+        )
+    return tensor.contiguous()
 
 
 _DTYPES = ("fp32", "fp16", "bf16")
 _NAMES = {torch_dtype(name): name for name in _DTYPES}
 
 
-def _reference(x, weight, bias, eps):
-    out, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
-    return out, mean.flatten(), rstd.flatten()
+def _reference(x, weight, bias, eps, residual=None):
+    total = x if residual is None else x + residual
+    out, mean, rstd = torch.native_layer_norm(total, x.shape[-1:], weight, bias, eps)
+    return (out, mean.flatten(), rstd.flatten(), *(() if residual is None else (total,)))
 
 
-def _backward_reference(x, weight, bias, mean, rstd, dy):
+def _backward_reference(x, weight, bias, mean, rstd, dy, dsum=None):
     xhat = (x - mean[:, None]) * rstd[:, None]
     g = dy * weight
     along, level = (g * xhat).mean(dim=-1, keepdim=True), g.mean(dim=-1, keepdim=True)
-    return (g - xhat * along - level) * rstd[:, None], (dy * xhat).sum(dim=0), dy.sum(dim=0)
+    dx = (g - xhat * along - level) * rstd[:, None]
+    return dx if dsum is None else dx + dsum, (dy * xhat).sum(dim=0), dy.sum(dim=0)
 
 
 def _torch_forward(x, weight, bias, mean, rstd):
     return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, _EPS)
 
 
-def _liger(x, weight, bias, eps):
+def _torch_forward_residual(x, weight, bias, mean, rstd):
+    """Out, and the sum that was normalised: its own gradient is added to what comes back from out."""
+    return _torch_forward(x, weight, bias, mean, rstd), x.view_as(x)
+
+
+def _pulled_back(peer):
+    """A peer of the backward pass that pulls back dy and, where there is one, dsum."""
+
+    def prepare(dsum=None, **inputs):
+        if dsum is None:
+            return peer(_torch_forward, _PARAMETERS).prepare(**inputs)
+        inputs["dy"] = (inputs["dy"], dsum)
+        return peer(_torch_forward_residual, _PARAMETERS).prepare(**inputs)
+
+    return Peer(prepare, compiles=peer is compiled_gradients)
+
+
+def _liger(x, weight, bias, eps, residual=None):
     from liger_kernel.ops.layer_norm import layer_norm_forward
 
-    out, _, mean, rstd, *_ = layer_norm_forward(x, weight, bias, eps)
-    return out, mean, rstd
+    total = x if residual is None else x + residual
+    out, _, mean, rstd, *_ = layer_norm_forward(total, weight, bias, eps)
+    return (out, mean, rstd, *(() if residual is None else (total,)))
 
 
-def _liger_forward(x, weight, bias, mean, rstd):
-    from liger_kernel.transformers.functional import liger_layer_norm
+def _liger_backward(dsum=None, **inputs):
+    def forward(x, weight, bias, mean, rstd):
+        from liger_kernel.transformers.functional import liger_layer_norm
 
-    return liger_layer_norm(x, weight, bias, _EPS)
+        out = liger_layer_norm(x, weight, bias, _EPS)
+        return out if dsum is None else (out, x.view_as(x))
+
+    inputs["dy"] = inputs["dy"] if dsum is None else (inputs["dy"], dsum)
+    return gradients(forward, _PARAMETERS).prepare(**inputs)
 
 
 _EPS = 1e-5
 """torch's default, in all cases."""
+
+_PARAMETERS = ("x", "weight", "bias")
+"""What the backward pass gives gradients of."""
+
+
+def _with_residual(problem: Case) -> bool:
+    return dict(problem.sizes).get("residual", False)
 
 
 def _inputs(problem: Case, device, generator):
@@ -490,16 +734,18 @@ def _inputs(problem: Case, device, generator):
     def draw(*shape):
         return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
 
-    return {"x": draw(m, n), "weight": draw(n), "bias": draw(n), "eps": _EPS}
+    residual = {"residual": draw(m, n)} if _with_residual(problem) else {}
+    return {"x": draw(m, n), "weight": draw(n), "bias": draw(n), "eps": _EPS} | residual
 
 
 def _backward_inputs(problem: Case, device, generator):
     forward = _inputs(problem, device, generator)
-    x = forward["x"]
+    x = forward["x"]  # with a residual, what was normalised
     mean = x.float().mean(dim=-1)
     rstd = (x.float().var(dim=-1, correction=0) + _EPS).rsqrt()
     dy = torch.randn(x.shape, dtype=x.dtype, device=device, generator=generator)
-    return {"x": x, "weight": forward["weight"], "bias": forward["bias"], "mean": mean, "rstd": rstd, "dy": dy}
+    dsum = {"dsum": forward["residual"]} if _with_residual(problem) else {}
+    return {"x": x, "weight": forward["weight"], "bias": forward["bias"], "mean": mean, "rstd": rstd, "dy": dy} | dsum
 
 
 def _cases(gpu: GPU) -> list[Case]:
@@ -510,45 +756,39 @@ def _cases(gpu: GPU) -> list[Case]:
             (16384, 4096),
             (4096, 5120),  # a hidden size, no power of two
             (8192, 8192),
+            (4096, 11008),  # the width of a feed-forward layer: 43 lines of 256
+            (8192, 16384),
             (4096, 32768),
         ),
         "fp16": ((4096, 1024), (8192, 8192), (4096, 32768)),
         "fp32": ((4096, 1024), (8192, 8192), (4096, 32768)),
     }
-    largest = gpu.memory_bytes // 8 // 3  # the three matrices of the backward pass in an eighth of the memory
-    return [case(d, m=m, n=n) for d, pairs in shapes.items() for m, n in pairs if m * n * element_size(d) <= largest]
+    largest = gpu.memory_bytes // 8 // 4  # the matrices of the backward pass in an eighth of the memory
+    found = [case(d, m=m, n=n) for d, pairs in shapes.items() for m, n in pairs]
+    found += [case("bf16", m=m, n=n, residual=True) for m, n in ((128, 1024), (16384, 4096), (8192, 8192))]
+    return [c for c in found if c["m"] * c["n"] * element_size(c.dtype) <= largest]
 
 
 _EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n)
+    case(dtype, reason, m=m, n=n, **flags)
     for dtype in _DTYPES
-    for m, n, reason in (
-        (1, 1, "one element: its own mean, no variance"),
-        (7, 1, "rows of one element: rstd is 1 / sqrt(eps)"),
-        (1, 1000, "one row, not a power of two"),
-        (37, 129, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
-        (33, 64, "one row more than whole tiles of rows"),
-        (3, 4097, "rows one element longer than a block of the streaming variants: a tail of one"),
-        (2, 20_000, "several blocks and a tail"),
-        (140, 8, "more rows than programs: each owns several and adds them up"),
+    for m, n, flags, reason in (
+        (1, 1, {}, "one element: its own mean, no variance"),
+        (7, 1, {}, "rows of one element: rstd is 1 / sqrt(eps)"),
+        (1, 1000, {}, "one row, not a power of two"),
+        (37, 129, {}, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
+        (33, 64, {}, "one row more than whole tiles of rows"),
+        (3, 4097, {}, "rows one element longer than a block of the streaming variants: a tail of one"),
+        (2, 20_000, {}, "several blocks and a tail"),
+        (140, 8, {}, "more rows than programs: each owns several and adds them up"),
+        (11, 136, {"residual": True}, "a residual, rows that no tile of them divides"),
+        (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
     )
 )
 
 # Of the shapes with as many elements one that every variant takes: n = 8192 is the longest row of backward's registers.
 _HUGE_CASES = (case("bf16", "row offsets beyond 2^31: one row more than 2^31 elements hold", m=2**18 + 1, n=8192),)
 
-
-_VECTOR_BYTES = 16
-"""The widest access of one thread; narrower ones spend more instructions on the same bytes."""
-
-_REGISTERS = 65_536
-"""32-bit registers of one SM, on every GPU from sm_75 to sm_100: what all its programs share."""
-
-_THREAD_REGISTERS = 255
-"""The most that one thread can have."""
-
-_OTHER_REGISTERS = 24
-"""What a thread needs besides its elements: addresses, masks, counters (ptxas of Triton 3.7, sm_75 to sm_90)."""
 
 _ENOUGH_IN_FLIGHT = 16384
 """Bytes of a tile: with two more of that size prefetched an SM has what covers memory's latency on an H200 (about
@@ -557,49 +797,39 @@ _ENOUGH_IN_FLIGHT = 16384
 _EXCHANGE_BYTES = 1024
 """Shared memory through which the warps of a program exchange their sums, at most."""
 
-_LIVE = {"one_pass": 2.0, "persistent": 2.8, "rows": 6.5}
-"""Registers for each element of a tile: row, 16-bit weight and bias; the same, unrolled; row, dy, xhat, g, weight and
-both sums (what ptxas of Triton 3.7 needs without spilling)."""
+_LIVE = {"one_pass": 2.0, "late": 1.2, "persistent": 3.0, "rows": 6.5, "relay": 2.75}
+"""Registers for each element of a tile: row, 16-bit weight and bias; the row alone; row, weight and bias, unrolled;
+row, dy, xhat, g, weight and both sums; both sums (what ptxas of Triton 3.7 needs without spilling)."""
 
-
-def _block_n(problem: Case) -> int:
-    return triton.next_power_of_2(problem["n"])
+_RELAY_REGISTERS = 60
+"""What a thread of `relay` needs besides its sums: two rows' chunks of x, dy and weight."""
 
 
 def _row_sums_shape(x: torch.Tensor) -> dict:
     """Block of :func:`_row_sums_kernel`: two 16-byte vectors a thread of 8 warps, fewer warps for shorter rows."""
-    vectors = triton.next_power_of_2(x.shape[1]) * x.element_size() // (32 * _VECTOR_BYTES)
+    vectors = triton.next_power_of_2(x.shape[1]) * x.element_size() // (32 * rows.VECTOR_BYTES)
     num_warps = max(1, min(8, vectors // 2))
-    return _lanes(x, 2 * 32 * num_warps * _VECTOR_BYTES // x.element_size()) | {"num_warps": num_warps}
+    return rows.lanes(x, 2 * 32 * num_warps * rows.VECTOR_BYTES // x.element_size()) | {"num_warps": num_warps}
 
 
-def _registers(config: dict, problem: Case, live: float) -> float:
-    """Registers a thread needs to hold ``live`` fp32 values of each element of its tile."""
-    return config["BLOCK_M"] * _block_n(problem) * live / (32 * config["num_warps"]) + _OTHER_REGISTERS
+def _streams(problem: Case, streams: int) -> int:
+    """Inputs of the size of x that a pass reads."""
+    return streams + _with_residual(problem)
 
 
 def _fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
-    return _rows_obstacle(config, problem, _LIVE["one_pass"])
-
-
-def _rows_obstacle(config: dict, problem: Case, live: float) -> str:
-    threads = 32 * config["num_warps"]
-    needed, available = _registers(config, problem, live), min(_THREAD_REGISTERS, _REGISTERS // threads)
-    if needed > available:
-        return f"{needed:.0f} registers a thread, of {available}: rows would spill"
-    tile = config["BLOCK_M"] * _block_n(problem)
-    if config["num_warps"] > 1 and tile * element_size(problem.dtype) < threads * _VECTOR_BYTES:
-        return "less than one 16-byte vector a thread"
-    if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
-        return "a tile with room for twice the rows there are"
-    return ""
+    elements = config["BLOCK_M"] * rows.block_n(problem) // (32 * config["num_warps"])
+    if config["BLOCK_M"] > 1 and (elements < 16 or config["LATE"]):
+        return "several rows share weight and bias to spare loads: not with threads to spare, or registers"
+    return rows.rows_obstacle(config, problem, _LIVE["late" if config["LATE"] else "one_pass"])
 
 
 def _fits_persistent(live: float, streams: int):
     """``fits`` for ``live`` registers an element and ``streams`` inputs whose next rows are prefetched."""
 
     def fits(config: dict, problem: Case, gpu: GPU) -> str:
-        tile = config["BLOCK_M"] * _block_n(problem) * element_size(problem.dtype) * streams
+        elements = config["BLOCK_M"] * rows.block_n(problem)
+        tile = elements * element_size(problem.dtype) * _streams(problem, streams)
         programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
 
         def prefetched(stages: int) -> int:
@@ -607,28 +837,41 @@ def _fits_persistent(live: float, streams: int):
 
         if config["BLOCK_M"] > 1 and tile > _ENOUGH_IN_FLIGHT:
             return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
-        if threads > 32 and config["BLOCK_M"] * _block_n(problem) < 16 * threads:
+        if threads > 32 and elements < 16 * threads:
             return "under 16 elements a thread: most of its registers would hold addresses"
         if config["num_stages"] == 1 and prefetched(3) * programs <= gpu.shared_bytes:
             return "nothing prefetched, though the shared memory has room for it"
         shared = prefetched(config["num_stages"])
         if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
             return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
-        registers = programs * threads * _registers(config, problem, live)
-        if programs * config["num_warps"] > gpu.warps_per_sm or registers > _REGISTERS:
+        registers = programs * threads * rows.registers(config, problem, live)
+        if programs * config["num_warps"] > gpu.warps_per_sm or registers > rows.REGISTERS:
             return f"{programs} programs of {threads} threads exceed an SM's warps or registers"
-        return _rows_obstacle(config, problem, live)
+        return rows.rows_obstacle(config, problem, live)
 
     return fits
 
 
 def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
-    threads = 32 * config["num_warps"]
-    vectors = config["BLOCK_N"] * element_size(problem.dtype) / (threads * _VECTOR_BYTES)
-    if not 1 <= vectors <= 4:
-        return f"{vectors:g} 16-byte vectors a thread; 1 to 4 keep memory busy without spills"
-    if config["BLOCK_N"] > max(_block_n(problem), _STREAM_BLOCKS[0]):
+    if config["BLOCK_M"] > 1 and (problem["n"] <= 8192 or problem["m"] == 1):
+        return "short rows: whole ones in registers are read once"
+    return rows.fits_stream({**config, "BLOCK_N": config["BLOCK_M"] * config["BLOCK_N"]}, problem, gpu)
+
+
+def _fits_relay(config: dict, problem: Case, gpu: GPU) -> str:
+    threads, block_n = 32 * config["num_warps"], config["BLOCK_N"]
+    width = rows.VECTOR_BYTES // element_size(problem.dtype)
+    if not width <= block_n // threads <= 16:
+        return f"{block_n / threads:g} elements a thread of x and of dy at a time; {width} to 16 keep memory busy"
+    columns = triton.cdiv(problem["n"], block_n) * block_n
+    if block_n > _RELAY_SPACE["BLOCK_N"][0] and columns >= 2 * problem["n"]:
         return "a block longer than the row"
+    needed = _LIVE["relay"] * columns / threads + _RELAY_REGISTERS
+    available = min(rows.THREAD_REGISTERS, rows.REGISTERS // (threads * config["PROGRAMS_PER_SM"]))
+    if needed > available:
+        return f"{needed:.0f} registers a thread, of {available}: sums would spill"
+    if threads * config["PROGRAMS_PER_SM"] > 32 * gpu.warps_per_sm:
+        return "more warps than an SM holds"
     return ""
 
 
@@ -636,19 +879,13 @@ def _fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
     elements = config["BLOCK_M"] * config["BLOCK_N"] / (32 * config["num_warps"])
     if not 8 <= elements <= 16:
         return f"{elements:g} elements a thread; 8 to 16 keep memory busy without spills"
-    if config["BLOCK_N"] > max(_block_n(problem), _COLUMN_BLOCKS[0]):
+    if config["BLOCK_N"] > max(rows.block_n(problem), _COLUMN_BLOCKS[0]):
         return "a block wider than the matrix"
     return ""
 
 
-def _handles_rows(live: float):
-    """``handles`` for ``live`` registers an element.
-
-    A program that fills more than half of an SM's registers runs alone, and memory idles while it sums: on an H200 rows
-    of 2^15 bf16 in registers reach 3.0 TB/s and streamed twice 3.4 TB/s (Triton 3.6).  Where the next rows are
-    prefetched one program may fill them.
-    """
-    longest = _REGISTERS // 4 if live == _LIVE["one_pass"] else 1 << int(_REGISTERS / live).bit_length() - 1
+def _up_to(longest: int):
+    """``handles`` of a variant for rows of at most ``longest`` elements."""
 
     def handles(problem: Case, gpu: GPU) -> str:
         return f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
@@ -658,9 +895,9 @@ def _handles_rows(live: float):
 
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     """At least two rows a tile, which share weight and bias, and 32 elements a thread, 64 for long rows."""
-    block_n = _block_n(problem)
-    block_m = min(16, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
-    return {"BLOCK_M": block_m, "num_warps": min(8, max(1, block_m * block_n // (32 * 32)))}
+    block_n = rows.block_n(problem)
+    block_m = min(8, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
+    return {"BLOCK_M": block_m, "LATE": False, "num_warps": min(8, max(1, block_m * block_n // (32 * 32)))}
 
 
 def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: int):
@@ -672,9 +909,12 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
     fits = _fits_persistent(live, streams)
 
     def default(problem: Case, gpu: GPU) -> dict:
-        row = _block_n(problem) * element_size(problem.dtype) * streams
-        rows = max(1, min(block_m, triton.next_power_of_2(problem["m"]), _ENOUGH_IN_FLIGHT // row))
-        tile = {"BLOCK_M": rows, "num_warps": max(1, rows * _block_n(problem) // (32 * 32))}
+        block_n = rows.block_n(problem)
+        row = block_n * element_size(problem.dtype) * _streams(problem, streams)
+        each = (
+            1 << min(block_m, triton.next_power_of_2(problem["m"]), max(1, _ENOUGH_IN_FLIGHT // row)).bit_length() - 1
+        )
+        tile = {"BLOCK_M": each, "num_warps": max(1, each * block_n // (32 * 32))}
         programs = [p for p in (4, 2, 1) if p * tile["num_warps"] <= warps_per_sm or p == 1]
         configs = [tile | {"num_stages": stages, "PROGRAMS_PER_SM": p} for stages in (3, 1) for p in programs]
         return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
@@ -682,14 +922,15 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
     return default
 
 
+def _relay_default(problem: Case, gpu: GPU) -> dict:
+    """16 columns of sums a thread (fp32: 32), 16 warps an SM; one vector of x and of dy at a time."""
+    vector = rows.VECTOR_BYTES // element_size(problem.dtype)
+    warps = max(4, min(16, rows.block_n(problem) // (32 * 128 // vector)))
+    return {"BLOCK_N": vector * 32 * warps, "num_warps": warps, "PROGRAMS_PER_SM": max(1, 16 // warps)}
+
+
 def _stream_default(problem: Case, gpu: GPU) -> dict:
-    """As many warps a row as leave the rows under way at once half of the L2, two 16-byte vectors a thread."""
-    size, two_vectors = element_size(problem.dtype), 2 * 32 * _VECTOR_BYTES
-    under_way = gpu.sms * gpu.warps_per_sm * problem["n"] * size  # with rows of one warp
-    warps = min(32, max(4, 2 * under_way // gpu.l2_bytes))
-    longest = max(_block_n(problem), _STREAM_BLOCKS[0])
-    block_n = min((1 << warps.bit_length() - 1) * two_vectors // size, longest, _STREAM_BLOCKS[-1])
-    return {"BLOCK_N": block_n, "num_warps": max(4, block_n * size // two_vectors)}
+    return {"BLOCK_M": 1} | rows.stream_default(1, _STREAM_BLOCKS)(problem, gpu)
 
 
 def _columns_default(problem: Case, gpu: GPU) -> dict:
@@ -699,14 +940,15 @@ def _columns_default(problem: Case, gpu: GPU) -> dict:
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
 _COLUMN_BLOCKS = (512, 1024)
-_ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
+_ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "LATE": (False, True), "num_warps": (1, 2, 4, 8, 16, 32)}
 _PERSISTENT_SPACE = {
     "BLOCK_M": (1, 2, 4),
     "num_warps": (1, 2, 4, 8, 16),
     "num_stages": (1, 3, 4),
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
-_STREAM_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+_STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+_RELAY_SPACE = {"BLOCK_N": (512, 1024, 2048, 4096, 8192), "num_warps": (4, 8, 16, 32), "PROGRAMS_PER_SM": (1, 2, 4)}
 _COLUMNS_SPACE = {
     "BLOCK_M": (1, 2, 4, 8),
     "BLOCK_N": _COLUMN_BLOCKS,
@@ -715,37 +957,44 @@ _COLUMNS_SPACE = {
 }
 
 
-def _bytes(matrices: str, rows: str, columns: str):
+def _bytes(matrices: str, with_residual: str, columns: str):
     """Traffic of a pass: matrices [m, n] and columns [n] in the case's dtype, statistics [m] in fp32."""
 
     def cost(c: Case) -> dict[str, int]:
         size = element_size(c.dtype)
+        wanted = matrices.split() + (with_residual.split() if _with_residual(c) else [])
         return (
-            dict.fromkeys(matrices.split(), c["m"] * c["n"] * size)
-            | dict.fromkeys(rows.split(), c["m"] * element_size("fp32"))
+            dict.fromkeys(wanted, c["m"] * c["n"] * size)
+            | dict.fromkeys(("mean", "rstd"), c["m"] * element_size("fp32"))
             | dict.fromkeys(columns.split(), c["n"] * size)
         )
 
     return cost
 
 
+def _call(function, inputs):
+    """The public function on a pass's inputs; of the two results with a residual, out."""
+    result = function(
+        inputs["x"], inputs["x"].shape[-1:], inputs["weight"], inputs["bias"], inputs["eps"], inputs.get("residual")
+    )
+    return result[0] if isinstance(result, tuple) else result
+
+
 DECLARATION = Declaration(
     name="layer_norm",
     family="rows",
-    summary="out = (x - mean) * rstd * weight + bias over rows",
+    summary="out = (x - mean) * rstd * weight + bias over rows, x + residual in the place of x if asked",
     function=layer_norm,
-    call=lambda function, inputs: function(
-        inputs["x"], inputs["x"].shape[-1:], inputs["weight"], inputs["bias"], inputs["eps"]
-    ),
+    call=_call,
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
     huge_cases=_HUGE_CASES,
-    differentiable=("x", "weight", "bias"),
+    differentiable=("x", "weight", "bias", "residual"),
     forward=Pass(
         inputs=_inputs,
         reference=_reference,
-        outputs=("out", "mean", "rstd"),
+        outputs=("out", "mean", "rstd", "sum"),
         variants=(
             Variant(
                 name="one_pass",
@@ -754,7 +1003,7 @@ DECLARATION = Declaration(
                 space=_ROWS_SPACE,
                 default=_one_pass_default,
                 fits=_fits_one_pass,
-                handles=_handles_rows(_LIVE["one_pass"]),
+                handles=_up_to(16384),
             ),
             Variant(
                 name="persistent",
@@ -763,7 +1012,17 @@ DECLARATION = Declaration(
                 space=_PERSISTENT_SPACE,
                 default=_persistent_default(_LIVE["persistent"], streams=1, block_m=2, warps_per_sm=16),
                 fits=_fits_persistent(_LIVE["persistent"], streams=1),
-                handles=_handles_rows(_LIVE["persistent"]),
+                handles=_up_to(8192),
+            ),
+            Variant(
+                name="alone",
+                summary="one row in the registers of 32 warps, which fill an SM",
+                launch=_launch_one_pass,
+                space={"BLOCK_M": (1,), "LATE": (True,), "num_warps": (16, 32)},
+                default=lambda problem, gpu: {"BLOCK_M": 1, "LATE": True, "num_warps": 32},
+                handles=lambda problem, gpu: (
+                    "" if 16384 < problem["n"] <= 32768 else "not between 2^14 and 2^15 columns"
+                ),
             ),
             Variant(
                 name="stream",
@@ -779,8 +1038,9 @@ DECLARATION = Declaration(
             "torch.compile": compiled(_reference),
             "liger": eager(_liger, requires="liger_kernel"),
         },
-        bytes=_bytes("x out", "mean rstd", "weight bias"),
+        bytes=_bytes("x out", "residual sum", "weight bias"),
         flops=lambda c: {
+            "residual": c["m"] * c["n"] * _with_residual(c),
             "mean": c["m"] * c["n"],
             "variance": 3 * c["m"] * c["n"],
             "normalize": c["m"] * c["n"],
@@ -800,7 +1060,16 @@ DECLARATION = Declaration(
                 space=_PERSISTENT_SPACE,
                 default=_persistent_default(_LIVE["rows"], streams=2, block_m=4, warps_per_sm=8),
                 fits=_fits_persistent(_LIVE["rows"], streams=2),
-                handles=_handles_rows(_LIVE["rows"]),
+                handles=_up_to(8192),
+            ),
+            Variant(
+                name="relay",
+                summary="partial sums in registers; a row is read for its sums while the one before is read from L1",
+                launch=_launch_backward_relay,
+                space=_RELAY_SPACE,
+                default=_relay_default,
+                fits=_fits_relay,
+                handles=_up_to(8192),
             ),
             Variant(
                 name="columns",
@@ -812,16 +1081,16 @@ DECLARATION = Declaration(
             ),
         ),
         peers={
-            "torch": gradients(_torch_forward, ("x", "weight", "bias")),
-            "torch.compile": compiled_gradients(_torch_forward, ("x", "weight", "bias")),
-            "liger": gradients(_liger_forward, ("x", "weight", "bias"), requires="liger_kernel"),
+            "torch": _pulled_back(gradients),
+            "torch.compile": _pulled_back(compiled_gradients),
+            "liger": Peer(_liger_backward, requires="liger_kernel"),
         },
-        bytes=_bytes("x dy dx", "mean rstd", "weight dweight dbias"),
+        bytes=_bytes("x dy dx", "dsum", "weight dweight dbias"),
         flops=lambda c: {
             "xhat": 2 * c["m"] * c["n"],
             "g": c["m"] * c["n"],
             "row sums": 3 * c["m"] * c["n"],
-            "dx": 4 * c["m"] * c["n"],
+            "dx": (4 + _with_residual(c)) * c["m"] * c["n"],
             "dweight, dbias": 3 * c["m"] * c["n"],
         },
         reduction=lambda c: max(c["m"], c["n"]),

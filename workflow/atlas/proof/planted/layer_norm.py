@@ -14,9 +14,9 @@ _PARTIAL_ROWS = """\
         tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < n)
 """
 _ONE_ROW = (
-    "partial = torch.empty((sum(flags.values()), programs, n), dtype=torch.float32, device=x.device)\n"
-    "    _backward_rows",
-    "partial = torch.zeros((sum(flags.values()), 1, n), dtype=torch.float32, device=x.device)\n    _backward_rows",
+    "partial = _partials(x, programs, flags)\n    launch(\n        _backward_rows_kernel",
+    "partial = torch.zeros((sum(flags.values()), 1, n), dtype=torch.float32, device=x.device)\n"
+    "    launch(\n        _backward_rows_kernel",
 )
 
 MUTANTS = (
@@ -51,8 +51,8 @@ MUTANTS = (
         "layer_norm", "one mean too many", "out-of-bounds store by one",
         "<= for < in the mask of a small output",
         ((
-            "_normalize(x, mask_n, n, eps)\n    tl.store(mean_ptr + offs_m, mean, mask=mask_m)",
-            "_normalize(x, mask_n, n, eps)\n    tl.store(mean_ptr + offs_m, mean, mask=offs_m <= m)",
+            "\n    tl.store(mean_ptr + offs_m, mean, mask=mask_m)",
+            "\n    tl.store(mean_ptr + offs_m, mean, mask=offs_m <= m)",
         ),),
         WRITTEN, "forward", "one_pass",
     ),
@@ -68,15 +68,15 @@ MUTANTS = (
     Mutant(
         "layer_norm", "lanes not merged", "lost term",
         "the deviations within lanes were added, those between them forgotten",
-        (("tl.sum(m2 + count * between * between, axis=0)", "tl.sum(m2, axis=0)"),),
+        (("tl.sum(m2 + count * between * between, axis=1)", "tl.sum(m2, axis=1)"),),
         VALUES, "forward", "stream",
     ),
     Mutant(
         "layer_norm", "gradient without its mean", "wrong gradient of one input",
         "the term is small where dY has no mean, as random ones have none",
         ((
-            "(g - xhat * along - level) * rstd, mask=mask)\n        if HAS_WEIGHT",
-            "(g - xhat * along) * rstd, mask=mask)\n        if HAS_WEIGHT",
+            "level = tl.sum(g, axis=1)[:, None] / n\n        dx = (g - xhat * along - level) * rstd",
+            "level = tl.sum(g, axis=1)[:, None] / n\n        dx = (g - xhat * along) * rstd",
         ),),
         VALUES, "backward", "rows",
     ),
@@ -96,6 +96,28 @@ MUTANTS = (
         VALUES, "backward", "rows",
     ),
     Mutant(
+        "layer_norm", "sums scaled by the row before", "wrong row",
+        "two rows are under way at once, and each has its own statistics",
+        (("tl.sum(next_along, axis=0) * next_rstd / n", "tl.sum(next_along, axis=0) * rstd / n"),),
+        VALUES, "backward", "relay",
+    ),
+    Mutant(
+        "layer_norm", "gradient of the sum forgotten", "lost term",
+        "what goes around the layer has a gradient of its own",
+        ((
+            "tl.load(dsum_ptr + offs, mask=mask, other=0.0).to(tl.float32)\n"
+            "        tl.store(dx_ptr + offs, dx, mask=mask)",
+            "0.0\n        tl.store(dx_ptr + offs, dx, mask=mask)",
+        ),),
+        VALUES, "backward", "rows", sizes={"m": 11, "n": 136, "residual": True},
+    ),
+    Mutant(
+        "layer_norm", "sum masked by its rows alone", "out-of-bounds store",
+        "the sum was added to a kernel that had one output",
+        (("tl.store(sum_ptr + offs, x, mask=mask)", "tl.store(sum_ptr + offs, x)"),),
+        WRITTEN, "forward", "one_pass", sizes={"m": 11, "n": 136, "residual": True},
+    ),
+    Mutant(
         "layer_norm", "row sums half written", "uninitialised scratch",
         "fresh memory is often 0, and the sum of a random dY is near it",
         (("    tl.store(level_ptr + tl.program_id(0), tl.sum(level, axis=0) / n)\n", ""),),
@@ -105,8 +127,8 @@ MUTANTS = (
         "layer_norm", "partial rows nobody owns", "uninitialised scratch",
         "as many partial rows as programs wanted, not as there are: right where rows abound",
         ((
-            "programs, n), dtype=torch.float32, device=x.device)\n    _backward_columns",
-            "rows, n), dtype=torch.float32, device=x.device)\n    _backward_columns",
+            "partial = _partials(x, programs, flags)\n    launch(\n        _backward_columns_kernel",
+            "partial = _partials(x, wanted, flags)\n    launch(\n        _backward_columns_kernel",
         ),),
         VALUES, "backward", "columns",
     ),
@@ -173,10 +195,9 @@ MUTANTS = (
         "layer_norm", "rows counted in 32 bits", "int32 overflow of offsets",
         "program_id is 32-bit, and so is its product with n",
         ((
-            "row = tl.program_id(0).to(tl.int64) * n\n"
-            "    offs = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]\n    count",
-            "row = tl.program_id(0) * n\n"
-            "    offs = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]\n    count",
+            "offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)\n"
+            "    mask_m = offs_m < m\n    row = offs_m",
+            "offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)\n    mask_m = offs_m < m\n    row = offs_m",
         ),),
         VALUES, "forward", "stream", huge=True, gpu_only=HUGE,
     ),

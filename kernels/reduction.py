@@ -919,20 +919,25 @@ def _cases(gpu: GPU) -> list[Case]:
     ]
 
 
-_EVERY = ("sum", "mean", "ties", "max")
 _EDGE_CASES = tuple(
     case(dtype, reason, outer=outer, n=n, inner=inner, op=op)
     for dtype in _DTYPES
     for outer, n, inner, ops, reason in (
         (1, 1, 1, ("mean", "max"), "one element"),
         (5, 1, 3, ("amax",), "nothing to reduce: each element is its own maximum"),
-        (1, 50_003, 1, _EVERY, "all of an odd number of elements: a tail, and several programs for one result"),
-        (1, 65_536, 1, ("amax",), "all elements in whole blocks: no tail"),
-        (21, 129, 1, _EVERY, "odd rows, one element past a power of two"),
-        (3, 20_011, 1, _EVERY, "few rows that each begin elsewhere in a lane of 16 bytes: shared, with a tail"),
+        (
+            1,
+            20_003,
+            1,
+            ("sum", "ties", "max"),
+            "all of an odd number of elements: a tail, and several programs for one result",
+        ),
+        (1, 32_768, 1, ("amax",), "all elements in whole blocks: no tail"),
+        (21, 129, 1, ("mean", "max"), "odd rows, one element past a power of two"),
+        (3, 9001, 1, ("sum", "max"), "few rows that each begin elsewhere in a lane of 16 bytes: shared, with a tail"),
         (16, 512, 1, ("mean", "amax"), "whole tiles of rows"),
         (40, 3, 1, ("sum", "max"), "rows of fewer elements than a vector"),
-        (4, 33, 65, _EVERY, "odd everywhere: no row but the first starts on 16 bytes"),
+        (4, 33, 65, ("sum", "mean", "ties", "max"), "odd everywhere: no row but the first starts on 16 bytes"),
         (1, 1000, 7, ("sum", "max"), "fewer columns than any block, shared by programs"),
         (3, 128, 64, ("sum", "ties"), "whole blocks of rows and columns"),
         (1, 70, 1111, ("mean", "amax"), "many columns: a program for each block of them"),
@@ -1054,9 +1059,11 @@ def _fits_stream(config, problem: Case, gpu: GPU) -> str:
 
 
 def _fits_columns(config, problem: Case, gpu: GPU) -> str:
-    if config["BLOCK_C"] > _largest(_COLUMNS_SPACE["BLOCK_C"][0], triton.next_power_of_2(problem["inner"])):
+    widths = _COLUMNS_SPACE["BLOCK_C"]
+    widest = next((width for width in widths if width >= problem["inner"]), widths[-1])
+    if config["BLOCK_C"] > widest:
         return "a block wider than the rows"
-    if config["BLOCK_C"] < min(_COLUMNS_SPACE["BLOCK_C"][1], problem["inner"]):
+    if config["BLOCK_C"] < min(widths[1], widest):
         return "rows cut into less than 128 bytes of 16-bit elements"
     smallest = config["VECTORS"] == _COLUMNS_SPACE["VECTORS"][0] and config["num_warps"] == 4
     if not smallest and _vectors(config, problem) > config["BLOCK_C"] * triton.next_power_of_2(problem["n"]):

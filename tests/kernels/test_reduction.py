@@ -1,0 +1,235 @@
+"""Reductions on the interpreter: values, NaN, ties, axes and layouts, gradients, refusals."""
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
+from atlas.validation.problems import Problem
+
+from kernels.reduction import DECLARATION, amax, max, mean, sum
+
+CPU = torch.device("cpu")
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+FORWARD = DECLARATION.forward.variants
+FUNCTIONS = {"sum": sum, "mean": mean, "amax": amax}
+NAN, INF = float("nan"), float("inf")
+
+# For each variant a case in which several programs share each result, and nothing is a multiple of anything.
+SHARED = {
+    "rows": (6, 131, 1),
+    "stream": (3, 5003, 1),
+    "stream_twice": (3, 5003, 1),
+    "columns": (2, 333, 21),
+    "columns_twice": (2, 333, 21),
+}
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def run(variant, x, op):
+    """The variant's outputs with its default config, as a tuple."""
+    problem = case("fp32", outer=x.shape[0], n=x.shape[1], inner=x.shape[2], op=op)
+    results = variant.launch(x, op, config=variant.default(problem, INTERPRETER))
+    return results if isinstance(results, tuple) else (results,)
+
+
+def assert_close(found, expected, dtype=torch.float32):
+    tolerance = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=4 * tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("variant", FORWARD, ids=lambda v: v.name)
+def test_a_few_configs_of_each_variant_agree_with_float64(variant):
+    outer, n, inner = SHARED[variant.name]
+    drawn = Problem(DECLARATION, "forward", case("bf16", outer=outer, n=n, inner=inner, op="max"), CPU, seed=2)
+    shapes = {tuple(c.get(k) for k in ("BLOCK_C", "PER_SM")): c for c in variant.configs(drawn.case, INTERPRETER)}
+    assert shapes
+    for config in list(shapes.values())[:4]:
+        assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
+
+
+@pytest.mark.parametrize("variant", FORWARD, ids=lambda v: v.name)
+def test_nan_infinities_and_ties_come_out_as_in_torch(variant):
+    outer, n, inner = SHARED[variant.name]
+    x = randn(outer, n, inner).round()  # ties everywhere
+    x[0, n - 1, 0], x[0, n // 2, 0] = NAN, -NAN  # of two NaNs the first one's index
+    x[1] = -INF  # no element is larger than what a maximum starts from
+    values, indices = run(variant, x, "max")
+    expected = x.max(1)
+    assert torch.equal(values.isnan(), expected.values.isnan())
+    assert torch.equal(values.nan_to_num(), expected.values.nan_to_num())
+    assert torch.equal(indices, expected.indices)
+    out, ties = run(variant, x, "ties")
+    assert torch.equal(out.nan_to_num(), expected.values.nan_to_num())
+    assert torch.equal(ties, (x == x.amax(1, keepdim=True)).sum(1).float())
+
+
+@pytest.mark.parametrize("filling", [0.0, NAN, 1e30])
+def test_a_counter_needs_no_zeroed_memory_and_leaves_no_trace(filling, monkeypatch):
+    stream = DECLARATION.forward.variant("stream")
+    x, kept, empty = randn(1, 9000, 1), [], torch.empty
+
+    def filled(*shape, **given):
+        kept.append(empty(*shape, **given).fill_(filling))
+        return kept[-1]
+
+    monkeypatch.setattr(torch, "empty", filled)
+    assert_close(run(stream, x, "sum")[0], x.double().sum(1))
+    assert not kept[-1][:2].any()  # the counter, two words of fp32
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((5, 7), 0), ((3, 4, 6), 1), ((3, 4, 6), None), ((3, 4, 6), (1, -1)), ((3, 4, 6), (0, 2)), ((), 0), ((4, 5), ())],
+    ids=str,
+)
+def test_any_axes_are_reduced(name, shape, dim):
+    x = randn(*shape, dtype=torch.bfloat16)
+    reference = getattr(torch, name)
+    for keepdim in (False, True):
+        found = FUNCTIONS[name](x, dim, keepdim) if dim is not None or name != "amax" else amax(x, keepdim=keepdim)
+        expected = reference(x.double(), dim if dim is not None else (), keepdim)
+        assert found.shape == expected.shape
+        assert_close(found, expected, torch.bfloat16)
+
+
+def test_max_over_all_gives_a_value_and_along_an_axis_values_and_indices():
+    x = randn(4, 6)
+    assert torch.equal(max(x), x.max())
+    for dim, keepdim in ((0, False), (-1, True)):
+        assert all(map(torch.equal, max(x, dim, keepdim), x.max(dim, keepdim)))
+    assert max(x, 1).indices.dtype == torch.int64
+
+
+def test_layouts_that_are_not_contiguous_are_read_through_their_strides():
+    base = randn(12, 10, 6)
+    for x in (base.transpose(0, 2), base[:, ::2], base.permute(1, 2, 0), base[:1].expand(3, 10, 6)):
+        for dim in (0, 1, (0, 2)):
+            assert_close(sum(x, dim), x.double().sum(dim))
+        assert all(map(torch.equal, max(x, 1, True), x.max(1, True)))
+
+
+def test_an_input_in_another_order_of_axes_is_not_copied():
+    x = randn(6, 8, 5).permute(2, 0, 1)  # the reduced axis is the last in memory
+    found = sum(x, 0, keepdim=True)
+    assert_close(found, x.double().sum(0, keepdim=True))
+    assert x.permute(1, 2, 0).is_contiguous()
+
+
+def test_a_dtype_is_cast_to_before_the_sum_as_torch_does():
+    x = torch.full((3, 3000), 60.0, dtype=torch.float16)  # 180 000: more than fp16 holds
+    assert_close(sum(x, 1, dtype=torch.float32), x.double().sum(1))
+    assert sum(x, 1).isinf().all()
+    assert_close(mean(x, 1), x.double().mean(1), torch.float16)
+    assert_close(sum(torch.arange(12).view(3, 4), 0, dtype=torch.float32), torch.arange(12.0).view(3, 4).sum(0))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (4, 0)], ids=str)
+def test_empty_input_gives_what_torch_gives(shape):
+    x = torch.empty(shape)
+    for dim in (None, 0):
+        torch.testing.assert_close(sum(x, dim), x.sum(dim))
+        torch.testing.assert_close(mean(x, dim), x.mean(dim), equal_nan=True)
+    with pytest.raises((RuntimeError, IndexError)):
+        max(x)
+    with pytest.raises((RuntimeError, IndexError)):
+        amax(x)
+
+
+def _values(name, x, dim, ours):
+    """The differentiable result of one of the operations, ours or torch's."""
+    if name == "max":
+        return (max(x, dim) if ours else x.max(dim)).values
+    return FUNCTIONS[name](x, dim) if ours else getattr(torch, name)(x, dim)
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "max"])
+@pytest.mark.parametrize(("shape", "dim"), [((6, 33), -1), ((3, 20, 5), 1)], ids=str)
+def test_gradients_agree_with_float64_autograd_and_ties_share(name, shape, dim):
+    x = (2 * randn(*shape)).round().requires_grad_()  # ties
+    dy = randn(*x.detach().amax(dim).shape, seed=1)
+    exact = x.detach().double().requires_grad_()
+    _values(name, exact, dim, False).backward(dy.double())
+    _values(name, x, dim, True).backward(dy)
+    assert_close(x.grad, exact.grad)
+
+
+def test_the_gradient_of_a_maximum_that_is_nan_is_nan_as_in_torch():
+    x = randn(3, 40)
+    x[1, 7] = NAN
+    x, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+    amax(x, 1).backward(torch.ones(3))
+    exact.amax(1).backward(torch.ones(3, dtype=torch.float64))
+    assert_close(x.grad, exact.grad)
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "max"])
+def test_second_derivatives_agree_with_float64_autograd(name):
+    x, dy, v = randn(4, 9), randn(4, seed=1), randn(4, 9, seed=2)
+
+    def second(x, dy, v, ours):
+        x, dy = x.requires_grad_(), dy.requires_grad_()
+        (first,) = torch.autograd.grad(_values(name, x, 1, ours), x, dy, create_graph=True)
+        return torch.autograd.grad(first, dy, v)[0]
+
+    assert_close(second(x, dy, v, True), second(x.double(), dy.double(), v.double(), False))
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "max"])
+def test_it_compiles_into_one_graph_with_its_gradient(name):
+    x, dy = randn(4, 20, 3), randn(4, 3, seed=1)
+    x.requires_grad_()
+
+    def scaled(x):
+        return _values(name, 2 * x, 1, True)
+
+    found = torch.compile(scaled, fullgraph=True, backend="aot_eager")(x)
+    expected = scaled(x)
+    assert_close(found, expected)
+    assert torch.equal(*(torch.autograd.grad(out, x, dy)[0] for out in (found, expected)))
+
+
+def test_operators_are_registered_as_torch_wants_them():
+    from kernels import reduction
+
+    x = randn(3, 8, 2, dtype=torch.float16)
+    torch.library.opcheck(reduction._sum.operator.op, (x.requires_grad_(), 1, 2, True, False, True))
+    torch.library.opcheck(reduction._max.operator.op, (x.detach().requires_grad_(), 0, 1, False))
+    torch.library.opcheck(reduction._amax_with_ties.operator.op, (x.detach().requires_grad_(), 0, 1, False))
+
+
+def test_other_dtypes_and_axes_that_are_not_there_are_refused():
+    for function in (sum, mean, amax, max):
+        with pytest.raises(TypeError, match="int64"):
+            function(torch.ones(2, 3, dtype=torch.int64), 0)
+        with pytest.raises(IndexError, match="dim 2"):
+            function(torch.ones(2, 3), 2)
+    with pytest.raises(RuntimeError, match="more than once"):
+        sum(torch.ones(2, 3), (0, -2))
+    many = case("bf16", outer=1, n=2**31, inner=1, op="max")
+    assert DECLARATION.forward.preferred(many, GPUS["h200"]) is None  # an index is 32 bits wide on its way
+
+
+def test_few_results_are_shared_by_programs_and_many_are_not():
+    def shared(outer, n):
+        problem = case("fp32", outer=outer, n=n, inner=1, op="sum")
+        return not DECLARATION.forward.variant("stream_twice").unsupported(problem, GPUS["h200"])
+
+    assert shared(1, 2**20) and shared(16, 2**20) and not shared(8192, 2**15)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_defaults_are_points_of_the_space_that_fit(name):
+    for work in DECLARATION.passes.values():
+        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases, *DECLARATION.huge_cases):
+            for variant in work.variants:
+                if not variant.unsupported(problem, GPUS[name]):
+                    configs = list(variant.configs(problem, GPUS[name]))
+                    assert dict(variant.default(problem, GPUS[name])) in configs, (variant.name, str(problem))
+                    assert len(configs) <= 45, (variant.name, str(problem), len(configs))

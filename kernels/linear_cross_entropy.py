@@ -1,0 +1,653 @@
+"""Linear layer and cross-entropy in one: the loss of hidden @ weight.T + bias, logits never there all at once.
+
+With hidden [m, k], weight [n, k] and logits x = hidden @ weight.T + bias the loss is that of `cross_entropy` (label
+smoothing s, ignored targets, z-loss z).  Its gradient
+
+    dx[i, j] = g_i ((1 + 2 z lse_i) exp(x[i, j] - lse_i) - s / n - (1 - s) [j = t_i])
+
+makes dhidden = dx @ weight, dweight = dx.T @ hidden and dbias = sum_i dx[i].  Rows go through in chunks: their logits,
+the loss with dx in the place of the logits, their share of the gradients.  So the gradients are known after the forward
+pass, and backward only multiplies them by that of the loss, unless that is 1.
+
+*Whose work it is*: the three matrix products of a chunk (6 mnk flops in all) are cuBLAS's, by torch.mm, which adds the
+bias.  What reads logits and writes their gradient is Triton, as are the number of targets that count, the sum of the
+loss and the last multiplication.  dbias is a sum of torch's.
+
+*Memory*: a chunk has at most max(k, 1024) rows, so that its logits take no more than weight and dweight do each, n k
+elements (and small layers still fill the GPU, with 1024 rows); chunks are of equal length, but for the last.  dweight
+is summed up over the chunks in weight's dtype, as Liger does by default.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration import (
+    GPU,
+    Case,
+    Declaration,
+    Pass,
+    Peer,
+    Variant,
+    case,
+    choose,
+    element_size,
+    torch_dtype,
+)
+from atlas.declaration.rows import VECTOR_BYTES, fits_stream, stream_default
+from atlas.operators import Differentiable, Operator, launch
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
+exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
+
+
+@triton.jit
+def _target_of(x_ptr, target, n, ignore_index):
+    """(counted, valid, logit) of a target, with x_ptr at its row's first element; an impossible one has a NaN."""
+    counted = target != ignore_index
+    valid = counted & (target >= 0) & (target < n)
+    return counted, valid, tl.load(x_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
+
+
+@triton.jit
+def _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING: tl.constexpr):
+    """(loss, lse) of rows from their maximum, sum of exp(x - maximum), sum and target's logit; 0 where not counted.
+
+    The maximum is subtracted from logits before log(row_sum) is added: lse itself is rounded to its own size.
+    """
+    log_l = tl.log(row_sum)
+    lse = row_max + log_l
+    below = row_max - logit
+    if SMOOTHING:
+        below = (1.0 - label_smoothing) * below + label_smoothing * (row_max - total / n)
+    loss = below + log_l + z_loss * lse * lse
+    lse = tl.where(valid, lse, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
+    return tl.where(counted, loss, 0.0), tl.where(counted, lse, 0.0)
+
+
+@triton.jit
+def _factors_of(lse, g, n, label_smoothing, z_loss, counted):
+    """(weight, floor, peak) with dx = weight * exp(x - lse) - floor - peak [at the target]; 0 where not counted."""
+    g = tl.where(counted, g, 0.0)
+    weight = (1.0 + 2.0 * z_loss * lse) * g
+    return tl.where(counted, weight, 0.0), label_smoothing / n * g, (1.0 - label_smoothing) * g
+
+
+@triton.jit
+def _gradient(x, shift, weight, floor, peak, at_target):
+    return tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
+
+
+@triton.jit
+def _lanes_of(row, n, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
+    """(base, begin, body, end) of a row whose first element is number `row` of the tensor.
+
+    `base` is the first of its elements that starts a lane, WIDTH neighbours on 16 bytes; relative to it the row reaches
+    from `begin` <= 0 to `end`, and its whole lanes from 0 to `body`.  What lies outside those are its edges, fewer than
+    WIDTH elements at either end.
+    """
+    if ALIGNED:
+        base = row // WIDTH * WIDTH
+        begin, body, end = 0, n // WIDTH * WIDTH, n
+    else:
+        base = (row + WIDTH - 1) // WIDTH * WIDTH
+        begin = (row - base).to(tl.int32)
+        end = begin + n
+        body = tl.maximum(end, 0) // WIDTH * WIDTH
+    return base, begin, body, end
+
+
+@triton.jit
+def _edges(body, WIDTH: tl.constexpr):
+    """Where a row's edges may lie: WIDTH elements before its whole lanes, and WIDTH behind them."""
+    offs = tl.arange(0, 2 * WIDTH)
+    return tl.where(offs < WIDTH, offs - WIDTH, body + offs - WIDTH)
+
+
+@triton.jit
+def _statistics(
+    x_ptr, begin, body, end,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SMOOTHING: tl.constexpr,
+    POLICY: tl.constexpr,
+):  # fmt: skip
+    """(maximum, sum of exp(x - maximum), sum) of a row, in blocks of LANES x WIDTH elements.
+
+    Each lane, which one thread loads at once, has a running maximum m_i and sum l_i of its own, so that the sweep needs
+    no exchange between threads.
+    """
+    lane = tl.arange(0, LANES) * WIDTH
+    offs = lane[:, None] + tl.arange(0, WIDTH)[None, :]
+    m_i = tl.full([LANES], LOWEST, tl.float32)
+    l_i = tl.zeros([LANES], tl.float32)
+    s_i = tl.zeros([LANES], tl.float32)
+    for start in tl.range(0, body, LANES * WIDTH):
+        whole = start + lane < body
+        # -inf is the identity of max and becomes 0, the identity of the sum.
+        x = tl.load(x_ptr + start + offs, mask=whole[:, None], other=-float("inf"), eviction_policy=POLICY)
+        x = x.to(tl.float32)
+        m_new = tl.maximum(m_i, tl.max(x, axis=1))
+        l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - m_new[:, None]), axis=1)
+        m_i = m_new
+        if SMOOTHING:
+            s_i += tl.where(whole, tl.sum(x, axis=1), 0.0)
+    row_max, total = tl.max(m_i, axis=0), tl.sum(s_i, axis=0)
+    if not ALIGNED:
+        edge = _edges(body, WIDTH)
+        inside = (edge >= begin) & (edge < end)
+        x = tl.load(x_ptr + edge, mask=inside, other=-float("inf")).to(tl.float32)
+        row_max = tl.maximum(row_max, tl.max(x, axis=0))
+        total += tl.sum(tl.where(inside, x, 0.0), axis=0)
+    row_sum = tl.sum(l_i * tl.exp(m_i - row_max), axis=0)
+    if not ALIGNED:
+        row_sum += tl.sum(tl.exp(x - row_max), axis=0)
+    return row_max, row_sum, total
+
+
+@triton.jit
+def _chunk_kernel(
+    x_ptr, target_ptr, rows_ptr, g_ptr, n, stride_xm, ignore_index, label_smoothing, z_loss,
+    SMOOTHING: tl.constexpr, GRADIENT: tl.constexpr, PER_ROW: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """One program owns one row of logits: loss_i, then, with GRADIENT, dx in their place.
+
+    The second sweep goes backwards: what was read last is in cache.
+    """
+    pid = tl.program_id(0)
+    row = pid.to(tl.int64) * stride_xm
+    target = tl.load(target_ptr + pid)
+    counted, valid, logit = _target_of(x_ptr + row, target, n, ignore_index)
+    base, begin, body, end = _lanes_of(row, n, WIDTH, ALIGNED)
+    x_ptr += base
+    read = tl.where(counted, body, 0)
+    row_max, row_sum, total = _statistics(
+        x_ptr, begin, read, tl.where(counted, end, begin), LANES, WIDTH, ALIGNED, SMOOTHING, "evict_last"
+    )
+    loss, lse = _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
+    tl.store(rows_ptr + pid, loss)
+    if GRADIENT:
+        g = tl.load(g_ptr + pid * PER_ROW).to(tl.float32)
+        weight, floor, peak = _factors_of(lse, g, n, label_smoothing, z_loss, counted)
+        weight = tl.where(counted, weight / row_sum, 0.0)
+        at = (begin + target).to(tl.int32)
+        lane = tl.arange(0, LANES) * WIDTH
+        offs = lane[:, None] + tl.arange(0, WIDTH)[None, :]
+        last = (body - 1) // (LANES * WIDTH) * (LANES * WIDTH)
+        tl.debug_barrier()  # every thread has read the target's logit and the edges before any is overwritten
+        for done in tl.range(0, body, LANES * WIDTH):
+            start = last - done
+            x = tl.load(x_ptr + start + offs, mask=(start + lane < read)[:, None], other=-float("inf")).to(tl.float32)
+            dx = _gradient(x, row_max, weight, floor, peak, start + offs == at)
+            tl.store(x_ptr + start + offs, dx, mask=(start + lane < body)[:, None])
+        if not ALIGNED:
+            edge = _edges(body, WIDTH)
+            inside = (edge >= begin) & (edge < end)
+            x = tl.load(x_ptr + edge, mask=inside & counted, other=-float("inf")).to(tl.float32)
+            tl.debug_barrier()
+            tl.store(x_ptr + edge, _gradient(x, row_max, weight, floor, peak, edge == at), mask=inside)
+
+
+@triton.jit
+def _total_kernel(
+    rows_ptr, target_ptr, loss_ptr, scale_ptr, m, ignore_index,
+    MEAN: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program owns all rows: scale = 1 / (targets that count) for the MEAN, else 1; with TOTAL the loss as well."""
+    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
+    for start in tl.range(0, m, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        if MEAN:
+            target = tl.load(target_ptr + offs, mask=offs < m, other=ignore_index)
+            count += (target != ignore_index).to(tl.int32)
+        if TOTAL:
+            total += tl.load(rows_ptr + offs, mask=offs < m, other=0.0)
+    scale = 1.0
+    if MEAN:
+        scale = 1.0 / tl.sum(count, axis=0).to(tl.float32)
+    tl.store(scale_ptr, scale)
+    if TOTAL:
+        tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
+
+
+@triton.jit
+def _scale_kernel(x_ptr, dloss_ptr, count, BLOCK: tl.constexpr):
+    """One program owns BLOCK elements, multiplied by dloss in place, unless that is 1."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    dloss = tl.load(dloss_ptr).to(tl.float32)
+    if dloss != 1.0:
+        x = tl.load(x_ptr + offs, mask=offs < count).to(tl.float32)
+        tl.store(x_ptr + offs, x * dloss, mask=offs < count)
+
+
+def _chunk_rows(m, k):
+    """Rows of a chunk: at most max(k, 1024), chunks of equal length in whole tiles of 128 rows."""
+    most = max(k, 1024)
+    if m <= most:
+        return m
+    return min(most, triton.cdiv(triton.cdiv(m, triton.cdiv(m, most)), 128) * 128)
+
+
+def _launch_total(rows, target, loss, scale, ignore_index, reduction, total):
+    m = target.shape[0]
+    block = min(8192, max(128, triton.next_power_of_2(m)))
+    launch(
+        _total_kernel, (1,), rows, target, loss, scale, m, ignore_index,
+        MEAN=reduction == "mean", TOTAL=total, BLOCK=block, num_warps=max(4, block // 256),
+    )  # fmt: skip
+
+
+def _launch(
+    hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, weight_gradient,
+    *, config, chunk=0,
+):  # fmt: skip
+    """(loss, dhidden, dweight, dbias), of which what is not asked for has no elements.
+
+    ``dloss`` [m] is the gradient of each row's loss; None: that of the whole loss is 1.  ``chunk`` rows at a time.
+    """
+    (m, k), n = hidden.shape, weight.shape[0]
+    chunk = chunk or _chunk_rows(m, k)
+    width = VECTOR_BYTES // hidden.element_size()
+    pitch = triton.cdiv(n, _PITCH) * _PITCH
+    rows = torch.empty(m, dtype=hidden.dtype if reduction == "none" else torch.float32, device=hidden.device)
+    scale = torch.empty(1, dtype=torch.float32, device=hidden.device)
+    logits = torch.empty((chunk, pitch), dtype=hidden.dtype, device=hidden.device)[:, :n]
+    dhidden = torch.empty_like(hidden) if gradient else hidden.new_empty(0)
+    dweight = torch.empty_like(weight) if weight_gradient else hidden.new_empty(0)
+    dbias = torch.empty_like(bias, dtype=torch.float32) if weight_gradient and bias is not None else hidden.new_empty(0)
+    _launch_total(rows, target, rows, scale, ignore_index, reduction, total=False)
+    for start in range(0, m, chunk):
+        part, x = hidden[start : start + chunk], logits[: min(chunk, m - start)]
+        if bias is None:
+            torch.mm(part, weight.t(), out=x)
+        else:
+            torch.addmm(bias, part, weight.t(), out=x)
+        launch(
+            _chunk_kernel, (x.shape[0],),
+            x, target[start : start + chunk], rows[start : start + chunk], scale if dloss is None else dloss[start:],
+            n, pitch, ignore_index, label_smoothing, z_loss,
+            SMOOTHING=label_smoothing != 0, GRADIENT=gradient or weight_gradient, PER_ROW=int(dloss is not None),
+            LANES=config["BLOCK_N"] // width, WIDTH=width, ALIGNED=n % width == 0, num_warps=config["num_warps"],
+        )  # fmt: skip
+        if gradient:
+            torch.mm(x, weight, out=dhidden[start : start + chunk])
+        if weight_gradient:
+            _accumulate(x, part, dweight, dbias, first=start == 0)
+    loss = rows
+    if reduction != "none":
+        loss = torch.empty((), dtype=hidden.dtype, device=hidden.device)
+        _launch_total(rows, target, loss, scale, ignore_index, reduction, total=True)
+    return loss, dhidden, dweight, dbias.to(hidden.dtype)
+
+
+def _accumulate(dx, hidden, dweight, dbias, first):
+    """Add a chunk's share to dweight, and to dbias where there is one."""
+    if first:
+        torch.mm(dx.t(), hidden, out=dweight)
+    else:
+        torch.addmm(dweight, dx.t(), hidden, out=dweight)
+    if dbias.numel():
+        share = dx.sum(dim=0, dtype=torch.float32)
+        dbias.copy_(share) if first else dbias.add_(share)
+
+
+_PITCH = 64
+"""Logits of a row begin a multiple of this many elements after those of the row before: on 16 bytes, as cuBLAS likes it
+too, for any vocabulary."""
+
+
+def _run(hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, of_weight):
+    variant, config = choose(DECLARATION, "forward", _case_of(hidden, weight, gradient), hidden.device)
+    return variant.launch(
+        hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, of_weight,
+        config=config,
+    )  # fmt: skip
+
+
+def _fake(hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, of_weight):
+    nothing = hidden.new_empty((0,))
+    return (
+        hidden.new_empty((hidden.shape[0],) if reduction == "none" else ()),
+        torch.empty_like(hidden) if gradient else nothing,
+        torch.empty_like(weight) if of_weight else hidden.new_empty((0,)),
+        torch.empty_like(bias) if of_weight and bias is not None else hidden.new_empty((0,)),
+    )
+
+
+def _setup(ctx, inputs, output):
+    hidden, weight, bias, target, _, *ctx.parameters, ctx.gradient, ctx.of_weight = inputs
+    ctx.save_for_backward(hidden, weight, bias, target, *output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _pull_back(ctx, dloss, *_):
+    hidden, weight, bias, target, *gradients = ctx.saved_tensors
+    if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
+        found = _differentiable_backward(hidden, weight, bias, target, ctx.parameters, dloss)
+    elif ctx.parameters[1] == "none":  # the gradient of each row's loss is known only now
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]]
+        found = _operator(hidden, weight, bias, target, dloss.contiguous(), *ctx.parameters, *wanted)[1:]
+    else:
+        found = [_scaled(gradient, dloss) for gradient in gradients]
+    wanted = (ctx.gradient, ctx.of_weight, ctx.of_weight and bias is not None)
+    if ctx.parameters[1] == "none":
+        wanted = (True, True, bias is not None)
+    found = [gradient if want else None for gradient, want in zip(found, wanted, strict=True)]
+    return *found, *(None,) * 8
+
+
+def _differentiable_backward(hidden, weight, bias, target, parameters, dloss):
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None and tensor.requires_grad]
+    loss = _torch_loss(hidden, weight, bias, target, *parameters)
+    found = iter(torch.autograd.grad(loss, inputs, dloss, create_graph=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in (hidden, weight, bias)]
+
+
+def _scaled(gradient, dloss):
+    """The gradient times that of the loss, in place in eager mode: weight's is too large to have twice."""
+    if not gradient.numel():
+        return gradient
+    if type(gradient) is not torch.Tensor or torch.compiler.is_compiling():
+        return gradient * dloss
+    launch(
+        _scale_kernel, (triton.cdiv(gradient.numel(), 4096),), gradient, dloss, gradient.numel(), BLOCK=4096
+    )  # fmt: skip
+    torch.autograd.graph.increment_version(gradient)  # a second backward would scale it again
+    return gradient.detach()
+
+
+_operator = Operator(
+    "linear_cross_entropy",
+    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? dloss, int ignore_index, str reduction,"
+    " float label_smoothing, float z_loss, bool gradient, bool weight_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
+    run=_run,
+    fake=_fake,
+)
+_linear_cross_entropy = Differentiable(_operator, setup_context=_setup, backward=_pull_back)
+
+
+def _case_of(hidden, weight, gradient):
+    flags = {"gradient": True} if gradient else {}
+    return case(_NAMES[hidden.dtype], m=hidden.shape[0], k=hidden.shape[1], n=weight.shape[0], **flags)
+
+
+def linear_cross_entropy(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    linear_bias: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> torch.Tensor:
+    """``torch.nn.functional.linear_cross_entropy`` of input [m, k], linear_weight [n, k] and class indices.
+
+    That is cross_entropy(input @ linear_weight.T + linear_bias, target) in fp32, fp16 or bf16; ``z_loss`` adds z_loss *
+    logsumexp(logits)^2 to the loss of each row that counts.  The gradients are computed with the loss, so one backward
+    is all that a forward serves; with ``reduction="none"`` backward computes the logits again.  Second derivatives go
+    through torch's operations, which have all logits at once.  A target outside [0, n) makes its row NaN.
+
+    Raises NotImplementedError for class weights, probabilities as targets and other dimensions; TypeError for other
+    dtypes; ValueError for what does not fit together.
+    """
+    ignore_index = -100 if ignore_index is None else ignore_index
+    _check(input, linear_weight, target, linear_bias, weight, reduction, label_smoothing)
+    parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
+    if not input.numel() or not linear_weight.numel():
+        return _torch_loss(input, linear_weight, linear_bias, target, *parameters)  # nothing to launch for
+    now = torch.is_grad_enabled() and reduction != "none"
+    of_weight = linear_weight.requires_grad or (linear_bias is not None and linear_bias.requires_grad)
+    bias = None if linear_bias is None else linear_bias.contiguous()
+    return _linear_cross_entropy(
+        input.contiguous(), linear_weight.contiguous(), bias, target.contiguous(), None, *parameters,
+        now and input.requires_grad, now and of_weight,
+    )[0]  # fmt: skip
+
+
+def _check(input, linear_weight, target, linear_bias, weight, reduction, label_smoothing):
+    if weight is not None:
+        raise NotImplementedError("linear_cross_entropy has no class weights: weight must be None")
+    if target.is_floating_point():
+        raise NotImplementedError("linear_cross_entropy takes class indices: probabilities are not supported")
+    if input.dim() != 2 or linear_weight.dim() != 2 or target.dim() != 1:
+        raise NotImplementedError(
+            "linear_cross_entropy takes input [m, k], linear_weight [n, k], target [m]: "
+            f"{tuple(input.shape)}, {tuple(linear_weight.shape)}, {tuple(target.shape)}"
+        )
+    bias_dtype = input.dtype if linear_bias is None else linear_bias.dtype
+    if input.dtype not in _NAMES or not input.dtype == linear_weight.dtype == bias_dtype or target.dtype != torch.int64:
+        raise TypeError(
+            f"linear_cross_entropy takes {', '.join(_DTYPES)}, the same for input, weight and bias, and targets in "
+            f"int64: {input.dtype}, {linear_weight.dtype}, {bias_dtype}, {target.dtype}"
+        )
+    shapes = input.shape[0] == target.shape[0] and input.shape[1] == linear_weight.shape[1]
+    if not shapes or (linear_bias is not None and linear_bias.shape != linear_weight.shape[:1]):
+        raise ValueError(
+            f"linear_cross_entropy: input {tuple(input.shape)}, linear_weight {tuple(linear_weight.shape)}, target "
+            f"{tuple(target.shape)} and linear_bias {linear_bias if linear_bias is None else tuple(linear_bias.shape)}"
+            " do not fit together"
+        )
+    if reduction not in _REDUCTIONS or not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(
+            f"linear_cross_entropy takes a reduction out of {', '.join(_REDUCTIONS)} and a label_smoothing in [0, 1]: "
+            f"{reduction!r}, {label_smoothing}"
+        )
+
+
+_DTYPES = ("fp32", "fp16", "bf16")
+_NAMES = {torch_dtype(name): name for name in _DTYPES}
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+def _torch_loss(hidden, weight, bias, target, ignore_index, reduction, label_smoothing, z_loss):
+    """The loss as a user would write it in torch."""
+    x = torch.nn.functional.linear(hidden, weight, bias)
+    loss = torch.nn.functional.cross_entropy(
+        x, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+    if not z_loss:
+        return loss
+    counted = target != ignore_index
+    square = z_loss * torch.where(counted, torch.logsumexp(x, dim=-1).square(), 0.0)
+    if reduction == "none":
+        return loss + square
+    return loss + (square.sum() / counted.sum() if reduction == "mean" else square.sum())
+
+
+def _reference(
+    hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, weight_gradient
+):
+    """(loss and, with ``gradient``, dhidden, dweight, dbias), term by term."""
+    x = hidden @ weight.t() + (0.0 if bias is None else bias)
+    counted = target != ignore_index
+    lse = torch.logsumexp(x, dim=-1)
+    index = torch.where(counted, target, 0)[:, None]
+    rows = lse - (1 - label_smoothing) * x.gather(1, index)[:, 0] - label_smoothing * x.mean(dim=-1)
+    rows = torch.where(counted, rows + z_loss * lse.square(), 0.0)
+    scale = 1 / counted.sum().to(x.dtype) if reduction == "mean" else x.new_ones(())
+    loss = rows if reduction == "none" else rows.sum() * scale
+    if not gradient:
+        return (loss,)
+    dx = torch.exp(x - lse[:, None]) * (1 + 2 * z_loss * lse[:, None]) - label_smoothing / x.shape[1]
+    dx = dx.scatter_add(1, index, torch.full_like(dx[:, :1], label_smoothing - 1))
+    dx = torch.where(counted[:, None], dx * scale, 0.0)
+    return (loss, dx @ weight, dx.t() @ hidden, *(() if bias is None else (dx.sum(dim=0),)))
+
+
+def _torch(hidden, weight, bias, target, **parameters):
+    return _torch_loss(hidden, weight, bias, target, **parameters)
+
+
+def _torch_chunked(hidden, weight, bias, target, ignore_index, reduction, label_smoothing, z_loss):
+    if z_loss or label_smoothing:
+        raise NotImplementedError("torch's chunks have neither label smoothing nor z-loss")
+    return torch.nn.functional.linear_cross_entropy(
+        hidden, weight, target, linear_bias=bias, reduction=reduction, ignore_index=ignore_index,
+        options=torch.nn.LinearCrossEntropyOptions(),
+    )  # fmt: skip
+
+
+def _liger(hidden, weight, bias, target, ignore_index, reduction, label_smoothing, z_loss):
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+    return liger_fused_linear_cross_entropy(
+        hidden, weight, target, bias=bias, ignore_index=ignore_index, reduction=reduction,
+        label_smoothing=label_smoothing, lse_square_scale=z_loss,
+    )  # fmt: skip
+
+
+def _user(function, compiles=False):
+    """``prepare`` of a peer: the loss and, with ``gradient``, its derivatives by autograd."""
+
+    def prepare(hidden, weight, bias, target, dloss, gradient, weight_gradient, **parameters):
+        call = function
+        if compiles:
+            torch._dynamo.reset()
+            call = torch.compile(function, dynamic=False)
+        if not gradient:
+            return lambda: call(hidden, weight, bias, target, **parameters)
+
+        def both():
+            with torch.enable_grad():
+                leaves = [None if t is None else t.detach().requires_grad_() for t in (hidden, weight, bias)]
+                loss = call(*leaves, target, **parameters)
+                wanted = [leaf for leaf in leaves if leaf is not None]
+                return loss.detach(), *torch.autograd.grad(loss.sum(), wanted)
+
+        return both
+
+    return prepare
+
+
+_FLAGS = {
+    "bias": False, "ignored": False, "reduction": "mean", "smoothing": 0.0, "z_loss": 0.0, "gradient": False,
+}  # fmt: skip
+"""Of a case that does not say otherwise: whether there is a bias, whether each third target is ignored, the function's
+arguments, and whether the gradients are computed as well."""
+
+
+def _inputs(problem: Case, device, generator):
+    m, k, n = problem["m"], problem["k"], problem["n"]
+    flags = _FLAGS | dict(problem.sizes)
+
+    def draw(*shape):
+        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+
+    hidden, weight = draw(m, k), draw(n, k) * max(k, 1) ** -0.5  # logits of size 1, as of a layer that starts to learn
+    target = torch.randint(0, n, (m,), device=device, generator=generator)
+    if flags["ignored"]:
+        target[::3] = -100
+    return {
+        "hidden": hidden, "weight": weight, "bias": draw(n) if flags["bias"] else None, "target": target,
+        "dloss": None, "ignore_index": -100, "reduction": flags["reduction"], "label_smoothing": flags["smoothing"],
+        "z_loss": flags["z_loss"], "gradient": flags["gradient"], "weight_gradient": flags["gradient"],
+    }  # fmt: skip
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    shapes = {
+        "bf16": (
+            (1024, 1024, 32000, {"gradient": True}),
+            (4096, 2048, 50257, {"gradient": True}),  # a vocabulary of odd length
+            (4096, 4096, 32000, {}),
+            (4096, 4096, 32000, {"gradient": True}),
+            (8192, 4096, 128256, {}),
+            (8192, 4096, 128256, {"gradient": True}),
+            (16384, 2048, 128256, {"gradient": True}),  # eight chunks
+        ),
+        "fp16": ((4096, 4096, 32000, {"gradient": True}),),
+        "fp32": ((1024, 1024, 32000, {"gradient": True}),),
+    }
+    largest = gpu.memory_bytes // 8 // 3  # a peer's logits, gradient and copy in fp32 in an eighth of the memory
+    return [
+        case(d, m=m, k=k, n=n, **flags)
+        for d, found in shapes.items()
+        for m, k, n, flags in found
+        if m * n * element_size(d) <= largest
+    ]
+
+
+_EDGE_CASES = (
+    *(
+        case(dtype, reason, m=m, k=k, n=n, **flags)
+        for dtype in _DTYPES
+        for m, k, n, flags, reason in (
+            (1, 1, 1, {}, "one class: loss and gradients are 0"),
+            (5, 8, 7, {"bias": True, "ignored": True, "reduction": "none"}, "rows shorter than a vector, a loss each"),
+            (37, 24, 129, {"smoothing": 0.1}, "a vocabulary one past a power of two; smoothed labels"),
+            (9, 16, 2049, {"z_loss": 1e-2, "reduction": "sum"}, "rows of more than a block; z-loss, sum"),
+            (6, 16, 1000, {"gradient": False, "ignored": True, "bias": True}, "no gradient"),
+        )
+        for flags in ({"gradient": True} | flags,)
+    ),
+    # in one dtype, as the interpreter needs seconds for it
+    case("fp32", "two chunks, the second shorter", m=1100, k=8, n=24, gradient=True, ignored=True, bias=True),
+)
+
+
+def _fits(config, problem: Case, gpu: GPU) -> str:
+    return fits_stream(config, problem, gpu, _BLOCKS[0])
+
+
+_BLOCKS = (1024, 4096, 8192, 16384)
+
+
+def _bytes(c: Case) -> dict[str, int]:
+    size, flags = element_size(c.dtype), _FLAGS | dict(c.sizes)
+    inputs = {"hidden": c["m"] * c["k"] * size, "weight": c["n"] * c["k"] * size, "target": 8 * c["m"]}
+    outputs = {"dhidden": inputs["hidden"], "dweight": inputs["weight"]} if flags["gradient"] else {}
+    return inputs | outputs
+
+
+def _flops(c: Case) -> dict[str, int]:
+    products = ("hidden @ weight.T", "dx @ weight", "dx.T @ hidden")
+    count = 3 if (_FLAGS | dict(c.sizes))["gradient"] else 1
+    return dict.fromkeys(products[:count], 2 * c["m"] * c["k"] * c["n"])
+
+
+DECLARATION = Declaration(
+    name="linear_cross_entropy",
+    family="losses",
+    summary="cross-entropy of hidden @ weight.T, in chunks of rows",
+    function=linear_cross_entropy,
+    call=lambda function, inputs: function(
+        inputs["hidden"],
+        inputs["weight"],
+        inputs["target"],
+        linear_bias=inputs["bias"],
+        reduction=inputs["reduction"],
+        ignore_index=inputs["ignore_index"],
+        label_smoothing=inputs["label_smoothing"],
+        z_loss=inputs["z_loss"],
+    ),
+    dtypes=_DTYPES,
+    cases=_cases,
+    edge_cases=_EDGE_CASES,
+    differentiable=("hidden", "weight", "bias"),
+    forward=Pass(
+        inputs=_inputs,
+        reference=_reference,
+        outputs=("loss", "dhidden", "dweight", "dbias"),
+        variants=(
+            Variant(
+                name="chunks",
+                summary="cuBLAS products of chunks of rows, loss and gradient of their logits in place",
+                launch=_launch,
+                space={"BLOCK_N": _BLOCKS, "num_warps": (4, 8, 16, 32)},
+                default=stream_default(1, _BLOCKS),
+                fits=_fits,
+            ),
+        ),
+        peers={
+            "torch": Peer(_user(_torch)),
+            "torch.compile": Peer(_user(_torch, compiles=True), compiles=True),
+            "torch.chunked": Peer(_user(_torch_chunked), requires="torch.nn.modules.linear_cross_entropy"),
+            "liger": Peer(_user(_liger), requires="liger_kernel"),
+        },
+        bytes=_bytes,
+        flops=_flops,
+        reduction=lambda c: max(c["m"], c["k"], c["n"]),
+    ),
+)

@@ -105,6 +105,7 @@ def _one_pass_kernel(
         weight, floor, peak = _factors_of(lse, tl.load(scale_ptr), n, label_smoothing, z_loss, counted)
         weight = tl.where(counted, weight / row_sum, 0.0)
         at_target = offs_n == target[:, None]
+        tl.debug_barrier()  # dx may lie where x does: every thread has read its target's logit
         dx = _gradient(x, row_max[:, None], weight[:, None], floor[:, None], peak[:, None], at_target)
         tl.store(dx_ptr + (offs_m * stride_xm)[:, None] + offs_n, dx, mask=mask_m[:, None] & (offs_n < n))
     else:
@@ -224,6 +225,7 @@ def _stream_gradient_kernel(
     lane = tl.arange(0, LANES) * WIDTH
     offs = lane[:, None] + tl.arange(0, WIDTH)[None, :]
     last = (body - 1) // (LANES * WIDTH) * (LANES * WIDTH)
+    tl.debug_barrier()  # dx may lie where x does: every thread has read its target's logit and the edges
     for done in tl.range(0, body, LANES * WIDTH):
         start = last - done
         mask = (start + lane < read)[:, None]

@@ -1,0 +1,252 @@
+"""Cross-entropy on the interpreter: arguments, special values, gradients kept apart and in place, refusals."""
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
+from atlas.validation.problems import Problem
+from torch.nn import functional
+
+from kernels.cross_entropy import DECLARATION, _forward, cross_entropy
+
+CPU = torch.device("cpu")
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+PLAIN = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0, "z_loss": 0.0}
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def targets(m, n, seed=3):
+    return torch.randint(0, n, (m,), generator=torch.Generator().manual_seed(seed))
+
+
+def close(found, expected, tolerance=3e-6):
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance * 0.1, equal_nan=True)
+
+
+def launched(variant, x, target, gradient, **arguments):
+    m, n = x.shape
+    config = variant.default(case("fp32", m=m, n=n, gradient=gradient), INTERPRETER)
+    return variant.launch(x, target, *(PLAIN | arguments).values(), gradient, config=config)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_every_reduction_and_smoothing_has_torch_s_value_and_gradient(reduction, smoothing):
+    x, target = randn(5, 67).requires_grad_(), targets(5, 67)
+    target[1] = 7
+    exact = x.detach().double().requires_grad_()
+    arguments = {"ignore_index": 7, "reduction": reduction, "label_smoothing": smoothing}
+    loss, expected = cross_entropy(x, target, **arguments), functional.cross_entropy(exact, target, **arguments)
+    dloss = randn(*loss.shape, seed=1)
+    loss.backward(dloss)
+    expected.backward(dloss.double())
+    close(loss.detach(), expected.detach())
+    close(x.grad, exact.grad)
+
+
+def test_the_z_loss_is_the_mean_of_squares_over_the_rows_that_count():
+    x, target = randn(4, 30).requires_grad_(), torch.tensor([3, -100, 29, 0])
+    exact = x.detach().double().requires_grad_()
+    squares = torch.logsumexp(exact, -1).square()[target >= 0]
+    expected = functional.cross_entropy(exact, target) + 0.01 * squares.mean()
+    loss = cross_entropy(x, target, z_loss=0.01)
+    (2 * loss).backward()
+    (2 * expected).backward()
+    close(loss.detach(), expected.detach())
+    close(x.grad, exact.grad)
+
+
+@pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
+@pytest.mark.parametrize("n", [33, 2100], ids=["one block", "two blocks"])
+def test_infinities_and_impossible_targets_make_their_row_what_torch_makes_of_it(variant, n):
+    gradient = variant.name in ("stream_gradient", "separate")
+    x, target = randn(8, n), targets(8, n)
+    x[0, 3] = float("nan")
+    x[1, 5] = float("inf")
+    x[2, :] = float("-inf")  # no finite value: NaN
+    x[3, :-1] = float("-inf")  # a running maximum that stays at -inf until the last element
+    x[4] = torch.finfo(torch.float32).min  # the value a running maximum starts from
+    x[5, target[5]] = float("-inf")  # an infinite loss and a finite gradient
+    x[6] += 1e4  # lse is rounded to its own size here, the loss to its own
+    target[7] = n  # out of range: NaN, and nothing read outside the row
+    loss, saved, _ = launched(variant, x, target, gradient, reduction="none")
+    target[7] = 0
+    exact = x.double().requires_grad_()
+    expected = functional.cross_entropy(exact, target, reduction="none")
+    expected.sum().backward()
+    assert loss[7].isnan() and saved[7].isnan().all()
+    close(loss[:7], expected[:7].detach())
+    if gradient and variant.name != "separate":  # from lse alone the gradient is as exact as lse is
+        close(saved[:7], exact.grad[:7])
+
+
+def test_a_nan_in_an_ignored_row_reaches_neither_loss_nor_gradient():
+    x, target = randn(3, 20), torch.tensor([4, -100, 2])
+    x[1] = float("nan")
+    x.requires_grad_()
+    loss = cross_entropy(x, target)
+    loss.backward()
+    close(loss.detach(), functional.cross_entropy(x.detach().double()[::2], target[::2]))
+    assert (x.grad[1] == 0).all()
+
+
+def test_nothing_that_counts_gives_nan_for_the_mean_and_0_for_the_sum_as_in_torch():
+    x, target = randn(3, 20).requires_grad_(), torch.full((3,), -100)
+    assert cross_entropy(x, target).isnan()
+    loss = cross_entropy(x, target, reduction="sum")
+    loss.backward()
+    assert loss == 0 and (x.grad == 0).all()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("flags", [{}, {"gradient": True}], ids=["plain", "gradient"])
+def test_every_config_gives_the_same_rows(direction, flags):
+    problem = case("fp16", m=3, n=4104, **flags)  # a tail block
+    drawn = Problem(DECLARATION, direction, problem, CPU, seed=2)
+    for variant in DECLARATION.passes[direction].variants:
+        if not variant.unsupported(problem, INTERPRETER):
+            shapes = {
+                tuple(v for k, v in c.items() if k != "num_warps"): c for c in variant.configs(problem, INTERPRETER)
+            }
+            for config in shapes.values():
+                assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, (variant.name, config)
+
+
+def test_rows_apart_are_read_where_they_lie_and_other_layouts_copied():
+    base, target = randn(9, 80), targets(4, 40)
+    for x in (base[:4, :57], base[1:5, 3:43], base[:8:2, 30:], base.t()[:4, :9], base[:1, :40].expand(4, 40)):
+        leaf, exact = x.detach().requires_grad_(), x.double().requires_grad_()
+        within = target % x.shape[1]
+        loss, expected = cross_entropy(leaf, within), functional.cross_entropy(exact, within)
+        loss.backward()
+        expected.backward()
+        close(loss.detach(), expected.detach())
+        close(leaf.grad, exact.grad)
+
+
+def test_one_row_without_a_batch_and_no_rows_at_all_are_as_in_torch():
+    x, target = randn(11), torch.tensor(4)
+    for reduction in ("mean", "none"):
+        close(cross_entropy(x, target, reduction=reduction), functional.cross_entropy(x.double(), target))
+    empty, none = torch.empty(0, 5), torch.empty(0, dtype=torch.int64)
+    assert cross_entropy(empty, none).isnan()
+    assert cross_entropy(empty, none, reduction="sum", z_loss=0.1) == 0
+    assert cross_entropy(empty, none, reduction="none").shape == (0,)
+
+
+def test_the_loss_has_the_dtype_of_the_logits():
+    for dtype in (torch.float16, torch.bfloat16):
+        x, target = randn(4, 100, dtype=dtype).requires_grad_(), targets(4, 100)
+        loss = cross_entropy(x, target)
+        loss.backward()
+        assert loss.dtype == x.grad.dtype == dtype
+        close(loss.detach(), functional.cross_entropy(x.detach().double(), target), 2e-2)
+
+
+@pytest.mark.parametrize(("shape", "factor"), [((6, 70), 1.0), ((6, 70), 3.0), ((3, 20_001), 0.5)], ids=str)
+def test_in_place_the_gradient_takes_the_place_of_the_logits(shape, factor):
+    leaf, target = randn(*shape).requires_grad_(), targets(*shape)
+    logits = leaf * 1.0
+    given = logits.detach().clone()
+    loss = cross_entropy(logits, target, label_smoothing=0.1, inplace_gradient=True)
+    assert not torch.equal(logits.detach(), given)
+    (loss * factor).backward()
+    exact = given.double().requires_grad_()
+    (functional.cross_entropy(exact, target, label_smoothing=0.1) * factor).backward()
+    close(leaf.grad, exact.grad)
+
+
+def test_in_place_whoever_saved_the_logits_is_told_that_they_are_gone():
+    leaf, target = randn(4, 10).requires_grad_(), targets(4, 10)
+    logits = leaf * 1.0
+    other = logits.square().sum()
+    loss = cross_entropy(logits, target, inplace_gradient=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (loss + other).backward()
+
+
+def test_in_place_a_second_backward_is_refused():
+    logits = randn(4, 10).requires_grad_() * 1.0
+    loss = cross_entropy(logits, targets(4, 10), inplace_gradient=True)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_in_place_changes_nothing_where_no_gradient_is_wanted():
+    x, target = randn(4, 10), targets(4, 10)
+    close(cross_entropy(x, target, inplace_gradient=True), functional.cross_entropy(x.double(), target))
+    assert torch.equal(x, randn(4, 10))
+
+
+def test_in_place_needs_logits_that_may_be_overwritten():
+    leaf, target = randn(4, 10).requires_grad_(), targets(4, 10)
+    with pytest.raises(ValueError, match="leaf"):
+        cross_entropy(leaf, target, inplace_gradient=True)
+    with pytest.raises(ValueError, match="strides"):
+        cross_entropy((leaf * 1.0).t(), targets(10, 4), inplace_gradient=True)
+    with pytest.raises(NotImplementedError, match="none"):
+        cross_entropy(leaf * 1.0, target, reduction="none", inplace_gradient=True)
+
+
+def test_second_derivatives_agree_with_float64_autograd():
+    x, v, target = randn(3, 9), randn(3, 9, seed=2), targets(3, 9)
+
+    def second(function, x, v):
+        x = x.requires_grad_()
+        (first,) = torch.autograd.grad(function(x, target, label_smoothing=0.1), x, create_graph=True)
+        return torch.autograd.grad(first, x, v)[0]
+
+    close(second(cross_entropy, x, v), second(functional.cross_entropy, x.double(), v.double()))
+
+
+def test_compiled_it_is_one_graph_with_the_same_values():
+    x, target = randn(4, 50).requires_grad_(), targets(4, 50)
+    exact = x.detach().double().requires_grad_()
+    compiled = torch.compile(lambda x, t: 2 * cross_entropy(x, t), fullgraph=True, backend="aot_eager")
+    loss, expected = compiled(x, target), 2 * functional.cross_entropy(exact, target)
+    loss.backward()
+    expected.backward()
+    close(loss.detach(), expected.detach())
+    close(x.grad, exact.grad)
+
+
+def test_the_operator_keeps_torch_s_rules():
+    x, target = randn(4, 10).requires_grad_(), targets(4, 10)
+    torch.library.opcheck(_forward.op, (x, target, *PLAIN.values()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"weight": torch.ones(10)}, NotImplementedError, "class weights"),
+        ({"size_average": True}, NotImplementedError, "reduction"),
+        ({"target": torch.rand(4, 10)}, NotImplementedError, "probabilities"),
+        ({"input": torch.zeros(4, 10, 3)}, NotImplementedError, "flatten"),
+        ({"target": torch.zeros(4, 1, dtype=torch.int64)}, ValueError, "a target a row"),
+        ({"target": torch.zeros(3, dtype=torch.int64)}, ValueError, "a target a row"),
+        ({"input": torch.zeros(4, 10, dtype=torch.float64)}, TypeError, "float64"),
+        ({"target": torch.zeros(4, dtype=torch.int32)}, TypeError, "int32"),
+        ({"reduction": "average"}, ValueError, "average"),
+        ({"label_smoothing": 1.5}, ValueError, "1.5"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_is_not_supported_is_refused_in_words(arguments, error, words):
+    with pytest.raises(error, match=words):
+        cross_entropy(**({"input": torch.zeros(4, 10), "target": torch.zeros(4, dtype=torch.int64)} | arguments))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_defaults_are_points_of_the_space_that_fit(name):
+    for work in DECLARATION.passes.values():
+        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
+            for variant in work.variants:
+                if not variant.unsupported(problem, GPUS[name]):
+                    config = variant.default(problem, GPUS[name])
+                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))

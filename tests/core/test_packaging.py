@@ -62,7 +62,7 @@ def test_every_package_and_data_file_of_the_code_is_installed():
         ".".join(("atlas", *path.parent.relative_to(atlas).parts)) for path in atlas.glob("*/**/__init__.py")
     }
     listed = PROJECT["tool"]["setuptools"]["packages"]
-    assert packages | {"kernels"} == set(listed)
+    assert packages | {"kernels", "kernels.nn"} == set(listed)
     data = PROJECT["tool"]["setuptools"]["package-data"]
     for path in [*(p for p in atlas.rglob("*") if p.is_file()), *(ROOT / "kernels" / "tuned").glob("*")]:
         if path.suffix not in (".py", ".pyc"):

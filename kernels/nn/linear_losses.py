@@ -1,0 +1,48 @@
+"""Cross-entropy of a linear layer's output, which is never in memory as a whole, as a module."""
+
+import torch
+
+from kernels import linear_cross_entropy
+
+
+class LinearCrossEntropyLoss(torch.nn.Module):
+    """``torch.nn.LinearCrossEntropyLoss`` (torch 2.13) of rows [m, in_features] and class indices.
+
+    The linear layer is ``linear``; its weight may be shared, ``loss.linear.weight = embedding.weight``.  ``z_loss`` is
+    that of :func:`kernels.linear_cross_entropy`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device=None,
+        dtype=None,
+        reduction: str = "mean",
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ):
+        super().__init__()
+        self.linear = torch.nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
+        self.reduction, self.ignore_index = reduction, ignore_index
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The loss: a scalar, or one value a row with ``reduction="none"``."""
+        return linear_cross_entropy(
+            input,
+            self.linear.weight,
+            target,
+            linear_bias=self.linear.bias,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            z_loss=self.z_loss,
+        )
+
+    def extra_repr(self) -> str:
+        """What ``repr`` says besides the linear layer."""
+        return f"reduction={self.reduction}, ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"

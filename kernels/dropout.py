@@ -10,6 +10,8 @@ the (i % 4)-th number of call i // 4 of Philox 4x32 (Salmon et al., "Parallel ra
 draws the numbers of the very neighbours that it loads at once, so no number changes threads.
 """
 
+import itertools
+
 import torch
 import triton
 import triton.language as tl
@@ -185,22 +187,32 @@ _dropout = Differentiable(_forward, setup_context=_keep_mask, backward=_pull_bac
 _masked = Differentiable(_backward, setup_context=_keep_mask, backward=_pull_back_masked)
 
 
-def _draw_seed(like=None):
+def _draw_seed(*_):
     """A seed from the CPU's default generator; nothing waits for a GPU."""
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 
-# Under torch.compile a number that differs from call to call must come from an operator, and Inductor takes none
-# without a tensor.  `nondeterministic_seeded`: or two of them would count as one expression.
+# Under torch.compile a number that differs from call to call must come from an operator.  Inductor takes none without a
+# tensor, and two calls with equal arguments count as one expression: so each has the number of its place in the graph.
 _library = torch.library.Library(_forward.op.namespace, "FRAGMENT")
 _library.define(
-    "dropout_seed(Tensor like) -> SymInt", tags=(torch.Tag.nondeterministic_seeded, torch.Tag.pt2_compliant_tag)
+    "dropout_seed(Tensor like, int place) -> SymInt",
+    tags=(torch.Tag.nondeterministic_seeded, torch.Tag.pt2_compliant_tag),
 )
 _library.impl("dropout_seed", _draw_seed, "CompositeExplicitAutograd")
 torch.library.register_fake(
-    f"{_library.ns}::dropout_seed", lambda like: torch.library.get_ctx().new_dynamic_size(min=0), lib=_library
+    f"{_library.ns}::dropout_seed",
+    lambda like, place: torch.library.get_ctx().new_dynamic_size(min=0),
+    lib=_library,
 )
 _seed_operator = getattr(torch.ops, _library.ns).dropout_seed
+_places = itertools.count()
+
+
+@torch.compiler.assume_constant_result
+def _place():
+    """Another number for every call that is traced."""
+    return next(_places)
 
 
 def _case_of(x):
@@ -242,7 +254,7 @@ def dropout(
     if not training or p == 0 or not input.numel():
         return input if residual is None else input + residual
     if seed is None:
-        seed = _seed_operator(input) if torch.compiler.is_compiling() else _draw_seed()
+        seed = _seed_operator(input, _place()) if torch.compiler.is_compiling() else _draw_seed()
     elif not -(2**63) <= seed < 2**63:
         raise ValueError(f"dropout takes a seed of 64 bits, sign included: {seed}")
     return _dropout(input.contiguous(), None if residual is None else residual.contiguous(), float(p), seed)

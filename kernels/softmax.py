@@ -786,10 +786,17 @@ def _plain(problem: Case) -> str:
     return "scores under a mask" if _flag(problem, "causal") or _flag(problem, "mask") else ""
 
 
+def _most_warps(gpu: GPU) -> int:
+    """Warps of the 1024 threads that a program may have: AMD's waves are 64 wide."""
+    return 16 if gpu.backend == "hip" else 32
+
+
 def _fits_rows(kind: str):
     """``fits`` of the variants that hold a block of rows a program."""
 
     def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        if config["num_warps"] > _most_warps(gpu):
+            return "over 1024 threads"
         if config["BLOCK_M"] > 1 and problem["n"] >= 8192:
             return "rows that need no company to keep memory busy"
         if config["BLOCK_M"] * block_n(problem) > 64 * 32 * config["num_warps"]:
@@ -839,6 +846,8 @@ def _fits_persistent(kind: str, streams: int):
         programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
         elements = config["BLOCK_M"] * block_n(problem) / threads
         shared = (config["num_stages"] - 1) * tile + _EXCHANGE_BYTES
+        if config["num_warps"] > _most_warps(gpu):
+            return "over 1024 threads"
         if config["BLOCK_M"] > 1 and tile > _ENOUGH_IN_FLIGHT:
             return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
         if not 16 <= elements <= 64:
@@ -877,7 +886,7 @@ def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     fitting = 4 * two_vectors // (block_n(problem) * size)
     block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), _ROWS_SPACE["BLOCK_M"][-1]))
     warps = block_m * problem["n"] * size // two_vectors
-    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(32, warps)).bit_length() - 1}
+    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(_most_warps(gpu), warps)).bit_length() - 1}
 
 
 def _overflow(problem: Case, gpu: GPU, streams: int) -> float:
@@ -892,10 +901,12 @@ def _fits_stream(streams: int):
         ways = config["SPLITS"], config["KEEP"], config["PROGRAMS_PER_SM"]
         if ways not in _WAYS:
             return "splits, shares kept and programs that do not belong together"
+        if config["num_warps"] > _most_warps(gpu):
+            return "over 1024 threads"
         if ways != _WAYS[0]:
             if _overflow(problem, gpu, streams) < 0.5:
                 return "the L2 holds the rows under way"
-            if config["num_warps"] < 32 or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
+            if config["num_warps"] < _most_warps(gpu) or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
                 return "so few bytes in flight that one program does not keep an SM's share of memory busy"
         if problem["n"] >= 2**15 and config["num_warps"] < 8:
             return "so few warps a row that the rows under way crowd the L2"
@@ -905,14 +916,17 @@ def _fits_stream(streams: int):
 
 
 def _stream_default(streams: int):
-    """``default``: as all streams of rows, and two programs a row where single ones crowd the L2."""
+    """``default``: two vectors a thread of all streams together; two programs a row where single ones crowd L2."""
     plain = stream_default(streams, _STREAM_BLOCKS)
 
     def default(problem: Case, gpu: GPU) -> dict:
-        config = plain(problem, gpu) | dict(zip(_WAY, _WAYS[0], strict=True))
-        # Two vectors a thread on sm_75, where four spill.
+        config = plain(problem, gpu)
+        config["BLOCK_N"] = max(_STREAM_BLOCKS[0], config["BLOCK_N"] // streams)
+        config["num_warps"] = min(config["num_warps"], _most_warps(gpu))
+        config |= dict(zip(_WAY, _WAYS[0], strict=True))
+        # Twice as many where an SM has the registers: on sm_75 they spill.
         widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // streams
-        split = {"BLOCK_N": widest, "num_warps": 32} | dict(zip(_WAY, _WAYS[1], strict=True))
+        split = {"BLOCK_N": widest, "num_warps": _most_warps(gpu)} | dict(zip(_WAY, _WAYS[1], strict=True))
         crowded = _overflow(problem, gpu, streams) > 0.75 and not _fits_stream(streams)(split, problem, gpu)
         return split if crowded else config
 

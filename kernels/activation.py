@@ -576,6 +576,7 @@ _EDGE_CASES = tuple(
         ("swiglu", True, 5, 131, "halves of odd rows: no second half starts on 16 bytes"),
         ("swiglu", True, 3, 5000, "rows longer than a tile, and a tail"),
         ("swiglu", True, 64, 256, "whole tiles only"),
+        ("swiglu", True, 19, 320, "tiles whole in their columns, not in their rows"),
     )
 )
 

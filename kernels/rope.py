@@ -518,9 +518,10 @@ _EDGE_CASES = tuple(
         ((2, 5, 3, 1, 16), "odd numbers of tokens and heads: tiles reach past both"),
         ((1, 7, 4, 0, 24), "x alone, and heads of no power of two"),
         ((1, 1, 1, 1, 2), "one pair"),
-        ((2, 8, 4, 4, 32), "whole tiles"),
+        ((2, 16, 4, 4, 32), "whole tiles"),
+        ((2, 16, 4, 3, 32), "whole tiles of queries, not of keys"),
         ((2, 5, 3, 2, 24, True), "pairs, no power of two"),
-        ((2, 8, 4, 2, 32, True), "pairs, whole tiles"),
+        ((1, 16, 4, 4, 32, True), "pairs, whole tiles"),
         ((2, 9, 3, 1, 16, False, True), "heads first in memory"),
         ((1, 6, 3, 0, 16, True, True), "pairs, heads first in memory"),
     )

@@ -926,7 +926,9 @@ def _relay_default(problem: Case, gpu: GPU) -> dict:
     """16 columns of sums a thread (fp32: 32), 16 warps an SM; one vector of x and of dy at a time."""
     vector = rows.VECTOR_BYTES // element_size(problem.dtype)
     warps = max(4, min(16, rows.block_n(problem) // (32 * 128 // vector)))
-    return {"BLOCK_N": vector * 32 * warps, "num_warps": warps, "PROGRAMS_PER_SM": max(1, 16 // warps)}
+    tile = {"BLOCK_N": vector * 32 * warps, "num_warps": warps}
+    configs = [tile | {"PROGRAMS_PER_SM": programs} for programs in (4, 2, 1) if programs * warps <= 16]
+    return next((config for config in configs if not _fits_relay(config, problem, gpu)), configs[-1])
 
 
 def _stream_default(problem: Case, gpu: GPU) -> dict:
@@ -944,7 +946,7 @@ _ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "LATE": (False, True), "num_warps": (1, 
 _PERSISTENT_SPACE = {
     "BLOCK_M": (1, 2, 4),
     "num_warps": (1, 2, 4, 8, 16),
-    "num_stages": (1, 3, 4),
+    "num_stages": (1, 3),
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
 _STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}

@@ -356,15 +356,17 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     tiles = triton.cdiv(problem["m"], block_m) * triton.cdiv(problem["n"], block_n)
     if block_m * block_n > 2048 and 4 * tiles < gpu.sms:
         return f"{tiles} tiles leave most of {gpu.sms} SMs idle"
+    if _uses_tensor_cores(problem, gpu) and block_m * block_n < 128 * 128 and tiles > 8 * gpu.sms:
+        return f"{tiles} tiles, where fewer and larger ones reach every SM"
     accumulators, normalised = block_m * block_n // (32 * warps), block_m * block_k // (32 * warps)
     if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
-        if block_m < 64 < problem["m"]:
-            return "each tile of x is normalised for too few products"
+        if block_m < 64 < problem["m"] or config["num_stages"] == 2:
+            return "each tile of x is normalised for too few products, or too little is under way"
         if not 4 <= accumulators <= 128 or normalised > 64 or block_k < 64:
             return f"{accumulators} accumulators and {normalised} elements of x a thread"
         return ""
     most = 64 if problem.dtype == "fp32" else 32
-    if not 4 <= accumulators <= most or block_k > 32 or config["num_stages"] > 2:
+    if not (4 if block_m == 16 else 16) <= accumulators <= most or block_k > 32 or config["num_stages"] > 2:
         return f"{accumulators} accumulators a thread, {block_k} columns: registers spill, or too little work a warp"
     return ""
 

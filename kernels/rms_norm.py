@@ -244,7 +244,7 @@ def _backward_rows_kernel(
 def _backward_reread_kernel(
     x_ptr, weight_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n,
     HAS_WEIGHT: tl.constexpr, HAS_DSUM: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
-    EVEN: tl.constexpr,
+    EVEN: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """One program owns every `num_programs`-th row: its dx, and one partial row of dweight, which stays in registers.
 
@@ -254,6 +254,9 @@ def _backward_reread_kernel(
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     BLOCK_N: tl.constexpr = LANES * WIDTH
+    # A hint for either read: both at once spill, since a policy takes two registers on sm_90 (Triton 3.7).
+    FIRST: tl.constexpr = "evict_last" if KEEP else ""
+    SECOND: tl.constexpr = "" if KEEP else "evict_first"
     columns = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     first, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     dweight = ()
@@ -263,18 +266,17 @@ def _backward_reread_kernel(
         offs_n = i * BLOCK_N + columns
         mask = (offs_n < n) | EVEN | (i < CHUNKS - 1)
         here = first * n + columns
-        g = tl.load(dy_ptr + here + i * BLOCK_N, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        g = tl.load(dy_ptr + here + i * BLOCK_N, mask=mask, other=0.0, eviction_policy=FIRST).to(tl.float32)
         if HAS_WEIGHT:
             g *= tl.load(weight_ptr + columns + i * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + here + i * BLOCK_N, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        x = tl.load(x_ptr + here + i * BLOCK_N, mask=mask, other=0.0, eviction_policy=FIRST).to(tl.float32)
         products += tl.sum(g * x, axis=1)
     mask = (first + programs < m) & ((columns < n) | EVEN | (CHUNKS > 1))
     ahead = (first + programs) * n + columns
-    next_x = tl.load(x_ptr + ahead, mask=mask, other=0.0, eviction_policy="evict_last")
-    next_dy = tl.load(dy_ptr + ahead, mask=mask, other=0.0, eviction_policy="evict_last")
+    next_x = tl.load(x_ptr + ahead, mask=mask, other=0.0, eviction_policy=FIRST)
+    next_dy = tl.load(dy_ptr + ahead, mask=mask, other=0.0, eviction_policy=FIRST)
     rstd = tl.load(rstd_ptr + first)
-    for turn in tl.range(0, tl.cdiv(m - tl.program_id(0), programs)):
-        row = first + turn * programs
+    for row in tl.range(first, m, programs):
         next_rstd = tl.load(rstd_ptr + row + programs, mask=row + programs < m, other=0.0)
         along = tl.sum(products, axis=0) * rstd / n
         products = tl.zeros([LANES], tl.float32)
@@ -285,13 +287,13 @@ def _backward_reread_kernel(
             ahead_row = row + programs * (1 + (i + 1) // CHUNKS)
             mask = (ahead_row < m) & ((j * BLOCK_N + columns < n) | EVEN | (j < CHUNKS - 1))
             ahead = ahead_row * n + columns
-            ahead_x = tl.load(x_ptr + ahead + j * BLOCK_N, mask=mask, other=0.0, eviction_policy="evict_last")
-            ahead_dy = tl.load(dy_ptr + ahead + j * BLOCK_N, mask=mask, other=0.0, eviction_policy="evict_last")
+            ahead_x = tl.load(x_ptr + ahead + j * BLOCK_N, mask=mask, other=0.0, eviction_policy=FIRST)
+            ahead_dy = tl.load(dy_ptr + ahead + j * BLOCK_N, mask=mask, other=0.0, eviction_policy=FIRST)
             offs_n = i * BLOCK_N + columns
             mask = (offs_n < n) | EVEN | (i < CHUNKS - 1)
             offs = row * n + columns
-            x = tl.load(x_ptr + offs + i * BLOCK_N, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            g = tl.load(dy_ptr + offs + i * BLOCK_N, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            x = tl.load(x_ptr + offs + i * BLOCK_N, mask=mask, other=0.0, eviction_policy=SECOND).to(tl.float32)
+            g = tl.load(dy_ptr + offs + i * BLOCK_N, mask=mask, other=0.0, eviction_policy=SECOND).to(tl.float32)
             next_g = next_dy.to(tl.float32)
             xhat = x * rstd
             if HAS_WEIGHT:
@@ -489,7 +491,7 @@ def _launch_backward_reread(x, weight, rstd, dy, dsum, *, config):
     launch(
         _backward_reread_kernel, (programs,), x, weight, rstd, dy, dsum, dx, partial, *_rows(x),
         HAS_WEIGHT=weight is not None, HAS_DSUM=dsum is not None, **lanes(x, block_n),
-        CHUNKS=triton.cdiv(n, block_n), EVEN=n % block_n == 0, num_warps=config["num_warps"],
+        CHUNKS=triton.cdiv(n, block_n), EVEN=n % block_n == 0, KEEP=config["KEEP"], num_warps=config["num_warps"],
     )  # fmt: skip
     _sum_partials(partial, dweight)
     return dx, dweight
@@ -951,6 +953,7 @@ _REREAD_SPACE = {
     "BLOCK_N": (1024, 2048, 4096, 8192),
     "num_warps": (8, 16, 32),
     "PROGRAMS_PER_SM": (1, 2),
+    "KEEP": (False, True),
 }
 _COLUMNS_SPACE = {"BLOCK_M": (2, 4), "BLOCK_N": (512, 1024), "num_warps": (4,), "PROGRAMS_PER_SM": (4, 8)}
 

@@ -201,7 +201,7 @@ def _sum_runs_kernel(
 _VECTOR_BYTES = 16
 """The widest access of one thread; narrower ones spend more instructions on the same bytes."""
 
-_CHUNKS = ((8192, 256), (math.inf, 1024))
+_CHUNKS = ((1024, 64), (8192, 256), (math.inf, 1024))
 """Below how many tokens how many of them one program sorts in registers: small chunks are sorted sooner, and each more
 is searched once for every token."""
 
@@ -257,12 +257,13 @@ def _sorted_tokens(index, v, padding_idx):
     rows, order = (torch.empty(m, dtype=torch.int32, device=index.device) for _ in range(2))
     launch(
         _sort_chunks_kernel, (chunks,), index, packed, rows, order, m, v, padding_idx,
-        CHUNK=chunk, SINGLE=chunks == 1, num_warps=chunk // 128,
+        CHUNK=chunk, SINGLE=chunks == 1, num_warps=max(1, chunk // 128),
     )  # fmt: skip
     if chunks > 1:
+        block = min(chunk, _MERGED)
         launch(
-            _merge_chunks_kernel, (chunks * chunk // _MERGED,), packed, rows, order, m, chunks,
-            CHUNK=chunk, BITS=chunk.bit_length(), BLOCK=_MERGED, num_warps=4,
+            _merge_chunks_kernel, (chunks * chunk // block,), packed, rows, order, m, chunks,
+            CHUNK=chunk, BITS=chunk.bit_length(), BLOCK=block, num_warps=4,
             BLOCK_C=min(_MERGED_CHUNKS, triton.next_power_of_2(chunks)),
         )  # fmt: skip
     return rows, order
@@ -454,10 +455,9 @@ _EDGE_CASES = tuple(
         (7, 5, 33, "few tokens, and odd rows: none but the first starts on 16 bytes"),
         (5, 200, 64, "nearly all rows are named by no token: their gradient is 0"),
         (50, 1, 8, "one row named by all: its run has whole tiles of 16 tokens and single ones after them"),
-        (150, 3, 129, "three long runs, which begin and end inside tiles of 16 tokens"),
-        (40, 9, 4104, "whole vectors, and more columns than the widest block"),
-        (300, 40, 16, "two chunks of 256 tokens to sort and merge, the second with a tail"),
-        (520, 300, 8, "three chunks, most runs short, and rows to search for two programs"),
+        (90, 3, 129, "three long runs, which begin and end inside tiles of 16 tokens; two chunks of 64 are merged"),
+        (12, 9, 4104, "whole vectors, and more columns than the widest block"),
+        (130, 300, 8, "three chunks to merge, the last with a tail; most runs short, rows to search for two programs"),
     )
 )
 

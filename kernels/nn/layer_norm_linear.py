@@ -22,6 +22,4 @@ class LayerNormLinear(torch.nn.Sequential):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The linear layer's output for the normalised ``input``."""
         norm, linear = self
-        return layer_norm_linear(
-            input, norm.normalized_shape, norm.weight, norm.bias, linear.weight, linear.bias, norm.eps
-        )
+        return layer_norm_linear(input, linear.weight, linear.bias, norm.weight, norm.bias, norm.eps)

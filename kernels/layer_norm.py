@@ -819,7 +819,7 @@ def _streams(problem: Case, streams: int) -> int:
 
 def _fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
     elements = config["BLOCK_M"] * rows.block_n(problem) // (32 * config["num_warps"])
-    if config["BLOCK_M"] > 1 and (elements < 16 or config["LATE"]):
+    if config["BLOCK_M"] > 1 and ((elements < 16 and config["num_warps"] > 1) or config["LATE"]):
         return "several rows share weight and bias to spare loads: not with threads to spare, or registers"
     return rows.rows_obstacle(config, problem, _LIVE["late" if config["LATE"] else "one_pass"])
 
@@ -864,7 +864,7 @@ def _fits_relay(config: dict, problem: Case, gpu: GPU) -> str:
     if not width <= block_n // threads <= 16:
         return f"{block_n / threads:g} elements a thread of x and of dy at a time; {width} to 16 keep memory busy"
     columns = triton.cdiv(problem["n"], block_n) * block_n
-    if block_n > _RELAY_SPACE["BLOCK_N"][0] and columns >= 2 * problem["n"]:
+    if block_n > 1024 and columns >= 2 * problem["n"]:
         return "a block longer than the row"
     needed = _LIVE["relay"] * columns / threads + _RELAY_REGISTERS
     available = min(rows.THREAD_REGISTERS, rows.REGISTERS // (threads * config["PROGRAMS_PER_SM"]))

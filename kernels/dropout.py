@@ -343,7 +343,7 @@ _EDGE_CASES = tuple(
         (3, 5, "fewer elements than a program's; the last call decides on three"),
         (1, 2049, "a block and one element"),
         (4, 2048, "whole blocks, no tail"),
-        (37, 1000, "elements enough to see a keep rate that is 2 % off; several blocks and a tail"),
+        (8, 1500, "elements enough to see a keep rate that is 3 % off; several blocks and a tail"),
     )
 )
 

@@ -238,14 +238,15 @@ def _launch_total(rows, target, loss, scale, ignore_index, reduction, total):
 
 def _launch(
     hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, weight_gradient,
-    *, config, chunk=0,
+    chunk_rows, *, config,
 ):  # fmt: skip
     """(loss, dhidden, dweight, dbias), of which what is not asked for has no elements.
 
-    ``dloss`` [m] is the gradient of each row's loss; None: that of the whole loss is 1.  ``chunk`` rows at a time.
+    ``dloss`` [m] is the gradient of each row's loss; None: that of the whole loss is 1.  ``chunk_rows`` 0: by
+    the rule.
     """
     (m, k), n = hidden.shape, weight.shape[0]
-    chunk = chunk or _chunk_rows(m, k)
+    chunk = min(m, chunk_rows or _chunk_rows(m, k))
     width = VECTOR_BYTES // hidden.element_size()
     pitch = triton.cdiv(n, _PITCH) * _PITCH
     rows = torch.empty(m, dtype=hidden.dtype if reduction == "none" else torch.float32, device=hidden.device)
@@ -295,26 +296,23 @@ _PITCH = 64
 too, for any vocabulary."""
 
 
-def _run(hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, of_weight):
+def _run(hidden, weight, bias, target, dloss, *parameters):
+    gradient = parameters[-3] or parameters[-2]
     variant, config = choose(DECLARATION, "forward", _case_of(hidden, weight, gradient), hidden.device)
-    return variant.launch(
-        hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, of_weight,
-        config=config,
-    )  # fmt: skip
+    return variant.launch(hidden, weight, bias, target, dloss, *parameters, config=config)
 
 
-def _fake(hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, of_weight):
-    nothing = hidden.new_empty((0,))
+def _fake(hidden, weight, bias, target, dloss, ignore_index, reduction, smoothing, z_loss, gradient, of_weight, chunk):
     return (
         hidden.new_empty((hidden.shape[0],) if reduction == "none" else ()),
-        torch.empty_like(hidden) if gradient else nothing,
+        torch.empty_like(hidden) if gradient else hidden.new_empty((0,)),
         torch.empty_like(weight) if of_weight else hidden.new_empty((0,)),
         torch.empty_like(bias) if of_weight and bias is not None else hidden.new_empty((0,)),
     )
 
 
 def _setup(ctx, inputs, output):
-    hidden, weight, bias, target, _, *ctx.parameters, ctx.gradient, ctx.of_weight = inputs
+    hidden, weight, bias, target, _, *ctx.parameters, ctx.gradient, ctx.of_weight, ctx.chunk_rows = inputs
     ctx.save_for_backward(hidden, weight, bias, target, *output[1:])
     ctx.set_materialize_grads(False)
 
@@ -324,15 +322,14 @@ def _pull_back(ctx, dloss, *_):
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         found = _differentiable_backward(hidden, weight, bias, target, ctx.parameters, dloss)
     elif ctx.parameters[1] == "none":  # the gradient of each row's loss is known only now
-        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]]
-        found = _operator(hidden, weight, bias, target, dloss.contiguous(), *ctx.parameters, *wanted)[1:]
+        wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        found = _operator(
+            hidden, weight, bias, target, dloss.contiguous(), *ctx.parameters, *wanted, ctx.chunk_rows
+        )[1:]  # fmt: skip
     else:
         found = [_scaled(gradient, dloss) for gradient in gradients]
-    wanted = (ctx.gradient, ctx.of_weight, ctx.of_weight and bias is not None)
-    if ctx.parameters[1] == "none":
-        wanted = (True, True, bias is not None)
-    found = [gradient if want else None for gradient, want in zip(found, wanted, strict=True)]
-    return *found, *(None,) * 8
+    found = [gradient if needed else None for gradient, needed in zip(found, ctx.needs_input_grad, strict=False)]
+    return *found, *(None,) * 9
 
 
 def _differentiable_backward(hidden, weight, bias, target, parameters, dloss):
@@ -358,7 +355,8 @@ def _scaled(gradient, dloss):
 _operator = Operator(
     "linear_cross_entropy",
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? dloss, int ignore_index, str reduction,"
-    " float label_smoothing, float z_loss, bool gradient, bool weight_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
+    " float label_smoothing, float z_loss, bool gradient, bool weight_gradient, int chunk_rows)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
     run=_run,
     fake=_fake,
 )
@@ -381,19 +379,26 @@ def linear_cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    chunk_rows: int = 0,
 ) -> torch.Tensor:
     """``torch.nn.functional.linear_cross_entropy`` of input [m, k], linear_weight [n, k] and class indices.
 
     That is cross_entropy(input @ linear_weight.T + linear_bias, target) in fp32, fp16 or bf16; ``z_loss`` adds z_loss *
-    logsumexp(logits)^2 to the loss of each row that counts.  The gradients are computed with the loss, so one backward
-    is all that a forward serves; with ``reduction="none"`` backward computes the logits again.  Second derivatives go
-    through torch's operations, which have all logits at once.  A target outside [0, n) makes its row NaN.
+    logsumexp(logits)^2 to the loss of each row that counts.  The logits of ``chunk_rows`` rows are there at a time; 0
+    chooses as many as make them as large as the weight, and 1024 at least.  The gradients are computed with the loss,
+    so a forward serves one backward; with ``reduction="none"`` backward computes the logits again.  Second derivatives
+    go through torch's operations, which have all logits at once.  A target outside [0, n) makes its row NaN.
 
     Raises NotImplementedError for class weights, probabilities as targets and other dimensions; TypeError for other
     dtypes; ValueError for what does not fit together.
     """
     ignore_index = -100 if ignore_index is None else ignore_index
-    _check(input, linear_weight, target, linear_bias, weight, reduction, label_smoothing)
+    _check(input, linear_weight, target, linear_bias, weight)
+    if reduction not in _REDUCTIONS or not 0.0 <= label_smoothing <= 1.0 or chunk_rows < 0:
+        raise ValueError(
+            f"linear_cross_entropy takes a reduction out of {', '.join(_REDUCTIONS)}, a label_smoothing in [0, 1] and "
+            f"chunk_rows >= 0: {reduction!r}, {label_smoothing}, {chunk_rows}"
+        )
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel() or not linear_weight.numel():
         return _torch_loss(input, linear_weight, linear_bias, target, *parameters)  # nothing to launch for
@@ -402,11 +407,12 @@ def linear_cross_entropy(
     bias = None if linear_bias is None else linear_bias.contiguous()
     return _linear_cross_entropy(
         input.contiguous(), linear_weight.contiguous(), bias, target.contiguous(), None, *parameters,
-        now and input.requires_grad, now and of_weight,
+        now and input.requires_grad, now and of_weight, chunk_rows,
     )[0]  # fmt: skip
 
 
-def _check(input, linear_weight, target, linear_bias, weight, reduction, label_smoothing):
+def _check(input, linear_weight, target, linear_bias, weight):
+    """Raise for tensors that are not supported or do not fit together."""
     if weight is not None:
         raise NotImplementedError("linear_cross_entropy has no class weights: weight must be None")
     if target.is_floating_point():
@@ -428,11 +434,6 @@ def _check(input, linear_weight, target, linear_bias, weight, reduction, label_s
             f"linear_cross_entropy: input {tuple(input.shape)}, linear_weight {tuple(linear_weight.shape)}, target "
             f"{tuple(target.shape)} and linear_bias {linear_bias if linear_bias is None else tuple(linear_bias.shape)}"
             " do not fit together"
-        )
-    if reduction not in _REDUCTIONS or not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(
-            f"linear_cross_entropy takes a reduction out of {', '.join(_REDUCTIONS)} and a label_smoothing in [0, 1]: "
-            f"{reduction!r}, {label_smoothing}"
         )
 
 
@@ -457,8 +458,9 @@ def _torch_loss(hidden, weight, bias, target, ignore_index, reduction, label_smo
 
 
 def _reference(
-    hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, weight_gradient
-):
+    hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, weight_gradient,
+    chunk_rows,
+):  # fmt: skip
     """(loss and, with ``gradient``, dhidden, dweight, dbias), term by term."""
     x = hidden @ weight.t() + (0.0 if bias is None else bias)
     counted = target != ignore_index
@@ -501,7 +503,7 @@ def _liger(hidden, weight, bias, target, ignore_index, reduction, label_smoothin
 def _user(function, compiles=False):
     """``prepare`` of a peer: the loss and, with ``gradient``, its derivatives by autograd."""
 
-    def prepare(hidden, weight, bias, target, dloss, gradient, weight_gradient, **parameters):
+    def prepare(hidden, weight, bias, target, dloss, gradient, weight_gradient, chunk_rows, **parameters):
         call = function
         if compiles:
             torch._dynamo.reset()
@@ -523,9 +525,10 @@ def _user(function, compiles=False):
 
 _FLAGS = {
     "bias": False, "ignored": False, "reduction": "mean", "smoothing": 0.0, "z_loss": 0.0, "gradient": False,
+    "chunk": 0,
 }  # fmt: skip
 """Of a case that does not say otherwise: whether there is a bias, whether each third target is ignored, the function's
-arguments, and whether the gradients are computed as well."""
+arguments, whether the gradients are computed as well, and the rows of a chunk (0: by the rule)."""
 
 
 def _inputs(problem: Case, device, generator):
@@ -543,6 +546,7 @@ def _inputs(problem: Case, device, generator):
         "hidden": hidden, "weight": weight, "bias": draw(n) if flags["bias"] else None, "target": target,
         "dloss": None, "ignore_index": -100, "reduction": flags["reduction"], "label_smoothing": flags["smoothing"],
         "z_loss": flags["z_loss"], "gradient": flags["gradient"], "weight_gradient": flags["gradient"],
+        "chunk_rows": flags["chunk"],
     }  # fmt: skip
 
 
@@ -569,21 +573,18 @@ def _cases(gpu: GPU) -> list[Case]:
     ]
 
 
-_EDGE_CASES = (
-    *(
-        case(dtype, reason, m=m, k=k, n=n, **flags)
-        for dtype in _DTYPES
-        for m, k, n, flags, reason in (
-            (1, 1, 1, {}, "one class: loss and gradients are 0"),
-            (5, 8, 7, {"bias": True, "ignored": True, "reduction": "none"}, "rows shorter than a vector, a loss each"),
-            (37, 24, 129, {"smoothing": 0.1}, "a vocabulary one past a power of two; smoothed labels"),
-            (9, 16, 2049, {"z_loss": 1e-2, "reduction": "sum"}, "rows of more than a block; z-loss, sum"),
-            (6, 16, 1000, {"gradient": False, "ignored": True, "bias": True}, "no gradient"),
-        )
-        for flags in ({"gradient": True} | flags,)
-    ),
-    # in one dtype, as the interpreter needs seconds for it
-    case("fp32", "two chunks, the second shorter", m=1100, k=8, n=24, gradient=True, ignored=True, bias=True),
+_EDGE_CASES = tuple(
+    case(dtype, reason, m=m, k=k, n=n, **flags)
+    for dtype in _DTYPES
+    for m, k, n, flags, reason in (
+        (1, 1, 1, {}, "one class: loss and gradients are 0"),
+        (5, 8, 7, {"bias": True, "ignored": True, "reduction": "none"}, "rows shorter than a vector, a loss each"),
+        (37, 24, 129, {"smoothing": 0.1}, "a vocabulary one past a power of two; smoothed labels"),
+        (9, 16, 2049, {"z_loss": 1e-2, "reduction": "sum"}, "rows of more than a block; z-loss, sum"),
+        (6, 16, 1000, {"gradient": False, "ignored": True, "bias": True}, "no gradient"),
+        (11, 16, 40, {"chunk": 4, "ignored": True, "bias": True}, "three chunks, the last one shorter"),
+    )
+    for flags in ({"gradient": True} | flags,)
 )
 
 
@@ -621,6 +622,7 @@ DECLARATION = Declaration(
         ignore_index=inputs["ignore_index"],
         label_smoothing=inputs["label_smoothing"],
         z_loss=inputs["z_loss"],
+        chunk_rows=inputs["chunk_rows"],
     ),
     dtypes=_DTYPES,
     cases=_cases,

@@ -83,7 +83,7 @@ def both_rounded(arguments):
 def test_chunks_of_any_length_add_up_to_the_same(chunk):
     hidden, weight, bias, target = problem(8, 5, 21)
     config = DECLARATION.forward.variants[0].default(case("fp32", m=8, k=5, n=21), INTERPRETER)
-    loss, *found = LAUNCH(hidden, weight, bias, target, None, *PARAMETERS, True, True, config=config, chunk=chunk)
+    loss, *found = LAUNCH(hidden, weight, bias, target, None, *PARAMETERS, True, True, chunk, config=config)
     exact = [t.double().requires_grad_() for t in (hidden, weight, bias)]
     expected = in_torch(*exact, target)
     expected.backward()
@@ -118,13 +118,13 @@ def test_no_tensor_holds_all_the_logits():
     hidden, weight, bias, target = problem(40, 6, 64)
     config = DECLARATION.forward.variants[0].default(case("fp32", m=40, k=6, n=64), INTERPRETER)
     with Largest() as seen:
-        LAUNCH(hidden, weight, bias, target, None, *PARAMETERS, True, True, config=config, chunk=10)
+        LAUNCH(hidden, weight, bias, target, None, *PARAMETERS, True, True, 10, config=config)
     assert seen.elements == 10 * 64  # a chunk's
 
 
 def test_without_gradients_nothing_is_computed_but_the_loss():
     hidden, weight, bias, target = problem(6, 4, 11)
-    outputs = _operator(hidden, weight, bias, target, None, *PARAMETERS, False, False)
+    outputs = _operator(hidden, weight, bias, target, None, *PARAMETERS, False, False, 0)
     assert [output.numel() for output in outputs] == [1, 0, 0, 0]
     close(outputs[0], in_torch(hidden.double(), weight.double(), bias.double(), target))
 
@@ -168,7 +168,7 @@ def test_compiled_it_is_one_graph_with_the_same_gradients(reduction):
 def test_the_operator_keeps_torch_s_rules():
     hidden, weight, bias, target = problem(6, 4, 11)
     hidden.requires_grad_()
-    torch.library.opcheck(_operator.op, (hidden, weight, bias, target, None, *PARAMETERS, True, False))
+    torch.library.opcheck(_operator.op, (hidden, weight, bias, target, None, *PARAMETERS, True, False, 0))
 
 
 def test_layouts_are_copied_and_no_rows_are_as_in_torch():
@@ -191,6 +191,7 @@ def test_layouts_are_copied_and_no_rows_are_as_in_torch():
         ({"linear_weight": torch.zeros(10, 5)}, ValueError, "do not fit"),
         ({"linear_bias": torch.zeros(9)}, ValueError, "do not fit"),
         ({"reduction": "average"}, ValueError, "average"),
+        ({"chunk_rows": -1}, ValueError, "-1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -1,0 +1,170 @@
+"""Embedding on the interpreter: semantics of its arguments, indices that name no row, gradients, torch.compile."""
+
+import sys
+
+import pytest
+import torch
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.validation.problems import Problem
+
+from kernels.embedding import DECLARATION, embedding
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+reference = torch.nn.functional.embedding
+
+
+def table(v, n, dtype=torch.float32, seed=0):
+    return torch.randn(v, n, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def tokens(*shape, v, seed=0):
+    return torch.randint(v, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradient(function, index, weight, dy, **arguments):
+    weight = weight.detach().clone().requires_grad_()
+    return torch.autograd.grad(function(index, weight, **arguments), weight, dy)[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 1, 3)], ids=str)
+def test_indices_of_any_shape_give_the_rows_themselves(shape, kind, dtype):
+    weight, index = table(9, 24, dtype), tokens(*shape, v=9).to(kind)
+    assert torch.equal(embedding(index, weight), reference(index, weight))  # a copy: not a bit differs
+
+
+def test_layouts_that_are_not_contiguous_are_read_through_their_strides():
+    wide, index = table(9, 48), tokens(6, 4, v=9)
+    for weight in (wide[:, :24], wide[:, 8:40], wide[:, ::2], wide.t()[:, :9].t(), wide[:1].expand(9, 48)):
+        assert torch.equal(embedding(index, weight), reference(index, weight))
+    for view in (index.t(), index[::2], index[:, 1:3], index[0].expand(3, 4)):
+        assert torch.equal(embedding(view, wide), reference(view, wide))
+
+
+def test_an_index_outside_the_table_reads_nothing_gives_nan_and_adds_to_no_gradient():
+    # Guards around the table would not be enough: the rows read for -1 and v + 3 may lie anywhere.
+    weight, index = table(5, 12), torch.tensor([3, -1, 0, 5, 8, -(2**40), 2**40, 3])
+    out = embedding(index, weight)
+    known = (index >= 0) & (index < 5)
+    assert torch.equal(out[known], weight[index[known]])
+    assert out[~known].isnan().all()
+    dy = table(8, 12, seed=1)
+    assert torch.equal(gradient(embedding, index, weight, dy), gradient(reference, index[known], weight, dy[known]))
+
+
+def test_no_indices_give_an_empty_result_and_a_gradient_of_zeros():
+    weight = table(4, 8)
+    for shape in ((0,), (2, 0)):
+        index = torch.empty(shape, dtype=torch.int64)
+        assert torch.equal(embedding(index, weight), reference(index, weight))
+        assert not gradient(embedding, index, weight, torch.empty(*shape, 8)).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("m", "v"),
+    [
+        (3, 40),  # nearly all rows unseen
+        (40, 3),  # runs longer than a tile of 16
+        (100, 30),  # two chunks to merge
+    ],
+)
+def test_gradients_agree_with_float64_autograd(m, v, dtype):
+    weight, index, dy = table(v, 20, dtype), tokens(m, v=v), table(m, 20, dtype, seed=1)
+    expected = gradient(reference, index, weight.double(), dy.double())
+    found = gradient(embedding, index, weight, dy)
+    assert found.dtype == dtype
+    tolerance = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]  # the interpreter truncates
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_one_row_named_by_all_tokens_is_summed_whatever_the_number():
+    # Every boundary of a run with a tile of 16 and a chunk of 64, by turns; integers, so the sum is exact.
+    for m in (15, 16, 17, 48, 65, 80):
+        dy = torch.arange(m, dtype=torch.float32)[:, None].expand(m, 8)
+        found = gradient(embedding, torch.ones(m, dtype=torch.int64), table(3, 8), dy)
+        assert (found[1] == m * (m - 1) // 2).all() and not found[0].any() and not found[2].any(), m
+
+
+def sort_tokens(index, v, padding_idx=-1):
+    return sys.modules[embedding.__module__]._sorted_tokens(index, v, padding_idx)
+
+
+def test_more_tokens_are_sorted_in_longer_chunks_and_those_of_a_row_keep_their_order():
+    index = tokens(1030, v=50)  # five chunks of 256, the last nearly empty
+    rows, order = sort_tokens(index, 50)
+    expected = torch.sort(index, stable=True)
+    assert torch.equal(rows, expected[0].int()) and torch.equal(order, expected[1].int())
+
+
+def test_a_table_too_long_to_pack_into_32_bits_is_sorted_in_64():
+    # The sorting alone: the interpreter has no time for the rows of such a table.
+    v = 2**25  # times a chunk of 64: 2^31
+    rows, order = sort_tokens(torch.tensor([v - 1, 0, v - 1, 2**24]), v)
+    assert rows.tolist() == [0, 2**24, v - 1, v - 1] and order.tolist() == [1, 3, 0, 2]
+
+
+def test_every_config_gives_the_same_bits():
+    # One order of additions whatever the blocks: a tuned config changes no result.
+    problem = case("fp16", m=50, v=7, n=40)
+    drawn = Problem(DECLARATION, "backward", problem, CPU, seed=2)
+    variant = DECLARATION.backward.variant("runs")
+    shapes = {tuple(c[k] for k in ("BLOCK_V", "BLOCK_N")): c for c in variant.configs(problem, INTERPRETER)}
+    assert len(shapes) > 2
+    results = [variant.launch(**drawn.inputs, config=config) for config in shapes.values()]
+    assert not drawn.judge(results[0]).reason
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("padding_idx", [2, -1], ids=str)
+def test_the_padding_row_is_read_and_gets_no_gradient(padding_idx):
+    weight, index, dy = table(5, 8), tokens(30, v=5), table(30, 8, seed=1)
+    assert torch.equal(embedding(index, weight, padding_idx), reference(index, weight, padding_idx))
+    found = gradient(embedding, index, weight, dy, padding_idx=padding_idx)
+    assert not found[padding_idx].any()
+    torch.testing.assert_close(found, gradient(reference, index, weight, dy, padding_idx=padding_idx))
+
+
+def test_second_derivatives_agree_with_torch():
+    index, v = tokens(6, v=4), table(4, 8, seed=2)
+
+    def second(function):
+        weight, dy = table(4, 8).requires_grad_(), table(6, 8, seed=1).requires_grad_()
+        (first,) = torch.autograd.grad(function(index, weight), weight, dy, create_graph=True)
+        return torch.autograd.grad(first, dy, v)[0]
+
+    assert torch.equal(second(embedding), second(reference))
+
+
+def test_under_torch_compile_forward_and_backward_are_one_graph():
+    weight, index, dy = table(9, 16).requires_grad_(), tokens(3, 4, v=9), table(12, 16, seed=1).view(3, 4, 16)
+    compiled = torch.compile(lambda i, w: embedding(i, w, padding_idx=3) * 2, fullgraph=True, backend="aot_eager")
+    out = compiled(index, weight)
+    torch.testing.assert_close(out, 2 * reference(index, weight))
+    found = torch.autograd.grad(out, weight, dy)[0]
+    torch.testing.assert_close(found, gradient(reference, index, weight, 2 * dy, padding_idx=3))
+
+
+def test_the_operators_keep_torchs_rules():
+    index, weight = tokens(5, v=6), table(6, 8).requires_grad_()
+    torch.library.opcheck(torch.ops.kernel_atlas.embedding_forward.default, (index, weight, -1))
+    torch.library.opcheck(torch.ops.kernel_atlas.embedding_backward.default, (table(5, 8), index, 6, 1))
+
+
+def test_what_is_not_supported_is_refused_by_name():
+    weight, index = table(4, 8), tokens(3, v=4)
+    with pytest.raises(TypeError, match="float64"):
+        embedding(index, weight.double())
+    with pytest.raises(TypeError, match="int16"):
+        embedding(index.short(), weight)
+    with pytest.raises(ValueError, match="two dimensions"):
+        embedding(index, weight[None])
+    for padding_idx in (4, -5):
+        with pytest.raises(ValueError, match=f"padding_idx {padding_idx}"):
+            embedding(index, weight, padding_idx)
+    for arguments in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}):
+        with pytest.raises(NotImplementedError, match=next(iter(arguments))):
+            embedding(index, weight, **arguments)

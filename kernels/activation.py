@@ -616,7 +616,7 @@ def _default(problem: Case, gpu: GPU) -> dict:
     return {"BLOCK": 2 * 4 * 32 * VECTOR_BYTES // element_size(problem.dtype), "num_warps": 4}
 
 
-_SPACE = {"BLOCK": (512, 1024, 2048, 4096, 8192, 16384), "num_warps": (2, 4, 8, 16)}
+_SPACE = {"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (2, 4, 8)}
 
 
 def _variants(flat, rows, most):

@@ -115,8 +115,6 @@ def _fused_kernel(
             a *= tl.load(weight_ptr + k + offs_k, mask=inside, other=0.0).to(tl.float32)[None, :]
         if HAS_BIAS:
             a += tl.load(bias_ptr + k + offs_k, mask=inside, other=0.0).to(tl.float32)[None, :]
-        if not EVEN_K:  # 0 past K also in a row of NaN
-            a = tl.where(inside[None, :], a, 0.0)
         acc = tl.dot(a.to(x.dtype).to(OPERAND), w.to(OPERAND), acc, input_precision=PRECISION)
         x_ptrs += BLOCK_K
         w_ptrs += BLOCK_K

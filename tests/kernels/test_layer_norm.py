@@ -157,6 +157,83 @@ def test_two_runs_of_the_backward_agree_bit_by_bit():
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("n", [24, 9000], ids=["registers", "streamed"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_a_residual_is_added_and_both_results_have_gradients(dtype, n):
+    x, residual, dy, dsum = (randn(3, n, dtype=dtype, seed=seed) for seed in range(4))
+    weight, bias = randn(n, dtype=dtype, seed=4), randn(n, dtype=dtype, seed=5)
+    leaves = [t.requires_grad_() for t in (x, residual, weight, bias)]
+    out, total = layer_norm(x, n, weight, bias, residual=residual)
+    rounded = (x.detach().float() + residual.detach().float()).to(dtype)
+    assert_close(total.detach(), rounded.double(), dtype)
+    exact = [t.detach().double().requires_grad_() for t in (total, weight, bias)]  # what was normalised, as rounded
+    expected = functional.layer_norm(exact[0], (n,), exact[1], exact[2])
+    assert_close(out, expected.detach(), dtype)
+    found = torch.autograd.grad((out, total), leaves, (dy, dsum))
+    want = torch.autograd.grad((expected, exact[0].view_as(exact[0])), exact, (dy.double(), dsum.double()))
+    assert torch.equal(found[0], found[1])
+    for gradient, reference in zip(found[1:], want, strict=True):
+        assert_close(gradient, reference, dtype)
+
+
+@pytest.mark.parametrize("used", ["out", "sum"])
+def test_either_result_with_a_residual_may_go_unused(used):
+    x, residual = randn(4, 16).requires_grad_(), randn(4, 16, seed=1).requires_grad_()
+    results = dict(zip(("out", "sum"), layer_norm(x, 16, residual=residual), strict=True))
+    found = torch.autograd.grad(results[used].square().sum(), (x, residual))
+    total = (x + residual).detach().double().requires_grad_()
+    expected = {"out": functional.layer_norm(total, (16,)), "sum": total}[used].square().sum()
+    (reference,) = torch.autograd.grad(expected, total)
+    for gradient in found:
+        assert_close(gradient, reference)
+
+
+def test_second_derivatives_with_a_residual_agree_with_float64_autograd():
+    def second(function, *tensors):
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        out, total = function(*tensors)
+        (first,) = torch.autograd.grad((out * out.detach()).sum() + total.square().sum(), tensors[0], create_graph=True)
+        return torch.autograd.grad(first.square().sum(), tensors)
+
+    def twin(x, residual, weight):
+        return functional.layer_norm(x + residual, (9,), weight), x + residual
+
+    given = randn(3, 9), randn(3, 9, seed=1), randn(9, seed=2)
+    expected = second(twin, *(double(t) for t in given))
+    for found, reference in zip(
+        second(lambda x, residual, weight: layer_norm(x, 9, weight, residual=residual), *given), expected, strict=True
+    ):
+        torch.testing.assert_close(found.double(), reference, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("with_residual", [False, True], ids=["plain", "residual"])
+def test_torch_compile_takes_it_whole_forward_and_backward(with_residual):
+    def function(x, weight, bias):
+        result = layer_norm(x, 16, weight, bias, residual=x * 2 if with_residual else None)
+        return result[0] + result[1] if with_residual else result
+
+    def twin(x, weight, bias):
+        total = x + x * 2 if with_residual else x
+        return functional.layer_norm(total, (16,), weight, bias) + (total if with_residual else 0)
+
+    tensors = [t.requires_grad_() for t in (randn(6, 16), randn(16, seed=1), randn(16, seed=2))]
+    exact = [double(t).requires_grad_() for t in tensors]
+    out = torch.compile(function, fullgraph=True, backend="aot_eager")(*tensors)
+    assert_close(out, twin(*exact).detach())
+    dy = randn(6, 16, seed=3)
+    out.backward(dy)
+    twin(*exact).backward(dy.double())
+    for found, reference in zip(tensors, exact, strict=True):
+        assert_close(found.grad, reference.grad)
+
+
+def test_torch_finds_nothing_wrong_with_the_operators():
+    x, residual, weight = (t.requires_grad_() for t in (randn(4, 16), randn(4, 16, seed=1), randn(16, seed=2)))
+    operators = torch.ops.kernel_atlas
+    torch.library.opcheck(operators.layer_norm_forward.default, (x, 16, weight, None, 1e-5))
+    torch.library.opcheck(operators.layer_norm_residual_forward.default, (x, residual, 16, weight, None, 1e-5))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -167,6 +244,7 @@ def test_two_runs_of_the_backward_agree_bit_by_bit():
         ((torch.ones(2, 3), 3, torch.ones(2)), ValueError, "weight of shape"),
         ((torch.ones(2, 3), 3, None, torch.ones(3, 1)), ValueError, "bias of shape"),
         ((torch.ones(2, 3), 3, torch.ones(3).half()), TypeError, "weight of the input's"),
+        ((torch.ones(2, 3), 3, None, None, 1e-5, torch.ones(3)), ValueError, "residual of shape"),
     ],
     ids=[
         "float64",
@@ -176,6 +254,7 @@ def test_two_runs_of_the_backward_agree_bit_by_bit():
         "short weight",
         "bias shape",
         "mixed dtypes",
+        "residual to be broadcast",
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(arguments, error, message):

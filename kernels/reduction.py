@@ -67,15 +67,15 @@ def _pad(OP: tl.constexpr):
 
 @triton.jit
 def _start(x, block, valid, OP: tl.constexpr):
-    """State after a first element: x, and beside it how many ties there are, or which block it is from.
+    """State after a first element at each place: x, and beside it how many ties there are, or which block it is from.
 
     Of a block and the place in it the index is made at the end: a register less for each element meanwhile.
     """
     beside = x
     if OP == "ties":
-        beside = tl.where(valid & (x == x), 1.0, 0.0)
+        beside = tl.where(valid & (x == x), 1.0, 0.0)  # a NaN equals nothing and has none
     if OP == "max":
-        beside = tl.where(valid, block, NO_INDEX)
+        beside = tl.where(valid, block + tl.zeros(x.shape, tl.int32), NO_INDEX)
     return x, beside
 
 
@@ -90,7 +90,7 @@ def _fold(acc, beside, x, block, valid, OP: tl.constexpr):
         beside = tl.where(better, block, beside)
     else:
         new = tl.maximum(acc, x, propagate_nan=tl.PropagateNan.ALL)
-        if OP == "ties":  # a NaN equals nothing and has none
+        if OP == "ties":
             beside = tl.where(acc == new, beside, 0.0) + tl.where((x == new) & valid, 1.0, 0.0)
     return new, beside
 
@@ -201,60 +201,70 @@ def _rows_kernel(x_ptr, out_ptr, beside_ptr, outer, n, OP: tl.constexpr, BLOCK_M
 
 
 @triton.jit
-def _load_edge(ptr, first, offs, head, left, OP: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-               WHOLE: tl.constexpr):  # fmt: skip
-    """A block of a row, [head, left) of it, in fp32; nothing is read past the row's end.
+def _merge_ends(acc, beside, x_ptr, start, low, high, stop, here, OP: tl.constexpr, LANES: tl.constexpr,
+                WIDTH: tl.constexpr):  # fmt: skip
+    """State [LANES] with the elements of a row [start, stop) before its first whole lane, low, and past the last, high.
 
-    Lanes that the row fills are read whole.  A row that is not WHOLE lanes has at its end one of which it fills a part;
-    one that does not begin with a lane (not ALIGNED) reads the end of the row before it, and drops that.
+    Only ``here``: one of the programs that share a row takes them.
     """
-    x = tl.load(ptr + offs, mask=first + WIDTH <= left, other=_pad(OP))
-    if not WHOLE:
-        rest = (first + WIDTH > left) & (offs < left)
-        x = tl.where(rest, tl.load(ptr + offs, mask=rest, other=_pad(OP)), x)
-    x = x.to(tl.float32)
-    return x if ALIGNED else tl.where(offs >= head, x, _pad(OP))
+    near = tl.arange(0, LANES)
+    place = tl.where(near < WIDTH, start + near, high + near - WIDTH)
+    valid = (place < stop) & ((near >= WIDTH) | (place < low)) & here
+    x = tl.load(x_ptr + place, mask=valid, other=_pad(OP)).to(tl.float32)
+    more, beside_more = _start(x, (place - start).to(tl.int32), valid, OP)
+    if OP == "sum" or OP == "mean":
+        new = acc + more
+    elif OP == "max":
+        same = (more == acc) | ((more != more) & (acc != acc))
+        better = (more > acc) | ((more != more) & (acc == acc)) | (same & (beside_more < beside))
+        new = tl.where(better, more, acc)
+        beside = tl.where(better, beside_more, beside)
+    else:
+        new = tl.maximum(acc, more, propagate_nan=tl.PropagateNan.ALL)
+        if OP == "ties":
+            beside = tl.where(acc == new, beside, 0.0) + tl.where(more == new, beside_more, 0.0)
+    return new, beside
 
 
 @triton.jit
 def _stream_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, splits, OP: tl.constexpr, LANES: tl.constexpr,
-                   WIDTH: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, SPLITS: tl.constexpr,
-                   ONCE: tl.constexpr):  # fmt: skip
+                   WIDTH: tl.constexpr, WHOLE: tl.constexpr, SPLITS: tl.constexpr, ONCE: tl.constexpr):  # fmt: skip
     """One program owns each ``splits``-th block of one row; SPLITS >= splits, and ONCE says to combine here.
 
-    Every place of a block has its own accumulator, so the sweep needs no exchange between threads.
+    Every place of a block has its own accumulator, so the sweep needs no exchange between threads.  Blocks consist of
+    lanes, WIDTH elements that lie on 16 bytes; rows that are not WHOLE lanes have up to WIDTH - 1 more at either end.
     """
     BLOCK: tl.constexpr = LANES * WIDTH
     row = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
     start = row.to(tl.int64) * n
-    base = start // WIDTH * WIDTH  # where the lane begins in which the row does
-    head = (start - base).to(tl.int32)
-    end = head + n
-    x_ptr += base
+    low = (start + WIDTH - 1) // WIDTH * WIDTH
+    high = tl.maximum((start + n) // WIDTH * WIDTH, low)
+    length = high - low
     first = tl.arange(0, LANES)[:, None] * WIDTH
     offs = first + tl.arange(0, WIDTH)[None, :]
     at = split.to(tl.int64) * BLOCK
-    left = tl.minimum(end - at, BLOCK).to(tl.int32)
-    before = tl.maximum(head - at, 0).to(tl.int32)
-    x = _load_edge(x_ptr + at, first, offs, before, left, OP, WIDTH, ALIGNED, WHOLE)
+    valid = first < tl.minimum(length - at, BLOCK).to(tl.int32)
+    x = tl.load(x_ptr + low + at + offs, mask=valid, other=_pad(OP)).to(tl.float32)
     counter_ptr = scratch_ptr.to(tl.pointer_type(tl.int64)) + row
     part_ptr = scratch_ptr + 2 * outer
     if SPLITS > 1 and ONCE:
         _open(counter_ptr)  # while the first block is on its way
-    acc, beside = _start(x, split, (offs >= before) & (offs < left), OP)
-    full = (end // BLOCK).to(tl.int32)
+    acc, beside = _start(x, split, valid, OP)
+    full = (length // BLOCK).to(tl.int32)
     for block in tl.range(split + splits, full, splits):
-        x = tl.load(x_ptr + tl.cast(block, tl.int64) * BLOCK + offs).to(tl.float32)
+        x = tl.load(x_ptr + low + tl.cast(block, tl.int64) * BLOCK + offs).to(tl.float32)
         acc, beside = _fold(acc, beside, x, block, True, OP)
     at = full.to(tl.int64) * BLOCK
-    if (at < end) & (full % splits == split) & (full != split):
-        left = (end - at).to(tl.int32)
-        x = _load_edge(x_ptr + at, first, offs, 0, left, OP, WIDTH, True, WHOLE)
-        acc, beside = _fold(acc, beside, x, full, offs < left, OP)
+    if (at < length) & (full % splits == split) & (full != split):
+        rest = first < (length - at).to(tl.int32)
+        x = tl.load(x_ptr + low + at + offs, mask=rest, other=_pad(OP)).to(tl.float32)
+        acc, beside = _fold(acc, beside, x, full, rest, OP)
     if OP == "max":
-        beside = tl.where(beside == NO_INDEX, NO_INDEX, beside * BLOCK + offs - head)
+        beside = tl.where(beside == NO_INDEX, NO_INDEX, beside * BLOCK + offs + (low - start).to(tl.int32))
     acc, beside = _collapse(acc, beside, 1, OP)
+    if not WHOLE:
+        acc, beside = _merge_ends(acc, beside, x_ptr, start, low, high, start + n, split == 0, OP, LANES, WIDTH)
     acc, beside = _collapse(acc, beside, 0, OP)
     if SPLITS == 1:
         _write(out_ptr, beside_ptr, row, acc, beside, n, None, OP)
@@ -453,7 +463,6 @@ def _launch_stream(x, op, dtype=None, *, config, once=True):
         OP=op,
         LANES=lanes,
         WIDTH=width,
-        ALIGNED=outer == 1 or n % width == 0,
         WHOLE=n % width == 0,
         SPLITS=triton.next_power_of_2(splits),
         ONCE=once,

@@ -14,13 +14,13 @@ MUTANTS = (
     Mutant(
         "reduction", "blocks without the tail", "unwritten tail",
         "the loop covers whole blocks, and sizes that are tried by hand consist of them",
-        (("if (at < end) & (full % splits == split) & (full != split):", "if at < 0:"),),
+        (("if (at < length) & (full % splits == split) & (full != split):", "if at < 0:"),),
         VALUES, "forward", "stream", "fp32", sizes={**_FEW_ROWS, "op": "sum"},
     ),
     Mutant(
-        "reduction", "the row before not dropped", "missing mask",
-        "a row's first lane is read whole, and begins in the row before where rows are no multiple of a lane",
-        (("return x if ALIGNED else tl.where(offs >= head, x, _pad(OP))", "return x"),),
+        "reduction", "the ends of a row taken by every program", "missing mask",
+        "right for a row that one program has for itself",
+        (("| (place < low)) & here\n", "| (place < low))\n"),),
         VALUES, "forward", "stream", "fp16", sizes={**_FEW_ROWS, "op": "sum"},
     ),
     Mutant(

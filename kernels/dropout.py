@@ -11,6 +11,7 @@ draws the numbers of the very neighbours that it loads at once, so no number cha
 """
 
 import itertools
+import threading
 
 import torch
 import triton
@@ -187,9 +188,19 @@ _dropout = Differentiable(_forward, setup_context=_keep_mask, backward=_pull_bac
 _masked = Differentiable(_backward, setup_context=_keep_mask, backward=_pull_back_masked)
 
 
+class _Scratch(threading.local):
+    """A place of each thread's own for a seed that is drawn: to allocate one takes longer than to draw."""
+
+    def __init__(self):
+        self.seed = torch.empty((), dtype=torch.int64, device="cpu")
+
+
+_scratch = _Scratch()
+
+
 def _draw_seed(*_):
     """A seed from the CPU's default generator; nothing waits for a GPU."""
-    return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+    return _scratch.seed.random_().item()
 
 
 # Under torch.compile a number that differs from call to call must come from an operator.  Inductor takes none without a

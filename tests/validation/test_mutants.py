@@ -1,4 +1,7 @@
-"""The faults of ``python -m atlas prove mutants``, as far as the interpreter shows them, each where it is expected."""
+"""Some faults of ``python -m atlas prove mutants``, of those that the interpreter shows, each where it is expected.
+
+Three of each kernel: all of them take a quarter of an hour, which is what the command itself is for.
+"""
 
 import argparse
 import dataclasses
@@ -16,7 +19,11 @@ from atlas.stages import frame
 CPU = torch.device("cpu")
 SEEDS = (0, 1)  # two: what is kept from an earlier call shows in the second alone
 
-SHOWN = [mutant for mutant in MUTANTS if mutant.shows(functional=True)]
+SHOWN = [
+    mutant
+    for kernel in catalog.names()
+    for mutant in [m for m in MUTANTS if m.kernel == kernel and m.shows(functional=True)][:3]
+]
 
 HARMLESS = Mutant(
     "vector_add", "operands in the other order", "harmless", "addition commutes",

@@ -229,7 +229,7 @@ def _chunk_rows(m, k):
 
 def _launch_total(rows, target, loss, scale, ignore_index, reduction, total):
     m = target.shape[0]
-    block = min(8192, max(128, triton.next_power_of_2(m)))
+    block = min(4096, max(128, triton.next_power_of_2(m)))
     launch(
         _total_kernel, (1,), rows, target, loss, scale, m, ignore_index,
         MEAN=reduction == "mean", TOTAL=total, BLOCK=block, num_warps=max(4, block // 256),

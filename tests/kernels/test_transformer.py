@@ -1,0 +1,100 @@
+"""A small transformer of kernels.nn trains as its twin of torch's modules does, also under torch.compile."""
+
+import pytest
+import torch
+import transformer
+
+from kernels import nn
+
+
+def curves(steps, compiled=False):
+    plain, ours = transformer.twins(transformer.SMALL)
+    data = transformer.batches(transformer.SMALL, steps)
+    step = torch.compile(ours, fullgraph=True, backend="aot_eager") if compiled else ours
+    return transformer.train(plain, plain, data, 1e-2), transformer.train(step, ours, data, 1e-2)
+
+
+def test_it_trains_to_the_loss_curve_of_its_torch_twin():
+    expected, found = curves(20)
+    assert expected[-1] < expected[0] - 0.3  # it learns, so that there is a curve
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=0, atol=1e-4)
+
+
+def test_under_torch_compile_it_is_one_graph_and_trains_alike():
+    expected, found = curves(2, compiled=True)
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=0, atol=1e-4)
+
+
+def test_its_state_dict_is_that_of_its_torch_twin():
+    plain, ours = transformer.twins(transformer.SMALL)
+    assert plain.state_dict().keys() == ours.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "shapes"),
+    [
+        ("LayerNorm", (12,), [(5, 12)]),
+        ("RMSNorm", (12,), [(5, 12)]),
+        ("GELU", (), [(5, 12)]),
+        ("GELU", ("tanh",), [(5, 12)]),
+        ("SiLU", (), [(5, 12)]),
+        ("Softmax", (-1,), [(5, 12)]),
+        ("LogSoftmax", (0,), [(5, 12)]),
+        ("Dropout", (0.0,), [(5, 12)]),
+    ],
+    ids=str,
+)
+def test_a_module_gives_what_torchs_does_with_the_same_state_dict(name, arguments, shapes):
+    ours, torchs = getattr(nn, name)(*arguments), getattr(torch.nn, name)(*arguments)
+    assert isinstance(ours, type(torchs))
+    assert repr(ours) == repr(torchs)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in torchs.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    ours.load_state_dict(torchs.state_dict())
+    inputs = [torch.randn(shape, generator=generator) for shape in shapes]
+    torch.testing.assert_close(ours(*inputs), torchs(*inputs))
+
+
+def test_embedding_and_losses_give_what_torchs_do():
+    tokens, x = torch.tensor([[1, 3], [0, 3]]), torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    ours, torchs = nn.Embedding(5, 6, padding_idx=3), torch.nn.Embedding(5, 6, padding_idx=3)
+    ours.load_state_dict(torchs.state_dict())
+    assert torch.equal(ours(tokens), torchs(tokens))
+    expected = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(x, tokens.flatten())
+    torch.testing.assert_close(nn.CrossEntropyLoss(label_smoothing=0.1)(x, tokens.flatten()), expected)
+    fused = nn.LinearCrossEntropyLoss(6, 5, bias=True)
+    logits = torch.nn.functional.linear(x, fused.linear.weight, fused.linear.bias)
+    torch.testing.assert_close(fused(x, tokens.flatten()), torch.nn.functional.cross_entropy(logits, tokens.flatten()))
+
+
+def test_a_fused_layer_norm_and_linear_have_the_state_dict_of_their_sequence():
+    ours = nn.LayerNormLinear(8, 12)
+    sequence = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 12))
+    sequence.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(x), sequence(x), rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_tables_stay_fp32_whatever_the_model_is_cast_to():
+    rotary = nn.RotaryEmbedding(8, 16)
+    cos = rotary.cos.clone()
+    assert torch.equal(rotary.to(torch.bfloat16).cos, cos) and not rotary.state_dict()
+    x = torch.randn(2, 6, 3, 8, generator=torch.Generator().manual_seed(0))
+    expected, _ = transformer._TorchRotary(8, 16)(x, x)
+    torch.testing.assert_close(rotary(x), expected)
+    later = rotary(x[:, 2:], positions=torch.arange(2, 6))
+    torch.testing.assert_close(later, expected[:, 2:])
+
+
+def test_what_a_module_does_not_do_is_refused():
+    for name in ("Dropout", "SiLU"):
+        with pytest.raises(NotImplementedError, match="inplace"):
+            getattr(nn, name)(inplace=True)
+    for name in ("Softmax", "LogSoftmax"):
+        with pytest.raises(ValueError, match="dimension"):
+            getattr(nn, name)()
+    with pytest.raises(ValueError, match="odd"):
+        nn.RotaryEmbedding(7, 16)
+    with pytest.raises(ValueError, match="16 positions"):
+        nn.RotaryEmbedding(8, 16)(torch.zeros(1, 17, 1, 8))

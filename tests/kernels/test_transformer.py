@@ -15,8 +15,8 @@ def curves(steps, compiled=False):
 
 
 def test_it_trains_to_the_loss_curve_of_its_torch_twin():
-    expected, found = curves(20)
-    assert expected[-1] < expected[0] - 0.3  # it learns, so that there is a curve
+    expected, found = curves(16)
+    assert expected[-1] < expected[0] - 0.8  # it learns, so that there is a curve
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=0, atol=1e-4)
 
 

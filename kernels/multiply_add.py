@@ -175,9 +175,14 @@ def _launch_rows_backward(dout, tensor1, tensor2, value, *, config):
 
 
 def _tiles(x, config):
-    """Grid and shape of tiles of BLOCK elements over [m, n]: as wide as the rows, or several to a row."""
+    """Grid and shape of tiles of BLOCK elements over [m, n].
+
+    As wide as the power of two in n (11008 = 43 x 256), so that columns end with a tile; or, where that is narrow, as
+    the rows.
+    """
     m, n = x.shape
-    block_n = min(config["BLOCK"], triton.next_power_of_2(n))
+    whole = n & -n
+    block_n = min(config["BLOCK"], whole if whole >= _NARROWEST else triton.next_power_of_2(n))
     block_m = config["BLOCK"] // block_n
     return (triton.cdiv(m, block_m) * triton.cdiv(n, block_n),), {"BLOCK_M": block_m, "BLOCK_N": block_n}
 
@@ -347,6 +352,7 @@ _EDGE_CASES = tuple(
         (37, 64, True, "tiles of whole rows, the last of them not full"),
         (2, 4097, True, "rows one element longer than a tile"),
         (5, 2048, True, "whole tiles only: no masks"),
+        (21, 384, True, "tiles a third of a row wide, the last of them not full"),
     )
 )
 
@@ -358,6 +364,9 @@ _HUGE_CASES = (
 
 _VECTOR_BYTES = 16
 """The widest access of one thread."""
+
+_NARROWEST = 128
+"""Columns of a tile: 256 bytes of a 16-bit row, two cache lines."""
 
 _SPACE = {"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (2, 4, 8)}
 

@@ -99,7 +99,8 @@ def _rope_kernel(
 ):  # fmt: skip
     """The first ``blocks_q`` programs own a block of queries each, the others one of keys.
 
-    A program loads all of its block before it stores any, and stores where it loaded: ``q_out_ptr`` may be ``q_ptr``.
+    ``k_ptr`` may be None.  A program loads all of its block before it stores any, and stores where it loaded:
+    ``q_out_ptr`` may be ``q_ptr``.
     """
     pid = tl.program_id(0)
     if pid < blocks_q:
@@ -108,7 +109,7 @@ def _rope_kernel(
             stride_qb, stride_qs, stride_qh, stride_qob, stride_qos, stride_qoh, stride_cb, stride_cs, stride_cn,
             HALF, BLOCK_D, BLOCK_SQ, BLOCK_HQ, HEADS_INNER, INTERLEAVED, INVERSE, EVEN,
         )  # fmt: skip
-    else:
+    elif k_ptr is not None:  # settled when compiled: without keys there is nothing to compile
         _rotate_block(
             k_ptr, k_out_ptr, cos_ptr, sin_ptr, pid - blocks_q, seq, heads_k,
             stride_kb, stride_ks, stride_kh, stride_kob, stride_kos, stride_koh, stride_cb, stride_cs, stride_cn,
@@ -502,6 +503,7 @@ def _cases(gpu: GPU) -> list[Case]:
             (4, 4096, 32, 8, 128, False, True),  # heads first in memory
             (4, 4096, 32, 8, 128, True),
             (4, 2048, 16, 16, 256, True),  # GPT-J 6B
+            (1, 2048, 32, 0, 128),  # queries alone
         ),
         "fp16": ((1, 2048, 32, 8, 128), (4, 4096, 32, 8, 128), (4, 4096, 32, 8, 128, True)),
         "fp32": ((1, 2048, 32, 8, 128), (4, 4096, 32, 8, 128), (4, 4096, 32, 8, 128, True)),

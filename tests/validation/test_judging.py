@@ -94,6 +94,16 @@ def test_nan_where_torch_has_it_too_is_accepted():
     assert judge_one(both, expected, both).reason == ""
 
 
+@pytest.mark.parametrize("results", [1, 0], ids=["result", "statistic"])
+def test_what_rounds_to_the_largest_number_is_no_infinity(results):
+    # 65517.5 is over the largest fp16, 65504, and rounds to it: infinity begins at 65520.
+    expected = torch.full((16,), 65517.5, dtype=torch.float64)
+    largest = torch.full((16,), 65504.0, dtype=torch.float16)
+    assert judge((largest,), (expected,), None, ["y"], "fp16", 2, results=results).reason == ""
+    far = torch.full((16,), 1e6, dtype=torch.float64)
+    assert "infinity differs" in judge((largest,), (far,), None, ["y"], "fp16", 2, results=results).reason
+
+
 def test_saved_statistics_may_have_nan_for_infinity_but_not_for_a_number():
     expected = [randn(4), torch.tensor([math.nan, 1.0], dtype=torch.float64)]
     fine = [expected[0].float(), torch.tensor([-math.inf, 1.0])]

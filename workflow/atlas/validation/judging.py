@@ -140,7 +140,7 @@ class _Errors:
         self.range = torch.finfo(output.dtype).max if floating else math.inf
         misplaced = []
         for out, ref, tor in self._chunks(torchs):
-            bad = out.isfinite() != self._finite(ref) if statistic else self._misplaced(out, ref)
+            bad = self._unlike(out, ref) if statistic else self._misplaced(out, ref)
             if tor is not None:
                 bad &= ~_same_kind(out, tor)
             misplaced.append(bad)
@@ -167,16 +167,21 @@ class _Errors:
             yield out.double(), ref.double(), None if tor is None else tor.double()
 
     def _misplaced(self, out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        """NaN or infinity on one side only; a reference near the end of the dtype's range may round either way."""
-        slack = max(self.rtol, 2.0**-11)
-        may_be_infinite = ref.abs() >= self.range * (1 - slack)
-        may_be_finite = ref.abs() <= self.range * (1 + slack)
+        """NaN or infinity on one side only."""
+        may_be_infinite, may_be_finite = self._rounds_to(ref)
         infinite = out.isinf() & ~(may_be_infinite & (out.sign() == ref.sign()))
         finite = out.isfinite() & ~may_be_finite & ~ref.isnan()
         return (out.isnan() != ref.isnan()) | infinite | finite
 
-    def _finite(self, ref: torch.Tensor) -> torch.Tensor:
-        return ref.abs() <= self.range
+    def _unlike(self, out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """Finite on one side only."""
+        may_be_infinite, may_be_finite = self._rounds_to(ref)
+        return torch.where(out.isfinite(), ~may_be_finite, ~(may_be_infinite | ref.isnan()))
+
+    def _rounds_to(self, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where a reference may round to infinity, and where to a number; near the end of the range it may do either."""
+        slack = max(self.rtol, 2.0**-11)
+        return ref.abs() >= self.range * (1 - slack), ref.abs() <= self.range * (1 + slack)
 
     def _error(self, out: torch.Tensor, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         comparable = out.isfinite() & ref.isfinite()

@@ -233,34 +233,29 @@ def _backward_rows_kernel(
 
 
 @triton.jit
-def _load_pair(x_ptr, dy_ptr, row, offs_n, mask, n):
-    """Some columns of one row of x and dy, in fp32; dy is 0 outside, and every sum has dy as a factor."""
-    offs = row * n + offs_n
-    return (
-        tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32),
-        tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32),
-    )
-
-
-@triton.jit
 def _backward_relay_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_N: tl.constexpr,
-    CHUNKS: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, LANES: tl.constexpr,
+    WIDTH: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One program owns every `num_programs`-th row: its dx, and one partial row of dweight, dbias in registers.
+    """Every `num_programs(1)`-th row belongs to the programs of one pid, which share its columns.
 
-    A row of x and dy is read from memory for its two sums, while the row before, which is still in L1, is read again
-    for its dx; so registers hold the partial sums and little else, and memory is never idle.  The row is cut into
-    CHUNKS of BLOCK_N columns.  partial_ptr is [HAS_WEIGHT + HAS_BIAS, num_programs, n].
+    Each takes the two sums of the whole row, and owns CHUNKS of LANES x WIDTH columns: their dx, and their part of a
+    partial row of dweight, dbias, in registers.  A row of x and dy is read for its sums, while the own columns of the
+    row before, which are still in L1, are read again for dx; so registers hold the partial sums and little else, and
+    memory is never idle.  What other programs read of a row comes from the L2.  EVEN says that the shares cover the
+    row exactly.  partial_ptr is [HAS_WEIGHT + HAS_BIAS, num_programs(1), n].
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    pid, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    offs_n = tl.arange(0, BLOCK_N)
-    zero = tl.zeros([BLOCK_N], tl.float32)
+    BLOCK_N: tl.constexpr = LANES * WIDTH
+    splits = tl.num_programs(0)
+    pid, programs = tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    columns = (tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]).to(tl.int64)
+    own = tl.program_id(0) * CHUNKS * BLOCK_N + columns
     dweight, dbias = (), ()
     for _ in tl.static_range(CHUNKS):
-        dweight, dbias = dweight + (zero,), dbias + (zero,)  # noqa: RUF005 (Triton has no unpacking)
+        dweight += (tl.zeros([LANES, WIDTH], tl.float32),)
+        dbias += (tl.zeros([LANES, WIDTH], tl.float32),)
     along, level = 0.0, 0.0
     # One turn more than there are rows: the first has none before it, the last none to read.
     for row in tl.range(pid - programs, m, programs):
@@ -269,36 +264,51 @@ def _backward_relay_kernel(
         rstd = tl.load(rstd_ptr + row, mask=row >= 0, other=0.0)
         next_mean = tl.load(mean_ptr + following, mask=following < m, other=0.0)
         next_rstd = tl.load(rstd_ptr + following, mask=following < m, other=0.0)
-        next_along, next_level = zero, zero
+        next_along, next_level = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
+        here, there = row * n + own, following * n + own
         added_weight, added_bias = (), ()
         for chunk in tl.static_range(CHUNKS):
-            columns = chunk * BLOCK_N + offs_n
-            mask_n = columns < n
-            next_x, next_dy = _load_pair(x_ptr, dy_ptr, following, columns, mask_n & (following < m), n)
+            mask_n = (own + chunk * BLOCK_N < n) | EVEN
+            # dy is 0 where there is no row or column, and every sum has dy as a factor.
+            mask = mask_n & (following < m)
+            next_x = tl.load(x_ptr + there + chunk * BLOCK_N, mask=mask, other=0.0)
+            next_dy = tl.load(dy_ptr + there + chunk * BLOCK_N, mask=mask, other=0.0)
             mask = mask_n & (row >= 0)
-            x, dy = _load_pair(x_ptr, dy_ptr, row, columns, mask, n)
+            x = tl.load(x_ptr + here + chunk * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_ptr + here + chunk * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
             xhat = (x - mean) * rstd
-            g, next_g = dy, next_dy
+            g, next_g = dy, next_dy.to(tl.float32)
             if HAS_WEIGHT:  # rounded: see _backward_columns_kernel
-                weight = tl.load(weight_ptr + columns, mask=mask_n, other=0.0).to(tl.float32)
-                g, next_g = tl.fma(dy, weight, 0.0), tl.fma(next_dy, weight, 0.0)
+                weight = tl.load(weight_ptr + own + chunk * BLOCK_N, mask=mask_n, other=0.0).to(tl.float32)
+                g, next_g = tl.fma(g, weight, 0.0), tl.fma(next_g, weight, 0.0)
             dx = (g - xhat * along - level) * rstd
             if HAS_SUM:
-                dx += tl.load(dsum_ptr + row * n + columns, mask=mask, other=0.0).to(tl.float32)
-            tl.store(dx_ptr + row * n + columns, dx, mask=mask)
+                dx += tl.load(dsum_ptr + here + chunk * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
+            tl.store(dx_ptr + here + chunk * BLOCK_N, dx, mask=mask, cache_modifier=".cs")
             added_weight += (dweight[chunk] + dy * xhat,)
             added_bias += (dbias[chunk] + dy,)
-            next_along += next_g * (next_x - next_mean)
-            next_level += next_g
+            next_along += tl.sum(next_g * (next_x.to(tl.float32) - next_mean), axis=1)
+            next_level += tl.sum(next_g, axis=1)
         dweight, dbias = added_weight, added_bias
+        # The other shares of the next row.  Their number is not known to the compiler: unrolled, this would spill.
+        for chunk in tl.range(CHUNKS, splits * CHUNKS, loop_unroll_factor=2):
+            offs_n = (tl.program_id(0) * CHUNKS + chunk) % (splits * CHUNKS) * BLOCK_N + columns
+            mask = ((offs_n < n) | EVEN) & (following < m)
+            next_g = tl.load(dy_ptr + following * n + offs_n, mask=mask, other=0.0).to(tl.float32)
+            if HAS_WEIGHT:
+                next_g = tl.fma(next_g, tl.load(weight_ptr + offs_n, mask=mask, other=0.0).to(tl.float32), 0.0)
+            next_x = tl.load(x_ptr + following * n + offs_n, mask=mask, other=0.0)
+            next_along += tl.sum(next_g * (next_x.to(tl.float32) - next_mean), axis=1)
+            next_level += tl.sum(next_g, axis=1)
         along, level = tl.sum(next_along, axis=0) * next_rstd / n, tl.sum(next_level, axis=0) / n
-    partial_ptr += pid * n
+    partial_ptr += pid * n + own
     for chunk in tl.static_range(CHUNKS):
-        columns = chunk * BLOCK_N + offs_n
+        mask_n = own + chunk * BLOCK_N < n
         if HAS_WEIGHT:
-            tl.store(partial_ptr + columns, dweight[chunk], mask=columns < n)
+            tl.store(partial_ptr + chunk * BLOCK_N, dweight[chunk], mask=mask_n)
         if HAS_BIAS:
-            tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n + columns, dbias[chunk], mask=columns < n)
+            second = HAS_WEIGHT * programs.to(tl.int64) * n
+            tl.store(partial_ptr + second + chunk * BLOCK_N, dbias[chunk], mask=mask_n)
 
 
 @triton.jit
@@ -482,13 +492,15 @@ def _launch_backward_rows(x, weight, bias, mean, rstd, dy, dsum=None, *, config)
 
 def _launch_backward_relay(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     m, n = x.shape
-    programs, flags = _programs(x, config, 1), _flags(weight, bias)
+    splits, block_n, flags = config["SPLITS"], config["BLOCK_N"], _flags(weight, bias)
+    programs = min(m, max(1, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms // splits))
     dx = torch.empty_like(x)
     partial = _partials(x, programs, flags)
+    chunks = triton.cdiv(n, splits * block_n)
     launch(
-        _backward_relay_kernel, (programs,), x, weight, mean, rstd, dy, dsum, dx, partial, m, n,
-        **flags, HAS_SUM=dsum is not None, BLOCK_N=config["BLOCK_N"], CHUNKS=triton.cdiv(n, config["BLOCK_N"]),
-        WIDTH=rows.width(x), num_warps=config["num_warps"],
+        _backward_relay_kernel, (splits, programs), x, weight, mean, rstd, dy, dsum, dx, partial, m, n,
+        **flags, HAS_SUM=dsum is not None, **rows.lanes(x, block_n), CHUNKS=chunks,
+        EVEN=n == splits * chunks * block_n, num_warps=config["num_warps"],
     )  # fmt: skip
     return dx, *_sum_partials(partial, weight, bias)
 
@@ -780,6 +792,7 @@ _EDGE_CASES = tuple(
         (33, 64, {}, "one row more than whole tiles of rows"),
         (3, 4097, {}, "rows one element longer than a block of the streaming variants: a tail of one"),
         (2, 20_000, {}, "several blocks and a tail"),
+        (9, 9001, {}, "a row too long for one program's sums: two share its columns"),
         (140, 8, {}, "more rows than programs: each owns several and adds them up"),
         (11, 136, {"residual": True}, "a residual, rows that no tile of them divides"),
         (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
@@ -797,12 +810,12 @@ _ENOUGH_IN_FLIGHT = 16384
 _EXCHANGE_BYTES = 1024
 """Shared memory through which the warps of a program exchange their sums, at most."""
 
-_LIVE = {"one_pass": 2.0, "late": 1.2, "persistent": 3.0, "rows": 6.5, "relay": 2.75}
+_LIVE = {"one_pass": 2.0, "late": 1.2, "persistent": 3.0, "rows": 6.5, "relay": 2.0}
 """Registers for each element of a tile: row, 16-bit weight and bias; the row alone; row, weight and bias, unrolled;
 row, dy, xhat, g, weight and both sums; both sums (what ptxas of Triton 3.7 needs without spilling)."""
 
-_RELAY_REGISTERS = 60
-"""What a thread of `relay` needs besides its sums: two rows' chunks of x, dy and weight."""
+_RELAY_REGISTERS = 70
+"""What a thread of `relay` needs besides its sums: chunks of x and dy of two rows, of weight, and addresses."""
 
 
 def _row_sums_shape(x: torch.Tensor) -> dict:
@@ -859,14 +872,17 @@ def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
 
 
 def _fits_relay(config: dict, problem: Case, gpu: GPU) -> str:
-    threads, block_n = 32 * config["num_warps"], config["BLOCK_N"]
-    width = rows.VECTOR_BYTES // element_size(problem.dtype)
-    if not width <= block_n // threads <= 16:
-        return f"{block_n / threads:g} elements a thread of x and of dy at a time; {width} to 16 keep memory busy"
-    columns = triton.cdiv(problem["n"], block_n) * block_n
-    if block_n > 1024 and columns >= 2 * problem["n"]:
+    threads, block_n, splits = 32 * config["num_warps"], config["BLOCK_N"], config["SPLITS"]
+    if block_n * element_size(problem.dtype) != threads * rows.VECTOR_BYTES:
+        return "not one 16-byte vector a thread of x and of dy at a time"
+    if splits > 1 and problem["n"] <= 8192:
+        return "a row whose sums one program holds"
+    share = triton.cdiv(problem["n"], splits * block_n) * block_n
+    if block_n > 1024 and share * splits >= 2 * problem["n"]:
         return "a block longer than the row"
-    needed = _LIVE["relay"] * columns / threads + _RELAY_REGISTERS
+    if share > 40 * threads:
+        return f"{share / threads:g} columns of sums a thread: they would spill"
+    needed = _LIVE["relay"] * share / threads + _RELAY_REGISTERS
     available = min(rows.THREAD_REGISTERS, rows.REGISTERS // (threads * config["PROGRAMS_PER_SM"]))
     if needed > available:
         return f"{needed:.0f} registers a thread, of {available}: sums would spill"
@@ -923,11 +939,11 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
 
 
 def _relay_default(problem: Case, gpu: GPU) -> dict:
-    """16 columns of sums a thread (fp32: 32), 16 warps an SM; one vector of x and of dy at a time."""
-    vector = rows.VECTOR_BYTES // element_size(problem.dtype)
-    warps = max(4, min(16, rows.block_n(problem) // (32 * 128 // vector)))
-    tile = {"BLOCK_N": vector * 32 * warps, "num_warps": warps}
-    configs = [tile | {"PROGRAMS_PER_SM": programs} for programs in (4, 2, 1) if programs * warps <= 16]
+    """Two programs a row that is too long for one; 16 columns of sums a thread, 16 warps an SM."""
+    splits = 2 if problem["n"] > 8192 else 1
+    warps = max(4, min(16, triton.next_power_of_2(problem["n"] // splits) // (32 * 16)))
+    tile = {"BLOCK_N": rows.VECTOR_BYTES // element_size(problem.dtype) * 32 * warps, "num_warps": warps}
+    configs = [tile | {"PROGRAMS_PER_SM": p, "SPLITS": splits} for p in (4, 2, 1) if p * warps <= 16]
     return next((config for config in configs if not _fits_relay(config, problem, gpu)), configs[-1])
 
 
@@ -950,7 +966,12 @@ _PERSISTENT_SPACE = {
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
 _STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
-_RELAY_SPACE = {"BLOCK_N": (512, 1024, 2048, 4096, 8192), "num_warps": (4, 8, 16, 32), "PROGRAMS_PER_SM": (1, 2, 4)}
+_RELAY_SPACE = {
+    "BLOCK_N": (512, 1024, 2048, 4096),
+    "num_warps": (4, 8, 16),
+    "PROGRAMS_PER_SM": (1, 2, 4),
+    "SPLITS": (1, 2),
+}
 _COLUMNS_SPACE = {
     "BLOCK_M": (1, 2, 4, 8),
     "BLOCK_N": _COLUMN_BLOCKS,
@@ -1071,7 +1092,7 @@ DECLARATION = Declaration(
                 space=_RELAY_SPACE,
                 default=_relay_default,
                 fits=_fits_relay,
-                handles=_up_to(8192),
+                handles=_up_to(16384),
             ),
             Variant(
                 name="columns",

@@ -486,13 +486,16 @@ def _fits_tiles(config: dict, problem: Case, gpu: GPU) -> str:
 
 
 def _fits_persistent(config: dict, problem: Case, gpu: GPU) -> str:
-    programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
+    programs, warps = config["PROGRAMS_PER_SM"], config["PROGRAMS_PER_SM"] * config["num_warps"]
     block_n = triton.next_power_of_2(problem["n"])
-    shared = (config["num_stages"] - 1) * config["BLOCK_M"] * (block_n * element_size(problem.dtype) + 8)
+    tile = config["BLOCK_M"] * block_n * element_size(problem.dtype)
+    shared = (config["num_stages"] - 1) * (tile + 8 * config["BLOCK_M"])  # rows and their indices
     if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
         return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
-    if programs * config["num_warps"] > gpu.warps_per_sm:
-        return f"{programs} programs of {threads} threads exceed an SM's warps"
+    if warps > gpu.warps_per_sm:
+        return f"{programs} programs of {config['num_warps']} warps exceed an SM's {gpu.warps_per_sm}"
+    if warps < 16 and tile > 2 * 32 * config["num_warps"] * _VECTOR_BYTES:
+        return f"{warps} warps an SM, though the tiles would feed more"
     return _obstacle(config["BLOCK_M"], problem["m"], block_n, config["num_warps"], problem)
 
 
@@ -537,8 +540,8 @@ def _persistent_default(problem: Case, gpu: GPU) -> dict:
     warps = max(1, min(16, block_n * size // (32 * 2 * _VECTOR_BYTES)))
     configs = [
         {"BLOCK_M": 1, "num_warps": warps, "num_stages": stages, "PROGRAMS_PER_SM": programs}
-        for stages in _PERSISTENT_SPACE["num_stages"][::-1]
         for programs in _PERSISTENT_SPACE["PROGRAMS_PER_SM"][::-1]
+        for stages in _PERSISTENT_SPACE["num_stages"][::-1]
     ]
     return next((config for config in configs if not _fits_persistent(config, problem, gpu)), configs[-1])
 
@@ -550,8 +553,7 @@ def _runs_default(problem: Case, gpu: GPU) -> dict:
 
 
 def _handles_persistent(problem: Case, gpu: GPU) -> str:
-    longest = 4 * 16 * 32 * _VECTOR_BYTES // element_size(problem.dtype)  # four vectors a thread of 16 warps
-    return f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
+    return _fits_persistent(_persistent_default(problem, gpu), problem, gpu)
 
 
 _BLOCKS = (256, 512, 1024, 2048, 4096)
@@ -560,7 +562,7 @@ _PERSISTENT_SPACE = {
     "BLOCK_M": (1, 2, 4),
     "num_warps": (1, 2, 4, 8, 16),
     "num_stages": (3, 4),
-    "PROGRAMS_PER_SM": (4, 8),
+    "PROGRAMS_PER_SM": (2, 4, 8),
 }
 _RUNS_SPACE = {"BLOCK_V": (1, 2, 4, 8, 16), "BLOCK_N": _BLOCKS, "num_warps": (1, 2, 4, 8, 16)}
 

@@ -4,13 +4,16 @@ import sys
 
 import pytest
 import torch
+from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 
 from kernels.embedding import DECLARATION, embedding
 
 CPU = torch.device("cpu")
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 reference = torch.nn.functional.embedding
 
@@ -168,3 +171,13 @@ def test_what_is_not_supported_is_refused_by_name():
     for arguments in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}):
         with pytest.raises(NotImplementedError, match=next(iter(arguments))):
             embedding(index, weight, **arguments)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_defaults_are_points_of_the_space_that_fit(name):
+    for work in DECLARATION.passes.values():
+        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
+            for variant in work.variants:
+                if not variant.unsupported(problem, GPUS[name]):
+                    config = variant.default(problem, GPUS[name])
+                    assert config in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))

@@ -41,22 +41,19 @@ ROUNDS = tl.constexpr(7)
 
 
 @triton.jit
-def _multiply(a, FACTOR: tl.constexpr):
-    """The upper and the lower half of a * FACTOR, by one instruction; tl.umulhi and a product take two (ptxas 12.9)."""
-    product = a.to(tl.uint64) * FACTOR
-    return (product >> 32).to(tl.uint32), product.to(tl.uint32)
-
-
-@triton.jit
 def _philox(seed, call):
-    """Four blocks of 32 random bits, those of ``tl.randint4x(seed, call, ROUNDS)``; ``call`` is of 64 bits."""
+    """Four blocks of 32 random bits, those of ``tl.randint4x(seed, call, ROUNDS)``; ``call`` is of 64 bits.
+
+    A widening product gives both halves by one instruction; tl.umulhi and a product take two (Triton 3.7, sm_90).
+    """
     k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
     c0, c1 = call.to(tl.uint32), (call >> 32).to(tl.uint32)
     c2, c3 = c0 * 0, c0 * 0
     for _ in tl.static_range(ROUNDS):
-        upper2, lower2 = _multiply(c2, 0xCD9E8D57)
-        upper0, lower0 = _multiply(c0, 0xD2511F53)
-        c0, c1, c2, c3 = upper2 ^ c1 ^ k0, lower2, upper0 ^ c3 ^ k1, lower0
+        product0 = c0.to(tl.uint64) * 0xD2511F53
+        product2 = c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1 = (product2 >> 32).to(tl.uint32) ^ c1 ^ k0, product2.to(tl.uint32)
+        c2, c3 = (product0 >> 32).to(tl.uint32) ^ c3 ^ k1, product0.to(tl.uint32)
         k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
         k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
     return c0, c1, c2, c3
@@ -353,7 +350,7 @@ _EDGE_CASES = tuple(
         (1, 1, "one element: three numbers of its call are not used"),
         (3, 5, "fewer elements than a program's; the last call decides on three"),
         (1, 2049, "a block and one element"),
-        (4, 2048, "whole blocks, no tail"),
+        (2, 2048, "whole blocks, no tail"),
         (8, 1500, "elements enough to see a keep rate that is 3 % off; several blocks and a tail"),
     )
 )

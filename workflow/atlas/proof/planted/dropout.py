@@ -16,6 +16,21 @@ MUTANTS = (
         OTHER_SEED, "forward", "blocks", "fp32",
     ),
     Mutant(
+        "dropout", "seed not kept for backward", "wrong gradient of one input",
+        "the context keeps the arguments in front of those that it means",
+        (("ctx.p, ctx.seed = inputs[-2:]", "ctx.p, ctx.seed = inputs[-2], 0"),),
+        GRADIENTS, "backward", "public",
+    ),
+    Mutant(
+        "dropout", "residual dropped as well", "wrong order of operations",
+        "the sum is formed first, as without dropout",
+        (
+            ("    out = tl.where(keep, x * scale, 0.0)\n    if HAS_RESIDUAL:\n        out += residual\n",
+             "    if HAS_RESIDUAL:\n        x += residual\n    out = tl.where(keep, x * scale, 0.0)\n"),
+        ),
+        VALUES, "forward", "blocks",
+    ),
+    Mutant(
         "dropout", "numbers counted from the program's start", "mask hangs on the config",
         "what a program counts begins at 0, as its elements do",
         (("first_call = pid * (BLOCK // 4)", "first_call = pid * 0"),),
@@ -28,12 +43,6 @@ MUTANTS = (
         MASKS_AGREE, "backward", "blocks",
     ),
     Mutant(
-        "dropout", "seed not kept for backward", "wrong gradient of one input",
-        "the context keeps the arguments in front of those that it means",
-        (("ctx.p, ctx.seed = inputs[-2:]", "ctx.p, ctx.seed = inputs[-2], 0"),),
-        GRADIENTS, "backward", "public",
-    ),
-    Mutant(
         "dropout", "not scaled", "wrong scale",
         "what is kept makes up for what is dropped, by 1 / (1 - p)",
         (("tl.where(keep, x * scale, 0.0)", "tl.where(keep, x, 0.0)"),),
@@ -43,15 +52,6 @@ MUTANTS = (
         "dropout", "scaled by the probability of being kept", "wrong scale",
         "the scale of inference in a training pass",
         (("return 1.0 / (1.0 - p) if p < 1 else 0.0", "return 1.0 - p"),),
-        VALUES, "forward", "blocks",
-    ),
-    Mutant(
-        "dropout", "residual dropped as well", "wrong order of operations",
-        "the sum is formed first, as without dropout",
-        (
-            ("    out = tl.where(keep, x * scale, 0.0)\n    if HAS_RESIDUAL:\n        out += residual\n",
-             "    if HAS_RESIDUAL:\n        x += residual\n    out = tl.where(keep, x * scale, 0.0)\n"),
-        ),
         VALUES, "forward", "blocks",
     ),
     Mutant(

@@ -42,8 +42,8 @@ MUTANTS = (
         WRITTEN, "forward", "stream", "fp32", sizes={**_ALL, "op": "sum"},
     ),
     Mutant(
-        "reduction", "mean over what one program saw", "wrong scale",
-        "each program divides by what it summed, which is right where there is one",
+        "reduction", "mean over one element too many", "wrong scale",
+        "n was taken for the last index; with many elements the error is below the dtype's rounding",
         (("value = tl.div_rn(value, tl.cast(n, tl.float32))", "value = tl.div_rn(value, tl.cast(n + 1, tl.float32))"),),
         VALUES, "forward", "columns", "fp32", sizes={**_MIDDLE, "op": "mean"},
     ),

@@ -254,7 +254,7 @@ def _backward_reread_kernel(
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     BLOCK_N: tl.constexpr = LANES * WIDTH
-    # A hint for either read: both at once spill, since a policy takes two registers on sm_90 (Triton 3.7).
+    # Either the first read is to stay in the caches, or the second is to leave them.
     FIRST: tl.constexpr = "evict_last" if KEEP else ""
     SECOND: tl.constexpr = "" if KEEP else "evict_first"
     columns = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -856,6 +856,8 @@ def _fits_persistent(live: tuple, streams: int):
         held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
         if held > 64 or (held < 16 and config["num_warps"] > 1):
             return f"{held:g} elements a thread: 16 to 64 are worth trying"
+        if held > 32 and config["num_stages"] == 1:
+            return "long rows with nothing prefetched: no better than streamed ones"
         return _rows_obstacle(config, problem, (live[0], live[1] + problem["residual"]), programs)
 
     return fits
@@ -871,6 +873,8 @@ def _fits_reread(config: dict, problem: Case, gpu: GPU) -> str:
         return f"{chunks} chunks to a row"
     if config["PROGRAMS_PER_SM"] * config["num_warps"] > gpu.warps_per_sm:
         return "more warps than an SM has"
+    if size == 4 and block * chunks > REGISTERS // 4:
+        return "ptxas gives up, with 2 KB of spills (Triton 3.7, sm_75 to sm_100)"
     # dweight; chunks of x and dy of three rows, weight and what is computed of them.
     needed = (block * chunks + block * _REREAD_VALUES) / threads + OTHER_REGISTERS
     available = min(THREAD_REGISTERS, REGISTERS // (threads * config["PROGRAMS_PER_SM"]))
@@ -1009,7 +1013,7 @@ DECLARATION = Declaration(
                 summary="rows and weight in registers, as many programs as fit the SMs, next rows prefetched",
                 launch=_launch_persistent,
                 space=_PERSISTENT_SPACE,
-                default=_default(_PERSISTENT_SPACE, _fits_forward_persistent, _away_from(elements=32)),
+                default=_default(_PERSISTENT_SPACE, _fits_forward_persistent, _away_from(elements=16)),
                 fits=_fits_forward_persistent,
                 handles=_handles(_PERSISTENT_SPACE, _fits_forward_persistent),
             ),

@@ -814,6 +814,9 @@ _LIVE = {"one_pass": 2.0, "late": 1.2, "persistent": 3.0, "rows": 6.5, "relay": 
 """Registers for each element of a tile: row, 16-bit weight and bias; the row alone; row, weight and bias, unrolled;
 row, dy, xhat, g, weight and both sums; both sums (what ptxas of Triton 3.7 needs without spilling)."""
 
+_LONG_ROW = 16384
+"""Bytes of a row from which two programs of `relay` may share its columns."""
+
 _RELAY_REGISTERS = 70
 """What a thread of `relay` needs besides its sums: chunks of x and dy of two rows, of weight, and addresses."""
 
@@ -875,10 +878,10 @@ def _fits_relay(config: dict, problem: Case, gpu: GPU) -> str:
     threads, block_n, splits = 32 * config["num_warps"], config["BLOCK_N"], config["SPLITS"]
     if block_n * element_size(problem.dtype) != threads * rows.VECTOR_BYTES:
         return "not one 16-byte vector a thread of x and of dy at a time"
-    if splits > 1 and problem["n"] <= 8192:
+    if splits > 1 and problem["n"] * element_size(problem.dtype) <= _LONG_ROW:
         return "a row whose sums one program holds"
     share = triton.cdiv(problem["n"], splits * block_n) * block_n
-    if block_n > 1024 and share * splits >= 2 * problem["n"]:
+    if block_n > 512 and share * splits >= 2 * problem["n"]:
         return "a block longer than the row"
     if share > 40 * threads:
         return f"{share / threads:g} columns of sums a thread: they would spill"
@@ -940,8 +943,8 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
 
 def _relay_default(problem: Case, gpu: GPU) -> dict:
     """Two programs a row that is too long for one; 16 columns of sums a thread, 16 warps an SM."""
-    splits = 2 if problem["n"] > 8192 else 1
-    warps = max(4, min(16, triton.next_power_of_2(problem["n"] // splits) // (32 * 16)))
+    splits = 2 if problem["n"] * element_size(problem.dtype) > _LONG_ROW else 1
+    warps = max(2, min(16, triton.next_power_of_2(problem["n"] // splits) // (32 * 16)))
     tile = {"BLOCK_N": rows.VECTOR_BYTES // element_size(problem.dtype) * 32 * warps, "num_warps": warps}
     configs = [tile | {"PROGRAMS_PER_SM": p, "SPLITS": splits} for p in (4, 2, 1) if p * warps <= 16]
     return next((config for config in configs if not _fits_relay(config, problem, gpu)), configs[-1])
@@ -967,8 +970,8 @@ _PERSISTENT_SPACE = {
 }
 _STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
 _RELAY_SPACE = {
-    "BLOCK_N": (512, 1024, 2048, 4096),
-    "num_warps": (4, 8, 16),
+    "BLOCK_N": (256, 512, 1024, 2048, 4096),
+    "num_warps": (2, 4, 8, 16),
     "PROGRAMS_PER_SM": (1, 2, 4),
     "SPLITS": (1, 2),
 }

@@ -182,14 +182,15 @@ def _sum_runs_kernel(
     head = tl.where(tiles > 0, tile * SPLIT, end) - begin
     singles = end - begin - tiles * SPLIT
     total = tl.zeros([BLOCK_V, BLOCK_N], tl.float32)
-    for i in tl.range(0, tl.max(singles, axis=0)):
+    # Unrolled, so that several loads are under way: nothing else hides their latency in the longest run.
+    for i in tl.range(0, tl.max(singles, axis=0), loop_unroll_factor=4):
         there = i < singles
         at = begin + i + tl.where(i < head, 0, tiles * SPLIT)
         token = tl.load(order_ptr + at, mask=there, other=0).to(tl.int64)
         # 0 is the identity of the sum.
         dy = tl.load(dy_ptr + token[:, None] * n + offs_n, mask=there[:, None] & mask_n, other=0.0)
         total += dy.to(tl.float32)
-    for i in tl.range(0, tl.max(tiles, axis=0)):
+    for i in tl.range(0, tl.max(tiles, axis=0), loop_unroll_factor=8):
         there = i < tiles
         at = (tile + i).to(tl.int64)
         total += tl.load(partial_ptr + at[:, None] * n + offs_n, mask=there[:, None] & mask_n, other=0.0)

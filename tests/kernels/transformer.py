@@ -73,14 +73,20 @@ class _TorchRotary(torch.nn.Module):
 
     def __init__(self, head_dim, max_positions, base=10_000.0):
         super().__init__()
-        self.head_dim, self.max_positions, self.base = head_dim, max_positions, base
         pairs = torch.arange(0, head_dim, 2, dtype=torch.float64)
         angles = torch.arange(max_positions, dtype=torch.float64)[:, None] * base ** (-pairs / head_dim)
         angles = torch.cat((angles, angles), dim=-1)[:, None, :]  # [positions, 1 for the heads, head_dim]
-        self.tables = (angles.cos().float(), angles.sin().float())
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def _apply(self, function, recurse=True):
+        tables = self.cos, self.sin
+        super()._apply(function, recurse)
+        self.cos, self.sin = (table.to(self.cos.device) for table in tables)  # fp32, whatever the model is cast to
+        return self
 
     def forward(self, query, key):
-        cos, sin = (table[: query.shape[1]].to(query.device) for table in self.tables)
+        cos, sin = self.cos[: query.shape[1]], self.sin[: query.shape[1]]
 
         def rotated(x):
             low, high = x.float().chunk(2, dim=-1)

@@ -179,7 +179,7 @@ class _Errors:
         return torch.where(out.isfinite(), ~may_be_finite, ~(may_be_infinite | ref.isnan()))
 
     def _rounds_to(self, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where a reference may round to infinity, and where to a number; near the end of the range it may do either."""
+        """Where a reference may round to infinity, and where to a number; near the range's end it may do either."""
         slack = max(self.rtol, 2.0**-11)
         return ref.abs() >= self.range * (1 - slack), ref.abs() <= self.range * (1 + slack)
 

@@ -944,14 +944,24 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
 def _relay_default(problem: Case, gpu: GPU) -> dict:
     """Two programs a row that is too long for one; 16 columns of sums a thread, 16 warps an SM."""
     splits = 2 if problem["n"] * element_size(problem.dtype) > _LONG_ROW else 1
-    warps = max(2, min(16, triton.next_power_of_2(problem["n"] // splits) // (32 * 16)))
+    warps = max(
+        4 if problem.dtype == "fp32" else 2, min(16, triton.next_power_of_2(problem["n"] // splits) // (32 * 16))
+    )
     tile = {"BLOCK_N": rows.VECTOR_BYTES // element_size(problem.dtype) * 32 * warps, "num_warps": warps}
     configs = [tile | {"PROGRAMS_PER_SM": p, "SPLITS": splits} for p in (4, 2, 1) if p * warps <= 16]
     return next((config for config in configs if not _fits_relay(config, problem, gpu)), configs[-1])
 
 
 def _stream_default(problem: Case, gpu: GPU) -> dict:
-    return {"BLOCK_M": 1} | rows.stream_default(1, _STREAM_BLOCKS)(problem, gpu)
+    found = {"BLOCK_M": 1} | rows.stream_default(1, _STREAM_BLOCKS)(problem, gpu)
+    if found["num_warps"] > _most_warps(gpu):
+        found |= {"BLOCK_N": found["BLOCK_N"] // 2, "num_warps": _most_warps(gpu)}
+    return found
+
+
+def _most_warps(gpu: GPU) -> int:
+    """Of the 1024 threads of the largest program; a warp of AMD's has 64."""
+    return 16 if gpu.backend == "hip" else 32
 
 
 def _columns_default(problem: Case, gpu: GPU) -> dict:
@@ -1045,7 +1055,7 @@ DECLARATION = Declaration(
                 summary="one row in the registers of 32 warps, which fill an SM",
                 launch=_launch_one_pass,
                 space={"BLOCK_M": (1,), "LATE": (True,), "num_warps": (16, 32)},
-                default=lambda problem, gpu: {"BLOCK_M": 1, "LATE": True, "num_warps": 32},
+                default=lambda problem, gpu: {"BLOCK_M": 1, "LATE": True, "num_warps": _most_warps(gpu)},
                 handles=lambda problem, gpu: (
                     "" if 16384 < problem["n"] <= 32768 else "not between 2^14 and 2^15 columns"
                 ),

@@ -344,6 +344,10 @@ def _narrow(problem: Case) -> bool:
     return bool(problem["k"] % 16)
 
 
+_LARGE_TILES = 3 * (128 + 128) * 64 * 2
+"""Bytes of shared memory that three stages of 128 x 128 tiles take."""
+
+
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     block_m, block_n, block_k, warps = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"))
     shared = config["num_stages"] * (block_m + block_n) * block_k * element_size(problem.dtype)
@@ -354,11 +358,12 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     tiles = triton.cdiv(problem["m"], block_m) * triton.cdiv(problem["n"], block_n)
     if block_m * block_n > 2048 and 4 * tiles < gpu.sms:
         return f"{tiles} tiles leave most of {gpu.sms} SMs idle"
-    if _uses_tensor_cores(problem, gpu) and block_m * block_n < 128 * 128 and tiles > 8 * gpu.sms:
+    roomy = _uses_tensor_cores(problem, gpu) and gpu.shared_bytes >= _LARGE_TILES
+    if roomy and block_m * block_n < 128 * 128 and tiles > 8 * gpu.sms:
         return f"{tiles} tiles, where fewer and larger ones reach every SM"
     accumulators, normalised = block_m * block_n // (32 * warps), block_m * block_k // (32 * warps)
     if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
-        if block_m < 64 < problem["m"] or config["num_stages"] == 2:
+        if (block_m < 64 < problem["m"] and tiles > gpu.sms) or config["num_stages"] == 2:
             return "each tile of x is normalised for too few products, or too little is under way"
         if not 4 <= accumulators <= 128 or normalised > 64 or block_k < 64:
             return f"{accumulators} accumulators and {normalised} elements of x a thread"
@@ -373,8 +378,10 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     block_m = max(16, min(128, triton.next_power_of_2(problem["m"])))
     if not _uses_tensor_cores(problem, gpu) or _narrow(problem):
         tile = (min(64, block_m), 32, 16, 8, 4, 2)
-    elif problem["m"] * problem["n"] < gpu.sms * 128 * 128:
-        tile = (min(64, block_m), 64 if problem["m"] * problem["n"] >= gpu.sms * 64 * 64 else 32, 64, 8, 4, 3)
+    elif problem["m"] * problem["n"] < gpu.sms * 64 * 64:
+        tile = (min(32, block_m), 64, 64, 8, 4, 3)
+    elif problem["m"] * problem["n"] < gpu.sms * 128 * 128 or gpu.shared_bytes < _LARGE_TILES:
+        tile = (min(64, block_m), 64, 64, 8, 4, 3)
     else:
         tile = (block_m, 128, 64, 8, 8 if block_m == 128 else 4, 3)
     return dict(zip(_SPACE, tile, strict=True))

@@ -66,16 +66,16 @@ def _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted
 
 
 @triton.jit
-def _factors_of(lse, g, n, label_smoothing, z_loss, counted):
-    """(weight, floor, peak) with dx = weight * exp(x - lse) - floor - peak [at the target]; 0 where not counted."""
-    g = tl.where(counted, g, 0.0)
-    weight = (1.0 + 2.0 * z_loss * lse) * g
-    return tl.where(counted, weight, 0.0), label_smoothing / n * g, (1.0 - label_smoothing) * g
+def _factors_of(lse, n, label_smoothing, z_loss):
+    """(weight, floor, peak) with dx = g (weight exp(x - lse) - floor - peak [at the target])."""
+    return 1.0 + 2.0 * z_loss * lse, label_smoothing / n, 1.0 - label_smoothing
 
 
 @triton.jit
-def _gradient(x, shift, weight, floor, peak, at_target):
-    return tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
+def _gradient(x, shift, weight, floor, peak, g, at_target, counted):
+    """dx; multiplied by g last and once, since an infinite g times a term that is 0 would be NaN."""
+    dx = tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
+    return tl.where(counted, dx * g, 0.0)
 
 
 @triton.jit
@@ -102,11 +102,11 @@ def _one_pass_kernel(
     loss, lse = _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
     tl.store(rows_ptr + offs_m, loss, mask=mask_m)
     if GRADIENT:
-        weight, floor, peak = _factors_of(lse, tl.load(scale_ptr), n, label_smoothing, z_loss, counted)
-        weight = tl.where(counted, weight / row_sum, 0.0)
+        weight, floor, peak = _factors_of(lse, n, label_smoothing, z_loss)
+        weight, g = weight / row_sum, tl.load(scale_ptr)
         at_target = offs_n == target[:, None]
         tl.debug_barrier()  # dx may lie where x does: every thread has read its target's logit
-        dx = _gradient(x, row_max[:, None], weight[:, None], floor[:, None], peak[:, None], at_target)
+        dx = _gradient(x, row_max[:, None], weight[:, None], floor, peak, g, at_target, counted[:, None])
         tl.store(dx_ptr + (offs_m * stride_xm)[:, None] + offs_n, dx, mask=mask_m[:, None] & (offs_n < n))
     else:
         tl.store(lse_ptr + offs_m, lse, mask=mask_m)
@@ -219,8 +219,8 @@ def _stream_gradient_kernel(
     )
     loss, lse = _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
     tl.store(rows_ptr + pid, loss)
-    weight, floor, peak = _factors_of(lse, tl.load(scale_ptr), n, label_smoothing, z_loss, counted)
-    weight = tl.where(counted, weight / row_sum, 0.0)
+    weight, floor, peak = _factors_of(lse, n, label_smoothing, z_loss)
+    weight, g = weight / row_sum, tl.load(scale_ptr)
     at = (begin + target).to(tl.int32)
     lane = tl.arange(0, LANES) * WIDTH
     offs = lane[:, None] + tl.arange(0, WIDTH)[None, :]
@@ -230,13 +230,13 @@ def _stream_gradient_kernel(
         start = last - done
         mask = (start + lane < read)[:, None]
         x = tl.load(x_ptr + start + offs, mask=mask, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
-        dx = _gradient(x, row_max, weight, floor, peak, start + offs == at)
+        dx = _gradient(x, row_max, weight, floor, peak, g, start + offs == at, counted)
         tl.store(dx_ptr + start + offs, dx, mask=(start + lane < body)[:, None], cache_modifier=".cs")
     if not ALIGNED:
         edge = _edges(body, WIDTH)
         inside = (edge >= begin) & (edge < end)
         x = tl.load(x_ptr + edge, mask=inside & counted, other=-float("inf")).to(tl.float32)
-        tl.store(dx_ptr + edge, _gradient(x, row_max, weight, floor, peak, edge == at), mask=inside)
+        tl.store(dx_ptr + edge, _gradient(x, row_max, weight, floor, peak, g, edge == at, counted), mask=inside)
 
 
 @triton.jit
@@ -261,14 +261,14 @@ def _backward_kernel(
     g = tl.load(scale_ptr)
     if dloss_ptr is not None:  # else 1
         g *= tl.load(dloss_ptr + i * PER_ROW).to(tl.float32)
-    weight, floor, peak = _factors_of(lse, g, n, label_smoothing, z_loss, counted)
+    weight, floor, peak = _factors_of(lse, n, label_smoothing, z_loss)
     at = (begin + target).to(tl.int32)
-    tl.store(dx_ptr + offs, _gradient(x, lse, weight, floor, peak, offs == at), mask=(lane < body)[:, None])
+    tl.store(dx_ptr + offs, _gradient(x, lse, weight, floor, peak, g, offs == at, counted), mask=(lane < body)[:, None])
     if not ALIGNED:
         edge = _edges(body, WIDTH)
         inside = (edge >= begin) & (edge < end) & (pid == i * blocks)
         x = tl.load(x_ptr + edge, mask=inside & counted, other=-float("inf")).to(tl.float32)
-        tl.store(dx_ptr + edge, _gradient(x, lse, weight, floor, peak, edge == at), mask=inside)
+        tl.store(dx_ptr + edge, _gradient(x, lse, weight, floor, peak, g, edge == at, counted), mask=inside)
 
 
 @triton.jit

@@ -9,9 +9,9 @@ makes dhidden = dx @ weight, dweight = dx.T @ hidden and dbias = sum_i dx[i].  R
 the loss with dx in the place of the logits, their share of the gradients.  So the gradients are known after the forward
 pass, and backward only multiplies them by that of the loss, unless that is 1.
 
-*Whose work it is*: the three matrix products of a chunk (6 mnk flops in all) are cuBLAS's, by torch.mm, which adds the
-bias.  What reads logits and writes their gradient is Triton, as are the number of targets that count, the sum of the
-loss and the last multiplication.  dbias is a sum of torch's.
+*Whose work it is*: the three matrix products of a chunk (6 mnk flops in all) are cuBLAS's, by torch.mm.
+What reads logits, adds the bias and writes their gradient is Triton, as are the number of targets that count, the sum
+of the loss and the last multiplication.  dbias is a sum of torch's.
 
 *Memory*: a chunk has at most max(k, 1024) rows, so that its logits take no more than weight and dweight do each, n k
 elements (and small layers still fill the GPU, with 1024 rows); chunks are of equal length, but for the last.  dweight
@@ -66,16 +66,16 @@ def _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted
 
 
 @triton.jit
-def _factors_of(lse, g, n, label_smoothing, z_loss, counted):
-    """(weight, floor, peak) with dx = weight * exp(x - lse) - floor - peak [at the target]; 0 where not counted."""
-    g = tl.where(counted, g, 0.0)
-    weight = (1.0 + 2.0 * z_loss * lse) * g
-    return tl.where(counted, weight, 0.0), label_smoothing / n * g, (1.0 - label_smoothing) * g
+def _factors_of(lse, n, label_smoothing, z_loss):
+    """(weight, floor, peak) with dx = g (weight exp(x - lse) - floor - peak [at the target])."""
+    return 1.0 + 2.0 * z_loss * lse, label_smoothing / n, 1.0 - label_smoothing
 
 
 @triton.jit
-def _gradient(x, shift, weight, floor, peak, at_target):
-    return tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
+def _gradient(x, shift, weight, floor, peak, g, at_target, counted):
+    """dx; multiplied by g last and once, since an infinite g times a term that is 0 would be NaN."""
+    dx = tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
+    return tl.where(counted, dx * g, 0.0)
 
 
 @triton.jit
@@ -105,8 +105,21 @@ def _edges(body, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _logits(x_ptr, bias_ptr, offs, mask, POLICY: tl.constexpr):
+    """Logits of a row whose first element is at x_ptr, in fp32, with the bias; -inf where the mask is not.
+
+    cuBLAS rounds the product to its dtype, and the bias to that again where it adds it: in bf16 two roundings of 1 in
+    256 in the exponent of a probability.
+    """
+    x = tl.load(x_ptr + offs, mask=mask, other=-float("inf"), eviction_policy=POLICY).to(tl.float32)
+    if bias_ptr is not None:
+        x += tl.load(bias_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
 def _statistics(
-    x_ptr, begin, body, end,
+    x_ptr, bias_ptr, begin, body, end,
     LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SMOOTHING: tl.constexpr,
     POLICY: tl.constexpr,
 ):  # fmt: skip
@@ -123,8 +136,7 @@ def _statistics(
     for start in tl.range(0, body, LANES * WIDTH):
         whole = start + lane < body
         # -inf is the identity of max and becomes 0, the identity of the sum.
-        x = tl.load(x_ptr + start + offs, mask=whole[:, None], other=-float("inf"), eviction_policy=POLICY)
-        x = x.to(tl.float32)
+        x = _logits(x_ptr, bias_ptr, start + offs, whole[:, None], POLICY)
         m_new = tl.maximum(m_i, tl.max(x, axis=1))
         l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - m_new[:, None]), axis=1)
         m_i = m_new
@@ -134,7 +146,7 @@ def _statistics(
     if not ALIGNED:
         edge = _edges(body, WIDTH)
         inside = (edge >= begin) & (edge < end)
-        x = tl.load(x_ptr + edge, mask=inside, other=-float("inf")).to(tl.float32)
+        x = _logits(x_ptr, bias_ptr, edge, inside, "")
         row_max = tl.maximum(row_max, tl.max(x, axis=0))
         total += tl.sum(tl.where(inside, x, 0.0), axis=0)
     row_sum = tl.sum(l_i * tl.exp(m_i - row_max), axis=0)
@@ -145,11 +157,11 @@ def _statistics(
 
 @triton.jit
 def _chunk_kernel(
-    x_ptr, target_ptr, rows_ptr, g_ptr, n, stride_xm, ignore_index, label_smoothing, z_loss,
+    x_ptr, bias_ptr, target_ptr, rows_ptr, g_ptr, n, stride_xm, ignore_index, label_smoothing, z_loss,
     SMOOTHING: tl.constexpr, GRADIENT: tl.constexpr, PER_ROW: tl.constexpr,
     LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """One program owns one row of logits: loss_i, then, with GRADIENT, dx in their place.
+    """One program owns one row of logits, which begins on a lane: loss_i, then, with GRADIENT, dx in their place.
 
     The second sweep goes backwards: what was read last is in cache.
     """
@@ -157,18 +169,20 @@ def _chunk_kernel(
     row = pid.to(tl.int64) * stride_xm
     target = tl.load(target_ptr + pid)
     counted, valid, logit = _target_of(x_ptr + row, target, n, ignore_index)
+    if bias_ptr is not None:
+        logit += tl.load(bias_ptr + target, mask=valid, other=0.0).to(tl.float32)
     base, begin, body, end = _lanes_of(row, n, WIDTH, ALIGNED)
     x_ptr += base
     read = tl.where(counted, body, 0)
     row_max, row_sum, total = _statistics(
-        x_ptr, begin, read, tl.where(counted, end, begin), LANES, WIDTH, ALIGNED, SMOOTHING, "evict_last"
+        x_ptr, bias_ptr, begin, read, tl.where(counted, end, begin), LANES, WIDTH, ALIGNED, SMOOTHING, "evict_last"
     )
     loss, lse = _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
     tl.store(rows_ptr + pid, loss)
     if GRADIENT:
         g = tl.load(g_ptr + pid * PER_ROW).to(tl.float32)
-        weight, floor, peak = _factors_of(lse, g, n, label_smoothing, z_loss, counted)
-        weight = tl.where(counted, weight / row_sum, 0.0)
+        weight, floor, peak = _factors_of(lse, n, label_smoothing, z_loss)
+        weight /= row_sum
         at = (begin + target).to(tl.int32)
         lane = tl.arange(0, LANES) * WIDTH
         offs = lane[:, None] + tl.arange(0, WIDTH)[None, :]
@@ -176,15 +190,15 @@ def _chunk_kernel(
         tl.debug_barrier()  # every thread has read the target's logit and the edges before any is overwritten
         for done in tl.range(0, body, LANES * WIDTH):
             start = last - done
-            x = tl.load(x_ptr + start + offs, mask=(start + lane < read)[:, None], other=-float("inf")).to(tl.float32)
-            dx = _gradient(x, row_max, weight, floor, peak, start + offs == at)
+            x = _logits(x_ptr, bias_ptr, start + offs, (start + lane < read)[:, None], "")
+            dx = _gradient(x, row_max, weight, floor, peak, g, start + offs == at, counted)
             tl.store(x_ptr + start + offs, dx, mask=(start + lane < body)[:, None])
         if not ALIGNED:
             edge = _edges(body, WIDTH)
             inside = (edge >= begin) & (edge < end)
-            x = tl.load(x_ptr + edge, mask=inside & counted, other=-float("inf")).to(tl.float32)
+            x = _logits(x_ptr, bias_ptr, edge, inside & counted, "")
             tl.debug_barrier()
-            tl.store(x_ptr + edge, _gradient(x, row_max, weight, floor, peak, edge == at), mask=inside)
+            tl.store(x_ptr + edge, _gradient(x, row_max, weight, floor, peak, g, edge == at, counted), mask=inside)
 
 
 @triton.jit
@@ -258,14 +272,11 @@ def _launch(
     _launch_total(rows, target, rows, scale, ignore_index, reduction, total=False)
     for start in range(0, m, chunk):
         part, x = hidden[start : start + chunk], logits[: min(chunk, m - start)]
-        if bias is None:
-            torch.mm(part, weight.t(), out=x)
-        else:
-            torch.addmm(bias, part, weight.t(), out=x)
+        torch.mm(part, weight.t(), out=x)
         launch(
             _chunk_kernel, (x.shape[0],),
-            x, target[start : start + chunk], rows[start : start + chunk], scale if dloss is None else dloss[start:],
-            n, pitch, ignore_index, label_smoothing, z_loss,
+            x, bias, target[start : start + chunk], rows[start : start + chunk],
+            scale if dloss is None else dloss[start:], n, pitch, ignore_index, label_smoothing, z_loss,
             SMOOTHING=label_smoothing != 0, GRADIENT=gradient or weight_gradient, PER_ROW=int(dloss is not None),
             LANES=config["BLOCK_N"] // width, WIDTH=width, ALIGNED=n % width == 0, num_warps=config["num_warps"],
         )  # fmt: skip

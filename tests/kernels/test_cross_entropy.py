@@ -95,6 +95,15 @@ def test_a_nan_in_an_ignored_row_reaches_neither_loss_nor_gradient():
     assert (x.grad[1] == 0).all()
 
 
+@pytest.mark.parametrize("factor", [float("inf"), float("-inf"), float("nan")])
+def test_an_infinite_gradient_of_the_loss_leaves_signs_and_ignored_rows(factor):
+    x, target = randn(3, 21).requires_grad_(), torch.tensor([4, -100, 2])  # 21: whole lanes and edges
+    (cross_entropy(x, target) * factor).backward()
+    own = functional.one_hot(target[::2], 21)
+    close(x.grad[::2], factor * (torch.softmax(x.detach()[::2].double(), -1) - own))
+    assert (x.grad[1] == 0).all()
+
+
 def test_nothing_that_counts_gives_nan_for_the_mean_and_0_for_the_sum_as_in_torch():
     x, target = randn(3, 20).requires_grad_(), torch.full((3,), -100)
     assert cross_entropy(x, target).isnan()

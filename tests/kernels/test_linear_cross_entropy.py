@@ -69,6 +69,18 @@ def test_16_bits_are_kept_and_summed_in_fp32():
             close(leaf.grad, exact.grad, 2e-2)
 
 
+def test_the_bias_is_added_to_the_product_in_fp32():
+    hidden, weight = torch.full((3, 4), 10.0), torch.full((37, 4), 5.0)  # logits of 200, where bf16 has whole numbers
+    bias, target = randn(37, dtype=torch.bfloat16), torch.tensor([4, 36, 0])
+    leaf, exact = bias.clone().requires_grad_(), bias.double().requires_grad_()
+    loss = linear_cross_entropy(hidden.bfloat16(), weight.bfloat16(), target, linear_bias=leaf, reduction="none")
+    expected = in_torch(hidden.double(), weight.double(), exact, target, reduction="none")
+    loss.sum().backward()
+    expected.sum().backward()
+    close(loss.detach(), expected.detach(), 1e-2)
+    close(leaf.grad, exact.grad, 2e-2)
+
+
 def both_rounded(arguments):
     hidden, weight, bias, target = arguments
     leaves, exact = (

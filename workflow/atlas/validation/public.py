@@ -255,6 +255,8 @@ def _transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _every_second(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.dim():  # a single element has no other layout
+        return tensor
     wide = torch.empty((*tensor.shape[:-1], 2 * tensor.shape[-1]), dtype=tensor.dtype, device=tensor.device)
     return wide.fill_(1)[..., ::2].copy_(tensor)
 
@@ -266,7 +268,7 @@ def _shifted(tensor: torch.Tensor) -> torch.Tensor:
 
 def _expanded(tensor: torch.Tensor) -> torch.Tensor:
     """One slice along the first dimension, repeated with stride 0 (not along all: there a gradient may cancel to 0)."""
-    return tensor[:1].expand(tensor.shape)
+    return tensor[:1].expand(tensor.shape) if tensor.dim() else tensor
 
 
 LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {

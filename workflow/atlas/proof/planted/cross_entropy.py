@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..checks import GRADIENTS, HUGE, LARGE, UNCHANGED, VALUES, WRITTEN
+from ..checks import GRADIENTS, HUGE, LARGE, NAN_INF, UNCHANGED, VALUES, WRITTEN
 from ..planting import Mutant
 
 _SMOOTHED = {"m": 33, "n": 64, "smoothing": 0.1}
@@ -24,8 +24,9 @@ MUTANTS = (
         "cross_entropy", "edges of the gradient not stored", "unwritten tail",
         "whole lanes are stored; the store of those across a row's ends was forgotten",
         ((
-            "        tl.store(dx_ptr + edge, _gradient(x, lse, weight, floor, peak, edge == at), mask=inside)\n",
-            "",
+            "        tl.store(dx_ptr + edge, _gradient(x, lse, weight, floor, peak, g, edge == at, counted), "
+            "mask=inside)",
+            "        pass",
         ),),
         WRITTEN, "backward", "blocks", "fp32",
     ),
@@ -38,14 +39,25 @@ MUTANTS = (
     Mutant(
         "cross_entropy", "smoothing spread over the other classes", "wrong scale",
         "another definition of smoothed labels: the target's own share of s is left out",
-        (("label_smoothing / n * g, (1.0", "label_smoothing / (n - 1) * g, (1.0"),),
+        (("label_smoothing / n, 1.0", "label_smoothing / (n - 1), 1.0"),),
         VALUES, "backward", "blocks", "fp32", sizes=_SMOOTHED,
     ),
     Mutant(
         "cross_entropy", "z-loss without a gradient", "missing term",
         "the loss has the term, and its gradient is a factor that is 1 without it",
-        (("weight = (1.0 + 2.0 * z_loss * lse) * g", "weight = g"),),
+        (("return 1.0 + 2.0 * z_loss * lse,", "return 1.0 + 0.0 * lse,"),),
         VALUES, "backward", "blocks", "fp32", sizes={"m": 3, "n": 4097, "reduction": "none", "z_loss": 1e-2},
+    ),
+    Mutant(
+        "cross_entropy", "each term times the loss's gradient", "NaN from 0 times infinity",
+        "the same as their sum times it, unless it is infinite and a term 0, as without smoothed labels",
+        ((
+            "dx = tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)\n"
+            "    return tl.where(counted, dx * g, 0.0)",
+            "dx = tl.exp(x - shift) * (weight * g) - floor * g - tl.where(at_target, peak * g, 0.0)\n"
+            "    return tl.where(counted, dx, 0.0)",
+        ),),
+        NAN_INF, "backward", "blocks", "fp32", sizes={"m": 37, "n": 129, "ignored": True},
     ),
     Mutant(
         "cross_entropy", "maximum not subtracted", "overflow",

@@ -75,8 +75,11 @@ def _apply(xhat, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr)
 
 @triton.jit
 def _normalize(x, mask_n, n, eps):
-    """(xhat, mean, rstd) of a tile of whole rows: the variance is taken about the mean, so nothing cancels."""
-    mean = tl.sum(x, axis=1) / n
+    """(xhat, mean, rstd) of a tile of whole rows: the variance is taken about the mean, so nothing cancels.
+
+    The mean's division is rounded as IEEE asks: its error shifts all of a row alike, which sums over the row add up.
+    """
+    mean = tl.div_rn(tl.sum(x, axis=1), tl.cast(n, tl.float32))
     centred = tl.where(mask_n, x - mean[:, None], 0.0)
     rstd = tl.rsqrt((tl.sum(centred * centred, axis=1) / n + eps).to(tl.float32))  # eps is fp64 under torch.compile
     return centred * rstd[:, None], mean, rstd
@@ -165,7 +168,7 @@ def _stream_kernel(
         m2 += tl.sum(centred * centred, axis=2) + delta * delta * count * share
         mean += delta * share
         count += added
-    row_mean = tl.sum(count * mean, axis=1) / n
+    row_mean = tl.div_rn(tl.sum(count * mean, axis=1), tl.cast(n, tl.float32))
     between = mean - row_mean[:, None]
     rstd = tl.rsqrt((tl.sum(m2 + count * between * between, axis=1) / n + eps).to(tl.float32))
     tl.store(mean_ptr + offs_m, row_mean, mask=mask_m)

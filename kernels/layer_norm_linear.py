@@ -62,7 +62,8 @@ def _normalize_kernel(
         m2 += tl.sum(centred * centred, axis=1) + delta * delta * count * share
         mean += delta * share
         count += added
-    row_mean = tl.sum(count * mean, axis=0) / n
+    # Rounded as IEEE asks: an error of the mean shifts all of a row alike, and the product's sum adds that up.
+    row_mean = tl.div_rn(tl.sum(count * mean, axis=0), tl.cast(n, tl.float32))
     between = mean - row_mean
     rstd = tl.rsqrt((tl.sum(m2 + count * between * between, axis=0) / n + eps).to(tl.float32))
     tl.store(mean_ptr + tl.program_id(0), row_mean)

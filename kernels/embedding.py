@@ -190,7 +190,7 @@ def _sum_runs_kernel(
         # 0 is the identity of the sum.
         dy = tl.load(dy_ptr + token[:, None] * n + offs_n, mask=there[:, None] & mask_n, other=0.0)
         total += dy.to(tl.float32)
-    for i in tl.range(0, tl.max(tiles, axis=0), loop_unroll_factor=8):
+    for i in tl.range(0, tl.max(tiles, axis=0), loop_unroll_factor=4):
         there = i < tiles
         at = (tile + i).to(tl.int64)
         total += tl.load(partial_ptr + at[:, None] * n + offs_n, mask=there[:, None] & mask_n, other=0.0)

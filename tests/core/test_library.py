@@ -100,7 +100,7 @@ def test_an_unknown_kernel_is_named_with_those_there_are():
 
 @pytest.mark.parametrize("path", [p for p in FILES if not p.stem.startswith("_")], ids=lambda p: p.stem)
 def test_a_kernel_file_imports_torch_triton_and_the_declaration_alone(path):
-    standard = {"math", "functools", "itertools", "typing", "__future__", "collections"}
+    standard = {"math", "functools", "threading", "itertools", "typing", "__future__", "collections"}
     allowed = {"torch", "triton", "liger_kernel", "atlas.declaration", "atlas.operators"} | standard
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []

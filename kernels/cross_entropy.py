@@ -12,8 +12,7 @@ cache holds, reads that again and writes dx: 2 MN for both passes in the place o
 dtype.  How many targets count is summed on the GPU, in a fixed order: nothing waits for the host.
 
 Variants: `one_pass` holds whole rows in registers; `stream` reads a row of any length, with a running maximum and sum
-for each lane (Milakov and Gimelshein, arXiv:1805.02867), and `stream_gradient` reads it twice and writes the gradient;
-`separate` is what autograd does without `gradient`, both passes one after the other, for comparison.
+for each lane (Milakov and Gimelshein, arXiv:1805.02867), and `stream_gradient` reads it twice and writes the gradient.
 """
 
 import torch
@@ -141,8 +140,7 @@ def _edges(body, WIDTH: tl.constexpr):
 @triton.jit
 def _statistics(
     x_ptr, begin, body, end,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SMOOTHING: tl.constexpr, NUM_STAGES: tl.constexpr,
-    POLICY: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SMOOTHING: tl.constexpr, POLICY: tl.constexpr,
 ):  # fmt: skip
     """(maximum, sum of exp(x - maximum), sum) of a row, in blocks of LANES x WIDTH elements.
 
@@ -154,7 +152,7 @@ def _statistics(
     m_i = tl.full([LANES], LOWEST, tl.float32)
     l_i = tl.zeros([LANES], tl.float32)
     s_i = tl.zeros([LANES], tl.float32)
-    for start in tl.range(0, body, LANES * WIDTH, num_stages=NUM_STAGES):
+    for start in tl.range(0, body, LANES * WIDTH, num_stages=1):  # a prefetch through shared memory is slower
         whole = start + lane < body
         # -inf is the identity of max and becomes 0, the identity of the sum.
         x = tl.load(x_ptr + start + offs, mask=whole[:, None], other=-float("inf"), eviction_policy=POLICY)
@@ -180,7 +178,7 @@ def _statistics(
 @triton.jit
 def _stream_kernel(
     x_ptr, target_ptr, rows_ptr, lse_ptr, n, stride_xm, ignore_index, label_smoothing, z_loss,
-    SMOOTHING: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, NUM_STAGES: tl.constexpr,
+    SMOOTHING: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """One program owns one row of any length: loss_i and lse_i.  A row that does not count is not read."""
     pid = tl.program_id(0)
@@ -188,9 +186,7 @@ def _stream_kernel(
     counted, valid, logit = _target_of(x_ptr + row, tl.load(target_ptr + pid), n, ignore_index)
     base, begin, body, end = _lanes_of(row, n, WIDTH, ALIGNED)
     body, end = tl.where(counted, body, 0), tl.where(counted, end, begin)
-    row_max, row_sum, total = _statistics(
-        x_ptr + base, begin, body, end, LANES, WIDTH, ALIGNED, SMOOTHING, NUM_STAGES, ""
-    )
+    row_max, row_sum, total = _statistics(x_ptr + base, begin, body, end, LANES, WIDTH, ALIGNED, SMOOTHING, "")
     loss, lse = _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
     tl.store(rows_ptr + pid, loss)
     tl.store(lse_ptr + pid, lse)
@@ -199,7 +195,7 @@ def _stream_kernel(
 @triton.jit
 def _stream_gradient_kernel(
     x_ptr, target_ptr, rows_ptr, scale_ptr, dx_ptr, n, stride_xm, ignore_index, label_smoothing, z_loss,
-    SMOOTHING: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, NUM_STAGES: tl.constexpr,
+    SMOOTHING: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """One program owns one row of any length: loss_i, then dx in a second sweep; dx may lie where x does.
 
@@ -215,7 +211,7 @@ def _stream_gradient_kernel(
     dx_ptr += base
     read = tl.where(counted, body, 0)
     row_max, row_sum, total = _statistics(
-        x_ptr, begin, read, tl.where(counted, end, begin), LANES, WIDTH, ALIGNED, SMOOTHING, NUM_STAGES, "evict_last"
+        x_ptr, begin, read, tl.where(counted, end, begin), LANES, WIDTH, ALIGNED, SMOOTHING, "evict_last"
     )
     loss, lse = _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
     tl.store(rows_ptr + pid, loss)
@@ -258,9 +254,7 @@ def _backward_kernel(
     # A row that does not count is not read: -inf becomes 0.
     x = tl.load(x_ptr + offs, mask=((lane < body) & counted)[:, None], other=-float("inf")).to(tl.float32)
     lse = tl.load(lse_ptr + i)
-    g = tl.load(scale_ptr)
-    if dloss_ptr is not None:  # else 1
-        g *= tl.load(dloss_ptr + i * PER_ROW).to(tl.float32)
+    g = tl.load(scale_ptr) * tl.load(dloss_ptr + i * PER_ROW).to(tl.float32)
     weight, floor, peak = _factors_of(lse, n, label_smoothing, z_loss)
     at = (begin + target).to(tl.int32)
     tl.store(dx_ptr + offs, _gradient(x, lse, weight, floor, peak, g, offs == at, counted), mask=(lane < body)[:, None])
@@ -356,8 +350,7 @@ def _launch_stream(x, target, ignore_index, reduction, label_smoothing, z_loss, 
     lse = torch.empty(m, dtype=torch.float32, device=x.device)
     launch(
         _stream_kernel, (m,), x, target, rows, lse, n, _stride(x), ignore_index, label_smoothing, z_loss,
-        SMOOTHING=label_smoothing != 0, **_lanes(x, config),
-        NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
+        SMOOTHING=label_smoothing != 0, **_lanes(x, config), num_warps=config["num_warps"],
     )  # fmt: skip
     return _total(rows, target, scale, ignore_index, reduction, x.dtype), lse, scale
 
@@ -369,29 +362,19 @@ def _launch_stream_gradient(x, target, ignore_index, reduction, label_smoothing,
     launch(
         _stream_gradient_kernel, (x.shape[0],),
         x, target, rows, scale, dx, x.shape[1], _stride(x), ignore_index, label_smoothing, z_loss,
-        SMOOTHING=label_smoothing != 0, **_lanes(x, config),
-        NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
+        SMOOTHING=label_smoothing != 0, **_lanes(x, config), num_warps=config["num_warps"],
     )  # fmt: skip
     return _total(rows, target, scale, ignore_index, reduction, x.dtype), dx, scale
 
 
-def _launch_separate(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, dx=None):
-    parameters = (ignore_index, reduction, label_smoothing, z_loss)
-    loss, lse, scale = _launch_stream(x, target, *parameters, False, config={**config, "num_stages": 1})
-    dx = _launch_backward(x, target, lse, scale, None, *parameters, config=config, dx=dx)
-    return loss, dx, scale
-
-
-def _launch_backward(
-    x, target, lse, scale, dloss, ignore_index, reduction, label_smoothing, z_loss, *, config, dx=None
-):
+def _launch_backward(x, target, lse, scale, dloss, ignore_index, reduction, label_smoothing, z_loss, *, config):
     m, n = x.shape
-    dx = _empty_like(x) if dx is None else dx
+    dx = _empty_like(x)
     blocks = triton.cdiv(n, config["BLOCK_N"])
     launch(
         _backward_kernel, (m * blocks,),
         x, target, lse, scale, dloss, dx, n, _stride(x), blocks, ignore_index, label_smoothing, z_loss,
-        PER_ROW=0 if dloss is None else dloss.dim(), **_lanes(x, config), num_warps=config["num_warps"],
+        PER_ROW=dloss.dim(), **_lanes(x, config), num_warps=config["num_warps"],
     )  # fmt: skip
     return dx
 
@@ -770,14 +753,7 @@ def _fits_rows(config, problem: Case, gpu: GPU) -> str:
 
 
 def _fits_stream(config, problem: Case, gpu: GPU) -> str:
-    buffered = (config.get("num_stages", 1) - 1) * config["BLOCK_N"] * element_size(problem.dtype)
-    if buffered + _EXCHANGE_BYTES > gpu.shared_bytes:
-        return f"{buffered} bytes of prefetched blocks exceed the shared memory"
     return fits_stream(config, problem, gpu, _BLOCKS[0])
-
-
-_EXCHANGE_BYTES = 1024
-"""Shared memory through which the warps of a program exchange their maxima and sums, at most."""
 
 
 def _rows_default(problem: Case, gpu: GPU) -> dict:
@@ -796,15 +772,9 @@ def _stream_default(problem: Case, gpu: GPU) -> dict:
     return {"BLOCK_N": block, "num_warps": max(4, block * element_size(problem.dtype) // (2 * 32 * VECTOR_BYTES))}
 
 
-def _gradient_default(problem: Case, gpu: GPU) -> dict:
-    """Rows that are under way at once should stay in cache until they are read again."""
-    return stream_default(1, _BLOCKS)(problem, gpu) | {"num_stages": 1}
-
-
 _BLOCKS = (1024, 2048, 4096, 8192, 16384)
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
 _BLOCKS_SPACE = {"BLOCK_N": _BLOCKS, "num_warps": (4, 8, 16, 32)}
-_STREAM_SPACE = _BLOCKS_SPACE | {"num_stages": (1, 3)}
 
 
 def _forward_bytes(c: Case) -> dict[str, int]:
@@ -857,8 +827,8 @@ DECLARATION = Declaration(
                 name="stream",
                 summary="rows of any length read once, with a running maximum and sum for each lane",
                 launch=_launch_stream,
-                space=_STREAM_SPACE,
-                default=lambda problem, gpu: _stream_default(problem, gpu) | {"num_stages": 1},
+                space=_BLOCKS_SPACE,
+                default=_stream_default,
                 fits=_fits_stream,
                 handles=lambda problem, gpu: _only(False, problem),
             ),
@@ -866,17 +836,8 @@ DECLARATION = Declaration(
                 name="stream_gradient",
                 summary="loss and gradient in one launch: rows of any length streamed twice, then from cache",
                 launch=_launch_stream_gradient,
-                space=_STREAM_SPACE,
-                default=_gradient_default,
-                fits=_fits_stream,
-                handles=lambda problem, gpu: _only(True, problem),
-            ),
-            Variant(
-                name="separate",
-                summary="loss and gradient in two launches, as autograd makes them: rows read twice from memory",
-                launch=_launch_separate,
                 space=_BLOCKS_SPACE,
-                default=_stream_default,
+                default=stream_default(1, _BLOCKS),
                 fits=_fits_stream,
                 handles=lambda problem, gpu: _only(True, problem),
             ),

@@ -6,6 +6,8 @@ import difflib
 import hashlib
 import importlib
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import ROOT
@@ -30,9 +32,20 @@ def check_name(name: str) -> None:
         raise AtlasError(f"unknown kernel {name!r}: no file kernels/{name}.py; {hint}")
 
 
+def files(name: str) -> list[Path]:
+    """The kernel's file, and those of the kernels that it imports (``import kernels.other``) and so builds upon."""
+    found, waiting = [], [name]
+    while waiting:
+        path = KERNELS / f"{waiting.pop()}.py"
+        if path not in found:
+            found.append(path)
+            waiting += re.findall(r"^\s*import kernels\.(\w+)", path.read_text(), re.MULTILINE)
+    return found
+
+
 def digest(name: str) -> str:
-    """SHA-256 of the kernel's file: what a record of it is true of."""
-    return hashlib.sha256((KERNELS / f"{name}.py").read_bytes()).hexdigest()
+    """SHA-256 of the kernel's file, and of those it builds upon: what a record of it is true of."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files(name))).hexdigest()
 
 
 def load(name: str, interpret: bool = False) -> Declaration:

@@ -69,9 +69,9 @@ class Plan:
         schema = ROOT / "workflow" / "schemas" / f"{stage}.schema.json"
         return [_relative(path) for path in [*found, *([schema] if schema.exists() else [])]]
 
-    def kernel_file(self, wildcards: Any) -> str:
-        """The kernel's one file."""
-        return _relative(catalog.KERNELS / f"{wildcards.kernel}.py")
+    def kernel_file(self, wildcards: Any) -> list[str]:
+        """The kernel's file, and those of kernels that it builds upon."""
+        return [_relative(path) for path in catalog.files(wildcards.kernel)]
 
     def block_digest(self, wildcards: Any) -> str:
         """Changes when this GPU's block does, so that editing one block concerns one GPU."""

@@ -121,9 +121,13 @@ def _why(benchmark: pd.DataFrame, kernel: str, gpu: str, direction: str, dtype: 
 
 
 def _facets(rows: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """(pass, dtype, flags) and their rows; of flags with a single size, which make no curve, only where all are so."""
     keyed = rows.assign(flag=rows.sizes.map(flags))
-    groups = keyed.groupby(["direction", "dtype", "flag"], sort=True)
-    return sorted(groups, key=lambda item: (item[0][0] != "forward", item[0][1], item[0][2]))
+    groups = sorted(
+        keyed.groupby(["direction", "dtype", "flag"], sort=True),
+        key=lambda item: (item[0][0] != "forward", item[0][1], item[0][2]),
+    )
+    return [item for item in groups if item[1].sizes.map(str).nunique() > 1] or groups
 
 
 def _is(rows: pd.DataFrame, facet: tuple[str, str, str]) -> pd.Series:

@@ -19,7 +19,7 @@ def test_every_edit_stands_once_in_its_kernel_and_leaves_a_file_that_parses(muta
 
 def test_the_list_names_kernels_checks_and_places_that_there_are():
     assert {mutant.kernel for mutant in MUTANTS} <= set(catalog.names())
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)  # --only takes a name
+    assert len({(mutant.kernel, mutant.name) for mutant in MUTANTS}) == len(MUTANTS)  # --kernels and --only choose one
     for mutant in MUTANTS:
         assert mutant.caught_by in (*CHECKS, planting.CERTIFICATE)
         assert (mutant.config is not None) == (mutant.caught_by == planting.CERTIFICATE)

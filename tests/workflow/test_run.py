@@ -9,7 +9,7 @@ from .conftest import Checkout, make_checkout
 
 SELECTION = ("--config", "kernels=vector_add,softmax", "gpus=t4,cpu")
 ONE_SEED = ("seeds: 5", "seeds: 1")
-FEW_CASES = ("edge_cases=_EDGE_CASES,", "edge_cases=_EDGE_CASES[::8],")
+FEW_CASES = ("edge_cases=_EDGE_CASES,", "edge_cases=_EDGE_CASES[::24],")
 """What more would find is the validation's business, and takes the interpreter most of a run."""
 
 VIEWS = {"tables", "figures", "report", "track", "verdict", "reproduce"}

@@ -45,7 +45,7 @@ _REASON_LENGTH = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the proof's arguments."""
     parser.add_argument("--kernels", default="", metavar="A,B", help="default: all")
-    parser.add_argument("--only", metavar="NAME", help="this mutant alone, and no kernel as it is")
+    parser.add_argument("--only", metavar="NAME", help="mutants of this name, and no kernel as it is")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds per case (default: 5)")
     parser.add_argument("--jobs", type=int, metavar="N", help="inspections at once on the interpreter (default: one a "
                         "core); a GPU makes one at a time")  # fmt: skip
@@ -80,7 +80,7 @@ def run(job: frame.Job) -> Evidence:
 
 
 def select(mutants: Sequence[Mutant], kernels: Sequence[str], only: str | None) -> list[Mutant]:
-    """The mutants of some kernels, or the one of that name; :class:`AtlasError` for an unknown name."""
+    """The mutants of some kernels, or those of that name; :class:`AtlasError` for an unknown name."""
     found = [mutant for mutant in mutants if mutant.kernel in kernels and only in (None, mutant.name)]
     if only is not None and not found:
         names = [mutant.name for mutant in mutants if mutant.kernel in kernels]

@@ -233,13 +233,13 @@ def test_the_true_vector_add_is_right_in_every_check():
 
 
 @pytest.mark.parametrize("name", [name for name in catalog.names() if name != "vector_add"])
-def test_every_kernel_of_the_catalog_passes_the_edge_cases_that_are_cheapest(name):
+def test_every_kernel_of_the_catalog_passes_its_cheapest_edge_case(name):
     """A look at each kernel; all edge cases and dtypes are what `validate --gpu cpu` tries, in minutes a kernel."""
     declaration = catalog.load(name, interpret=True)
     dtype = declaration.dtypes[0]
     mine = [case for case in declaration.edge_cases if case.dtype == dtype]
-    cheapest = sorted(mine, key=lambda case: sum(declaration.forward.bytes(case).values()))[:3]
-    declaration = dataclasses.replace(declaration, edge_cases=tuple(cheapest))
+    cheapest = min(mine, key=lambda case: sum(declaration.forward.bytes(case).values()))
+    declaration = dataclasses.replace(declaration, edge_cases=(cheapest,))
     inspection = Inspection(declaration, INTERPRETER, torch.device("cpu"), [0])
     assert inspection.tasks()
     findings = inspect(declaration, seeds=1, dtype=dtype)

@@ -25,6 +25,9 @@ _ATTEMPTS = 2
 
 _is_compiling = torch.compiler.is_compiling
 
+_registered: set[str] = set()
+"""Operators of this process: torch takes a name once, and a file may be loaded twice."""
+
 
 class Operator:
     """A function of tensors and scalars that launches kernels: ``torch.ops.kernel_atlas.<name>``.
@@ -52,6 +55,9 @@ class Operator:
         # A kernel file that is loaded a second time under another name must not take the first one's operators over.
         module = sys._getframe(1).f_globals["__name__"]
         library = NAMESPACE if module.startswith("kernels.") else f"{NAMESPACE}__{module.replace('.', '_')}"
+        while f"{library}::{name}" in _registered:
+            library += "_again"
+        _registered.add(f"{library}::{name}")
         self._library = torch.library.Library(library, "FRAGMENT")
         self._library.define(f"{name}{schema}", tags=_TAGS)
         self._library.impl(name, lambda *args: self.now(*args), "CompositeExplicitAutograd")

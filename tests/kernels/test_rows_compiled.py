@@ -14,16 +14,23 @@ from atlas.compilation.compiled import compile_config
 from atlas.config import load_gpus
 from atlas.gpus import gpu
 
+# Powers of two and not, rows that begin off 16 bytes, and what passes the registers: the rest is `atlas build`'s.
+SHAPES = {"m=4096 n=1024", "m=4096 n=5120", "m=4096 n=50257", "m=4096 n=32768"}
+
 found = []
 blocks = load_gpus()
 for kernel in ("softmax", "layer_norm"):
     declaration = catalog.load(kernel)
-    for name in ("t4", "a100", "h200"):  # sm_75, sm_80, sm_90
+    for name in ("t4", "h200"):  # sm_75, sm_90
         on = gpu(name, blocks[name])
         for direction, work in declaration.passes.items():
             for problem in declaration.cases(on):
                 for variant in work.variants:
-                    if problem.dtype == "bf16" and not variant.unsupported(problem, on):
+                    if (
+                        problem.dtype == "bf16"
+                        and problem.label in SHAPES
+                        and not variant.unsupported(problem, on)
+                    ):
                         config = variant.default(problem, on)
                         result = compile_config(declaration, direction, variant.name, problem, config, on).to_json()
                         where = [name, kernel, direction, variant.name, problem.label]
@@ -34,7 +41,7 @@ json.dump(found, sys.stdout)
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Default configs of all bf16 cases; compiled in a process of its own, since this one interprets kernels."""
+    """Default configs of some bf16 cases; compiled in a process of its own, since this one interprets kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)

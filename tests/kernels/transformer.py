@@ -190,6 +190,11 @@ def tokens_per_second(step: Callable, model: Transformer, data: Sequence, rate: 
     return sum(tokens.numel() for tokens, _ in data) / (time.perf_counter() - start)
 
 
+def _apart(expected: Sequence[float], found: Sequence[float]) -> str:
+    differences = [abs(a - b) for a, b in zip(expected, found, strict=True)]
+    return f"largest difference {max(differences):.4f}, mean {sum(differences) / len(differences):.4f}"
+
+
 def main() -> None:
     """Train the twins on this machine's GPU and print how they compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -210,9 +215,11 @@ def main() -> None:
     print("step   torch    kernels")
     for step in range(0, given.steps, max(1, given.steps // 20)):
         print(f"{step:4d}  {expected[step]:7.4f}  {found[step]:7.4f}")
-    apart = [abs(a - b) for a, b in zip(expected, found, strict=True)]
     print(f"last   {expected[-1]:.4f}, {found[-1]:.4f}")
-    print(f"largest difference {max(apart):.4f}, mean {sum(apart) / len(apart):.4f}")
+    print(f"kernels and torch: {_apart(expected, found)}")
+    again = twins(sizes, device, dtype)[0]
+    noise = train(torch.compile(again, fullgraph=True), again, data, given.rate)
+    print(f"torch.compile and torch, the noise of rounding in another order: {_apart(expected, noise)}", flush=True)
 
     timed = data[: given.timed]
     for name, index, compiled in (

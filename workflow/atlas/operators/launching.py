@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
+import torch
+import triton
+from triton.runtime import _allocation
+
 
 class Tape(Protocol):
     """Somebody who writes down what is launched."""
@@ -15,10 +19,21 @@ class Tape(Protocol):
 
 class _Recording(threading.local):
     tape: Tape | None = None
+    launching: bool = False
 
 
 recording = _Recording()
-"""The tape of each thread, while a call is recorded in it."""
+"""The tape of each thread, while a call is recorded in it, and whether a kernel is being launched."""
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def allow_scratch() -> None:
+    """Let kernels have what they need to keep descriptors that they make themselves; a caller's allocator stays."""
+    if isinstance(_allocation._allocator.get(), _allocation.NullAllocator):
+        triton.set_allocator(_scratch)
 
 
 class Varying(int):
@@ -47,6 +62,11 @@ class Varying(int):
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     """``kernel[grid](*args, **meta)``: launch a ``@triton.jit`` kernel on one to three dimensions of programs."""
     plain = tuple(int(value) if isinstance(value, Varying) else value for value in args)
-    compiled = kernel[grid](*plain, **meta)
+    allow_scratch()
+    recording.launching = True
+    try:
+        compiled = kernel[grid](*plain, **meta)
+    finally:
+        recording.launching = False
     if recording.tape is not None:
         recording.tape.launched(kernel, grid, args, meta, compiled)

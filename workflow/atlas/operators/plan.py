@@ -9,7 +9,9 @@ from typing import Any
 import torch
 import triton
 
-from .tape import CallTape, Constant, Geometry, Source, VaryingInput
+from .descriptors import unwrapped
+from .launching import allow_scratch
+from .tape import CallTape, Constant, Described, Geometry, Launch, Source, VaryingInput
 
 Plan = Callable[..., Any]
 """Takes a call's arguments, returns its outputs."""
@@ -26,6 +28,7 @@ def plan(tape: CallTape, result: Any, inputs: Sequence[Any], device: torch.devic
     # What is returned as a view of all of an allocation is allocated in the view's shape.
     made |= {source.number: geometry for source, geometry in outputs if _whole(source, geometry, tape.allocations)}
     scope: dict[str, Any] = {
+        "allow_scratch": allow_scratch,
         "current_stream": triton.runtime.driver.active.get_current_stream,
         "device": device,
         "empty": torch.empty_strided,
@@ -34,15 +37,11 @@ def plan(tape: CallTape, result: Any, inputs: Sequence[Any], device: torch.devic
     lines = [f"stream = current_stream({device.index})"]
     for number, geometry in made.items():
         lines.append(f"b{number} = {_allocation(number, geometry, inputs, scope)}")
-    used = {(v.allocated, v.number) for launch in tape.launches for v in launch.values if isinstance(v, Source)}
+    values = [v.memory if isinstance(v, Described) else v for launch in tape.launches for v in launch.values]
+    used = {(value.allocated, value.number) for value in values if isinstance(value, Source)}
     lines += [f"p_{_tensor(*which)} = {_tensor(*which)}.data_ptr()" for which in sorted(used)]
     for number, launch in enumerate(tape.launches):
-        scope[f"run{number}"] = launch.compiled.run
-        scope[f"function{number}"] = launch.compiled.function
-        scope[f"metadata{number}"] = launch.compiled.packed_metadata
-        values = "".join(f", {_value(v, f'v{number}_{position}', scope)}" for position, v in enumerate(launch.values))
-        grid = ", ".join(map(str, launch.grid))
-        lines.append(f"run{number}({grid}, stream, function{number}, metadata{number}, None, None, None{values})")
+        lines += _launched(number, launch, scope)
     returned = [_returned(source, geometry, made) for source, geometry in outputs]
     lines.append(f"return {', '.join(returned)}")
     arguments = ", ".join(f"a{number}" for number in range(len(inputs)))
@@ -62,6 +61,29 @@ def _allocation(number: int, geometry: Geometry, inputs: Sequence[Any], scope: d
             return f"empty_like(a{position})"  # the cheapest way to allocate
     scope[f"dtype{number}"] = geometry.dtype
     return f"empty({geometry.shape}, {geometry.stride}, dtype=dtype{number}, device=device)"
+
+
+def _launched(number: int, launch: Launch, scope: dict[str, Any]) -> list[str]:
+    """The lines of the ``number``-th launch."""
+    run = launch.compiled.run
+    described = [value for value in launch.values if isinstance(value, Described)]
+    lines = ["allow_scratch()"] if getattr(run, "global_scratch_size", 0) else []
+    if described:
+        run, expansions = unwrapped(run, described)
+    scope[f"run{number}"] = run
+    scope[f"function{number}"] = launch.compiled.function
+    scope[f"metadata{number}"] = launch.compiled.packed_metadata
+    words = [*map(str, launch.grid), "stream", f"function{number}", f"metadata{number}", "None", "None", "None"]
+    for position, value in enumerate(launch.values):
+        name = f"v{number}_{position}"
+        if isinstance(value, Described):
+            maps, constants = expansions.pop(0)
+            scope[f"m{name}"] = maps
+            address = _value(value.memory, name, scope)
+            words += [address if maps is None else f"m{name}[{address}]", *map(repr, constants)]
+        else:
+            words.append(_value(value, name, scope))
+    return [*lines, f"run{number}({', '.join(words)})"]
 
 
 def _tensor(allocated: bool, number: int) -> str:

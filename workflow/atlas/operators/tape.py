@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,14 @@ class Constant:
     """A tensor that was there before the call and is none of its inputs: the same at every call."""
 
     tensor: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """A host tensor descriptor (Triton's or Gluon's) over ``memory``; ``form`` is the descriptor without its tensor."""
+
+    memory: Source | Constant
+    form: Any
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,8 @@ class CallTape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        if recording.launching:  # scratch of a kernel, which its launcher asks for at every launch
+            return result
         if func in _ALLOCATIONS:
             self._kept.append(result)
             if result.numel():
@@ -149,6 +160,10 @@ class CallTape(TorchDispatchMode):
             return VaryingInput(value.number)
         if isinstance(value, torch.Tensor):
             return self._source(value)
+        if type(value).__name__ == "TensorDescriptor":
+            form = copy.copy(value)
+            form.base, form.shape, form.strides = None, tuple(value.shape), tuple(value.strides)
+            return Described(self._source(value.base), form)
         if value is None or isinstance(value, bool | int | float | str) or parameter.is_constexpr:
             return value
         raise Unrepeatable(f"its kernel takes a {type(value).__name__}")

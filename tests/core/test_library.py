@@ -142,14 +142,18 @@ def test_triton_kernels_stand_nowhere_else():
     assert not strays
 
 
-def test_edge_cases_give_their_reason_and_the_sweep_is_sized_to_the_gpu():
+def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep_is_sized_to_the_gpu():
     # In a process of its own: the interpreter binds a process, and other tests compile.
     run(
-        "from atlas import catalog, gpus\nfrom atlas.config import load_gpus\n"
+        "from atlas import catalog, gpus\nfrom atlas.benchmarking.ladder import steps\nfrom atlas.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"
         "    declaration = catalog.load(kernel, interpret=True)\n"
         "    assert all(c.reason for c in declaration.edge_cases), kernel\n"
+        # Every variant is on a ladder: none follows a variant that there is not, or itself.
+        "    variants = [(d, v.name) for d, work in declaration.passes.items() for v in work.variants]\n"
+        "    climbed = [(s['direction'], s['variant']) for s in steps(declaration)]\n"
+        "    assert sorted(climbed) == sorted(variants), kernel\n"
         "    for name in ('t4', 'h200'):\n"
         "        gpu = gpus.gpu(name, blocks[name])\n"
         "        cases = declaration.cases(gpu)\n"

@@ -306,7 +306,12 @@ def benchmark(kernel: Kernel, gpu: str) -> dict[str, Any]:
         compare(group)
         rows += group
     document = envelope("benchmark", kernel.name, gpu, _kind(gpu), 48.0)
-    return document | {"protocol": "timing/1", "rows": rows}
+    slowest_first = sorted(kernel.variants, key=kernel.variants.get)
+    directions = dict.fromkeys(row["direction"] for row in rows)
+    steps = [{"direction": direction, "variant": name, "follows": before, "summary": f"what {name} changes"}
+             for direction in directions
+             for before, name in zip(["", *slowest_first], slowest_first, strict=False)]  # fmt: skip
+    return document | {"protocol": "timing/1", "steps": steps, "rows": rows}
 
 
 def _timed(

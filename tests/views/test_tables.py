@@ -46,6 +46,27 @@ def test_the_best_of_a_case_is_its_fastest_variant_and_never_a_default_or_a_peer
     assert (best.set_index(case).median_us.sort_index() == fastest.sort_index()).all()
 
 
+def test_a_rung_of_the_ladder_says_what_its_step_brought(scenes):
+    tables = store.read(scenes["one"] / "tables")
+    ladder = tables["ladder"].set_index(["gpu", "kernel", "direction", "variant"]).sort_index()
+    row = ladder.loc["h200", "matmul", "forward", "persistent"]
+    assert (row.follows, row.summary, row.unit) == ("pointers", "what persistent changes", "TFLOP/s")
+    rows = tables["benchmark"]
+    rows = rows[(rows.gpu == "h200") & (rows.kernel == "matmul") & (rows.provider_kind == "variant")]
+    times = rows.pivot_table(index=["dtype", "sizes"], columns="provider", values="median_us")
+    gains = times.pointers / times.persistent
+    fastest = (times.idxmin(axis=1) == "persistent").sum()
+    assert row.compared == len(gains) and row.fastest == fastest
+    assert (row.step_least, row.step_most) == (pytest.approx(gains.min()), pytest.approx(gains.max()))
+    assert gains.min() < row.step_geomean < gains.max()
+    first = ladder.loc["h200", "matmul", "forward", "pointers"]
+    assert first.follows == "" and first.compared == 0 and pd.isna(first.step_geomean)
+
+
+def test_the_interpreter_climbs_no_ladder(scenes):
+    assert "cpu" not in set(store.read(scenes["five"] / "tables")["ladder"].gpu)
+
+
 def test_kinds_stand_apart_and_each_gpu_has_one_for_its_figures(scenes):
     table = store.read(scenes["five"] / "tables")["benchmark"]
     assert table.groupby(["gpu", "kernel"]).kind.nunique().eq(1).all()

@@ -4,6 +4,7 @@ rule tables:
         PLAN.documents(),
     output:
         multiext("results/tables/benchmark", ".parquet", ".csv"),
+        multiext("results/tables/ladder", ".parquet", ".csv"),
         multiext("results/tables/build", ".parquet", ".csv"),
         multiext("results/tables/validation", ".parquet", ".csv"),
         multiext("results/tables/trials", ".parquet", ".csv"),

@@ -92,6 +92,8 @@ class Variant:
     of-time builds (meta tensors), the tuner, the benchmark and the public function call.  It validates nothing.
     ``fits(config, case, gpu)`` and ``handles(case, gpu)`` return ``""`` for yes, otherwise the reason why not: a config
     that cannot launch (shared memory, registers), a case this variant is not written for (rows too long).
+    ``follows`` names the variant of the same pass that this one was made from, by the change that ``summary`` tells:
+    the rungs of the kernel's ladder, which the kernel log shows with what each of them brought.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Variant:
     handles: Callable[[Case, GPU], str] = _always
     needs: frozenset[str] = frozenset()
     deterministic: bool = True
+    follows: str = ""
 
     def configs(self, case: Case, gpu: GPU) -> Iterator[dict[str, Any]]:
         """Every config of the space that fits, in the order of the parameter lists."""

@@ -150,6 +150,34 @@ def case_table(tables: Tables, outcome: str) -> Grid:
     )  # fmt: skip
 
 
+def ladder_table(tables: Tables) -> Grid:
+    """The kernel log: every variant after the one it was made from, and what its step brought."""
+    return Grid(
+        "ladder",
+        ("kernel", "GPU", "kind", "pass", "variant", "what it does", "over", "step", "least", "most", "fastest of",
+         "figure"),
+        [
+            [
+                text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+                text(row.direction), text(row.variant, style="name"), text(row.summary), text(row.follows),
+                number(row.step_geomean, "{:.2f}\N{MULTIPLICATION SIGN}",
+                       note=counted(int(row.compared), "case") if row.compared else ""),
+                number(row.step_least, "{:.2f}\N{MULTIPLICATION SIGN}"),
+                number(row.step_most, "{:.2f}\N{MULTIPLICATION SIGN}"),
+                Cell(f"{row.fastest} of {row.cases}", row.fastest / max(row.cases, 1), style="num"),
+                number(None) if missing(row.figure)
+                else Cell(rate(row.figure, row.unit), row.figure, f"{row.dtype} {row.case}", "num"),
+            ]
+            for row in tables["ladder"].itertuples()
+        ],
+        empty="No benchmark on a GPU tells its kernel's variants apart.",
+        caption="Step: time of the variant it was made from over its own, geometric mean over the cases both were timed"
+        " on, each with its tuned config. Fastest of: the cases at which it beats all other variants. Figure: its case "
+        "with the most traffic.",
+        numeric=frozenset({7, 8, 9, 10, 11}),
+    )  # fmt: skip
+
+
 def stage_failures(entries: Iterable[Entry]) -> Grid:
     """Every document whose status is not ok, the worst first."""
     bad = [entry for entry in entries if entry.document["status"] != "ok"]

@@ -39,6 +39,7 @@ def page(
         failures=outcome.stage_failures(entries),
         failed_checks=outcome.failed_checks(tables),
         untimed=outcome.untimed(tables),
+        ladder=outcome.ladder_table(tables),
         build=work.build_table(tables),
         lost_tensor_cores=work.lost_tensor_cores(tables),
         validation=work.validation_table(tables, entries),

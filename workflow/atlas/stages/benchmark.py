@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _body(job: frame.Job) -> dict[str, Any]:
     from .. import runtime, timing
     from ..benchmarking.contest import Bench, DeviceLost
+    from ..benchmarking.ladder import steps
     from ..benchmarking.outcome import outcome
     from ..benchmarking.providers import Tuned
     from ..benchmarking.roofs import Survey
@@ -47,7 +48,7 @@ def _body(job: frame.Job) -> dict[str, Any]:
         max_samples=job.arguments.max_samples,
     )
     rows: list[dict[str, Any]] = []
-    fields = {"protocol": timing.PROTOCOL, "rows": rows}
+    fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows}
     work = [(direction, case) for case in runtime.sweep(declaration, gpu) for direction in declaration.passes]
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")

@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     entries = collect(arguments.results)
     made = {
         "benchmark": rows.benchmark(entries),
+        "ladder": rows.ladder(entries),
         "build": rows.build(entries),
         "validation": rows.validation(entries),
         "trials": rows.trials(entries),

@@ -59,6 +59,28 @@ TABLES: dict[str, dict[str, str]] = {
         **_KERNEL_VERSION,
         **_PROVENANCE,
     },
+    # One row per variant that a benchmark timed, after the one it `follows`.  `step_*`: that one's median over this
+    # variant's, over the `compared` cases both were timed on; `fastest`: cases where no other variant was faster;
+    # `figure`: on the `case` with the most traffic that it was timed on, in bf16 where there is one.
+    "ladder": {
+        **_SUBJECT,
+        "direction": TEXT,
+        "variant": TEXT,
+        "follows": TEXT,
+        "summary": TEXT,
+        "cases": INTEGER,
+        "fastest": INTEGER,
+        "compared": INTEGER,
+        "step_geomean": NUMBER,
+        "step_least": NUMBER,
+        "step_most": NUMBER,
+        "dtype": TEXT,
+        "case": TEXT,
+        "figure": NUMBER,
+        "unit": TEXT,
+        **_KERNEL_VERSION,
+        "date": TEXT,
+    },
     # One row per compiled config.
     "build": {
         **_SUBJECT,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..collection import Entry
-from ..verdict import best_of_each_case, case_label
+from ..verdict import best_of_each_case, case_label, figure, geometric_mean
 from .columns import TABLES
 
 Row = dict[str, Any]
@@ -74,6 +74,42 @@ def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
                 | _version(entry)
                 | _provenance(entry)
             )
+
+
+def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per rung and GPU, of benchmarks on real ones that hold the ladder."""
+    for entry in _of(entries, "benchmark"):
+        if entry.kind == "functional":
+            continue
+        rows = entry.document["rows"]
+        fastest = {_key(row): row["provider"] for row in best_of_each_case(rows)}
+        timed: dict[tuple[str, str], dict[tuple[Any, ...], Mapping[str, Any]]] = {}
+        for row in rows:
+            if row["provider_kind"] == "variant" and row["status"] == "ok" and row.get("median_us"):
+                timed.setdefault((row["direction"], row["provider"]), {})[_key(row)] = row
+        for step in entry.document.get("steps", ()):
+            own = timed.get((step["direction"], step["variant"]), {})
+            before = timed.get((step["direction"], step["follows"]), {})
+            gains = [before[key]["median_us"] / own[key]["median_us"] for key in own if key in before]
+            yield (
+                dict(step)
+                | _subject(entry)
+                | {"cases": len(own), "fastest": sum(fastest[key] == step["variant"] for key in own)}
+                | {"compared": len(gains), "step_geomean": geometric_mean(gains)}
+                | {"step_least": min(gains, default=None), "step_most": max(gains, default=None)}
+                | _largest(own.values())
+                | _version(entry)
+                | {"date": entry.document["software"].get("date")}
+            )
+
+
+def _largest(rows: Iterable[Mapping[str, Any]]) -> Row:
+    """The figure of a variant's largest case, in bf16 where it has one; nothing of no rows."""
+    row = max(rows, key=lambda row: (row["dtype"] == "bf16", row["bytes"]), default=None)
+    if row is None:
+        return {}
+    value, unit = figure(row)
+    return {"dtype": row["dtype"], "case": case_label(row["sizes"]), "figure": value, "unit": unit}
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

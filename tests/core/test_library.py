@@ -145,7 +145,9 @@ def test_triton_kernels_stand_nowhere_else():
 def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep_is_sized_to_the_gpu():
     # In a process of its own: the interpreter binds a process, and other tests compile.
     run(
-        "from atlas import catalog, gpus\nfrom atlas.benchmarking.ladder import steps\nfrom atlas.config import load_gpus\n"
+        "from atlas import catalog, gpus\n"
+        "from atlas.benchmarking.ladder import steps\n"
+        "from atlas.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"
         "    declaration = catalog.load(kernel, interpret=True)\n"

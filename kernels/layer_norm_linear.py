@@ -1,7 +1,7 @@
 """Layer normalisation, then a linear layer: y = ((x - mean) * rstd * weight + bias) @ W^T + c, in one product.
 
 x[m, k] has a mean and rstd per row; W[n, k] and c[n] are the linear layer's.  A first kernel reads x and writes mean
-and rstd, 2 M; a product then normalises each tile of x on its way to ``tl.dot``.  Against the two layers one after the
+(in two parts) and rstd, 3 M; a product then normalises each tile of x on its way to ``tl.dot``.  Against the two layers one after the
 other this spares writing and reading the normalised matrix, 2 MK elements, and costs the normalisation of a tile once
 for each tile of columns of y.  2 M N K floating-point operations.
 
@@ -39,39 +39,48 @@ from atlas.operators import Differentiable, Operator, launch
 
 @triton.jit
 def _normalize_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, n, eps,
+    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rest_ptr, rstd_ptr, n, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUT: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program owns one row of any length: its mean and rstd, and with HAS_OUT the normalised row.
 
     Each lane, WIDTH neighbours that one thread loads at once, keeps count, mean and squared deviations M2 of what it
     has seen and merges each block's into them (Chan, Golub, LeVeque 1979), so a large mean cancels nothing.
+
+    The mean is mean + rest, the second what rounding left of the first: half an ulp of a large mean shifts all of a row
+    alike, and a product's sum over W's columns, where these have a mean of their own, adds that shift up.
     """
     n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     row = tl.program_id(0).to(tl.int64) * n
     offs = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    count, mean, m2 = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
+    count, m2 = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
+    mean, rest = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
     for start in tl.range(0, n, LANES * WIDTH):
         x = tl.load(x_ptr + row + start + offs, mask=start + offs < n, other=0.0).to(tl.float32)
         # WIDTH divides n, so a lane is in the row as a whole or not at all.
         added = tl.where(start + tl.arange(0, LANES) * WIDTH < n, WIDTH, 0).to(tl.float32)
         block_mean = tl.sum(x, axis=1) / WIDTH
         centred = x - block_mean[:, None]
-        delta = block_mean - mean
+        delta = block_mean - mean + (tl.sum(centred, axis=1) / WIDTH - rest)
         share = added / tl.maximum(count + added, 1.0)
         m2 += tl.sum(centred * centred, axis=1) + delta * delta * count * share
-        mean += delta * share
+        moved = mean + delta * share
+        rest += delta * share - (moved - mean)
+        mean = moved
         count += added
-    # Rounded as IEEE asks: an error of the mean shifts all of a row alike, and the product's sum adds that up.
-    row_mean = tl.div_rn(tl.sum(count * mean, axis=0), tl.cast(n, tl.float32))
-    between = mean - row_mean
+    row_mean = tl.sum(count * mean, axis=0) / n
+    between = mean - row_mean + rest
+    row_rest = tl.sum(count * between, axis=0) / n
+    between -= row_rest
     rstd = tl.rsqrt((tl.sum(m2 + count * between * between, axis=0) / n + eps).to(tl.float32))
     tl.store(mean_ptr + tl.program_id(0), row_mean)
+    tl.store(rest_ptr + tl.program_id(0), row_rest)
     tl.store(rstd_ptr + tl.program_id(0), rstd)
     if HAS_OUT:
         for start in tl.range(0, n, LANES * WIDTH):
             mask = start + offs < n
-            out = (tl.load(x_ptr + row + start + offs, mask=mask, other=0.0).to(tl.float32) - row_mean) * rstd
+            x = tl.load(x_ptr + row + start + offs, mask=mask, other=0.0).to(tl.float32)
+            out = (x - row_mean - row_rest) * rstd
             if HAS_WEIGHT:
                 out *= tl.load(weight_ptr + start + offs, mask=mask, other=0.0).to(tl.float32)
             if HAS_BIAS:
@@ -81,7 +90,7 @@ def _normalize_kernel(
 
 @triton.jit
 def _fused_kernel(
-    x_ptr, weight_ptr, bias_ptr, mean_ptr, rstd_ptr, w_ptr, c_ptr, y_ptr, M, N, K,
+    x_ptr, weight_ptr, bias_ptr, mean_ptr, rest_ptr, rstd_ptr, w_ptr, c_ptr, y_ptr, M, N, K,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_C: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr, NUM_STAGES: tl.constexpr,
@@ -100,7 +109,8 @@ def _fused_kernel(
     offs_m = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(tl.int64)
     offs_n = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(tl.int64)
     offs_k = tl.arange(0, BLOCK_K)
-    mean, rstd = tl.load(mean_ptr + offs_m)[:, None], tl.load(rstd_ptr + offs_m)[:, None]
+    mean, rest = tl.load(mean_ptr + offs_m)[:, None], tl.load(rest_ptr + offs_m)[:, None]
+    rstd = tl.load(rstd_ptr + offs_m)[:, None]
     x_ptrs = x_ptr + offs_m[:, None] * K + offs_k[None, :]
     w_ptrs = w_ptr + offs_n[None, :] * K + offs_k[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -111,7 +121,7 @@ def _fused_kernel(
         else:  # w is 0 past K, and so is what it adds to the sum
             x = tl.load(x_ptrs, mask=inside[None, :], other=0.0)
             w = tl.load(w_ptrs, mask=inside[:, None], other=0.0)
-        a = (x.to(tl.float32) - mean) * rstd
+        a = (x.to(tl.float32) - mean - rest) * rstd
         if HAS_WEIGHT:
             a *= tl.load(weight_ptr + k + offs_k, mask=inside, other=0.0).to(tl.float32)[None, :]
         if HAS_BIAS:
@@ -128,29 +138,29 @@ def _fused_kernel(
 
 
 def _launch_normalize(x, weight, bias, out, eps, num_warps=None):
-    """(mean, rstd) of the rows of x; the normalised rows go to ``out`` where there is one."""
+    """(mean, rest, rstd) of the rows of x; the normalised rows go to ``out`` where there is one."""
     m, k = x.shape
-    mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
+    mean, rest, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(3))
     vectors = triton.next_power_of_2(k) * x.element_size() // (32 * rows.VECTOR_BYTES)
     num_warps = num_warps or max(1, min(8, vectors // 2))  # two 16-byte vectors a thread
     launch(
-        _normalize_kernel, (m,), x, weight, bias, out, mean, rstd, k, eps,
+        _normalize_kernel, (m,), x, weight, bias, out, mean, rest, rstd, k, eps,
         HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_OUT=out is not None,
         **rows.lanes(x, 2 * 32 * num_warps * rows.VECTOR_BYTES // x.element_size()), num_warps=num_warps,
     )  # fmt: skip
-    return mean, rstd
+    return mean, rest, rstd
 
 
 def _launch_fused(x, weight, bias, eps, w, c=None, *, config):
     (m, k), n = x.shape, w.shape[0]
-    mean, rstd = _launch_normalize(x, weight, bias, None, eps)
+    mean, rest, rstd = _launch_normalize(x, weight, bias, None, eps)
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     # The interpreter's tl.dot multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
     as_fp32 = x.dtype == torch.float32 or (x.device.type == "cpu" and x.dtype == torch.bfloat16)
     sixteen = tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
     launch(
         _fused_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
-        x, weight, bias, mean, rstd, w, c, y, m, n, k,
+        x, weight, bias, mean, rest, rstd, w, c, y, m, n, k,
         HAS_WEIGHT=weight is not None, HAS_BIAS=bias is not None, HAS_C=c is not None,
         BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], GROUP_M=config["GROUP_M"],
         EVEN_K=k % config["BLOCK_K"] == 0, PRECISION="ieee", OPERAND=tl.float32 if as_fp32 else sixteen,

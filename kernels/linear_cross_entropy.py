@@ -662,5 +662,6 @@ DECLARATION = Declaration(
         bytes=_bytes,
         flops=_flops,
         reduction=lambda c: max(c["m"], c["k"], c["n"]),
+        rounds_products=True,  # the logits
     ),
 )

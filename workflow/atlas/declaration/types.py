@@ -148,6 +148,9 @@ class Pass:
     ``bytes`` and ``flops`` give the least traffic and arithmetic of a case, a term for each tensor or product.
     ``reduction(case)`` is how many terms one output element accumulates: absolute tolerances grow with it.
     ``random`` says how a pass is checked whose result hangs on random numbers.
+    ``rounds_products`` says that products of the inputs are rounded to the case's dtype before the pass goes on with
+    them, as torch's operation does: 16 bits leave nothing of such products under a common offset, which then says
+    nothing, and is checked in fp32 alone.
     """
 
     inputs: Callable[[Case, Any, torch.Generator | None], dict[str, Any]]
@@ -159,6 +162,7 @@ class Pass:
     flops: Callable[[Case], Mapping[str, float]]
     reduction: Callable[[Case], int] = lambda case: 1
     random: Random | None = None
+    rounds_products: bool = False
 
     def variant(self, name: str) -> Variant:
         """The variant of this name; KeyError names the ones there are."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..declaration import Config, Variant
+from ..declaration import Config, Variant, element_size
 from ..runtime import as_tuple
 from . import device as devices
 from . import specials
@@ -108,9 +108,13 @@ def takes_offset(problem: Problem) -> bool:
 
     A backward pass's may not: of its inputs the incoming gradients alone are free, and it is linear in them.  There an
     offset enlarges every rounding alike, and what it may be off by hangs on single elements (softmax's largest y), so
-    it would tell no careless kernel from a careful one and give false alarms.
+    it would tell no careless kernel from a careful one and give false alarms.  Nor may one whose products are rounded
+    to 16 bits on the way: raised by an offset each, they are as large as its square, and their spacing is larger than
+    what they differ by.
     """
-    return problem.direction == "forward" and problem.case.dtype in specials.OFFSETS
+    dtype = problem.case.dtype
+    rounded = problem.work.rounds_products and element_size(dtype) < 4
+    return problem.direction == "forward" and dtype in specials.OFFSETS and not rounded
 
 
 def with_offset(problem: Problem, names: list[str]) -> Problem:

@@ -16,7 +16,7 @@ MUTANTS = (
         "layer_norm_linear", "mean subtracted after the product", "cancellation",
         "x is multiplied as it is: equal in exact arithmetic, and right while the mean is small",
         (
-            ("        a = (x.to(tl.float32) - mean) * rstd\n", "        a = x.to(tl.float32) * rstd\n"),
+            ("        a = (x.to(tl.float32) - mean - rest) * rstd\n", "        a = x.to(tl.float32) * rstd\n"),
             (
                 "        acc = tl.dot(a.to(x.dtype).to(OPERAND), w.to(OPERAND), acc, input_precision=PRECISION)\n",
                 "        s = tl.load(weight_ptr + k + offs_k, mask=inside, other=0.0).to(tl.float32)[:, None]\n"

@@ -1,9 +1,9 @@
 """Layer normalisation, then a linear layer: y = ((x - mean) * rstd * weight + bias) @ W^T + c, in one product.
 
 x[m, k] has a mean and rstd per row; W[n, k] and c[n] are the linear layer's.  A first kernel reads x and writes mean
-(in two parts) and rstd, 3 M; a product then normalises each tile of x on its way to ``tl.dot``.  Against the two layers one after the
-other this spares writing and reading the normalised matrix, 2 MK elements, and costs the normalisation of a tile once
-for each tile of columns of y.  2 M N K floating-point operations.
+(in two parts) and rstd, 3 M; a product then normalises each tile of x on its way to ``tl.dot``.  Against the two layers
+one after the other this spares writing and reading the normalised matrix, 2 MK elements, and costs the normalisation of
+a tile once for each tile of columns of y.  2 M N K floating-point operations.
 
 Why not y = rstd * (x @ (weight * W)^T - mean * colsum) + …, a product of x as it is?  Because it subtracts two large
 numbers where the mean of a row is large against its deviation: 16-bit products of x lose the digits that the centred

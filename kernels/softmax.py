@@ -139,7 +139,7 @@ def _pull_rows(
     inside = (offs_m < m) & (offs_n < n) | EVEN
     taken = inside
     if CAUSAL:
-        taken = inside & (offs_n <= offs_m % q + (n - q))  # y is 0 beyond, and so is dx
+        taken = inside & (offs_n <= offs_m % q + (n - q))
     # 0 is the identity of the sum.
     y = tl.load(y_ptr + offs, mask=taken, other=0.0)
     dy = tl.load(dy_ptr + offs, mask=taken, other=0.0)
@@ -148,7 +148,10 @@ def _pull_rows(
     else:
         inner = tl.sum(y.to(tl.float32) * dy.to(tl.float32), axis=1)[:, None]
     y, dy = _unmerged(y, inner).to(tl.float32), _unmerged(dy, inner).to(tl.float32)
-    tl.store(dx_ptr + offs, _pull(y, dy, inner, LOG), mask=inside)
+    dx = _pull(y, dy, inner, LOG)
+    if CAUSAL:
+        dx = tl.where(taken, dx, 0.0)  # where inner is NaN, too
+    tl.store(dx_ptr + offs, dx, mask=inside)
 
 
 @triton.jit
@@ -361,7 +364,10 @@ def _stream_backward_kernel(
             y_edge = tl.load(y_ptr + row * n + offs_e, mask=taken_e, other=0.0).to(tl.float32)
             dy_edge = tl.load(dy_ptr + row * n + offs_e, mask=taken_e, other=0.0).to(tl.float32)
             inner += tl.sum(dy_edge if LOG else y_edge * dy_edge, axis=0)
-            tl.store(dx_ptr + row * n + offs_e, _pull(y_edge, dy_edge, inner, LOG), mask=inside_e & (part == 0))
+            dx_edge = _pull(y_edge, dy_edge, inner, LOG)
+            if CAUSAL:
+                dx_edge = tl.where(taken_e, dx_edge, 0.0)
+            tl.store(dx_ptr + row * n + offs_e, dx_edge, mask=inside_e & (part == 0))
         last = low + (high - low - 1) // (LANES * WIDTH) * (LANES * WIDTH)
         for done in tl.range(0, high - low, LANES * WIDTH):
             lane = last - done + tl.arange(0, LANES)[:, None] * WIDTH
@@ -371,7 +377,9 @@ def _stream_backward_kernel(
                 taken = lane < tl.minimum(high, in_body)
             y = tl.load(y_lanes + offs, mask=taken, other=0.0, eviction_policy="evict_first").to(tl.float32)
             dy = tl.load(dy_lanes + offs, mask=taken, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            dx = tl.where(offs < in_body, _pull(y, dy, inner, LOG), 0.0) if CAUSAL else _pull(y, dy, inner, LOG)
+            dx = _pull(y, dy, inner, LOG)
+            if CAUSAL:
+                dx = tl.where(offs < in_body, dx, 0.0)
             tl.store(dx_ptr + first + offs, dx, mask=lane < high, cache_modifier=".cs")
 
 
@@ -651,6 +659,15 @@ def _reference(x, mask=None, log=False, causal=False):
 
 
 def _backward_reference(y, dy, log=False, causal=False):
+    """Under a causal mask dy above the diagonal is not looked at, and dx is 0 there whatever the row holds."""
+    if not causal:
+        return _user_backward(y, dy, log)
+    above = torch.ones(y.shape[-2:], dtype=torch.bool, device=y.device).triu(1 + y.shape[-1] - y.shape[-2])
+    return _user_backward(y, dy.masked_fill(above, 0.0)).masked_fill(above, 0.0)
+
+
+def _user_backward(y, dy, log=False, causal=False):
+    """The gradient as a user would write it: above a causal diagonal y is 0, so for finite rows dx is, too."""
     if log:
         return dy - y.exp() * dy.sum(dim=-1, keepdim=True)
     return y * (dy - (y * dy).sum(dim=-1, keepdim=True))
@@ -1059,7 +1076,7 @@ DECLARATION = Declaration(
         ),
         peers={
             "torch": eager(_torch_backward),
-            "torch.compile": compiled(_backward_reference),
+            "torch.compile": compiled(_user_backward),
             "liger": eager(_liger_backward, requires="liger_kernel"),
         },
         bytes=_backward_bytes,

@@ -228,6 +228,10 @@ def test_what_lies_above_the_diagonal_is_not_looked_at_in_the_gradient(variant):
     dx = variant.launch(y, dy, causal=True, config=config)
     assert torch.equal(dx.triu(1), torch.zeros(4, 4))
     assert dx.isfinite().all()
+    dy[2, 0] = float("nan")  # which makes NaN of its row, as far as that is looked at
+    dx = variant.launch(y, dy, causal=True, config=config)
+    assert torch.equal(dx.triu(1), torch.zeros(4, 4))
+    assert dx[2, :3].isnan().all()
 
 
 def test_a_mask_and_the_diagonal_go_together():

@@ -152,8 +152,8 @@ MUTANTS = (
         "softmax", "edges written by nobody", "config-dependent",
         "two programs share a row, and each leaves its ends to the other",
         ((
-            "_pull(y_edge, dy_edge, inner, LOG), mask=inside_e & (part == 0))",
-            "_pull(y_edge, dy_edge, inner, LOG), mask=inside_e & (part == SPLITS))",
+            "dx_edge, mask=inside_e & (part == 0))",
+            "dx_edge, mask=inside_e & (part == SPLITS))",
         ),),
         WRITTEN, "backward", "stream", "fp16", sizes={"m": 8, "n": 2049},
     ),

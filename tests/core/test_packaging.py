@@ -62,9 +62,13 @@ def test_every_package_and_data_file_of_the_code_is_installed():
         ".".join(("atlas", *path.parent.relative_to(atlas).parts)) for path in atlas.glob("*/**/__init__.py")
     }
     listed = PROJECT["tool"]["setuptools"]["packages"]
-    assert packages | {"kernels", "kernels.nn"} == set(listed)
+    assert packages | {"kernels", "kernels.cuda", "kernels.nn"} == set(listed)
     data = PROJECT["tool"]["setuptools"]["package-data"]
-    for path in [*(p for p in atlas.rglob("*") if p.is_file()), *(ROOT / "kernels" / "tuned").glob("*")]:
+    for path in [
+        *(p for p in atlas.rglob("*") if p.is_file()),
+        *(ROOT / "kernels" / "tuned").glob("*"),
+        *(ROOT / "kernels" / "cuda").glob("*.cu*"),
+    ]:
         if path.suffix not in (".py", ".pyc"):
             base = ROOT if ROOT / "kernels" in path.parents else atlas.parent
             package, name = ".".join(path.parent.relative_to(base).parts), path.name

@@ -28,6 +28,7 @@ def finished(tmp_path_factory) -> Checkout:
 
 
 def test_a_run_leaves_documents_tables_figures_report_and_mlflow(finished):
+    assert finished.document("t4", "vector_add", "cuda")["status"] in ("ok", "skipped"), "skipped where nvcc is missing"
     for kernel in ("vector_add", "softmax"):
         assert finished.document("t4", kernel, "build")["status"] == "ok"
         for stage in ("validate", "autotune", "benchmark"):
@@ -87,7 +88,19 @@ def test_editing_a_gpus_block_runs_that_gpus_jobs_and_the_views(finished):
     finally:
         path.write_text(before)
     assert jobs.pop("build") == 2, "two kernels for the T4; the interpreter's documents stand"
+    assert jobs.pop("cuda") == 1, "of the two vector_add has peers in CUDA C++"
     assert set(jobs) == VIEWS
+
+
+def test_editing_cuda_sources_builds_them_again(finished):
+    path = finished.root / "kernels" / "cuda" / "vector_add.cu"
+    before = path.read_text()
+    try:
+        path.write_text(before + "\n// a remark\n")
+        jobs = finished.planned(*SELECTION)
+    finally:
+        path.write_text(before)
+    assert jobs == {"cuda": 1, "reproduce": 1}, "the interpreter's benchmark has no peers in CUDA C++"
 
 
 def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished):
@@ -110,5 +123,5 @@ def test_a_committed_record_is_read_and_no_job_makes_it(tmp_path):
     record.parent.mkdir(parents=True)
     (clone.root / "results/measured/h200/vector_add/build.json").rename(record)
     jobs = clone.planned("--config", "gpus=h200", "kernels=vector_add")
-    assert jobs.pop("build") == 1, "the cross-compilation, which every host makes for itself"
+    assert jobs.pop("build") == jobs.pop("cuda") == 1, "the cross-compilations, which every host makes for itself"
     assert set(jobs) == VIEWS

@@ -11,6 +11,7 @@ from .errors import AtlasError
 COMMANDS = {
     "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",
     "build": "compile a kernel's tuning space for a GPU's architecture, on any host",
+    "cuda": "compile a kernel's peers in CUDA C++ for a GPU's architecture, on any host with nvcc",
     "validate": "check every variant of a kernel against its float64 reference",
     "debug": "repeat one check, explain what is wrong, step through the program that did it",
     "autotune": "time the tuning space and find each case's best config",

@@ -13,7 +13,8 @@ from typing import Any
 
 from . import catalog, documents
 
-_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "prove"))
+_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "prove", "cuda"))
+"""Those that have a view; what the cuda stage built shows in the peers of a benchmark."""
 
 
 @dataclass(frozen=True)

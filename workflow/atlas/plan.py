@@ -18,6 +18,7 @@ from typing import Any
 from . import ROOT, catalog, gpus
 from .announce import announce
 from .config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus
+from .cuda import nvcc, sources
 from .errors import AtlasError
 from .figures.names import figure_names
 
@@ -29,9 +30,19 @@ _SHARED = ("declaration/*.py", "operators/*.py", "runtime.py", "stages/frame.py"
 _CODE = {
     "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
     "build": ("stages/build.py", "compilation/*.py", *_SHARED),
+    "cuda": ("stages/cuda.py", "cuda/__init__.py", "cuda/nvcc.py", "cuda/sources.py", "cuda/usage.py", *_SHARED),
     "validate": ("stages/validate.py", "validation/*.py", *_SHARED),
     "autotune": ("stages/autotune.py", "tuning/*.py", "timing/*.py", "compilation/*.py", "validation/*.py", *_SHARED),
-    "benchmark": ("stages/benchmark.py", "benchmarking/*.py", "timing/*.py", "validation/*.py", *_SHARED),
+    "benchmark": (
+        "stages/benchmark.py",
+        "benchmarking/*.py",
+        "cuda/__init__.py",
+        "cuda/program*.py",
+        "cuda/sources.py",
+        "timing/*.py",
+        "validation/*.py",
+        *_SHARED,
+    ),
     "track": ("stages/track.py", "tracking/*.py", "collection.py", "verdict.py"),
     "tables": ("stages/tables.py", "tables/*.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
@@ -72,6 +83,27 @@ class Plan:
     def kernel_file(self, wildcards: Any) -> list[str]:
         """The kernel's file, and those of kernels that it builds upon."""
         return [_relative(path) for path in catalog.files(wildcards.kernel)]
+
+    def cuda_sources(self, wildcards: Any) -> list[str]:
+        """What a kernel's CUDA C++ peers are compiled from."""
+        return [_relative(path) for path in sources.files(wildcards.kernel)]
+
+    def cuda_peers(self, wildcards: Any) -> list[str]:
+        """What a benchmark of CUDA C++ peers reads: the built ones, and how they are launched."""
+        if gpus.functional(self.blocks[wildcards.gpu]) or not sources.files(wildcards.kernel):
+            return []
+        built = [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
+        return built + [_relative(path) for path in sources.launchers(wildcards.kernel)]
+
+    def cuda_documents(self) -> list[str]:
+        """The documents of all CUDA C++ peers: they are compiled for every GPU, wherever it is."""
+        selected = [gpu for gpu in self.gpus if not gpus.functional(self.blocks[gpu])]
+        having = [kernel for kernel in self.kernels if sources.files(kernel)]
+        return [f"results/measured/{gpu}/{kernel}/cuda.json" for gpu in selected for kernel in having]
+
+    def compiler(self) -> str:
+        """Changes when nvcc is installed or goes, so that peers which were skipped are built."""
+        return "nvcc" if nvcc.find() else "no nvcc"
 
     def block_digest(self, wildcards: Any) -> str:
         """Changes when this GPU's block does, so that editing one block concerns one GPU."""

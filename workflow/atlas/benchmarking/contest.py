@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import timing
+from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
 from ..timing.types import Thunk
 from ..validation.problems import Problem
@@ -53,6 +54,7 @@ class Bench:
     survey: roofs.Survey | None
     min_seconds: float
     max_samples: int
+    programs: Programs | None = None
 
     def contest(self, direction: str, case: Case) -> list[dict[str, Any]]:
         """The rows of a case, one for each provider; what they needed is freed.  Raises :class:`DeviceLost`."""
@@ -64,7 +66,7 @@ class Bench:
 
     def _rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
         work = self.declaration.passes[direction]
-        entries = {p.key: Entry(p) for p in providers(work, direction, case, self.gpu, self.tuned)}
+        entries = {p.key: Entry(p) for p in providers(work, direction, case, self.gpu, self.tuned, self.programs)}
         with _precision(case.dtype):
             problem = self._prepare(entries, direction, case)
             running = {key: entry for key, entry in entries.items() if entry.thunk is not None}

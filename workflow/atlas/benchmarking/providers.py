@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..declaration import GPU, Case, Config, Pass, Variant
+from ..cuda.programs import Programs
+from ..declaration import GPU, Case, Config, Pass, Peer, Variant
 from ..timing.types import Thunk
 
 
@@ -76,10 +77,12 @@ def _key(direction: str, case: Mapping[str, Any]) -> str:
     return json.dumps([direction, case["dtype"], case["sizes"]], sort_keys=True)
 
 
-def providers(work: Pass, direction: str, case: Case, gpu: GPU, tuned: Tuned) -> list[Provider]:
-    """All providers of a case, variants first."""
+def providers(
+    work: Pass, direction: str, case: Case, gpu: GPU, tuned: Tuned, programs: Programs | None = None
+) -> list[Provider]:
+    """All providers of a case, variants first; without ``programs`` peers in CUDA C++ are missing."""
     found = [provider for variant in work.variants for provider in _of_variant(variant, direction, case, gpu, tuned)]
-    return found + [_of_peer(name, peer, gpu) for name, peer in work.peers.items()]
+    return found + [_of_peer(name, peer, gpu, programs) for name, peer in work.peers.items()]
 
 
 def _of_variant(variant: Variant, direction: str, case: Case, gpu: GPU, tuned: Tuned) -> Iterator[Provider]:
@@ -121,10 +124,15 @@ def _launches(variant: Variant, config: Config) -> Callable[[Mapping[str, Any]],
     return lambda inputs: lambda: variant.launch(**inputs, config=config)
 
 
-def _of_peer(name: str, peer: Any, gpu: GPU) -> Provider:
+def _of_peer(name: str, peer: Peer, gpu: GPU, programs: Programs | None) -> Provider:
     missing = peer.missing()
     if missing:
         return Provider(name, "peer", status="missing", reason=missing)
     if gpu.functional and peer.compiles:
         return Provider(name, "peer", status="unsupported", reason="functional run: nothing is compiled for the CPU")
-    return Provider(name, "peer", prepare=lambda inputs: peer.prepare(**inputs))
+    if not peer.launcher:
+        return Provider(name, "peer", prepare=lambda inputs: peer.prepare(**inputs))
+    status, reason = programs.obstacle if programs else ("missing", "nothing was built for this benchmark")
+    if status:
+        return Provider(name, "peer", status=status, reason=reason)
+    return Provider(name, "peer", prepare=lambda inputs: programs.prepare(peer.launcher, inputs))

@@ -6,7 +6,7 @@ without the stages.
 
 from .choice import choose
 from .hardware import GPU, Capability, gpu_of
-from .peers import Peer, compiled, compiled_gradients, eager, gradients
+from .peers import Peer, compiled, compiled_gradients, cuda, eager, gradients
 from .types import Case, Config, Declaration, Pass, Random, Variant, case, element_size, torch_dtype
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "choose",
     "compiled",
     "compiled_gradients",
+    "cuda",
     "eager",
     "element_size",
     "gpu_of",

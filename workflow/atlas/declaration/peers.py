@@ -20,23 +20,41 @@ Thunk = Callable[[], Any]
 class Peer:
     """``prepare(**inputs)`` returns a thunk; ``requires`` names the module an optional peer comes from.
 
-    ``compiles`` says that preparing compiles code for the device, which functional runs do without.
+    ``compiles`` says that preparing compiles code for the device, which functional runs do without.  ``launcher`` names
+    the function of ``kernels/cuda/<kernel>.py`` that prepares a peer in CUDA C++ from what the cuda stage built.
     """
 
     prepare: Callable[..., Thunk]
     requires: str = ""
     compiles: bool = False
+    launcher: str = ""
 
     def missing(self) -> str:
         """Why this peer cannot run here, or ``""``."""
-        if self.requires and importlib.util.find_spec(self.requires) is None:
+        if self.requires and not _installed(self.requires):
             return f"module {self.requires!r} is not installed"
         return ""
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that a submodule would be of
+        return False
 
 
 def eager(function: Callable[..., Any], requires: str = "") -> Peer:
     """A peer that calls ``function(**inputs)``."""
     return Peer(lambda **inputs: lambda: function(**inputs), requires)
+
+
+def cuda(launcher: str) -> Peer:
+    """A peer in CUDA C++: ``launcher`` of ``kernels/cuda/<kernel>.py``, with what nvcc made of ``<kernel>.cu``."""
+    return Peer(_not_built, requires="cuda.core", compiles=True, launcher=launcher)
+
+
+def _not_built(**inputs: Any) -> Thunk:
+    raise NotImplementedError("a peer in CUDA C++ runs in a benchmark alone, which loads what the cuda stage built")
 
 
 def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:

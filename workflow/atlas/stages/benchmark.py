@@ -31,6 +31,7 @@ def _body(job: frame.Job) -> dict[str, Any]:
     from ..benchmarking.outcome import outcome
     from ..benchmarking.providers import Tuned
     from ..benchmarking.roofs import Survey
+    from ..cuda.programs import Programs
     from ..progress import progress
 
     frame.require_ok(job, "validate", "autotune")
@@ -46,9 +47,10 @@ def _body(job: frame.Job) -> dict[str, Any]:
         survey=survey,
         min_seconds=job.arguments.min_seconds,
         max_samples=job.arguments.max_samples,
+        programs=Programs(job.kernel, job.gpu_name, job.folder, device),
     )
     rows: list[dict[str, Any]] = []
-    fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows}
+    fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows} | bench.programs.facts()
     work = [(direction, case) for case in runtime.sweep(declaration, gpu) for direction in declaration.passes]
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")

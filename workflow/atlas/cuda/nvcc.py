@@ -1,0 +1,72 @@
+"""Finding and calling nvcc."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+NOWHERE = "nvcc not found: not on PATH, nor under CUDA_HOME, CUDA_PATH or /usr/local/cuda, nor as a wheel"
+FLAGS = ("-O3", "-std=c++17", "-Xptxas", "-v")
+SECONDS = 300
+"""What a compilation may take."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What nvcc said; ``reason`` is empty where it compiled."""
+
+    said: str
+    reason: str = ""
+
+
+def find() -> Path | None:
+    """The nvcc to use, or None."""
+    return next((path for path in _candidates() if os.access(path, os.X_OK)), None)
+
+
+def _candidates() -> Iterator[Path]:
+    on_path = shutil.which("nvcc")
+    if on_path:
+        yield Path(on_path)
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home:
+            yield Path(home, "bin", "nvcc")
+    wheels = importlib.util.find_spec("nvidia")  # nvidia-cuda-nvcc puts it into nvidia/cu13
+    for folder in wheels.submodule_search_locations if wheels else ():
+        yield from sorted(Path(folder).glob("cu*/bin/nvcc"), reverse=True)
+
+
+def version(nvcc: Path) -> str:
+    """nvcc's version, as in ``13.0.88``; what it says where it gives none."""
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", said)
+    return found[1] if found else said.strip()
+
+
+def flags(arch: int | str) -> list[str]:
+    """The options for the architecture of this compute capability, 75 for 7.5."""
+    return [f"-arch=sm_{arch}", *FLAGS]
+
+
+def compile_cubin(nvcc: Path, source: Path, arch: int | str, cubin: Path) -> Outcome:
+    """Compile ``source`` for ``arch`` into ``cubin``."""
+    command = [nvcc, "-cubin", *flags(arch), "-o", cubin, source]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return Outcome("", f"nvcc took more than {SECONDS} s")
+    said = done.stdout + done.stderr
+    return Outcome(said, _error(said) or f"nvcc ended {done.returncode}" if done.returncode else "")
+
+
+def _error(said: str) -> str:
+    """The line that says why, without the folder that the source is in."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    line = next((line for line in lines if re.search(r"\b(error|fatal)\b", line)), lines[-1] if lines else "")
+    return re.sub(r"(?<!\w)(?:/[^\s:(]+)+/", "", line)

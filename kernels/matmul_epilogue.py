@@ -1,0 +1,913 @@
+"""Linear layer with its epilogue in one kernel: y = act(scale * (x @ W^T) + bias) + residual.
+
+x is [m, k], W [n, k], bias [n], residual and y [m, n]; act is relu, gelu (by erf, or by tanh), silu or nothing.  Sums,
+activation and additions are fp32, rounded once to y's dtype.  Reads x, W, bias, residual and writes y: against a
+product with operations after it that spares 2 MN elements of traffic for each of them, and a rounding.  2 M N K
+floating-point operations; the epilogue's 10 to 30 an element are a few per cent of the product's unless K is small.
+
+Backward, with z = scale * (x @ W^T) + bias and g = dy act'(z):
+
+    dx = scale g @ W,    dW = scale g^T @ x,    dbias = sum_i g[i],    dresidual = dy
+
+One pass reads z and dy and writes scale * g and, for strips of rows, the sums that become dbias, always in one order;
+the products are those of `matmul`.  z is written by the forward pass as a second output where a gradient is wanted and
+act is not relu without a residual, whose y says as much.
+
+Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets the copy engine (TMA) move blocks;
+`persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts.
+"""
+
+import functools
+import math
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration import (
+    GPU,
+    Capability,
+    Case,
+    Config,
+    Declaration,
+    Pass,
+    Peer,
+    Variant,
+    case,
+    choose,
+    compiled,
+    compiled_gradients,
+    eager,
+    element_size,
+    gpu_of,
+    gradients,
+    torch_dtype,
+)
+from atlas.operators import Differentiable, Operator, launch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+import kernels.activation
+import kernels.matmul  # noqa: F401 (its products are part of the backward pass)
+from kernels.activation import _share, _share_and_slope
+from kernels.matmul import matmul
+
+__all__ = ["linear"]
+
+
+@triton.jit
+def _activated(z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
+    """act(z) in fp32; ``ACCURATE`` asks for more digits than 16 bits hold."""
+    if ACTIVATION == "relu":
+        z = tl.where(z < 0, 0.0, z)  # NaN stays NaN, as in torch
+    elif ACTIVATION != "none":
+        z *= _share(z, ACTIVATION, ACCURATE)
+    return z
+
+
+@triton.jit
+def _pulled(dy, z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
+    """dy act'(z) in fp32."""
+    if ACTIVATION == "relu":
+        g = tl.where(z <= 0, 0.0, dy)  # 0 whatever dy is, NaN where z is, as in torch
+    else:
+        _, slope = _share_and_slope(z, ACTIVATION, ACCURATE)
+        g = dy * slope
+    return g
+
+
+@triton.jit
+def _grouped(position, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """The tile at ``position`` of an order that goes down GROUP_M rows of tiles before it takes the next column.
+
+    Tiles in work at one time then cover nearly a square of y, which reads the fewest rows of x and W.
+    """
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_of_group = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first_m = (position // tiles_of_group) * GROUP_M
+    rows = min(tiles_m - first_m, GROUP_M)
+    within = position % tiles_of_group
+    return first_m + within % rows, within // rows
+
+
+@triton.jit
+def _tiled_kernel(
+    x_ptr, w_ptr, bias_ptr, residual_ptr, y_ptr, z_ptr, scale, M, N, K, stride_xm, stride_xk, stride_wn, stride_wk,
+    ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program owns one tile of y (and of z, where there is one); bias, residual, z may be None."""
+    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    # Rows past M and N wrap around to valid ones: the loop needs no mask for them, and they are not stored.
+    offs_m = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(tl.int64)
+    offs_n = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % N).to(tl.int64)
+    offs_k = tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_k.to(tl.int64)[None, :] * stride_xk
+    w_ptrs = w_ptr + offs_n[None, :] * stride_wn + offs_k.to(tl.int64)[:, None] * stride_wk
+    block_k = tl.full((), BLOCK_K, tl.int64)  # a stride of 16 M elements times BLOCK_K = 128 passes 2^31
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(x_ptrs)
+            w = tl.load(w_ptrs)
+        else:  # 0 past K: adds nothing to the sum
+            x = tl.load(x_ptrs, mask=offs_k[None, :] < K - k, other=0.0)
+            w = tl.load(w_ptrs, mask=offs_k[:, None] < K - k, other=0.0)
+        acc = tl.dot(x, w, acc, input_precision=PRECISION)
+        x_ptrs += block_k * stride_xk
+        w_ptrs += block_k * stride_wk
+    offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    offs = offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    z = acc * scale
+    if bias_ptr is not None:
+        z += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
+    if z_ptr is not None:
+        tl.store(z_ptr + offs, z.to(z_ptr.dtype.element_ty), mask=inside)
+    y = _activated(z, ACTIVATION, ACCURATE)
+    if residual_ptr is not None:
+        y += tl.load(residual_ptr + offs, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + offs, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _multiply_blocks(
+    x_desc, w_desc, m, n, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The fp32 accumulator of the tile whose first element is (m, n); what lies outside x and W is read as 0."""
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        acc = tl.dot(x_desc.load([m, k]), w_desc.load([n, k]).T, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def _finish(
+    acc, bias_ptr, residual_desc, y_desc, z_desc, scale, m, n, N,
+    ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The epilogue of a block of the accumulator, COLUMNS wide, whose first element is (m, n) of y."""
+    z = acc * scale
+    if bias_ptr is not None:
+        offs_n = n + tl.arange(0, COLUMNS)
+        z += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
+    if z_desc is not None:
+        z_desc.store([m, n], z.to(z_desc.dtype))
+    y = _activated(z, ACTIVATION, ACCURATE)
+    if residual_desc is not None:
+        y += residual_desc.load([m, n]).to(tl.float32)
+    y_desc.store([m, n], y.to(y_desc.dtype))
+
+
+@triton.jit
+def _descriptor_kernel(
+    x_desc, w_desc, bias_ptr, residual_desc, y_desc, z_desc, scale, M, N, K,
+    ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program owns one tile of y, as in ``_tiled_kernel``; the copy engine moves whole blocks."""
+    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+    acc = _multiply_blocks(x_desc, w_desc, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
+    _finish(acc, bias_ptr, residual_desc, y_desc, z_desc, scale, m, n, N, ACTIVATION, ACCURATE, BLOCK_N)
+
+
+@triton.jit
+def _halves(block, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The left and the right half of a block."""
+    return tl.split(tl.permute(tl.reshape(block, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def _persistent_kernel(
+    x_desc, w_desc, bias_ptr, residual_desc, y_desc, z_desc, scale, M, N, K,
+    ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PARTS: tl.constexpr, PROGRAMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A program takes every PROGRAMS-th tile; its loops are one, so blocks of the next tile load during an epilogue.
+
+    The epilogue goes through the accumulator in PARTS, so that what it stores takes less of the shared memory.
+    """
+    finished = (
+        tl.program_id(0) - PROGRAMS
+    )  # counted apart: the epilogue's tile then hangs on nothing that is prefetched
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for position in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
+        tile_m, tile_n = _grouped(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        acc = _multiply_blocks(
+            x_desc, w_desc, tile_m * BLOCK_M, tile_n * BLOCK_N, K, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
+        )
+        finished += PROGRAMS
+        tile_m, tile_n = _grouped(finished, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        if PARTS == 1:
+            _finish(acc, bias_ptr, residual_desc, y_desc, z_desc, scale, m, n, N, ACTIVATION, ACCURATE, BLOCK_N)
+        else:
+            left, right = _halves(acc, BLOCK_M, BLOCK_N)
+            half: tl.constexpr = BLOCK_N // 2
+            _finish(left, bias_ptr, residual_desc, y_desc, z_desc, scale, m, n, N, ACTIVATION, ACCURATE, half)
+            _finish(right, bias_ptr, residual_desc, y_desc, z_desc, scale, m, n + half, N, ACTIVATION, ACCURATE, half)
+
+
+@triton.jit
+def _pull_kernel(
+    z_ptr, dy_ptr, g_ptr, sums_ptr, scale, M, N,
+    ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, ROWS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_N columns of a strip of ROWS rows: scale * dy act'(z), and sums of its columns."""
+    N = N // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    strip = tl.program_id(1)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, ROWS, BLOCK_M):
+        offs_m = strip * ROWS + start + tl.arange(0, BLOCK_M)
+        inside = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+        offs = offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+        g = tl.load(dy_ptr + offs, mask=inside, other=0.0).to(tl.float32)  # 0 adds nothing to the sums
+        if ACTIVATION != "none":
+            # What is not there has a finite slope, and times 0 it is 0.
+            z = tl.load(z_ptr + offs, mask=inside, other=0.0).to(tl.float32)
+            g = _pulled(g, z, ACTIVATION, ACCURATE)
+        if g_ptr is not None:
+            tl.store(g_ptr + offs, (g * scale).to(g_ptr.dtype.element_ty), mask=inside)
+        total += g
+    if sums_ptr is not None:
+        sums = tl.sum(total, axis=0)
+        tl.store(sums_ptr + strip.to(tl.int64) * N + offs_n, sums, mask=offs_n < N)
+
+
+@triton.jit
+def _sum_kernel(sums_ptr, dbias_ptr, strips, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """One program owns BLOCK_N columns: dbias from the sums [strips, n] of the strips."""
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, strips, BLOCK_M):
+        offs_m = start + tl.arange(0, BLOCK_M)
+        inside = (offs_m[:, None] < strips) & (offs_n[None, :] < N)
+        total += tl.load(sums_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :], mask=inside, other=0.0)
+    tl.store(dbias_ptr + offs_n, tl.sum(total, axis=0).to(dbias_ptr.dtype.element_ty), mask=offs_n < N)
+
+
+def _outputs(x, weight, out_dtype, keep):
+    """(y, z or None) for the tiles to be written to."""
+    shape, dtype = (x.shape[0], weight.shape[0]), out_dtype or x.dtype
+    y = torch.empty(shape, dtype=dtype, device=x.device)
+    return y, torch.empty(shape, dtype=dtype, device=x.device) if keep else None
+
+
+def _launch_tiled(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """y [m, n], and with ``keep`` (y, z); operands are read in whatever strides they have."""
+    (m, k), n = x.shape, weight.shape[0]
+    y, z = _outputs(x, weight, out_dtype, keep)
+    x, weight = _as_interpreted(x), _as_interpreted(weight)
+    launch(
+        _tiled_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
+        x, weight, bias, residual, y, z, scale, m, n, k, *x.stride(), *weight.stride(),
+        ACTIVATION=activation, ACCURATE=_accurate(y), BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"],
+        BLOCK_K=config["BLOCK_K"], GROUP_M=config["GROUP_M"], EVEN_K=k % config["BLOCK_K"] == 0,
+        PRECISION=_fp32_precision(), num_warps=config["num_warps"], num_stages=config["num_stages"],
+    )  # fmt: skip
+    return (y, z) if keep else y
+
+
+def _launch_blocks(
+    kernel, x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """The same by a kernel that takes descriptors; operands that none can describe are read through pointers."""
+    (m, k), n = x.shape, weight.shape[0]
+    y, z = _outputs(x, weight, out_dtype, keep)
+    if not all(_describable(matrix) for matrix in (x, weight, y, y if residual is None else residual)):
+        return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=config)
+    x, weight = _as_interpreted(x), _as_interpreted(weight)
+    rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    tiles = triton.cdiv(m, rows) * triton.cdiv(n, columns)
+    programs = min(tiles, gpu_of(x.device).sms) if "PARTS" in config else tiles
+    of_y = [rows, columns // config.get("PARTS", 1)]
+    launch(
+        kernel, (programs,),
+        TensorDescriptor.from_tensor(x, [rows, block_k]), TensorDescriptor.from_tensor(weight, [columns, block_k]),
+        bias, _described(residual, of_y), _described(y, of_y), _described(z, of_y), scale, m, n, k,
+        ACTIVATION=activation, ACCURATE=_accurate(y), PRECISION=_fp32_precision(), **config,
+        **({"PROGRAMS": programs} if "PARTS" in config else {}),
+    )  # fmt: skip
+    return (y, z) if keep else y
+
+
+def _described(matrix, block):
+    return None if matrix is None else TensorDescriptor.from_tensor(matrix, block)
+
+
+def _launch_pull(z, dy, activation, scale, has_bias, like, *, config):
+    """(g, dbias) of ``like``'s dtype; either has one element, of no meaning, where there is none.
+
+    There is no g where it would be dy itself, and no dbias without a bias.
+    """
+    m, n = dy.shape
+    writes = activation != "none" or scale != 1.0
+    g = torch.empty((m, n) if writes else (1,), dtype=like.dtype, device=dy.device)
+    dbias = torch.empty((n,) if has_bias else (1,), dtype=like.dtype, device=dy.device)
+    strips = triton.cdiv(m, config["ROWS"])
+    sums = torch.empty((strips, n), dtype=torch.float32, device=dy.device) if has_bias else None
+    width = 16 // dy.element_size()
+    columns = triton.cdiv(n, config["BLOCK_N"])
+    launch(
+        _pull_kernel, (columns, strips), z, dy, g if writes else None, sums, scale, m, n,
+        ACTIVATION=activation, ACCURATE=_accurate(dy), WIDTH=1 if n % width else width, **config,
+    )  # fmt: skip
+    if has_bias:
+        launch(_sum_kernel, (triton.cdiv(n, 64),), sums, dbias, strips, n, BLOCK_M=32, BLOCK_N=64, num_warps=4)
+    return g, dbias
+
+
+def _launch_backward(x, weight, bias, residual, z, dy, activation, scale, *, config):
+    """(dx, dweight), and dbias where there is a bias; ``z`` as forward keeps it."""
+    has_bias, g = bias is not None, dy
+    if activation != "none" or scale != 1.0 or has_bias:
+        g, dbias = _launch_pull(z, dy, activation, scale, has_bias, x, config=config)
+        g = dy if g.dim() == 1 else g
+    dx, dweight = matmul(g, weight), matmul(g.t(), x)
+    return (dx, dweight, dbias) if has_bias else (dx, dweight)
+
+
+def _as_interpreted(matrix):
+    """On the CPU bf16 as fp32: the interpreter's ``tl.dot`` multiplies bit patterns of bf16 (triton#11584, 3.7.1)."""
+    return matrix.float() if matrix.dtype == torch.bfloat16 and matrix.device.type == "cpu" else matrix
+
+
+def _accurate(y):
+    return y.dtype == torch.float32
+
+
+def _describable(matrix):
+    """Whether the copy engine can read this matrix: not empty, rows contiguous, and all of them aligned to 16 bytes."""
+    row_bytes = matrix.stride(0) * matrix.element_size()
+    aligned = row_bytes > 0 and row_bytes % 16 == 0 and matrix.data_ptr() % 16 == 0
+    return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
+
+
+def _fp32_precision():
+    """How fp32 operands are multiplied, as torch is told to: "ieee", or "tf32" where the caller has allowed it."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+def _case_of(x, weight, bias, residual, activation):
+    dtype = "tf32" if x.dtype == torch.float32 and _fp32_precision() == "tf32" else _NAMES[x.dtype]
+    return case(
+        dtype, activation=activation, bias=bias is not None, residual=residual is not None,
+        m=x.shape[0], n=weight.shape[0], k=x.shape[1],
+    )  # fmt: skip
+
+
+def _run(x, weight, bias, residual, activation, scale, out, keep=False):
+    variant, config = choose(DECLARATION, "forward", _case_of(x, weight, bias, residual, activation), x.device)
+    return variant.launch(x, weight, bias, residual, activation, scale, torch_dtype(out), keep, config=config)
+
+
+def _fake(x, weight, bias, residual, activation, scale, out):
+    return x.new_empty((x.shape[0], weight.shape[0]), dtype=torch_dtype(out))
+
+
+def _run_pull(z, dy, x, weight, activation, scale, has_bias):
+    problem = _case_of(x, weight, weight if has_bias else None, None, activation)
+    _, config = choose(DECLARATION, "backward", problem, dy.device)
+    return _launch_pull(z, dy, activation, scale, has_bias, x, config=config)
+
+
+def _fake_pull(z, dy, x, weight, activation, scale, has_bias):
+    g = x.new_empty(dy.shape if activation != "none" or scale != 1.0 else (1,))
+    return g, x.new_empty((dy.shape[1],) if has_bias else (1,))
+
+
+def _setup(ctx, inputs, output):
+    """Save the inputs and what tells act': z where it was kept, else y."""
+    x, weight, bias, residual, ctx.activation, ctx.scale, _ = inputs
+    kept = None
+    if isinstance(output, tuple):
+        kept = output[1]
+        ctx.mark_non_differentiable(kept)
+    elif ctx.activation != "none":
+        kept = output
+    ctx.save_for_backward(x, weight, bias, residual, kept)
+
+
+def _pull_back(ctx, dy, _=None):
+    """Gradients of the operator's seven arguments."""
+    x, weight, bias, residual, kept = ctx.saved_tensors
+    if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
+        return _differentiable_backward(x, weight, bias, residual, ctx.activation, ctx.scale, dy)
+    activation, scale, has_bias = ctx.activation, ctx.scale, ctx.needs_input_grad[2]
+    g, dbias = dy.to(x.dtype), None
+    if activation != "none" or scale != 1.0 or has_bias:
+        found, dbias = _pull(kept, dy.contiguous(), x, weight, activation, scale, has_bias)
+        g = g if found.dim() == 1 else found
+    dx = matmul(g, weight) if ctx.needs_input_grad[0] else None
+    dweight = matmul(g.t(), x) if ctx.needs_input_grad[1] else None
+    dresidual = dy.to(residual.dtype) if ctx.needs_input_grad[3] else None
+    return dx, dweight, dbias if has_bias else None, dresidual, None, None, None
+
+
+def _differentiable_backward(x, weight, bias, residual, activation, scale, dy):
+    given = (x, weight, bias, residual)
+    inputs = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
+    y = _reference(x, weight, bias, residual, activation, scale).to(dy.dtype)
+    found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
+    return *(next(found) if t is not None and t.requires_grad else None for t in given), None, None, None
+
+
+_SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, float scale, str out)"
+_linear = Differentiable(Operator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake), _setup, _pull_back)
+_kept_linear = Differentiable(
+    Operator(
+        "linear_kept",
+        f"{_SCHEMA} -> (Tensor, Tensor)",
+        run=functools.partial(_run, keep=True),
+        fake=lambda *arguments: (_fake(*arguments), _fake(*arguments)),
+    ),
+    _setup,
+    _pull_back,
+)
+_pull = Operator(
+    "linear_pull",
+    "(Tensor? z, Tensor dy, Tensor x, Tensor weight, str activation, float scale, bool has_bias) -> (Tensor, Tensor)",
+    run=_run_pull,
+    fake=_fake_pull,
+)
+
+
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: torch.Tensor | None = None,
+    scale: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``act(scale * F.linear(input, weight) + bias) + residual``, rounded once, as ``out_dtype`` (input's, if None).
+
+    ``input`` is [..., k], ``weight`` [n, k], ``bias`` [n], ``residual`` [..., n] as the result; ``activation`` is one
+    of "relu", "gelu" (by erf), "gelu_tanh", "silu", or None.  Dtypes are fp32, fp16, bf16; those of input and weight
+    are one, bias and residual may have another of them.  Input and weight are read in their strides, residual and bias
+    copied if not contiguous.  fp32 operands are multiplied as ``torch.set_float32_matmul_precision`` says.
+
+    Differentiable in the four tensors; second derivatives go through torch's operations.  Raises TypeError for other
+    dtypes, ValueError for another activation, shapes or devices that do not fit, and sizes of 2^31 - 1024 or more.
+    """
+    if activation is None:
+        activation = "none"
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"linear: activation is None or one of {', '.join(_ACTIVATIONS[1:])}: {activation!r}")
+    if input.dtype not in _NAMES or weight.dtype != input.dtype:
+        raise TypeError(f"linear takes input and weight of one dtype out of {', '.join(_DTYPES)}: "
+                        f"{input.dtype}, {weight.dtype}")  # fmt: skip
+    if not input.dim() or weight.dim() != 2 or weight.shape[1] != input.shape[-1]:
+        raise ValueError(f"linear takes a weight [n, k] for an input [..., k]: "
+                         f"{tuple(weight.shape)} for {tuple(input.shape)}")  # fmt: skip
+    if weight.device != input.device:
+        raise ValueError(f"linear takes tensors of one device: {input.device}, {weight.device}")
+    shape = (*input.shape[:-1], weight.shape[0])
+    if bias is not None:
+        bias = _checked("bias", bias, shape[-1:], input)
+    if residual is not None:
+        residual = _checked("residual", residual, shape, input).reshape(-1, shape[-1])
+    out = _NAMES.get(out_dtype or input.dtype)
+    if out is None:
+        raise TypeError(f"linear takes an out_dtype out of {', '.join(_DTYPES)}: {out_dtype}")
+    x = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+    if max(*x.shape, shape[-1]) > _LARGEST:
+        raise ValueError(f"linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {tuple(weight.shape)}")
+    if not (x.numel() and shape[-1]):  # nothing to launch for
+        y = _reference(x, weight, bias, residual, activation, scale).to(torch_dtype(out))
+    elif _keeps(activation, residual) and torch.is_grad_enabled() and _any_wants(x, weight, bias, residual):
+        y = _kept_linear(x, weight, bias, residual, activation, scale, out)[0]
+    else:
+        y = _linear(x, weight, bias, residual, activation, scale, out)
+    return y if input.dim() == 2 else y.view(shape)
+
+
+def _keeps(activation, residual):
+    """Whether backward needs z: y says whether z was positive, which is all that relu needs."""
+    return activation != "none" and (activation != "relu" or residual is not None)
+
+
+def _any_wants(*tensors):
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _checked(name, tensor, shape, input):
+    """The tensor, contiguous, if it has this shape, a dtype of the kernel's and the input's device."""
+    if tensor.dtype not in _NAMES:
+        raise TypeError(f"linear takes a {name} of {', '.join(_DTYPES)}: {tensor.dtype}")
+    if tensor.shape != shape or tensor.device != input.device:
+        raise ValueError(
+            f"linear takes a {name} of shape {tuple(shape)} on {input.device}: {tuple(tensor.shape)} on {tensor.device}"
+        )
+    return tensor.contiguous()
+
+
+_DTYPES = ("fp32", "fp16", "bf16")
+_NAMES = {torch_dtype(name): name for name in _DTYPES}
+_ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
+_LARGEST = 2**31 - 1025
+"""Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
+
+
+def _reference(x, weight, bias, residual, activation, scale):
+    if scale == 1.0 and (bias is None or bias.dtype == x.dtype):
+        z = torch.nn.functional.linear(x, weight, bias)
+    else:
+        z = scale * torch.nn.functional.linear(x, weight)
+        z = z if bias is None else z + bias
+    y = _TORCH[activation](z)
+    return y if residual is None else y + residual
+
+
+_TORCH = {
+    "none": lambda z: z,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
+def _backward_reference(x, weight, bias, residual, z, dy, activation, scale):
+    """The formulas of the docstring on top of this file, with torch's derivative of act at z."""
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        (g,) = torch.autograd.grad(_TORCH[activation](z * 1.0), z, dy)
+    dx, dweight = scale * (g @ weight), scale * (g.t() @ x)
+    return (dx, dweight) if bias is None else (dx, dweight, g.sum(dim=0))
+
+
+def _pulled_back(make, compiles):
+    """A backward peer by autograd, of the inputs that the case has; it keeps its own z."""
+
+    def prepare(z, **inputs):
+        wrt = tuple(name for name in ("x", "weight", "bias") if inputs[name] is not None)
+        return make(_reference, wrt).prepare(**inputs)
+
+    return Peer(prepare, compiles=compiles)
+
+
+def _prepare_cublaslt(x, weight, bias, residual, activation, scale):
+    """torch's private way to the epilogues of cuBLASLt, which take a bias and relu or gelu (by tanh)."""
+    if activation not in ("relu", "gelu_tanh") or bias is None or residual is not None or scale != 1.0:
+        raise NotImplementedError("_addmm_activation takes a bias, relu or gelu by tanh, and no residual")
+    return lambda: torch._addmm_activation(bias, x, weight.t(), use_gelu=activation == "gelu_tanh")
+
+
+def _inputs(problem: Case, device, generator):
+    m, n, k, dtype = problem["m"], problem["n"], problem["k"], torch_dtype(problem.dtype)
+
+    def draw(*shape):
+        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+
+    return {
+        "x": draw(m, k),
+        "weight": draw(n, k) * (1 / math.sqrt(k)),  # so that z is of size 1, where activations bend
+        "bias": draw(n) if problem["bias"] else None,
+        "residual": draw(m, n) if problem["residual"] else None,
+        "activation": problem["activation"],
+        "scale": 1.0,
+    }
+
+
+def _backward_inputs(problem: Case, device, generator):
+    forward = _inputs(problem, device, generator)
+    activation, scale = forward.pop("activation"), forward.pop("scale")
+    x, weight, bias, residual = forward.values()
+    z = None if activation == "none" else torch.nn.functional.linear(x, weight, bias)
+    if activation == "relu" and residual is None:
+        z = torch.relu(z)
+    dy = torch.randn((problem["m"], problem["n"]), dtype=x.dtype, device=device, generator=generator)
+    return {**forward, "z": z, "dy": dy, "activation": activation, "scale": scale}
+
+
+def _call(function, inputs):
+    activation = None if inputs["activation"] == "none" else inputs["activation"]
+    return function(
+        inputs["x"], inputs["weight"], inputs["bias"],
+        activation=activation, residual=inputs["residual"], scale=inputs["scale"],
+    )  # fmt: skip
+
+
+def _bytes(problem: Case) -> dict[str, float]:
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    size = element_size(problem.dtype)
+    terms = {"x": m * k * size, "weight": n * k * size, "y": m * n * size}
+    optional = {"bias": n * size, "residual": m * n * size}
+    return terms | {name: bytes for name, bytes in optional.items() if problem[name]}
+
+
+def _backward_bytes(problem: Case) -> dict[str, float]:
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    size = element_size(problem.dtype)
+    terms = {"x, dx": 2 * m * k * size, "weight, dweight": 2 * n * k * size, "dy": m * n * size}
+    optional = {"z": m * n * size * (problem["activation"] != "none"), "dbias": n * size * problem["bias"]}
+    return terms | {name: bytes for name, bytes in optional.items() if bytes}
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    shapes = {
+        "bf16": (
+            ("gelu_tanh", True, False, 512, 512, 512),  # the launch is the cost
+            ("relu", True, False, 1024, 1024, 1024),
+            ("relu", False, False, 4096, 4096, 4096),
+            ("relu", False, False, 8192, 8192, 8192),
+            ("gelu", True, False, 4096, 4096, 4096),
+            ("gelu_tanh", True, False, 4096, 14336, 4096),  # feed-forward, up, of a model 4096 wide
+            ("none", True, True, 4096, 4096, 14336),  # and down: the long sum, and the block's residual
+            ("silu", False, False, 4096, 14336, 4096),
+            ("silu", False, False, 2048, 11008, 4096),  # n is no multiple of 256 x 8
+            ("none", True, True, 4096, 4096, 4096),  # attention's projection, and the block's residual
+        ),
+        "fp16": (("gelu_tanh", True, False, 4096, 4096, 4096),),
+        "fp32": (("relu", True, False, 1024, 1024, 1024),),
+    }
+    return [
+        c
+        for dtype, named in shapes.items()
+        for activation, bias, residual, m, n, k in named
+        for c in [case(dtype, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)]
+        if sum(_backward_bytes(c).values()) <= gpu.memory_bytes // 8
+    ]
+
+
+_EDGE_CASES = tuple(
+    case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
+    for dtype in _DTYPES
+    for activation, bias, residual, (m, n, k), reason in (
+        ("relu", True, True, (1, 1, 1), "one element of each"),
+        ("none", False, False, (128, 128, 64), "whole tiles only; the plain product"),
+        ("gelu", True, False, (70, 64, 64), "a tail in m"),
+        ("gelu_tanh", True, True, (64, 72, 64), "a tail in n, rows aligned to 16 bytes"),
+        ("silu", False, True, (33, 65, 129), "tails everywhere, strides that allow no wide loads"),
+        ("relu", True, False, (48, 40, 7), "k smaller than any block of it"),
+        ("none", True, False, (16, 256, 72), "a bias alone; a tail in k; more columns of tiles than rows"),
+        ("silu", True, False, (320, 32, 16), "more rows of tiles than columns: the last group is not full"),
+    )
+)
+
+_HUGE_CASES = (
+    case("bf16", "offsets into x beyond 2^31", activation="relu", bias=True, residual=False, m=2**18 + 1, n=16, k=8192),
+    case("bf16", "offsets into y beyond 2^31", activation="gelu", bias=True, residual=True, m=2**18 + 1, n=8192, k=16),
+)
+
+
+def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
+    """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
+    return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
+
+
+def _narrow(problem: Case) -> bool:
+    """Whether operands may be read element by element, through registers: 16 must divide sizes for wide loads."""
+    return bool(problem["n"] % 16 or problem["k"] % 16)
+
+
+# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
+# from how often an operand is used again; the tuner replaces them.
+_TENSOR_CORE_TILES = {
+    (128, 256, 8): 1.0,
+    (256, 128, 8): 0.95,
+    (128, 128, 4): 0.9,
+    (128, 128, 8): 0.85,
+    (64, 128, 4): 0.7,
+    (64, 64, 4): 0.5,
+    (32, 64, 4): 0.3,
+    (16, 64, 4): 0.2,
+    (16, 32, 4): 0.1,
+}
+_FMA_TILES = {(128, 64, 8): 0.9, (64, 64, 8): 0.85, (64, 64, 4): 0.8, (32, 64, 4): 0.6, (16, 32, 4): 0.3}
+
+
+def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
+    """The tiles worth a thought, by what they compute with."""
+    if _uses_tensor_cores(problem, gpu):
+        if not _narrow(problem):
+            return _TENSOR_CORE_TILES
+        # What waits in registers: larger tiles spill on sm_80 and sm_90 (Triton 3.7.1).
+        return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] <= 64 * 64}
+    if problem.dtype != "fp32":  # held a second time, as fp32: 64 x 128 in 4 warps spills on sm_75 (Triton 3.7.1)
+        return {tile: share for tile, share in _FMA_TILES.items() if tile[0] * tile[1] // tile[2] <= 1024}
+    return _FMA_TILES
+
+
+def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
+    """How long all tiles take if SMs take them in step, in units of one multiplication-addition on every SM."""
+    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
+    return triton.cdiv(tiles, gpu.sms) * tile[0] * tile[1] / _shares(problem, gpu)[tile]
+
+
+def _fits(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
+    if tile not in shares:
+        return "registers spill, or too little work a warp"
+    if config["BLOCK_K"] != _block_k(problem, gpu):
+        return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
+    stages = config["num_stages"]
+    pipelined = _uses_tensor_cores(problem, gpu) and not _narrow(problem)
+    if not pipelined and stages != 2:
+        return "the loop is bound by FMA or by reading single elements, not by latency"
+    if pipelined and stages < 3:
+        return "too few bytes under way to hide latency"
+    shared = _stage_bytes(config, problem) * _buffers(stages, gpu)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    best = min(_seconds(other, problem, gpu) for other in shares)
+    return (
+        "" if _seconds(tile, problem, gpu) <= 1.5 * best else "tiles of another size keep all SMs busier, or read less"
+    )
+
+
+def _stage_bytes(config: Config, problem: Case) -> int:
+    return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
+
+
+def _buffers(stages: int, gpu: GPU) -> int:
+    """Blocks of x and of W in shared memory at a time."""
+    if gpu.backend == "cuda" and int(gpu.arch) < 80:
+        return 1  # no asynchronous copies: the loop is not pipelined
+    return stages if Capability.WGMMA in gpu.capabilities else stages - 1
+
+
+def _block_k(problem: Case, gpu: GPU) -> int:
+    if not _uses_tensor_cores(problem, gpu):
+        return 16
+    return (64 if _narrow(problem) else 128) // element_size(problem.dtype)
+
+
+def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same for `persistent`, whose stages and epilogue are in shared memory together."""
+    outputs = 1 + (problem["activation"] != "none") + problem["residual"]
+    part = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * element_size(problem.dtype) * outputs
+    shared = config["num_stages"] * _stage_bytes(config, problem) + part
+    if shared > gpu.shared_bytes - 1024:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return _fits(config, problem, gpu)
+
+
+_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128, 256),
+    "BLOCK_N": (32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64),
+    "GROUP_M": (8,),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4),
+}
+_PERSISTENT_SPACE = {
+    "BLOCK_M": (128,),
+    "BLOCK_N": (128, 256),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8, 16),
+    "PARTS": (1, 2),
+    "num_warps": (4, 8),
+    "num_stages": (3, 4),
+}
+_PULL_SPACE = {"ROWS": (64, 128, 256), "BLOCK_M": (8, 16), "BLOCK_N": (128, 256), "num_warps": (4, 8)}
+
+
+def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """Of the tiles that fit, the one that ends first by the estimate."""
+    configs = []
+    for rows, columns, warps in _shares(problem, gpu):
+        for stages in (4, 3, 2):
+            values = (rows, columns, _block_k(problem, gpu), 8, warps, stages)
+            configs.append(dict(zip(_SPACE, values, strict=True)))
+    fitting = [config for config in configs if not _fits(config, problem, gpu)]
+    return min(
+        fitting or configs[-1:], key=lambda c: _seconds((c["BLOCK_M"], c["BLOCK_N"], c["num_warps"]), problem, gpu)
+    )
+
+
+def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
+    configs = [
+        dict(zip(_PERSISTENT_SPACE, (128, columns, 64, 8, 2, warps, stages), strict=True))
+        for columns, warps, stages in ((256, 8, 4), (256, 8, 3), (128, 4, 4), (128, 8, 4), (128, 4, 3))
+    ]
+    fitting = [config for config in configs if not _fits_persistent(config, problem, gpu)]
+    return (fitting or configs[-1:])[0]
+
+
+def _describes(problem: Case, gpu: GPU) -> str:
+    """Why descriptors do not take a case."""
+    if problem.dtype in ("fp32", "tf32"):
+        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
+    if any(problem[size] * element_size(problem.dtype) % 16 for size in "nk"):
+        return "rows of x, W or y are not aligned to 16 bytes"
+    return ""
+
+
+def _persists(problem: Case, gpu: GPU) -> str:
+    """Why `persistent` does not take a case."""
+    if _describes(problem, gpu):
+        return _describes(problem, gpu)
+    if gpu.functional:
+        return ""
+    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    return "" if tiles > gpu.sms else f"{tiles} tiles: no SM has a second one"
+
+
+def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
+    vectors = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * 16)
+    if not 1 <= vectors <= 4:
+        return f"{vectors:g} 16-byte vectors a thread of each matrix; 1 to 4 keep memory busy without spills"
+    return ""
+
+
+def _default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
+    return {"ROWS": 128, "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 4}
+
+
+def _flops(problem: Case) -> dict[str, float]:
+    return {"x @ W^T": 2 * problem["m"] * problem["n"] * problem["k"]}
+
+
+def _backward_flops(problem: Case) -> dict[str, float]:
+    product = 2 * problem["m"] * problem["n"] * problem["k"]
+    return {"g @ W": product, "g^T @ x": product}
+
+
+DECLARATION = Declaration(
+    name="matmul_epilogue",
+    family="matmul",
+    summary="y = act(x W^T + bias) + residual",
+    function=linear,
+    call=_call,
+    dtypes=_DTYPES,
+    cases=_cases,
+    edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
+    differentiable=("x", "weight", "bias"),
+    forward=Pass(
+        inputs=_inputs,
+        reference=_reference,
+        outputs=("y",),
+        variants=(
+            Variant(
+                name="persistent",
+                summary="one program an SM: the next tile's blocks load while one is finished",
+                launch=functools.partial(_launch_blocks, _persistent_kernel),
+                space=_PERSISTENT_SPACE,
+                default=_default_persistent,
+                fits=_fits_persistent,
+                handles=_persists,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="tiled",
+                summary="pipelined tiles in an order that shares rows and columns in L2; the epilogue from registers",
+                launch=_launch_tiled,
+                space=_SPACE,
+                default=_default,
+                fits=_fits,
+            ),
+            Variant(
+                name="descriptor",
+                summary="the tiles of `tiled`, moved by the copy engine (TMA) through descriptors",
+                launch=functools.partial(_launch_blocks, _descriptor_kernel),
+                space=_SPACE,
+                default=_default,
+                fits=_fits,
+                handles=_describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+            ),
+        ),
+        peers={
+            "torch": eager(_reference),
+            "torch.compile": compiled(_reference),
+            "cublaslt": Peer(_prepare_cublaslt),
+        },
+        bytes=_bytes,
+        flops=_flops,
+        reduction=lambda c: c["k"],
+    ),
+    backward=Pass(
+        inputs=_backward_inputs,
+        reference=_backward_reference,
+        outputs=("dx", "dweight", "dbias"),
+        variants=(
+            Variant(
+                name="pull",
+                summary="act' and the bias' gradient in one pass over dy, then matmul's products",
+                launch=_launch_backward,
+                space=_PULL_SPACE,
+                default=_default_pull,
+                fits=_fits_pull,
+            ),
+        ),
+        peers={
+            "torch": _pulled_back(gradients, compiles=False),
+            "torch.compile": _pulled_back(compiled_gradients, compiles=True),
+        },
+        bytes=_backward_bytes,
+        flops=_backward_flops,
+        reduction=lambda c: max(c["m"], c["n"]),
+    ),
+)

@@ -108,7 +108,8 @@ def test_a_kernel_file_imports_torch_triton_and_the_leaves_alone(path):
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             other = isinstance(node, ast.Import) and name in {
-                f"kernels.{file.stem}" for file in catalog.files(path.stem)
+                "kernels." + ".".join(file.relative_to(catalog.KERNELS).with_suffix("").parts)
+                for file in catalog.files(path.stem)
             }
             fine = other or any(name == a or name.startswith(f"{a}.") for a in allowed)
             assert fine, f"line {node.lineno} imports {name}"

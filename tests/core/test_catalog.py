@@ -1,0 +1,28 @@
+"""What a kernel's records are true of: its file, and all it builds upon."""
+
+import pytest
+from atlas import catalog
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A kernels/ folder of a family that builds upon another and upon a file for one architecture."""
+    (tmp_path / "hopper").mkdir()
+    (tmp_path / "family.py").write_text("import torch\nimport kernels.other\nimport kernels.hopper.part as part\n")
+    (tmp_path / "other.py").write_text("OTHER = 1\n")
+    (tmp_path / "hopper" / "part.py").write_text("import kernels.other\nPART = 1\n")
+    monkeypatch.setattr(catalog, "KERNELS", tmp_path)
+    return tmp_path
+
+
+def test_a_familys_files_are_those_it_imports_as_modules_also_from_a_folder(folder):
+    """They are Snakemake's inputs, so that an edit of any runs the stages again; each counts once."""
+    found = {path.relative_to(folder).as_posix() for path in catalog.files("family")}
+    assert found == {"family.py", "other.py", "hopper/part.py"} and len(catalog.files("family")) == 3
+
+
+def test_a_file_in_a_folder_is_no_kernel_and_is_part_of_the_digest(folder):
+    assert catalog.names() == ["family", "other"]
+    before = catalog.digest("family"), catalog.digest("other")
+    (folder / "hopper" / "part.py").write_text("PART = 2\n")
+    assert catalog.digest("family") != before[0] and catalog.digest("other") == before[1]

@@ -29,8 +29,10 @@ from atlas.declaration import (
     cuda,
     eager,
     element_size,
+    gpu_of,
     torch_dtype,
 )
+from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
@@ -120,6 +122,28 @@ def _tiled_kernel(
 
 
 @triton.jit
+def _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr):
+    """The blocks of A from (m, k) and of B from (k, n); a matrix stored by columns is described as its transpose."""
+    a = a_desc.load([k, m]).T if A_BY_COLUMNS else a_desc.load([m, k])
+    b = b_desc.load([n, k]).T if B_BY_COLUMNS else b_desc.load([k, n])
+    return a, b
+
+
+@triton.jit
+def _store_described(c_desc, acc, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr):
+    """Rounds the accumulator and writes it through ``c_desc`` in PARTS (1 or 2) parts of BLOCK_N / PARTS columns.
+
+    A part waits in shared memory for the copy engine; halves leave room there for one more stage of A and B.
+    """
+    if PARTS == 1:
+        c_desc.store([m, n], acc.to(c_desc.dtype))
+    else:
+        left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        c_desc.store([m, n], left.to(c_desc.dtype))
+        c_desc.store([m, n + BLOCK_N // 2], right.to(c_desc.dtype))
+
+
+@triton.jit
 def _descriptor_kernel(
     a_desc, b_desc, c_desc, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -133,42 +157,295 @@ def _descriptor_kernel(
     m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
-        a = a_desc.load([k, m]).T if A_BY_COLUMNS else a_desc.load([m, k])
-        b = b_desc.load([n, k]).T if B_BY_COLUMNS else b_desc.load([k, n])
+        a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    c_desc.store([m, n], acc.to(c_desc.dtype))
+    _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, 1)
 
 
-def _launch(kernel, a, b, *, config):
+@triton.jit
+def _persistent_kernel(
+    a_desc, b_desc, c_desc, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PARTS: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program an SM takes every num_programs-th tile, in the order of ``_grouped``.
+
+    Flattened, the loops over tiles and over K are one pipeline: the next tile's first blocks are under way while this
+    one's accumulator is rounded and written.
+    """
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for position in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = _grouped(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, PARTS)
+
+
+@triton.jit
+def _specialised_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_a, stride_b,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PARTS: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """As ``_persistent_kernel``, but warps have roles: one group copies, others multiply and write.
+
+    ``stride_a`` and ``stride_b`` are of the dimension that is not contiguous.  The descriptors are made here, since
+    Triton 3.6 and 3.7 do not give warps roles in kernels that get them from the host.
+    """
+    if A_BY_COLUMNS:
+        a_desc = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_a, 1], [BLOCK_K, BLOCK_M])
+    else:
+        a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_a, 1], [BLOCK_M, BLOCK_K])
+    if B_BY_COLUMNS:
+        b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_b, 1], [BLOCK_N, BLOCK_K])
+    else:
+        b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_b, 1], [BLOCK_K, BLOCK_N])
+    c_desc = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // PARTS])
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for position in tl.range(tl.program_id(0), tiles, tl.num_programs(0), warp_specialize=True):
+        tile_m, tile_n = _grouped(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, PARTS)
+
+
+@triton.jit
+def _part(part, K, K_PART):
+    """Begin and end of the elements of K that ``part`` sums; the last parts may have fewer than K_PART, or none."""
+    start = tl.minimum(part.to(tl.int64) * K_PART, K)
+    return start.to(tl.int32), tl.minimum(start + K_PART, K).to(tl.int32)
+
+
+@triton.jit
+def _split_kernel(
+    a_ptr, b_ptr, parts_ptr, M, N, K, K_PART, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Program (position, part) sums one tile over K_PART elements of K, and writes it in fp32 to parts[part, M, N]."""
+    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    start, end = _part(tl.program_id(1), K, K_PART)
+    acc = _multiply_tile(
+        a_ptr + start.to(tl.int64) * stride_ak, b_ptr + start.to(tl.int64) * stride_bk, tile_m, tile_n, M, N,
+        end - start, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
+    )  # fmt: skip
+    _store_tile(parts_ptr + tl.program_id(1).to(tl.int64) * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def _split_descriptor_kernel(
+    a_desc, b_desc, parts_ptr, M, N, K, K_PART,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``_split_kernel`` with blocks moved by the copy engine."""
+    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+    start, end = _part(tl.program_id(1), K, K_PART)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(start, end, BLOCK_K):
+        a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    _store_tile(parts_ptr + tl.program_id(1).to(tl.int64) * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def _sum_kernel(parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """c = the sum over parts[PARTS, size], in their order: each program BLOCK elements."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for _ in tl.static_range(PARTS):
+        acc += tl.load(parts_ptr + offs, mask=offs < size, other=0.0)
+        parts_ptr += size
+    tl.store(c_ptr + offs, acc.to(c_ptr.dtype.element_ty), mask=offs < size)
+
+
+@triton.jit
+def _vector_kernel(
+    v_ptr, w_ptr, out_ptr, N, K, K_PART, stride_v, stride_wk, stride_wn,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """out[part, n] = sum over a part of K of v[k] W[k, n]: program (tile, part) owns BLOCK_N columns.
+
+    Each thread sums its own elements of every block; only the last step adds up across threads.
+    """
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    start, end = _part(tl.program_id(1), K, K_PART)
+    offs_k = tl.arange(0, BLOCK_K)
+    columns = w_ptr + offs_n.to(tl.int64)[None, :] * stride_wn
+    acc = tl.zeros((BLOCK_K, BLOCK_N), tl.float32)
+    for k in tl.range(start, end, BLOCK_K, num_stages=STAGES):
+        rows = (k + offs_k).to(tl.int64)
+        v = tl.load(v_ptr + rows * stride_v, mask=rows < end, other=0.0)
+        w = tl.load(columns + rows[:, None] * stride_wk, mask=(rows[:, None] < end) & (offs_n[None, :] < N), other=0.0)
+        acc += v.to(tl.float32)[:, None] * w.to(tl.float32)
+    out = tl.sum(acc, axis=0)
+    out_ptrs = out_ptr + tl.program_id(1).to(tl.int64) * N + offs_n
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=offs_n < N)
+
+
+def _empty(a, b):
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+
+
+def _precision(a, tf32):
+    tf32 = tf32 and a.dtype == torch.float32 and Capability.TF32 in gpu_of(a.device).capabilities
+    return "tf32" if tf32 else "ieee"
+
+
+def _tiles_of(c, config):
+    return triton.cdiv(c.shape[0], config["BLOCK_M"]) * triton.cdiv(c.shape[1], config["BLOCK_N"])
+
+
+def _launch(kernel, a, b, tf32=False, *, config):
     """Launch a kernel that reads through pointers: one program a tile, A and B in whatever strides they have."""
     (m, k), n = a.shape, b.shape[1]
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    c = _empty(a, b)
     a, b = _as_interpreted(a), _as_interpreted(b)
     if c.numel():
-        tiles = triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
         even_k = k % config["BLOCK_K"] == 0  # no mask in the loop, whatever the architecture's copies make of it
-        kernel[(tiles,)](
-            a, b, c, m, n, k, *a.stride(), *b.stride(), EVEN_K=even_k, PRECISION=_fp32_precision(), **config
+        launch(
+            kernel, (_tiles_of(c, config),), a, b, c, m, n, k, *a.stride(), *b.stride(),
+            EVEN_K=even_k, PRECISION=_precision(a, tf32), **config,
         )  # fmt: skip
     return c
 
 
-def _launch_descriptor(a, b, *, config):
+def _by_columns(matrix):
+    return matrix.stride(1) != 1
+
+
+def _rows(matrix):
+    """The matrix, or where it is stored by columns its transpose."""
+    return _as_interpreted(matrix.t() if _by_columns(matrix) else matrix)
+
+
+def _describe(matrix, block):
+    """The descriptor of blocks of ``block`` elements of ``matrix``, transposed where it is stored by columns."""
+    return TensorDescriptor.from_tensor(_rows(matrix), block[::-1] if _by_columns(matrix) else block)
+
+
+def _all_describable(*matrices):
+    return all(_describable(matrix.t() if _by_columns(matrix) else matrix) for matrix in matrices)
+
+
+def _pointers(config):
+    """The part of a config that ``_tiled_kernel`` has."""
+    return {name: config[name] for name in _SPACE}
+
+
+def _launch_descriptor(a, b, tf32=False, *, config):
     """Launch ``_descriptor_kernel``; operands that no descriptor can describe are read through pointers instead."""
-    (m, k), n = a.shape, b.shape[1]
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    a_by_columns, b_by_columns = a.stride(1) != 1, b.stride(1) != 1
-    a_rows, b_rows = a.t() if a_by_columns else a, b.t() if b_by_columns else b
-    if not all(_describable(matrix) for matrix in (a_rows, b_rows, c)):
-        return _launch(_tiled_kernel, a, b, config=config)
-    a_rows, b_rows = _as_interpreted(a_rows), _as_interpreted(b_rows)
+    c = _empty(a, b)
+    if not _all_describable(a, b, c):
+        return _launch(_tiled_kernel, a, b, tf32, config=config)
+    return _launch_described(_descriptor_kernel, _tiles_of(c, config), 1, a, b, c, tf32, config)
+
+
+def _launch_persistent(a, b, tf32=False, *, config):
+    """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
+    c = _empty(a, b)
+    if not _all_describable(a, b, c):
+        return _launch(_tiled_kernel, a, b, tf32, config=_pointers(config))
+    programs = min(gpu_of(a.device).sms, _tiles_of(c, config))
+    return _launch_described(_persistent_kernel, programs, config["PARTS"], a, b, c, tf32, config)
+
+
+def _launch_described(kernel, programs, parts, a, b, c, tf32, config):
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    _descriptor_kernel[(triton.cdiv(m, rows) * triton.cdiv(n, columns),)](
-        TensorDescriptor.from_tensor(a_rows, [block_k, rows] if a_by_columns else [rows, block_k]),
-        TensorDescriptor.from_tensor(b_rows, [columns, block_k] if b_by_columns else [block_k, columns]),
-        TensorDescriptor.from_tensor(c, [rows, columns]),
-        m, n, k, A_BY_COLUMNS=a_by_columns, B_BY_COLUMNS=b_by_columns, PRECISION=_fp32_precision(), **config,
+    launch(
+        kernel, (programs,), _describe(a, [rows, block_k]), _describe(b, [block_k, columns]),
+        TensorDescriptor.from_tensor(c, [rows, columns // parts]), *c.shape, a.shape[1],
+        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=_precision(a, tf32), **config,
     )  # fmt: skip
+    return c
+
+
+def _launch_specialised(a, b, tf32=False, *, config):
+    """Launch ``_specialised_kernel``; operands that no descriptor can describe are read through pointers instead."""
+    c = _empty(a, b)
+    if not _all_describable(a, b, c):
+        return _launch(_tiled_kernel, a, b, tf32, config=_pointers(config) | {"num_warps": 8})
+    programs = min(gpu_of(a.device).sms, _tiles_of(c, config))
+    a_rows, b_rows = _rows(a), _rows(b)
+    launch(
+        _specialised_kernel, (programs,), a_rows, b_rows, c, *c.shape, a.shape[1], a_rows.stride(0), b_rows.stride(0),
+        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=_precision(a, tf32), **config,
+    )  # fmt: skip
+    return c
+
+
+def _part_of_k(k, splits, block_k):
+    """Elements of K that one of ``splits`` parts sums: whole blocks, so that only the last has a tail."""
+    return triton.cdiv(triton.cdiv(k, block_k), splits) * block_k
+
+
+def _launch_split(a, b, tf32=False, *, config):
+    """Launch ``_split_kernel``, then ``_sum_kernel`` over its parts."""
+    (m, k), n = a.shape, b.shape[1]
+    c = _empty(a, b)
+    if not c.numel():
+        return c
+    splits = config["SPLITS"]
+    tile = {name: value for name, value in config.items() if name != "SPLITS"}
+    parts = torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
+    grid, k_part = (_tiles_of(c, config), splits), _part_of_k(k, splits, config["BLOCK_K"])
+    precision = _precision(a, tf32)
+    a, b = _as_interpreted(a), _as_interpreted(b)
+    launch(
+        _split_kernel, grid, a, b, parts, m, n, k, k_part, *a.stride(), *b.stride(),
+        EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **tile,
+    )  # fmt: skip
+    _sum(parts, c)
+    return c
+
+
+def _launch_split_descriptor(a, b, tf32=False, *, config):
+    """Launch ``_split_descriptor_kernel``, then ``_sum_kernel``; through pointers where it must be."""
+    (m, k), n = a.shape, b.shape[1]
+    c = _empty(a, b)
+    if not _all_describable(a, b):
+        return _launch_split(a, b, tf32, config=config)
+    rows, columns, block_k, splits = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
+    tile = {name: value for name, value in config.items() if name != "SPLITS"}
+    parts = torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
+    launch(
+        _split_descriptor_kernel, (_tiles_of(c, config), splits),
+        _describe(a, [rows, block_k]), _describe(b, [block_k, columns]), parts, m, n, k, _part_of_k(k, splits, block_k),
+        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=_precision(a, tf32), **tile,
+    )  # fmt: skip
+    _sum(parts, c)
+    return c
+
+
+_SUM = {"BLOCK": 1024, "num_warps": 4}
+
+
+def _sum(parts, c):
+    launch(_sum_kernel, (triton.cdiv(c.numel(), _SUM["BLOCK"]),), parts, c, c.numel(), PARTS=parts.shape[0], **_SUM)
+
+
+def _launch_vector(a, b, tf32=False, *, config):
+    """Launch ``_vector_kernel`` for a row times a matrix; a matrix times a column is one of their transposes."""
+    c = _empty(a, b)
+    if not c.numel():
+        return c
+    vector, matrix = (a[0], b) if a.shape[0] == 1 else (b[:, 0], a.t())
+    (k, n), splits = matrix.shape, config["SPLITS"]
+    parts = c if splits == 1 else torch.empty((splits, n), dtype=torch.float32, device=a.device)
+    launch(
+        _vector_kernel, (triton.cdiv(n, config["BLOCK_N"]), splits),
+        vector, matrix, parts, n, k, _part_of_k(k, splits, config["BLOCK_K"]), *vector.stride(), *matrix.stride(),
+        BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], STAGES=config["STAGES"], num_warps=config["num_warps"],
+    )  # fmt: skip
+    if splits > 1:
+        _sum(parts, c)
     return c
 
 
@@ -187,45 +464,48 @@ def _describable(matrix):
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
 
 
-def _fp32_precision():
-    """How fp32 operands are multiplied, as torch is told to: "ieee", or "tf32" where the caller has allowed it.
+def _tf32_allowed():
+    """Whether fp32 operands may be multiplied as tf32, as torch is told.
 
     This attribute follows ``torch.set_float32_matmul_precision`` and ``allow_tf32`` too, while their own getters raise
     once it has been set itself (torch 2.13).
     """
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
-# An operator of its own, so that torch.compile takes it whole: traced into, the choice of a config reads files.
-@torch.library.custom_op("kernel_atlas::matmul", mutates_args=())
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    variant, config = choose(DECLARATION, "forward", _case_of(a, b), a.device)
-    with torch.cuda.device_of(a):
-        return variant.launch(a, b, config=config)
+def _run(a, b, tf32):
+    variant, config = choose(DECLARATION, "forward", _case_of(a, b, tf32), a.device)
+    return variant.launch(a, b, tf32, config=config)
 
 
-@_product.register_fake
-def _(a, b):
-    return a.new_empty(a.shape[0], b.shape[1])
+def _setup_context(ctx, inputs, output):
+    *operands, ctx.tf32 = inputs
+    ctx.save_for_backward(*operands)
 
 
-def _keep_operands(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx, dc):
+def _backward(ctx, dc):
     # Two products of the same kind: differentiable in their turn, and transposed by strides alone.
     a, b = ctx.saved_tensors
-    da = _product(dc, b.t()) if ctx.needs_input_grad[0] else None
-    db = _product(a.t(), dc) if ctx.needs_input_grad[1] else None
-    return da, db
+    da = _product(dc, b.t(), ctx.tf32) if ctx.needs_input_grad[0] else None
+    db = _product(a.t(), dc, ctx.tf32) if ctx.needs_input_grad[1] else None
+    return da, db, None
 
 
-_product.register_autograd(_gradients, setup_context=_keep_operands)
+_product = Differentiable(
+    Operator(
+        "matmul",
+        "(Tensor a, Tensor b, bool tf32) -> Tensor",
+        run=_run,
+        fake=lambda a, b, tf32: a.new_empty(a.shape[0], b.shape[1]),
+    ),
+    setup_context=_setup_context,
+    backward=_backward,
+)
 
 
-def _case_of(a, b):
-    dtype = "tf32" if a.dtype == torch.float32 and _fp32_precision() == "tf32" else _NAMES[a.dtype]
+def _case_of(a, b, tf32):
+    """The case of a call.  Its layout is left out: what is tuned on row-major operands serves the others as well."""
+    dtype = "tf32" if _precision(a, tf32) == "tf32" else _NAMES[a.dtype]
     return case(dtype, m=a.shape[0], n=b.shape[1], k=a.shape[1])
 
 
@@ -239,52 +519,76 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     Raises NotImplementedError for a batched ``other``, TypeError for other dtypes, ValueError for shapes that do not
     agree, two devices, sparse tensors, and sizes of 2^31 - 1024 or more.
     """
+    left, right = input.shape, other.shape
+    if (
+        input.dtype is not other.dtype
+        or input.dtype not in _NAMES
+        or not left
+        or not 1 <= len(right) <= 2
+        or left[-1] != right[0]
+        or input.device != other.device
+        or input.layout is not torch.strided
+        or other.layout is not torch.strided
+    ):
+        _refuse(input, other)
+    rows = left[0] if len(left) == 2 else math.prod(left[:-1])
+    if max(rows, *right) > _LARGEST:
+        raise ValueError(f"matmul takes sizes up to {_LARGEST}: {tuple(left)} times {tuple(right)}")
+    # Raw addresses know nothing of a lazy negation (the imaginary part of a conjugate has one): carry it out.
+    a, b = input.resolve_neg() if input.is_neg() else input, other.resolve_neg() if other.is_neg() else other
+    tf32 = input.dtype is torch.float32 and _tf32_allowed()
+    if len(left) == 2 and len(right) == 2:
+        return _product(a, b, tf32)
+    product = _product(a.reshape(rows, left[-1]), b if len(right) == 2 else b[:, None], tf32)
+    return product.reshape(left[:-1] + right[1:])
+
+
+def _refuse(input, other):
+    """Say what :func:`matmul` does not take in these operands."""
     if input.dtype != other.dtype or input.dtype not in _NAMES:
         raise TypeError(
-            f"matmul takes two tensors of one dtype out of {', '.join(_DTYPES)}: {input.dtype}, {other.dtype}"
+            f"matmul takes two tensors of one dtype out of {', '.join(_NAMES.values())}: {input.dtype}, {other.dtype}"
         )
     if not input.dim() or not other.dim():
         raise ValueError("matmul takes tensors of at least one dimension: a 0-dimensional one is multiplied with *")
     if other.dim() > 2:
         raise NotImplementedError(
             f"matmul takes an `other` of one or two dimensions, not a batch of matrices {tuple(other.shape)}: "
-            "use torch.matmul"
+            "use kernels.bmm"
         )
-    k = input.shape[-1]
-    if k != other.shape[0]:
+    if input.shape[-1] != other.shape[0]:
         raise ValueError(
             f"matmul takes an `other` whose first dimension is the last of `input`: "
             f"{tuple(input.shape)} times {tuple(other.shape)}"
         )
-    if input.device != other.device or {input.layout, other.layout} != {torch.strided}:
-        raise ValueError(
-            f"matmul takes dense tensors of one device: {input.layout} on {input.device}, "
-            f"{other.layout} on {other.device}"
-        )
-    rows = math.prod(input.shape[:-1])
-    if max(rows, k, *other.shape) > _LARGEST:
-        raise ValueError(f"matmul takes sizes up to {_LARGEST}: {tuple(input.shape)} times {tuple(other.shape)}")
-    b = other if other.dim() == 2 else other[:, None]
-    # Raw addresses know nothing of a lazy negation (the imaginary part of a conjugate has one): carry it out.
-    product = _product(input.resolve_neg().reshape(rows, k), b.resolve_neg())
-    return product.reshape(input.shape[:-1] + other.shape[1:])
+    raise ValueError(
+        f"matmul takes dense tensors of one device: {input.layout} on {input.device}, {other.layout} on {other.device}"
+    )
 
 
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
+_DTYPES = ("fp32", "tf32", "fp16", "bf16")
+_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 _LARGEST = 2**31 - 1025
 """Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
 
 
-def _reference(a, b):
+def _reference(a, b, tf32):
     return a @ b
 
 
-def _inputs(problem: Case, device, generator):
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+def _layout(problem: Case) -> str:
+    """Two letters, of A and B: N for a matrix stored by rows, T for one stored by columns; NN unless said."""
+    return dict(problem.sizes).get("layout", "NN")
 
-    return {"a": draw(problem["m"], problem["k"]), "b": draw(problem["k"], problem["n"])}
+
+def _inputs(problem: Case, device, generator):
+    def draw(rows, columns, layout):
+        shape = (rows, columns) if layout == "N" else (columns, rows)
+        matrix = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+        return matrix if layout == "N" else matrix.t()
+
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
+    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
 
 
 def _bytes(problem: Case) -> dict[str, float]:
@@ -295,32 +599,54 @@ def _bytes(problem: Case) -> dict[str, float]:
 
 def _cases(gpu: GPU) -> list[Case]:
     largest = gpu.memory_bytes // 8
-    squares = {"bf16": (512, 1024, 2048, 4096, 8192), "fp16": (1024, 4096, 8192), "fp32": (1024, 4096)}
+    squares = {"bf16": (512, 1024, 2048, 4096, 8192, 16384), "fp16": (4096,), "tf32": (4096,), "fp32": (1024, 4096)}
     cases = [case(dtype, m=n, n=n, k=n) for dtype, sizes in squares.items() for n in sizes]
+    cases += [
+        case("bf16", reason, m=4096, n=4096, k=4096, layout=layout)
+        for layout, reason in (
+            ("NT", "a linear layer"),
+            ("TN", "the gradient of its weight"),
+            ("TT", "both by columns"),
+        )
+    ]
     cases += [
         case("bf16", "feed-forward, up, of a model 4096 wide", m=4096, n=14336, k=4096),
         case("bf16", "feed-forward, down: the long sum", m=4096, n=4096, k=14336),
-        case("bf16", "16 tokens at once: reads the weights and little else", m=16, n=8192, k=8192),
+        case("bf16", "feed-forward, up, of a model 8192 wide", m=8192, n=28672, k=8192),
+        case("bf16", "the head of a vocabulary", m=2048, n=128256, k=4096),
     ]
+    cases += [case("bf16", "few tokens: reads the weights and little else", m=m, n=8192, k=8192) for m in _SKINNY]
     return [c for c in cases if sum(_bytes(c).values()) <= largest]
 
 
-_EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n, k=k)
-    for dtype in _DTYPES
-    for (m, n, k), reason in (
-        ((1, 1, 1), "one element of each"),
-        ((128, 128, 64), "whole tiles only"),
-        ((70, 64, 64), "a tail in m"),
-        ((64, 70, 64), "a tail in n"),
-        ((64, 64, 70), "a tail in k: the masked loop"),
-        ((33, 65, 129), "tails everywhere, strides that allow no wide loads"),
-        ((48, 40, 7), "k smaller than any block of it"),
-        ((1, 96, 128), "a single row"),
-        ((128, 1, 96), "a single column"),
-        ((16, 256, 64), "more columns of tiles than rows: the last group is not full"),
-        ((320, 32, 16), "more rows of tiles than columns"),
-    )
+_SKINNY = (1, 16, 64, 128)
+
+_EDGE_CASES = (
+    *(
+        case(dtype, reason, m=m, n=n, k=k)
+        for dtype in ("fp32", "fp16", "bf16")
+        for (m, n, k), reason in (
+            ((1, 1, 1), "one element of each"),
+            ((128, 128, 64), "whole tiles only"),
+            ((70, 64, 64), "a tail in m"),
+            ((64, 70, 64), "a tail in n"),
+            ((64, 64, 70), "a tail in k: the masked loop"),
+            ((33, 65, 129), "tails everywhere, strides that allow no wide loads"),
+            ((48, 40, 7), "k smaller than any block of it"),
+            ((1, 96, 128), "a single row"),
+            ((128, 1, 96), "a single column"),
+            ((16, 256, 64), "more columns of tiles than rows: the last group is not full"),
+            ((320, 32, 16), "more rows of tiles than columns"),
+        )
+    ),
+    *(
+        case("fp16", f"either layout and tails: {layout}", m=72, n=136, k=200, layout=layout)
+        for layout in ("NT", "TN", "TT")
+    ),
+    case("fp16", "a row times a matrix by columns", m=1, n=72, k=200, layout="NT"),
+    case("fp16", "a matrix by columns times a column", m=72, n=1, k=200, layout="TN"),
+    case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
+    case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
 )
 
 _HUGE_CASES = (
@@ -343,13 +669,18 @@ def _buffers(config: Config, problem: Case, gpu: GPU) -> int:
     return max(1, config["num_stages"] - 1)  # the stage in work is in registers
 
 
+def _row_lengths(problem: Case) -> tuple[int, int, int]:
+    """Elements of a row of A, of B and of C, where a row is what is contiguous."""
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
+    return k if of_a == "N" else m, n if of_b == "N" else k, n
+
+
 def _narrow(problem: Case) -> bool:
     """Whether operands may have to be read element by element, through registers, and the loop is not pipelined.
 
-    Triton knows of a size or stride only whether 16 divides it.  Whether it matters depends on the layout, which a case
-    does not say: row-major operands, the worse, are assumed.
+    Triton knows of a size or stride only whether 16 divides it.
     """
-    return bool(problem["n"] % 16 or problem["k"] % 16)
+    return any(length % 16 for length in (*_row_lengths(problem)[:2], problem["k"]))
 
 
 def _stage_bytes(config: Config, problem: Case) -> int:

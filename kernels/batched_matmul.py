@@ -1,0 +1,414 @@
+"""Batched matrix multiplication: C[b, m, n] = sum over k of A[b, m, k] B[b, k, n], accumulated in fp32.
+
+Reads A (B M K elements) and B (B K N), writes C (B M N); 2 B M N K floating-point operations.  Each product is tiled as
+in `kernels/matmul.py`, whose device functions these kernels call; new is only where a product's matrices lie, and that
+tiles of all products are one list: many small products fill a GPU that each by itself would leave idle.
+
+A matrix that all products share (a batch stride of 0, as ``expand`` makes it) is read where it lies, from L2 after the
+first product, and never copied.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration import (
+    GPU,
+    Capability,
+    Case,
+    Config,
+    Declaration,
+    Pass,
+    Variant,
+    case,
+    choose,
+    compiled,
+    eager,
+    element_size,
+    gpu_of,
+    torch_dtype,
+)
+from atlas.operators import Differentiable, Operator, launch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+import kernels.matmul  # noqa: F401 (so that its text is part of what this kernel is)
+from kernels.matmul import (
+    _as_interpreted,
+    _buffers,
+    _describable,
+    _grouped,
+    _layout,
+    _multiply_tile,
+    _narrow,
+    _precision,
+    _row_lengths,
+    _stage_bytes,
+    _store_tile,
+    _tf32_allowed,
+    _uses_tensor_cores,
+)
+
+__all__ = ["bmm"]
+
+
+@triton.jit
+def _tiled_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Program p owns one tile of one product: those of the first product come first, in the order of ``_grouped``."""
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    batch = (tl.program_id(0) // tiles).to(tl.int64)
+    tile_m, tile_n = _grouped(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    acc = _multiply_tile(
+        a_ptr + batch * stride_ab, b_ptr + batch * stride_bb, tile_m, tile_n, M, N, K,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
+    )  # fmt: skip
+    _store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def _load_block(desc, batch, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_COLUMNS: tl.constexpr):
+    """ROWS x COLUMNS of matrix ``batch`` from (row, column) on; ``desc`` is of the transposes if ``BY_COLUMNS``."""
+    if BY_COLUMNS:
+        return desc.load([batch, column, row]).reshape(COLUMNS, ROWS).T
+    return desc.load([batch, row, column]).reshape(ROWS, COLUMNS)
+
+
+@triton.jit
+def _persistent_kernel(
+    a_desc, b_desc, c_desc, BATCH, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, A_SHARED: tl.constexpr, B_SHARED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program an SM takes every num_programs-th tile of all products; the copy engine moves blocks.
+
+    The descriptors have three dimensions, so that a tile at a product's edge is filled with zeros and not with the next
+    product's elements.  That of a shared matrix has one matrix (A_SHARED, B_SHARED).
+    """
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for position in tl.range(tl.program_id(0), tiles * BATCH, tl.num_programs(0), flatten=True):
+        batch = position // tiles
+        tile_m, tile_n = _grouped(position % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        of_a = 0 if A_SHARED else batch
+        of_b = 0 if B_SHARED else batch
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            a = _load_block(a_desc, of_a, m, k, BLOCK_M, BLOCK_K, A_BY_COLUMNS)
+            b = _load_block(b_desc, of_b, k, n, BLOCK_K, BLOCK_N, B_BY_COLUMNS)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        c_desc.store([batch, m, n], acc.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
+
+
+def _empty(a, b):
+    return torch.empty((a.shape[0], a.shape[1], b.shape[2]), dtype=a.dtype, device=a.device)
+
+
+def _tiles_of(c, config):
+    batch, m, n = c.shape
+    return batch * triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
+
+
+def _launch_tiled(a, b, tf32=False, *, config):
+    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
+    c, k = _empty(a, b), a.shape[2]
+    precision = _precision(a, tf32)
+    a, b = _as_interpreted(a), _as_interpreted(b)
+    if c.numel():
+        launch(
+            _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
+            EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **config,
+        )  # fmt: skip
+    return c
+
+
+def _by_columns(matrices):
+    return matrices.stride(2) != 1
+
+
+def _shared(matrices):
+    return matrices.shape[0] > 1 and matrices.stride(0) == 0
+
+
+def _rows(matrices):
+    """The matrices by rows: their transposes where they are stored by columns, and one of them where all share it."""
+    rows = matrices.transpose(1, 2) if _by_columns(matrices) else matrices
+    return rows[:1] if _shared(matrices) else rows
+
+
+def _copyable(matrices):
+    """Whether the copy engine can read these matrices: see ``_describable``; and products begin at whole 16 bytes."""
+    rows = _rows(matrices)
+    apart = rows.stride(0) * rows.element_size()
+    return rows.numel() > 0 and _describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
+
+
+def _describe(matrices, rows, columns):
+    """The descriptor of blocks of ``rows`` x ``columns``, transposed where matrices are stored by columns."""
+    block = [1, columns, rows] if _by_columns(matrices) else [1, rows, columns]
+    memory = _rows(matrices)
+    # The stride of a single matrix is never used, but it must be a possible one.
+    apart = memory.stride(0) if memory.shape[0] > 1 else memory.shape[1] * memory.stride(1)
+    return TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
+
+
+def _launch_persistent(a, b, tf32=False, *, config):
+    """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
+    c = _empty(a, b)
+    if not all(_copyable(matrices) for matrices in (a, b, c)):
+        return _launch_tiled(a, b, tf32, config=config)
+    a, b = _as_interpreted(a), _as_interpreted(b)
+    rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    launch(
+        _persistent_kernel, (min(gpu_of(a.device).sms, _tiles_of(c, config)),),
+        _describe(a, rows, block_k), _describe(b, block_k, columns), _describe(c, rows, columns), *c.shape, a.shape[2],
+        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
+        PRECISION=_precision(a, tf32), **config,
+    )  # fmt: skip
+    return c
+
+
+def _run(a, b, tf32):
+    variant, config = choose(DECLARATION, "forward", _case_of(a, b, tf32), a.device)
+    return variant.launch(a, b, tf32, config=config)
+
+
+def _setup_context(ctx, inputs, output):
+    *operands, ctx.tf32 = inputs
+    ctx.save_for_backward(*operands)
+
+
+def _backward(ctx, dc):
+    a, b = ctx.saved_tensors
+    da = _products(dc, b.transpose(1, 2), ctx.tf32) if ctx.needs_input_grad[0] else None
+    db = _products(a.transpose(1, 2), dc, ctx.tf32) if ctx.needs_input_grad[1] else None
+    return da, db, None
+
+
+_products = Differentiable(
+    Operator(
+        "bmm",
+        "(Tensor a, Tensor b, bool tf32) -> Tensor",
+        run=_run,
+        fake=lambda a, b, tf32: a.new_empty(a.shape[0], a.shape[1], b.shape[2]),
+    ),
+    setup_context=_setup_context,
+    backward=_backward,
+)
+
+
+def _case_of(a, b, tf32):
+    dtype = "tf32" if _precision(a, tf32) == "tf32" else _NAMES[a.dtype]
+    return case(dtype, b=a.shape[0], m=a.shape[1], n=b.shape[2], k=a.shape[2])
+
+
+def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    """``torch.bmm``: [b, m, k] times [b, k, n] is [b, m, n], in any strides, an expanded batch included.
+
+    Both are fp32, fp16 or bf16, of one dtype and device.  Accumulates in fp32; fp32 operands are multiplied as
+    ``torch.set_float32_matmul_precision`` says, IEEE by default.  A product over no elements is zero.
+
+    Raises TypeError for other dtypes; ValueError for tensors not of three dimensions, shapes that do not agree, two
+    devices, sparse tensors, and sizes or tiles beyond 32 bits.
+    """
+    if input.dtype != mat2.dtype or input.dtype not in _NAMES:
+        raise TypeError(f"bmm takes two tensors of one dtype out of fp32, fp16, bf16: {input.dtype}, {mat2.dtype}")
+    shape, other = input.shape, mat2.shape
+    if len(shape) != 3 or len(other) != 3 or shape[0] != other[0] or shape[2] != other[1]:
+        raise ValueError(f"bmm takes [b, m, k] and [b, k, n]: {tuple(shape)} and {tuple(other)}")
+    if input.device != mat2.device or input.layout != torch.strided or mat2.layout != torch.strided:
+        raise ValueError(
+            f"bmm takes dense tensors of one device: {input.layout} on {input.device}, {mat2.layout} on {mat2.device}"
+        )
+    if max(*shape[1:], other[2]) > _LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > _LARGEST:
+        raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {_LARGEST}: {tuple(shape)}, {tuple(other)}")
+    return _products(input.resolve_neg(), mat2.resolve_neg(), _tf32_allowed())
+
+
+_DTYPES = ("fp32", "tf32", "fp16", "bf16")
+_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_LARGEST = 2**31 - 1025
+"""Offsets within a matrix, and the number of programs, are 32-bit."""
+
+
+def _reference(a, b, tf32):
+    return torch.bmm(a, b)
+
+
+def _inputs(problem: Case, device, generator):
+    shared = dict(problem.sizes).get("shared", "")
+
+    def draw(name, rows, columns, layout):
+        shape = (rows, columns) if layout == "N" else (columns, rows)
+        batch = 1 if name == shared else problem["b"]
+        matrices = torch.randn((batch, *shape), dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+        matrices = matrices.expand(problem["b"], *shape)
+        return matrices if layout == "N" else matrices.transpose(1, 2)
+
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
+    return {"a": draw("a", m, k, of_a), "b": draw("b", k, n, of_b), "tf32": problem.dtype == "tf32"}
+
+
+def _bytes(problem: Case) -> dict[str, float]:
+    m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
+    shared = dict(problem.sizes).get("shared", "")
+    batch = {name: 1 if name == shared else problem["b"] for name in "abc"}
+    return {"a": batch["a"] * m * k * size, "b": batch["b"] * k * n * size, "c": batch["c"] * m * n * size}
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    largest = gpu.memory_bytes // 8
+    cases = [
+        case("bf16", "more small products than SMs", b=512, m=128, n=128, k=128),
+        case("bf16", "large products, few of them", b=16, m=1024, n=1024, k=1024),
+        case("bf16", "by columns, as queries times keys", b=64, m=2048, n=2048, k=128, layout="NT"),
+        case("bf16", "a long sum, as weights times values", b=64, m=2048, n=128, k=2048),
+        case("bf16", "a tensor core's peak", b=4, m=4096, n=4096, k=4096),
+        case("fp16", b=16, m=1024, n=1024, k=1024),
+        case("tf32", b=16, m=1024, n=1024, k=1024),
+        case("fp32", b=16, m=512, n=512, k=512),
+    ]
+    return [c for c in cases if sum(_bytes(c).values()) <= largest]
+
+
+_EDGE_CASES = (
+    *(
+        case(dtype, reason, b=b, m=m, n=n, k=k)
+        for dtype in ("fp32", "fp16", "bf16")
+        for (b, m, n, k), reason in (
+            ((1, 1, 1, 1), "one element of each"),
+            ((3, 33, 65, 129), "tails everywhere, products that begin off 16 bytes"),
+            ((2, 128, 128, 64), "whole tiles only"),
+            ((5, 24, 40, 72), "a tile's edge is another product's first rows"),
+            ((2, 130, 24, 7), "k smaller than any block of it"),
+        )
+    ),
+    *(
+        case("fp16", f"either layout and tails: {layout}", b=2, m=72, n=136, k=200, layout=layout)
+        for layout in ("NT", "TN", "TT")
+    ),
+    case("fp16", "one A for all products: stride 0", b=3, m=40, n=72, k=24, shared="a"),
+    case("bf16", "one B for all products: stride 0", b=3, m=40, n=72, k=24, shared="b"),
+    case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
+)
+
+_HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products", b=2**15 + 8, m=512, n=128, k=136),)
+
+
+def _fits(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
+    if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
+        return "a tile twice as large as C"
+    if rows < min(64, problem["m"]) or columns < min(64, problem["n"]):
+        return "a tile smaller than C and than 64 rows and columns: operands are read too often"
+    accumulators = rows * columns // (32 * warps)
+    least = 4 if warps == 4 else 64
+    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
+    if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
+        most, right_k, stages = 128, row_bytes == 128, (3, 4)
+    elif _uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul.py
+        most, right_k, stages = 64, row_bytes == 64, (2,)
+    else:
+        least, most, right_k, stages = (
+            min(least, 32),
+            64 if problem.dtype == "fp32" else 32,
+            config["BLOCK_K"] == 16,
+            (2,),
+        )
+    if not least <= accumulators <= most:
+        return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
+    if not right_k:
+        return "rows of a block of K are of one length: what the swizzle fills, or registers hold"
+    return "" if config["num_stages"] in stages else "too little under way, or more than is of use"
+
+
+_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64),
+    "GROUP_M": (8,),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4),
+}
+
+
+def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+    tensor_cores = _uses_tensor_cores(problem, gpu)
+    most = 128 if tensor_cores else 64
+    rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
+    columns = min(most, max(32, triton.next_power_of_2(problem["n"])))
+    if not tensor_cores:
+        block_k, stages = 16, 2
+    elif _narrow(problem):
+        block_k, stages = 64 // element_size(problem.dtype), 2
+    else:
+        block_k, stages = 128 // element_size(problem.dtype), 3
+    warps = 8 if rows * columns == 128 * 128 else 4
+    return dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
+
+
+def _fits_described(config: Config, problem: Case, gpu: GPU) -> str:
+    tile = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype)
+    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem) + tile + 2048
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, the tile of C with them, {gpu.shared_bytes} at most"
+    return _fits(config, problem, gpu)
+
+
+def _describes(problem: Case, gpu: GPU) -> str:
+    """Why ``persistent`` does not take a case."""
+    if problem.dtype == "fp32":
+        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
+    if any(length * element_size(problem.dtype) % 16 for length in _row_lengths(problem)):
+        return "rows of A, B or C are not aligned to 16 bytes"
+    return ""
+
+
+DECLARATION = Declaration(
+    name="batched_matmul",
+    family="matmul",
+    summary="C[b] = A[b] B[b]",
+    function=bmm,
+    call=lambda function, inputs: function(inputs["a"], inputs["b"]),
+    dtypes=_DTYPES,
+    cases=_cases,
+    edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
+    differentiable=("a", "b"),
+    forward=Pass(
+        inputs=_inputs,
+        reference=_reference,
+        outputs=("c",),
+        variants=(
+            Variant(
+                name="persistent",
+                summary="the copy engine moves blocks, through descriptors of three dimensions; one program an SM",
+                launch=_launch_persistent,
+                space=_SPACE,
+                default=_default,
+                fits=_fits_described,
+                handles=_describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="tiled",
+            ),
+            Variant(
+                name="tiled",
+                summary="one program a tile of one product, in an order that shares rows and columns in L2",
+                launch=_launch_tiled,
+                space=_SPACE,
+                default=_default,
+                fits=_fits,
+            ),
+        ),
+        peers={"torch": eager(_reference), "torch.compile": compiled(_reference)},
+        bytes=_bytes,
+        flops=lambda c: {"a @ b": 2 * c["b"] * c["m"] * c["n"] * c["k"]},
+        reduction=lambda c: c["k"],
+    ),
+)

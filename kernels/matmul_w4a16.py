@@ -1,0 +1,911 @@
+"""Linear layer with 4-bit weights: y[m, n] = sum over k of x[m, k] (q[n, k] - z[n, k // g]) s[n, k // g].
+
+x and y are bf16 or fp16; q is a 4-bit number, and each group of g = 32, 64 or 128 neighbours along k has a scale s, of
+x's dtype, and a zero point z (symmetric weights: always 8).  Reads x (M K elements), the weights (N K / 2 bytes), their
+scales and zero points (3 bytes a group, symmetric: 2), writes y (M N); 2 M N K operations.  With few rows (a token at a
+time) all of the work is to read the weights, a quarter of the bytes that bf16 weights have.
+
+*What is exact.*  The kernels multiply by the weights that the packed format stands for; the error of quantising, which
+`pack_w4` makes once, is not theirs.  q - z is exact in 16 bits.  `fragments` multiplies it by x in tensor cores and
+scales the fp32 sum of each group; `tiles` and `separate` round (q - z) s to x's dtype first, as weights that are kept
+in that dtype are.
+
+*The packed format* is the order in which tensor cores take their operands, so that no thread ever hands a weight to
+another.  Weights are cut into tiles of 16 rows (n) by 64 columns (k), stored one after the other along k.  A tile is
+512 bytes: 16 for each of 32 lanes, of which lane 4 g + t has the rows g and g + 8 and, of each half tile of 32 columns,
+the 8 neighbours from 8 t on.  Each of its four words has four of these columns, those of one `mma` instruction; nibble
+h + 2 q + 4 p of a word is row g + 8 h, column 2 q + p.  So one 16-byte load is all of a lane's share of a tile, and the
+columns of x that it meets are 16 bytes as well.  (word >> 4 i) & 0x000f000f, under the exponent of 128 (bf16; of 1024
+for fp16) where a nibble's lowest bit counts 1, is a register of two operands: three instructions for two weights, with
+the one that takes 128 + z off again.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration import (
+    GPU,
+    Capability,
+    Case,
+    Config,
+    Declaration,
+    Pass,
+    Peer,
+    Variant,
+    case,
+    choose,
+    element_size,
+    torch_dtype,
+)
+from atlas.operators import Differentiable, Operator, launch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+__all__ = ["dequantise_w4", "linear_w4a16", "pack_w4"]
+
+ROWS = 16
+"""Rows of a packed tile, those of one mma instruction."""
+
+TILE_WORDS = 128
+"""32-bit words of a packed tile: four for each lane of a warp."""
+
+
+# --- Decode: tensor cores fed from registers -------------------------------------------------------------------------
+
+
+def _unpack_4_asm(bf16):
+    """PTX: four words (16..19), minus the zero points of two rows (20, 22), to the operands of four mma (0..15)."""
+    magic, one, kind = (0x43004300, 0x3F803F80, "bf16x2") if bf16 else (0x64006400, 0x3C003C00, "f16x2")
+    lines = [f"{{ .reg .b32 t; .reg .b32 one; mov.b32 one, {one};"]
+    for word in range(4):
+        for i in range(4):
+            lines.append(f"shr.u32 t, ${16 + word}, {4 * i};" if i else f"mov.b32 t, ${16 + word};")
+            lines.append(f"lop3.b32 t, t, 0x000f000f, {magic}, 0xea;")
+            lines.append(f"fma.rn.{kind} ${4 * word + i}, t, one, ${20 + 2 * (i % 2)};")
+    return "\n".join([*lines, "}"])
+
+
+def _unpack_8_asm(bf16):
+    """PTX: four words (8..11) of signs and magnitudes to the operands of two mma (0..7)."""
+    magic, one, kind = (0x43004300, 0x3F803F80, "bf16x2") if bf16 else (0x64006400, 0x3C003C00, "f16x2")
+    lines = [f"{{ .reg .b32 t, u, v; .reg .b32 one; mov.b32 one, {one};"]
+    for word in range(4):
+        for half in range(2):
+            lines.append(f"prmt.b32 t, ${8 + word}, 0, 0x0321;" if half else f"mov.b32 t, ${8 + word};")
+            lines.append(f"lop3.b32 u, t, 0x807f807f, {magic}, 0x6a;")
+            lines.append(f"lop3.b32 v, t, 0x80008000, {magic ^ 0x80008000}, 0x6a;")
+            lines.append(f"fma.rn.{kind} ${2 * word + half}, u, one, v;")
+    return "\n".join([*lines, "}"])
+
+
+def _mma(bf16, half):
+    """PTX: 16 x 16 weights (4..7) times 16 of k of eight rows of x (words 2 half, 2 half + 1 of 8..11), plus 12..15."""
+    kind = "bf16" if bf16 else "f16"
+    return (
+        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+        f"{{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{${8 + 2 * half}, ${9 + 2 * half}}}, {{$12, $13, $14, $15}};"
+    )
+
+
+_MMA_OPERANDS = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 8 + ["f"] * 4))
+_UNPACK_4_OPERANDS = gl.constexpr(",".join(["=&r"] * 16 + ["r"] * 8))
+_UNPACK_8_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 4))
+
+_ASM = {(bits, bf16): f(bf16) for bits, f in ((4, _unpack_4_asm), (8, _unpack_8_asm)) for bf16 in (False, True)}
+_MMA_ASM = {(bf16, half): _mma(bf16, half) for bf16 in (False, True) for half in (0, 1)}
+
+
+@gluon.jit
+def _multiply(operand, x, acc, ASM: gl.constexpr):
+    """acc + weights @ x^T of one mma instruction in each warp; the registers of a lane are the last dimension."""
+    return gl.inline_asm_elementwise(ASM, _MMA_OPERANDS, [operand, x, acc],
+                                     dtype=gl.float32, is_pure=True, pack=4)  # fmt: skip
+
+
+@gluon.jit
+def _row_pairs(values, layout: gl.constexpr):
+    """[..., 2], of rows g and g + 8, as [..., 4]: what the four accumulators of a lane are multiplied by."""
+    doubled = gl.join(values, values)
+    shape: gl.constexpr = [values.shape[0], values.shape[1], values.shape[2], values.shape[3], 32, 4]
+    return gl.convert_layout(gl.reshape(doubled, shape), layout)
+
+
+@gluon.jit
+def _scaled(scales, layout: gl.constexpr):
+    """Scales in fp32, for each accumulator of a lane; one that is not finite is NaN, as 0 times infinity would be."""
+    scales = scales.to(gl.float32)
+    return _row_pairs(gl.fma(scales, gl.zeros_like(scales), scales), layout)
+
+
+@gluon.jit
+def _minus_zeros(zeros, HAS_ZEROS: gl.constexpr, BF16: gl.constexpr, layout: gl.constexpr):
+    """-(128 + z), for fp16 -(1024 + z), twice in 32 bits, for each accumulator's row."""
+    MINUS: gl.constexpr = 0xC300C300 - 2**32 if BF16 else 0xE400E400 - 2**32
+    if HAS_ZEROS:
+        minus = _row_pairs(zeros.to(gl.int32) * 0x10001 | MINUS, layout)
+    else:
+        minus = gl.full([1, 1, 1, 1, 1, 4], MINUS | 0x80008, gl.int32, layout)
+    return minus
+
+
+@gluon.jit
+def _unpack_4(words, minus, ASM: gl.constexpr):
+    """Four packed words of a lane as the weights' operands of four mma instructions, zero points off."""
+    return gl.inline_asm_elementwise(ASM, _UNPACK_4_OPERANDS, [words, minus],
+                                     dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
+
+
+@gluon.jit
+def _load(ptrs, mask, MASKED: gl.constexpr, CACHE: gl.constexpr):
+    """What lies at the pointers; with MASKED 0 where the mask is not, else the mask is one for all."""
+    if MASKED:
+        return gl.load(ptrs, mask=mask, other=0, cache_modifier=CACHE)
+    return gl.load(ptrs, mask=mask, cache_modifier=CACHE)
+
+
+@gluon.jit
+def _load_step(
+    x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, start, tile, scale_tile, inside, scale_inside, K,
+    GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """(words, x, more of x, scales, more scales, zeros, more zeros) of the tiles from ``start`` on.
+
+    A 4-bit tile meets 64 of k, two loads of x; in groups of 32 it has two scales.  What there is
+    none of is another one again, for a tuple holds no None.
+    """
+    TILE_K: gl.constexpr = 256 // BITS
+    k, scale_k = (start + tile) * TILE_K, (start + scale_tile) * TILE_K
+    if MASKED:
+        mask, scale_mask = k < K, scale_inside & (scale_k < K)
+    else:  # all inside, or all behind the end
+        mask, scale_mask = inside & (start * TILE_K < K), scale_inside & (start * TILE_K < K)
+    x = _load(x_ptrs + k // 2, mask, MASKED, "")
+    words = _load(word_ptrs + (start + tile) * 128, mask & inside, MASKED, ".cg")
+    x_high, scales, zeros, scales_high, zeros_high = x, words, words, words, words
+    if GROUP > 0:
+        offs = scale_k // GROUP * 16
+        scales = _load(scale_ptrs + offs, scale_mask, MASKED, "")
+        if zero_ptrs is not None:
+            zeros = _load(zero_ptrs + offs, scale_mask, MASKED, "")
+    if BITS == 4:
+        x_high = _load(x_ptrs + (k // 2 + 16), mask & (k + 32 < K) if MASKED else mask, MASKED, "")
+    if BITS == 4 and GROUP == 32:
+        scale_mask = scale_mask & (scale_k + 32 < K)
+        scales_high = _load(scale_ptrs + offs + 16, scale_mask, MASKED, "")
+        if zero_ptrs is not None:
+            zeros_high = _load(zero_ptrs + offs + 16, scale_mask, MASKED, "")
+    return words, x, x_high, scales, scales_high, zeros, zeros_high
+
+
+@gluon.jit
+def _multiply_step(
+    step, acc, zero, HAS_ZEROS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr,
+    UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """acc plus the products of what ``_load_step`` loaded."""
+    words, x, x_high, scales, scales_high, zeros, zeros_high = step
+    if BITS == 4:
+        a, b, c, d = _unpack_4(words, _minus_zeros(zeros, HAS_ZEROS, BF16, layout), UNPACK)
+        total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
+        if GROUP == 32:
+            acc = gl.fma(_scaled(scales, layout), total, acc)
+            total, scales = zero, scales_high
+            if HAS_ZEROS:
+                _, _, c, d = _unpack_4(words, _minus_zeros(zeros_high, HAS_ZEROS, BF16, layout), UNPACK)
+        total = _multiply(d, x_high, _multiply(c, x_high, total, LOW), HIGH)
+        acc = gl.fma(_scaled(scales, layout), total, acc)
+    else:
+        a, b = gl.inline_asm_elementwise(UNPACK, _UNPACK_8_OPERANDS, [words],
+                                         dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
+        if GROUP > 0:
+            total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
+            acc = gl.fma(_scaled(scales, layout), total, acc)
+        else:
+            acc = _multiply(b, x, _multiply(a, x, acc, LOW), HIGH)
+    return acc
+
+
+@gluon.jit
+def _fragments_kernel(
+    x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, M, N, K, groups,
+    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, UNPACK: gl.constexpr,
+    LOW: gl.constexpr, HIGH: gl.constexpr,
+    M_TILES: gl.constexpr, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """One program owns 16 ROW_TILES columns of y; its warps take DEPTH packed tiles along k in turns.
+
+    Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES) and along k
+    (DEPTH), warps, lanes, and four registers of a lane.  Nothing but the last sum passes between threads.  A step's
+    operands are loaded while the one before is multiplied.  x_ptr counts in words, two elements of x.
+    """
+    TILE_K: gl.constexpr = 256 // BITS
+    STEP: gl.constexpr = DEPTH * WARPS
+    layout: gl.constexpr = gl.BlockedLayout(
+        [M_TILES, ROW_TILES, DEPTH, 1, 1, 4], [1, 1, 1, 1, 32, 1], [1, 1, 1, WARPS, 1, 1], [5, 4, 3, 2, 1, 0]
+    )
+    rows_layout: gl.constexpr = gl.BlockedLayout(
+        [M_TILES, ROW_TILES, DEPTH, 1, 1, 2], [1, 1, 1, 1, 32, 1], [1, 1, 1, WARPS, 1, 1], [5, 4, 3, 2, 1, 0]
+    )
+    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
+    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None, None, None], layout)
+    depth = gl.set_auto_layout(gl.arange(0, DEPTH)[None, None, :, None, None, None], layout)
+    warp = gl.set_auto_layout(gl.arange(0, WARPS)[None, None, None, :, None, None], layout)
+    lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, None, None, :, None], layout)
+    word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
+    half = gl.set_auto_layout(gl.arange(0, 2)[None, None, None, None, None, :], rows_layout)
+
+    tiles_k = gl.cdiv(K, TILE_K)
+    first = gl.program_id(0).to(gl.int64) * ROW_TILES
+    within = gl.cdiv(N, 16) - gl.program_id(0) * ROW_TILES  # packed tiles along n from here to the end
+    inside = row_tile < within if MASKED else row_tile < ROW_TILES
+    scale_inside = gl.convert_layout(inside, rows_layout)
+    # Rows past M are those of the last one again: they cost nothing, and their products are not stored.
+    row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
+    x_ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4 + word)
+    word_ptrs = words_ptr + first * tiles_k * 128 + (row_tile * tiles_k * 128 + lane * 4 + word)
+    scale_offs = gl.convert_layout(row_tile, rows_layout) * groups * 16
+    scale_offs += gl.convert_layout(lane, rows_layout) // 4 + half * 8
+    scale_ptrs = scales_ptr + first * groups * 16 + scale_offs
+    zero_ptrs = None
+    if zeros_ptr is not None:
+        zero_ptrs = zeros_ptr + first * groups * 16 + scale_offs
+    tile = warp * DEPTH + depth
+    # Tiles of one group have one scale, which is loaded once.
+    scale_tile = gl.convert_layout(warp * DEPTH if DEPTH * TILE_K <= GROUP else tile, rows_layout)
+
+    acc = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
+    zero = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
+    step = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, 0, tile, scale_tile, inside, scale_inside, K,
+                      GROUP, BITS, MASKED)  # fmt: skip
+    for start in range(0, tiles_k, STEP):
+        ahead = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, start + STEP, tile, scale_tile, inside,
+                           scale_inside, K, GROUP, BITS, MASKED)  # fmt: skip
+        acc = _multiply_step(step, acc, zero, zeros_ptr is not None, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
+        step = ahead
+    total = gl.sum(gl.sum(acc, 2), 2)
+    _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, ROW_TILES)
+
+
+@gluon.jit
+def _store_fragments(
+    total, scales_ptr, y_ptr, M, N, within, GROUP: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr
+):
+    """Write a program's sums [M_TILES, ROW_TILES, 32, 4]; without groups each row has a scale, multiplied last."""
+    layout: gl.constexpr = total.type.layout
+    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None], layout)
+    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None], layout)
+    lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, :, None], layout)
+    register = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, :], layout)
+    n = row_tile * 16 + lane // 4 + register // 2 * 8
+    m = m_tile * 8 + lane % 4 * 2 + register % 2
+    if GROUP == 0:
+        scales = gl.load(scales_ptr + n, mask=row_tile < within, other=0.0).to(gl.float32)
+        total = total * gl.fma(scales, gl.zeros_like(scales), scales)
+    n += gl.program_id(0) * (ROW_TILES * 16)
+    gl.store(y_ptr + m * N + n, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n < N))
+
+
+def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch ``_fragments_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
+    (m, k), warps = x.shape, config["num_warps"]
+    bf16 = x.dtype == torch.bfloat16
+    tiles_k, tiles_n = triton.cdiv(k * bits, 256), triton.cdiv(n, ROWS)
+    whole = k * bits % 256 == 0 and tiles_k % (warps * config["DEPTH"]) == 0 and tiles_n % config["ROW_TILES"] == 0
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    launch(
+        _fragments_kernel, (triton.cdiv(n, ROWS * config["ROW_TILES"]),),
+        x.view(torch.int32), words, scales, zeros, y, m, n, k, k // group if group else 1,
+        GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, UNPACK=_ASM[bits, bf16],
+        LOW=_MMA_ASM[bf16, 0], HIGH=_MMA_ASM[bf16, 1],
+        M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=config["ROW_TILES"], DEPTH=config["DEPTH"],
+        WARPS=warps, num_warps=warps,
+    )  # fmt: skip
+    return y
+
+
+# --- Plain Triton: tiles of weights in x's dtype --------------------------------------------------------------------
+
+
+@triton.jit
+def _scale_and_zero(scales_ptr, zeros_ptr, offs, mask):
+    scales = tl.load(scales_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    if zeros_ptr is not None:
+        zeros = tl.load(zeros_ptr + offs, mask=mask, other=0).to(tl.float32)
+    else:
+        zeros = tl.full(scales.shape, 8, tl.float32)
+    return scales, zeros
+
+
+@triton.jit
+def _weight(words, scales, zeros, ROW: tl.constexpr, COLUMN: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
+    """The weights of row g + 8 ROW in packed words, rounded to DTYPE; COLUMN is 2 q + p (8 bits: p)."""
+    if BITS == 4:
+        number = ((words >> (4 * (ROW + 2 * (COLUMN // 2) + 4 * (COLUMN % 2)))) & 15).to(tl.float32) - zeros
+    else:
+        SIGN: tl.constexpr = 8 * ((2 * COLUMN + ROW + 1) % 4) + 7  # in the next byte
+        magnitude = ((words >> (8 * (2 * COLUMN + ROW))) & 127).to(tl.float32)
+        number = tl.where(((words >> SIGN) & 1) != 0, -magnitude, magnitude)
+    return (number * scales).to(DTYPE)
+
+
+@triton.jit
+def _both_rows(words, scales_0, zeros_0, scales_1, zeros_1, COLUMN: tl.constexpr, BITS: tl.constexpr,
+               DTYPE: tl.constexpr):  # fmt: skip
+    first = _weight(words, scales_0, zeros_0, 0, COLUMN, BITS, DTYPE)
+    return tl.join(first, _weight(words, scales_1, zeros_1, 1, COLUMN, BITS, DTYPE))
+
+
+@triton.jit
+def _weights(
+    words_ptr, scales_ptr, zeros_ptr, first_n, first_k, N, K, groups,
+    GROUP: tl.constexpr, BITS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Weights BLOCK_N x BLOCK_K from (first_n, first_k) on, multiples of packed tiles, in DTYPE; 0 outside."""
+    TILE_K: tl.constexpr = 256 // BITS
+    TILES_N: tl.constexpr = BLOCK_N // 16
+    TILES_K: tl.constexpr = BLOCK_K // TILE_K
+    tile_n = first_n // 16 + tl.arange(0, TILES_N)[None, :, None, None, None]
+    tile_k = first_k // TILE_K + tl.arange(0, TILES_K)[:, None, None, None, None]
+    g = tl.arange(0, 8)[None, None, :, None, None]
+    t = tl.arange(0, 4)[None, None, None, :, None]
+    word = tl.arange(0, 4)[None, None, None, None, :]
+    inside = (tile_n < tl.cdiv(N, 16)) & (tile_k < tl.cdiv(K, TILE_K))
+    tile = tile_n.to(tl.int64) * tl.cdiv(K, TILE_K) + tile_k
+    words = tl.load(words_ptr + tile * 128 + (g * 16 + t * 4 + word), mask=inside, other=0)
+    group = tile_k * 0
+    if GROUP > 0:
+        k = tile_k * TILE_K
+        if BITS == 4:
+            k += word // 2 * 32
+        inside = inside & (k < K)
+        group = k // GROUP
+    offs = (tile_n.to(tl.int64) * groups + group) * 16 + g
+    scales_0, zeros_0 = _scale_and_zero(scales_ptr, zeros_ptr, offs, inside)
+    scales_1, zeros_1 = _scale_and_zero(scales_ptr, zeros_ptr, offs + 8, inside)
+    both = (scales_0, zeros_0, scales_1, zeros_1)
+    even = _both_rows(words, *both, 0, BITS, DTYPE)
+    odd = _both_rows(words, *both, 1, BITS, DTYPE)
+    if BITS == 4:  # tile of k, tile of n, g, t, half tile, half word, h, q, p
+        even = tl.join(even, _both_rows(words, *both, 2, BITS, DTYPE))
+        odd = tl.join(odd, _both_rows(words, *both, 3, BITS, DTYPE))
+        split = tl.join(even, odd).reshape(TILES_K, TILES_N, 8, 4, 2, 2, 2, 2, 2)
+        ordered = split.permute(1, 6, 2, 0, 4, 3, 5, 7, 8)
+    else:  # tile of k, tile of n, g, t, half word, q, h, p
+        split = tl.join(even, odd).reshape(TILES_K, TILES_N, 8, 4, 2, 2, 2, 2)
+        ordered = split.permute(1, 6, 2, 0, 3, 4, 5, 7)
+    return ordered.reshape(BLOCK_N, BLOCK_K)
+
+
+@triton.jit
+def _tiles_kernel(
+    x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, M, N, K, groups,
+    GROUP: tl.constexpr, BITS: tl.constexpr, OPERAND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """One program owns a tile of y, BLOCK_M x BLOCK_N; it goes down GROUP_M rows of tiles before the next column.
+
+    Weights are rounded to x's dtype, and multiplied in OPERAND.
+    """
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_of_group = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first_m = tl.program_id(0) // tiles_of_group * GROUP_M
+    height = min(tiles_m - first_m, GROUP_M)
+    within = tl.program_id(0) % tiles_of_group
+    tile_m, tile_n = first_m + within % height, within // height
+    # Rows past M wrap around to valid ones: the loop needs no mask for them, and they are not stored.
+    offs_m = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(tl.int64)
+    offs_k = tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + offs_m[:, None] * K + offs_k[None, :]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        x = tl.load(x_ptrs) if EVEN_K else tl.load(x_ptrs, mask=offs_k[None, :] < K - k, other=0.0)
+        w = _weights(words_ptr, scales_ptr, zeros_ptr, tile_n * BLOCK_N, k, N, K, groups,
+                     GROUP, BITS, BLOCK_N, BLOCK_K, x_ptr.dtype.element_ty)  # fmt: skip
+        acc = tl.dot(x.to(OPERAND), w.to(OPERAND).T, acc, input_precision="ieee")
+        x_ptrs += BLOCK_K
+    offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    y_ptrs = y_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
+
+
+@triton.jit
+def _dequantise_kernel(
+    words_ptr, scales_ptr, zeros_ptr, w_ptr, N, K, groups,
+    GROUP: tl.constexpr, BITS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_N x BLOCK_K weights [n, k], written in the dtype of w."""
+    first_n, first_k = tl.program_id(0) * BLOCK_N, tl.program_id(1) * BLOCK_K
+    w = _weights(words_ptr, scales_ptr, zeros_ptr, first_n, first_k, N, K, groups,
+                 GROUP, BITS, BLOCK_N, BLOCK_K, w_ptr.dtype.element_ty)  # fmt: skip
+    offs_n, offs_k = first_n + tl.arange(0, BLOCK_N), first_k + tl.arange(0, BLOCK_K)
+    w_ptrs = w_ptr + offs_n.to(tl.int64)[:, None] * K + offs_k[None, :]
+    tl.store(w_ptrs, w, mask=(offs_n[:, None] < N) & (offs_k[None, :] < K))
+
+
+def launch_tiles(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch ``_tiles_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
+    m, k = x.shape
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    # The interpreter's tl.dot multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
+    as_fp32 = x.device.type == "cpu" and x.dtype == torch.bfloat16
+    sixteen = tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
+    launch(
+        _tiles_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
+        x, words, scales, zeros, y, m, n, k, k // group if group else 1,
+        GROUP=group, BITS=bits, OPERAND=tl.float32 if as_fp32 else sixteen, EVEN_K=k % config["BLOCK_K"] == 0, **config,
+    )  # fmt: skip
+    return y
+
+
+def launch_dequantise(bits, words, scales, zeros, n, k, group, *, config):
+    """The weights [n, k] that packed ones stand for, in the dtype of their scales."""
+    w = torch.empty((n, k), dtype=scales.dtype, device=scales.device)
+    grid = (triton.cdiv(n, config["BLOCK_N"]), triton.cdiv(k, config["BLOCK_K"]))
+    launch(
+        _dequantise_kernel, grid, words, scales, zeros, w, n, k, k // group if group else 1,
+        GROUP=group, BITS=bits, **config,
+    )  # fmt: skip
+    return w
+
+
+def launch_separate(bits, x, words, scales, zeros, n, group, *, config):
+    """Write the weights in x's dtype, then leave the product to torch, which is cuBLAS."""
+    w = launch_dequantise(bits, words, scales, zeros, n, x.shape[1], group, config=config)
+    return torch.nn.functional.linear(x, w)
+
+
+# --- The packed format -----------------------------------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """Quantised weights of a linear layer, as the kernels read them; made by ``pack_w4`` or ``pack_w8``.
+
+    ``words`` are the packed tiles, int32.  ``scales`` [rows / 16, groups, 16] are of the dtype that activations must
+    have, ``zeros`` of the same shape are uint8, or None for symmetric weights.  ``group_size`` 0: one scale for a row.
+    """
+
+    words: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    out_features: int
+    in_features: int
+    group_size: int
+
+
+def quantise_w4(weight, group_size, symmetric=False):
+    """(q [n, k], scales [n, groups], zeros [n, groups] or None) of weights [n, k]: q and zeros uint8, 0 to 15.
+
+    Scales are rounded to the weights' dtype before numbers are: the choice of a number knows of it.
+    """
+    n, k = weight.shape
+    groups = weight.float().view(n, k // group_size, group_size)
+    if symmetric:
+        scales = groups.abs().amax(-1) / 7
+    else:
+        low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
+        scales = (high - low) / 15
+    scales = scales.to(weight.dtype)
+    scales = torch.where(scales == 0, 1, scales)  # a group of zeros
+    step = scales.float()
+    zeros = torch.full_like(step, 8) if symmetric else (-low / step).round().clamp(0, 15)
+    q = (groups / step[..., None]).round() + zeros[..., None]
+    return q.clamp(0, 15).to(torch.uint8).view(n, k), scales, None if symmetric else zeros.to(torch.uint8)
+
+
+def padded(matrix, rows, columns):
+    """The matrix with zeros behind its rows and columns, up to multiples of these numbers."""
+    return torch.nn.functional.pad(matrix, (0, -matrix.shape[1] % columns, 0, -matrix.shape[0] % rows))
+
+
+def by_row_tiles(matrix):
+    """[n, groups] as [rows / 16, groups, 16], rows padded to whole tiles: what the lanes of a warp read together."""
+    matrix = padded(matrix, ROWS, 1)
+    return matrix.view(-1, ROWS, matrix.shape[1]).transpose(1, 2).contiguous()
+
+
+def shuffle_w4(q):
+    """The packed tiles, int32, of 4-bit numbers [n, k], uint8; see the top of this file."""
+    q = padded(q, ROWS, 64)
+    n, k = q.shape
+    # n = (tile, h, g), k = (tile, half tile, t, half word, q, p); a byte is two nibbles, the one of h = 1 on top
+    split = q.view(n // 16, 2, 8, k // 64, 2, 4, 2, 2, 2)
+    low, high = split[:, 0], split[:, 1]  # tile, g, tile of k, half tile, t, half word, q, p
+    order = (0, 2, 1, 4, 3, 5, 7, 6)
+    return (low | high << 4).permute(order).contiguous().view(-1).view(torch.int32)
+
+
+def pack_w4(weight: torch.Tensor, group_size: int = 128, symmetric: bool = False) -> Packed:
+    """Quantise the weights [n, k] of a linear layer, fp16 or bf16, to 4 bits and bring them into the kernels' order.
+
+    Each row's groups of ``group_size`` (32, 64, 128) neighbours get a scale and, unless ``symmetric``, a zero point:
+    16 levels from the least to the largest weight, zero among them.  Done once for a model; takes 3 bytes of scratch
+    memory for a weight, and more for a short while.  Weights must be finite.
+
+    Raises TypeError for other dtypes, ValueError for other shapes and group sizes and for k not a multiple of the
+    group size.
+    """
+    check_weight("pack_w4", weight, group_size)
+    q, scales, zeros = quantise_w4(weight.detach(), group_size, symmetric)
+    zeros = None if zeros is None else by_row_tiles(zeros)
+    return Packed(shuffle_w4(q), by_row_tiles(scales), zeros, *weight.shape, group_size)
+
+
+def check_weight(name, weight, group_size):
+    """Raise what ``pack_w4`` and ``pack_w8`` raise."""
+    if weight.dtype not in _NAMES:
+        raise TypeError(f"{name} takes weights in {', '.join(_DTYPES)}: {weight.dtype}")
+    if weight.dim() != 2 or not weight.numel():
+        raise ValueError(f"{name} takes weights of two dimensions, (out_features, in_features): {tuple(weight.shape)}")
+    if group_size not in GROUP_SIZES:
+        raise ValueError(f"{name} takes a group_size out of {', '.join(map(str, GROUP_SIZES))}: {group_size}")
+    if weight.shape[1] % group_size:
+        raise ValueError(f"{name} takes in_features that are a multiple of group_size: {weight.shape[1]}, {group_size}")
+
+
+GROUP_SIZES = (32, 64, 128)
+"""Neighbours along k that share a scale."""
+
+_DTYPES = ("bf16", "fp16")
+_NAMES = {torch_dtype(name): name for name in _DTYPES}
+
+
+def unshuffle_w4(words, rows, columns):
+    """The 4-bit numbers [rows, columns], uint8, of packed tiles; padding is cut off.  Undoes ``shuffle_w4``."""
+    n, k = -(-rows // 16) * 16, -(-columns // 64) * 64
+    split = words.reshape(-1).view(torch.uint8).view(n // 16, k // 64, 8, 4, 2, 2, 2, 2)
+    pairs = split.permute(0, 2, 1, 4, 3, 5, 7, 6)  # undoes the order of shuffle_w4, which is its own inverse
+    return torch.stack((pairs & 15, pairs >> 4), 1).reshape(n, k)[:rows, :columns]
+
+
+def of_row_tiles(tiled, rows):
+    """[rows, groups] of what ``by_row_tiles`` made."""
+    return tiled.transpose(1, 2).reshape(-1, tiled.shape[1])[:rows]
+
+
+# --- The operator and the public functions ---------------------------------------------------------------------------
+
+
+def linear_operator(name, bits, declaration):
+    """(linear, dequantise): the differentiable operator of x [m, k] with weights of so many bits, and their operator.
+
+    ``declaration()`` is asked for variant and config.  x alone has a gradient, dy times the weights: they are written
+    out in their dtype and the product is torch's.
+    """
+
+    def run_dequantise(words, scales, zeros, n, k, group):
+        return launch_dequantise(bits, _aligned(words), scales, zeros, n, k, group, config=_DEQUANTISE)
+
+    def run(x, words, scales, zeros, n, group):
+        if not x.shape[0]:
+            return x.new_empty((0, n))
+        problem = case_of(x, zeros, n, group)
+        variant, config = choose(declaration(), "forward", problem, x.device)
+        return variant.launch(_aligned(x), _aligned(words), scales, zeros, n, group, config=config)
+
+    def keep(ctx, inputs, output):
+        x, words, scales, zeros, ctx.n, ctx.group = inputs
+        ctx.save_for_backward(words, scales, zeros)
+        ctx.k = x.shape[1]
+
+    def pull_back(ctx, dy):
+        return dy @ dequantise(*ctx.saved_tensors, ctx.n, ctx.k, ctx.group), None, None, None, None, None
+
+    dequantise = Operator(
+        f"{name}_dequantise", "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
+        run=run_dequantise, fake=lambda words, scales, zeros, n, k, group: scales.new_empty((n, k)),
+    )  # fmt: skip
+    linear = Operator(
+        name, "(Tensor x, Tensor words, Tensor scales, Tensor? zeros, int n, int group) -> Tensor",
+        run=run, fake=lambda x, words, scales, zeros, n, group: x.new_empty((x.shape[0], n)),
+    )  # fmt: skip
+    return Differentiable(linear, setup_context=keep, backward=pull_back), dequantise
+
+
+def _aligned(tensor):
+    """The tensor, copied where it does not begin on 16 bytes."""
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def case_of(x, zeros, n, group):
+    """The case of a call: ``group`` 0 for one scale a row."""
+    return case(_NAMES[x.dtype], m=x.shape[0], n=n, k=x.shape[1], group=group, zeros=zeros is not None)
+
+
+def call_linear(name, linear, input, packed):
+    """``input`` [..., k] through a differentiable operator of ``linear_operator``, checked."""
+    words, scales, zeros, n, k, group = packed
+    if input.dtype != scales.dtype:
+        raise TypeError(f"{name} takes an input of the dtype that was packed: {input.dtype}, {scales.dtype}")
+    if not input.dim() or input.shape[-1] != k:
+        raise ValueError(f"{name} takes an input of {k} features: {tuple(input.shape)}")
+    if input.device != words.device:
+        raise ValueError(f"{name} takes input and weights on one device: {input.device}, {words.device}")
+    zeros = None if zeros is None else zeros.contiguous()
+    rows = input.reshape(-1, k).contiguous()
+    y = linear(rows, words.contiguous(), scales.contiguous(), zeros, n, group)
+    return y.view(*input.shape[:-1], n)
+
+
+_linear, _dequantise = linear_operator("matmul_w4a16", 4, lambda: DECLARATION)
+
+
+def linear_w4a16(input: torch.Tensor, packed: Packed) -> torch.Tensor:
+    """``torch.nn.functional.linear(input, weight)`` for weights that ``pack_w4`` has packed: [..., k] to [..., n].
+
+    The input is of the dtype that the weights had, fp16 or bf16, in any strides; accumulates in fp32.  The input alone
+    has a gradient: packed weights are frozen.
+
+    Raises TypeError for an input of another dtype, ValueError for other sizes and devices.
+    """
+    return call_linear("linear_w4a16", _linear, input, packed)
+
+
+def dequantise_w4(packed: Packed) -> torch.Tensor:
+    """The weights [n, k] that packed ones stand for, (q - z) s, rounded to the dtype of their scales."""
+    words, scales, zeros, n, k, group = packed
+    return _dequantise(words, scales, zeros, n, k, group)
+
+
+# --- Reference, inputs, peers ----------------------------------------------------------------------------------------
+
+
+def dequantised(words, scales, zeros, rows, columns, group):
+    """Plain torch, in the scales' dtype: exact in float64."""
+    q = unshuffle_w4(words, rows, columns).to(scales.dtype).view(rows, columns // group, group)
+    z = 8 if zeros is None else of_row_tiles(zeros, rows).to(scales.dtype)[..., None]
+    return ((q - z) * of_row_tiles(scales, rows)[..., None]).view(rows, columns)
+
+
+def _reference(x, words, scales, zeros, n, group):
+    return torch.nn.functional.linear(x, dequantised(words, scales, zeros, n, x.shape[1], group))
+
+
+def _inputs(problem: Case, device, generator):
+    def draw(*shape):
+        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+
+    packed = pack_w4(draw(problem["n"], problem["k"]), problem["group"], not problem["zeros"])
+    x = draw(problem["m"], problem["k"])
+    return {"x": x, "words": packed.words, "scales": packed.scales, "zeros": packed.zeros, "n": problem["n"],
+            "group": problem["group"]}  # fmt: skip
+
+
+def _as_16_bits(x, words, scales, zeros, n, group):
+    """What a user has without packed weights: torch's product with weights in x's dtype, dequantised before."""
+    w = dequantised(words, scales.float(), zeros, n, x.shape[1], group).to(x.dtype)
+    return lambda: torch.nn.functional.linear(x, w)
+
+
+def _in_natural_order(words, scales, zeros, rows, columns):
+    """(q [n, k], scales [n, groups], zeros [n, groups] in the scales' dtype)."""
+    q, scales = unshuffle_w4(words, rows, columns), of_row_tiles(scales, rows).contiguous()
+    zeros = torch.full_like(scales, 8) if zeros is None else of_row_tiles(zeros, rows).to(scales.dtype).contiguous()
+    return q, scales, zeros
+
+
+def _compiled(x, words, scales, zeros, n, group):
+    """torch.compile of dequantisation and product, from numbers in their natural order, two in a byte."""
+
+    def product(x, pairs, scales, zeros):
+        q = torch.stack((pairs & 15, pairs >> 4), -1).view(n, scales.shape[1], -1)
+        w = (q.to(x.dtype) - zeros[..., None]) * scales[..., None]
+        return torch.nn.functional.linear(x, w.view(n, -1))
+
+    q, scales, zeros = _in_natural_order(words, scales, zeros, n, x.shape[1])
+    pairs = (q[:, ::2] | q[:, 1::2] << 4).contiguous()
+    torch._dynamo.reset()
+    fast = torch.compile(product, dynamic=False)
+    fast(x, pairs, scales, zeros)
+    return lambda: fast(x, pairs, scales, zeros)
+
+
+def _torch_int4(x, words, scales, zeros, n, group):
+    """torch's own kernel, (q - 8) s + c with c = (8 - z) s: bf16 alone, and not on every GPU."""
+    if x.dtype != torch.bfloat16 or x.shape[1] % 128 or n % 64:
+        raise NotImplementedError("torch's _weight_int4pack_mm is for bf16, k a multiple of 128 and n of 64")
+    q, scales, zeros = _in_natural_order(words, scales, zeros, n, x.shape[1])
+    tiles = torch.ops.aten._convert_weight_to_int4pack((q[:, ::2] << 4 | q[:, 1::2]).contiguous(), 8)
+    both = torch.stack((scales, (8 - zeros) * scales), -1).transpose(0, 1).contiguous()
+    return lambda: torch.ops.aten._weight_int4pack_mm(x, tiles, group, both)
+
+
+# --- Cases, spaces, declaration --------------------------------------------------------------------------------------
+
+
+def sizes(problem: Case, bits: int) -> dict[str, float]:
+    """Bytes of x, weights, scales, zero points and y."""
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    size, groups = element_size(problem.dtype), k // problem["group"] if problem["group"] else 1
+    found = {"x": m * k * size, "words": n * k * bits / 8, "scales": n * groups * size, "y": m * n * size}
+    return found | ({"zeros": n * groups} if problem["zeros"] else {})
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    cases = [
+        *(case("bf16", m=m, n=8192, k=8192, group=128, zeros=True) for m in (1, 4, 16, 64, 512, 4096)),
+        *(
+            case("bf16", reason, m=m, n=n, k=k, group=128, zeros=True)
+            for m in (1, 16)
+            for n, k, reason in (
+                (14336, 4096, "feed-forward, up, of a model 4096 wide"),
+                (4096, 14336, "feed-forward, down: few rows of weights, a long sum"),
+                (28672, 8192, "feed-forward, up, of a model 8192 wide"),
+            )
+        ),
+        case("fp16", "symmetric, in fp16", m=1, n=8192, k=8192, group=128, zeros=False),
+        case("bf16", "small groups: more scales to read", m=1, n=8192, k=8192, group=32, zeros=True),
+    ]
+    return [c for c in cases if 4 * c["n"] * c["k"] <= gpu.memory_bytes // 8]
+
+
+_EDGE_CASES = tuple(
+    case(dtype, reason, m=m, n=n, k=k, group=group, zeros=zeros)
+    for dtype in _DTYPES
+    for (m, n, k, group, zeros), reason in (
+        ((3, 48, 128, 64, True), "whole tiles of weights, two groups"),
+        ((1, 16, 32, 32, True), "half a tile of weights, one row"),
+        ((5, 40, 96, 32, True), "tails in m, n and k; two groups in a tile"),
+        ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
+        ((70, 70, 192, 64, True), "more rows than the kernel for few takes; three groups"),
+        ((8, 1, 128, 128, True), "one row of weights"),
+    )
+)
+
+FEW_ROWS = 64
+"""The most rows of x that `fragments` takes: each lane holds an accumulator for every 8 of them, and x twice."""
+
+MANY_ROWS = 64
+"""The fewest rows for which `separate` is offered: below, writing the weights out costs more than all else."""
+
+
+def decodes(problem: Case, gpu: GPU) -> str:
+    """Why ``fragments`` does not take a case."""
+    if gpu.backend != "cuda":
+        return "written in instructions of NVIDIA's tensor cores, which Triton's interpreter and other GPUs lack"
+    return f"more than {FEW_ROWS} rows: x is read again for every few columns" if problem["m"] > FEW_ROWS else ""
+
+
+def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``fragments`` cannot launch or be the best."""
+    m_tiles = triton.next_power_of_2(triton.cdiv(problem["m"], 8))
+    rows, depth, warps = config["ROW_TILES"], config["DEPTH"], config["num_warps"]
+    live = 4 * rows * depth * (m_tiles + 2) + 2 * m_tiles * depth * bits + 40
+    if live > min(200, 65_536 // (32 * warps)):
+        return f"about {live} registers a thread: they would spill"
+    programs = triton.cdiv(problem["n"], ROWS * rows)
+    if rows > 1 and programs * warps < 8 * gpu.sms:
+        return f"{programs} programs keep few of {gpu.sms} SMs reading"
+    if depth > 1 and depth * warps > triton.cdiv(problem["k"] * bits, 256):
+        return "more tiles a step than there are along k"
+    return ""
+
+
+def fragments_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """Warps enough for all SMs to have their loads under way: 16 of each of few programs, 8 of many."""
+    warps = 8 if triton.cdiv(problem["n"], ROWS) >= 3 * gpu.sms else 16
+    few = problem["m"] <= 16
+    return {"ROW_TILES": 1, "DEPTH": 2 if few else 1, "num_warps": warps if few else 4}
+
+
+FRAGMENTS_SPACE = {"ROW_TILES": (1, 2, 4), "DEPTH": (1, 2, 4), "num_warps": (4, 8, 16)}
+
+TILES_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (32, 64, 128),
+    "BLOCK_K": (64, 128),
+    "GROUP_M": (8,),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3),
+}
+
+
+def fits_tiles(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``tiles`` cannot launch or be the best."""
+    rows, columns, k, warps = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"))
+    shared = 2 * k * (rows * config["num_stages"] + columns) + 4 * k * columns // 4
+    if shared > gpu.shared_bytes:
+        return f"about {shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
+        return "a tile twice as large as y"
+    if not _tensor_cores(gpu):
+        small = (rows, columns, k, warps, config["num_stages"]) == (16, 32, 64, 4, 2)
+        return "" if small else "without tensor cores operands lie in registers, as fp32: a larger tile spills"
+    if columns * k > 64 * 32 * warps:
+        return "more than 64 weights a thread at a time: they spill"
+    if not 4 <= rows * columns // (32 * warps) <= 64:
+        return "too many accumulators beside the weights, or too little work a warp"
+    return ""
+
+
+def _tensor_cores(gpu: GPU) -> bool:
+    return Capability.TENSOR_CORES in gpu.capabilities
+
+
+def tiles_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The tallest tile that y fills; small ones where there are no tensor cores."""
+    shape = (16, 32, 64, 4, 2)
+    if _tensor_cores(gpu):
+        tall = {16: (16, 64, 64, 4, 3), 32: (32, 64, 64, 4, 3), 64: (64, 64, 64, 4, 3)}
+        height = next((rows for rows in tall if rows >= problem["m"]), 128)
+        shape = tall.get(height, (128, 64, 64, 8, 3))
+        if problem["n"] <= 32:
+            shape = (shape[0], 32, 64, 4, 3)
+    rows, columns, k, warps, stages = shape
+    return {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": k, "GROUP_M": 8, "num_warps": warps, "num_stages": stages}
+
+
+SEPARATE_SPACE = {"BLOCK_N": (32, 64), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
+_DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
+
+
+def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``separate`` is not the best."""
+    weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
+    return "" if 16 <= weights <= 32 else f"{weights} weights a thread"
+
+
+def variants_of(bits):
+    """The variants for weights of so many bits, the preferred one first."""
+    return (
+        Variant(
+            name="fragments",
+            summary="for few rows: packed words become operands of tensor cores where they were loaded; warps share k",
+            launch=functools.partial(launch_fragments, bits),
+            space=FRAGMENTS_SPACE,
+            default=fragments_default,
+            fits=functools.partial(fits_fragments, bits),
+            handles=decodes,
+            needs=frozenset({Capability.TENSOR_CORES}),
+        ),
+        Variant(
+            name="separate",
+            summary="for many rows: the weights are written out in 16 bits, the product is cuBLAS's",
+            launch=functools.partial(launch_separate, bits),
+            space=SEPARATE_SPACE,
+            default=lambda problem, gpu: dict(_DEQUANTISE),
+            fits=fits_separate,
+            handles=lambda problem, gpu: "" if problem["m"] > MANY_ROWS else f"no more than {MANY_ROWS} rows",
+        ),
+        Variant(
+            name="tiles",
+            summary="plain Triton: tiles of weights are brought to 16 bits between load and tl.dot",
+            launch=functools.partial(launch_tiles, bits),
+            space=TILES_SPACE,
+            default=tiles_default,
+            fits=fits_tiles,
+        ),
+    )
+
+
+DECLARATION = Declaration(
+    name="matmul_w4a16",
+    family="matmul",
+    summary="y = x W^T, W of 4 bits with a scale and a zero point for each group",
+    function=linear_w4a16,
+    call=lambda function, inputs: function(
+        inputs["x"],
+        Packed(inputs["words"], inputs["scales"], inputs["zeros"], inputs["n"], inputs["x"].shape[1], inputs["group"]),
+    ),
+    dtypes=_DTYPES,
+    cases=_cases,
+    edge_cases=_EDGE_CASES,
+    differentiable=("x",),
+    forward=Pass(
+        inputs=_inputs,
+        reference=_reference,
+        outputs=("y",),
+        variants=variants_of(4),
+        peers={
+            "torch": Peer(_as_16_bits),
+            "torch.compile": Peer(_compiled, compiles=True),
+            "torch int4": Peer(_torch_int4),
+        },
+        bytes=lambda c: sizes(c, 4),
+        flops=lambda c: {"x @ W^T": 2 * c["m"] * c["n"] * c["k"]},
+        reduction=lambda c: c["k"],
+    ),
+)

@@ -14,7 +14,8 @@ the products are those of `matmul`.  z is written by the forward pass as a secon
 act is not relu without a residual, whose y says as much.
 
 Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets the copy engine (TMA) move blocks;
-`persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts.
+`persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts; `specialized`
+(Gluon, kernels/hopper) has warps that only load, and two groups whose epilogues hide behind each other's products.
 """
 
 import functools
@@ -46,11 +47,12 @@ from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
-import kernels.matmul  # noqa: F401 (its products are part of the backward pass)
-from kernels.activation import _share, _share_and_slope
-from kernels.matmul import matmul
+import kernels.matmul
 
 __all__ = ["linear"]
+
+_share, _share_and_slope = kernels.activation._share, kernels.activation._share_and_slope
+matmul = kernels.matmul
 
 
 @triton.jit
@@ -294,6 +296,22 @@ def _launch_blocks(
         ACTIVATION=activation, ACCURATE=_accurate(y), PRECISION=_fp32_precision(), **config,
         **({"PROGRAMS": programs} if "PARTS" in config else {}),
     )  # fmt: skip
+    return (y, z) if keep else y
+
+
+def _launch_specialized(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """The same by warps of two kinds; what does not fit it goes through pointers: fp32 results, mixed dtypes."""
+    import kernels.hopper.matmul_epilogue as hopper
+
+    y, z = _outputs(x, weight, out_dtype, keep)
+    matrices = (x, weight, y, y if residual is None else residual)
+    if {y.dtype, matrices[-1].dtype} != {x.dtype} or not all(_describable(matrix) for matrix in matrices):
+        plain = dict(zip(_SPACE, (128, config["BLOCK_N"], 64, config["GROUP_M"], 8, 3), strict=True))
+        return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
+    programs = gpu_of(x.device).sms
+    hopper.specialized(x, weight, bias, residual, y, z, activation, scale, config=config, programs=programs)
     return (y, z) if keep else y
 
 
@@ -745,13 +763,29 @@ def _block_k(problem: Case, gpu: GPU) -> int:
 
 def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `persistent`, whose stages and epilogue are in shared memory together."""
-    outputs = 1 + (problem["activation"] != "none") + problem["residual"]
-    part = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * element_size(problem.dtype) * outputs
-    shared = config["num_stages"] * _stage_bytes(config, problem) + part
-    if shared > gpu.shared_bytes - 1024:
+    blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
+    shared = config["num_stages"] * _stage_bytes(config, problem) + blocks * element_size(problem.dtype)
+    if shared > gpu.shared_bytes - _BARRIERS:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     return _fits(config, problem, gpu)
 
+
+def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same for `specialized`, whose residual has to lie in shared memory as a whole."""
+    if problem["residual"] and config["PARTS"] > 1:
+        return "a residual is fetched whole, while the tile is multiplied"
+    of_y = 128 * config["BLOCK_N"] // config["PARTS"] * element_size(problem.dtype)
+    stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
+    most = (gpu.shared_bytes - _BARRIERS - of_y) // stage
+    if config["STAGES"] > most:
+        return f"room for {most} stages"
+    if 2 * config["STAGES"] <= most:
+        return "room for twice the stages"
+    return ""
+
+
+_BARRIERS = 1024
+"""Bytes that barriers and the like may take of the shared memory."""
 
 _SPACE = {
     "BLOCK_M": (16, 32, 64, 128, 256),
@@ -769,6 +803,13 @@ _PERSISTENT_SPACE = {
     "PARTS": (1, 2),
     "num_warps": (4, 8),
     "num_stages": (3, 4),
+}
+_SPECIALIZED_SPACE = {
+    "BLOCK_N": (128, 256),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8, 16),
+    "PARTS": (1, 2),
+    "STAGES": (3, 4),
 }
 _PULL_SPACE = {"ROWS": (64, 128, 256), "BLOCK_M": (8, 16), "BLOCK_N": (128, 256), "num_warps": (4, 8)}
 
@@ -795,6 +836,11 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     return (fitting or configs[-1:])[0]
 
 
+def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
+    parts = (1, 3) if problem["residual"] else (2, 4)
+    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 8, *parts), strict=True))
+
+
 def _describes(problem: Case, gpu: GPU) -> str:
     """Why descriptors do not take a case."""
     if problem.dtype in ("fp32", "tf32"):
@@ -812,6 +858,11 @@ def _persists(problem: Case, gpu: GPU) -> str:
         return ""
     tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
     return "" if tiles > gpu.sms else f"{tiles} tiles: no SM has a second one"
+
+
+def _specializes(problem: Case, gpu: GPU) -> str:
+    """Why `specialized` does not take a case."""
+    return "Gluon is not interpreted" if gpu.functional else _persists(problem, gpu)
 
 
 def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
@@ -850,6 +901,16 @@ DECLARATION = Declaration(
         reference=_reference,
         outputs=("y",),
         variants=(
+            Variant(
+                name="specialized",
+                summary="Gluon: a warp loads, two groups of warps multiply and finish half a tile each on their own",
+                launch=_launch_specialized,
+                space=_SPECIALIZED_SPACE,
+                default=_default_specialized,
+                fits=_fits_specialized,
+                handles=_specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
             Variant(
                 name="persistent",
                 summary="one program an SM: the next tile's blocks load while one is finished",

@@ -16,6 +16,7 @@ _FILES = {
     "GELU": "gelu",
     "LayerNorm": "layer_norm",
     "LayerNormLinear": "layer_norm_linear",
+    "Linear": "linear",
     "LinearCrossEntropyLoss": "linear_losses",
     "LogSoftmax": "softmax",
     "RMSNorm": "rms_norm",

@@ -155,16 +155,14 @@ def batches(sizes: Sizes, count: int, device="cpu", seed=0) -> list[tuple[torch.
     """(tokens, targets) to learn: each token's successor is a fixed one, nine times of ten."""
     generator = torch.Generator().manual_seed(seed)
     successor = torch.randperm(sizes.vocabulary, generator=generator)
-    found = []
-    for _ in range(count):
-        rows = [torch.randint(sizes.vocabulary, (sizes.batch,), generator=generator)]
-        for _ in range(sizes.length):
-            chance = torch.rand(sizes.batch, generator=generator) < 0.1
-            strange = torch.randint(sizes.vocabulary, (sizes.batch,), generator=generator)
-            rows.append(torch.where(chance, strange, successor[rows[-1]]))
-        text = torch.stack(rows, dim=1).to(device)
-        found.append((text[:, :-1].contiguous(), text[:, 1:].contiguous()))
-    return found
+    texts = count * sizes.batch
+    columns = [torch.randint(sizes.vocabulary, (texts,), generator=generator)]
+    for _ in range(sizes.length):
+        chance = torch.rand(texts, generator=generator) < 0.1
+        strange = torch.randint(sizes.vocabulary, (texts,), generator=generator)
+        columns.append(torch.where(chance, strange, successor[columns[-1]]))
+    whole = torch.stack(columns, dim=1).to(device)
+    return [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in whole.split(sizes.batch)]
 
 
 def train(step: Callable, model: Transformer, data: Sequence, rate: float) -> list[float]:

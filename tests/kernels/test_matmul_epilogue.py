@@ -1,0 +1,196 @@
+"""A linear layer with its epilogue, on the interpreter: values, options, gradients, layouts, refusals."""
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
+from atlas.validation.problems import Problem
+from torch.nn import functional
+
+import kernels.nn
+from kernels.matmul_epilogue import DECLARATION, linear
+
+CPU = torch.device("cpu")
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+TORCH = {
+    None: lambda z: z,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda z: functional.gelu(z, approximate="tanh"),
+    "silu": functional.silu,
+}
+
+
+def randn(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def drawn(shape=(2, 5, 24), n=20, has_bias=True, has_residual=True):
+    """(input, weight, bias, residual) that want gradients; None where there is none."""
+    wanted = ((shape, True), ((n, shape[-1]), True), ((n,), has_bias), ((*shape[:-1], n), has_residual))
+    return [randn(*size, seed=seed).requires_grad_() if there else None for seed, (size, there) in enumerate(wanted)]
+
+
+def call(tensors, **options):
+    return linear(*tensors[:3], residual=tensors[3], **options)
+
+
+def twin(tensors, activation=None, scale=1.0):
+    """The same by torch's operations, one after the other."""
+    x, weight, bias, residual = tensors
+    z = scale * functional.linear(x, weight)
+    y = TORCH[activation](z if bias is None else z + bias)
+    return y if residual is None else y + residual
+
+
+def exact(tensors):
+    return [t if t is None else t.detach().double().requires_grad_() for t in tensors]
+
+
+def assert_close(found, expected, tolerance=2e-5):
+    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance)
+
+
+def assert_gradients_agree(given, **options):
+    reference = exact(given)
+    expected = twin(reference, **options)
+    y = call(given, **options)
+    assert_close(y, expected.detach())
+    dy = randn(*y.shape, seed=9)
+    y.backward(dy)
+    expected.backward(dy.double())
+    for found, like in zip(given, reference, strict=True):
+        if found is not None:
+            assert_close(found.grad, like.grad)
+
+
+# The persistent kernel's programs take several tiles each, its halves differ; `validate` goes through all edge cases.
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
+@pytest.mark.parametrize("variant", ["tiled", "descriptor", "persistent"])
+def test_variants_agree_with_float64_and_keep_what_backward_needs(variant, activation):
+    problem = case("fp16", activation=activation, bias=True, residual=True, m=300, n=264, k=72)
+    given = Problem(DECLARATION, "forward", problem, CPU, seed=1)
+    variant = DECLARATION.forward.variant(variant)
+    y, z = variant.launch(**given.inputs, keep=True, config=variant.default(problem, INTERPRETER))
+    assert not given.judge(y).reason
+    x, weight, bias = (given.inputs[name].double() for name in ("x", "weight", "bias"))
+    assert_close(z, x @ weight.t() + bias, 5e-3)
+
+
+@pytest.mark.parametrize("has", [(True, True), (False, True), (True, False)], ids=str)
+@pytest.mark.parametrize("activation", TORCH)
+def test_every_activation_forward_and_backward(activation, has):
+    assert_gradients_agree(drawn(has_bias=has[0], has_residual=has[1]), activation=activation)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])  # g is dy itself, then z is known by y, then kept
+def test_scale_is_applied_before_the_bias(activation):
+    assert_gradients_agree(drawn(), activation=activation, scale=0.25)
+
+
+def test_a_plain_call_is_torchs_linear():
+    x, weight, bias, _ = drawn()
+    assert_close(linear(x, weight, bias), functional.linear(x.double(), weight.double(), bias.double()))
+    assert linear(x[0, 0], weight).shape == (20,)
+
+
+def test_gradients_only_of_what_wants_them():
+    x, weight, bias, residual = (t.detach() for t in drawn())
+    bias.requires_grad_()
+    linear(x, weight, bias, activation="silu", residual=residual).sum().backward()
+    assert bias.grad is not None and x.grad is None
+
+
+def test_the_result_may_have_another_dtype_and_so_may_bias_and_residual():
+    x, weight = randn(6, 16, dtype=torch.float16), randn(8, 16, seed=1, dtype=torch.float16)
+    given = [x.requires_grad_(), weight, randn(8, seed=2), randn(6, 8, seed=3)]
+    y = call(given, activation="gelu", out_dtype=torch.float32)
+    assert y.dtype == torch.float32
+    assert_close(y, twin(exact(given), "gelu"), 1e-4)  # not rounded to 16 bits on the way
+    y.sum().backward()
+    assert x.grad.dtype == torch.float16
+
+
+def test_nan_passes_relu_as_in_torch_and_its_gradient_is_torchs():
+    x = torch.tensor([[float("nan")], [1.0], [-1.0]], requires_grad=True)
+    y = linear(x, torch.ones(1, 1), activation="relu")
+    assert y[0].isnan() and y[1:].tolist() == [[1.0], [0.0]]
+    (found,) = torch.autograd.grad(y, x, torch.tensor([[1.0], [1.0], [float("nan")]]))
+    assert found.tolist()[1:] == [[1.0], [0.0]]
+
+
+def test_second_derivatives_agree_with_float64_autograd():
+    def second(function, tensors):
+        (first,) = torch.autograd.grad(
+            function(tensors, activation="silu").square().sum(), tensors[0], create_graph=True
+        )
+        return torch.autograd.grad(first.square().sum(), tensors[:2])
+
+    given = drawn((3, 8), 4)
+    for found, expected in zip(second(call, given), second(twin, exact(given)), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])  # an operator with one output, and with two
+def test_torch_compile_takes_it_whole_forward_and_backward(activation):
+    given = drawn((6, 16), 8, has_residual=False)
+    compiled = torch.compile(lambda *t: call(t, activation=activation), fullgraph=True, backend="aot_eager")
+    y = compiled(*given)
+    assert_close(y, twin(exact(given), activation).detach())
+    y.sum().backward()
+    assert all(tensor.grad is not None for tensor in given[:3])
+
+
+def test_torch_finds_nothing_wrong_with_the_operators():
+    x, weight, bias, residual = drawn((4, 16), 8)
+    operators = torch.ops.kernel_atlas
+    arguments = (x, weight, bias, residual, "silu", 2.0, "fp32")
+    torch.library.opcheck(operators.linear_kept.default, arguments)
+    torch.library.opcheck(operators.linear.default, (x, weight, bias, None, "relu", 2.0, "fp32"))
+    z = randn(4, 8, seed=7)
+    torch.library.opcheck(operators.linear_pull.default, (z, z, x.detach(), weight.detach(), "silu", 2.0, True))
+
+
+def test_layouts_that_are_not_contiguous_and_empty_inputs_are_taken():
+    x, weight, residual = randn(16, 12).t(), randn(16, 8, seed=1).t(), randn(8, 12, seed=2).t()
+    assert_close(linear(x, weight, residual=residual), twin([x.double(), weight.double(), None, residual.double()]))
+    assert linear(torch.empty(0, 16), weight).shape == (0, 8)
+    assert linear(torch.empty(3, 0), torch.empty(2, 0), torch.ones(2), activation="relu").tolist() == [[1.0, 1.0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((torch.ones(2, 3, dtype=torch.float64), torch.ones(4, 3)), {}, TypeError, "float64"),
+        ((torch.ones(2, 3), torch.ones(4, 3).half()), {}, TypeError, "one dtype"),
+        ((torch.ones(2, 3), torch.ones(3, 4)), {}, ValueError, "weight"),
+        ((torch.ones(2, 3), torch.ones(4, 3), torch.ones(3)), {}, ValueError, "bias of shape"),
+        ((torch.ones(2, 3), torch.ones(4, 3)), {"residual": torch.ones(4)}, ValueError, "residual of shape"),
+        ((torch.ones(2, 3), torch.ones(4, 3)), {"activation": "tanh"}, ValueError, "'tanh'"),
+        ((torch.ones(2, 3), torch.ones(4, 3)), {"out_dtype": torch.int32}, TypeError, "int32"),
+    ],
+    ids=["float64", "mixed dtypes", "W transposed", "long bias", "residual to broadcast", "activation", "out_dtype"],
+)
+def test_what_does_not_fit_is_refused_by_name(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        linear(*arguments, **options)
+
+
+def test_the_module_is_torchs_with_an_activation():
+    module, like = kernels.nn.Linear(16, 8, activation="gelu"), torch.nn.Linear(16, 8)
+    module.load_state_dict(like.state_dict())
+    x = randn(3, 16)
+    assert_close(module(x), functional.gelu(like(x)))
+    assert "activation='gelu'" in repr(module) and repr(kernels.nn.Linear(2, 3)) == repr(torch.nn.Linear(2, 3))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_defaults_are_points_of_the_space_that_fit(name):
+    for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
+        for work in DECLARATION.passes.values():
+            for variant in work.variants:
+                if not variant.unsupported(problem, GPUS[name]):
+                    config = variant.default(problem, GPUS[name])
+                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))

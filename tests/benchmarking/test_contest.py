@@ -87,6 +87,13 @@ def test_a_provider_that_fails_while_it_is_timed_costs_its_own_row_alone():
     assert rows["peer torch"]["median_us"] == 25.0
 
 
+def test_a_provider_that_waits_for_the_device_puts_launch_latency_into_its_own_row_alone():
+    stage = Stage({"good 1": 10.0, "torch": 20.0, "waiting": 500.0}, peers={"waiting": lambda x: 2 * x})
+    rows = stage.rows()
+    assert "launch latency" in rows["peer waiting"]["reason"]
+    assert not rows["peer torch"]["reason"] and not rows["default good"]["reason"]
+
+
 def test_same_config_is_measured_once_and_shown_twice():
     stage = Stage(TIMES, tuned=tuned(best={"BLOCK": 1}))
     rows = stage.rows()

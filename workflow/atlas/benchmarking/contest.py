@@ -24,6 +24,8 @@ from .providers import Provider, Tuned, providers
 PREPARE_SECONDS = 300.0
 """What a provider may take to prepare and run for the first time; torch.compile may search for long."""
 _SEED = 0
+_LOOKS = 2
+"""Samples that tell whether a provider waits for the device by itself."""
 _WAITED = "launch latency is in the figure: the call waits for the device by itself"
 
 
@@ -136,10 +138,17 @@ class Bench:
             torch.cuda.empty_cache()
 
     def _time(self, running: dict[str, Entry]) -> None:
-        """All in turns; if one of them fails meanwhile, each by itself, so that it costs only its own row."""
+        """All in turns; if one of them fails meanwhile, each by itself, so that it costs only its own row.
+
+        Who waits for the device takes turns with its like: between others it would put launch latency into theirs.
+        """
         limits = {"min_seconds": self.min_seconds, "max_samples": self.max_samples}
+        timings = {}
         try:
-            timings = self.clock.interleave({key: entry.thunk for key, entry in running.items()}, **limits)
+            waiting = {key for key, entry in running.items() if not self.clock.screen(entry.thunk, _LOOKS).queued}
+            for group in (running.keys() - waiting, waiting):
+                turns = {key: entry.thunk for key, entry in running.items() if key in group}
+                timings |= self.clock.interleave(turns, **limits)
         except Exception:
             timings = {}
             for key, entry in running.items():

@@ -64,3 +64,18 @@ def test_a_variance_that_cancels_is_far_beyond_what_careful_arithmetic_needs(dty
     # fp32's share is that of the tolerance without what conditioning adds, since it is added only where needed.
     if dtype == "fp16":
         assert used(catalog.load(CARELESS.kernel, interpret=True)) < 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kinds"), [(torch.float8_e4m3fn, {"NaN"}), (torch.float8_e5m2, {"NaN", "+inf", "-inf"})]
+)
+def test_fp8_is_planted_with_what_it_has_and_magnified_exactly(dtype, kinds):
+    # e4m3 has no infinity: it would be a second NaN under another name
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert specials.plantable({"x": x}) == ["x"]
+    found = dict(specials.planted({"x": x}, ["x"], seed=0))
+    assert {what.partition(" ")[0] for what in found} == kinds
+    assert all(int((~inputs["x"].double().isfinite()).sum()) == 1 for inputs in found.values())
+    large = specials.magnified({"x": x}, ["x"])["x"].double()
+    assert large.abs().max() in (2.0 ** torch.arange(20)).double() * x.double().abs().max()
+    assert torch.equal(large / large.abs().max(), x.double() / x.double().abs().max())

@@ -50,7 +50,7 @@ class Check:
 
     def _judge(self, outputs: Any, expected: Any, yardstick: Any) -> str:
         work, case = self._problem.work, self._problem.case
-        return judge(outputs, expected, yardstick, work.outputs, case.dtype, work.reduction(case)).reason
+        return judge(outputs, expected, yardstick, work.outputs, work.precision(case), work.reduction(case)).reason
 
 
 def _in_float32(problem: Problem) -> tuple[torch.Tensor, ...]:

@@ -151,6 +151,8 @@ class Pass:
     ``rounds_products`` says that products of the inputs are rounded to the case's dtype before the pass goes on with
     them, as torch's operation does: 16 bits leave nothing of such products under a common offset, which then says
     nothing, and is checked in fp32 alone.
+    ``precision(case)`` is the dtype whose tolerance counts beside that of the outputs: the case's, to which
+    intermediates may be rounded.  A product of 8-bit operands rounds nothing to 8 bits, and says its outputs' dtype.
     """
 
     inputs: Callable[[Case, Any, torch.Generator | None], dict[str, Any]]
@@ -163,6 +165,7 @@ class Pass:
     reduction: Callable[[Case], int] = lambda case: 1
     random: Random | None = None
     rounds_products: bool = False
+    precision: Callable[[Case], str] = lambda case: case.dtype
 
     def variant(self, name: str) -> Variant:
         """The variant of this name; KeyError names the ones there are."""

@@ -50,5 +50,5 @@ class Checker:
         torchs = problem.yardstick
         if torchs is None:
             raise MemoryError("neither the float64 reference nor torch's own result fits into the memory")
-        names, reduction = problem.work.outputs, problem.work.reduction(problem.case)
-        return judge(outputs, torchs, None, names, problem.case.dtype, reduction).reason
+        work, case = problem.work, problem.case
+        return judge(outputs, torchs, None, work.outputs, work.precision(case), work.reduction(case)).reason

@@ -86,9 +86,9 @@ def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _judge(problem: Problem, outputs: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> Judgement:
-    worst = Judgement()
-    for name, output, reference in zip(problem.work.outputs, outputs, expected, strict=False):
-        found = compare(name, output, reference, problem.case.dtype, problem.work.reduction(problem.case))
+    work, case, worst = problem.work, problem.case, Judgement()
+    for name, output, reference in zip(work.outputs, outputs, expected, strict=False):
+        found = compare(name, output, reference, work.precision(case), work.reduction(case))
         worst = max(worst, found, key=lambda judgement: judgement.severity)
     return worst
 

@@ -110,15 +110,15 @@ class Problem:
         expected, mask = self.expected_of(outputs), self.mask(outputs)
         expected = expected[: len(outputs)] if fewer else expected
         results = 1 if self.direction == "forward" else None
-        names, reduction = work.outputs, work.reduction(case)
+        names, dtype, reduction = work.outputs, work.precision(case), work.reduction(case)
         yardstick = self.yardstick_of(outputs)
-        found = judge(outputs, expected, yardstick, names, case.dtype, reduction, results)
+        found = judge(outputs, expected, yardstick, names, dtype, reduction, results)
         if not found.reason or len(outputs) < len(expected):
             return found
         granted = conditioning.slack(
             lambda inputs: self._evaluate(inputs, mask), self.inputs, expected, self.seed, self.conditioned
         )
-        return judge(outputs, expected, yardstick, names, case.dtype, reduction, results, granted)
+        return judge(outputs, expected, yardstick, names, dtype, reduction, results, granted)
 
     def with_inputs(self, inputs: Mapping[str, Any], factor: float = conditioning.FACTOR) -> Problem:
         """The same problem of other inputs, whose conditioning counts ``factor`` times."""

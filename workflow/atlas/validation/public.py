@@ -210,14 +210,15 @@ def gradients(
 
     everything = dict(problem.inputs) | {f"upstream {i}": dy for i, dy in enumerate(upstream)}
     expected = differentiate(everything)
+    dtype = declaration.forward.precision(case)
     reductions = [work.reduction(case) for work in declaration.passes.values()]
     reduction = max([*reductions, *(size for dy in upstream for size in dy.shape)])
     yardstick = _torch_gradients(problem, names, upstream) if mask is None else None
     labels = [f"gradient of {name}" for name in names]
-    judgement = judge(found, expected, yardstick, labels, case.dtype, reduction)
+    judgement = judge(found, expected, yardstick, labels, dtype, reduction)
     if judgement.reason:
         granted = conditioning.slack(differentiate, everything, expected, problem.seed)
-        judgement = judge(found, expected, yardstick, labels, case.dtype, reduction, slack=granted)
+        judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=granted)
     return Gradients(tuple(labels), tuple(found), judgement)
 
 

@@ -11,8 +11,15 @@ import torch
 KINDS = {"NaN": math.nan, "+inf": math.inf, "-inf": -math.inf}
 
 # The largest magnitude is brought between half of this power of two and all of it.  fp16: its square passes 65504, it
-# does not by far.  The wide dtypes: exp overflows, squares and their sums do not.
-_LARGEST = {torch.float16: 9, torch.bfloat16: 13, torch.float32: 13, torch.float64: 13}
+# does not by far.  The wide dtypes: exp overflows, squares and their sums do not.  fp8: near the end of its range.
+_LARGEST = {
+    torch.float16: 9,
+    torch.bfloat16: 13,
+    torch.float32: 13,
+    torch.float64: 13,
+    torch.float8_e4m3fn: 8,
+    torch.float8_e5m2: 13,
+}
 
 OFFSETS = {"fp32": 10, "fp16": 10, "bf16": 7}
 """By a case's dtype, the power of two that is added to inputs of root mean square 1 (others in proportion).
@@ -52,11 +59,14 @@ def plantable(inputs: Mapping[str, Any], among: set[str] | None = None) -> list[
 def planted(inputs: Mapping[str, Any], names: list[str], seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """For each named input and each of :data:`KINDS`, the inputs with that one value at one random element.
 
-    One at a time, so that as much as possible of the result stays finite and the masks say something.
+    One at a time, so that as much as possible of the result stays finite and the masks say something.  Infinities are
+    left out where the dtype has none (e4m3).
     """
     generator = torch.Generator().manual_seed(seed)
     for name in names:
         for kind, value in KINDS.items():
+            if math.isinf(value) and not math.isinf(float(torch.tensor(value).to(inputs[name].dtype))):
+                continue
             tensor = inputs[name].clone()
             index = tuple(int(torch.randint(size, (1,), generator=generator)) for size in tensor.shape)
             tensor[index] = value
@@ -87,7 +97,8 @@ def _offset(tensor: torch.Tensor, power: int) -> torch.Tensor:
 
 
 def _magnified(tensor: torch.Tensor) -> torch.Tensor:
-    largest = float(tensor.abs().max())
+    wide = tensor.double()  # fp8 has no arithmetic
+    largest = float(wide.abs().max())
     if not 0 < largest < math.inf:
         return tensor
-    return tensor * 2.0 ** (_LARGEST[tensor.dtype] - math.frexp(largest)[1])
+    return (wide * 2.0 ** (_LARGEST[tensor.dtype] - math.frexp(largest)[1])).to(tensor.dtype)

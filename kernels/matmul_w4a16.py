@@ -40,6 +40,7 @@ from atlas.declaration import (
     element_size,
     torch_dtype,
 )
+from atlas.declaration.rows import REGISTERS, THREAD_REGISTERS
 from atlas.operators import Differentiable, Operator, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -140,40 +141,36 @@ def _unpack_4(words, minus, ASM: gl.constexpr):
 
 @gluon.jit
 def _load(ptrs, mask, MASKED: gl.constexpr, CACHE: gl.constexpr):
-    """What lies at the pointers; with MASKED 0 where the mask is not, else the mask is one for all."""
-    if MASKED:
-        return gl.load(ptrs, mask=mask, other=0, cache_modifier=CACHE)
-    return gl.load(ptrs, mask=mask, cache_modifier=CACHE)
+    """What lies at the pointers; with MASKED 0 where the mask is not."""
+    return gl.load(ptrs, mask=mask, other=0, cache_modifier=CACHE) if MASKED else gl.load(ptrs, cache_modifier=CACHE)
 
 
 @gluon.jit
 def _load_step(
-    x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, start, tile, scale_tile, inside, scale_inside, K,
-    GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr,
+    x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
+    GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
-    """(words, x, more of x, scales, more scales, zeros, more zeros) of the tiles from ``start`` on.
+    """(words, x, more of x, scales, more scales, zeros, more zeros) of STEP tiles along k.
 
-    A 4-bit tile meets 64 of k, two loads of x; in groups of 32 it has two scales.  What there is
-    none of is another one again, for a tuple holds no None.
+    A 4-bit tile meets 64 of k, two loads of x; in groups of 32 it has two scales.  What there is none of is another one
+    again, for a tuple holds no None.
     """
     TILE_K: gl.constexpr = 256 // BITS
-    k, scale_k = (start + tile) * TILE_K, (start + scale_tile) * TILE_K
-    if MASKED:
-        mask, scale_mask = k < K, scale_inside & (scale_k < K)
-    else:  # all inside, or all behind the end
-        mask, scale_mask = inside & (start * TILE_K < K), scale_inside & (start * TILE_K < K)
-    x = _load(x_ptrs + k // 2, mask, MASKED, "")
-    words = _load(word_ptrs + (start + tile) * 128, mask & inside, MASKED, ".cg")
+    first = step * (STEP * TILE_K)
+    k, scale_k = tile * TILE_K, scale_tile * TILE_K
+    mask, scale_mask = first + k < K, scale_inside & (first + scale_k < K)
+    x = _load(x_ptrs + first // 2, mask, MASKED, "")
+    words = _load(word_ptrs + step.to(gl.int64) * (STEP * 128), mask & inside, MASKED, ".cg")
     x_high, scales, zeros, scales_high, zeros_high = x, words, words, words, words
     if GROUP > 0:
-        offs = scale_k // GROUP * 16
+        offs = (first + scale_k) // GROUP * 16
         scales = _load(scale_ptrs + offs, scale_mask, MASKED, "")
         if zero_ptrs is not None:
             zeros = _load(zero_ptrs + offs, scale_mask, MASKED, "")
     if BITS == 4:
-        x_high = _load(x_ptrs + (k // 2 + 16), mask & (k + 32 < K) if MASKED else mask, MASKED, "")
+        x_high = _load(x_ptrs + 16 + first // 2, mask & (first + k + 32 < K), MASKED, "")
     if BITS == 4 and GROUP == 32:
-        scale_mask = scale_mask & (scale_k + 32 < K)
+        scale_mask = scale_mask & (first + scale_k + 32 < K)
         scales_high = _load(scale_ptrs + offs + 16, scale_mask, MASKED, "")
         if zero_ptrs is not None:
             zeros_high = _load(zero_ptrs + offs + 16, scale_mask, MASKED, "")
@@ -211,72 +208,86 @@ def _multiply_step(
 @gluon.jit
 def _fragments_kernel(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, M, N, K, groups,
-    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, UNPACK: gl.constexpr,
-    LOW: gl.constexpr, HIGH: gl.constexpr,
-    M_TILES: gl.constexpr, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr,
+    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, ODD: gl.constexpr,
+    UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr,
+    DEPTH: gl.constexpr, WARPS_N: gl.constexpr, WARPS_K: gl.constexpr,
 ):  # fmt: skip
-    """One program owns 16 ROW_TILES columns of y; its warps take DEPTH packed tiles along k in turns.
+    """One program owns 16 ROW_TILES WARPS_N columns of y; WARPS_K of its warps take DEPTH packed tiles in turns.
 
-    Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES) and along k
-    (DEPTH), warps, lanes, and four registers of a lane.  Nothing but the last sum passes between threads.  A step's
-    operands are loaded while the one before is multiplied.  x_ptr counts in words, two elements of x.
+    Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES WARPS_N) and
+    along k (DEPTH), warps along k, lanes, and four registers of a lane.  Nothing but the last sum passes between
+    threads.  While a step's operands are multiplied the next one's are loaded, in two sets of registers by turns.
+    x_ptr counts in words, two elements of x.
     """
     TILE_K: gl.constexpr = 256 // BITS
-    STEP: gl.constexpr = DEPTH * WARPS
+    STEP: gl.constexpr = DEPTH * WARPS_K
+    TILES_N: gl.constexpr = ROW_TILES * WARPS_N
     layout: gl.constexpr = gl.BlockedLayout(
-        [M_TILES, ROW_TILES, DEPTH, 1, 1, 4], [1, 1, 1, 1, 32, 1], [1, 1, 1, WARPS, 1, 1], [5, 4, 3, 2, 1, 0]
+        [M_TILES, ROW_TILES, DEPTH, 1, 1, 4], [1, 1, 1, 1, 32, 1], [1, WARPS_N, 1, WARPS_K, 1, 1], [5, 4, 3, 2, 1, 0]
     )
     rows_layout: gl.constexpr = gl.BlockedLayout(
-        [M_TILES, ROW_TILES, DEPTH, 1, 1, 2], [1, 1, 1, 1, 32, 1], [1, 1, 1, WARPS, 1, 1], [5, 4, 3, 2, 1, 0]
+        [M_TILES, ROW_TILES, DEPTH, 1, 1, 2], [1, 1, 1, 1, 32, 1], [1, WARPS_N, 1, WARPS_K, 1, 1], [5, 4, 3, 2, 1, 0]
     )
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
-    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None, None, None], layout)
+    row_tile = gl.set_auto_layout(gl.arange(0, TILES_N)[None, :, None, None, None, None], layout)
     depth = gl.set_auto_layout(gl.arange(0, DEPTH)[None, None, :, None, None, None], layout)
-    warp = gl.set_auto_layout(gl.arange(0, WARPS)[None, None, None, :, None, None], layout)
+    warp = gl.set_auto_layout(gl.arange(0, WARPS_K)[None, None, None, :, None, None], layout)
     lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, None, None, :, None], layout)
     word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
     half = gl.set_auto_layout(gl.arange(0, 2)[None, None, None, None, None, :], rows_layout)
 
     tiles_k = gl.cdiv(K, TILE_K)
-    first = gl.program_id(0).to(gl.int64) * ROW_TILES
-    within = gl.cdiv(N, 16) - gl.program_id(0) * ROW_TILES  # packed tiles along n from here to the end
-    inside = row_tile < within if MASKED else row_tile < ROW_TILES
+    first = gl.program_id(0).to(gl.int64) * TILES_N
+    within = gl.cdiv(N, 16) - gl.program_id(0) * TILES_N  # packed tiles along n from here to the end
+    inside = row_tile < within if MASKED else row_tile < TILES_N
     scale_inside = gl.convert_layout(inside, rows_layout)
-    # Rows past M are those of the last one again: they cost nothing, and their products are not stored.
-    row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
-    x_ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4 + word)
-    word_ptrs = words_ptr + first * tiles_k * 128 + (row_tile * tiles_k * 128 + lane * 4 + word)
-    scale_offs = gl.convert_layout(row_tile, rows_layout) * groups * 16
-    scale_offs += gl.convert_layout(lane, rows_layout) // 4 + half * 8
-    scale_ptrs = scales_ptr + first * groups * 16 + scale_offs
-    zero_ptrs = None
-    if zeros_ptr is not None:
-        zero_ptrs = zeros_ptr + first * groups * 16 + scale_offs
     tile = warp * DEPTH + depth
     # Tiles of one group have one scale, which is loaded once.
     scale_tile = gl.convert_layout(warp * DEPTH if DEPTH * TILE_K <= GROUP else tile, rows_layout)
+    # Rows past M are those of the last one again: they cost nothing, and their products are not stored.
+    row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
+    # Offsets of 64 bits, so that the compiler may leave what it knows of them to the instructions.
+    x_ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4).to(gl.int64) + tile.to(gl.int64) * (TILE_K // 2) + word
+    word_ptrs = words_ptr + (first + row_tile) * tiles_k * 128 + tile.to(gl.int64) * 128 + (lane * 4 + word)
+    scale_offs = (first + gl.convert_layout(row_tile, rows_layout)) * groups * 16
+    scale_offs += gl.convert_layout(lane, rows_layout) // 4 + half * 8
+    scale_ptrs = scales_ptr + scale_offs
+    zero_ptrs = None
+    if zeros_ptr is not None:
+        zero_ptrs = zeros_ptr + scale_offs
 
-    acc = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
-    zero = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
-    step = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, 0, tile, scale_tile, inside, scale_inside, K,
-                      GROUP, BITS, MASKED)  # fmt: skip
-    for start in range(0, tiles_k, STEP):
-        ahead = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, start + STEP, tile, scale_tile, inside,
-                           scale_inside, K, GROUP, BITS, MASKED)  # fmt: skip
-        acc = _multiply_step(step, acc, zero, zeros_ptr is not None, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
-        step = ahead
+    acc = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
+    zero = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
+    HAS_ZEROS: gl.constexpr = zeros_ptr is not None
+    steps = gl.cdiv(tiles_k, STEP)
+    even = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, steps * 0, tile, scale_tile, inside, scale_inside, K,
+                      GROUP, BITS, MASKED, STEP)  # fmt: skip
+    for pair in range(0, (steps - 1) // 2):
+        odd = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, 2 * pair + 1, tile, scale_tile, inside,
+                         scale_inside, K, GROUP, BITS, MASKED, STEP)  # fmt: skip
+        acc = _multiply_step(even, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
+        even = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, 2 * pair + 2, tile, scale_tile, inside,
+                          scale_inside, K, GROUP, BITS, MASKED, STEP)  # fmt: skip
+        acc = _multiply_step(odd, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
+    if ODD:
+        acc = _multiply_step(even, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
+    else:
+        odd = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, steps - 1, tile, scale_tile, inside,
+                         scale_inside, K, GROUP, BITS, MASKED, STEP)  # fmt: skip
+        acc = _multiply_step(even, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
+        acc = _multiply_step(odd, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
     total = gl.sum(gl.sum(acc, 2), 2)
-    _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, ROW_TILES)
+    _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, TILES_N)
 
 
 @gluon.jit
 def _store_fragments(
-    total, scales_ptr, y_ptr, M, N, within, GROUP: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr
+    total, scales_ptr, y_ptr, M, N, within, GROUP: gl.constexpr, M_TILES: gl.constexpr, TILES_N: gl.constexpr
 ):
-    """Write a program's sums [M_TILES, ROW_TILES, 32, 4]; without groups each row has a scale, multiplied last."""
+    """Write a program's sums [M_TILES, TILES_N, 32, 4]; without groups each row has a scale, multiplied last."""
     layout: gl.constexpr = total.type.layout
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None], layout)
-    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None], layout)
+    row_tile = gl.set_auto_layout(gl.arange(0, TILES_N)[None, :, None, None], layout)
     lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, :, None], layout)
     register = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, :], layout)
     n = row_tile * 16 + lane // 4 + register // 2 * 8
@@ -284,7 +295,7 @@ def _store_fragments(
     if GROUP == 0:
         scales = gl.load(scales_ptr + n, mask=row_tile < within, other=0.0).to(gl.float32)
         total = total * gl.fma(scales, gl.zeros_like(scales), scales)
-    n += gl.program_id(0) * (ROW_TILES * 16)
+    n += gl.program_id(0) * (TILES_N * 16)
     gl.store(y_ptr + m * N + n, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n < N))
 
 
@@ -293,15 +304,16 @@ def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
     (m, k), warps = x.shape, config["num_warps"]
     bf16 = x.dtype == torch.bfloat16
     tiles_k, tiles_n = triton.cdiv(k * bits, 256), triton.cdiv(n, ROWS)
-    whole = k * bits % 256 == 0 and tiles_k % (warps * config["DEPTH"]) == 0 and tiles_n % config["ROW_TILES"] == 0
+    at_once, step = config["ROW_TILES"] * config["WARPS_N"], config["DEPTH"] * warps // config["WARPS_N"]
+    whole = k * bits % 256 == 0 and tiles_k % step == 0 and tiles_n % at_once == 0
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     launch(
-        _fragments_kernel, (triton.cdiv(n, ROWS * config["ROW_TILES"]),),
+        _fragments_kernel, (triton.cdiv(tiles_n, at_once),),
         x.view(torch.int32), words, scales, zeros, y, m, n, k, k // group if group else 1,
-        GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, UNPACK=_ASM[bits, bf16],
-        LOW=_MMA_ASM[bf16, 0], HIGH=_MMA_ASM[bf16, 1],
+        GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, ODD=triton.cdiv(tiles_k, step) % 2 == 1,
+        UNPACK=_ASM[bits, bf16], LOW=_MMA_ASM[bf16, 0], HIGH=_MMA_ASM[bf16, 1],
         M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=config["ROW_TILES"], DEPTH=config["DEPTH"],
-        WARPS=warps, num_warps=warps,
+        WARPS_N=config["WARPS_N"], WARPS_K=warps // config["WARPS_N"], num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -773,25 +785,28 @@ def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``fragments`` cannot launch or be the best."""
     m_tiles = triton.next_power_of_2(triton.cdiv(problem["m"], 8))
     rows, depth, warps = config["ROW_TILES"], config["DEPTH"], config["num_warps"]
-    live = 4 * rows * depth * (m_tiles + 2) + 2 * m_tiles * depth * bits + 40
-    if live > min(200, 65_536 // (32 * warps)):
+    # Accumulators, two sets of packed words and two of x, and what is in work.
+    live = 4 * rows * depth * (m_tiles + 2) + 2 * m_tiles * depth * bits + 44
+    if live > min(THREAD_REGISTERS, REGISTERS // (32 * warps)):
         return f"about {live} registers a thread: they would spill"
-    programs = triton.cdiv(problem["n"], ROWS * rows)
-    if rows > 1 and programs * warps < 8 * gpu.sms:
-        return f"{programs} programs keep few of {gpu.sms} SMs reading"
-    if depth > 1 and depth * warps > triton.cdiv(problem["k"] * bits, 256):
+    if problem["m"] <= 8 and rows * config["WARPS_N"] > 2:
+        return "few rows of x lie in the L1 cache, whoever reads them: nothing to share"
+    if rows * depth > 4:
+        return "loads enough are under way with fewer"
+    along_k = warps // config["WARPS_N"]
+    if depth * along_k > triton.cdiv(problem["k"] * bits, 256) and depth * along_k > 4:
         return "more tiles a step than there are along k"
     return ""
 
 
 def fragments_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Warps enough for all SMs to have their loads under way: 16 of each of few programs, 8 of many."""
-    warps = 8 if triton.cdiv(problem["n"], ROWS) >= 3 * gpu.sms else 16
-    few = problem["m"] <= 16
-    return {"ROW_TILES": 1, "DEPTH": 2 if few else 1, "num_warps": warps if few else 4}
+    """Two tiles a warp under way for few rows; for more, warps that share what they read of x."""
+    if problem["m"] <= 8:
+        return {"ROW_TILES": 1, "DEPTH": 2, "WARPS_N": 1, "num_warps": 4}
+    return {"ROW_TILES": 1, "DEPTH": 1, "WARPS_N": 4, "num_warps": 8}
 
 
-FRAGMENTS_SPACE = {"ROW_TILES": (1, 2, 4), "DEPTH": (1, 2, 4), "num_warps": (4, 8, 16)}
+FRAGMENTS_SPACE = {"ROW_TILES": (1, 2), "DEPTH": (1, 2, 4), "WARPS_N": (1, 2, 4), "num_warps": (4, 8, 16)}
 
 TILES_SPACE = {
     "BLOCK_M": (16, 32, 64, 128),

@@ -18,6 +18,8 @@ _FILES = {
     "LayerNormLinear": "layer_norm_linear",
     "Linear": "linear",
     "LinearCrossEntropyLoss": "linear_losses",
+    "LinearW4": "quantised_linear",
+    "LinearW8": "quantised_linear",
     "LogSoftmax": "softmax",
     "RMSNorm": "rms_norm",
     "RotaryEmbedding": "rotary",

@@ -1,0 +1,154 @@
+"""Linear layers with packed weights of 4 and 8 bits, interpreted: format, values, gradients, refusals, modules."""
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.gpus import gpu
+
+from kernels import (
+    dequantise_w4,
+    dequantise_w8,
+    linear_w4a16,
+    linear_w8a16,
+    matmul_w4a16,
+    matmul_w8a16,
+    nn,
+    pack_w4,
+    pack_w8,
+)
+
+W4, W8 = matmul_w4a16, matmul_w8a16
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+EITHER = pytest.mark.parametrize(
+    ("pack", "linear", "dequantise"),
+    [(pack_w4, linear_w4a16, dequantise_w4), (pack_w8, linear_w8a16, dequantise_w8)],
+    ids=["w4", "w8"],
+)
+
+
+def randn(*shape, seed=0, dtype=torch.float16):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def test_a_packed_nibble_lies_where_the_file_says():
+    q = torch.randint(0, 16, (40, 192), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    words = W4.shuffle_w4(q).view(3, 3, 32, 4)  # tiles along n and k, lanes, words
+    for n in range(0, 40, 3):
+        for k in range(0, 192, 5):
+            tile_n, h, g = n // 16, n // 8 % 2, n % 8
+            tile_k, half, t, word, two, one = k // 64, k // 32 % 2, k // 8 % 4, k // 4 % 2, k // 2 % 2, k % 2
+            found = int(words[tile_n, tile_k, 4 * g + t, 2 * half + word]) & 0xFFFFFFFF
+            assert found >> 4 * (h + 2 * two + 4 * one) & 15 == q[n, k]
+
+
+def test_a_packed_byte_has_its_sign_in_the_next_byte():
+    q = torch.randint(-127, 128, (24, 64), generator=torch.Generator().manual_seed(0)).to(torch.int8)
+    found = W8.shuffle_w8(q).view(torch.uint8).view(2, 2, 32, 4, 4)  # tiles along n and k, lanes, words, bytes
+    for n in range(24):
+        for k in range(0, 64, 3):
+            tile_n, h, g, tile_k, t, word, one = n // 16, n // 8 % 2, n % 8, k // 32, k // 8 % 4, k // 2 % 4, k % 2
+            four = found[tile_n, tile_k, 4 * g + t, word].tolist()
+            byte = h + 2 * one
+            assert (four[byte] & 127) * (-1 if four[(byte + 1) % 4] > 127 else 1) == q[n, k]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (16, 64), (33, 96), (48, 160)])
+def test_shuffling_is_undone(rows, columns):
+    q = torch.randint(0, 16, (rows, columns), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    assert torch.equal(W4.unshuffle_w4(W4.shuffle_w4(q), rows, columns), q)
+    signed = (q.to(torch.int8) - 8) * 15
+    assert torch.equal(W8.unshuffle_w8(W8.shuffle_w8(signed), rows, columns), signed)
+
+
+@pytest.mark.parametrize(("symmetric", "group", "most"), [(False, 32, 0.09), (False, 128, 0.11), (True, 128, 0.13)])
+def test_quantising_normal_weights_to_4_bits_costs_a_tenth_of_them(symmetric, group, most):
+    weight = randn(32, 512)
+    error = dequantise_w4(pack_w4(weight, group, symmetric)).float() - weight.float()
+    assert 0.06 < float(error.square().mean().sqrt()) < most
+
+
+def test_quantising_normal_weights_to_8_bits_costs_a_hundredth_of_them():
+    weight = randn(32, 512)
+    error = dequantise_w8(pack_w8(weight)).float() - weight.float()
+    assert 0.005 < float(error.square().mean().sqrt()) < 0.011
+
+
+@EITHER
+def test_a_group_of_zeros_and_one_of_equal_weights_stay_what_they_are(pack, linear, dequantise):
+    # a scale of 0 would make NaN of the first
+    weight = torch.cat([torch.zeros(16, 32), torch.full((16, 32), 0.5)], 1).half()
+    torch.testing.assert_close(dequantise(pack(weight, 32)).float(), weight.float(), rtol=1e-3, atol=0)
+
+
+@EITHER
+def test_the_product_and_its_gradient_are_those_of_the_dequantised_weights(pack, linear, dequantise):
+    packed = pack(randn(40, 96), 32)
+    weight = dequantise(packed).double()
+    x, dy = randn(2, 3, 96, seed=1).requires_grad_(), randn(2, 3, 40, seed=2)
+    y = linear(x, packed)
+    y.backward(dy)
+    torch.testing.assert_close(y.double(), x.detach().double() @ weight.t(), rtol=2e-3, atol=2e-2)
+    torch.testing.assert_close(x.grad.double(), dy.double() @ weight, rtol=2e-3, atol=2e-2)
+
+
+def test_torch_compile_takes_it_whole_forward_and_backward():
+    packed, x = pack_w4(randn(16, 64), 64), randn(3, 64, seed=1).requires_grad_()
+    compiled = torch.compile(lambda t: linear_w4a16(t, packed), fullgraph=True, backend="aot_eager")
+    y = compiled(x)
+    torch.testing.assert_close(y, linear_w4a16(x, packed))
+    y.sum().backward()
+    assert x.grad is not None
+
+
+def test_torch_finds_nothing_wrong_with_the_operators():
+    words, scales, zeros, n, k, group = pack_w4(randn(16, 64), 64)
+    operators = torch.ops.kernel_atlas
+    torch.library.opcheck(operators.matmul_w4a16.default, (randn(3, k), words, scales, zeros, n, group))
+    torch.library.opcheck(operators.matmul_w4a16_dequantise.default, (words, scales, zeros, n, k, group))
+
+
+@EITHER
+def test_an_empty_input_gives_an_empty_output(pack, linear, dequantise):
+    assert linear(torch.empty(0, 32).half(), pack(randn(16, 32), 32)).shape == (0, 16)
+
+
+@EITHER
+def test_what_does_not_fit_is_refused_by_name(pack, linear, dequantise):
+    packed = pack(randn(16, 64), 32)
+    for given, error, message in (
+        ((randn(2, 64, dtype=torch.bfloat16), packed), TypeError, "bfloat16"),
+        ((randn(2, 32), packed), ValueError, "64 features"),
+    ):
+        with pytest.raises(error, match=message):
+            linear(*given)
+    for given, error, message in (
+        ((torch.ones(16, 64), 32), TypeError, "float32"),
+        ((randn(64), 32), ValueError, "two dimensions"),
+        ((randn(16, 64), 48), ValueError, "48"),
+        ((randn(16, 96), 64), ValueError, "multiple"),
+    ):
+        with pytest.raises(error, match=message):
+            pack(*given)
+
+
+@pytest.mark.parametrize("kind", [nn.LinearW4, nn.LinearW8])
+def test_a_module_has_the_layers_output_and_saves_its_packed_weights(kind):
+    layer = torch.nn.Linear(64, 16).half()
+    module, x = kind.of(layer, 32), randn(3, 64)
+    torch.testing.assert_close(module(x), layer(x), rtol=0, atol=0.3)
+    twin = kind.of(torch.nn.Linear(64, 16).half(), 32)
+    twin.load_state_dict(module.state_dict())
+    assert torch.equal(twin(x), module(x))
+    assert not any(name != "bias" for name, _ in module.named_parameters())
+    with pytest.raises(TypeError, match="pack them again"):
+        module.float()
+
+
+@pytest.mark.parametrize("declaration", [W4.DECLARATION, W8.DECLARATION], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", GPUS)
+def test_defaults_are_points_of_the_space_that_fit(name, declaration):
+    for problem in declaration.cases(GPUS[name]):
+        for variant in declaration.forward.variants:
+            if not variant.unsupported(problem, GPUS[name]):
+                config = variant.default(problem, GPUS[name])
+                assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))

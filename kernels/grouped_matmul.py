@@ -132,7 +132,7 @@ def _halves(block, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _rows_descriptor_kernel(
-    a_desc, b_desc, offs_ptr, c_ptr, groups, M, N, K,
+    a_desc, b_desc, offs_ptr, c_ptr, c_desc, groups, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_G: tl.constexpr, PROGRAMS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -157,8 +157,12 @@ def _rows_descriptor_kernel(
         finished += PROGRAMS
         group, row, end, n = _place(finished, ends_of_tiles, offs_ptr, groups, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         left, right = _halves(acc, BLOCK_M, BLOCK_N)
-        _store_rows(c_ptr, left, row, end, n, N, BLOCK_M, half)
-        _store_rows(c_ptr, right, row, end, n + half, N, BLOCK_M, half)
+        if row + BLOCK_M <= end:
+            c_desc.store([row, n], left.to(c_desc.dtype))
+            c_desc.store([row, n + half], right.to(c_desc.dtype))
+        else:
+            _store_rows(c_ptr, left, row, end, n, N, BLOCK_M, half)
+            _store_rows(c_ptr, right, row, end, n + half, N, BLOCK_M, half)
 
 
 @triton.jit
@@ -212,7 +216,7 @@ def _sums_kernel(
 
 @triton.jit
 def _sums_descriptor_kernel(
-    a_desc, b_desc, offs_ptr, c_ptr, M, N,
+    a_desc, b_desc, offs_ptr, c_desc, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -233,7 +237,7 @@ def _sums_descriptor_kernel(
         a, b = a_desc.load([whole, m]), b_desc.load([whole, n])
         a, b = tl.where(inside, a, 0.0).to(a.dtype), tl.where(inside, b, 0.0).to(b.dtype)
         acc = tl.dot(a.T, b, acc, input_precision=PRECISION)
-    _store_sums(c_ptr, acc, group, m, n, M, N, BLOCK_M, BLOCK_N)
+    c_desc.store([group, m, n], acc.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
 
 
 def _launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
@@ -242,7 +246,7 @@ def _launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     c = torch.empty((m, n), dtype=out_dtype or a.dtype, device=a.device)
     b_by_columns = b.stride(2) != 1
     b_rows = b.transpose(1, 2) if b_by_columns else b
-    by_descriptor = by_descriptor and _describable(a) and _describable(b_rows)
+    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(_describable, (a, b_rows, c)))
     a, b, b_rows = _as_interpreted(a), _as_interpreted(b), _as_interpreted(b_rows)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     most = (triton.cdiv(m, rows) + groups) * triton.cdiv(n, columns)  # each group's last tile may be a part of one
@@ -256,7 +260,8 @@ def _launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
         launch(
             _rows_descriptor_kernel, (meta["PROGRAMS"],),
             TensorDescriptor.from_tensor(a, [rows, block_k]), TensorDescriptor.from_tensor(b_rows, block_of_b),
-            offs, c, groups, m, n, k, B_BY_COLUMNS=b_by_columns, **meta,
+            offs, c, TensorDescriptor.from_tensor(c, [rows, columns // 2]), groups, m, n, k,
+            B_BY_COLUMNS=b_by_columns, **meta,
         )  # fmt: skip
     else:
         launch(
@@ -272,13 +277,13 @@ def _launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     c = torch.empty((groups, m, n), dtype=out_dtype or a.dtype, device=a.device)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     grid = (groups * triton.cdiv(m, rows) * triton.cdiv(n, columns),)
-    by_descriptor = by_descriptor and _describable(a.t()) and _describable(b)
+    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(_describable, (a.t(), b, c)))
     a, b = _as_interpreted(a), _as_interpreted(b)
     if by_descriptor:
         launch(
             _sums_descriptor_kernel, grid,
             TensorDescriptor.from_tensor(a.t(), [block_k, rows]), TensorDescriptor.from_tensor(b, [block_k, columns]),
-            offs, c, m, n, PRECISION=_fp32_precision(), **config,
+            offs, TensorDescriptor.from_tensor(c, [1, rows, columns]), m, n, PRECISION=_fp32_precision(), **config,
         )  # fmt: skip
     else:
         launch(
@@ -558,14 +563,9 @@ def _narrow(problem: Case) -> bool:
 # (BLOCK_M, BLOCK_N, num_warps) by the rows that a group has on average: the larger the tile the fewer reads from L2,
 # but rows past a group's end are multiplied for nothing.
 _TENSOR_CORE_TILES = (
-    (128, 256, 8),
-    (128, 128, 8),
-    (128, 128, 4),
-    (64, 256, 4),
-    (64, 128, 4),
-    (64, 64, 4),
-    (16, 128, 4),
-)
+    (128, 256, 8), (128, 128, 8), (128, 128, 4), (64, 256, 4), (64, 128, 4), (64, 64, 4), (32, 128, 4), (16, 128, 4),
+    (16, 64, 4), (16, 32, 4),
+)  # fmt: skip
 _FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 4), (16, 32, 4))
 
 
@@ -573,9 +573,8 @@ def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
     """The tiles worth a trial, by what they compute with and how long groups are."""
     rows = problem["m"] / problem["groups"]
     if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
-        tiles = [
-            tile for tile in _TENSOR_CORE_TILES if tile[0] <= max(16, rows) and tile[1] < 2 * max(problem["n"], 64)
-        ]
+        high, wide = max(16, 2 * rows), max(32, 2 * problem["n"])
+        tiles = [tile for tile in _TENSOR_CORE_TILES if tile[0] <= high and tile[1] <= wide]
         return tuple(tiles[:4])
     if problem.dtype != "fp32":  # held a second time, as fp32: more in a warp spills on sm_75 (Triton 3.7.1)
         return tuple(tile for tile in _FMA_TILES if tile[0] * tile[1] // tile[2] <= 512)

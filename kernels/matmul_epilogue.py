@@ -282,7 +282,7 @@ def _launch_blocks(
     """The same by a kernel that takes descriptors; operands that none can describe are read through pointers."""
     (m, k), n = x.shape, weight.shape[0]
     y, z = _outputs(x, weight, out_dtype, keep)
-    if not all(_describable(matrix) for matrix in (x, weight, y, y if residual is None else residual)):
+    if not _transfers(x, weight, y, residual):
         return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=config)
     x, weight = _as_interpreted(x), _as_interpreted(weight)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
@@ -306,8 +306,7 @@ def _launch_specialized(
     import kernels.hopper.matmul_epilogue as hopper
 
     y, z = _outputs(x, weight, out_dtype, keep)
-    matrices = (x, weight, y, y if residual is None else residual)
-    if {y.dtype, matrices[-1].dtype} != {x.dtype} or not all(_describable(matrix) for matrix in matrices):
+    if not _transfers(x, weight, y, residual):
         plain = dict(zip(_SPACE, (128, config["BLOCK_N"], 64, config["GROUP_M"], 8, 3), strict=True))
         return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
     programs = gpu_of(x.device).sms
@@ -365,6 +364,12 @@ def _describable(matrix):
     row_bytes = matrix.stride(0) * matrix.element_size()
     aligned = row_bytes > 0 and row_bytes % 16 == 0 and matrix.data_ptr() % 16 == 0
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
+
+
+def _transfers(x, weight, y, residual):
+    """Whether the copy engine can move all of them; blocks of one dtype, as room in shared memory is planned for."""
+    matrices = (x, weight, y, y if residual is None else residual)
+    return all(matrix.dtype == x.dtype and _describable(matrix) for matrix in matrices)
 
 
 def _fp32_precision():

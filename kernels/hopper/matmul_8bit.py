@@ -1,0 +1,258 @@
+"""The product of 8-bit matrices for Hopper (sm_90): C = (A B) * scale_a * scale_b + bias.
+
+A program has a multiprocessor for itself and takes one tile of C after the other.  One of its warps loads (the
+producer): blocks of A and B go by TMA into a ring of shared memory, on into the next tile while this one is finished.
+GROUPS groups of four warps multiply (wgmma), each its ROWS rows of the tile.  Barriers in shared memory hand blocks
+over: a "full" one, on which TMA counts the bytes, and an "empty" one, on which all groups arrive.
+
+What plain Triton does not do here: it waits for each product of int8 before it starts the next (its accumulator is not
+fp32), and one group of warps for loads, products and sums leaves the tensor cores idle while partial sums are added to
+fp32 registers.  Here one group adds while another multiplies.
+"""
+
+import torch
+from atlas.operators import launch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+ROWS = gl.constexpr(64)
+"""Rows of a group: those of one wgmma."""
+
+BLOCK_K = gl.constexpr(128)
+"""Bytes of a swizzled line of shared memory, and the elements that fp8 is summed over without promotion."""
+
+
+@gluon.jit
+def _tile_of(position, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
+    """(first row, first column) of the tile at ``position``; the order goes down GROUP_M rows of tiles first."""
+    tiles_m = gl.cdiv(M, BLOCK_M)
+    tiles_of_band = GROUP_M * gl.cdiv(N, BLOCK_N)
+    first_m = (position // tiles_of_band) * GROUP_M
+    rows = gl.minimum(tiles_m - first_m, GROUP_M)
+    within = position % tiles_of_band
+    return (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
+
+
+@gluon.jit
+def _produce(
+    a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K,
+    GROUP_M: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
+    BLOCK_M: gl.constexpr = GROUPS * ROWS
+    BLOCK_N: gl.constexpr = b_desc.block_shape[0]
+    step = 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        for k in range(0, K, BLOCK_K):
+            slot = step % STAGES
+            bar = full.index(slot)
+            mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
+            mbarrier.expect(bar, GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+            for g in gl.static_range(GROUPS):
+                tma.async_copy_global_to_shared(a_desc, [m + g * ROWS, k], bar, a_smem.index(slot * GROUPS + g))
+            tma.async_copy_global_to_shared(b_desc, [n, k], bar, b_smem.index(slot))
+            step += 1
+
+
+@gluon.jit
+def _put(
+    acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
+    SCALES: gl.constexpr, FIRST: gl.constexpr, BUFFERS: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """Scale a block of C and write it by way of a buffer, once what was there BUFFERS parts before has left it."""
+    layout: gl.constexpr = acc.type.layout
+    if SCALES != "none":
+        acc = acc.to(gl.float32)
+        offs_n = n + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, layout))
+        if SCALES == "row":
+            offs_m = m + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, layout))
+            acc = acc * gl.load(scale_a_ptr + offs_m, mask=offs_m < M, other=0.0)[:, None]
+            acc = acc * gl.load(scale_b_ptr + offs_n, mask=offs_n < N, other=0.0)[None, :]
+        else:
+            acc = acc * gl.load(scale_a_ptr) * gl.load(scale_b_ptr)
+        if bias_ptr is not None:
+            acc += gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(gl.float32)[None, :]
+    buffer = c_smem.index(FIRST + PART % BUFFERS)
+    tma.store_wait(BUFFERS - 1)
+    buffer.store(acc.to(c_desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
+
+
+@gluon.jit
+def _finish(
+    acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
+    SCALES: gl.constexpr, FIRST: gl.constexpr, BUFFERS: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """The epilogue of a block of C: halves of its columns until they are as wide as a buffer, the PART-th first."""
+    COLUMNS: gl.constexpr = acc.shape[1]
+    WIDTH: gl.constexpr = c_desc.block_shape[1]
+    if COLUMNS == WIDTH:
+        _put(
+            acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, SCALES, FIRST, BUFFERS, PART
+        )  # fmt: skip
+    else:
+        HALF: gl.constexpr = COLUMNS // 2
+        left, right = acc.reshape([ROWS, 2, HALF]).permute(0, 2, 1).split()
+        _finish(
+            left, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, SCALES, FIRST, BUFFERS, PART
+        )  # fmt: skip
+        _finish(
+            right, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n + HALF, M, N,
+            SCALES, FIRST, BUFFERS, PART + HALF // WIDTH,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _consume(
+    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
+    PROMOTE: gl.constexpr, SCALES: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """Group ``GROUP`` of four warps: its ROWS rows of each tile.
+
+    With PROMOTE the tensor cores sum BLOCK_K elements of k, and the sums are added in fp32.  Else they sum all of k,
+    and the next product is started before this one is waited for.
+    """
+    BLOCK_M: gl.constexpr = GROUPS * ROWS
+    BLOCK_N: gl.constexpr = b_smem.shape[1]
+    ACC: gl.constexpr = gl.int32 if a_smem.dtype == gl.int8 else gl.float32
+    # Triton 3.6 knows no wgmma of int8 with 256 columns.
+    INSTRUCTION: gl.constexpr = min(BLOCK_N, 128) if a_smem.dtype == gl.int8 else BLOCK_N
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, INSTRUCTION, 32])
+    step = 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        acc = gl.zeros([ROWS, BLOCK_N], ACC, layout)
+        for k in range(0, K, BLOCK_K):
+            slot = step % STAGES
+            mbarrier.wait(full.index(slot), step // STAGES & 1)
+            a, b = a_smem.index(slot * GROUPS + GROUP), b_smem.index(slot).permute((1, 0))
+            if PROMOTE:
+                part = warpgroup_mma(a, b, gl.zeros([ROWS, BLOCK_N], ACC, layout), use_acc=False, is_async=True)
+                part = warpgroup_mma_wait(0, deps=[part])
+                mbarrier.arrive(empty.index(slot), count=1)
+                acc += part
+            else:
+                acc = warpgroup_mma(a, b, acc, is_async=True)
+                acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
+                mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
+            step += 1
+        if not PROMOTE:
+            acc = warpgroup_mma_wait(0, deps=[acc])
+            mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
+        _finish(
+            acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m + GROUP * ROWS, n, M, N,
+            SCALES, GROUP * BUFFERS, BUFFERS, 0,
+        )  # fmt: skip
+    tma.store_wait(0)
+
+
+@gluon.jit
+def matmul_8bit_kernel(
+    a_desc, b_desc, c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, M, N, K,
+    PROMOTE: gl.constexpr, SCALES: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Descriptors of blocks: A's of ROWS rows, B's of BLOCK_N, C's of ROWS rows and a part of the columns."""
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS, ROWS, BLOCK_K], a_desc.layout)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, b_desc.block_shape[0], BLOCK_K], b_desc.layout)
+    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * BUFFERS, ROWS, c_desc.block_shape[1]], c_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=GROUPS)
+    fence_async_shared()
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (
+                    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 0,
+                )),
+                (_consume, (
+                    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 1,
+                )),
+                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES)),
+            ],
+            [4, 1],
+            [REGISTERS, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (
+                    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 0,
+                )),
+                (_consume, (
+                    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 1,
+                )),
+                (_consume, (
+                    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 2,
+                )),
+                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES)),
+            ],
+            [4, 4, 1],
+            [REGISTERS, REGISTERS, 24],
+        )  # fmt: skip
+
+
+_DTYPES = {
+    torch.float8_e4m3fn: gl.float8e4nv,
+    torch.float8_e5m2: gl.float8e5,
+    torch.int8: gl.int8,
+    torch.int32: gl.int32,
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+    torch.float32: gl.float32,
+}
+_REGISTERS = {2: 240, 3: 160}
+"""Registers of a multiplying thread, by the number of groups; 65536 are there for all of them and the producer."""
+
+_C_BYTES = 32768
+"""Shared memory for C on its way out, of all groups."""
+
+
+def described(matrix, rows, columns):
+    """The descriptor of blocks of a matrix, in shared memory as wgmma wants them."""
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], _DTYPES[matrix.dtype])
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
+
+
+def specialized(a, b, c, scale_a, scale_b, bias, *, scales, promote, config, programs):
+    """Write c = (a b) * scale_a * scale_b + bias of matrices that TMA can read; ``programs`` is the number of SMs."""
+    (m, k), n = a.shape, b.shape[1]
+    groups, columns = config["GROUPS"], config["BLOCK_N"]
+    tiles = -(-m // (groups * ROWS.value)) * -(-n // columns)
+    buffers, width = parts(groups, columns, c.element_size())
+    launch(
+        matmul_8bit_kernel, (min(tiles, programs),),
+        described(a, ROWS.value, BLOCK_K.value), described(b.t(), columns, BLOCK_K.value),
+        described(c, ROWS.value, width), scale_a, scale_b, bias, m, n, k,
+        PROMOTE=promote, SCALES=scales, GROUP_M=config["GROUP_M"], BUFFERS=buffers, GROUPS=groups,
+        STAGES=config["STAGES"], REGISTERS=_REGISTERS[groups], num_warps=4,
+    )  # fmt: skip
+
+
+def parts(groups, columns, size):
+    """(buffers of a group, columns of each) for C of elements of ``size`` bytes: two where there is a second part."""
+    width = columns
+    while 2 * groups * ROWS.value * width * size > _C_BYTES and width * size > 128:
+        width //= 2
+    return (1 if width == columns else 2), width

@@ -7,9 +7,9 @@ Forward reads x and writes y, MN elements each.  Backward is dx = y * (dy - sum_
 dx = dy - exp(y) * sum_j dy: it reads y and dy and writes dx, 3 MN.  Both do a handful of operations an element, so
 memory bounds them: a row should be read once and enough bytes kept in flight.  Arithmetic is fp32 whatever the dtype.
 
-Variants: `one_pass` holds whole rows in registers; `persistent` does, too, and has the next rows on their way; `online`
-and backward's `stream` read a row of any length twice, the second time from cache as far as it reaches, forward with
-the running maximum and sum of Milakov and Gimelshein (arXiv:1805.02867).
+Variants: `one_pass` holds whole rows in registers; `online` and backward's `stream` read a row of any length twice, the
+second time from cache as far as it reaches, forward with the running maximum and sum of Milakov and Gimelshein
+(arXiv:1805.02867).
 """
 
 import torch
@@ -34,7 +34,6 @@ from atlas.declaration.rows import (
     VECTOR_BYTES,
     block_n,
     fits_stream,
-    registers,
     rows_obstacle,
     stream_default,
 )
@@ -103,22 +102,6 @@ def _one_pass_kernel(
 
 
 @triton.jit
-def _persistent_kernel(
-    x_ptr, y_ptr, m, n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr, EVEN: tl.constexpr,
-    LOG: tl.constexpr,
-):  # fmt: skip
-    """One program owns every `num_programs`-th block of BLOCK_M rows: the next are on their way while it sums."""
-    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
-        offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-        inside = (offs_m < m) & (offs_n < n) | EVEN
-        x = tl.load(x_ptr + offs_m * n + offs_n, mask=inside, other=-float("inf")).to(tl.float32)
-        tl.store(y_ptr + offs_m * n + offs_n, _normalize(x, LOG), mask=inside)
-
-
-@triton.jit
 def _unmerged(x, inner):
     """x itself, which the compiler cannot tell: it converts 16-bit values to fp32 again and need not keep both.
 
@@ -130,11 +113,19 @@ def _unmerged(x, inner):
 
 
 @triton.jit
-def _pull_rows(
-    y_ptr, dy_ptr, dx_ptr, offs_m, offs_n, m, n, q, EVEN: tl.constexpr, LOG: tl.constexpr, CAUSAL: tl.constexpr
-):
-    """dx of a tile of whole rows.  Between their two uses 16-bit rows stay 16 bits wide, two to a register: 2^15 of y
-    and dy fit 32 warps so (60 registers a thread on sm_90, and spills otherwise; Triton 3.7)."""
+def _one_pass_backward_kernel(
+    y_ptr, dy_ptr, dx_ptr, m, n, q,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store.
+
+    Between their two uses 16-bit rows stay 16 bits wide, two to a register: 2^15 of y and dy fit 32 warps so (60
+    registers a thread on sm_90, and spills otherwise; Triton 3.7).
+    """
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
     offs = offs_m * n + offs_n
     inside = (offs_m < m) & (offs_n < n) | EVEN
     taken = inside
@@ -152,33 +143,6 @@ def _pull_rows(
     if CAUSAL:
         dx = tl.where(taken, dx, 0.0)  # where inner is NaN, too
     tl.store(dx_ptr + offs, dx, mask=inside)
-
-
-@triton.jit
-def _one_pass_backward_kernel(
-    y_ptr, dy_ptr, dx_ptr, m, n, q,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
-    LOG: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
-    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store."""
-    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    _pull_rows(y_ptr, dy_ptr, dx_ptr, offs_m, offs_n, m, n, q, EVEN, LOG, CAUSAL)
-
-
-@triton.jit
-def _persistent_backward_kernel(
-    y_ptr, dy_ptr, dx_ptr, m, n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr, EVEN: tl.constexpr,
-    LOG: tl.constexpr,
-):  # fmt: skip
-    """One program owns every `num_programs`-th block of BLOCK_M rows: the next are on their way while it sums."""
-    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
-        offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-        _pull_rows(y_ptr, dy_ptr, dx_ptr, offs_m, offs_n, m, n, 1, EVEN, LOG, False)
 
 
 @triton.jit
@@ -202,41 +166,6 @@ def _edges(head, body, n, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _share(body, part, BLOCK: tl.constexpr, SPLITS: tl.constexpr, KEEP: tl.constexpr):
-    """The blocks [low, high) of a row's body that program `part` of SPLITS writes; the last 1 / KEEP from `near` on."""
-    size = tl.cdiv(tl.cdiv(body, BLOCK), SPLITS) * BLOCK
-    low = tl.minimum(part * size, body).to(tl.int32)
-    high = tl.minimum(low + size, body)
-    return low, high, high - (high - low) // (KEEP * BLOCK) * BLOCK if KEEP > 1 else low
-
-
-@triton.jit
-def _absorb(
-    x_ptr, mask_ptr, low, high, limit, m_i, l_i,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, POLICY: tl.constexpr,
-):  # fmt: skip
-    """The running maximum m_i and sum l_i of each lane after [low, high) of a row, of which [0, limit) takes part.
-
-    A lane is WIDTH neighbours that one thread loads at once; each has its own, so threads need exchange nothing.
-    """
-    if CAUSAL:
-        high = tl.minimum(high, limit)
-    for start in tl.range(low, high, LANES * WIDTH):
-        lane = start + tl.arange(0, LANES)[:, None] * WIDTH
-        offs = lane + tl.arange(0, WIDTH)[None, :]
-        # -inf is the identity of max and becomes 0, the identity of the sum.
-        x = tl.load(x_ptr + offs, mask=lane < high, other=-float("inf"), eviction_policy=POLICY).to(tl.float32)
-        if CAUSAL:
-            x = tl.where(offs < limit, x, -float("inf"))
-        if mask_ptr is not None:
-            x = _masked(x, mask_ptr, offs, lane < high)
-        m_new = tl.maximum(m_i, tl.max(x, axis=1))
-        l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - m_new[:, None]), axis=1)
-        m_i = m_new
-    return m_i, l_i
-
-
-@triton.jit
 def _scaled(x, row_max, total, LOG: tl.constexpr):
     """Softmax of elements of one row, or its logarithm, given the row's maximum and sum."""
     y = x - row_max - tl.log(total) if LOG else tl.exp(x - row_max) * (1.0 / total)
@@ -245,74 +174,82 @@ def _scaled(x, row_max, total, LOG: tl.constexpr):
 
 @triton.jit
 def _online_kernel(
-    x_ptr, mask_ptr, y_ptr, m, n, q, group, groups, stride_group, cycle, stride_cycle,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr, KEEP: tl.constexpr,
-    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+    x_ptr, mask_ptr, y_ptr, n, q, group, groups, stride_group, cycle, stride_cycle,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, LOG: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """SPLITS programs share one row of any length, in blocks of LANES x WIDTH elements, then the next of their rows.
+    """One program owns one row of any length, in blocks of LANES x WIDTH elements.
 
-    Each sweeps over the whole row, its own share of it last, then backwards over its share, which it writes: what was
-    read last is in cache.  With two programs a row, which begin at opposite ends, half as many rows are under way, and
-    each element comes from memory once where these fit the L2.  Where they do not, KEEP asks the cache to keep the last
-    1 / KEEP of each share alone, instead of all and hence nothing.
-
-    Where rows begin off WIDTH elements (not ALIGNED), the few before and after the aligned ones are held apart.
+    Each lane, WIDTH neighbours that one thread loads at once, has a running maximum m_i and sum l_i of its own, so
+    threads need exchange nothing before the end of the sweep.  The second sweep goes backwards: what was read last is
+    in cache.  Where rows begin off WIDTH elements (not ALIGNED), the few before and after the aligned ones are held
+    apart.
     """
     if ALIGNED:
         n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    for index in tl.range(tl.program_id(0).to(tl.int64), m * SPLITS, tl.num_programs(0)):
-        row, part = index // SPLITS, index % SPLITS
-        first, head, body = _cut(row, n, WIDTH)
-        low, high, near = _share(body, part, LANES * WIDTH, SPLITS, KEEP)
-        limit = n
+    row = tl.program_id(0).to(tl.int64)
+    first, head, body = _cut(row, n, WIDTH)
+    limit = n
+    if CAUSAL:
+        limit = (row % q).to(tl.int32) + (n - q) + 1
+    row_ptr, lanes_ptr = mask_ptr, mask_ptr
+    if mask_ptr is not None:
+        row_ptr = mask_ptr + row // group % groups * stride_group + row % cycle * stride_cycle
+        lanes_ptr = row_ptr + head
+    in_body = tl.minimum(body, limit - head) if CAUSAL else body
+    lane_0, columns = tl.arange(0, LANES)[:, None] * WIDTH, tl.arange(0, WIDTH)[None, :]
+    m_i = tl.full([LANES], LOWEST, tl.float32)
+    l_i = tl.zeros([LANES], tl.float32)
+    for start in tl.range(0, in_body, LANES * WIDTH):
+        lane = start + lane_0
+        offs = lane + columns
+        # -inf is the identity of max and becomes 0, the identity of the sum.
+        x = tl.load(x_ptr + first + offs, mask=lane < in_body, other=-float("inf"), eviction_policy="evict_last")
+        x = x.to(tl.float32)
         if CAUSAL:
-            limit = (row % q).to(tl.int32) + (n - q) + 1
-        row_ptr, lanes_ptr = mask_ptr, mask_ptr
+            x = tl.where(offs < in_body, x, -float("inf"))
         if mask_ptr is not None:
-            row_ptr = mask_ptr + row // group % groups * stride_group + row % cycle * stride_cycle
-            lanes_ptr = row_ptr + head
-        in_body = limit - head
-        base_ptr = x_ptr + first
-        m_i = tl.full([LANES], LOWEST, tl.float32)
-        l_i = tl.zeros([LANES], tl.float32)
-        if SPLITS > 1:
-            m_i, l_i = _absorb(base_ptr, lanes_ptr, high, body, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "evict_last")
-            m_i, l_i = _absorb(base_ptr, lanes_ptr, 0, low, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "evict_last")
-        if KEEP > 1:
-            m_i, l_i = _absorb(base_ptr, lanes_ptr, low, near, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "")
-        m_i, l_i = _absorb(base_ptr, lanes_ptr, near, high, in_body, m_i, l_i, LANES, WIDTH, CAUSAL, "evict_last")
-        row_max = tl.max(m_i, axis=0)
-        if not ALIGNED:
-            offs_e, inside_e = _edges(head, body, n, WIDTH)
-            taken_e = inside_e & (offs_e < limit)
-            edge = tl.load(x_ptr + row * n + offs_e, mask=taken_e, other=-float("inf")).to(tl.float32)
-            if mask_ptr is not None:
-                edge = _masked(edge, row_ptr, offs_e, taken_e)
-            row_max = tl.maximum(row_max, tl.max(edge, axis=0))
-        total = tl.sum(l_i * tl.exp(m_i - row_max), axis=0)
-        if not ALIGNED:
-            total += tl.sum(tl.exp(edge - row_max), axis=0)
-            tl.store(y_ptr + row * n + offs_e, _scaled(edge, row_max, total, LOG), mask=inside_e & (part == 0))
-        last = low + (high - low - 1) // (LANES * WIDTH) * (LANES * WIDTH)
-        for done in tl.range(0, high - low, LANES * WIDTH):
-            lane = last - done + tl.arange(0, LANES)[:, None] * WIDTH
-            offs = lane + tl.arange(0, WIDTH)[None, :]
-            taken = lane < high
-            if CAUSAL:
-                taken = lane < tl.minimum(high, in_body)
-            x = tl.load(base_ptr + offs, mask=taken, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
-            if CAUSAL:
-                x = tl.where(offs < in_body, x, -float("inf"))
-            if mask_ptr is not None:
-                x = _masked(x, lanes_ptr, offs, taken)
-            # Streaming, so that what is stored does not displace what is read again (3 % on an H200, Triton 3.6).
-            tl.store(y_ptr + first + offs, _scaled(x, row_max, total, LOG), mask=lane < high, cache_modifier=".cs")
+            x = _masked(x, lanes_ptr, offs, lane < in_body)
+        m_new = tl.maximum(m_i, tl.max(x, axis=1))
+        l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - m_new[:, None]), axis=1)
+        m_i = m_new
+    row_max = tl.max(m_i, axis=0)
+    if not ALIGNED:
+        offs_e, inside_e = _edges(head, body, n, WIDTH)
+        taken_e = inside_e & (offs_e < limit)
+        edge = tl.load(x_ptr + row * n + offs_e, mask=taken_e, other=-float("inf")).to(tl.float32)
+        if mask_ptr is not None:
+            edge = _masked(edge, row_ptr, offs_e, taken_e)
+        row_max = tl.maximum(row_max, tl.max(edge, axis=0))
+    total = tl.sum(l_i * tl.exp(m_i - row_max), axis=0)
+    if not ALIGNED:
+        total += tl.sum(tl.exp(edge - row_max), axis=0)
+        tl.store(y_ptr + row * n + offs_e, _scaled(edge, row_max, total, LOG), mask=inside_e)
+    last = (body - 1) // (LANES * WIDTH) * (LANES * WIDTH)
+    for done in tl.range(0, body, LANES * WIDTH):
+        lane = last - done + lane_0
+        offs = lane + columns
+        x = tl.load(x_ptr + first + offs, mask=lane < in_body, other=-float("inf"), eviction_policy="evict_first")
+        x = x.to(tl.float32)
+        if CAUSAL:
+            x = tl.where(offs < in_body, x, -float("inf"))
+        if mask_ptr is not None:
+            x = _masked(x, lanes_ptr, offs, lane < in_body)
+        # Streaming, so that what is stored does not displace what is read again (3 % on an H200, Triton 3.6).
+        tl.store(y_ptr + first + offs, _scaled(x, row_max, total, LOG), mask=lane < body, cache_modifier=".cs")
+
+
+@triton.jit
+def _share(body, part, BLOCK: tl.constexpr, SPLITS: tl.constexpr):
+    """The blocks [low, high) of a row's body that program `part` of SPLITS writes."""
+    size = tl.cdiv(tl.cdiv(body, BLOCK), SPLITS) * BLOCK
+    low = tl.minimum(part * size, body).to(tl.int32)
+    return low, tl.minimum(low + size, body)
 
 
 @triton.jit
 def _gather(
     y_ptr, dy_ptr, low, high, limit, inner_i,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, CAUSAL: tl.constexpr, POLICY: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, LOG: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Each lane's sum of y * dy, or of dy for the logarithm, after [low, high) of a row; y is 0 from `limit` on."""
     if CAUSAL:
@@ -321,11 +258,11 @@ def _gather(
         lane = start + tl.arange(0, LANES)[:, None] * WIDTH
         offs = lane + tl.arange(0, WIDTH)[None, :]
         # 0 is the identity of the sum.
-        dy = tl.load(dy_ptr + offs, mask=lane < high, other=0.0, eviction_policy=POLICY).to(tl.float32)
+        dy = tl.load(dy_ptr + offs, mask=lane < high, other=0.0, eviction_policy="evict_last").to(tl.float32)
         if LOG:
             inner_i += tl.sum(dy, axis=1)
         else:
-            y = tl.load(y_ptr + offs, mask=lane < high, other=0.0, eviction_policy=POLICY).to(tl.float32)
+            y = tl.load(y_ptr + offs, mask=lane < high, other=0.0, eviction_policy="evict_last").to(tl.float32)
             if CAUSAL:
                 dy = tl.where(offs < limit, dy, 0.0)
             inner_i += tl.sum(y * dy, axis=1)
@@ -335,16 +272,21 @@ def _gather(
 @triton.jit
 def _stream_backward_kernel(
     y_ptr, dy_ptr, dx_ptr, m, n, q,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr, KEEP: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SPLITS: tl.constexpr,
     LOG: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """SPLITS programs share one row of any length, as in _online_kernel: sweeps for its sum, then one for dx."""
+    """SPLITS programs share one row of any length, in blocks of LANES x WIDTH elements, then the next of their rows.
+
+    Each sums the whole row, its own share of it last, then sweeps backwards over its share, which it writes.  Two
+    programs a row begin at opposite ends, so half as many rows are under way, and each element comes from memory once
+    where these fit the L2.
+    """
     if ALIGNED:
         n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     for index in tl.range(tl.program_id(0).to(tl.int64), m * SPLITS, tl.num_programs(0)):
         row, part = index // SPLITS, index % SPLITS
         first, head, body = _cut(row, n, WIDTH)
-        low, high, near = _share(body, part, LANES * WIDTH, SPLITS, KEEP)
+        low, high = _share(body, part, LANES * WIDTH, SPLITS)
         limit = n
         if CAUSAL:
             limit = (row % q).to(tl.int32) + (n - q) + 1
@@ -352,11 +294,9 @@ def _stream_backward_kernel(
         y_lanes, dy_lanes = y_ptr + first, dy_ptr + first
         inner_i = tl.zeros([LANES], tl.float32)
         if SPLITS > 1:
-            inner_i = _gather(y_lanes, dy_lanes, high, body, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "evict_last")
-            inner_i = _gather(y_lanes, dy_lanes, 0, low, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "evict_last")
-        if KEEP > 1:
-            inner_i = _gather(y_lanes, dy_lanes, low, near, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "")
-        inner_i = _gather(y_lanes, dy_lanes, near, high, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL, "evict_last")
+            inner_i = _gather(y_lanes, dy_lanes, high, body, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL)
+            inner_i = _gather(y_lanes, dy_lanes, 0, low, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL)
+        inner_i = _gather(y_lanes, dy_lanes, low, high, in_body, inner_i, LANES, WIDTH, LOG, CAUSAL)
         inner = tl.sum(inner_i, axis=0)
         if not ALIGNED:
             offs_e, inside_e = _edges(head, body, n, WIDTH)
@@ -452,21 +392,8 @@ def _lanes(x, n, config):
         "LANES": config["BLOCK_N"] // vector,
         "WIDTH": vector,
         "ALIGNED": n % vector == 0,
-        "SPLITS": config["SPLITS"],
-        "KEEP": config["KEEP"],
         "num_warps": config["num_warps"],
     }
-
-
-def _shares(x, m, config):
-    """A program for each share of a row, or no more than PROGRAMS_PER_SM on each SM where the config says so."""
-    shares = m * config["SPLITS"]
-    return min(shares, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms or shares)
-
-
-def _programs(x, m, config):
-    """As many programs as the config puts on the SMs, and no more than there are blocks."""
-    return min(triton.cdiv(m, config["BLOCK_M"]), config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms)
 
 
 def _mask_arguments(x, mask):
@@ -482,19 +409,11 @@ def _launch_one_pass(x, mask=None, log=False, causal=False, *, config):
     return y
 
 
-def _launch_persistent(x, mask=None, log=False, causal=False, *, config):
-    y = torch.empty_like(x)
-    m, n, _ = _matrix(x, causal)
-    tiles = _tiles(x, m, n, config) | {"NUM_STAGES": config["num_stages"]}
-    launch(_persistent_kernel, (_programs(x, m, config),), x, y, m, n, **tiles, LOG=log)
-    return y
-
-
 def _launch_online(x, mask=None, log=False, causal=False, *, config):
     y = torch.empty_like(x)
     m, n, q = _matrix(x, causal)
-    lanes, grid = _lanes(x, n, config), (_shares(x, m, config),)
-    launch(_online_kernel, grid, x, mask, y, m, n, q, **_mask_arguments(x, mask), **lanes, LOG=log, CAUSAL=causal)
+    lanes = _lanes(x, n, config)
+    launch(_online_kernel, (m,), x, mask, y, n, q, **_mask_arguments(x, mask), **lanes, LOG=log, CAUSAL=causal)
     return y
 
 
@@ -507,19 +426,16 @@ def _launch_one_pass_backward(y, dy, log=False, causal=False, *, config):
     return dx
 
 
-def _launch_persistent_backward(y, dy, log=False, causal=False, *, config):
-    dx = torch.empty_like(y)
-    m, n, _ = _matrix(y, causal)
-    tiles = _tiles(y, m, n, config) | {"NUM_STAGES": config["num_stages"]}
-    launch(_persistent_backward_kernel, (_programs(y, m, config),), y, dy, dx, m, n, **tiles, LOG=log)
-    return dx
-
-
 def _launch_stream_backward(y, dy, log=False, causal=False, *, config):
+    """A program for each share of a row, or no more than PROGRAMS_PER_SM on each SM where the config says so."""
     dx = torch.empty_like(y)
     m, n, q = _matrix(y, causal)
-    lanes, grid = _lanes(y, n, config), (_shares(y, m, config),)
-    launch(_stream_backward_kernel, grid, y, dy, dx, m, n, q, **lanes, LOG=log, CAUSAL=causal)
+    shares = m * config["SPLITS"]
+    programs = min(shares, config["PROGRAMS_PER_SM"] * gpu_of(y.device).sms or shares)
+    launch(
+        _stream_backward_kernel, (programs,), y, dy, dx, m, n, q,
+        **_lanes(y, n, config), SPLITS=config["SPLITS"], LOG=log, CAUSAL=causal,
+    )  # fmt: skip
     return dx
 
 
@@ -781,26 +697,14 @@ _EDGE_CASES = tuple(
 _HUGE_CASES = (case("bf16", "row offsets beyond 2^31: one row more than 2^31 elements hold", m=2**18 + 1, n=8192),)
 
 
-_LIVE = {"one_pass": 1.0, "persistent": 1.25, "backward": 2.0, "persistent_backward": 2.5}
+_LIVE = {"one_pass": 1.0, "backward": 2.0}
 """fp32 registers for each element of a tile (what ptxas of Triton 3.7 needs without spilling); 16-bit rows of the
 backward pass take half."""
-
-_EXCHANGE_BYTES = 1024
-"""Shared memory through which the warps of a program exchange their sums, at most."""
-
-_ENOUGH_IN_FLIGHT = 16384
-"""Bytes of a tile: with two more of that size prefetched an SM has what covers memory's latency on an H200 (about
-4.3 TB/s x 0.7 us / 132 SMs = 23 KB)."""
 
 
 def _live(problem: Case, kind: str) -> float:
     packed = "backward" in kind and element_size(problem.dtype) == 2
     return _LIVE[kind] / (2 if packed else 1)
-
-
-def _plain(problem: Case) -> str:
-    """``""``, or that a variant which knows no masks does not take this case."""
-    return "scores under a mask" if _flag(problem, "causal") or _flag(problem, "mask") else ""
 
 
 def _most_warps(gpu: GPU) -> int:
@@ -841,62 +745,6 @@ def _handles_rows(kind: str, streams: int):
     return handles
 
 
-def _handles_persistent(streams: int):
-    """``handles`` of the variants that prefetch whole rows: two of them must fit an SM's shared memory."""
-
-    def handles(problem: Case, gpu: GPU) -> str:
-        row = block_n(problem) * element_size(problem.dtype) * streams
-        if problem["n"] <= 1024:
-            return f"rows of {problem['n']} elements: a program for each tile brings enough bytes into flight"
-        if 2 * row + _EXCHANGE_BYTES > gpu.shared_bytes:
-            return f"rows of {row} bytes, of which {gpu.shared_bytes} bytes of shared memory do not hold two"
-        return _plain(problem)
-
-    return handles
-
-
-def _fits_persistent(kind: str, streams: int):
-    """``fits`` for ``streams`` inputs whose next rows are prefetched."""
-
-    def fits(config: dict, problem: Case, gpu: GPU) -> str:
-        tile = config["BLOCK_M"] * block_n(problem) * element_size(problem.dtype) * streams
-        programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
-        elements = config["BLOCK_M"] * block_n(problem) / threads
-        shared = (config["num_stages"] - 1) * tile + _EXCHANGE_BYTES
-        if config["num_warps"] > _most_warps(gpu):
-            return "over 1024 threads"
-        if config["BLOCK_M"] > 1 and tile > _ENOUGH_IN_FLIGHT:
-            return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
-        if not 16 <= elements <= 64:
-            return f"{elements:g} elements a thread; 16 to 64 leave its registers room and work"
-        if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
-            return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
-        if shared * programs < 2 * _ENOUGH_IN_FLIGHT:
-            return f"{shared * programs} bytes prefetched on an SM do not cover memory's latency"
-        needed = programs * threads * registers(config, problem, _live(problem, kind))
-        if programs * config["num_warps"] > gpu.warps_per_sm or needed > REGISTERS:
-            return f"{programs} programs of {threads} threads exceed an SM's warps or registers"
-        return rows_obstacle(config, problem, _live(problem, kind))
-
-    return fits
-
-
-def _persistent_default(kind: str, streams: int):
-    """``default``: the first config that fits of 32 elements a thread, two programs on an SM, three stages."""
-    fits = _fits_persistent(kind, streams)
-
-    def default(problem: Case, gpu: GPU) -> dict:
-        configs = [
-            {"BLOCK_M": block_m, "num_warps": warps, "num_stages": 3, "PROGRAMS_PER_SM": programs}
-            for programs in (2, 4, 1)
-            for block_m in _PERSISTENT_SPACE["BLOCK_M"]
-            for warps in (8, 16, 4, 32)
-        ]
-        return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
-
-    return default
-
-
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
     size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
@@ -906,48 +754,44 @@ def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(_most_warps(gpu), warps)).bit_length() - 1}
 
 
-def _overflow(problem: Case, gpu: GPU, streams: int) -> float:
-    """What the rows of one program on each SM take, in units of the L2."""
-    return gpu.sms * streams * problem["n"] * element_size(problem.dtype) / gpu.l2_bytes
+def _fits_online(config: dict, problem: Case, gpu: GPU) -> str:
+    if config["num_warps"] > _most_warps(gpu):
+        return "over 1024 threads"
+    if problem["n"] >= 2**15 and config["num_warps"] < 8:
+        return "so few warps a row that the rows under way crowd the L2"
+    return fits_stream(config, problem, gpu)
 
 
-def _fits_stream(streams: int):
-    """``fits``: rows are split, or kept in cache in part, where those under way at once crowd the L2."""
-
-    def fits(config: dict, problem: Case, gpu: GPU) -> str:
-        ways = config["SPLITS"], config["KEEP"], config["PROGRAMS_PER_SM"]
-        if ways not in _WAYS:
-            return "splits, shares kept and programs that do not belong together"
-        if config["num_warps"] > _most_warps(gpu):
-            return "over 1024 threads"
-        if ways != _WAYS[0]:
-            if _overflow(problem, gpu, streams) < 0.5:
-                return "the L2 holds the rows under way"
-            if config["num_warps"] < _most_warps(gpu) or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
-                return "so few bytes in flight that one program does not keep an SM's share of memory busy"
-        if problem["n"] >= 2**15 and config["num_warps"] < 8:
-            return "so few warps a row that the rows under way crowd the L2"
-        return fits_stream(config, problem, gpu)
-
-    return fits
+def _overflow(problem: Case, gpu: GPU) -> float:
+    """What the rows of y and dy of one program on each SM take, in units of the L2."""
+    return gpu.sms * 2 * problem["n"] * element_size(problem.dtype) / gpu.l2_bytes
 
 
-def _stream_default(streams: int):
-    """``default``: two vectors a thread of all streams together; two programs a row where single ones crowd L2."""
-    plain = stream_default(streams, _STREAM_BLOCKS)
+def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
+    if config["SPLITS"] > 1 or config["PROGRAMS_PER_SM"]:
+        if _overflow(problem, gpu) < 0.5:
+            return "the L2 holds the rows under way"
+        if config["num_warps"] < _most_warps(gpu) or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
+            return "so few bytes in flight that one program does not keep an SM's share of memory busy"
+    return _fits_online(config, problem, gpu)
 
-    def default(problem: Case, gpu: GPU) -> dict:
-        config = plain(problem, gpu)
-        config["BLOCK_N"] = max(_STREAM_BLOCKS[0], config["BLOCK_N"] // streams)
-        config["num_warps"] = min(config["num_warps"], _most_warps(gpu))
-        config |= dict(zip(_WAY, _WAYS[0], strict=True))
-        # Twice as many where an SM has the registers: on sm_75 they spill.
-        widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // streams
-        split = {"BLOCK_N": widest, "num_warps": _most_warps(gpu)} | dict(zip(_WAY, _WAYS[1], strict=True))
-        crowded = _overflow(problem, gpu, streams) > 0.75 and not _fits_stream(streams)(split, problem, gpu)
-        return split if crowded else config
 
-    return default
+def _online_default(problem: Case, gpu: GPU) -> dict:
+    """Two vectors a thread."""
+    config = stream_default(1, _STREAM_BLOCKS)(problem, gpu)
+    return config | {"num_warps": min(config["num_warps"], _most_warps(gpu))}
+
+
+def _backward_stream_default(problem: Case, gpu: GPU) -> dict:
+    """Two vectors a thread of y and dy together; two programs a row where single ones crowd the L2."""
+    config = stream_default(2, _STREAM_BLOCKS)(problem, gpu)
+    config["BLOCK_N"] = max(_STREAM_BLOCKS[0], config["BLOCK_N"] // 2)
+    config["num_warps"] = min(config["num_warps"], _most_warps(gpu))
+    config |= {"SPLITS": 1, "PROGRAMS_PER_SM": 0}
+    # Twice as many where an SM has the registers: on sm_75 they spill.
+    widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // 2
+    split = {"BLOCK_N": widest, "num_warps": _most_warps(gpu), "SPLITS": 2, "PROGRAMS_PER_SM": 1}
+    return split if _overflow(problem, gpu) > 0.75 and not _fits_stream(split, problem, gpu) else config
 
 
 def _cost(problem: Case) -> float:
@@ -973,22 +817,8 @@ def _backward_bytes(c: Case) -> dict[str, float]:
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768)
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
-_PERSISTENT_SPACE = {
-    "BLOCK_M": (1, 2, 4),
-    "num_warps": (4, 8, 16, 32),
-    "num_stages": (3, 4),
-    "PROGRAMS_PER_SM": (1, 2, 4),
-}
-_STREAM_SPACE = {
-    "BLOCK_N": _STREAM_BLOCKS,
-    "num_warps": (4, 8, 16, 32),
-    "SPLITS": (1, 2, 4),
-    "KEEP": (1, 2),
-    "PROGRAMS_PER_SM": (0, 1),  # 0: a program for each share of a row
-}
-_WAY = ("SPLITS", "KEEP", "PROGRAMS_PER_SM")
-_WAYS = ((1, 1, 0), (2, 1, 1), (2, 2, 1), (1, 2, 1), (1, 1, 1), (2, 1, 0), (4, 1, 0), (4, 1, 1))
-"""What belongs together, in the order of ``_WAY``: the plain way, then those of rows that crowd the L2."""
+_ONLINE_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+_STREAM_SPACE = _ONLINE_SPACE | {"SPLITS": (1, 2), "PROGRAMS_PER_SM": (0, 1)}  # 0: a program for each share of a row
 
 DECLARATION = Declaration(
     name="softmax",
@@ -1016,21 +846,12 @@ DECLARATION = Declaration(
                 handles=_handles_rows("one_pass", streams=1),
             ),
             Variant(
-                name="persistent",
-                summary="rows in registers, as many programs as fit the SMs, next rows prefetched",
-                launch=_launch_persistent,
-                space=_PERSISTENT_SPACE,
-                default=_persistent_default("persistent", streams=1),
-                fits=_fits_persistent("persistent", streams=1),
-                handles=_handles_persistent(streams=1),
-            ),
-            Variant(
                 name="online",
                 summary="rows of any length streamed twice, with running maximum and sum",
                 launch=_launch_online,
-                space=_STREAM_SPACE,
-                default=_stream_default(streams=1),
-                fits=_fits_stream(streams=1),
+                space=_ONLINE_SPACE,
+                default=_online_default,
+                fits=_fits_online,
             ),
         ),
         peers={
@@ -1057,21 +878,12 @@ DECLARATION = Declaration(
                 handles=_handles_rows("backward", streams=2),
             ),
             Variant(
-                name="persistent",
-                summary="rows in registers, as many programs as fit the SMs, next rows prefetched",
-                launch=_launch_persistent_backward,
-                space=_PERSISTENT_SPACE,
-                default=_persistent_default("persistent_backward", streams=2),
-                fits=_fits_persistent("persistent_backward", streams=2),
-                handles=_handles_persistent(streams=2),
-            ),
-            Variant(
                 name="stream",
                 summary="rows of any length streamed twice: sum of y * dy, then dx",
                 launch=_launch_stream_backward,
                 space=_STREAM_SPACE,
-                default=_stream_default(streams=2),
-                fits=_fits_stream(streams=2),
+                default=_backward_stream_default,
+                fits=_fits_stream,
             ),
         ),
         peers={

@@ -51,13 +51,12 @@ def test_every_config_gives_the_same_rows(direction, variant, n):
         assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_rows_shared_by_programs_come_out_as_those_of_one(direction):
-    # 2051 columns in blocks of 512: shares of unequal length, rows that begin off 16 bytes; (4, 1, 1): a loop over rows
-    drawn = Problem(DECLARATION, direction, case("fp16", m=3, n=2051), CPU, seed=3)
-    variant = DECLARATION.passes[direction].variants[-1]
-    for splits, keep, programs in ((1, 1, 0), (2, 1, 1), (2, 2, 1), (1, 2, 1), (4, 1, 0), (4, 1, 1)):
-        config = {"BLOCK_N": 512, "num_warps": 1, "SPLITS": splits, "KEEP": keep, "PROGRAMS_PER_SM": programs}
+def test_rows_shared_by_programs_come_out_as_those_of_one():
+    # 2051 columns in blocks of 512: shares of unequal length, rows that begin off 16 bytes; (4, 1): a loop over rows
+    drawn = Problem(DECLARATION, "backward", case("fp16", m=3, n=2051), CPU, seed=3)
+    variant = DECLARATION.backward.variant("stream")
+    for splits, programs in ((1, 0), (2, 1), (2, 0), (1, 1), (4, 1)):
+        config = {"BLOCK_N": 512, "num_warps": 1, "SPLITS": splits, "PROGRAMS_PER_SM": programs}
         assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
 
 
@@ -306,10 +305,10 @@ def test_a_dimension_that_is_not_there_is_refused(shape, dim):
 
 
 def test_rows_too_long_for_registers_are_streamed():
-    longest = {("forward", "fp32"): 2**15, ("forward", "bf16"): 2**15, ("backward", "bf16"): 2**15}
+    longest = {("forward", "fp32"): 2**15, ("forward", "bf16"): 2**14, ("backward", "bf16"): 2**15}
     for (direction, dtype), n in longest.items():
         work = DECLARATION.passes[direction]
-        assert work.preferred(case(dtype, m=8, n=n), GPUS["h200"]).name in ("one_pass", "persistent")
+        assert work.preferred(case(dtype, m=8, n=n), GPUS["h200"]).name == "one_pass"
         assert work.preferred(case(dtype, m=8, n=2 * n), GPUS["h200"]) is work.variants[-1]
 
 

@@ -53,8 +53,8 @@ MUTANTS = (
         "softmax", "ends of unaligned rows not stored", "unwritten tail",
         "whole lanes are stored; the store of what lies before and after them was forgotten",
         ((
-            "tl.store(y_ptr + row * n + offs_e, _scaled(edge, row_max, total, LOG), mask=inside_e & (part == 0))",
-            "tl.store(y_ptr + row * n + offs_e, edge, mask=inside_e & (part != 0))",
+            "tl.store(y_ptr + row * n + offs_e, _scaled(edge, row_max, total, LOG), mask=inside_e)",
+            "tl.store(y_ptr + row * n + offs_e, edge, mask=inside_e & (row < 0))",
         ),),
         WRITTEN, "forward", "online", "fp16", sizes={"m": 8, "n": 2049},
     ),
@@ -122,8 +122,8 @@ MUTANTS = (
         "softmax", "diagonal not taken", "off-by-one mask",
         "position i attends to those before it, and was not counted among them",
         ((
-            "limit = (row % q).to(tl.int32) + (n - q) + 1\n        row_ptr",
-            "limit = (row % q).to(tl.int32) + (n - q)\n        row_ptr",
+            "limit = (row % q).to(tl.int32) + (n - q) + 1\n    row_ptr",
+            "limit = (row % q).to(tl.int32) + (n - q)\n    row_ptr",
         ),),
         VALUES, "forward", "online", "fp16", sizes={"causal": True, "q": 5, "m": 10, "n": 2049},
     ),
@@ -145,8 +145,8 @@ MUTANTS = (
     Mutant(
         "softmax", "a share of the row not summed", "config-dependent",
         "each of two programs sums what it writes, as if the row ended there",
-        (('_absorb(base_ptr, lanes_ptr, high, body, in_body', '_absorb(base_ptr, lanes_ptr, body, body, in_body'),),
-        VALUES, "forward", "online", "fp16", sizes={"m": 2, "n": 70_001},
+        (("_gather(y_lanes, dy_lanes, high, body, in_body", "_gather(y_lanes, dy_lanes, body, body, in_body"),),
+        VALUES, "backward", "stream", "fp16", sizes={"m": 2, "n": 70_001},
     ),
     Mutant(
         "softmax", "edges written by nobody", "config-dependent",

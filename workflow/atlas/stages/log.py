@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ..collection import collect
 from ..documents import write_text
 from ..tables import rows, store
+from ..verdict import geometric_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,37 +22,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print or write the log; :class:`~atlas.documents.DocumentError` for a broken document."""
-    table = store.frame("ladder", rows.ladder(collect(arguments.results, gpus=arguments.gpu and [arguments.gpu])))
-    text = "\n".join(_lines([row._asdict() for row in table.astype(object).where(table.notna(), None).itertuples()]))
+    entries = collect(arguments.results, gpus=arguments.gpu and [arguments.gpu])
+    text = "\n".join(_page(_dicts("ladder", rows.ladder(entries)), _dicts("benchmark", rows.benchmark(entries))))
     if arguments.output:
         write_text(arguments.output, text + "\n")
     else:
         print(text)
 
 
-def _lines(ladder: list[dict[str, Any]]) -> list[str]:
-    lines = [
+def _dicts(name: str, made: Iterable[rows.Row]) -> list[rows.Row]:
+    table = store.frame(name, made)
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
+def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
+    yield from (
         "# Kernel log",
         "",
         "What each step of each kernel's optimisation brought, out of the benchmarks: made by `python -m atlas log`.",
         "*Step*: time of the variant it was made from over its own, geometric mean (least to most) over the cases both",
         "were timed on, each with its tuned config. *Fastest*: cases at which it beats the kernel's other variants.",
         "*Figure*: on its case with the most traffic. Reasons and dead ends: `docs/kernels/`.",
-    ]
-    for kernel, of_kernel in itertools.groupby(sorted(ladder, key=lambda row: row["kernel"]), lambda r: r["kernel"]):
-        lines += ["", f"## {kernel}"]
-        for (gpu, direction), rungs in itertools.groupby(of_kernel, lambda row: (row["gpu"], row["direction"])):
-            lines += ["", f"**{direction}, {gpu}**", "", "| variant | what it does | over | step | fastest | figure |"]
-            lines += ["|---|---|---|---|---|---|", *map(_line, rungs)]
-    return lines
+    )
+    for kernel in sorted({row["kernel"] for row in ladder}):
+        yield from ("", f"## {kernel}")
+        own = [row for row in ladder if row["kernel"] == kernel]
+        for (gpu, direction), rungs in itertools.groupby(own, lambda row: (row["gpu"], row["direction"])):
+            rungs = list(rungs)
+            stale = ", of an earlier version of the file" if rungs[0]["stale"] else ""
+            best = [
+                row
+                for row in timed
+                if (row["kernel"], row["gpu"], row["direction"]) == (kernel, gpu, direction)
+                and row["best"]
+                and row["speedup"]
+            ]
+            yield from ("", f"**{direction}, {gpu}{stale}**: {_against_peers(best)}", "")
+            yield from ("| variant | what it does | over | step | fastest | figure |", "|---|---|---|---|---|---|")
+            yield from map(_line, rungs)
 
 
-def _line(row: dict[str, Any]) -> str:
+def _against_peers(best: list[rows.Row]) -> str:
+    """How the fastest variant of each case stands against the fastest peer, in words."""
+    if not best:
+        return "no case was timed against a peer."
+    best = sorted(best, key=lambda row: row["speedup"])
+    mean = geometric_mean([row["speedup"] for row in best])
+    least, most = (
+        f"{row['speedup']:.2f} at {row['dtype']} {row['case']} ({row['peer']})" for row in (best[0], best[-1])
+    )
+    return f"{mean:.2f} times the fastest peer over {len(best)} cases, from {least} to {most}."
+
+
+def _line(row: rows.Row) -> str:
     step = ""
     if row["compared"]:
         step = f"{row['step_geomean']:.2f} ({row['step_least']:.2f} to {row['step_most']:.2f})"
     value = row["figure"]
     figure = f"{value:,.0f} {row['unit']} ({row['dtype']} {row['case']})" if value is not None else "not timed"
-    name = f"`{row['variant']}`{' (stale)' if row['stale'] else ''}"
-    cells = (name, row["summary"], row["follows"], step, f"{row['fastest']} of {row['cases']}", figure)
-    return f"| {' | '.join(cells)} |"
+    cells = (f"`{row['variant']}`", row["summary"], row["follows"] or "", step, f"{row['fastest']} of {row['cases']}")
+    return f"| {' | '.join((*cells, figure))} |"

@@ -87,7 +87,8 @@ def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
         for row in rows:
             if row["provider_kind"] == "variant" and row["status"] == "ok" and row.get("median_us"):
                 timed.setdefault((row["direction"], row["provider"]), {})[_key(row)] = row
-        for step in entry.document.get("steps", ()):
+        unordered = [{"direction": d, "variant": v, "follows": "", "summary": ""} for d, v in timed]
+        for step in entry.document.get("steps", unordered):  # earlier documents hold no ladder
             own = timed.get((step["direction"], step["variant"]), {})
             before = timed.get((step["direction"], step["follows"]), {})
             gains = [before[key]["median_us"] / own[key]["median_us"] for key in own if key in before]

@@ -87,7 +87,8 @@ def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
         for row in rows:
             if row["provider_kind"] == "variant" and row["status"] == "ok" and row.get("median_us"):
                 timed.setdefault((row["direction"], row["provider"]), {})[_key(row)] = row
-        unordered = [{"direction": d, "variant": v, "follows": "", "summary": ""} for d, v in timed]
+        forward_first = sorted(timed, key=lambda key: key[0] != "forward")
+        unordered = [{"direction": d, "variant": v, "follows": "", "summary": ""} for d, v in forward_first]
         for step in entry.document.get("steps", unordered):  # earlier documents hold no ladder
             own = timed.get((step["direction"], step["variant"]), {})
             before = timed.get((step["direction"], step["follows"]), {})

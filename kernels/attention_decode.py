@@ -472,32 +472,43 @@ def _prepare_flex(q, k, v, lens, scale):
     return lambda: fast(q, k, v, **arguments)
 
 
+def _copies_asynchronously(gpu: GPU) -> bool:
+    return gpu.backend == "cuda" and int(gpu.arch) >= 80
+
+
 def _fits(config, problem: Case, gpu: GPU) -> str:
-    block_d = triton.next_power_of_2(problem["head_dim"])
-    tile = config["BLOCK_N"] * block_d * element_size(problem.dtype)
-    asynchronous = gpu.backend == "cuda" and int(gpu.arch) >= 80
-    # K and V of each stage; without asynchronous copies one buffer of each is all that is used.
-    shared = 2 * tile * (config["num_stages"] - 1 if asynchronous else 1)
-    if not gpu.functional and shared + 16 * 1024 > gpu.shared_bytes:
-        return f"{shared // 1024} KiB of the cache in shared memory, beside what reductions need"
+    block = config["BLOCK_N"] * triton.next_power_of_2(problem["head_dim"]) * element_size(problem.dtype)
+    asynchronous = _copies_asynchronously(gpu)
+    # On sm_75 tl.dot is FMA, which holds its operands in registers as fp32.
+    most = 64 if gpu.backend == "cuda" and not asynchronous else 256
+    if block // (32 * config["num_warps"]) > most:
+        return f"more than {most} bytes of a block of K a thread: registers spill"
+    if gpu.functional:
+        return ""
     if not asynchronous and config["num_stages"] > 2:
         return "no asynchronous copies, so further stages do nothing"
-    if tile // (32 * config["num_warps"]) > 256:
-        return "more than 256 bytes of a block of K a thread"
+    # Blocks of K and V that are on their way while one is multiplied; without asynchronous copies one is all there is.
+    shared = 2 * block * (config["num_stages"] - 1 if asynchronous else 1)
+    if shared + 12 * 1024 > gpu.shared_bytes:
+        return f"{shared // 1024} KiB of the cache in shared memory, beside what reductions need"
+    under_way = shared * config.get("PROGRAMS", 2) // 1024
+    if asynchronous and under_way < 48:  # latency times bandwidth asks for some 32 KiB
+        return f"{under_way} KiB of the cache under way in an SM: too few to hide latency"
     return ""
 
 
 _SPACE = {
     "BLOCK_N": (32, 64, 128),
-    "PROGRAMS": (2, 4, 8),
+    "PROGRAMS": (1, 2, 4),
     "num_warps": (2, 4),
     "num_stages": (2, 3, 4),
 }
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    stages = 3 if gpu.backend == "cuda" and not gpu.functional and int(gpu.arch) >= 80 else 2
-    return {"BLOCK_N": 64, "PROGRAMS": 4, "num_warps": 4, "num_stages": stages}
+    if _copies_asynchronously(gpu):
+        return {"BLOCK_N": 64, "PROGRAMS": 2, "num_warps": 4, "num_stages": 3}
+    return {"BLOCK_N": 32, "PROGRAMS": 4, "num_warps": 4, "num_stages": 2}
 
 
 def _whole_default(problem: Case, gpu: GPU) -> dict[str, int]:

@@ -1,18 +1,21 @@
 """Flash attention's forward pass for Hopper (sm_90): out = softmax(scale Q K^T) V, and each row's log-sum-exp.
 
 A program has a multiprocessor for itself.  One of its warps loads (the producer): Q, K and V go by TMA into rings of
-shared memory.  CONSUMERS groups of four warps multiply, each for ROWS rows of Q: S = Q K^T and O += P V run on the tensor
-cores (wgmma) while the group works at the softmax.  Barriers in shared memory hand buffers over: a "full" one, on which
-TMA counts the bytes, and an "empty" one, on which the readers arrive.
+shared memory.  CONSUMERS groups of four warps multiply, each for ROWS rows of Q: S = Q K^T and O += P V run on the
+tensor cores (wgmma) while the group works at the softmax.  Barriers in shared memory hand buffers over: a "full" one,
+on which TMA counts the bytes, and an "empty" one, on which the readers arrive.
 
     OVERLAP    S of the next block is begun before P V of this one, and its softmax runs while P V does
     PINGPONG   the groups take turns at issuing products, so that one's softmax runs under the other's products
 
-Blocks of keys are walked from the last to the first: those with masks (the diagonal's, the tail) come first, the loop over
-the others has none.  Programs are persistent: the producer fetches the next tile's Q, K and V under the end of this one.
+Blocks of keys are walked from the last to the first: those with masks (the diagonal's, the tail) come first, the loop
+over the others has none.  Programs are persistent: the producer loads for the next tile under this one's end.
 """
 
+import math
+
 import torch
+from atlas.declaration import gpu_of
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -33,18 +36,22 @@ LOG2_E = 1.4426950408889634
 
 
 @gluon.jit
-def _tile_of(turn, m_blocks, heads, CAUSAL: gl.constexpr):
+def _tile_of(turn, m_blocks, heads, section, CAUSAL: gl.constexpr):
     """(block of rows, head, whether there is one) of this program's ``turn``-th tile.
 
-    Without a mask a head's tiles follow one another, as they read the same keys.  With CAUSAL the longest tiles of all
-    heads come first, and every other turn runs backwards over the programs: they all get about the same work.
+    Tiles of a head run at about the same time, for they read the same keys.  With CAUSAL that goes for the heads of a
+    section: its longest tiles come first, and every other turn runs backwards over the programs.  A section fills an
+    even number of turns (:func:`_section`), so that all programs get about the same work.
     """
     width = gl.num_programs(0)
     pid = gl.program_id(0)
     if CAUSAL:
         place = turn * width + gl.where(turn % 2 == 0, pid, width - 1 - pid)
-        block_m = m_blocks - 1 - place // heads
-        head = place % heads
+        first = place // (section * m_blocks) * section
+        count = gl.maximum(gl.minimum(section, heads - first), 1)
+        within = place - first * m_blocks
+        block_m = m_blocks - 1 - within // count
+        head = first + within % count
     else:
         place = turn * width + pid
         block_m = place % m_blocks
@@ -72,11 +79,11 @@ def _produce(
     """
     q_smem, k_smem, v_smem, _, _ = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = barriers
-    _, len_k, heads, group, m_blocks, all_heads = sizes
+    _, len_k, heads, group, m_blocks, all_heads, section = sizes
     step = 0
     done = 0
     for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
-        block_m, place, there = _tile_of(turn, m_blocks, all_heads, CAUSAL)
+        block_m, place, there = _tile_of(turn, m_blocks, all_heads, section, CAUSAL)
         if there:
             batch = place // heads
             head = place % heads
@@ -127,7 +134,9 @@ def _scores(q, k_smem, k_full, step, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
 
 
 @gluon.jit
-def _pass(barriers, step, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr):
+def _pass(
+    barriers, step, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr
+):
     """Give a block of keys and values back unread; not before it is there, or it would count for the one before it."""
     _, _, k_full, k_empty, v_full, v_empty, turns = barriers
     slot = step % STAGES
@@ -142,7 +151,7 @@ def _pass(barriers, step, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUM
 
 @gluon.jit
 def _block(
-    o, p, m, l, q, buffers, barriers, step, scale, first_n, limit,
+    o, p, m, sums, q, buffers, barriers, step, scale, first_n, limit,
     MASKED: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
     CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr,
     o_layout: gl.constexpr,
@@ -176,16 +185,17 @@ def _block(
     m_new = gl.maximum(m, gl.max(s, 1) * scale)
     alpha = gl.exp2(m - m_new)
     e = gl.exp2(s * scale - m_new[:, None])
-    l = l * gl.convert_layout(alpha, gl.SliceLayout(1, l.type.layout))[:, None] + _partial_sums(e, rows, BLOCK_N)
+    alpha_4 = gl.convert_layout(alpha, gl.SliceLayout(1, sums.type.layout))[:, None]
+    sums = sums * alpha_4 + _partial_sums(e, rows, BLOCK_N)
     if OVERLAP:
         # The assembler would move the wait up, to before the exponentials, for nothing in the registers ties the two;
         # but it moves no wait over a store to shared memory, and this one needs their sum.
-        notes.index(CONSUMER).store(l)
+        notes.index(CONSUMER).store(sums)
         o, p = warpgroup_mma_wait(0, deps=[o, p])
         mbarrier.arrive(v_empty.index(slot_v), count=1)
     o = o * gl.convert_layout(alpha, gl.SliceLayout(1, o_layout))[:, None]
     p = gl.convert_layout(e.to(k_smem.dtype), gl.DotOperandLayout(0, o_layout, 2))
-    return o, p, m_new, l
+    return o, p, m_new, sums
 
 
 @gluon.jit
@@ -198,7 +208,7 @@ def _consume(
     """Group ``CONSUMER`` of four warps: its ROWS rows of each tile."""
     q_smem, k_smem, v_smem, o_smem, _ = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
-    len_q, len_k, heads, _, m_blocks, all_heads = sizes
+    len_q, len_k, heads, _, m_blocks, all_heads, section = sizes
     head_dim: gl.constexpr = o_desc.block_shape[3]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, head_dim, 16])
@@ -207,7 +217,7 @@ def _consume(
     step = 0
     done = 0
     for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
-        block_m, place, there = _tile_of(turn, m_blocks, all_heads, CAUSAL)
+        block_m, place, there = _tile_of(turn, m_blocks, all_heads, section, CAUSAL)
         if there:
             blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
             first = (block_m * CONSUMERS + CONSUMER) * ROWS
@@ -241,7 +251,7 @@ def _consume(
                 s = _masked(s, (mine - 1) * BLOCK_N, limit, BLOCK_N, s_layout)
             m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
             e = gl.exp2(s * scale - m[:, None])
-            l = _partial_sums(e, ROWS, BLOCK_N)
+            sums = _partial_sums(e, ROWS, BLOCK_N)
             p = gl.convert_layout(e.to(k_smem.dtype), gl.DotOperandLayout(0, o_layout, 2))
             o = gl.zeros([ROWS, head_dim], gl.float32, o_layout)
             step += 1
@@ -250,14 +260,14 @@ def _consume(
             if CAUSAL and BLOCK_N % (ROWS * CONSUMERS) != 0:
                 masked = gl.minimum(gl.maximum(mine - whole, 1), mine)
                 for i in range(1, masked):
-                    o, p, m, l = _block(
-                        o, p, m, l, q, buffers, barriers, step, scale, (mine - 1 - i) * BLOCK_N, limit,
+                    o, p, m, sums = _block(
+                        o, p, m, sums, q, buffers, barriers, step, scale, (mine - 1 - i) * BLOCK_N, limit,
                         True, OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
                     )  # fmt: skip
                     step += 1
             for _i in range(masked, mine):
-                o, p, m, l = _block(
-                    o, p, m, l, q, buffers, barriers, step, scale, 0, limit,
+                o, p, m, sums = _block(
+                    o, p, m, sums, q, buffers, barriers, step, scale, 0, limit,
                     False, OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
                 )  # fmt: skip
                 step += 1
@@ -268,7 +278,7 @@ def _consume(
             mbarrier.wait(v_full.index(slot), (step - 1) // STAGES & 1)
             v = v_smem.index(slot).reshape([BLOCK_N, head_dim])
             o = warpgroup_mma(p, v, o, is_async=True)
-            total = gl.convert_layout(gl.sum(l, 1), gl.SliceLayout(1, s_layout))
+            total = gl.convert_layout(gl.sum(sums, 1), gl.SliceLayout(1, s_layout))
             lse_ptrs = lse_ptr + place.to(gl.int64) * len_q + offs_m
             gl.store(lse_ptrs, (m + gl.log2(total)) * LN2, mask=offs_m < len_q)
             o, p = warpgroup_mma_wait(0, deps=[o, p])
@@ -282,13 +292,13 @@ def _consume(
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["len_q", "len_k", "heads", "group", "m_blocks", "all_heads"])
+@gluon.jit(do_not_specialize=["len_q", "len_k", "heads", "group", "m_blocks", "all_heads", "section"])
 def attention_forward_kernel(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, scale, len_q, len_k, heads, group, m_blocks, all_heads,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, scale, len_q, len_k, heads, group, m_blocks, all_heads, section,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
     TAIL: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, Q_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Descriptors of [b, h, l, d] in blocks of a head's rows; ``scale`` has log2(e) in it; lse [b, h, l] is contiguous."""
+    """Descriptors are of [b, h, l, d], in blocks of a head's rows; ``scale`` has log2(e) in it; lse is contiguous."""
     dtype: gl.constexpr = q_desc.dtype
     head_dim: gl.constexpr = q_desc.block_shape[3]
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -316,7 +326,7 @@ def attention_forward_kernel(
     fence_async_shared()
     buffers = (q_smem, k_smem, v_smem, o_smem, notes)
     barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
-    sizes = (len_q, len_k, heads, group, m_blocks, all_heads)
+    sizes = (len_q, len_k, heads, group, m_blocks, all_heads, section)
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
@@ -324,7 +334,8 @@ def attention_forward_kernel(
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, OVERLAP, PINGPONG, Q_REGISTERS, 0)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, OVERLAP, PINGPONG, Q_REGISTERS, 1)),
-                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes, CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
             ],
             [4, 1],
             [240, 24],
@@ -339,7 +350,8 @@ def attention_forward_kernel(
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, OVERLAP, PINGPONG, Q_REGISTERS, 1)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, OVERLAP, PINGPONG, Q_REGISTERS, 2)),
-                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes, CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
             ],
             [4, 4, 1],
             [160, 160, 32],
@@ -350,26 +362,34 @@ def _descriptor(x, rows):
     """Blocks of so many rows of one head of x [b, h, l, d], as TMA and wgmma want them in shared memory."""
     block = [1, 1, rows, x.shape[3]]
     dtype = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
 
 
-def forward(q, k, v, causal, scale, *, config, programs):
-    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; d is 64 or 128, rows are contiguous and lie at 16 bytes.
+def _section(m_blocks, programs):
+    """The least number of heads whose tiles fill an even number of turns."""
+    return 2 * programs // math.gcd(2 * programs, m_blocks)
 
-    With ``causal`` query i sees keys up to i.  ``programs`` is the number of multiprocessors.
+
+def forward(q, k, v, causal, scale, *, config):
+    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; d is 64 or 128, rows are contiguous and begin at 16 bytes.
+
+    With ``causal`` query i sees keys up to i.  out lies in memory as q does, as far as q leaves no gaps.
     """
-    batch, heads, len_q, head_dim = q.shape
+    batch, heads, len_q, _ = q.shape
     heads_k, len_k = k.shape[1:3]
     out = torch.empty_like(q)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     consumers, rows, block_n = config["CONSUMERS"], config["ROWS"], config["BLOCK_N"]
     m_blocks = -(-len_q // (rows * consumers))
-    if not q.numel():
-        return out, lse
-    launch(
-        attention_forward_kernel, (min(programs, batch * heads * m_blocks),),
-        _descriptor(q, rows), _descriptor(k, block_n), _descriptor(v, block_n), _descriptor(out, rows), lse,
-        scale * LOG2_E, len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads,
-        CAUSAL=causal, TAIL=len_k % block_n != 0, num_warps=4, **config,
-    )  # fmt: skip
+    tiles = batch * heads * m_blocks
+    programs = min(gpu_of(q.device).sms, tiles)
+    if tiles:
+        launch(
+            attention_forward_kernel, (programs,),
+            _descriptor(q, rows), _descriptor(k, block_n), _descriptor(v, block_n), _descriptor(out, rows), lse,
+            scale * LOG2_E, len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads,
+            _section(m_blocks, programs),
+            CAUSAL=causal, TAIL=len_k % block_n != 0, num_warps=4, **config,
+        )  # fmt: skip
     return out, lse

@@ -77,9 +77,9 @@ def _activated(z, ACTIVATION: gl.constexpr):
 
 
 @gluon.jit
-def _put(value, desc, buffer, m, n):
-    """Write a block by way of the buffer, once what was there before has left it."""
-    tma.store_wait(0)
+def _put(value, desc, buffer, m, n, PENDING: gl.constexpr):
+    """Write a block by way of the buffer, once all but the last PENDING blocks have left theirs."""
+    tma.store_wait(PENDING)
     buffer.store(value.to(desc.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(desc, [m, n], buffer)
@@ -87,11 +87,12 @@ def _put(value, desc, buffer, m, n):
 
 @gluon.jit
 def _finish(
-    acc, bias_ptr, residual_desc, y_desc, z_desc, buffer, scale, m, n, N,
-    ACTIVATION: gl.constexpr, COLUMNS: gl.constexpr,
+    acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
+    ACTIVATION: gl.constexpr, COLUMNS: gl.constexpr, BUFFER: gl.constexpr, PENDING: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of ROWS x COLUMNS elements, the first at (m, n); a residual lies in the buffer."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    buffer = buffers.index(BUFFER)
     z = gl.convert_layout(acc, layout) * scale
     if bias_ptr is not None:
         offs_n = n + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
@@ -99,32 +100,43 @@ def _finish(
     if residual_desc is not None:
         residual = buffer.load(layout)
     if z_desc is not None:
-        _put(z, z_desc, buffer, m, n)
+        _put(z, z_desc, buffer, m, n, 0)
     y = _activated(z, ACTIVATION)
     if residual_desc is not None:
         y += residual.to(gl.float32)
-    _put(y, y_desc, buffer, m, n)
+    if z_desc is not None:
+        _put(y, y_desc, buffer, m, n, 0)
+    else:
+        _put(y, y_desc, buffer, m, n, PENDING)
+
+
+@gluon.jit
+def _halves(block, COLUMNS: gl.constexpr):
+    """The left and the right half of a block of ROWS x COLUMNS."""
+    return block.reshape([ROWS, 2, COLUMNS // 2]).permute(0, 2, 1).split()
 
 
 @gluon.jit
 def _consume(
-    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, full, empty, fetched, scale, M, N, K,
+    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, ahead, scale, M, N, K,
     ACTIVATION: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     PARTS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its ROWS rows of each tile.  A residual takes PARTS = 1."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    buffer = y_smem.index(GROUP)
     arrived = fetched.index(GROUP)
     step = 0
+    lead = gl.minimum(gl.cdiv(K, BLOCK_K), STAGES - 1)
     tiles = gl.cdiv(M, GROUPS * ROWS) * gl.cdiv(N, BLOCK_N)
+    if GROUP == 1:  # starts when the first has gone through most of the ring, and stays behind it
+        mbarrier.wait(ahead, 0)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
         m += GROUP * ROWS
         if residual_desc is not None:
             tma.store_wait(0)
             mbarrier.expect(arrived, residual_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(residual_desc, [m, n], arrived, buffer)
+            tma.async_copy_global_to_shared(residual_desc, [m, n], arrived, buffers.index(GROUP))
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
@@ -134,17 +146,29 @@ def _consume(
             acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
             step += 1
+            if GROUP == 0:
+                mbarrier.arrive(ahead, count=1, pred=step == lead)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
         if residual_desc is not None:
             mbarrier.wait(arrived, position // gl.num_programs(0) & 1)
         if PARTS == 1:
-            _finish(acc, bias_ptr, residual_desc, y_desc, z_desc, buffer, scale, m, n, N, ACTIVATION, BLOCK_N)
-        else:
+            _finish(
+                acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N, ACTIVATION, BLOCK_N, GROUP, 0
+            )
+        else:  # while one part leaves its buffer the next is computed and put into the other
             half: gl.constexpr = BLOCK_N // 2
-            left, right = acc.reshape([ROWS, 2, half]).permute(0, 2, 1).split()
-            _finish(left, bias_ptr, residual_desc, y_desc, z_desc, buffer, scale, m, n, N, ACTIVATION, half)
-            _finish(right, bias_ptr, residual_desc, y_desc, z_desc, buffer, scale, m, n + half, N, ACTIVATION, half)
+            left, right = _halves(acc, BLOCK_N)
+            for side in gl.static_range(2):
+                first, second = _halves(left if side == 0 else right, half)
+                _finish(
+                    first, bias_ptr, None, y_desc, z_desc, buffers, scale, m, n + side * half, N,
+                    ACTIVATION, half // 2, 2 * GROUP, 1,
+                )  # fmt: skip
+                _finish(
+                    second, bias_ptr, None, y_desc, z_desc, buffers, scale, m, n + side * half + half // 2, N,
+                    ACTIVATION, half // 2, 2 * GROUP + 1, 1,
+                )  # fmt: skip
     tma.store_wait(0)
 
 
@@ -157,10 +181,13 @@ def matmul_epilogue_kernel(
     """Descriptors of blocks of ROWS rows (of W: BLOCK_N); bias, residual and z may be None."""
     x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES * GROUPS, ROWS, BLOCK_K], x_desc.layout)
     w_smem = gl.allocate_shared_memory(w_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], w_desc.layout)
-    y_smem = gl.allocate_shared_memory(y_desc.dtype, [GROUPS, ROWS, BLOCK_N // PARTS], y_desc.layout)
+    parts_there: gl.constexpr = 1 if PARTS == 1 else 2
+    buffers = gl.allocate_shared_memory(y_desc.dtype, [GROUPS * parts_there, ROWS, BLOCK_N // PARTS], y_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     fetched = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    ahead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ahead, count=1)
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=GROUPS)
@@ -170,12 +197,12 @@ def matmul_epilogue_kernel(
     gl.warp_specialize(
         [
             (_consume, (
-                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, full, empty, fetched, scale, M, N, K,
-                ACTIVATION, BLOCK_N, BLOCK_K, GROUP_M, PARTS, STAGES, 0,
+                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, ahead,
+                scale, M, N, K, ACTIVATION, BLOCK_N, BLOCK_K, GROUP_M, PARTS, STAGES, 0,
             )),
             (_consume, (
-                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, full, empty, fetched, scale, M, N, K,
-                ACTIVATION, BLOCK_N, BLOCK_K, GROUP_M, PARTS, STAGES, 1,
+                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, ahead,
+                scale, M, N, K, ACTIVATION, BLOCK_N, BLOCK_K, GROUP_M, PARTS, STAGES, 1,
             )),
             (_produce, (
                 x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K, BLOCK_N, BLOCK_K, GROUP_M, STAGES,

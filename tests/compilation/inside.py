@@ -210,3 +210,17 @@ def launch_after_compiling():
         "registers": (ahead.kernels[0].resources.registers, kernels[0].n_regs),
         "occupancy": (ahead.kernels[0].occupancy, blocks.value * config["num_warps"] / gpu.warps_per_sm),
     }
+
+
+def hopper_attention(head_dim, causal, config):
+    """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
+    import re
+
+    import torch
+
+    from kernels.hopper import attention_forward
+
+    q, k, v = (torch.empty(1, heads, 512, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2))
+    with compile_only(gpu_named("h200")) as requests:
+        attention_forward.forward(q, k, v, causal, 0.125, config=config)
+    return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", requests[0].kernel.asm["sass"], re.MULTILINE)

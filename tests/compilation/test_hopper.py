@@ -1,0 +1,28 @@
+"""Kernels in Gluon, for Hopper alone: what the assembler may spoil without a word and without a wrong result."""
+
+import itertools
+
+import inside
+import pytest
+
+CONSUMERS = {
+    128: {"ROWS": 64, "BLOCK_N": 128, "CONSUMERS": 2, "STAGES": 2},
+    64: {"ROWS": 64, "BLOCK_N": 128, "CONSUMERS": 3, "STAGES": 3},
+}
+
+
+@pytest.mark.parametrize("head_dim", CONSUMERS)
+def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_it(compiling, head_dim):
+    """The assembler moved the wait up over it, and the overlap was gone; see the kernel's notes in shared memory.
+
+    64 rows of 128 scores are 64 exponentials for each of a group's 128 threads, and 2 for the change of the maximum.
+    """
+    config = CONSUMERS[head_dim] | {"OVERLAP": True, "PINGPONG": True, "Q_REGISTERS": False}
+    code = compiling(inside.hopper_attention, head_dim, False, config)
+    waits = [i for i, name in enumerate(code) if name.startswith("WARPGROUP.DEPBAR")]
+    between = [sum(name == "MUFU.EX2" for name in code[a:b]) for a, b in itertools.pairwise(waits)]
+    loops = [after for first, after in itertools.pairwise(between) if first == 64]
+    assert len(loops) >= 2 and min(loops) >= 66, between  # a tile's first block, then the loop's
+    products = sum(name.startswith("HGMMA") for name in code)
+    assert products > 3 * len(waits), "products are waited for one by one"
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"

@@ -593,21 +593,40 @@ def _incoming(out, dout, dlse):
     return dout, None if dlse is None else dlse.contiguous()
 
 
-@torch.autograd.function.once_differentiable
+class _Once(torch.autograd.Function):
+    """Gradients as they are, which hang on q, k and v in a way that nobody computes."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, *gradients):
+        return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(
+            "attention has no second derivatives: use torch's scaled_dot_product_attention under "
+            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+        )
+
+
+def _once(saved, gradients):
+    """The gradients; with create_graph=True as an error to whoever differentiates them, not as constants."""
+    return _Once.apply(*saved[:3], *gradients) if torch.is_grad_enabled() else gradients
+
+
 def _pull_back(ctx, dout, dlse):
     if dout is None and dlse is None:
         return (None,) * 5
     saved = ctx.saved_tensors
-    return *_backward(*saved, *_incoming(saved[3], dout, dlse), *ctx.parameters), None, None
+    gradients = _backward(*saved, *_incoming(saved[3], dout, dlse), *ctx.parameters)
+    return *_once(saved, gradients), None, None
 
 
-@torch.autograd.function.once_differentiable
 def _pull_back_varlen(ctx, dout, dlse):
     if dout is None and dlse is None:
         return (None,) * 9
     *saved, cu_q, cu_k = ctx.saved_tensors
     gradients = _varlen_backward(*saved, *_incoming(saved[3], dout, dlse), cu_q, cu_k, *ctx.parameters)
-    return *gradients, *(None,) * 6
+    return *_once(saved, gradients), *(None,) * 6
 
 
 _backward = Operator(

@@ -1,0 +1,204 @@
+"""Attention on the interpreter: masks, groups, lse and its gradient, packed batches, layouts, refusals."""
+
+import math
+
+import pytest
+import torch
+from atlas.declaration import GPU
+from torch.nn import functional
+
+from kernels.attention import DECLARATION, _attention, _described, _fits_backward, _fits_forward, _sized
+from kernels.attention import attention_varlen as varlen
+from kernels.attention import attention_with_lse as with_lse
+from kernels.attention import scaled_dot_product_attention as attention
+
+H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def qkv(b=1, h=2, g=2, length=20, s=20, d=16, dtype=torch.float32):
+    return (
+        randn(b, h, length, d, dtype=dtype),
+        randn(b, g, s, d, dtype=dtype, seed=1),
+        randn(b, g, s, d, seed=2).to(dtype),
+    )
+
+
+def close(found, expected, tolerance=5e-6):
+    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance)
+
+
+def against_torch(tensors, tolerance=5e-6, **arguments):
+    """Output and gradients agree with those of torch in float64."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    out = attention(*leaves, **arguments)
+    expected = functional.scaled_dot_product_attention(*exact, **arguments)
+    close(out, expected, tolerance)
+    dout = randn(*out.shape, dtype=out.dtype, seed=3)
+    found = torch.autograd.grad(out, leaves, dout)
+    for gradient, reference in zip(found, torch.autograd.grad(expected, exact, dout.double()), strict=True):
+        close(gradient, reference, tolerance)
+    return found
+
+
+@pytest.mark.parametrize(("length", "s"), [(20, 37), (37, 20)])  # the mask starts in the top left corner either way
+def test_a_causal_mask_is_aligned_as_torch_s_is(length, s):
+    against_torch(qkv(length=length, s=s), is_causal=True)
+
+
+def test_heads_in_groups_need_enable_gqa_as_in_torch():
+    against_torch(qkv(h=4, g=2), enable_gqa=True)
+    with pytest.raises(ValueError, match="enable_gqa"):
+        attention(*qkv(h=4, g=2))
+    with pytest.raises(ValueError, match="divides"):
+        attention(*qkv(h=4, g=3), enable_gqa=True)
+
+
+@pytest.mark.parametrize("scale", [0.7, 0.0, -0.5])  # rows' maxima are taken before scores are scaled
+def test_any_scale_is_that_of_torch(scale):
+    against_torch(qkv(), scale=scale)
+
+
+def test_gradients_are_in_the_dtype_of_the_inputs():
+    assert {x.dtype for x in against_torch(qkv(dtype=torch.float16), 5e-3, is_causal=True)} == {torch.float16}
+
+
+def test_lse_is_the_logarithm_of_the_sum_and_has_a_gradient():
+    tensors = qkv(length=9, s=12)
+    leaves, exact = ([t.to(dtype).requires_grad_() for t in tensors] for dtype in (torch.float32, torch.float64))
+    lse = with_lse(*leaves, scale=0.3)[1]
+    expected = torch.logsumexp(0.3 * exact[0] @ exact[1].transpose(-1, -2), dim=-1)
+    close(lse, expected)
+    dlse = randn(*lse.shape, seed=4)
+    found = torch.autograd.grad(lse, leaves, dlse)
+    for gradient, reference in zip(found[:2], torch.autograd.grad(expected, exact[:2], dlse.double()), strict=True):
+        close(gradient, reference)
+    assert not found[2].any()  # values do not enter
+
+
+def test_parts_of_the_keys_merge_to_the_whole_by_their_lse():
+    q, k, v = qkv(s=40)
+    (first, lse_first), (second, lse_second) = (with_lse(q, k[:, :, part], v[:, :, part]) for part in _halves(40))
+    share = torch.sigmoid(lse_first - lse_second)[..., None]
+    close(share * first + (1 - share) * second, attention(q, k, v), 1e-5)
+
+
+def _halves(length):
+    return slice(0, length // 2), slice(length // 2, length)
+
+
+def test_tensors_are_read_where_they_lie_and_the_output_lies_as_the_query():
+    rows = [randn(2, 20, 2, 16, seed=seed) for seed in range(3)]  # (batch, length, heads, head_dim) of a projection
+    out = attention(*(x.transpose(1, 2) for x in rows))
+    assert out.stride() == rows[0].transpose(1, 2).stride()
+    close(out, attention(*(x.transpose(1, 2).contiguous() for x in rows)))
+    packed = randn(2, 20, 6, 16)  # q, k and v beside one another, with gaps between their rows
+    against_torch([x.transpose(1, 2) for x in packed.split(2, dim=2)])
+
+
+def test_elements_that_do_not_lie_side_by_side_are_copied():
+    against_torch([x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in qkv()])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sequences_of_different_lengths_are_as_each_alone(causal):
+    queries, keys = [3, 20, 0, 7], [5, 20, 4, 40]  # one without queries, one with fewer queries than keys
+    q, k, v = randn(30, 2, 16), randn(69, 1, 16, seed=1), randn(69, 1, 16, seed=2)
+    cu_q, cu_k = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (queries, keys))
+    leaves, exact = ([x.to(dtype).requires_grad_() for x in (q, k, v)] for dtype in (torch.float32, torch.float64))
+    out, lse = varlen(*leaves, cu_q, cu_k, 20, 40, is_causal=causal)
+    assert lse.shape == (2, 30)
+    expected = torch.cat([_alone(*parts, causal) for parts in _sequences(exact, queries, keys)], dim=1).transpose(0, 1)
+    close(out, expected)
+    dout = randn(*out.shape, seed=3)
+    found, reference = torch.autograd.grad(out, leaves, dout), torch.autograd.grad(expected, exact, dout.double())
+    for gradient, other in zip(found, reference, strict=True):
+        close(gradient, other)
+
+
+def _sequences(tensors, queries, keys):
+    q, k, v = (x.transpose(0, 1).split(n, dim=1) for x, n in zip(tensors, (queries, keys, keys), strict=True))
+    return zip(q, k, v, strict=True)
+
+
+def _alone(q, k, v, causal):
+    """Attention of one sequence by the formula; the last query sees the last key."""
+    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+    return torch.softmax(s.masked_fill(~seen, -math.inf) if causal else s, dim=-1) @ v
+
+
+def test_a_packed_query_that_sees_no_key_gets_nothing():
+    q, k, v = (randn(n, 1, 16, seed=n).requires_grad_() for n in (9, 4, 5))
+    cu_q, cu_k = torch.tensor([0, 9], dtype=torch.int32), torch.tensor([0, 4], dtype=torch.int32)
+    out, lse = varlen(q, k, v[:4], cu_q, cu_k, 9, 4, is_causal=True)  # the first five queries come before any key
+    assert not out[:5].any() and (lse[:, :5] == -math.inf).all() and out[5:].all()
+    gradients = torch.autograd.grad(out, (q, k, v), randn(*out.shape))
+    assert not gradients[0][:5].any() and all(x.isfinite().all() for x in gradients)
+
+
+def test_attention_to_nothing_is_nothing():
+    q, k, v = (x.requires_grad_() for x in qkv(s=0))
+    out, lse = with_lse(q, k, v)
+    assert not out.any() and (lse == -math.inf).all()
+    assert all(x is not None and not x.any() for x in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
+def test_second_derivatives_are_refused():
+    q, k, v = (x.requires_grad_() for x in qkv(length=3, s=3))
+    (dq,) = torch.autograd.grad(attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        torch.autograd.grad(dq.sum(), q)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"attn_mask": torch.ones(20, 20)}, NotImplementedError, "flex_attention"),
+        ({"dropout_p": 0.1}, NotImplementedError, "dropout"),
+        ({"query": randn(2, 20, 16)}, NotImplementedError, "reshape"),
+        ({"query": randn(1, 2, 20, 16).double()}, TypeError, "one dtype"),
+        ({"query": randn(1, 2, 20, 24)}, ValueError, "do not agree"),
+        ({"query": randn(3, 2, 20, 16)}, ValueError, "one batch"),
+        ({"value": randn(1, 2, 20, 24)}, NotImplementedError, "pad"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_is_not_supported_is_refused_with_a_remedy(change, error, said):
+    arguments = dict(zip(("query", "key", "value"), qkv(), strict=True)) | change
+    with pytest.raises(error, match=said):
+        attention(**arguments)
+
+
+def test_it_compiles_into_one_graph():
+    tensors = [x.requires_grad_() for x in qkv()]
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v, is_causal=True), fullgraph=True, backend="aot_eager")
+    out, expected = compiled(*tensors), attention(*tensors, is_causal=True)
+    assert torch.equal(out, expected)
+    dout = randn(*out.shape, seed=3)
+    pairs = zip(torch.autograd.grad(out, tensors, dout), torch.autograd.grad(expected, tensors, dout), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_the_operator_keeps_torch_s_rules():
+    tensors = [x.requires_grad_() for x in qkv(h=1, g=1, length=5, s=5)]
+    torch.library.opcheck(_attention.operator.op, (*tensors, True, 0.25))
+
+
+def test_a_dimension_of_one_element_may_have_any_stride():
+    x = randn(1, 1, 20, 16).as_strided((1, 1, 20, 16), (3, 5, 16, 1))  # as slices of a larger tensor have it
+    assert [stride % 16 for stride in _described(x, 64).strides] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("d", [64, 80, 128, 256])
+def test_defaults_on_hopper_are_configs_of_the_space(d):
+    problem = _sized("bf16", "", True, b=4, h=16, l=4096, d=d)
+    for work, fits in ((DECLARATION.forward, _fits_forward), (DECLARATION.backward, _fits_backward)):
+        variant = work.variant("descriptor")
+        config = variant.default(problem, H200)
+        assert not fits(config, problem, H200)
+        assert config in list(variant.configs(problem, H200))

@@ -561,9 +561,11 @@ _TORCH = {
 
 def _backward_reference(x, weight, bias, residual, z, dy, activation, scale):
     """The formulas of the docstring on top of this file, with torch's derivative of act at z."""
-    with torch.enable_grad():
-        z = z.detach().requires_grad_()
-        (g,) = torch.autograd.grad(_TORCH[activation](z * 1.0), z, dy)
+    g = dy
+    if activation != "none":
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            (g,) = torch.autograd.grad(_TORCH[activation](z), z, dy)
     dx, dweight = scale * (g @ weight), scale * (g.t() @ x)
     return (dx, dweight) if bias is None else (dx, dweight, g.sum(dim=0))
 
@@ -779,7 +781,8 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `specialized`, whose residual has to lie in shared memory as a whole."""
     if problem["residual"] and config["PARTS"] > 1:
         return "a residual is fetched whole, while the tile is multiplied"
-    of_y = 128 * config["BLOCK_N"] // config["PARTS"] * element_size(problem.dtype)
+    parts_there = 1 if config["PARTS"] == 1 else 2  # one is written while the next is computed
+    of_y = 128 * config["BLOCK_N"] // config["PARTS"] * parts_there * element_size(problem.dtype)
     stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
     most = (gpu.shared_bytes - _BARRIERS - of_y) // stage
     if config["STAGES"] > most:
@@ -813,7 +816,7 @@ _SPECIALIZED_SPACE = {
     "BLOCK_N": (128, 256),
     "BLOCK_K": (64,),
     "GROUP_M": (8, 16),
-    "PARTS": (1, 2),
+    "PARTS": (1, 4),
     "STAGES": (3, 4),
 }
 _PULL_SPACE = {"ROWS": (64, 128, 256), "BLOCK_M": (8, 16), "BLOCK_N": (128, 256), "num_warps": (4, 8)}
@@ -842,7 +845,7 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    parts = (1, 3) if problem["residual"] else (2, 4)
+    parts = (1, 3) if problem["residual"] else (4, 4)
     return dict(zip(_SPECIALIZED_SPACE, (256, 64, 8, *parts), strict=True))
 
 

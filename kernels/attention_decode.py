@@ -485,6 +485,8 @@ def _fits(config, problem: Case, gpu: GPU) -> str:
         return f"more than {most} bytes of a block of K a thread: registers spill"
     if gpu.functional:
         return ""
+    if asynchronous and block < 16 * 1024:
+        return "blocks of less than 16 KiB, which longer ones beat (H200)"
     if not asynchronous and config["num_stages"] > 2:
         return "no asynchronous copies, so further stages do nothing"
     # Blocks of K and V that are on their way while one is multiplied; without asynchronous copies one is all there is.
@@ -499,7 +501,7 @@ def _fits(config, problem: Case, gpu: GPU) -> str:
 
 _SPACE = {
     "BLOCK_N": (32, 64, 128),
-    "PROGRAMS": (1, 2, 4),
+    "PROGRAMS": (1, 2),
     "num_warps": (2, 4),
     "num_stages": (2, 3, 4),
 }
@@ -507,8 +509,9 @@ _SPACE = {
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     if _copies_asynchronously(gpu):
-        return {"BLOCK_N": 64, "PROGRAMS": 2, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_N": 32, "PROGRAMS": 4, "num_warps": 4, "num_stages": 2}
+        block_n = min(max(8192 // triton.next_power_of_2(problem["head_dim"]), 32), 128)  # 16 KiB of K
+        return {"BLOCK_N": block_n, "PROGRAMS": 2, "num_warps": 4, "num_stages": 3}
+    return {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
 
 
 def _whole_default(problem: Case, gpu: GPU) -> dict[str, int]:

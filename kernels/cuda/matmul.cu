@@ -1,12 +1,11 @@
 // C = A B for row-major A [m, k], B [k, n] and C [m, n], added up in fp32: a ladder of two steps.
 //
 // naive: a thread owns an element of C and reads a row of A and a column of B from global memory.
-// tiled: a block owns 128 x 128 of C and shares what it reads through shared memory, two tiles of k in turns.  fp32 is
-// multiplied by FMA, 8 x 8 elements a thread; fp16 and bf16 by tensor cores (wmma), 64 x 32 elements a warp.  bf16
-// tensor cores, and the copies that need no registers, are of compute capability 8.0.
+// tiled: a block owns 128 x 128 of C and shares what it reads through shared memory.  fp32 is multiplied by FMA, 8 x 8
+// elements a thread, two tiles of k in turns; fp16 and bf16 by tensor cores (mma.sync), 64 x 32 elements a warp, three
+// tiles under way.  bf16 tensor cores, and the copies that need no registers, are of compute capability 8.0.
 
 #include <cuda_pipeline.h>
-#include <mma.h>
 
 #include "numbers.cuh"
 
@@ -118,94 +117,113 @@ __device__ void tiled_fma(const float* a, const float* b, float* c, int m, int n
   }
 }
 
+// Four 8 x 8 matrices of 16-bit elements from shared memory, as tensor cores take them: lane i gives the address of row
+// i % 8 of matrix i / 8, and gets two elements of each.
+__device__ void load_matrices(uint32_t (&to)[4], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+}
+
+__device__ void load_transposed(uint32_t (&to)[4], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+}
+
+#if __CUDA_ARCH__ >= 800
+#define MMA_16(DTYPE)                                                                                            \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." DTYPE "." DTYPE                                          \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                            \
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                          \
+               : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]))
+#else  // half as much of k an instruction, and fp16 alone
+#define MMA_8(I)                                                                                                 \
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" \
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                          \
+               : "r"(left[2 * I]), "r"(left[2 * I + 1]), "r"(right[I]))
+#define MMA_16(DTYPE) MMA_8(0); MMA_8(1)
+#endif
+
+// sum [16, 8] += left [16, 16] right [16, 8], by a warp.
+template <typename T>
+__device__ void multiply(float (&sum)[4], const uint32_t (&left)[4], const uint32_t* right);
+template <>
+__device__ void multiply<__half>(float (&sum)[4], const uint32_t (&left)[4], const uint32_t* right) {
+  MMA_16("f16");
+}
+#if __CUDA_ARCH__ >= 800
+template <>
+__device__ void multiply<__nv_bfloat16>(float (&sum)[4], const uint32_t (&left)[4], const uint32_t* right) {
+  MMA_16("bf16");
+}
+#endif
+
 // k and n are multiples of 8, and A and B start on 16 bytes.
 template <typename T>
 __device__ void tiled_tensor_cores(const T* a, const T* b, T* c, int m, int n, int k) {
-  using namespace nvcuda;
-  constexpr int BLOCK_K = 32, PAD = 8;  // rows a multiple of 16 bytes, and eight of them in different banks
+  constexpr int BLOCK_K = 16, STAGES = 4;
+  constexpr int PAD = 8;  // rows a multiple of 16 bytes, and eight of them in different banks
   constexpr int WARP_M = 64, WARP_N = 32;
-  struct Tiles {
-    T a[2][BLOCK_M][BLOCK_K + PAD];
-    T b[2][BLOCK_K][BLOCK_N + PAD];
-  };
-  __shared__ union {
-    Tiles tiles;
-    float result[THREADS / 32][16][16 + 4];  // a piece of C of each warp, on its way to be rounded
-  } shared;
+  __shared__ alignas(16) T a_tiles[STAGES][BLOCK_M][BLOCK_K + PAD];
+  __shared__ alignas(16) T b_tiles[STAGES][BLOCK_K][BLOCK_N + PAD];
   const Tile tile = tile_of_block(m, n);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_row = warp / (BLOCK_N / WARP_N) * WARP_M, warp_column = warp % (BLOCK_N / WARP_N) * WARP_N;
 
-  const auto copy = [&](int buffer, int at) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int chunk = threadIdx.x + half * THREADS;  // of 8 elements, 16 bytes
-      const int a_row = chunk / (BLOCK_K / 8), a_column = chunk % (BLOCK_K / 8) * 8;
-      const int b_row = chunk / (BLOCK_N / 8), b_column = chunk % (BLOCK_N / 8) * 8;
-      const bool in_a = tile.row + a_row < m && at + a_column < k;
-      const bool in_b = at + b_row < k && tile.column + b_column < n;
-      const T* a_from = in_a ? a + static_cast<long long>(tile.row + a_row) * k + at + a_column : a;
-      const T* b_from = in_b ? b + static_cast<long long>(at + b_row) * n + tile.column + b_column : b;
-      // The last argument counts the bytes that are filled with zeros instead of being read.
-      __pipeline_memcpy_async(&shared.tiles.a[buffer][a_row][a_column], a_from, 16, in_a ? 0 : 16);
-      __pipeline_memcpy_async(&shared.tiles.b[buffer][b_row][b_column], b_from, 16, in_b ? 0 : 16);
-    }
+  // A thread copies 16 bytes, 8 elements, of each tile; those beyond the matrices are zeros.
+  const int a_row = threadIdx.x / (BLOCK_K / 8), a_column = threadIdx.x % (BLOCK_K / 8) * 8;
+  const int b_row = threadIdx.x / (BLOCK_N / 8), b_column = threadIdx.x % (BLOCK_N / 8) * 8;
+  const bool in_m = tile.row + a_row < m, in_n = tile.column + b_column < n;
+  const T* a_from = a + static_cast<long long>(in_m ? tile.row + a_row : 0) * k + a_column;
+  const T* b_from = b + static_cast<long long>(b_row) * n + (in_n ? tile.column + b_column : 0);
+  const auto copy = [&](int step) {
+    const int at = step * BLOCK_K, stage = step % STAGES;
+    const bool in_a = in_m && at + a_column < k, in_b = in_n && at + b_row < k;
+    // The last argument counts the bytes that are filled with zeros instead of being read.
+    __pipeline_memcpy_async(&a_tiles[stage][a_row][a_column], in_a ? a_from + at : a, 16, in_a ? 0 : 16);
+    __pipeline_memcpy_async(&b_tiles[stage][b_row][b_column], in_b ? b_from + static_cast<long long>(at) * n : b, 16,
+                            in_b ? 0 : 16);
     __pipeline_commit();
   };
 
-  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum[WARP_M / 16][WARP_N / 16];
+  float sum[WARP_M / 16][WARP_N / 8][4] = {};
+  for (int step = 0; step < STAGES - 1; ++step) copy(step);
+  for (int step = 0; step * BLOCK_K < k; ++step) {
+    __pipeline_wait_prior(STAGES - 2);
+    __syncthreads();  // this tile is there, and nobody reads the one before it any more
+    copy(step + STAGES - 1);
+    const int stage = step % STAGES;
+    uint32_t left[WARP_M / 16][4], right[WARP_N / 16][4];  // of right 16 columns at a time
 #pragma unroll
-  for (auto& row : sum) {
-    for (auto& piece : row) wmma::fill_fragment(piece, 0.0f);
-  }
-
-  copy(0, 0);
-  int buffer = 0;
-  for (int at = 0; at < k; at += BLOCK_K, buffer ^= 1) {
-    __pipeline_wait_prior(0);
-    __syncthreads();  // this tile is there, and nobody reads the other one any more
-    if (at + BLOCK_K < k) copy(buffer ^ 1, at + BLOCK_K);
+    for (int i = 0; i < WARP_M / 16; ++i) {
+      load_matrices(left[i], &a_tiles[stage][warp_row + 16 * i + lane % 16][lane / 16 * 8]);
+    }
 #pragma unroll
-    for (int i = 0; i < BLOCK_K; i += 16) {
-      wmma::fragment<wmma::matrix_a, 16, 16, 16, T, wmma::row_major> left[WARP_M / 16];
-      wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::row_major> right[WARP_N / 16];
+    for (int j = 0; j < WARP_N / 16; ++j) {
+      load_transposed(right[j], &b_tiles[stage][lane % 16][warp_column + 16 * j + lane / 16 * 8]);
+    }
 #pragma unroll
-      for (int row = 0; row < WARP_M / 16; ++row) {
-        wmma::load_matrix_sync(left[row], &shared.tiles.a[buffer][warp_row + 16 * row][i], BLOCK_K + PAD);
-      }
+    for (int i = 0; i < WARP_M / 16; ++i) {
 #pragma unroll
-      for (int column = 0; column < WARP_N / 16; ++column) {
-        wmma::load_matrix_sync(right[column], &shared.tiles.b[buffer][i][warp_column + 16 * column], BLOCK_N + PAD);
-      }
-#pragma unroll
-      for (int row = 0; row < WARP_M / 16; ++row) {
-#pragma unroll
-        for (int column = 0; column < WARP_N / 16; ++column) {
-          wmma::mma_sync(sum[row][column], left[row], right[column], sum[row][column]);
-        }
-      }
+      for (int j = 0; j < WARP_N / 8; ++j) multiply<T>(sum[i][j], left[i], &right[j / 2][j % 2 * 2]);
     }
   }
 
-  __syncthreads();  // the results take the place of the tiles
-  // Which elements of a piece a lane holds is not said, so it goes through shared memory to be rounded and written.
 #pragma unroll
   for (int i = 0; i < WARP_M / 16; ++i) {
 #pragma unroll
-    for (int j = 0; j < WARP_N / 16; ++j) {
-      wmma::store_matrix_sync(&shared.result[warp][0][0], sum[i][j], 16 + 4, wmma::mem_row_major);
-      __syncwarp();
-      const int row = tile.row + warp_row + 16 * i + lane / 2;
-      const int column = tile.column + warp_column + 16 * j + lane % 2 * 8;
-      if (row < m && column < n) {
-        Vector<T> written;
+    for (int j = 0; j < WARP_N / 8; ++j) {
 #pragma unroll
-        for (int at = 0; at < 8; ++at) {
-          written.lanes[at] = rounded<T>(shared.result[warp][lane / 2][lane % 2 * 8 + at]);
+      for (int half = 0; half < 2; ++half) {  // a lane has two neighbours of each half's rows
+        const int row = tile.row + warp_row + 16 * i + 8 * half + lane / 4;
+        const int column = tile.column + warp_column + 8 * j + lane % 4 * 2;
+        alignas(4) const T pair[2] = {rounded<T>(sum[i][j][2 * half]), rounded<T>(sum[i][j][2 * half + 1])};
+        if (row < m && column < n) {
+          *reinterpret_cast<uint32_t*>(c + static_cast<long long>(row) * n + column) =
+              *reinterpret_cast<const uint32_t*>(pair);
         }
-        *reinterpret_cast<Vector<T>*>(c + static_cast<long long>(row) * n + column) = written;
       }
-      __syncwarp();
     }
   }
 }

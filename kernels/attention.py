@@ -43,6 +43,8 @@ from atlas.declaration import (
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+import kernels.hopper.attention_forward as hopper
+
 __all__ = ["attention_varlen", "attention_with_lse", "scaled_dot_product_attention"]
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -457,6 +459,14 @@ def _into_forward(descriptors, q, k, v, out, lse, cu_q, cu_k, lengths, causal, s
         CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=_block_d(head_dim),
         EVEN=cu_q is None and not causal and len_k % columns == 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
     )  # fmt: skip
+
+
+def _launch_hopper(q, k, v, causal, scale, *, config):
+    """:func:`_launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    if all(map(_describable, (q, k, v))):
+        return hopper.forward(q, k, v, causal, scale, config=config)
+    plain = _forward_default(_case_of(q, k, causal), gpu_of(q.device))
+    return _launch_forward(False, q, k, v, causal, scale, config=plain)
 
 
 def _launch_backward(descriptors, q, k, v, out, lse, dout, dlse, causal, scale, *, config):
@@ -1150,6 +1160,43 @@ def _describes(problem: Case, gpu: GPU) -> str:
 
 _TMA = frozenset({Capability.TENSOR_DESCRIPTORS})
 
+_HOPPER_SPACE = {
+    "CONSUMERS": (2, 3),
+    "STAGES": (2, 3, 4),
+    "OVERLAP": (False, True),
+    "PINGPONG": (False, True),
+    "Q_REGISTERS": (False, True),
+}
+
+
+def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
+    shared = hopper.shared_bytes(config, problem["d"])
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if config["CONSUMERS"] == 3 and (problem["d"] == 128 or config["Q_REGISTERS"]):
+        return "three groups have 160 registers a thread, which would spill"
+    if config["STAGES"] != {2: 256 // problem["d"], 3: 3}[config["CONSUMERS"]]:
+        return "shared memory holds more blocks of keys, or a group waits for its next one"
+    if config["PINGPONG"] and not config["OVERLAP"]:
+        return "a group's turn would last until its softmax is done"
+    return ""
+
+
+def _hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    consumers, stages = (2, 2) if problem["d"] == 128 else (3, 3)
+    overlap = problem["d"] == 128
+    return {"CONSUMERS": consumers, "STAGES": stages, "OVERLAP": overlap, "PINGPONG": False, "Q_REGISTERS": False}
+
+
+def _for_hopper(problem: Case, gpu: GPU) -> str:
+    """Why the Gluon kernel is not for a case."""
+    if gpu.functional:
+        return "Gluon has no interpreter"
+    if problem.dtype == "fp32" or problem["d"] not in (64, 128):
+        return "for fp16 and bf16, and heads of 64 or 128"
+    return ""
+
+
 DECLARATION = Declaration(
     name="attention",
     family="attention",
@@ -1173,6 +1220,17 @@ DECLARATION = Declaration(
         reference=_reference,
         outputs=("out", "lse"),
         variants=(
+            Variant(
+                name="gluon",
+                summary="a warp that loads and groups of warps that multiply; softmax under products (Hopper alone)",
+                launch=_launch_hopper,
+                space=_HOPPER_SPACE,
+                default=_hopper_default,
+                fits=_fits_hopper,
+                handles=_for_hopper,
+                needs=_TMA | {Capability.WGMMA},
+                follows="descriptor",
+            ),
             Variant(
                 name="descriptor",
                 summary="the blocks of `tiled`, moved by the copy engine (TMA) through descriptors",

@@ -31,6 +31,12 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 LOWEST = gl.constexpr(-3.4028234663852886e38)
 """The least finite fp32, where a running maximum starts: exp2(-inf - LOWEST) is 0, exp2(-inf - -inf) would be NaN."""
 
+ROWS = 64
+"""Queries of a group of warps: what one wgmma multiplies."""
+
+KEYS = 128
+"""Keys of a block: scores of 64 queries and 128 keys are 64 registers of each thread of a group."""
+
 LN2 = gl.constexpr(0.6931471805599453)
 LOG2_E = 1.4426950408889634
 
@@ -359,16 +365,24 @@ def attention_forward_kernel(
 
 
 def _descriptor(x, rows):
-    """Blocks of so many rows of one head of x [b, h, l, d], as TMA and wgmma want them in shared memory."""
+    """Blocks of ``rows`` rows of one head of x [b, h, l, d], as the copy engine and wgmma want them in shared memory.
+
+    A dimension of one element may have any stride: none is taken along it.
+    """
     block = [1, 1, rows, x.shape[3]]
+    strides = [x.shape[3] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
     dtype = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
+    return TensorDescriptor(x, list(x.shape), strides, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
 
 def _section(m_blocks, programs):
     """The least number of heads whose tiles fill an even number of turns."""
     return 2 * programs // math.gcd(2 * programs, m_blocks)
+
+
+def shared_bytes(config, head_dim):
+    """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
+    return 2 * head_dim * (2 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * KEYS) + 4096
 
 
 def forward(q, k, v, causal, scale, *, config):
@@ -380,16 +394,12 @@ def forward(q, k, v, causal, scale, *, config):
     heads_k, len_k = k.shape[1:3]
     out = torch.empty_like(q)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
-    consumers, rows, block_n = config["CONSUMERS"], config["ROWS"], config["BLOCK_N"]
-    m_blocks = -(-len_q // (rows * consumers))
-    tiles = batch * heads * m_blocks
-    programs = min(gpu_of(q.device).sms, tiles)
-    if tiles:
-        launch(
-            attention_forward_kernel, (programs,),
-            _descriptor(q, rows), _descriptor(k, block_n), _descriptor(v, block_n), _descriptor(out, rows), lse,
-            scale * LOG2_E, len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads,
-            _section(m_blocks, programs),
-            CAUSAL=causal, TAIL=len_k % block_n != 0, num_warps=4, **config,
-        )  # fmt: skip
+    m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
+    programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
+    launch(
+        attention_forward_kernel, (programs,),
+        _descriptor(q, ROWS), _descriptor(k, KEYS), _descriptor(v, KEYS), _descriptor(out, ROWS), lse,
+        scale * LOG2_E, len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, _section(m_blocks, programs),
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=KEYS, TAIL=len_k % KEYS != 0, num_warps=4, **config,
+    )  # fmt: skip
     return out, lse

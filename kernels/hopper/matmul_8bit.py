@@ -72,52 +72,44 @@ def _produce(
 
 
 @gluon.jit
-def _put(
-    acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
-    SCALES: gl.constexpr, FIRST: gl.constexpr, BUFFERS: gl.constexpr, PART: gl.constexpr,
+def _factors(
+    scale_a_ptr, scale_b_ptr, m, n, M, N, COLUMNS: gl.constexpr, SCALES: gl.constexpr, layout: gl.constexpr
 ):  # fmt: skip
-    """Scale a block of C and write it by way of a buffer, once what was there BUFFERS parts before has left it."""
-    layout: gl.constexpr = acc.type.layout
-    if SCALES != "none":
-        acc = acc.to(gl.float32)
-        offs_n = n + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, layout))
-        if SCALES == "row":
-            offs_m = m + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, layout))
-            acc = acc * gl.load(scale_a_ptr + offs_m, mask=offs_m < M, other=0.0)[:, None]
-            acc = acc * gl.load(scale_b_ptr + offs_n, mask=offs_n < N, other=0.0)[None, :]
-        else:
-            acc = acc * gl.load(scale_a_ptr) * gl.load(scale_b_ptr)
-        if bias_ptr is not None:
-            acc += gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(gl.float32)[None, :]
-    buffer = c_smem.index(FIRST + PART % BUFFERS)
-    tma.store_wait(BUFFERS - 1)
-    buffer.store(acc.to(c_desc.dtype))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
+    """What ROWS x COLUMNS elements of C, the first at (m, n), are multiplied by: two numbers, or a column and a row."""
+    if SCALES == "none":
+        return 1, 1
+    elif SCALES == "tensor":
+        return gl.load(scale_a_ptr), gl.load(scale_b_ptr)
+    else:
+        offs_m = m + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+        offs_n = n + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
+        of_rows = gl.load(scale_a_ptr + offs_m, mask=offs_m < M, other=0.0)
+        of_columns = gl.load(scale_b_ptr + offs_n, mask=offs_n < N, other=0.0)
+        return of_rows[:, None], of_columns[None, :]
 
 
 @gluon.jit
-def _finish(
-    acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
-    SCALES: gl.constexpr, FIRST: gl.constexpr, BUFFERS: gl.constexpr, PART: gl.constexpr,
-):  # fmt: skip
-    """The epilogue of a block of C: halves of its columns until they are as wide as a buffer, the PART-th first."""
-    COLUMNS: gl.constexpr = acc.shape[1]
+def _put(c, c_desc, c_smem, bias_ptr, m, n, N, FIRST: gl.constexpr, BUFFERS: gl.constexpr, PART: gl.constexpr):
+    """Write a block of C, whose width is the descriptor's, or halves of it until they are; the PART-th is the first.
+
+    A part goes by way of a buffer, once what was there BUFFERS parts before has left it.
+    """
+    COLUMNS: gl.constexpr = c.shape[1]
     WIDTH: gl.constexpr = c_desc.block_shape[1]
-    if COLUMNS == WIDTH:
-        _put(
-            acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, SCALES, FIRST, BUFFERS, PART
-        )  # fmt: skip
-    else:
+    if COLUMNS > WIDTH:
         HALF: gl.constexpr = COLUMNS // 2
-        left, right = acc.reshape([ROWS, 2, HALF]).permute(0, 2, 1).split()
-        _finish(
-            left, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, SCALES, FIRST, BUFFERS, PART
-        )  # fmt: skip
-        _finish(
-            right, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m, n + HALF, M, N,
-            SCALES, FIRST, BUFFERS, PART + HALF // WIDTH,
-        )  # fmt: skip
+        left, right = c.reshape([ROWS, 2, HALF]).permute(0, 2, 1).split()
+        _put(left, c_desc, c_smem, bias_ptr, m, n, N, FIRST, BUFFERS, PART)
+        _put(right, c_desc, c_smem, bias_ptr, m, n + HALF, N, FIRST, BUFFERS, PART + HALF // WIDTH)
+    else:
+        if bias_ptr is not None:
+            offs_n = n + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, c.type.layout))
+            c += gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(gl.float32)[None, :]
+        buffer = c_smem.index(FIRST + PART % BUFFERS)
+        tma.store_wait(BUFFERS - 1)
+        buffer.store(c.to(c_desc.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
 
 
 @gluon.jit
@@ -137,10 +129,15 @@ def _consume(
     # Triton 3.6 knows no wgmma of int8 with 256 columns.
     INSTRUCTION: gl.constexpr = min(BLOCK_N, 128) if a_smem.dtype == gl.int8 else BLOCK_N
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, INSTRUCTION, 32])
+    # Fetched while products run, the scales cost no time; beside two sets of sums three groups have no registers.
+    EARLY: gl.constexpr = not (PROMOTE and GROUPS > 2)
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m += GROUP * ROWS
+        if EARLY:
+            by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, BLOCK_N, SCALES, layout)
         acc = gl.zeros([ROWS, BLOCK_N], ACC, layout)
         for k in range(0, K, DEPTH * BLOCK_K):
             slot = step % STAGES
@@ -166,10 +163,11 @@ def _consume(
         if not PROMOTE:
             acc = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
-        _finish(
-            acc, c_desc, c_smem, scale_a_ptr, scale_b_ptr, bias_ptr, m + GROUP * ROWS, n, M, N,
-            SCALES, GROUP * BUFFERS, BUFFERS, 0,
-        )  # fmt: skip
+        if not EARLY:
+            by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, BLOCK_N, SCALES, layout)
+        if SCALES != "none":
+            acc = acc.to(gl.float32) * by_a * by_b
+        _put(acc, c_desc, c_smem, bias_ptr, m, n, N, GROUP * BUFFERS, BUFFERS, 0)
     tma.store_wait(0)
 
 

@@ -6,8 +6,8 @@ import inside
 import pytest
 
 CONSUMERS = {
-    128: {"ROWS": 64, "BLOCK_N": 128, "CONSUMERS": 2, "STAGES": 2},
-    64: {"ROWS": 64, "BLOCK_N": 128, "CONSUMERS": 3, "STAGES": 3},
+    128: {"CONSUMERS": 2, "STAGES": 2},
+    64: {"CONSUMERS": 2, "STAGES": 4},
 }
 
 

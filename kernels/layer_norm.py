@@ -10,9 +10,9 @@ It reads x and dy (and dsum, the gradient of a residual's sum) and writes dx, 3 
 rows: each program sums those of the rows it owns and writes one partial row; a last kernel adds the partial rows,
 always in one order.  Arithmetic is fp32 whatever the dtype.
 
-Variants.  Forward: `one_pass` and `persistent` hold whole rows in registers, `stream` reads rows of any length twice,
+Variants.  Forward: `one_pass` and `alone` hold whole rows in registers, `stream` reads rows of any length twice,
 several at a time so that they share weight and bias.  Backward: `rows` holds rows and the partial sums in registers,
-`relay` the sums alone and reads its rows again from L1, `columns` reads rows of any length twice from memory.
+`helped` holds longer rows and the sums for dweight alone, `columns` reads rows of any length twice.
 """
 
 import math
@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from atlas.declaration import (
     GPU,
+    Capability,
     Case,
     Declaration,
     Pass,
@@ -111,29 +112,6 @@ def _one_pass_kernel(
     tl.store(mean_ptr + offs_m, mean, mask=mask_m)
     tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
     tl.store(out_ptr + offs, _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS), mask=mask)
-
-
-@triton.jit
-def _persistent_kernel(
-    x_ptr, residual_ptr, weight_ptr, bias_ptr, out_ptr, sum_ptr, mean_ptr, rstd_ptr, m, n, eps,
-    HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
-):  # fmt: skip
-    """One program owns every `num_programs`-th block of BLOCK_M rows; it loads weight and bias once."""
-    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    mask_n = offs_n < n
-    weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
-    for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
-        offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        mask_m = offs_m < m
-        mask = mask_m[:, None] & mask_n
-        offs = offs_m[:, None] * n + offs_n
-        x = _load_rows(x_ptr, residual_ptr, sum_ptr, offs, mask, HAS_RESIDUAL)
-        xhat, mean, rstd = _normalize(x, mask_n, n, eps)
-        tl.store(mean_ptr + offs_m, mean, mask=mask_m)
-        tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
-        tl.store(out_ptr + offs, _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS), mask=mask)
 
 
 @triton.jit
@@ -236,82 +214,89 @@ def _backward_rows_kernel(
 
 
 @triton.jit
-def _backward_relay_kernel(
-    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, LANES: tl.constexpr,
-    WIDTH: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """Every `num_programs(1)`-th row belongs to the programs of one pid, which share its columns.
+def _still_packed(x, zero):
+    """``x`` as it is, by a detour that keeps the compiler from keeping it in fp32 from one use to the next.
 
-    Each takes the two sums of the whole row, and owns CHUNKS of LANES x WIDTH columns: their dx, and their part of a
-    partial row of dweight, dbias, in registers.  A row of x and dy is read for its sums, while the own columns of the
-    row before, which are still in L1, are read again for dx; so registers hold the partial sums and little else, and
-    memory is never idle.  What other programs read of a row comes from the L2.  EVEN says that the shares cover the
-    row exactly.  partial_ptr is [HAS_WEIGHT + HAS_BIAS, num_programs(1), n].
+    ``zero`` is an int16 0 that the compiler cannot know to be 0: two 16-bit elements stay in one register.
+    """
+    return (x.to(tl.int16, bitcast=True) ^ zero).to(x.dtype, bitcast=True)
+
+
+@triton.jit
+def _load_tiles(ptr, n, mask, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr):
+    """A row as CHUNKS tiles of BLOCK_N columns, 0 (the identity of every sum) beyond n and where ``mask`` is not."""
+    tiles = ()
+    for i in tl.static_range(CHUNKS):
+        offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)
+        tiles += (tl.load(ptr + offs_n, mask=mask & ((offs_n < n) | EVEN | (i < CHUNKS - 1)), other=0.0),)
+    return tiles
+
+
+@triton.jit
+def _backward_helped_kernel(
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n, helpers,
+    HAS_WEIGHT: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """The first ``helpers`` programs sum dbias over every `helpers`-th row; each other owns every so-many-th row of dx.
+
+    A 16-bit row of CHUNKS tiles and one vector of sums, that of dweight, are all that registers hold, so dbias is left
+    to those who read dy alone: a third of the traffic again, but for what they find in the L2.  EVEN says that the
+    tiles cover a row exactly.  partial_ptr is [programs, n], the helpers' rows last.
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    BLOCK_N: tl.constexpr = LANES * WIDTH
-    splits = tl.num_programs(0)
-    pid, programs = tl.program_id(1).to(tl.int64), tl.num_programs(1)
-    columns = (tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]).to(tl.int64)
-    own = tl.program_id(0) * CHUNKS * BLOCK_N + columns
-    dweight, dbias = (), ()
+    pid, owners = tl.program_id(0), tl.num_programs(0) - helpers
+    columns = tl.arange(0, BLOCK_N)
+    sums = ()
     for _ in tl.static_range(CHUNKS):
-        dweight += (tl.zeros([LANES, WIDTH], tl.float32),)
-        dbias += (tl.zeros([LANES, WIDTH], tl.float32),)
-    along, level = 0.0, 0.0
-    # One turn more than there are rows: the first has none before it, the last none to read.
-    for row in tl.range(pid - programs, m, programs):
-        following = row + programs
-        mean = tl.load(mean_ptr + row, mask=row >= 0, other=0.0)
-        rstd = tl.load(rstd_ptr + row, mask=row >= 0, other=0.0)
-        next_mean = tl.load(mean_ptr + following, mask=following < m, other=0.0)
-        next_rstd = tl.load(rstd_ptr + following, mask=following < m, other=0.0)
-        next_along, next_level = tl.zeros([LANES], tl.float32), tl.zeros([LANES], tl.float32)
-        here, there = row * n + own, following * n + own
-        added_weight, added_bias = (), ()
-        for chunk in tl.static_range(CHUNKS):
-            mask_n = (own + chunk * BLOCK_N < n) | EVEN
-            # dy is 0 where there is no row or column, and every sum has dy as a factor.
-            mask = mask_n & (following < m)
-            next_x = tl.load(x_ptr + there + chunk * BLOCK_N, mask=mask, other=0.0)
-            next_dy = tl.load(dy_ptr + there + chunk * BLOCK_N, mask=mask, other=0.0)
-            mask = mask_n & (row >= 0)
-            x = tl.load(x_ptr + here + chunk * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
-            dy = tl.load(dy_ptr + here + chunk * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
-            xhat = (x - mean) * rstd
-            g, next_g = dy, next_dy.to(tl.float32)
-            if HAS_WEIGHT:  # rounded: see _backward_columns_kernel
-                weight = tl.load(weight_ptr + own + chunk * BLOCK_N, mask=mask_n, other=0.0).to(tl.float32)
-                g, next_g = tl.fma(g, weight, 0.0), tl.fma(next_g, weight, 0.0)
-            dx = (g - xhat * along - level) * rstd
-            if HAS_SUM:
-                dx += tl.load(dsum_ptr + here + chunk * BLOCK_N, mask=mask, other=0.0).to(tl.float32)
-            tl.store(dx_ptr + here + chunk * BLOCK_N, dx, mask=mask, cache_modifier=".cs")
-            added_weight += (dweight[chunk] + dy * xhat,)
-            added_bias += (dbias[chunk] + dy,)
-            next_along += tl.sum(next_g * (next_x.to(tl.float32) - next_mean), axis=1)
-            next_level += tl.sum(next_g, axis=1)
-        dweight, dbias = added_weight, added_bias
-        # The other shares of the next row.  Their number is not known to the compiler: unrolled, this would spill.
-        for chunk in tl.range(CHUNKS, splits * CHUNKS, loop_unroll_factor=2):
-            offs_n = (tl.program_id(0) * CHUNKS + chunk) % (splits * CHUNKS) * BLOCK_N + columns
-            mask = ((offs_n < n) | EVEN) & (following < m)
-            next_g = tl.load(dy_ptr + following * n + offs_n, mask=mask, other=0.0).to(tl.float32)
+        sums += (tl.zeros([BLOCK_N], tl.float32),)
+    if pid < helpers:
+        for row in tl.range(pid.to(tl.int64), m, helpers, num_stages=NUM_STAGES):
+            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, EVEN)
+            added = ()
+            for i in tl.static_range(CHUNKS):
+                added += (sums[i] + dy[i].to(tl.float32),)
+            sums = added
+        partial_ptr += (owners + pid).to(tl.int64) * n
+        for i in tl.static_range(CHUNKS):
+            tl.store(partial_ptr + i * BLOCK_N + columns, sums[i], mask=i * BLOCK_N + columns < n)
+    else:
+        weight = _load_tiles(weight_ptr, n, True, BLOCK_N, CHUNKS, EVEN) if HAS_WEIGHT else sums
+        for row in tl.range((pid - helpers).to(tl.int64), m, owners, num_stages=NUM_STAGES):
+            # dy is 0 in the padding, and every sum has dy as a factor.
+            x = _load_tiles(x_ptr + row * n, n, True, BLOCK_N, CHUNKS, EVEN)
+            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, EVEN)
+            mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
+            along, level = tl.zeros([BLOCK_N], tl.float32), tl.zeros([BLOCK_N], tl.float32)
+            for i in tl.static_range(CHUNKS):
+                g = dy[i].to(tl.float32)
+                if HAS_WEIGHT:
+                    g *= weight[i].to(tl.float32)
+                along += g * (x[i].to(tl.float32) - mean)
+                level += g
+            # dx = rstd g - slope (x - mean) - base: few operations an element.
+            slope = tl.sum(along, axis=0) * rstd / n * rstd * rstd
+            base = tl.sum(level, axis=0) / n * rstd
+            zero = ((rstd < 0) & (slope == slope)).to(tl.int16)
+            added = ()
+            for i in tl.static_range(CHUNKS):
+                offs_n = i * BLOCK_N + columns
+                mask = (offs_n < n) | EVEN | (i < CHUNKS - 1)
+                centred = _still_packed(x[i], zero).to(tl.float32) - mean
+                g = _still_packed(dy[i], zero).to(tl.float32) * rstd
+                if HAS_WEIGHT:
+                    added += (sums[i] + g * centred,)
+                    g *= weight[i].to(tl.float32)
+                dx = g - (centred * slope + base)
+                if HAS_SUM:
+                    dx += tl.load(dsum_ptr + row * n + offs_n, mask=mask, other=0.0).to(tl.float32)
+                tl.store(dx_ptr + row * n + offs_n, dx, mask=mask)
             if HAS_WEIGHT:
-                next_g = tl.fma(next_g, tl.load(weight_ptr + offs_n, mask=mask, other=0.0).to(tl.float32), 0.0)
-            next_x = tl.load(x_ptr + following * n + offs_n, mask=mask, other=0.0)
-            next_along += tl.sum(next_g * (next_x.to(tl.float32) - next_mean), axis=1)
-            next_level += tl.sum(next_g, axis=1)
-        along, level = tl.sum(next_along, axis=0) * next_rstd / n, tl.sum(next_level, axis=0) / n
-    partial_ptr += pid * n + own
-    for chunk in tl.static_range(CHUNKS):
-        mask_n = own + chunk * BLOCK_N < n
+                sums = added
         if HAS_WEIGHT:
-            tl.store(partial_ptr + chunk * BLOCK_N, dweight[chunk], mask=mask_n)
-        if HAS_BIAS:
-            second = HAS_WEIGHT * programs.to(tl.int64) * n
-            tl.store(partial_ptr + second + chunk * BLOCK_N, dbias[chunk], mask=mask_n)
+            partial_ptr += (pid - helpers).to(tl.int64) * n
+            for i in tl.static_range(CHUNKS):
+                tl.store(partial_ptr + i * BLOCK_N + columns, sums[i], mask=i * BLOCK_N + columns < n)
 
 
 @triton.jit
@@ -384,22 +369,21 @@ def _backward_columns_kernel(
 
 
 @triton.jit
-def _sum_partials_kernel(partial_ptr, first_ptr, second_ptr, p, n, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
-    """One program owns BLOCK_N columns of the sum over the p rows of partial[i, p, n], in a fixed order.
+def _sum_partials_kernel(partial_ptr, first_ptr, second_ptr, p, split, n, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """One program owns BLOCK_N columns of the sum over some of the rows of partial[p, n], in a fixed order.
 
-    That of i = 0 goes to first[n], that of i = 1 to second[n].
+    That of the first ``split`` rows goes to first[n], that of the others to second[n].
     """
-    i = tl.program_id(1)
+    second = tl.program_id(1)
+    begin, end = second * split, tl.where(second == 0, split, p)
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros([BLOCK_P, BLOCK_N], tl.float32)
-    for start in tl.range(0, p, BLOCK_P):
+    for start in tl.range(begin, end, BLOCK_P):
         offs_p = start + tl.arange(0, BLOCK_P)
-        mask = (offs_p[:, None] < p) & (offs_n[None, :] < n)
-        total += tl.load(
-            partial_ptr + (i * p + offs_p).to(tl.int64)[:, None] * n + offs_n[None, :], mask=mask, other=0.0
-        )
+        mask = (offs_p[:, None] < end) & (offs_n[None, :] < n)
+        total += tl.load(partial_ptr + offs_p.to(tl.int64)[:, None] * n + offs_n[None, :], mask=mask, other=0.0)
     result = tl.sum(total, axis=0)
-    if i == 0:
+    if second == 0:
         tl.store(first_ptr + offs_n, result, mask=offs_n < n)
     else:
         tl.store(second_ptr + offs_n, result, mask=offs_n < n)
@@ -445,23 +429,20 @@ def _launch_one_pass(x, weight, bias, eps, residual=None, *, config):
     )
 
 
-def _launch_persistent(x, weight, bias, eps, residual=None, *, config):
-    return _launch_forward(
-        _persistent_kernel, x, weight, bias, eps, residual, config, **_whole_rows(x), NUM_STAGES=config["num_stages"]
-    )
-
-
 def _launch_stream(x, weight, bias, eps, residual=None, *, config):
     return _launch_forward(_stream_kernel, x, weight, bias, eps, residual, config, **rows.lanes(x, config["BLOCK_N"]))
 
 
 def _partials(x, programs, flags):
-    return torch.empty((max(1, sum(flags.values())), programs, x.shape[1]), dtype=torch.float32, device=x.device)
+    return torch.empty((max(1, sum(flags.values())) * programs, x.shape[1]), dtype=torch.float32, device=x.device)
 
 
-def _sum_partials(partial, weight, bias):
-    """(dweight, dbias) from partial [HAS_WEIGHT + HAS_BIAS, p, n]; something of one element for what there is not."""
-    _, p, n = partial.shape
+def _sum_partials(partial, weight, bias, split):
+    """(dweight, dbias) from the first ``split`` rows of partial [p, n] and the others, or one of them from all rows.
+
+    Something of one element for what there is not.
+    """
+    p, n = partial.shape
     found = tuple(
         torch.empty(
             1 if like is None else n, dtype=torch.float32 if like is None else like.dtype, device=partial.device
@@ -475,7 +456,8 @@ def _sum_partials(partial, weight, bias):
         block_n = min(256, max(32, columns))
         launch(
             _sum_partials_kernel, (triton.cdiv(n, block_n), len(wanted)),
-            partial, wanted[0], wanted[-1], p, n, BLOCK_P=16 * 32 * 8 // block_n, BLOCK_N=block_n, num_warps=8,
+            partial, wanted[0], wanted[-1], p, split if len(wanted) > 1 else p, n,
+            BLOCK_P=16 * 32 * 8 // block_n, BLOCK_N=block_n, num_warps=8,
         )  # fmt: skip
     return found
 
@@ -490,22 +472,29 @@ def _launch_backward_rows(x, weight, bias, mean, rstd, dy, dsum=None, *, config)
         **flags, HAS_SUM=dsum is not None, BLOCK_M=config["BLOCK_M"], **_whole_rows(x),
         NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
-    return dx, *_sum_partials(partial, weight, bias)
+    return dx, *_sum_partials(partial, weight, bias, programs)
 
 
-def _launch_backward_relay(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
-    m, n = x.shape
-    splits, block_n, flags = config["SPLITS"], config["BLOCK_N"], _flags(weight, bias)
-    programs = min(m, max(1, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms // splits))
-    dx = torch.empty_like(x)
-    partial = _partials(x, programs, flags)
-    chunks = triton.cdiv(n, splits * block_n)
+def _cut(n, size, config):
+    """(BLOCK_N, CHUNKS) of a row in tiles of one 16-byte vector a thread; ``size`` is that of an element in bytes."""
+    block = 32 * config["num_warps"] * rows.VECTOR_BYTES // size
+    return block, triton.cdiv(n, block)
+
+
+def _launch_backward_helped(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
+    (m, n), flags, (block_n, chunks) = x.shape, _flags(weight, bias), _cut(x.shape[1], x.element_size(), config)
+    sms = gpu_of(x.device).sms
+    helpers = flags["HAS_BIAS"] * min(m, max(1, sms * config["HELPERS"] // 64))
+    owners = min(m, max(1, sms - helpers))
+    dx, partial = torch.empty_like(x), torch.empty((owners + helpers, n), dtype=torch.float32, device=x.device)
     launch(
-        _backward_relay_kernel, (splits, programs), x, weight, mean, rstd, dy, dsum, dx, partial, m, n,
-        **flags, HAS_SUM=dsum is not None, **rows.lanes(x, block_n), CHUNKS=chunks,
-        EVEN=n == splits * chunks * block_n, num_warps=config["num_warps"],
+        _backward_helped_kernel, (owners + helpers,), x, weight, mean, rstd, dy, dsum, dx, partial, m, n, helpers,
+        HAS_WEIGHT=flags["HAS_WEIGHT"], HAS_SUM=dsum is not None, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
+        EVEN=n == block_n * chunks, NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
-    return dx, *_sum_partials(partial, weight, bias)
+    if weight is None:  # then the owners' rows are not written
+        partial = partial[owners:]
+    return dx, *_sum_partials(partial, weight, bias, owners)
 
 
 def _launch_backward_columns(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
@@ -525,7 +514,7 @@ def _launch_backward_columns(x, weight, bias, mean, rstd, dy, dsum=None, *, conf
         x, weight, mean, rstd, dy, dsum, along, level, dx, partial, m, n, **flags, HAS_SUM=dsum is not None,
         BLOCK_M=config["BLOCK_M"], BLOCK_N=block_n, WIDTH=rows.width(x), num_warps=config["num_warps"],
     )  # fmt: skip
-    return dx, *_sum_partials(partial, weight, bias)
+    return dx, *_sum_partials(partial, weight, bias, programs)
 
 
 def _case_of(x, n, with_residual):
@@ -795,7 +784,7 @@ _EDGE_CASES = tuple(
         (33, 64, {}, "one row more than whole tiles of rows"),
         (3, 4097, {}, "rows one element longer than a block of the streaming variants: a tail of one"),
         (2, 20_000, {}, "several blocks and a tail"),
-        (9, 9001, {}, "a row too long for one program's sums: two share its columns"),
+        (9, 9008, {}, "rows too long for both sums of a program; the last tile cut"),
         (140, 8, {}, "more rows than programs: each owns several and adds them up"),
         (11, 136, {"residual": True}, "a residual, rows that no tile of them divides"),
         (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
@@ -813,15 +802,10 @@ _ENOUGH_IN_FLIGHT = 16384
 _EXCHANGE_BYTES = 1024
 """Shared memory through which the warps of a program exchange their sums, at most."""
 
-_LIVE = {"one_pass": 2.0, "late": 1.2, "persistent": 3.0, "rows": 6.5, "relay": 2.0}
-"""Registers for each element of a tile: row, 16-bit weight and bias; the row alone; row, weight and bias, unrolled;
-row, dy, xhat, g, weight and both sums; both sums (what ptxas of Triton 3.7 needs without spilling)."""
-
-_LONG_ROW = 16384
-"""Bytes of a row from which two programs of `relay` may share its columns."""
-
-_RELAY_REGISTERS = 70
-"""What a thread of `relay` needs besides its sums: chunks of x and dy of two rows, of weight, and addresses."""
+_LIVE = {"one_pass": 2.0, "late": 1.2, "rows": 6.5, "helped": 2.75}
+"""Registers for each element of a tile: row, 16-bit weight and bias; the row alone;
+row, dy, xhat, g, weight and both sums; 16-bit row, dy and weight and one sum (what ptxas of Triton 3.7 needs without
+spilling)."""
 
 
 def _row_sums_shape(x: torch.Tensor) -> dict:
@@ -877,24 +861,27 @@ def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
     return rows.fits_stream({**config, "BLOCK_N": config["BLOCK_M"] * config["BLOCK_N"]}, problem, gpu)
 
 
-def _fits_relay(config: dict, problem: Case, gpu: GPU) -> str:
-    threads, block_n, splits = 32 * config["num_warps"], config["BLOCK_N"], config["SPLITS"]
-    if block_n * element_size(problem.dtype) != threads * rows.VECTOR_BYTES:
-        return "not one 16-byte vector a thread of x and of dy at a time"
-    if splits > 1 and problem["n"] * element_size(problem.dtype) <= _LONG_ROW:
-        return "a row whose sums one program holds"
-    share = triton.cdiv(problem["n"], splits * block_n) * block_n
-    if block_n > 512 and share * splits >= 2 * problem["n"]:
-        return "a block longer than the row"
-    if share > 40 * threads:
-        return f"{share / threads:g} columns of sums a thread: they would spill"
-    needed = _LIVE["relay"] * share / threads + _RELAY_REGISTERS
-    available = min(rows.THREAD_REGISTERS, rows.REGISTERS // (threads * config["PROGRAMS_PER_SM"]))
-    if needed > available:
-        return f"{needed:.0f} registers a thread, of {available}: sums would spill"
-    if threads * config["PROGRAMS_PER_SM"] > 32 * gpu.warps_per_sm:
-        return "more warps than an SM holds"
-    return ""
+def _fits_helped(config: dict, problem: Case, gpu: GPU) -> str:
+    size, threads = element_size(problem.dtype), 32 * config["num_warps"]
+    block_n, chunks = _cut(problem["n"], size, config)
+    shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + _EXCHANGE_BYTES
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of prefetched rows exceed an SM's shared memory"
+    if threads > 32 * _most_warps(gpu):
+        return "over 1024 threads"
+    needed = block_n * chunks * _LIVE["helped"] / threads + rows.OTHER_REGISTERS
+    available = min(rows.THREAD_REGISTERS, rows.REGISTERS // threads)
+    return f"{needed:.0f} registers a thread, of {available}: rows would spill" if needed > available else ""
+
+
+def _handles_helped(problem: Case, gpu: GPU) -> str:
+    if element_size(problem.dtype) > 2:
+        return "rows of 32-bit elements, of which registers do not hold enough"
+    if problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    if problem.dtype == "bf16" and gpu.backend == "cuda" and Capability.BF16 not in gpu.capabilities:
+        return "bf16 by other instructions, which need registers that rows fill"
+    return "" if 8192 < problem["n"] <= 16384 else "not between 2^13 and 2^14 columns"
 
 
 def _fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
@@ -944,15 +931,10 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
     return default
 
 
-def _relay_default(problem: Case, gpu: GPU) -> dict:
-    """Two programs a row that is too long for one; 16 columns of sums a thread, 16 warps an SM."""
-    splits = 2 if problem["n"] * element_size(problem.dtype) > _LONG_ROW else 1
-    warps = max(
-        4 if problem.dtype == "fp32" else 2, min(16, triton.next_power_of_2(problem["n"] // splits) // (32 * 16))
-    )
-    tile = {"BLOCK_N": rows.VECTOR_BYTES // element_size(problem.dtype) * 32 * warps, "num_warps": warps}
-    configs = [tile | {"PROGRAMS_PER_SM": p, "SPLITS": splits} for p in (4, 2, 1) if p * warps <= 16]
-    return next((config for config in configs if not _fits_relay(config, problem, gpu)), configs[-1])
+def _helped_default(problem: Case, gpu: GPU) -> dict:
+    """16 warps, and the next row on its way where the shared memory has room for it."""
+    configs = [{"num_warps": 16, "num_stages": stages, "HELPERS": 12} for stages in (3, 2, 1)]
+    return next((config for config in configs if not _fits_helped(config, problem, gpu)), configs[-1])
 
 
 def _stream_default(problem: Case, gpu: GPU) -> dict:
@@ -982,12 +964,7 @@ _PERSISTENT_SPACE = {
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
 _STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
-_RELAY_SPACE = {
-    "BLOCK_N": (256, 512, 1024, 2048, 4096),
-    "num_warps": (2, 4, 8, 16),
-    "PROGRAMS_PER_SM": (1, 2, 4),
-    "SPLITS": (1, 2),
-}
+_HELPED_SPACE = {"num_warps": (8, 16), "num_stages": (1, 2, 3), "HELPERS": (8, 12, 16)}  # of 64 programs
 _COLUMNS_SPACE = {
     "BLOCK_M": (1, 2, 4, 8),
     "BLOCK_N": _COLUMN_BLOCKS,
@@ -1045,15 +1022,6 @@ DECLARATION = Declaration(
                 handles=_up_to(16384),
             ),
             Variant(
-                name="persistent",
-                summary="rows, weight and bias in registers, as many programs as fit the SMs, next rows prefetched",
-                launch=_launch_persistent,
-                space=_PERSISTENT_SPACE,
-                default=_persistent_default(_LIVE["persistent"], streams=1, block_m=2, warps_per_sm=16),
-                fits=_fits_persistent(_LIVE["persistent"], streams=1),
-                handles=_up_to(8192),
-            ),
-            Variant(
                 name="alone",
                 summary="one row in the registers of 32 warps, which fill an SM",
                 launch=_launch_one_pass,
@@ -1102,13 +1070,13 @@ DECLARATION = Declaration(
                 handles=_up_to(8192),
             ),
             Variant(
-                name="relay",
-                summary="partial sums in registers; a row is read for its sums while the one before is read from L1",
-                launch=_launch_backward_relay,
-                space=_RELAY_SPACE,
-                default=_relay_default,
-                fits=_fits_relay,
-                handles=_up_to(16384),
+                name="helped",
+                summary="rows and the sum for dweight in registers; some programs read dy alone, for dbias",
+                launch=_launch_backward_helped,
+                space=_HELPED_SPACE,
+                default=_helped_default,
+                fits=_fits_helped,
+                handles=_handles_helped,
             ),
             Variant(
                 name="columns",

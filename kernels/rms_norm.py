@@ -10,7 +10,7 @@ It reads x, dy (and dsum) and writes dx: 3 MN, 4 MN with a residual, whose gradi
 rows: each program sums that of the rows it owns into one partial row, and a last kernel adds the partial rows, always
 in one order.  Arithmetic is fp32 whatever the dtype.
 
-Variants: `one_pass`, `persistent` and backward's `rows` hold whole rows in registers; `stream` and backward's `reread`
+Variants: `one_pass` and backward's `rows` hold whole rows in registers; `stream` and backward's `reread`
 read a row a second time while a cache still has it, `columns` when none has.
 """
 
@@ -85,13 +85,17 @@ def _still_packed(x, zero):
 
 
 @triton.jit
-def _normalize_rows(
-    x_ptr, residual_ptr, weight, out_ptr, sum_ptr, rstd_ptr, block, m, n, eps,
+def _one_pass_kernel(
+    x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, rstd_ptr, m, n, eps,
     HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CHUNKS: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
 ):  # fmt: skip
-    """Rows of one block from load to store; ``weight`` is what _load_rows made of it."""
-    offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    """One program owns BLOCK_M rows, which stay in registers from load to store."""
+    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
+    weight = ()
+    if HAS_WEIGHT:
+        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N)
+    offs_m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     mask_m = (offs_m < m) | EVEN_M
     x = _load_rows(x_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N)
     if HAS_RESIDUAL:
@@ -112,41 +116,6 @@ def _normalize_rows(
         if HAS_WEIGHT:
             out *= weight[i].to(tl.float32)
         _store_tile(out_ptr, out, offs_m, mask_m, n, i, BLOCK_N, CHUNKS, EVEN_N)
-
-
-@triton.jit
-def _one_pass_kernel(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, rstd_ptr, m, n, eps,
-    HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
-):  # fmt: skip
-    """One program owns BLOCK_M rows, which stay in registers from load to store."""
-    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
-    weight = ()
-    if HAS_WEIGHT:
-        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N)
-    _normalize_rows(
-        x_ptr, residual_ptr, weight, out_ptr, sum_ptr, rstd_ptr, tl.program_id(0), m, n, eps,
-        HAS_RESIDUAL, HAS_WEIGHT, BLOCK_M, BLOCK_N, CHUNKS, EVEN_M, EVEN_N,
-    )  # fmt: skip
-
-
-@triton.jit
-def _persistent_kernel(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, rstd_ptr, m, n, eps,
-    HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, NUM_STAGES: tl.constexpr,
-):  # fmt: skip
-    """One program owns every `num_programs`-th block of BLOCK_M rows; it loads weight once and the next rows early."""
-    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    weight = ()
-    if HAS_WEIGHT:
-        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N)
-    for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
-        _normalize_rows(
-            x_ptr, residual_ptr, weight, out_ptr, sum_ptr, rstd_ptr, block, m, n, eps,
-            HAS_RESIDUAL, HAS_WEIGHT, BLOCK_M, BLOCK_N, CHUNKS, EVEN_M, EVEN_N,
-        )  # fmt: skip
 
 
 @triton.jit
@@ -435,13 +404,6 @@ def _launch_one_pass(x, residual, weight, eps, *, config):
     return _launch_forward(
         _one_pass_kernel, x, residual, weight, eps, *_rows(x), grid=_programs(x, config), **_tiles(x, config)
     )
-
-
-def _launch_persistent(x, residual, weight, eps, *, config):
-    return _launch_forward(
-        _persistent_kernel, x, residual, weight, eps, *_rows(x), grid=_programs(x, config), **_tiles(x, config),
-        NUM_STAGES=config["num_stages"],
-    )  # fmt: skip
 
 
 def _launch_stream(x, residual, weight, eps, *, config):
@@ -941,12 +903,6 @@ def _away_from(elements: int):
 
 
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4), "num_warps": (1, 2, 4, 8, 16)}
-_PERSISTENT_SPACE = {
-    "BLOCK_M": (1, 2),
-    "num_warps": (1, 2, 4, 8, 16),
-    "num_stages": (1, 3, 4),
-    "PROGRAMS_PER_SM": (1, 2, 4),
-}
 _STREAM_SPACE = {"BLOCK_N": (1024, 2048, 4096, 8192, 16384), "num_warps": (4, 8, 16, 32)}
 _BACKWARD_SPACE = {
     "BLOCK_M": (1, 2, 4),
@@ -962,7 +918,6 @@ _REREAD_SPACE = {
 }
 _COLUMNS_SPACE = {"BLOCK_M": (2, 4), "BLOCK_N": (512, 1024), "num_warps": (4,), "PROGRAMS_PER_SM": (4, 8)}
 
-_fits_forward_persistent = _fits_persistent(_FORWARD_LIVE, streams=1)
 _fits_backward_rows = _fits_persistent(_BACKWARD_LIVE, streams=2)
 
 
@@ -1008,15 +963,6 @@ DECLARATION = Declaration(
                 fits=_fits_one_pass,
                 # Longer rows fill more than half of an SM's registers: memory is idle while its one program sums.
                 handles=_handles(_ROWS_SPACE, _fits_one_pass, longest=16384),
-            ),
-            Variant(
-                name="persistent",
-                summary="rows and weight in registers, as many programs as fit the SMs, next rows prefetched",
-                launch=_launch_persistent,
-                space=_PERSISTENT_SPACE,
-                default=_default(_PERSISTENT_SPACE, _fits_forward_persistent, _away_from(elements=16)),
-                fits=_fits_forward_persistent,
-                handles=_handles(_PERSISTENT_SPACE, _fits_forward_persistent),
             ),
             Variant(
                 name="stream",

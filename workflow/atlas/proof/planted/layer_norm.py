@@ -45,7 +45,7 @@ MUTANTS = (
         "layer_norm", "padding counted in the variance", "wrong identity of a masked load",
         "padded with 0, but 0 - mean is not 0",
         (("centred = tl.where(mask_n, x - mean[:, None], 0.0)", "centred = x - mean[:, None]"),),
-        VALUES, "forward", "persistent",
+        VALUES, "forward", "one_pass",
     ),
     Mutant(
         "layer_norm", "one mean too many", "out-of-bounds store by one",
@@ -60,10 +60,10 @@ MUTANTS = (
         "layer_norm", "last rows without a block", "unwritten tail",
         "m // BLOCK_M blocks: wrong where BLOCK_M does not divide m",
         ((
-            "tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES)",
-            "m // BLOCK_M, tl.num_programs(0), num_stages=NUM_STAGES)",
+            "tl.range(pid, tl.cdiv(m, BLOCK_M), programs, num_stages=NUM_STAGES)",
+            "tl.range(pid, m // BLOCK_M, programs, num_stages=NUM_STAGES)",
         ),),
-        WRITTEN, "forward", "persistent",
+        WRITTEN, "backward", "rows",
     ),
     Mutant(
         "layer_norm", "lanes not merged", "lost term",
@@ -96,10 +96,10 @@ MUTANTS = (
         VALUES, "backward", "rows",
     ),
     Mutant(
-        "layer_norm", "sums scaled by the row before", "wrong row",
-        "two rows are under way at once, and each has its own statistics",
-        (("tl.sum(next_along, axis=0) * next_rstd / n", "tl.sum(next_along, axis=0) * rstd / n"),),
-        VALUES, "backward", "relay",
+        "layer_norm", "helpers' rows counted among the owners'", "wrong range of a sum",
+        "as many partial rows of dbias as of dweight, as in the other variants",
+        (("_sum_partials(partial, weight, bias, owners)", "_sum_partials(partial, weight, bias, len(partial) // 2)"),),
+        VALUES, "backward", "helped",
     ),
     Mutant(
         "layer_norm", "gradient of the sum forgotten", "lost term",
@@ -136,7 +136,7 @@ MUTANTS = (
         "layer_norm", "partial rows past the last", "missing mask",
         "a block of partial rows was taken for full",
         ((
-            "mask = (offs_p[:, None] < p) & (offs_n[None, :] < n)",
+            "mask = (offs_p[:, None] < end) & (offs_n[None, :] < n)",
             "mask = (offs_p[:, None] >= 0) & (offs_n[None, :] < n)",
         ),),
         VALUES, "backward", "columns",

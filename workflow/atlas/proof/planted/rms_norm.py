@@ -49,7 +49,7 @@ MUTANTS = (
             "        squares += x[i].to(tl.float32) * x[i].to(tl.float32)\n",
             "        squares += x[0].to(tl.float32) * x[0].to(tl.float32)\n",
         ),),
-        VALUES, "forward", "persistent",
+        VALUES, "forward", "one_pass",
     ),
     Mutant(
         "rms_norm", "second sweep normalises the input", "stale operand",
@@ -61,10 +61,10 @@ MUTANTS = (
         "rms_norm", "last rows without a block", "unwritten tail",
         "m // BLOCK_M blocks: wrong where BLOCK_M does not divide m",
         ((
-            "tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):\n        _normalize",
-            "m // BLOCK_M, tl.num_programs(0), num_stages=NUM_STAGES):\n        _normalize",
+            "tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES)",
+            "tl.range(tl.program_id(0), m // BLOCK_M, tl.num_programs(0), num_stages=NUM_STAGES)",
         ),),
-        CERTIFICATE, "forward", "persistent", "fp32",
+        CERTIFICATE, "backward", "rows", "fp32",
         config={"BLOCK_M": 2, "num_warps": 1, "num_stages": 3, "PROGRAMS_PER_SM": 4},
     ),
     Mutant(

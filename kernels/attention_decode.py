@@ -415,7 +415,7 @@ _EDGE_CASES = tuple(
     )
 )
 
-_HUGE_CASES = (_problem("bf16", "offsets into K and V beyond 2^31", 2, 2**20 + 5, heads=8, ragged=True),)
+_HUGE_CASES = (_problem("bf16", "offsets into K and V beyond 2^31", 3, 2**20 + 5, heads=8, ragged=True),)
 
 
 def _masked(q, k, v, lens, scale):

@@ -268,12 +268,14 @@ def decode_attention(
     _check(q, k_cache, v_cache, cache_lens)
     if q.stride(3) != 1:
         q = q.contiguous()
+    if q.requires_grad or k_cache.requires_grad or v_cache.requires_grad:
+        q, k_cache, v_cache = q.detach(), k_cache.detach(), v_cache.detach()
     if scale is None:
         scale = q.shape[-1] ** -0.5
     if not q.numel():
         out, lse = _fake(q, k_cache, v_cache, cache_lens, scale)
     else:
-        out, lse = _operator(q.detach(), k_cache.detach(), v_cache.detach(), cache_lens, float(scale))
+        out, lse = _operator(q, k_cache, v_cache, cache_lens, float(scale))
     return (out, lse) if return_lse else out
 
 

@@ -12,6 +12,8 @@ operations an element: memory bounds it, so queries and keys go in one launch, h
 their strides, and each element's partner is in the same thread.  Arithmetic is fp32 whatever the dtype.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -34,86 +36,79 @@ __all__ = ["rope", "rope_qk"]
 
 
 @triton.jit
-def _block_of(block, seq, heads, BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr, HEADS_INNER: tl.constexpr):
-    """(batch, tokens [BLOCK_S * BLOCK_H], heads [same]) of a block; blocks are counted as they lie in memory.
-
-    Heads run faster than tokens, so that neighbouring rows share their angles.
-    """
-    blocks_s, blocks_h = tl.cdiv(seq, BLOCK_S), tl.cdiv(heads, BLOCK_H)
-    if HEADS_INNER:
-        first_h, outer = block % blocks_h * BLOCK_H, block // blocks_h
-        first_s, batch = outer % blocks_s * BLOCK_S, outer // blocks_s
-    else:
-        first_s, outer = block % blocks_s * BLOCK_S, block // blocks_s
-        first_h, batch = outer % blocks_h * BLOCK_H, outer // blocks_h
-    rows = tl.arange(0, BLOCK_S * BLOCK_H)
-    return batch.to(tl.int64), (first_s + rows // BLOCK_H).to(tl.int64), (first_h + rows % BLOCK_H).to(tl.int64)
-
-
-@triton.jit
-def _rotate_block(
-    x_ptr, out_ptr, cos_ptr, sin_ptr, block, seq, heads,
+def _rotate_lanes(
+    x_ptr, out_ptr, cos_ptr, sin_ptr, block, batches, seq, heads,
     stride_xb, stride_xs, stride_xh, stride_ob, stride_os, stride_oh, stride_cb, stride_cs, stride_cn,
-    HALF: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr,
-    HEADS_INNER: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr, EVEN: tl.constexpr,
+    HALF: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr,
+    HEADS_INNER: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Rotate BLOCK_H heads of BLOCK_S tokens, a row of the tile each; BLOCK_D >= HALF pairs.  EVEN: none is masked."""
-    batch, offs_s, offs_h = _block_of(block, seq, heads, BLOCK_S, BLOCK_H, HEADS_INNER)
-    offs_n = tl.arange(0, BLOCK_D)[None, :]
-    mask_m = ((offs_s < seq) & (offs_h < heads))[:, None]
-    mask = None if EVEN else mask_m & (offs_n < HALF)
-    angles = (batch * stride_cb + offs_s * stride_cs)[:, None] + offs_n * stride_cn
-    x_ptrs = x_ptr + (batch * stride_xb + offs_s * stride_xs + offs_h * stride_xh)[:, None]
-    out_ptrs = out_ptr + (batch * stride_ob + offs_s * stride_os + offs_h * stride_oh)[:, None]
-    if INTERLEAVED:
-        # Whole rows in vectors; the pairs are taken apart and joined again within threads.
-        offs_d = tl.arange(0, 2 * BLOCK_D)[None, :]
-        mask_d = None if EVEN else mask_m & (offs_d < 2 * HALF)
-        x = tl.load(x_ptrs + offs_d, mask=mask_d).to(tl.float32)
-        first, second = tl.split(tl.reshape(x, (BLOCK_S * BLOCK_H, BLOCK_D, 2)))
+    """Rotate LANES lanes, WIDTH neighbouring pairs that one thread loads at once, HALF // WIDTH of them to a head.
+
+    Lanes are counted through all heads as these lie in memory, so that whatever the head's size none is idle.
+    """
+    lane = block * LANES + tl.arange(0, LANES)
+    row, first = lane // (HALF // WIDTH), lane % (HALF // WIDTH) * WIDTH
+    if HEADS_INNER:
+        offs_h, outer = row % heads, row // heads
+        offs_s, offs_b = outer % seq, outer // seq
     else:
-        first = tl.load(x_ptrs + offs_n, mask=mask).to(tl.float32)
-        second = tl.load(x_ptrs + HALF + offs_n, mask=mask).to(tl.float32)
+        offs_s, outer = row % seq, row // seq
+        offs_h, offs_b = outer % heads, outer // heads
+    mask = (offs_b < batches)[:, None]
+    offs_b, offs_s, offs_h = offs_b.to(tl.int64), offs_s.to(tl.int64), offs_h.to(tl.int64)
+    pairs = tl.arange(0, WIDTH)[None, :]
+    angles = (offs_b * stride_cb + offs_s * stride_cs)[:, None] + (first[:, None] + pairs) * stride_cn
+    x_ptrs = x_ptr + (offs_b * stride_xb + offs_s * stride_xs + offs_h * stride_xh)[:, None]
+    out_ptrs = out_ptr + (offs_b * stride_ob + offs_s * stride_os + offs_h * stride_oh)[:, None]
+    if INTERLEAVED:
+        offs_d = 2 * first[:, None] + tl.arange(0, 2 * WIDTH)[None, :]
+        x = tl.load(x_ptrs + offs_d, mask=mask).to(tl.float32)
+        one, two = tl.split(tl.reshape(x, (LANES, WIDTH, 2)))
+    else:
+        offs_d = first[:, None] + pairs
+        one = tl.load(x_ptrs + offs_d, mask=mask).to(tl.float32)
+        two = tl.load(x_ptrs + HALF + offs_d, mask=mask).to(tl.float32)
     cos = tl.load(cos_ptr + angles, mask=mask).to(tl.float32)
     sin = tl.load(sin_ptr + angles, mask=mask).to(tl.float32)
     if INVERSE:
         sin = -sin
-    turned_first = first * cos - second * sin
-    turned_second = second * cos + first * sin
+    turned_one = one * cos - two * sin
+    turned_two = two * cos + one * sin
     if INTERLEAVED:
-        turned = tl.reshape(tl.join(turned_first, turned_second), (BLOCK_S * BLOCK_H, 2 * BLOCK_D))
-        tl.store(out_ptrs + offs_d, turned, mask=mask_d)
+        turned = tl.reshape(tl.join(turned_one, turned_two), (LANES, 2 * WIDTH))
+        tl.store(out_ptrs + offs_d, turned, mask=mask)
     else:
-        tl.store(out_ptrs + offs_n, turned_first, mask=mask)
-        tl.store(out_ptrs + HALF + offs_n, turned_second, mask=mask)
+        tl.store(out_ptrs + offs_d, turned_one, mask=mask)
+        tl.store(out_ptrs + HALF + offs_d, turned_two, mask=mask)
 
 
 @triton.jit
 def _rope_kernel(
-    q_ptr, q_out_ptr, k_ptr, k_out_ptr, cos_ptr, sin_ptr, blocks_q, seq, heads_q, heads_k,
+    q_ptr, q_out_ptr, k_ptr, k_out_ptr, cos_ptr, sin_ptr, blocks_q, batches, seq, heads_q, heads_k,
     stride_qb, stride_qs, stride_qh, stride_qob, stride_qos, stride_qoh,
     stride_kb, stride_ks, stride_kh, stride_kob, stride_kos, stride_koh, stride_cb, stride_cs, stride_cn,
-    HALF: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SQ: tl.constexpr, BLOCK_HQ: tl.constexpr,
-    BLOCK_SK: tl.constexpr, BLOCK_HK: tl.constexpr, HEADS_INNER: tl.constexpr, INTERLEAVED: tl.constexpr,
-    INVERSE: tl.constexpr, EVEN: tl.constexpr,
+    HALF: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
+    HEADS_INNER: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """The first ``blocks_q`` programs own a block of queries each, the others one of keys.
+    """The first ``blocks_q`` programs own LANES lanes of queries each, the others as many of keys.
 
-    ``k_ptr`` may be None.  A program loads all of its block before it stores any, and stores where it loaded:
-    ``q_out_ptr`` may be ``q_ptr``.
+    ``k_ptr`` may be None.  A program loads all of its lanes before it stores any, and stores where it loaded:
+    ``q_out_ptr`` may be ``q_ptr``.  ALIGNED: rows of the tables begin on whole lanes, which no stride of 40 tells.
     """
+    if ALIGNED:
+        stride_cb, stride_cs = stride_cb // WIDTH * WIDTH, stride_cs // WIDTH * WIDTH
     pid = tl.program_id(0)
     if pid < blocks_q:
-        _rotate_block(
-            q_ptr, q_out_ptr, cos_ptr, sin_ptr, pid, seq, heads_q,
+        _rotate_lanes(
+            q_ptr, q_out_ptr, cos_ptr, sin_ptr, pid, batches, seq, heads_q,
             stride_qb, stride_qs, stride_qh, stride_qob, stride_qos, stride_qoh, stride_cb, stride_cs, stride_cn,
-            HALF, BLOCK_D, BLOCK_SQ, BLOCK_HQ, HEADS_INNER, INTERLEAVED, INVERSE, EVEN,
+            HALF, LANES, WIDTH, HEADS_INNER, INTERLEAVED, INVERSE,
         )  # fmt: skip
     elif k_ptr is not None:  # settled when compiled: without keys there is nothing to compile
-        _rotate_block(
-            k_ptr, k_out_ptr, cos_ptr, sin_ptr, pid - blocks_q, seq, heads_k,
+        _rotate_lanes(
+            k_ptr, k_out_ptr, cos_ptr, sin_ptr, pid - blocks_q, batches, seq, heads_k,
             stride_kb, stride_ks, stride_kh, stride_kob, stride_kos, stride_koh, stride_cb, stride_cs, stride_cn,
-            HALF, BLOCK_D, BLOCK_SK, BLOCK_HK, HEADS_INNER, INTERLEAVED, INVERSE, EVEN,
+            HALF, LANES, WIDTH, HEADS_INNER, INTERLEAVED, INVERSE,
         )  # fmt: skip
 
 
@@ -125,32 +120,34 @@ def _launch_backward(dq_out, dk_out, cos, sin, interleaved, heads_first, *, conf
     return _launch_outputs(dq_out, dk_out, cos, sin, interleaved, heads_first, True, config)
 
 
+def _launch_into(q, k, q_out, k_out, cos, sin, interleaved, heads_first, inverse, config):
+    batch, seq, heads_q, head_dim = _sizes(q, heads_first)
+    heads_k = 0 if k is None else _sizes(k, heads_first)[2]
+    half, angles = head_dim // 2, _angle_strides(cos, head_dim, interleaved)
+    width = _width(half, q.element_size(), interleaved)
+    lanes = 32 * config["num_warps"] * config["VECTORS"]
+    blocks_q, blocks_k = (triton.cdiv(batch * seq * heads * half // width, lanes) for heads in (heads_q, heads_k))
+    if blocks_q + blocks_k:
+        launch(
+            _rope_kernel, (blocks_q + blocks_k,), q, q_out, k, k_out, cos, sin, blocks_q, batch, seq, heads_q, heads_k,
+            *_strides(q, heads_first), *_strides(q_out, heads_first),
+            *_strides(k, heads_first), *_strides(k_out, heads_first), *angles,
+            HALF=half, LANES=lanes, WIDTH=width, ALIGNED=angles[0] % width == 0 and angles[1] % width == 0,
+            HEADS_INNER=_heads_inner(q, heads_first), INTERLEAVED=interleaved, INVERSE=inverse,
+            num_warps=config["num_warps"],
+        )  # fmt: skip
+
+
+def _width(half, size, interleaved):
+    """Pairs of a lane: a 16-byte vector of each half, or of both elements, or less that divides a head."""
+    return math.gcd(half, VECTOR_BYTES // size // (2 if interleaved else 1))
+
+
 def _launch_outputs(q, k, cos, sin, interleaved, heads_first, inverse, config):
     """Like the inputs, strides included, as far as these leave no gaps."""
     q_out, k_out = torch.empty_like(q), None if k is None else torch.empty_like(k)
     _launch_into(q, k, q_out, k_out, cos, sin, interleaved, heads_first, inverse, config)
     return q_out if k is None else (q_out, k_out)
-
-
-def _launch_into(q, k, q_out, k_out, cos, sin, interleaved, heads_first, inverse, config):
-    batch, seq, heads_q, head_dim = _sizes(q, heads_first)
-    heads_k = 0 if k is None else _sizes(k, heads_first)[2]
-    half, angles = head_dim // 2, _angle_strides(cos, head_dim, interleaved)
-    block_d = triton.next_power_of_2(half)
-    rows = _rows(config, block_d, q.element_size())
-    (block_sq, block_hq), (block_sk, block_hk) = (_block(rows, heads, config) for heads in (heads_q, heads_k))
-    blocks_q = batch * triton.cdiv(seq, block_sq) * triton.cdiv(heads_q, block_hq)
-    blocks_k = batch * triton.cdiv(seq, block_sk) * triton.cdiv(heads_k, block_hk)
-    whole = seq % block_sq == 0 and heads_q % block_hq == 0 and seq % block_sk == 0 and heads_k % block_hk == 0
-    if blocks_q + blocks_k and half:
-        launch(
-            _rope_kernel, (blocks_q + blocks_k,), q, q_out, k, k_out, cos, sin, blocks_q, seq, heads_q, heads_k,
-            *_strides(q, heads_first), *_strides(q_out, heads_first),
-            *_strides(k, heads_first), *_strides(k_out, heads_first), *angles,
-            HALF=half, BLOCK_D=block_d, BLOCK_SQ=block_sq, BLOCK_HQ=block_hq, BLOCK_SK=block_sk, BLOCK_HK=block_hk,
-            HEADS_INNER=_heads_inner(q, heads_first), INTERLEAVED=interleaved, INVERSE=inverse,
-            EVEN=whole and block_d == half, num_warps=config["num_warps"],
-        )  # fmt: skip
 
 
 def _sizes(x, heads_first):
@@ -178,17 +175,6 @@ def _angle_strides(cos, head_dim, interleaved):
     stride_b = cos.stride(0) if cos.dim() == 3 and cos.shape[0] > 1 else 0
     twice = interleaved and cos.shape[-1] == head_dim  # each angle stands twice, side by side
     return stride_b, cos.stride(-2), cos.stride(-1) * (2 if twice else 1)
-
-
-def _rows(config, block_d, size):
-    """Rows of a tile: VECTORS 16-byte vectors of each half a thread."""
-    return max(1, 32 * config["num_warps"] * config["VECTORS"] * VECTOR_BYTES // (block_d * size))
-
-
-def _block(rows, heads, config):
-    """(tokens, heads) of a tile of ``rows``, at most HEADS heads and no more than there are, up to a power of two."""
-    block_h = min(rows, config["HEADS"], triton.next_power_of_2(max(heads, 1)))
-    return rows // block_h, block_h
 
 
 def _run(x, cos, sin, interleaved, heads_first, inverse):
@@ -533,28 +519,6 @@ _EDGE_CASES = tuple(
 _HUGE_CASES = (_case("bf16", "offsets beyond 2^31", 1, 2**19 + 1, 32, 0, 128),)
 
 
-def _fits(config: dict, problem: Case, gpu: GPU) -> str:
-    size, block_d = element_size(problem.dtype), triton.next_power_of_2(problem["head_dim"] // 2)
-    if config["HEADS"] > 1:
-        if config["HEADS"] > _rows(config, block_d, size):
-            return "more heads than rows in a tile"
-        if config["HEADS"] >= 2 * max(problem["heads"], problem["kv_heads"]):
-            return "a tile with room for twice the heads there are"
-    return ""
-
-
-def _default(problem: Case, gpu: GPU) -> dict:
-    """One vector of each half a thread, of four warps; as many heads together as lie together."""
-    config = {"VECTORS": 1, "HEADS": 1, "num_warps": 4}
-    if not problem["heads_first"]:
-        fitting = [heads for heads in _SPACE["HEADS"] if not _fits(config | {"HEADS": heads}, problem, gpu)]
-        config["HEADS"] = fitting[-1]
-    return config
-
-
-_SPACE = {"VECTORS": (1, 2), "HEADS": (1, 4, 16), "num_warps": (2, 4, 8)}
-
-
 def _bytes(problem: Case) -> dict[str, int]:
     size, head = element_size(problem.dtype), problem["batch"] * problem["seq"] * problem["head_dim"]
     table = problem["seq"] * (problem["head_dim"] // 2) * size
@@ -573,15 +537,25 @@ def _flops(problem: Case) -> dict[str, int]:
     return {"rotation": 3 * heads * problem["batch"] * problem["seq"] * problem["head_dim"]}
 
 
+def _handles_lanes(problem: Case, gpu: GPU) -> str:
+    half = problem["head_dim"] // 2
+    heads = problem["batch"] * problem["seq"] * max(problem["heads"], problem["kv_heads"])
+    lanes = heads * half // _width(half, element_size(problem.dtype), problem["interleaved"])
+    return f"{lanes} lanes are counted in 32 bits" if lanes >= 2**31 - 2**12 else ""
+
+
+_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (2, 4, 8)}
+
+
 def _variants(run):
     return (
         Variant(
-            name="blocks",
-            summary="tiles of some heads of some tokens; q and k in one launch",
+            name="lanes",
+            summary="16-byte lanes counted through all heads as they lie in memory; q and k in one launch",
             launch=run,
             space=_SPACE,
-            default=_default,
-            fits=_fits,
+            default=lambda problem, gpu: {"VECTORS": 1, "num_warps": 4},
+            handles=_handles_lanes,
         ),
     )
 

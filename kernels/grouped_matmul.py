@@ -566,7 +566,7 @@ _TENSOR_CORE_TILES = (
     (128, 256, 8), (128, 128, 8), (128, 128, 4), (64, 256, 4), (64, 128, 4), (64, 64, 4), (32, 128, 4), (16, 128, 4),
     (16, 64, 4), (16, 32, 4),
 )  # fmt: skip
-_FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 4), (16, 32, 4))
+_FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 8), (32, 64, 4), (32, 32, 4), (16, 32, 4))
 
 
 def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
@@ -574,10 +574,12 @@ def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
     rows = problem["m"] / problem["groups"]
     if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
         high, wide = max(16, 2 * rows), max(32, 2 * problem["n"])
+        if Capability.WGMMA not in gpu.capabilities:  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
+            wide = min(wide, 128)
         tiles = [tile for tile in _TENSOR_CORE_TILES if tile[0] <= high and tile[1] <= wide]
         return tuple(tiles[:4])
     if problem.dtype != "fp32":  # held a second time, as fp32: more in a warp spills on sm_75 (Triton 3.7.1)
-        return tuple(tile for tile in _FMA_TILES if tile[0] * tile[1] // tile[2] <= 512)
+        return tuple(tile for tile in _FMA_TILES if tile[0] * tile[1] // tile[2] <= 256)
     return _FMA_TILES
 
 

@@ -712,12 +712,11 @@ _FMA_TILES = {(128, 64, 8): 0.9, (64, 64, 8): 0.85, (64, 64, 4): 0.8, (32, 64, 4
 
 
 def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
-    """The tiles worth a thought, by what they compute with."""
+    """The tiles worth a thought, by what they compute with; larger ones spill (ptxas of Triton 3.6 and 3.7)."""
     if _uses_tensor_cores(problem, gpu):
-        if not _narrow(problem):
-            return _TENSOR_CORE_TILES
-        # What waits in registers: larger tiles spill on sm_80 and sm_90 (Triton 3.7.1).
-        return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] <= 64 * 64}
+        # A residual waits in registers beside the accumulator; operands that are read one by one do so, too.
+        most = 1024 if _narrow(problem) else 2048 if problem["residual"] else 4096
+        return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] // tile[2] <= most}
     if problem.dtype != "fp32":  # held a second time, as fp32: 64 x 128 in 4 warps spills on sm_75 (Triton 3.7.1)
         return {tile: share for tile, share in _FMA_TILES.items() if tile[0] * tile[1] // tile[2] <= 1024}
     return _FMA_TILES
@@ -772,24 +771,21 @@ def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `persistent`, whose stages and epilogue are in shared memory together."""
     blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
     shared = config["num_stages"] * _stage_bytes(config, problem) + blocks * element_size(problem.dtype)
-    if shared > gpu.shared_bytes - _BARRIERS:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    return _fits(config, problem, gpu)
+    return (
+        "" if shared <= gpu.shared_bytes - _BARRIERS else f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    )
 
 
 def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `specialized`, whose residual has to lie in shared memory as a whole."""
     if problem["residual"] and config["PARTS"] > 1:
         return "a residual is fetched whole, while the tile is multiplied"
-    parts_there = 1 if config["PARTS"] == 1 else 2  # one is written while the next is computed
-    of_y = 128 * config["BLOCK_N"] // config["PARTS"] * parts_there * element_size(problem.dtype)
-    stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
-    most = (gpu.shared_bytes - _BARRIERS - of_y) // stage
-    if config["STAGES"] > most:
-        return f"room for {most} stages"
-    if 2 * config["STAGES"] <= most:
-        return "room for twice the stages"
-    return ""
+    buffers = 1 if config["PARTS"] == 1 else 2  # one leaves while the next is filled
+    of_y = 128 * config["BLOCK_N"] // config["PARTS"] * buffers * element_size(problem.dtype)
+    shared = config["STAGES"] * _stage_bytes({**config, "BLOCK_M": 128}, problem) + of_y
+    return (
+        "" if shared <= gpu.shared_bytes - _BARRIERS else f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    )
 
 
 _BARRIERS = 1024
@@ -805,21 +801,21 @@ _SPACE = {
 }
 _PERSISTENT_SPACE = {
     "BLOCK_M": (128,),
-    "BLOCK_N": (128, 256),
+    "BLOCK_N": (256,),
     "BLOCK_K": (64,),
     "GROUP_M": (8, 16),
     "PARTS": (1, 2),
-    "num_warps": (4, 8),
+    "num_warps": (8,),
     "num_stages": (3, 4),
 }
 _SPECIALIZED_SPACE = {
-    "BLOCK_N": (128, 256),
+    "BLOCK_N": (256,),
     "BLOCK_K": (64,),
-    "GROUP_M": (8, 16),
+    "GROUP_M": (4, 8, 16),
     "PARTS": (1, 4),
     "STAGES": (3, 4),
 }
-_PULL_SPACE = {"ROWS": (64, 128, 256), "BLOCK_M": (8, 16), "BLOCK_N": (128, 256), "num_warps": (4, 8)}
+_PULL_SPACE = {"ROWS": (64, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -836,17 +832,13 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
-    configs = [
-        dict(zip(_PERSISTENT_SPACE, (128, columns, 64, 8, 2, warps, stages), strict=True))
-        for columns, warps, stages in ((256, 8, 4), (256, 8, 3), (128, 4, 4), (128, 8, 4), (128, 4, 3))
-    ]
-    fitting = [config for config in configs if not _fits_persistent(config, problem, gpu)]
-    return (fitting or configs[-1:])[0]
+    stages = 3 if problem["residual"] else 4
+    return dict(zip(_PERSISTENT_SPACE, (128, 256, 64, 16, 2, 8, stages), strict=True))
 
 
 def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
     parts = (1, 3) if problem["residual"] else (4, 4)
-    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 8, *parts), strict=True))
+    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 16, *parts), strict=True))
 
 
 def _describes(problem: Case, gpu: GPU) -> str:
@@ -881,7 +873,7 @@ def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def _default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
-    return {"ROWS": 128, "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 4}
+    return {"ROWS": 128, "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}
 
 
 def _flops(problem: Case) -> dict[str, float]:

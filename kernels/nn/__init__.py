@@ -23,6 +23,7 @@ _FILES = {
     "LogSoftmax": "softmax",
     "RMSNorm": "rms_norm",
     "RotaryEmbedding": "rotary",
+    "SelfAttention": "attention",
     "SiLU": "silu",
     "Softmax": "softmax",
     "SwiGLU": "swiglu",

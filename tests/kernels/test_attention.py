@@ -11,6 +11,7 @@ from kernels.attention import DECLARATION, _attention, _described, _fits_backwar
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
+from kernels.nn import RotaryEmbedding, SelfAttention
 
 H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
 
@@ -202,3 +203,16 @@ def test_defaults_on_hopper_are_configs_of_the_space(d):
         config = variant.default(problem, H200)
         assert not fits(config, problem, H200)
         assert config in list(variant.configs(problem, H200))
+
+
+def test_the_module_is_the_projections_around_the_function():
+    torch.manual_seed(0)
+    module, x = SelfAttention(32, num_heads=2, num_kv_heads=1), randn(2, 9, 32)
+    q, k, v = module.in_proj(x).split((32, 16, 16), dim=-1)
+    q, k, v = (y.unflatten(-1, (-1, 16)).transpose(1, 2) for y in (q, k, v))
+    expected = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    close(module(x), module.out_proj(expected.transpose(1, 2).flatten(2)))
+    rotary = RotaryEmbedding(16, 9)
+    assert not torch.allclose(module(x, rotary), module(x))
+    with pytest.raises(ValueError, match="divide"):
+        SelfAttention(32, num_heads=4, num_kv_heads=3)

@@ -64,7 +64,18 @@ def _accumulate(a, b, acc, PROMOTE: tl.constexpr):
 
 
 @triton.jit
-def _scaled(acc, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALES: tl.constexpr):
+def _numbers(scale_a_ptr, scale_b_ptr, SCALES: tl.constexpr):
+    """Both scales where each is one number; read before the loop, they are there when it ends."""
+    if SCALES == "tensor":
+        return tl.load(scale_a_ptr), tl.load(scale_b_ptr)
+    else:
+        return 1.0, 1.0
+
+
+@triton.jit
+def _scaled(
+    acc, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALES: tl.constexpr
+):  # fmt: skip
     """acc * scale_a * scale_b + bias of a block of C, in fp32; the accumulator as it is where SCALES is "none"."""
     if SCALES != "none":
         acc = acc.to(tl.float32)
@@ -72,7 +83,7 @@ def _scaled(acc, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALE
             acc = acc * tl.load(scale_a_ptr + offs_m, mask=offs_m < M, other=0.0)[:, None]
             acc = acc * tl.load(scale_b_ptr + offs_n, mask=offs_n < N, other=0.0)[None, :]
         else:  # one after the other: the product of both may overflow where this does not
-            acc = acc * tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
+            acc = acc * number_a * number_b
         if bias_ptr is not None:
             acc += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
     return acc
@@ -93,6 +104,7 @@ def _tiled_kernel(
     a_ptrs = a_ptr + (offs_m % M).to(tl.int64)[:, None] * stride_am + offs_k.to(tl.int64)[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k.to(tl.int64)[:, None] * stride_bk + (offs_n % N).to(tl.int64)[None, :] * stride_bn
     block_k = tl.full((), BLOCK_K, tl.int64)  # a stride of 16 M elements times BLOCK_K passes 2^31
+    number_a, number_b = _numbers(scale_a_ptr, scale_b_ptr, SCALES)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for k in range(0, K, BLOCK_K):
         if EVEN_K:
@@ -104,14 +116,14 @@ def _tiled_kernel(
         acc = _accumulate(a, b, acc, PROMOTE)
         a_ptrs += block_k * stride_ak
         b_ptrs += block_k * stride_bk
-    c = _scaled(acc, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALES)
+    c = _scaled(acc, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALES)
     c_ptrs = c_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
     tl.store(c_ptrs, c.to(c_ptr.dtype.element_ty), mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
 
 
 @triton.jit
 def _store_parts(
-    c_desc, acc, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
+    c_desc, acc, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
     BLOCK_N: tl.constexpr, PARTS: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """Scales and writes the tile at row m and column n in PARTS of its columns, one after the other.
@@ -122,15 +134,17 @@ def _store_parts(
         HALF: tl.constexpr = BLOCK_N // 2
         left, right = acc.reshape(acc.shape[0], 2, HALF).permute(0, 2, 1).split()
         _store_parts(
-            c_desc, left, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, HALF, PARTS // 2, SCALES,
+            c_desc, left, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N,
+            HALF, PARTS // 2, SCALES,
         )  # fmt: skip
         _store_parts(
-            c_desc, right, scale_a_ptr, scale_b_ptr, bias_ptr, m, n + HALF, M, N, HALF, PARTS // 2, SCALES,
+            c_desc, right, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, m, n + HALF, M, N,
+            HALF, PARTS // 2, SCALES,
         )  # fmt: skip
     else:
         offs_m = m + tl.arange(0, acc.shape[0])
         offs_n = n + tl.arange(0, BLOCK_N)
-        c = _scaled(acc, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALES)
+        c = _scaled(acc, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, offs_m, offs_n, M, N, SCALES)
         c_desc.store([m, n], c.to(c_desc.dtype))
 
 
@@ -146,10 +160,13 @@ def _descriptor_kernel(
     """
     tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+    number_a, number_b = _numbers(scale_a_ptr, scale_b_ptr, SCALES)
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
     for k in range(0, K, BLOCK_K):
         acc = _accumulate(a_desc.load([m, k]), b_desc.load([n, k]).T, acc, PROMOTE)
-    _store_parts(c_desc, acc, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, BLOCK_N, PARTS, SCALES)
+    _store_parts(
+        c_desc, acc, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, BLOCK_N, PARTS, SCALES
+    )  # fmt: skip
 
 
 @triton.jit
@@ -159,6 +176,7 @@ def _persistent_kernel(
     PARTS: tl.constexpr, ACC: tl.constexpr, PROMOTE: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """One program for each place on the GPU owns every so-many-th tile: it reads for the next while it writes one."""
+    number_a, number_b = _numbers(scale_a_ptr, scale_b_ptr, SCALES)
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for position in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         tile_m, tile_n = _grouped(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -166,7 +184,9 @@ def _persistent_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), ACC)
         for k in range(0, K, BLOCK_K):
             acc = _accumulate(a_desc.load([m, k]), b_desc.load([n, k]).T, acc, PROMOTE)
-        _store_parts(c_desc, acc, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, BLOCK_N, PARTS, SCALES)
+        _store_parts(
+            c_desc, acc, number_a, number_b, scale_a_ptr, scale_b_ptr, bias_ptr, m, n, M, N, BLOCK_N, PARTS, SCALES
+        )  # fmt: skip
 
 
 _PROMOTED = 128
@@ -444,10 +464,13 @@ def _inputs(problem: Case, device, generator):
     def draw(rows, columns, dtype):
         if dtype == torch.int8:
             return torch.randint(-128, 128, (rows, columns), dtype=dtype, device=device, generator=generator)
-        return torch.randn((rows, columns), device=device, generator=generator).to(dtype)
+        numbers = torch.rand if flags.get("positive") else torch.randn
+        return numbers((rows, columns), device=device, generator=generator).to(dtype)
 
-    def scale(*shape):
-        return None if scales == "none" else 0.5 + torch.rand(shape, device=device, generator=generator)
+    def scale(*shape):  # such that C is of the order of sqrt(k), as the bias is of 1
+        if scales == "none":
+            return None
+        return (0.5 + torch.rand(shape, device=device, generator=generator)) / (64 if dtype == torch.int8 else 1)
 
     return {
         "a": draw(m, k, dtype),
@@ -490,23 +513,21 @@ _FORMS = (
     ("int8", {"scales": "row", "bias": True}),
 )
 
-_EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n, k=k, **flags)
-    for (m, n, k), reason in (
-        ((1, 1, 1), "one element of each"),
-        ((128, 128, 256), "whole tiles only; twice as many elements of k as are summed without promotion"),
-        (
-            (70, 144, 160),
-            "tails in m, n and k in rows aligned to 16 bytes, as the copy engine takes them",
-        ),
-        ((33, 65, 129), "tails everywhere, strides that allow no wide loads"),
-        ((48, 40, 7), "k smaller than any block of it"),
-        ((1, 96, 128), "a single row"),
-        ((128, 1, 96), "a single column"),
-        ((16, 528, 64), "more columns of tiles than rows: the last group is not full"),
-        ((1100, 32, 16), "more rows of tiles than a group has"),
-    )
-    for dtype, flags in _FORMS
+_SHAPES = (
+    ((1, 1, 1), "one element of each"),
+    ((128, 128, 256), "whole tiles only; twice as many elements of k as are summed without promotion"),
+    ((70, 144, 160), "tails in m, n and k in rows aligned to 16 bytes, as the copy engine takes them"),
+    ((33, 65, 129), "tails everywhere, strides that allow no wide loads"),
+    ((48, 40, 7), "k smaller than any block of it"),
+    ((1, 96, 128), "a single row"),
+    ((128, 1, 96), "a single column"),
+    ((16, 528, 64), "more columns of tiles than rows: the last group is not full"),
+    ((1100, 32, 16), "more rows of tiles than a group has"),
+)
+_LONG = {"m": 64, "n": 64, "k": 4096, "scales": "tensor", "fast": False, "positive": True}
+_EDGE_CASES = (
+    *(case(dtype, reason, m=m, n=n, k=k, **flags) for (m, n, k), reason in _SHAPES for dtype, flags in _FORMS),
+    case("fp8e4m3", "a sum that only grows: of it the tensor cores by themselves lose several percent", **_LONG),
 )
 
 _HUGE_CASES = (
@@ -644,7 +665,13 @@ def _default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int
     return config(*min(fitting or list(shares)[-1:], key=seconds))
 
 
-_SPECIALIZED_SPACE = {"GROUPS": (2, 3), "BLOCK_N": (128, 256), "GROUP_M": (8, 16), "STAGES": (3, 4, 5, 6)}
+_SPECIALIZED_SPACE = {
+    "GROUPS": (2, 3),
+    "BLOCK_N": (128, 256),
+    "GROUP_M": (8, 16),
+    "STAGES": (2, 3, 4, 5, 6),
+    "DEPTH": (1, 2),
+}
 
 
 def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
@@ -654,12 +681,14 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     groups, columns, stages = config["GROUPS"], config["BLOCK_N"], config["STAGES"]
     size = 4 if problem["scales"] == "none" else 2
     buffers, width = hopper.parts(groups, columns, size)
-    stage = (64 * groups + columns) * 128
+    stage = (64 * groups + columns) * 128 * config["DEPTH"]
     shared = stages * stage + groups * buffers * 64 * width * size + 1024
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if columns > (128 if _promotes(problem) or groups == 3 else 256):
         return "registers spill"
+    if config["DEPTH"] > 1 and not _promotes(problem):
+        return "barriers are passed while products run, however many there are"
     if shared + stage <= gpu.shared_bytes and stages < 6:
         return "leaves room for a further stage"
     if config["GROUP_M"] != 8 and not _full(problem, gpu):
@@ -669,7 +698,7 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
     columns = 128 if _promotes(problem) or not _full(problem, gpu) else 256
-    fitting = (dict(zip(_SPECIALIZED_SPACE, (2, columns, 8, stages), strict=True)) for stages in (6, 5, 4, 3))
+    fitting = (dict(zip(_SPECIALIZED_SPACE, (2, columns, 8, stages, 1), strict=True)) for stages in (6, 5, 4, 3))
     return next(config for config in fitting if not _fits_specialized(config, problem, gpu))
 
 

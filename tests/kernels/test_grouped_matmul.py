@@ -53,10 +53,10 @@ def assert_agrees(a, b, ends=ENDS):
         assert_close(found.grad, reference.grad)
 
 
-# fp16, whose descriptors are taken: fp32 goes through pointers alone
+# Two of fp16, whose descriptors are taken: fp32 goes through pointers alone, and `validate` goes through all
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("variant", ["tiled", "descriptor"])
-@pytest.mark.parametrize("problem", [c for c in DECLARATION.edge_cases if c.dtype == "fp16"], ids=str)
+@pytest.mark.parametrize("problem", [c for c in DECLARATION.edge_cases if c.dtype == "fp16"][2:5:2], ids=str)
 def test_edge_cases_agree_with_float64(problem, variant, direction):
     work = DECLARATION.passes[direction]
     variant = work.variant(variant)

@@ -62,7 +62,7 @@ def _tiled_kernel(
     tile_m, tile_n = _grouped(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     acc = _multiply_tile(
         a_ptr + batch * stride_ab, b_ptr + batch * stride_bb, tile_m, tile_n, M, N, K,
-        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, "", "",
     )  # fmt: skip
     _store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
 

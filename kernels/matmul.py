@@ -33,6 +33,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.operators import Differentiable, Operator, launch
+from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
@@ -40,8 +41,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 def _multiply_tile(
     a_ptr, b_ptr, tile_m, tile_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
+    A_POLICY: tl.constexpr, B_POLICY: tl.constexpr,
 ):  # fmt: skip
-    """The fp32 accumulator of the tile (tile_m, tile_n) of C: BLOCK_M x BLOCK_N, from all of K."""
+    """The fp32 accumulator of the tile (tile_m, tile_n) of C: BLOCK_M x BLOCK_N, from all of K.
+
+    A_POLICY and B_POLICY are eviction policies of what is read, for loads into registers: others cannot have one.
+    """
     # Rows past M and columns past N wrap around to valid ones: the loop needs no mask for them, and they are not
     # stored.  A remainder of a multiple of 16 keeps 16 neighbours adjacent, which is all that a 16-byte load needs;
     # no hint is given, because for other sizes it would be untrue.
@@ -55,11 +60,11 @@ def _multiply_tile(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         if EVEN_K:
-            a = tl.load(a_ptrs)
-            b = tl.load(b_ptrs)
+            a = tl.load(a_ptrs, eviction_policy=A_POLICY)
+            b = tl.load(b_ptrs, eviction_policy=B_POLICY)
         else:  # 0 past K: adds nothing to the sum
-            a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k, other=0.0)
-            b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k, other=0.0)
+            a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k, other=0.0, eviction_policy=A_POLICY)
+            b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k, other=0.0, eviction_policy=B_POLICY)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         a_ptrs += block_k * stride_ak
         b_ptrs += block_k * stride_bk
@@ -86,7 +91,7 @@ def _naive_kernel(
     tile_n = tl.program_id(0) % tiles_n
     acc = _multiply_tile(
         a_ptr, b_ptr, tile_m, tile_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-        BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
+        BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, "", "",
     )  # fmt: skip
     _store_tile(c_ptr, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
 
@@ -116,7 +121,7 @@ def _tiled_kernel(
     tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     acc = _multiply_tile(
         a_ptr, b_ptr, tile_m, tile_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-        BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
+        BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, "", "",
     )  # fmt: skip
     _store_tile(c_ptr, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
 
@@ -187,13 +192,14 @@ def _persistent_kernel(
 @triton.jit
 def _specialised_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_a, stride_b,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As ``_persistent_kernel``, but warps have roles: one group copies, others multiply and write.
 
     ``stride_a`` and ``stride_b`` are of the dimension that is not contiguous.  The descriptors are made here, since
-    Triton 3.6 and 3.7 do not give warps roles in kernels that get them from the host.
+    Triton 3.6 and 3.7 do not give warps roles in kernels that get them from the host.  Nor does Triton 3.6 compile an
+    epilogue in parts here, and one that stores through pointers it compiles to wrong results.
     """
     if A_BY_COLUMNS:
         a_desc = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_a, 1], [BLOCK_K, BLOCK_M])
@@ -203,7 +209,7 @@ def _specialised_kernel(
         b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_b, 1], [BLOCK_N, BLOCK_K])
     else:
         b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_b, 1], [BLOCK_K, BLOCK_N])
-    c_desc = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // PARTS])
+    c_desc = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N])
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for position in tl.range(tl.program_id(0), tiles, tl.num_programs(0), warp_specialize=True):
         tile_m, tile_n = _grouped(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -212,7 +218,7 @@ def _specialised_kernel(
         for k in range(0, K, BLOCK_K):
             a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
-        _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, PARTS)
+        _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, 1)
 
 
 @triton.jit
@@ -225,39 +231,33 @@ def _part(part, K, K_PART):
 @triton.jit
 def _split_kernel(
     a_ptr, b_ptr, parts_ptr, M, N, K, K_PART, stride_am, stride_ak, stride_bk, stride_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN_K: tl.constexpr, PRECISION: tl.constexpr, A_POLICY: tl.constexpr, B_POLICY: tl.constexpr,
 ):  # fmt: skip
-    """Program (position, part) sums one tile over K_PART elements of K, and writes it in fp32 to parts[part, M, N]."""
-    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    """Program (tile, part) sums one tile over K_PART elements of K, and writes it to parts[part, M, N].
+
+    Where C is thin its tiles are few; parts of K make more programs, and each element of the larger operand is still
+    read once, which is what bounds such a product.
+    """
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
     start, end = _part(tl.program_id(1), K, K_PART)
     acc = _multiply_tile(
         a_ptr + start.to(tl.int64) * stride_ak, b_ptr + start.to(tl.int64) * stride_bk, tile_m, tile_n, M, N,
         end - start, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
+        A_POLICY, B_POLICY,
     )  # fmt: skip
     _store_tile(parts_ptr + tl.program_id(1).to(tl.int64) * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
-def _split_descriptor_kernel(
-    a_desc, b_desc, parts_ptr, M, N, K, K_PART,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """``_split_kernel`` with blocks moved by the copy engine."""
-    tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
-    start, end = _part(tl.program_id(1), K, K_PART)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in range(start, end, BLOCK_K):
-        a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    _store_tile(parts_ptr + tl.program_id(1).to(tl.int64) * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+def _sum_kernel(parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """c = the sum over parts[PARTS, size], in their order: each program BLOCK elements.
 
-
-@triton.jit
-def _sum_kernel(parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """c = the sum over parts[PARTS, size], in their order: each program BLOCK elements."""
+    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.
+    """
+    if EARLY:
+        gdc_wait()
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((BLOCK,), tl.float32)
     for _ in tl.static_range(PARTS):
@@ -268,26 +268,39 @@ def _sum_kernel(parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr
 
 @triton.jit
 def _vector_kernel(
-    v_ptr, w_ptr, out_ptr, N, K, K_PART, stride_v, stride_wk, stride_wn,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    v_ptr, w_ptr, out_ptr, N, K, K_PART, stride_v, stride_wk, stride_wn, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
     """out[part, n] = sum over a part of K of v[k] W[k, n]: program (tile, part) owns BLOCK_N columns.
 
-    Each thread sums its own elements of every block; only the last step adds up across threads.
+    Each thread sums its own elements of every block; only the last step adds up across threads.  W is read once, so it
+    need not push anything else out of L2.
     """
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     start, end = _part(tl.program_id(1), K, K_PART)
     offs_k = tl.arange(0, BLOCK_K)
     columns = w_ptr + offs_n.to(tl.int64)[None, :] * stride_wn
     acc = tl.zeros((BLOCK_K, BLOCK_N), tl.float32)
-    for k in tl.range(start, end, BLOCK_K, num_stages=STAGES):
+    for k in range(start, end, BLOCK_K):
         rows = (k + offs_k).to(tl.int64)
+        inside = (rows[:, None] < end) & (offs_n[None, :] < N)
         v = tl.load(v_ptr + rows * stride_v, mask=rows < end, other=0.0)
-        w = tl.load(columns + rows[:, None] * stride_wk, mask=(rows[:, None] < end) & (offs_n[None, :] < N), other=0.0)
+        w = tl.load(columns + rows[:, None] * stride_wk, mask=inside, other=0.0, eviction_policy="evict_first")
         acc += v.to(tl.float32)[:, None] * w.to(tl.float32)
     out = tl.sum(acc, axis=0)
     out_ptrs = out_ptr + tl.program_id(1).to(tl.int64) * N + offs_n
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=offs_n < N)
+
+
+@triton.jit
+def _transpose_kernel(x_ptr, out_ptr, M, N, stride_xm, BLOCK: tl.constexpr):
+    """out[n, m] = x[m, n], both by rows: each program one block of BLOCK x BLOCK elements."""
+    blocks_n = tl.cdiv(N, BLOCK)
+    offs_m = tl.program_id(0) // blocks_n * BLOCK + tl.arange(0, BLOCK)
+    offs_n = tl.program_id(0) % blocks_n * BLOCK + tl.arange(0, BLOCK)
+    x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * stride_xm + offs_n[None, :]
+    x = tl.load(x_ptrs, mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
+    out_ptrs = out_ptr + offs_n.to(tl.int64)[:, None] * M + offs_m[None, :]
+    tl.store(out_ptrs, tl.trans(x), mask=(offs_n[:, None] < N) & (offs_m[None, :] < M))
 
 
 def _empty(a, b):
@@ -342,29 +355,46 @@ def _pointers(config):
 
 def _launch_descriptor(a, b, tf32=False, *, config):
     """Launch ``_descriptor_kernel``; operands that no descriptor can describe are read through pointers instead."""
-    c = _empty(a, b)
-    if not _all_describable(a, b, c):
-        return _launch(_tiled_kernel, a, b, tf32, config=config)
-    return _launch_described(_descriptor_kernel, _tiles_of(c, config), 1, a, b, c, tf32, config)
+    return _launch_described(_descriptor_kernel, None, a, b, tf32, config)
 
 
 def _launch_persistent(a, b, tf32=False, *, config):
     """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
+    return _launch_described(_persistent_kernel, gpu_of(a.device).sms, a, b, tf32, config)
+
+
+def _launch_described(kernel, most, a, b, tf32, config):
+    """Launch ``kernel`` with descriptors, on one program a tile and at most ``most``."""
     c = _empty(a, b)
     if not _all_describable(a, b, c):
         return _launch(_tiled_kernel, a, b, tf32, config=_pointers(config))
-    programs = min(gpu_of(a.device).sms, _tiles_of(c, config))
-    return _launch_described(_persistent_kernel, programs, config["PARTS"], a, b, c, tf32, config)
-
-
-def _launch_described(kernel, programs, parts, a, b, c, tf32, config):
+    precision = _precision(a, tf32)
+    if precision == "tf32":
+        a, b = _along_k(a.t()).t(), _along_k(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    programs = _tiles_of(c, config) if most is None else min(most, _tiles_of(c, config))
     launch(
         kernel, (programs,), _describe(a, [rows, block_k]), _describe(b, [block_k, columns]),
-        TensorDescriptor.from_tensor(c, [rows, columns // parts]), *c.shape, a.shape[1],
-        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=_precision(a, tf32), **config,
+        TensorDescriptor.from_tensor(c, [rows, columns // config.get("PARTS", 1)]), *c.shape, a.shape[1],
+        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=precision, **config,
     )  # fmt: skip
     return c
+
+
+def _along_k(b):
+    """B [k, n] stored by columns: as it is, or a transposed copy.
+
+    Tensor cores take 16-bit operands in either order, those of 32 bits only where K is contiguous.  Turned round block
+    by block, through registers, a product took 1630 us that a copy lets take 350 (4096 each way, H200, Triton 3.6).
+    """
+    if _by_columns(b):
+        return b
+    m, n = b.shape
+    out = torch.empty((n, m), dtype=b.dtype, device=b.device)
+    launch(
+        _transpose_kernel, (triton.cdiv(m, 64) * triton.cdiv(n, 64),), b, out, m, n, b.stride(0), BLOCK=64, num_warps=8
+    )
+    return out.t()
 
 
 def _launch_specialised(a, b, tf32=False, *, config):
@@ -381,54 +411,42 @@ def _launch_specialised(a, b, tf32=False, *, config):
     return c
 
 
+def _launch_split(a, b, tf32=False, *, config):
+    """Launch ``_split_kernel``, and ``_sum_kernel`` if there are several parts."""
+    (m, k), n = a.shape, b.shape[1]
+    c = _empty(a, b)
+    if not c.numel():
+        return c
+    splits, precision = config["SPLITS"], _precision(a, tf32)
+    tile = {name: value for name, value in config.items() if name != "SPLITS"}
+    parts = c if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
+    a, b = _as_interpreted(a), _as_interpreted(b)
+    launch(
+        _split_kernel, (_tiles_of(c, config), splits), a, b, parts, m, n, k, _part_of_k(k, splits, config["BLOCK_K"]),
+        *a.stride(), *b.stride(), EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision,
+        A_POLICY=_policy(config["BLOCK_N"], n), B_POLICY=_policy(config["BLOCK_M"], m), **tile,
+    )  # fmt: skip
+    return c if splits == 1 else _sum(parts, c)
+
+
+def _policy(block, size):
+    """What L2 is told of an operand: to drop it first where one tile covers all of the other, and it is read once."""
+    return "evict_first" if block >= size else ""
+
+
 def _part_of_k(k, splits, block_k):
     """Elements of K that one of ``splits`` parts sums: whole blocks, so that only the last has a tail."""
     return triton.cdiv(triton.cdiv(k, block_k), splits) * block_k
 
 
-def _launch_split(a, b, tf32=False, *, config):
-    """Launch ``_split_kernel``, then ``_sum_kernel`` over its parts."""
-    (m, k), n = a.shape, b.shape[1]
-    c = _empty(a, b)
-    if not c.numel():
-        return c
-    splits = config["SPLITS"]
-    tile = {name: value for name, value in config.items() if name != "SPLITS"}
-    parts = torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
-    grid, k_part = (_tiles_of(c, config), splits), _part_of_k(k, splits, config["BLOCK_K"])
-    precision = _precision(a, tf32)
-    a, b = _as_interpreted(a), _as_interpreted(b)
-    launch(
-        _split_kernel, grid, a, b, parts, m, n, k, k_part, *a.stride(), *b.stride(),
-        EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **tile,
-    )  # fmt: skip
-    _sum(parts, c)
-    return c
-
-
-def _launch_split_descriptor(a, b, tf32=False, *, config):
-    """Launch ``_split_descriptor_kernel``, then ``_sum_kernel``; through pointers where it must be."""
-    (m, k), n = a.shape, b.shape[1]
-    c = _empty(a, b)
-    if not _all_describable(a, b):
-        return _launch_split(a, b, tf32, config=config)
-    rows, columns, block_k, splits = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
-    tile = {name: value for name, value in config.items() if name != "SPLITS"}
-    parts = torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
-    launch(
-        _split_descriptor_kernel, (_tiles_of(c, config), splits),
-        _describe(a, [rows, block_k]), _describe(b, [block_k, columns]), parts, m, n, k, _part_of_k(k, splits, block_k),
-        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=_precision(a, tf32), **tile,
-    )  # fmt: skip
-    _sum(parts, c)
-    return c
-
-
-_SUM = {"BLOCK": 1024, "num_warps": 4}
-
-
 def _sum(parts, c):
-    launch(_sum_kernel, (triton.cdiv(c.numel(), _SUM["BLOCK"]),), parts, c, c.numel(), PARTS=parts.shape[0], **_SUM)
+    gpu = gpu_of(c.device)
+    early = gpu.backend == "cuda" and int(gpu.arch) >= 90
+    launch(
+        _sum_kernel, (triton.cdiv(c.numel(), 512),), parts, c, c.numel(),
+        PARTS=parts.shape[0], BLOCK=512, EARLY=early, num_warps=4, **({"launch_pdl": True} if early else {}),
+    )  # fmt: skip
+    return c
 
 
 def _launch_vector(a, b, tf32=False, *, config):
@@ -442,11 +460,9 @@ def _launch_vector(a, b, tf32=False, *, config):
     launch(
         _vector_kernel, (triton.cdiv(n, config["BLOCK_N"]), splits),
         vector, matrix, parts, n, k, _part_of_k(k, splits, config["BLOCK_K"]), *vector.stride(), *matrix.stride(),
-        BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], STAGES=config["STAGES"], num_warps=config["num_warps"],
+        BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], num_warps=config["num_warps"],
     )  # fmt: skip
-    if splits > 1:
-        _sum(parts, c)
-    return c
+    return c if splits == 1 else _sum(parts, c)
 
 
 def _as_interpreted(matrix):
@@ -535,7 +551,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if max(rows, *right) > _LARGEST:
         raise ValueError(f"matmul takes sizes up to {_LARGEST}: {tuple(left)} times {tuple(right)}")
     # Raw addresses know nothing of a lazy negation (the imaginary part of a conjugate has one): carry it out.
-    a, b = input.resolve_neg() if input.is_neg() else input, other.resolve_neg() if other.is_neg() else other
+    a, b = input.resolve_neg(), other.resolve_neg()
     tf32 = input.dtype is torch.float32 and _tf32_allowed()
     if len(left) == 2 and len(right) == 2:
         return _product(a, b, tf32)
@@ -704,8 +720,15 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if problem.dtype == "tf32" and config["BLOCK_M"] * config["BLOCK_N"] > 64 * 32 * config["num_warps"]:
+        return "operands of 32 bits are turned round in registers: with so many accumulators they spill"
     kind = _fits_tensor_cores if _uses_tensor_cores(problem, gpu) else _fits_fma
     return _fits_problem(config, problem, gpu) or kind(config, problem, gpu)
+
+
+def _copied(problem: Case, gpu: GPU) -> bool:
+    """Whether this GPU has a copy engine that can read the operands."""
+    return Capability.TENSOR_DESCRIPTORS in gpu.capabilities and not _describes(problem, gpu)
 
 
 def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
@@ -745,10 +768,34 @@ def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
     shape = _shape(config, problem, gpu)
     if shape == "full" and rows * columns // (rows + columns) < 64:  # multiplications with each element read from L2
         return "reads more from L2 than a larger tile, of which there are enough"
+    if _copied(problem, gpu):
+        return _fits_copied(config, problem, gpu)
     # Latency times bandwidth asks for some 32 KiB under way in every SM.  A full GPU has one or two programs on each;
     # where tiles are small or thin several share an SM and reach it together.
     under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
     least, most = {"full": (64, 144), "few": (32, 96), "thin": (16, 96)}[shape]
+    if not least <= under_way <= most:
+        return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
+    return ""
+
+
+def _fits_copied(config: Config, problem: Case, gpu: GPU) -> str:
+    """What sweeps on an H200 left of ``tiled`` and ``descriptor``: deep pipelines, large tiles that still reach SMs."""
+    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    shape, tiles = _shape(config, problem, gpu), _tiles(config, problem)
+    if shape == "few" and 16 * min(problem["m"], problem["n"]) <= max(problem["m"], problem["n"]):
+        return "a tile as tall or wide as C reads the other operand once"
+    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
+    if row_bytes != 128 and (shape == "full" or rows * columns > 128 * 64):
+        return "a longer block of K costs a stage"
+    if rows * columns > 64 * 32 and 2 * tiles < gpu.sms:
+        return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
+    if config["num_warps"] > 4 and rows * columns < 128 * 256 and problem.dtype != "tf32":
+        return "4 warps multiply as fast and wait for one another less"
+    if config["GROUP_M"] != 8:
+        return "an order that brought nothing"
+    under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
+    least, most = {"full": (80, 144), "few": (96, 144), "thin": (64 if rows < 64 else 96, 168)}[shape]
     if not least <= under_way <= most:
         return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
     return ""
@@ -776,7 +823,7 @@ _SPACE = {
     "BLOCK_K": (16, 32, 64, 128),
     "GROUP_M": (4, 8, 16),
     "num_warps": (4, 8),
-    "num_stages": (2, 3, 4, 5),
+    "num_stages": (2, 3, 4, 5, 6, 8),
 }
 
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
@@ -786,6 +833,7 @@ _TENSOR_CORE_TILES = {
     (128, 128, 4): 0.9,
     (128, 128, 8): 0.85,
     (64, 128, 4): 0.7,
+    (128, 64, 4): 0.7,
     (64, 64, 4): 0.5,
     (32, 64, 4): 0.3,
     (16, 64, 4): 0.2,
@@ -808,6 +856,10 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
         block_k, stages = 16, 2
         if tensor_cores and _narrow(problem):
             block_k = 64 // element_size(problem.dtype)
+        elif _copied(problem, gpu):
+            block_k = (256 if rows * columns <= 128 * 64 else 128) // element_size(problem.dtype)
+            stage = (rows + columns) * block_k * element_size(problem.dtype)
+            stages = next(s for s in (8, 6, 5, 4, 3) if (s - 1) * stage <= 144 * 1024)
         elif tensor_cores:
             # Rows of 128 bytes in shared memory fill the widest swizzle; a thin tile wants more of K under way.
             block_k = (256 if rows == 16 else 128) // element_size(problem.dtype)
@@ -823,12 +875,106 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 def _describes(problem: Case, gpu: GPU) -> str:
-    """Why ``descriptor`` does not take a case."""
+    """Why ``descriptor`` and what follows from it do not take a case."""
     if problem.dtype == "fp32":
         return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
-    if any(problem[size] * element_size(problem.dtype) % 16 for size in "nk"):
+    if any(length * element_size(problem.dtype) % 16 for length in _row_lengths(problem)):
         return "rows of A, B or C are not aligned to 16 bytes"
     return ""
+
+
+def _fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``descriptor`` cannot launch, or cannot be the best."""
+    size = element_size(problem.dtype)
+    if problem.dtype == "tf32":  # the tile of C, of 32 bits, lies beside the blocks
+        shared = config["num_stages"] * _stage_bytes(config, problem) + config["BLOCK_M"] * config["BLOCK_N"] * size
+        if shared + _BARRIERS > gpu.shared_bytes:
+            return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return _fits(config, problem, gpu)
+
+
+def _in_one_wave(config: Config, problem: Case, gpu: GPU) -> str:
+    tiles = _tiles(config, problem)
+    return f"{tiles} tiles for {gpu.sms} SMs: one each, as in `descriptor`" if tiles <= gpu.sms else ""
+
+
+def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``persistent`` cannot launch, or cannot be the best."""
+    beside = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) // config["PARTS"]
+    return _fits_loop(config, problem, gpu, beside)
+
+
+def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
+    """Why not this config of a loop over tiles whose epilogue has ``beside`` bytes of shared memory to itself."""
+    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
+    stages = _stages(config, problem, gpu, beside)
+    if config["num_stages"] != stages:
+        return f"{stages} stages fit, no fewer should be taken"
+    if config["BLOCK_K"] * element_size(problem.dtype) != 128:
+        return "rows of 128 bytes fill the widest swizzle"
+    if rows * columns != 128 * 256:
+        return "reads more from L2 than the largest tile"
+    if rows * columns // (32 * warps) > 128:
+        return "so many accumulators a thread spill"
+    return _in_one_wave(config, problem, gpu)
+
+
+def _stages(config: Config, problem: Case, gpu: GPU, beside: int) -> int:
+    """How many stages there is shared memory for: at least 2, at most 6."""
+    return max(2, min(6, (gpu.shared_bytes - _BARRIERS - beside) // _stage_bytes(config, problem)))
+
+
+_BARRIERS = 2048
+"""Bytes of shared memory beside the blocks, at most: barriers and alignment."""
+
+_PERSISTENT_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128, 256),
+    "BLOCK_N": (32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64, 128),
+    "GROUP_M": (8, 16),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4, 5, 6),
+    "PARTS": (1, 2),
+}
+
+
+def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
+    tile = _default(problem, gpu)
+    if problem.dtype == "tf32" and tile["BLOCK_M"] == tile["BLOCK_N"] == 128:
+        tile["BLOCK_N"] = 256  # its operands lie as the tensor cores want them
+    parts = 2 if tile["BLOCK_N"] >= 128 else 1
+    beside = tile["BLOCK_M"] * tile["BLOCK_N"] * element_size(problem.dtype) // parts
+    tile["num_stages"] = 2 if _narrow(problem) else _stages(tile, problem, gpu, beside)
+    return {**tile, "PARTS": parts}
+
+
+def _fits_specialised(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``specialised`` cannot launch, or cannot be the best."""
+    # Two groups of 4 warps multiply, half a tile each.
+    halves = {**config, "num_warps": 8}
+    return _fits_loop(halves, problem, gpu, config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype))
+
+
+def _specialises(problem: Case, gpu: GPU) -> str:
+    """Why ``specialised`` does not take a case."""
+    if problem.dtype == "tf32":
+        return "Triton 3.6 does not compile it for tf32 operands that must pass through registers"
+    return _describes(problem, gpu)
+
+
+_SPECIALISED_SPACE = {
+    "BLOCK_M": (128, 256),
+    "BLOCK_N": (128, 256),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8, 16),
+    "num_warps": (4,),
+    "num_stages": (2, 3, 4),
+}
+
+
+def _default_specialised(problem: Case, gpu: GPU) -> dict[str, int]:
+    full = _shape({"BLOCK_M": 128, "BLOCK_N": 256}, problem, gpu) == "full"
+    return dict(zip(_SPECIALISED_SPACE, (128, 256, 64, 8, 4, 3) if full else (128, 128, 64, 8, 4, 4), strict=True))
 
 
 def _naive_config(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -837,6 +983,111 @@ def _naive_config(problem: Case, gpu: GPU) -> dict[str, int]:
 
 # One fixed tile, small enough for every GPU, and no pipelining: the first rung of the ladder.
 _NAIVE_SPACE = {"BLOCK_M": (64,), "BLOCK_N": (64,), "BLOCK_K": (16,), "num_warps": (4,), "num_stages": (1,)}
+
+
+def _splits(problem: Case, gpu: GPU) -> str:
+    """Why ``split`` does not take a case."""
+    thin = min(problem["m"], problem["n"])
+    return f"C is {thin} wide at least: its tiles reach every SM" if thin > _THIN else ""
+
+
+_THIN = 128
+"""Rows or columns of C up to which K is worth splitting: one tile covers them."""
+
+
+def _fits_split(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``split`` cannot launch, or cannot be the best."""
+    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
+    m, n, size = problem["m"], problem["n"], element_size(problem.dtype)
+    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if (rows if m <= n else columns) != min(_THIN, max(16, triton.next_power_of_2(min(m, n)))):
+        return "the tile is not as thin as C"
+    warps_per_sm = _tiles(config, problem) * config["SPLITS"] * warps / gpu.sms
+    if not 10 <= warps_per_sm <= 36 and config["SPLITS"] != (1 if warps_per_sm > 36 else 16):
+        return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
+    if not _uses_tensor_cores(problem, gpu) or _narrow(problem):
+        if config["num_stages"] > 1 or config["BLOCK_K"] * size > 64 or not 4 <= rows * columns // (32 * warps) <= 32:
+            return "all of a block passes through registers: a larger one spills"
+        return ""
+    if config["num_stages"] > 1 and _copied(problem, gpu):
+        return "pipelined thin tiles are `descriptor`'s"
+    if config["num_stages"] > 1:
+        under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
+        return "" if 32 <= under_way <= 64 and rows * columns <= 4096 else f"{under_way} KiB under way"
+    if warps < 8:
+        return "8 warps, or ptxas of CUDA 12.9 spills a few bytes"
+    streamed = (columns if m <= n else rows) * config["BLOCK_K"] * size // (32 * warps)
+    return "" if streamed == 128 else f"{streamed} bytes a thread at a time, where eight loads of 16 hide latency"
+
+
+_SPLIT_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (16, 32, 64, 128),
+    "BLOCK_K": (16, 32, 64, 128),
+    "SPLITS": (1, 2, 4, 8, 16),
+    "num_warps": (4, 8),
+    "num_stages": (1, 4),
+}
+
+
+def _default_split(problem: Case, gpu: GPU) -> dict[str, int]:
+    thin = min(_THIN, max(16, triton.next_power_of_2(min(problem["m"], problem["n"]))))
+    size = element_size(problem.dtype)
+    block_k, wide, warps = 256 // size, 128, 8
+    if not _uses_tensor_cores(problem, gpu) or _narrow(problem):
+        block_k, wide = (16, 32) if problem.dtype != "fp32" or thin > 32 else (16, 64)
+        warps = 8 if thin * wide > 2048 else 4
+    rows, columns = (thin, wide) if problem["m"] <= problem["n"] else (wide, thin)
+    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
+    return dict(zip(_SPLIT_SPACE, (rows, columns, block_k, splits, warps, 1), strict=True))
+
+
+def _is_vector(problem: Case, gpu: GPU) -> str:
+    """Why ``vector`` does not take a case."""
+    if min(problem["m"], problem["n"]) > 1:
+        return "neither operand is a vector"
+    return ""
+
+
+def _along_the_sum(problem: Case) -> bool:
+    """Whether the matrix that a vector is multiplied with is contiguous along K."""
+    of_a, of_b = _layout(problem)
+    return of_b == "T" if problem["m"] == 1 else of_a == "N"
+
+
+def _fits_vector(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``vector`` cannot be the best."""
+    size, block_n, warps = element_size(problem.dtype), config["BLOCK_N"], config["num_warps"]
+    if block_n * config["BLOCK_K"] * size // (32 * warps) != 128:
+        return "other than eight loads of 16 bytes a thread at a time"
+    if block_n > 16 if _along_the_sum(problem) else block_n * size != 128:
+        return "rows of 128 bytes where columns are adjacent, long ones where K is"
+    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
+    warps_per_sm = tiles * config["SPLITS"] * warps / gpu.sms
+    if not 12 <= warps_per_sm <= 40 and config["SPLITS"] != (1 if warps_per_sm > 40 else 16):
+        return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
+    return ""
+
+
+_VECTOR_SPACE = {
+    "BLOCK_N": (4, 8, 16, 32, 64),
+    "BLOCK_K": (64, 128, 256, 512, 1024, 2048, 4096),
+    "SPLITS": (1, 2, 4, 8, 16),
+    "num_warps": (4, 8, 16),
+}
+
+
+def _default_vector(problem: Case, gpu: GPU) -> dict[str, int]:
+    size, warps = element_size(problem.dtype), 8
+    block_n = 16 if _along_the_sum(problem) else 128 // size
+    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
+    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
+    block_k = 128 * 32 * warps // (block_n * size)
+    return dict(zip(_VECTOR_SPACE, (block_n, block_k, splits, warps), strict=True))
+
 
 DECLARATION = Declaration(
     name="matmul",
@@ -855,12 +1106,25 @@ DECLARATION = Declaration(
         outputs=("c",),
         variants=(
             Variant(
-                name="tiled",
-                summary="large pipelined tiles, ordered in groups that share rows and columns in L2",
-                launch=functools.partial(_launch, _tiled_kernel),
-                space=_SPACE,
-                default=_default,
-                fits=_fits,
+                name="vector",
+                summary="a row times a matrix without tl.dot: each element is loaded once, straight into registers",
+                launch=_launch_vector,
+                space=_VECTOR_SPACE,
+                default=_default_vector,
+                fits=_fits_vector,
+                handles=_is_vector,
+                follows="split",
+            ),
+            Variant(
+                name="persistent",
+                summary="one program an SM takes tile after tile; loops over tiles and K are one pipeline",
+                launch=_launch_persistent,
+                space=_PERSISTENT_SPACE,
+                default=_default_persistent,
+                fits=_fits_persistent,
+                handles=_describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="descriptor",
             ),
             Variant(
                 name="descriptor",
@@ -868,9 +1132,40 @@ DECLARATION = Declaration(
                 launch=_launch_descriptor,
                 space=_SPACE,
                 default=_default,
-                fits=_fits,
+                fits=_fits_descriptor,
                 handles=_describes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="tiled",
+            ),
+            Variant(
+                name="tiled",
+                summary="large pipelined tiles, ordered in groups that share rows and columns in L2",
+                launch=functools.partial(_launch, _tiled_kernel),
+                space=_SPACE,
+                default=_default,
+                fits=_fits,
+                follows="naive",
+            ),
+            Variant(
+                name="split",
+                summary="thin tiles, and K in parts so that they are enough; a second kernel adds the parts up",
+                launch=_launch_split,
+                space=_SPLIT_SPACE,
+                default=_default_split,
+                fits=_fits_split,
+                handles=_splits,
+                follows="tiled",
+            ),
+            Variant(
+                name="specialised",
+                summary="as `persistent`, with warps that copy and warps that multiply",
+                launch=_launch_specialised,
+                space=_SPECIALISED_SPACE,
+                default=_default_specialised,
+                fits=_fits_specialised,
+                handles=_specialises,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+                follows="persistent",
             ),
             Variant(
                 name="naive",

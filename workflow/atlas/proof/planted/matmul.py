@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "matmul", "strides of B swapped", "swapped strides",
         "ten loose integers in a row",
-        (("*a.stride(), *b.stride(), EVEN_K", "*a.stride(), *b.stride()[::-1], EVEN_K"),),
+        (("a, b, c, m, n, k, *a.stride(), *b.stride(),", "a, b, c, m, n, k, *a.stride(), *b.stride()[::-1],"),),
         VALUES, "forward", "tiled",
     ),
     Mutant(
@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "matmul", "fp32 rounded to fp16 at the end", "wrong dtype of the store",
         "written for fp16, then used for fp32",
-        (("acc.to(c_ptr.dtype.element_ty), mask", "acc.to(tl.float16), mask"),),
+        (("tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask", "tl.store(c_ptrs, acc.to(tl.float16), mask"),),
         VALUES, "forward", "tiled", "fp32",
     ),
     Mutant(
@@ -38,7 +38,7 @@ MUTANTS = (
         "matmul", "A not masked past K", "missing mask",
         "B is 0 there, and 0 times anything is 0: save for NaN and infinity",
         ((
-            "a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k, other=0.0)",
+            "a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k, other=0.0, eviction_policy=A_POLICY)",
             "a = tl.load(a_ptrs)",
         ),),
         VALUES, "forward", "tiled",
@@ -47,15 +47,18 @@ MUTANTS = (
         "matmul", "columns not masked", "out-of-bounds store",
         "rows were masked; a wide C hides that its columns are not",
         ((
-            "mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))",
-            "mask=(offs_m[:, None] < M) & (offs_n[None, :] >= 0))",
+            "acc.to(c_ptr.dtype.element_ty), mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))",
+            "acc.to(c_ptr.dtype.element_ty), mask=(offs_m[:, None] < M) & (offs_n[None, :] >= 0))",
         ),),
         WRITTEN, "forward", "tiled",
     ),
     Mutant(
         "matmul", "tiles counted down", "unwritten tail",
         "N // BLOCK_N, where the last tile is not full",
-        (("tiles_n = tl.cdiv(N, BLOCK_N)\n", "tiles_n = tl.maximum(N // BLOCK_N, 1)\n"),),
+        ((
+            "tiles_n = tl.cdiv(N, BLOCK_N)\n    tile_m = tl.program_id(0) // tiles_n\n",
+            "tiles_n = tl.maximum(N // BLOCK_N, 1)\n    tile_m = tl.program_id(0) // tiles_n\n",
+        ),),
         WRITTEN, "forward", "naive",
     ),
     Mutant(
@@ -68,21 +71,24 @@ MUTANTS = (
     Mutant(
         "matmul", "A taken for contiguous", "non-contiguous input misread",
         "row-major was assumed, to spare two arguments",
-        (("*a.stride(), *b.stride(), EVEN_K", "k, 1, *b.stride(), EVEN_K"),),
+        (("a, b, c, m, n, k, *a.stride(), *b.stride(),", "a, b, c, m, n, k, k, 1, *b.stride(),"),),
         NON_CONTIGUOUS, "forward", "public",
     ),
     Mutant(
         "matmul", "gradient of B divided by the rows", "wrong gradient of one input",
         "the mean over the batch, which the loss takes already",
-        (("db = _product(a.t(), dc) if", "db = _product(a.t(), dc) / dc.shape[0] if"),),
+        ((
+            "db = _product(a.t(), dc, ctx.tf32) if",
+            "db = _product(a.t(), dc, ctx.tf32) / dc.shape[0] if",
+        ),),
         GRADIENTS, "backward", "public",
     ),
     Mutant(
         "matmul", "tf32 in the place of fp32", "reduced precision",
         "an order of magnitude faster, and the difference passes for noise",
         ((
-            'return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"',
-            'return "tf32"',
+            "tf32 = tf32 and a.dtype == torch.float32 and",
+            "tf32 = a.dtype == torch.float32 and",
         ),),
         VALUES, "forward", "tiled", "fp32", gpu_only="tf32 is one of the tensor cores' formats",
         needs=frozenset({Capability.TF32}),
@@ -93,6 +99,33 @@ MUTANTS = (
         (("else b_desc.load([k, n])", "else b_desc.load([n, k])"),),
         VALUES, "forward", "descriptor", "fp16", gpu_only="the variant needs the copy engine (TMA)",
         needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+    ),
+    Mutant(
+        "matmul", "the first part added again and again", "wrong partial sum",
+        "with one part it is right, and with equal parts nearly so",
+        (("        parts_ptr += size\n", ""),),
+        VALUES, "forward", "split",
+    ),
+    Mutant(
+        "matmul", "parts of K rounded down", "unread tail",
+        "K was a multiple of the parts' number times BLOCK_K wherever it was tried",
+        ((
+            "return triton.cdiv(triton.cdiv(k, block_k), splits) * block_k",
+            "return max(1, k // block_k // splits) * block_k",
+        ),),
+        VALUES, "forward", "split",
+    ),
+    Mutant(
+        "matmul", "a matrix's rows for its columns", "swapped strides",
+        "a vector has one stride, a matrix two, and a square matrix hides which is which",
+        (("*vector.stride(), *matrix.stride(),", "*vector.stride(), *matrix.stride()[::-1],"),),
+        VALUES, "forward", "vector",
+    ),
+    Mutant(
+        "matmul", "tiles beyond the first of a program left out", "unwritten tail",
+        "tried on small products, where each program has one",
+        (("tiles, tl.num_programs(0), flatten=True", "tl.minimum(tiles, 4), tl.num_programs(0), flatten=True"),),
+        WRITTEN, "forward", "persistent", "fp16",
     ),
     Mutant(
         "matmul", "offsets into C of 32 bits", "int32 overflow of offsets",

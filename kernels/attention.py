@@ -964,7 +964,7 @@ _EDGE_SHAPES = (
         "more keys than queries; rows of no power of two, masked; two heads share one of keys",
     ),
     ((1, 4, 1, 1, 100, 64, False), "a single query; all heads share one of keys"),
-    ((2, 2, 2, 64, 64, 64, False), "whole blocks"),
+    ((1, 4, 2, 64, 64, 64, False), "whole blocks; of four heads two share each of two of keys"),
     ((1, 1, 1, 90, 50, 80, True), "more queries than keys under a mask"),
     ((1, 1, 1, 100, 33, 128, False), "several blocks of queries for a few keys"),
     ((1, 1, 1, 24, 40, 256, True), "the largest head"),

@@ -147,44 +147,45 @@ def _load(ptrs, mask, MASKED: gl.constexpr, CACHE: gl.constexpr):
 
 @gluon.jit
 def _load_step(
-    x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
+    word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
     GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
-    """(words, x, more of x, scales, more scales, zeros, more zeros) of STEP tiles along k.
+    """(words, scales, more scales, zeros, more zeros) of STEP tiles along k.
 
-    A 4-bit tile meets 64 of k, two loads of x; in groups of 32 it has two scales.  What there is none of is another one
-    again, for a tuple holds no None.
+    A 4-bit tile has two scales in groups of 32.  What there is none of is another one again: a tuple holds no None.
     """
     TILE_K: gl.constexpr = 256 // BITS
     first = step * (STEP * TILE_K)
     k, scale_k = tile * TILE_K, scale_tile * TILE_K
-    mask, scale_mask = first + k < K, scale_inside & (first + scale_k < K)
-    x = _load(x_ptrs + first // 2, mask, MASKED, "")
-    words = _load(word_ptrs + step.to(gl.int64) * (STEP * 128), mask & inside, MASKED, ".cg")
-    x_high, scales, zeros, scales_high, zeros_high = x, words, words, words, words
+    mask, scale_mask = inside & (first + k < K), scale_inside & (first + scale_k < K)
+    words = _load(word_ptrs + step.to(gl.int64) * (STEP * 128), mask, MASKED, ".cg")
+    scales, zeros, scales_high, zeros_high = words, words, words, words
     if GROUP > 0:
         offs = (first + scale_k) // GROUP * 16
         scales = _load(scale_ptrs + offs, scale_mask, MASKED, "")
         if zero_ptrs is not None:
             zeros = _load(zero_ptrs + offs, scale_mask, MASKED, "")
-    if BITS == 4:
-        x_high = _load(x_ptrs + 16 + first // 2, mask & (first + k + 32 < K), MASKED, "")
     if BITS == 4 and GROUP == 32:
         scale_mask = scale_mask & (first + scale_k + 32 < K)
         scales_high = _load(scale_ptrs + offs + 16, scale_mask, MASKED, "")
         if zero_ptrs is not None:
             zeros_high = _load(zero_ptrs + offs + 16, scale_mask, MASKED, "")
-    return words, x, x_high, scales, scales_high, zeros, zeros_high
+    return words, scales, scales_high, zeros, zeros_high
 
 
 @gluon.jit
 def _multiply_step(
-    step, acc, zero, HAS_ZEROS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr,
-    UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr, layout: gl.constexpr,
+    loaded, x_ptrs, step, tile, K, acc, zero, HAS_ZEROS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr,
+    BF16: gl.constexpr, MASKED: gl.constexpr, UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr,
+    STEP: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """acc plus the products of what ``_load_step`` loaded."""
-    words, x, x_high, scales, scales_high, zeros, zeros_high = step
+    """acc plus the products of x and what ``_load_step`` loaded for the same step."""
+    words, scales, scales_high, zeros, zeros_high = loaded
+    first = step * (STEP * (256 // BITS))
+    k = first + tile * (256 // BITS)
+    x = _load(x_ptrs + first // 2, k < K, MASKED, "")
     if BITS == 4:
+        x_high = _load(x_ptrs + 16 + first // 2, k + 32 < K, MASKED, "")
         a, b, c, d = _unpack_4(words, _minus_zeros(zeros, HAS_ZEROS, BF16, layout), UNPACK)
         total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
         if GROUP == 32:
@@ -208,7 +209,7 @@ def _multiply_step(
 @gluon.jit
 def _fragments_kernel(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, M, N, K, groups,
-    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, ODD: gl.constexpr,
+    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, SINGLE: gl.constexpr,
     UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr,
     DEPTH: gl.constexpr, WARPS_N: gl.constexpr, WARPS_K: gl.constexpr,
 ):  # fmt: skip
@@ -260,22 +261,23 @@ def _fragments_kernel(
     zero = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     steps = gl.cdiv(tiles_k, STEP)
-    even = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, steps * 0, tile, scale_tile, inside, scale_inside, K,
-                      GROUP, BITS, MASKED, STEP)  # fmt: skip
-    for pair in range(0, (steps - 1) // 2):
-        odd = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, 2 * pair + 1, tile, scale_tile, inside,
-                         scale_inside, K, GROUP, BITS, MASKED, STEP)  # fmt: skip
-        acc = _multiply_step(even, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
-        even = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, 2 * pair + 2, tile, scale_tile, inside,
-                          scale_inside, K, GROUP, BITS, MASKED, STEP)  # fmt: skip
-        acc = _multiply_step(odd, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
-    if ODD:
-        acc = _multiply_step(even, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
-    else:
-        odd = _load_step(x_ptrs, word_ptrs, scale_ptrs, zero_ptrs, steps - 1, tile, scale_tile, inside,
-                         scale_inside, K, GROUP, BITS, MASKED, STEP)  # fmt: skip
-        acc = _multiply_step(even, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
-        acc = _multiply_step(odd, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, UNPACK, LOW, HIGH, layout)
+    # Loaded two steps ahead, over two turns of the loop: within one, ptxas (CUDA 12.9) puts a load off until its use.
+    now = _load_step(word_ptrs, scale_ptrs, zero_ptrs, steps * 0, tile, scale_tile, inside, scale_inside, K,
+                     GROUP, BITS, MASKED, STEP)  # fmt: skip
+    if not SINGLE:
+        ahead = _load_step(word_ptrs, scale_ptrs, zero_ptrs, steps * 0 + 1, tile, scale_tile, inside, scale_inside, K,
+                           GROUP, BITS, MASKED, STEP)  # fmt: skip
+        for step in range(0, steps - 2):
+            further = _load_step(word_ptrs, scale_ptrs, zero_ptrs, step + 2, tile, scale_tile, inside, scale_inside, K,
+                                 GROUP, BITS, MASKED, STEP)  # fmt: skip
+            acc = _multiply_step(now, x_ptrs, step, tile, K, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, MASKED, UNPACK,
+                                 LOW, HIGH, STEP, layout)  # fmt: skip
+            now, ahead = ahead, further
+        acc = _multiply_step(now, x_ptrs, steps - 2, tile, K, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, MASKED, UNPACK,
+                             LOW, HIGH, STEP, layout)  # fmt: skip
+        now = ahead
+    acc = _multiply_step(now, x_ptrs, steps - 1, tile, K, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, MASKED, UNPACK,
+                         LOW, HIGH, STEP, layout)  # fmt: skip
     total = gl.sum(gl.sum(acc, 2), 2)
     _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, TILES_N)
 
@@ -310,7 +312,7 @@ def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
     launch(
         _fragments_kernel, (triton.cdiv(tiles_n, at_once),),
         x.view(torch.int32), words, scales, zeros, y, m, n, k, k // group if group else 1,
-        GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, ODD=triton.cdiv(tiles_k, step) % 2 == 1,
+        GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, SINGLE=tiles_k <= step,
         UNPACK=_ASM[bits, bf16], LOW=_MMA_ASM[bf16, 0], HIGH=_MMA_ASM[bf16, 1],
         M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=config["ROW_TILES"], DEPTH=config["DEPTH"],
         WARPS_N=config["WARPS_N"], WARPS_K=warps // config["WARPS_N"], num_warps=warps,

@@ -18,9 +18,16 @@ def gpu_named(name, **changes):
 
 
 def defaults_of(kernel, gpu_name, dtype):
-    """Rows of a catalog kernel: each variant's default config, for the dtype's case with the most traffic."""
+    """Rows of a catalog kernel: each variant's default config, for the dtype's case with the most traffic.
+
+    A kernel without that dtype shows the last of its own that this GPU takes; none where it takes none.
+    """
     declaration, gpu = catalog.load(kernel), gpu_named(gpu_name)
-    cases = [case for case in declaration.cases(gpu) if case.dtype == dtype]
+    cases = declaration.cases(gpu)
+    if dtype not in declaration.dtypes:
+        taken = [case.dtype for case in cases if declaration.forward.preferred(case, gpu)]
+        dtype = taken[-1] if taken else None
+    cases = [case for case in cases if case.dtype == dtype]
     found = space.enumerate_space(declaration, gpu, cases)
     return [
         (c.variant, compiled.compile_config(declaration, c.direction, c.variant, c.case, c.config, gpu).to_json())
@@ -106,6 +113,7 @@ def keys_asked_for(kernel, dtype, on_memory):
     import torch
 
     declaration, gpu = catalog.load(kernel), gpu_named("h200")
+    dtype = dtype if dtype in declaration.dtypes else declaration.dtypes[-1]
     keys = []
     with compile_only(gpu, compiling=False) as requests:
         for work in declaration.passes.values():

@@ -14,7 +14,8 @@ TARGETS = {"t4": ("fp16", {"fma"}), "a100": ("bf16", {"mma"}), "h200": ("bf16", 
 def test_default_configs_compile_and_can_launch_without_spilling_much(compiling, kernel, gpu):
     dtype, becomes = TARGETS[gpu]
     rows = compiling(inside.defaults_of, kernel, gpu, dtype)
-    assert rows, "no variant supports any case of this dtype"
+    # Only what needs tensor cores of 8 bits has no variant for a T4.
+    assert rows or (kernel, gpu) == ("matmul_8bit", "t4"), "no variant supports any case of this dtype"
     for variant, row in rows:
         assert (row["status"], row["reason"]) == ("ok", ""), variant
         assert row["spill_bytes"] <= SPILL_LIMIT_BYTES, variant

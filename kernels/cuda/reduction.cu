@@ -48,11 +48,11 @@ __device__ float thread_sum(const T* row, long long n, int split, int splits) {
   for (; at + (UNROLL - 1) * stride < vectors; at += UNROLL * stride) {
     Vector<T> loaded[UNROLL];
 #pragma unroll
-    for (int i = 0; i < UNROLL; ++i) loaded[i] = read_once(aligned + at + i * stride);
+    for (int i = 0; i < UNROLL; ++i) loaded[i] = read(aligned + at + i * stride);
 #pragma unroll
     for (int i = 0; i < UNROLL; ++i) sum += sum_of(loaded[i]);
   }
-  for (; at < vectors; at += stride) sum += sum_of(read_once(aligned + at));
+  for (; at < vectors; at += stride) sum += sum_of(read(aligned + at));
   if (split == 0) {
     const long long tail = head + vectors * LANES + threadIdx.x;
     if (threadIdx.x < head) sum += widened(row[threadIdx.x]);
@@ -93,7 +93,7 @@ __device__ void short_rows(const T* x, T* out, long long rows, long long n, int 
   float sum = 0;
   if (row < rows) {
     const auto* vectors = reinterpret_cast<const Vector<T>*>(x + row * n);
-    for (long long at = lane; at < n / Vector<T>::LANES; at += group) sum += sum_of(read_once(vectors + at));
+    for (long long at = lane; at < n / Vector<T>::LANES; at += group) sum += sum_of(read(vectors + at));
   }
   for (int step = group / 2; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
   if (lane == 0 && row < rows) out[row] = rounded<T>(sum / divisor);

@@ -1,12 +1,12 @@
 // out = x + y, elementwise; x, y and out start on 16 bytes.
 //
 // A block owns THREADS * UNROLL vectors of 16 bytes.  A thread asks for all of its vectors before it adds the first, so
-// that enough bytes are in flight: 8 * 16 bytes a thread.
+// that enough bytes are in flight: 4 * 16 bytes a thread.
 
 #include "numbers.cuh"
 
-constexpr int THREADS = 256;
-constexpr int UNROLL = 4;
+constexpr int THREADS = 128;
+constexpr int UNROLL = 2;
 
 template <typename T>
 __device__ void add(const T* x, const T* y, T* out, long long n) {
@@ -22,8 +22,8 @@ __device__ void add(const T* x, const T* y, T* out, long long n) {
   for (int i = 0; i < UNROLL; ++i) {
     const long long at = first + i * THREADS;
     if (at < vectors) {
-      left[i] = read_once(x_vectors + at);
-      right[i] = read_once(y_vectors + at);
+      left[i] = read(x_vectors + at);
+      right[i] = read(y_vectors + at);
     }
   }
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ void add(const T* x, const T* y, T* out, long long n) {
       for (int lane = 0; lane < LANES; ++lane) {
         left[i].lanes[lane] = rounded<T>(widened(left[i].lanes[lane]) + widened(right[i].lanes[lane]));
       }
-      write_once(out_vectors + at, left[i]);
+      write(out_vectors + at, left[i]);
     }
   }
 

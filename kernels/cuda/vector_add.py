@@ -4,11 +4,11 @@ import torch
 
 from .layout import entry, require_vectors
 
-_THREADS, _UNROLL, _VECTOR_BYTES = 256, 4, 16
+_THREADS, _UNROLL, _VECTOR_BYTES = 128, 2, 16
 
 
 def vectors(program, x, y):
-    """``out = x + y`` by vectors of 16 bytes, four of each operand a thread."""
+    """``out = x + y`` by vectors of 16 bytes, two of each operand a thread."""
     require_vectors(x, y)
     kernel = program.kernel(entry("vector_add", x))
     n = x.numel()

@@ -604,6 +604,8 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
     full = _full(problem, gpu)
     if full and rows * columns < (64 * 128 if _promotes(problem) else 128 * 128):
         return "reads more from L2 than a larger tile, of which there are enough"
+    if _promotes(problem) and rows > 64:
+        return "partial sums want tiles that several programs of an SM have room for"
     if config["GROUP_M"] != 8 and not (full and (rows, columns) == (128, 256)):
         return "an order that matters to large products alone"
     return ""
@@ -611,17 +613,23 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _fits_depth(config: Config, problem: Case, gpu: GPU) -> str:
     block_k, stages = config["BLOCK_K"], config["num_stages"]
-    wgmma = Capability.WGMMA in gpu.capabilities
-    thin = problem["m"] <= 64
     if _narrow(problem):
         fits = block_k == 32 and stages == 2 and config["BLOCK_M"] == config["BLOCK_N"] == 64
         return "" if fits else "elements that are read one by one take registers, and no stages"
-    if block_k != 128 and not (thin and block_k == 256) and not (not wgmma and block_k == 64):
-        return "shared memory is swizzled in rows of 128 bytes: less wastes it, more than that costs a stage"
-    under_way = (_buffers(config, gpu) - 1) * (config["BLOCK_M"] + config["BLOCK_N"]) * block_k // 1024
-    if not (24 if wgmma else 8) <= under_way <= 160 or stages > 4 + 2 * thin:
-        return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
-    return ""
+    if Capability.WGMMA not in gpu.capabilities:
+        fits = block_k in (64, 128) and 2 < stages < 5
+        return "" if fits else "too few bytes under way to hide latency, or more than that needs"
+    if block_k != (256 if _thin(problem) else 128):
+        return "shared memory is swizzled in rows of 128 bytes; more than that is for thin products"
+    if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) == (128, 128, 4) and _full(problem, gpu):
+        return "" if stages == 3 else "three stages leave room for a second program on the SM"
+    least, most = (4, 6) if _thin(problem) else (3, 4)
+    return "" if least <= stages <= most else "too few bytes under way to hide latency, or more than that needs"
+
+
+def _thin(problem: Case) -> bool:
+    """Whether a product reads B and little else."""
+    return problem["m"] <= 64 and problem["k"] >= 1024
 
 
 def _narrow(problem: Case) -> bool:
@@ -642,20 +650,22 @@ _SPACE = {
     "num_warps": (4, 8),
     "num_stages": (2, 3, 4, 5, 6),
 }
-# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that an H200 reaches with such tiles on every SM.
-_TILES = {(128, 256, 8): 1.0, (128, 128, 4): 0.93, (128, 128, 8): 0.9, (64, 128, 4): 0.7, (64, 64, 4): 0.5}
-_PROMOTING_TILES = {(64, 128, 4): 1.0, (128, 128, 8): 0.9, (64, 64, 4): 0.7}
+# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that an H200 reaches with such tiles on every SM.  Of the
+# smaller ones two programs share an SM, and one multiplies while the other writes; a persistent program is alone.
+_TILES = {(128, 128, 4): 1.0, (128, 128, 8): 0.95, (64, 128, 4): 0.75, (64, 64, 4): 0.6}
+_PERSISTENT_TILES = {(128, 256, 8): 1.0, (128, 128, 4): 0.92, (64, 128, 4): 0.7, (64, 64, 4): 0.5}
+_PROMOTING_TILES = {(64, 128, 4): 1.0, (64, 64, 4): 0.7}
 
 
 def _default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]:
-    """Of a few tiles the one that ends first if all SMs take tiles in step, with as many stages as fit."""
-    shares = _PROMOTING_TILES if _promotes(problem) else _TILES
+    """Of a few tiles the one that ends first if all SMs take tiles in step."""
+    shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
 
-    def config(rows, columns, warps, stages=4):
-        block_k, stages = (32, 2) if _narrow(problem) else (128, stages)
-        given = dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
-        crowded = stages > 2 and _shared_bytes(given, problem, gpu, persistent) > gpu.shared_bytes - 1024
-        return config(rows, columns, warps, stages - 1) if crowded else given
+    def config(rows, columns, warps):
+        block_k = 32 if _narrow(problem) else 256 if _thin(problem) else 128
+        tile = dict(zip(_SPACE, (rows, columns, block_k, 8, warps), strict=False))
+        every = [tile | {"num_stages": stages} for stages in (5, 4, 3, 2)]
+        return next((config for config in every if not _fits(config, problem, gpu, persistent)), every[-1])
 
     def seconds(tile):  # in units of one multiplication-addition on every SM
         waves = triton.cdiv(_tiles(config(*tile), problem), gpu.sms)
@@ -669,8 +679,7 @@ _SPECIALIZED_SPACE = {
     "GROUPS": (2, 3),
     "BLOCK_N": (128, 256),
     "GROUP_M": (8, 16),
-    "STAGES": (2, 3, 4, 5, 6),
-    "DEPTH": (1, 2),
+    "STAGES": (3, 4, 5, 6),
 }
 
 
@@ -681,14 +690,14 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     groups, columns, stages = config["GROUPS"], config["BLOCK_N"], config["STAGES"]
     size = 4 if problem["scales"] == "none" else 2
     buffers, width = hopper.parts(groups, columns, size)
-    stage = (64 * groups + columns) * 128 * config["DEPTH"]
+    stage = (64 * groups + columns) * 128
     shared = stages * stage + groups * buffers * 64 * width * size + 1024
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if columns > (128 if _promotes(problem) or groups == 3 else 256):
         return "registers spill"
-    if config["DEPTH"] > 1 and not _promotes(problem):
-        return "barriers are passed while products run, however many there are"
+    if groups == 3 and not _full(problem, gpu):
+        return "large tiles for a small C"
     if shared + stage <= gpu.shared_bytes and stages < 6:
         return "leaves room for a further stage"
     if config["GROUP_M"] != 8 and not _full(problem, gpu):
@@ -696,10 +705,27 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
+# (GROUPS, BLOCK_N): the share of its best rate that an H200 reaches with such tiles on every SM.  While two groups add
+# partial sums a third one keeps the tensor cores at work.
+_GROUPS = {(2, 256): 1.0, (3, 128): 1.0, (2, 128): 0.97}
+_PROMOTING_GROUPS = {(3, 128): 1.0, (2, 128): 0.92}
+
+
 def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    columns = 128 if _promotes(problem) or not _full(problem, gpu) else 256
-    fitting = (dict(zip(_SPECIALIZED_SPACE, (2, columns, 8, stages, 1), strict=True)) for stages in (6, 5, 4, 3))
-    return next(config for config in fitting if not _fits_specialized(config, problem, gpu))
+    """Of these tiles the one that ends first if all SMs take tiles in step, with as many stages as fit."""
+    shares = _PROMOTING_GROUPS if _promotes(problem) else _GROUPS
+    every = [
+        dict(zip(_SPECIALIZED_SPACE, (*tile, 8, stages), strict=True))
+        for tile in shares
+        for stages in _SPECIALIZED_SPACE["STAGES"]
+    ]
+
+    def seconds(config):  # in units of one multiplication-addition on every SM
+        area = 64 * config["GROUPS"] * config["BLOCK_N"]
+        tiles = triton.cdiv(problem["m"], 64 * config["GROUPS"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
+        return triton.cdiv(tiles, gpu.sms) * area / shares[config["GROUPS"], config["BLOCK_N"]]
+
+    return min((config for config in every if not _fits_specialized(config, problem, gpu)), key=seconds)
 
 
 def _programs(gpu, config, tiles):

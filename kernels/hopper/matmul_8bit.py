@@ -44,30 +44,23 @@ def _tile_of(position, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP
 @gluon.jit
 def _produce(
     a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K,
-    GROUP_M: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr,
+    GROUP_M: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none.
-
-    A slot holds DEPTH blocks of A and of B; those past K are zeros, as TMA reads them.
-    """
+    """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     BLOCK_N: gl.constexpr = b_desc.block_shape[0]
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        for k in range(0, K, DEPTH * BLOCK_K):
+        for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             bar = full.index(slot)
             mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(bar, DEPTH * (GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes))
-            for d in gl.static_range(DEPTH):
-                block = slot * DEPTH + d
-                for g in gl.static_range(GROUPS):
-                    tma.async_copy_global_to_shared(
-                        a_desc, [m + g * ROWS, k + d * BLOCK_K], bar, a_smem.index(block * GROUPS + g)
-                    )
-                tma.async_copy_global_to_shared(b_desc, [n, k + d * BLOCK_K], bar, b_smem.index(block))
+            mbarrier.expect(bar, GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+            for g in gl.static_range(GROUPS):
+                tma.async_copy_global_to_shared(a_desc, [m + g * ROWS, k], bar, a_smem.index(slot * GROUPS + g))
+            tma.async_copy_global_to_shared(b_desc, [n, k], bar, b_smem.index(slot))
             step += 1
 
 
@@ -116,7 +109,7 @@ def _put(c, c_desc, c_smem, bias_ptr, m, n, N, FIRST: gl.constexpr, BUFFERS: gl.
 def _consume(
     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
     PROMOTE: gl.constexpr, SCALES: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr, GROUP: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its ROWS rows of each tile.
 
@@ -139,26 +132,19 @@ def _consume(
         if EARLY:
             by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, BLOCK_N, SCALES, layout)
         acc = gl.zeros([ROWS, BLOCK_N], ACC, layout)
-        for k in range(0, K, DEPTH * BLOCK_K):
+        for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), step // STAGES & 1)
+            a, b = a_smem.index(slot * GROUPS + GROUP), b_smem.index(slot).permute((1, 0))
             if PROMOTE:
-                for d in gl.static_range(DEPTH):
-                    block = slot * DEPTH + d
-                    a, b = a_smem.index(block * GROUPS + GROUP), b_smem.index(block).permute((1, 0))
-                    part = warpgroup_mma(a, b, gl.zeros([ROWS, BLOCK_N], ACC, layout), use_acc=False, is_async=True)
-                    part = warpgroup_mma_wait(0, deps=[part])
-                    if d == DEPTH - 1:
-                        mbarrier.arrive(empty.index(slot), count=1)
-                    acc += part
+                part = warpgroup_mma(a, b, gl.zeros([ROWS, BLOCK_N], ACC, layout), use_acc=False, is_async=True)
+                part = warpgroup_mma_wait(0, deps=[part])
+                mbarrier.arrive(empty.index(slot), count=1)
+                acc += part
             else:
-                for d in gl.static_range(DEPTH):
-                    block = slot * DEPTH + d
-                    a, b = a_smem.index(block * GROUPS + GROUP), b_smem.index(block).permute((1, 0))
-                    acc = warpgroup_mma(a, b, acc, is_async=True)
-                    if d == 0:  # the product before this one has read its blocks
-                        acc = warpgroup_mma_wait(1, deps=[acc])
-                        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
+                acc = warpgroup_mma(a, b, acc, is_async=True)
+                acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
+                mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
             step += 1
         if not PROMOTE:
             acc = warpgroup_mma_wait(0, deps=[acc])
@@ -175,11 +161,11 @@ def _consume(
 def matmul_8bit_kernel(
     a_desc, b_desc, c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, M, N, K,
     PROMOTE: gl.constexpr, SCALES: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, DEPTH: gl.constexpr, REGISTERS: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of blocks: A's of ROWS rows, B's of BLOCK_N, C's of ROWS rows and a part of the columns."""
-    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES * DEPTH * GROUPS, ROWS, BLOCK_K], a_desc.layout)
-    b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES * DEPTH, b_desc.block_shape[0], BLOCK_K], b_desc.layout)
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS, ROWS, BLOCK_K], a_desc.layout)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, b_desc.block_shape[0], BLOCK_K], b_desc.layout)
     c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * BUFFERS, ROWS, c_desc.block_shape[1]], c_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -192,13 +178,13 @@ def matmul_8bit_kernel(
             [
                 (_consume, (
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, DEPTH, 0,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 0,
                 )),
                 (_consume, (
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, DEPTH, 1,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 1,
                 )),
-                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES, DEPTH)),
+                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -208,17 +194,17 @@ def matmul_8bit_kernel(
             [
                 (_consume, (
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, DEPTH, 0,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 0,
                 )),
                 (_consume, (
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, DEPTH, 1,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 1,
                 )),
                 (_consume, (
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, DEPTH, 2,
+                    PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 2,
                 )),
-                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES, DEPTH)),
+                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],
@@ -258,7 +244,7 @@ def specialized(a, b, c, scale_a, scale_b, bias, *, scales, promote, config, pro
         described(a, ROWS.value, BLOCK_K.value), described(b.t(), columns, BLOCK_K.value),
         described(c, ROWS.value, width), scale_a, scale_b, bias, m, n, k,
         PROMOTE=promote, SCALES=scales, GROUP_M=config["GROUP_M"], BUFFERS=buffers, GROUPS=groups,
-        STAGES=config["STAGES"], DEPTH=config["DEPTH"], REGISTERS=_REGISTERS[groups], num_warps=4,
+        STAGES=config["STAGES"], REGISTERS=_REGISTERS[groups], num_warps=4,
     )  # fmt: skip
 
 

@@ -153,16 +153,20 @@ def _place(blocks, heads, REVERSED: tl.constexpr):
 
 @triton.jit
 def _attend(
-    acc, l_i, m_i, q, k, v, batch, head, first, start, end, len_k, shift, scale, stride_ks, stride_vs,
+    acc, l_i, m_i, q, k, v, batch, head, first, start, whole, end, len_k, shift, scale, stride_ks, stride_vs,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(acc, l_i, m_i) of queries from ``first`` on after the keys from ``start``, a multiple of BLOCK_N, to ``end``."""
+    """(acc, l_i, m_i) of queries from ``first`` on after the keys from ``start``, a multiple of BLOCK_N, to ``end``.
+
+    With MASKED from ``whole`` on as many keys as each sees.
+    """
     for n in tl.range(start, end, BLOCK_N):
         k_n = _read(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
         s = tl.dot(q, tl.trans(k_n), input_precision=PRECISION)
-        if MASKED:  # -inf is the identity of the maximum and becomes 0, the identity of the sums
-            s = tl.where(_sees(first, n, len_k, shift, CAUSAL, BLOCK_M, BLOCK_N), s, -float("inf"))
+        if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
+            if n >= whole:  # -inf is the identity of the maximum and becomes 0, the identity of the sums
+                s = tl.where(_sees(first, n, len_k, shift, CAUSAL, BLOCK_M, BLOCK_N), s, -float("inf"))
         v_n = _read(v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
         m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale)
         alpha = tl.exp2(m_i - m_new)
@@ -202,14 +206,17 @@ def _forward_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     m_i = tl.full((BLOCK_M,), LOWEST, tl.float32)
-    acc, l_i, m_i = _attend(
-        acc, l_i, m_i, q_m, k, v, batch, head_k, first, 0, whole, rows_k, shift, scale, stride_ks, stride_vs,
-        CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
-    )  # fmt: skip
+    start = 0
+    if EVEN or not DESCRIPTORS:  # loads through pointers have masks of their own: two loops
+        acc, l_i, m_i = _attend(
+            acc, l_i, m_i, q_m, k, v, batch, head_k, first, 0, whole, whole, rows_k, shift, scale,
+            stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
+        )  # fmt: skip
+        start = whole
     if not EVEN:
         acc, l_i, m_i = _attend(
-            acc, l_i, m_i, q_m, k, v, batch, head_k, first, whole, end, rows_k, shift, scale, stride_ks, stride_vs,
-            CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
+            acc, l_i, m_i, q_m, k, v, batch, head_k, first, start, whole, end, rows_k, shift, scale,
+            stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     lse_ptr += b * stride_lb + tl.cast(head, tl.int64) * stride_lh + first_q
     offs_m = first + tl.arange(0, BLOCK_M)
@@ -250,13 +257,15 @@ def _statistics_kernel(
 
 @triton.jit
 def _gather_keys(
-    dk, dv, k_n, v_n, q, dout, stats_ptr, batch, head, offs_n, start, end, len_q, shift, scale,
-    stride_qs, stride_gs, stride_part, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
-    MASKED: tl.constexpr, TAIL: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, k_n, v_n, q, dout, stats_ptr, batch, head, first, start, whole, end, len_q, shift, scale,
+    stride_qs, stride_gs, stride_part, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(dk, dv) of BLOCK_N keys after the queries from ``start``, a multiple of BLOCK_M, to ``end``; dk not yet scaled.
 
-    Scores are computed as K Q^T, so that P^T and dS^T are in registers as the products of dV and dK take them.
+    With CAUSAL queries before ``whole`` do not see all keys.  Scores are computed as K Q^T, so that P^T and dS^T are in
+    registers as the products of dV and dK take them.
     """
     for m in tl.range(start, end, BLOCK_M):
         offs_m = m + tl.arange(0, BLOCK_M)
@@ -264,8 +273,10 @@ def _gather_keys(
         s = tl.dot(k_n, tl.trans(q_m), input_precision=PRECISION)
         lse = tl.load(stats_ptr + offs_m)
         p = tl.exp2(s * scale - lse[None, :])
-        if MASKED:
-            p = tl.where(offs_n[:, None] <= (offs_m + shift)[None, :], p, 0.0)
+        if CAUSAL:  # noqa: SIM102
+            if m < whole:
+                offs_n = first + tl.arange(0, BLOCK_N)
+                p = tl.where(offs_n[:, None] <= (offs_m + shift)[None, :], p, 0.0)
         dout_m = _read(dout, batch, head, m, len_q - m, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, TAIL, DESCRIPTORS)
         dp = tl.dot(v_n, tl.trans(dout_m), input_precision=PRECISION)
         dv = tl.dot(p.to(dout_m.dtype), dout_m, dv, input_precision=PRECISION)
@@ -300,7 +311,6 @@ def _keys_kernel(
     v = _head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
     k_n = _read(k, batch, head_k, first, rows_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
     v_n = _read(v, batch, head_k, first, rows_k - first, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
-    offs_n = first + tl.arange(0, BLOCK_N)
     dk = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     start, whole = 0, 0
@@ -313,14 +323,10 @@ def _keys_kernel(
         q_h = _head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
         dout_h = _head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
-        if CAUSAL:
-            dk, dv = _gather_keys(
-                dk, dv, k_n, v_n, q_h, dout_h, stats_h, batch, head, offs_n, start, whole, rows_q, shift, scale,
-                stride_qs, stride_gs, stride_part, HEAD_DIM, BLOCK_M, BLOCK_D, True, TAIL, DESCRIPTORS, PRECISION,
-            )  # fmt: skip
         dk, dv = _gather_keys(
-            dk, dv, k_n, v_n, q_h, dout_h, stats_h, batch, head, offs_n, whole, rows_q, rows_q, shift, scale,
-            stride_qs, stride_gs, stride_part, HEAD_DIM, BLOCK_M, BLOCK_D, False, TAIL, DESCRIPTORS, PRECISION,
+            dk, dv, k_n, v_n, q_h, dout_h, stats_h, batch, head, first, start, whole, rows_q, rows_q, shift, scale,
+            stride_qs, stride_gs, stride_part, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, TAIL, DESCRIPTORS,
+            PRECISION,
         )  # fmt: skip
     dk_ptr = _head_of(dk_ptr, b, head_k, first_k, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = _head_of(dv_ptr, b, head_k, first_k, stride_dvb, stride_dvh, stride_dvs, False)
@@ -330,19 +336,21 @@ def _keys_kernel(
 
 @triton.jit
 def _gather_queries(
-    dq, q_m, dout_m, lse, delta, k, v, batch, head, first, start, end, len_k, shift, scale, stride_ks, stride_vs,
+    dq, q_m, dout_m, lse, delta, k, v, batch, head, first, start, whole, end, len_k, shift, scale,
+    stride_ks, stride_vs,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq of BLOCK_M queries, without the scale, after the keys from ``start`` to ``end``."""
+    """dq of BLOCK_M queries, without the scale, after the keys from ``start`` to ``end``; masks as in ``_attend``."""
     for n in tl.range(start, end, BLOCK_N):
         k_n = _read(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
         s = tl.dot(q_m, tl.trans(k_n), input_precision=PRECISION)
         v_n = _read(v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
         dp = tl.dot(dout_m, tl.trans(v_n), input_precision=PRECISION)
         p = tl.exp2(s * scale - lse[:, None])
-        if MASKED:
-            p = tl.where(_sees(first, n, len_k, shift, CAUSAL, BLOCK_M, BLOCK_N), p, 0.0)
+        if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
+            if n >= whole:
+                p = tl.where(_sees(first, n, len_k, shift, CAUSAL, BLOCK_M, BLOCK_N), p, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k_n.dtype), k_n, dq, input_precision=PRECISION)
     return dq
@@ -377,14 +385,17 @@ def _queries_kernel(
     delta = tl.load(stats_ptr + stride_part + offs_m)
     whole, end = _keys_of(first, rows_k, shift, CAUSAL, BLOCK_M, BLOCK_N)
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    dq = _gather_queries(
-        dq, q_m, dout_m, lse, delta, k, v, batch, head_k, first, 0, whole, rows_k, shift, scale, stride_ks,
-        stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
-    )  # fmt: skip
+    start = 0
+    if EVEN or not DESCRIPTORS:
+        dq = _gather_queries(
+            dq, q_m, dout_m, lse, delta, k, v, batch, head_k, first, 0, whole, whole, rows_k, shift, scale,
+            stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
+        )  # fmt: skip
+        start = whole
     if not EVEN:
         dq = _gather_queries(
-            dq, q_m, dout_m, lse, delta, k, v, batch, head_k, first, whole, end, rows_k, shift, scale, stride_ks,
-            stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
+            dq, q_m, dout_m, lse, delta, k, v, batch, head_k, first, start, whole, end, rows_k, shift, scale,
+            stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     dq_ptr = _head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
     _write(dq_ptr, dq * scale_out, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
@@ -465,7 +476,7 @@ def _launch_hopper(q, k, v, causal, scale, *, config):
     """:func:`_launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
     if all(map(_describable, (q, k, v))):
         return hopper.forward(q, k, v, causal, scale, config=config)
-    plain = _forward_default(_case_of(q, k, causal), gpu_of(q.device))
+    plain = _forward_default(_case_of(q, k, causal), gpu_of(q.device), pointers=True)
     return _launch_forward(False, q, k, v, causal, scale, config=plain)
 
 
@@ -1004,7 +1015,13 @@ def _few_programs(rows, columns):
     return "" if few else "more programs than the interpreter has time for"
 
 
-def _fits_forward(config: Config, problem: Case, gpu: GPU) -> str:
+def _many_addresses(rows, d, threads):
+    """Why a pipelined block of rows should not be read through pointers: their addresses are in registers."""
+    elements = rows * d // threads
+    return f"addresses of {elements} elements a thread of each block: registers spill" if elements > 32 else ""
+
+
+def _fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     rows, columns, warps, stages = (config[name] for name in _FORWARD_SPACE)
     shared = _shared(rows, columns, problem, gpu, stages)
@@ -1024,7 +1041,9 @@ def _fits_forward(config: Config, problem: Case, gpu: GPU) -> str:
         if columns < (64 if d <= 128 else 32):
             return "too few keys at a time"
         live = rows * (d + columns) // threads
-        return "" if 64 <= live <= 192 else f"{live} sums and scores a thread: registers spill, or too little work"
+        if not 64 <= live <= 192:
+            return f"{live} sums and scores a thread: registers spill, or too little work"
+        return _many_addresses(columns, d, threads) if pointers else ""
     if rows * (1.5 * d + columns) > 120 * threads:  # queries are in registers, too
         return "sums, scores and queries of a thread do not fit its registers"
     if rows * columns < 8 * threads or rows < 8 * warps:
@@ -1043,6 +1062,7 @@ _FORWARD_SPACE = {
 
 # By the columns of a block; the best without spills of a sweep on an H200 (bf16, 16 384 tokens, Triton 3.6).
 _WGMMA_DEFAULTS = {64: (64, 128, 4, 2), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}
+_WGMMA_DEFAULTS_POINTERS = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
 
 # Elsewhere the first that fits.
 _FORWARD_DEFAULTS = (
@@ -1058,9 +1078,10 @@ _FORWARD_DEFAULTS = (
 )
 
 
-def _forward_default(problem: Case, gpu: GPU) -> dict[str, int]:
+def _forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     if _wgmma(problem, gpu):
-        return dict(zip(_FORWARD_SPACE, _WGMMA_DEFAULTS[max(64, _block_d(problem["d"]))], strict=True))
+        defaults = _WGMMA_DEFAULTS_POINTERS if pointers else _WGMMA_DEFAULTS
+        return dict(zip(_FORWARD_SPACE, defaults[max(64, _block_d(problem["d"]))], strict=True))
     configs = [dict(zip(_FORWARD_SPACE, values, strict=True)) for values in _FORWARD_DEFAULTS]
     return next((config for config in configs if not _fits_forward(config, problem, gpu)), configs[-1])
 
@@ -1068,7 +1089,7 @@ def _forward_default(problem: Case, gpu: GPU) -> dict[str, int]:
 _PARTS = ("KEYS", "QUERIES")
 
 
-def _fits_part(config, problem, gpu, part):
+def _fits_part(config, problem, gpu, part, pointers=False):
     """Why a config of one of backward's kernels cannot launch or spills; ``part`` is what a program owns."""
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in ("M", "N", "WARPS", "STAGES"))
     own, other, sums = (columns, rows, 2) if part == "KEYS" else (rows, columns, 1)
@@ -1089,15 +1110,17 @@ def _fits_part(config, problem, gpu, part):
             return "a warp multiplies at least 16 rows, and with fewer than 64 at a time the others wait"
         if stages != (3 if part == "QUERIES" and (warps == 8 or columns == 128) and d <= 128 else 2):
             return "blocks wait too long, or take the shared memory of a second program"
-        least = 128 if part == "KEYS" else 96
-        return "" if least <= live <= 192 else f"{live} sums and scores a thread: registers spill, or too little work"
-    if not 64 <= live <= 96 or own < 4 * warps or own < other or other < 32 or stages != 2:
+        if not (128 if part == "KEYS" else 96) <= live <= 192:
+            return f"{live} sums and scores a thread: registers spill, or too little work"
+        return _many_addresses(other, d, threads) if pointers else ""
+    least = 64 if part == "KEYS" else 40
+    if not least <= live <= 96 or own < 4 * warps or own < other or other < 32 or stages != 2:
         return "registers spill, or too little work a warp"
     return ""
 
 
-def _fits_backward(config: Config, problem: Case, gpu: GPU) -> str:
-    reasons = (f"{part}: {why}" for part in _PARTS if (why := _fits_part(config, problem, gpu, part)))
+def _fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
+    reasons = (f"{part}: {why}" for part in _PARTS if (why := _fits_part(config, problem, gpu, part, pointers)))
     return next(reasons, "")
 
 
@@ -1116,6 +1139,7 @@ _BACKWARD_SPACE = {
 _PART_DEFAULTS = {
     "KEYS": (
         (64, 64, 4, 2),
+        (64, 128, 8, 2),
         (32, 128, 8, 2),
         (32, 64, 8, 2),
         (32, 32, 8, 2),
@@ -1124,8 +1148,8 @@ _PART_DEFAULTS = {
     ),
     "QUERIES": (
         (128, 64, 8, 3),
-        (128, 32, 8, 2),
         (64, 32, 8, 2),
+        (128, 32, 8, 2),
         (32, 32, 8, 2),
         (16, 16, 8, 1),
         (16, 16, 4, 1),
@@ -1133,14 +1157,14 @@ _PART_DEFAULTS = {
 }
 
 
-def _part_default(part, problem, gpu):
+def _part_default(part, problem, gpu, pointers):
     names = [f"{part}_{name}" for name in ("M", "N", "WARPS", "STAGES")]
     configs = [dict(zip(names, values, strict=True)) for values in _PART_DEFAULTS[part]]
-    return next((config for config in configs if not _fits_part(config, problem, gpu, part)), configs[-1])
+    return next((config for config in configs if not _fits_part(config, problem, gpu, part, pointers)), configs[-1])
 
 
-def _backward_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    return _part_default("KEYS", problem, gpu) | _part_default("QUERIES", problem, gpu)
+def _backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
+    return _part_default("KEYS", problem, gpu, pointers) | _part_default("QUERIES", problem, gpu, pointers)
 
 
 def _too_wide(problem: Case, gpu: GPU) -> str:
@@ -1173,8 +1197,10 @@ def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
     shared = hopper.shared_bytes(config, problem["d"])
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if config["CONSUMERS"] == 3 and (problem["d"] == 128 or config["Q_REGISTERS"]):
+    if config["CONSUMERS"] == 3 and problem["d"] == 128:
         return "three groups have 160 registers a thread, which would spill"
+    if config["Q_REGISTERS"] != (config["CONSUMERS"] == 2 and problem["d"] == 64):
+        return "Q in registers spilled with three groups, and won nothing with larger heads"
     if config["STAGES"] != {2: 256 // problem["d"], 3: 3}[config["CONSUMERS"]]:
         return "shared memory holds more blocks of keys, or a group waits for its next one"
     if config["PINGPONG"] and not config["OVERLAP"]:
@@ -1183,9 +1209,8 @@ def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def _hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    consumers, stages = (2, 2) if problem["d"] == 128 else (3, 3)
-    overlap = problem["d"] == 128
-    return {"CONSUMERS": consumers, "STAGES": stages, "OVERLAP": overlap, "PINGPONG": False, "Q_REGISTERS": False}
+    stages, in_registers = 256 // problem["d"], problem["d"] == 64
+    return {"CONSUMERS": 2, "STAGES": stages, "OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": in_registers}
 
 
 def _for_hopper(problem: Case, gpu: GPU) -> str:
@@ -1246,8 +1271,8 @@ DECLARATION = Declaration(
                 summary="a block of queries a program; keys and values through pointers, masks on the diagonal alone",
                 launch=functools.partial(_launch_forward, False),
                 space=_FORWARD_SPACE,
-                default=_forward_default,
-                fits=_fits_forward,
+                default=functools.partial(_forward_default, pointers=True),
+                fits=functools.partial(_fits_forward, pointers=True),
             ),
         ),
         peers={
@@ -1279,8 +1304,8 @@ DECLARATION = Declaration(
                 summary="a kernel for dK and dV, and one for dQ that computes P and dP again; loads through pointers",
                 launch=functools.partial(_launch_backward, False),
                 space=_BACKWARD_SPACE,
-                default=_backward_default,
-                fits=_fits_backward,
+                default=functools.partial(_backward_default, pointers=True),
+                fits=functools.partial(_fits_backward, pointers=True),
                 handles=_too_wide,
             ),
         ),

@@ -32,6 +32,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.matmul  # noqa: F401 (so that its text is part of what this kernel is)
 from kernels.matmul import (
+    _BARRIERS,
     _as_interpreted,
     _buffers,
     _describable,
@@ -44,6 +45,7 @@ from kernels.matmul import (
     _stage_bytes,
     _store_tile,
     _tf32_allowed,
+    _turned,
     _uses_tensor_cores,
 )
 
@@ -78,7 +80,7 @@ def _load_block(desc, batch, row, column, ROWS: tl.constexpr, COLUMNS: tl.conste
 @triton.jit
 def _persistent_kernel(
     a_desc, b_desc, c_desc, BATCH, M, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PARTS: tl.constexpr,
     A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, A_SHARED: tl.constexpr, B_SHARED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +101,12 @@ def _persistent_kernel(
             a = _load_block(a_desc, of_a, m, k, BLOCK_M, BLOCK_K, A_BY_COLUMNS)
             b = _load_block(b_desc, of_b, k, n, BLOCK_K, BLOCK_N, B_BY_COLUMNS)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
-        c_desc.store([batch, m, n], acc.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
+        if PARTS == 1:
+            c_desc.store([batch, m, n], acc.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
+        else:  # halves of its columns: they leave room in shared memory for one more stage of A and B
+            left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+            c_desc.store([batch, m, n], left.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N // 2))
+            c_desc.store([batch, m, n + BLOCK_N // 2], right.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N // 2))
 
 
 def _empty(a, b):
@@ -158,16 +165,27 @@ def _launch_persistent(a, b, tf32=False, *, config):
     """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
     c = _empty(a, b)
     if not all(_copyable(matrices) for matrices in (a, b, c)):
-        return _launch_tiled(a, b, tf32, config=config)
+        return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
+    precision = _precision(a, tf32)
     a, b = _as_interpreted(a), _as_interpreted(b)
+    if precision == "tf32":  # see ``_along_k`` in kernels/matmul.py
+        a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
         _persistent_kernel, (min(gpu_of(a.device).sms, _tiles_of(c, config)),),
-        _describe(a, rows, block_k), _describe(b, block_k, columns), _describe(c, rows, columns), *c.shape, a.shape[2],
+        _describe(a, rows, block_k), _describe(b, block_k, columns), _describe(c, rows, columns // config["PARTS"]),
+        *c.shape, a.shape[2],
         A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
-        PRECISION=_precision(a, tf32), **config,
+        PRECISION=precision, **config,
     )  # fmt: skip
     return c
+
+
+def _along_k(b):
+    """B [b, k, n] stored by columns: as it is, or transposed copies; a shared matrix is copied once."""
+    if _by_columns(b):
+        return b
+    return _turned(_rows(b)).expand(b.shape)
 
 
 def _run(a, b, tf32):
@@ -238,24 +256,18 @@ def _reference(a, b, tf32):
 
 
 def _inputs(problem: Case, device, generator):
-    shared = dict(problem.sizes).get("shared", "")
-
-    def draw(name, rows, columns, layout):
-        shape = (rows, columns) if layout == "N" else (columns, rows)
-        batch = 1 if name == shared else problem["b"]
-        matrices = torch.randn((batch, *shape), dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-        matrices = matrices.expand(problem["b"], *shape)
+    def draw(rows, columns, layout):
+        shape = (problem["b"], rows, columns) if layout == "N" else (problem["b"], columns, rows)
+        matrices = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
         return matrices if layout == "N" else matrices.transpose(1, 2)
 
     m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
-    return {"a": draw("a", m, k, of_a), "b": draw("b", k, n, of_b), "tf32": problem.dtype == "tf32"}
+    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
 
 
 def _bytes(problem: Case) -> dict[str, float]:
-    m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
-    shared = dict(problem.sizes).get("shared", "")
-    batch = {name: 1 if name == shared else problem["b"] for name in "abc"}
-    return {"a": batch["a"] * m * k * size, "b": batch["b"] * k * n * size, "c": batch["c"] * m * n * size}
+    m, n, k, size = problem["m"], problem["n"], problem["k"], problem["b"] * element_size(problem.dtype)
+    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
 
 
 def _cases(gpu: GPU) -> list[Case]:
@@ -289,8 +301,6 @@ _EDGE_CASES = (
         case("fp16", f"either layout and tails: {layout}", b=2, m=72, n=136, k=200, layout=layout)
         for layout in ("NT", "TN", "TT")
     ),
-    case("fp16", "one A for all products: stride 0", b=3, m=40, n=72, k=24, shared="a"),
-    case("bf16", "one B for all products: stride 0", b=3, m=40, n=72, k=24, shared="b"),
     case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
 )
 
@@ -311,7 +321,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     least = 4 if warps == 4 else 64
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
     if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
-        most, right_k, stages = 128, row_bytes == 128, (3, 4)
+        most, right_k, stages = 64 if problem.dtype == "tf32" else 128, row_bytes == 128, (3, 4)
     elif _uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul.py
         most, right_k, stages = 64, row_bytes == 64, (2,)
     else:
@@ -353,12 +363,28 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     return dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
 
 
-def _fits_described(config: Config, problem: Case, gpu: GPU) -> str:
-    tile = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype)
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem) + tile + 2048
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, the tile of C with them, {gpu.shared_bytes} at most"
+def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``persistent`` cannot launch, or cannot be the best."""
+    rows, columns, size = config["BLOCK_M"], config["BLOCK_N"], element_size(problem.dtype)
+    beside = rows * columns * size // config["PARTS"] + _BARRIERS
+    free = gpu.shared_bytes - beside - config["num_stages"] * _stage_bytes(config, problem)
+    if free < 0:
+        return f"{-free} bytes of shared memory too many"
+    if config["num_stages"] < 4 and free > _stage_bytes(config, problem):
+        return "one more stage would fit"
+    if config["PARTS"] > 1 and rows * columns < 128 * 256:
+        return "the tile of C is small beside the blocks"
+    if rows * columns == 128 * 256 and columns < 256:
+        return "wide tiles, as in kernels/matmul.py"
     return _fits(config, problem, gpu)
+
+
+_PERSISTENT_SPACE = {**_SPACE, "PARTS": (1, 2)}
+
+
+def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
+    config = _default(problem, gpu)
+    return {**config, "num_stages": 4 if config["num_stages"] == 3 else config["num_stages"], "PARTS": 1}
 
 
 def _describes(problem: Case, gpu: GPU) -> str:
@@ -390,9 +416,9 @@ DECLARATION = Declaration(
                 name="persistent",
                 summary="the copy engine moves blocks, through descriptors of three dimensions; one program an SM",
                 launch=_launch_persistent,
-                space=_SPACE,
-                default=_default,
-                fits=_fits_described,
+                space=_PERSISTENT_SPACE,
+                default=_default_persistent,
+                fits=_fits_persistent,
                 handles=_describes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",

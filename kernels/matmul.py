@@ -292,8 +292,11 @@ def _vector_kernel(
 
 
 @triton.jit
-def _transpose_kernel(x_ptr, out_ptr, M, N, stride_xm, BLOCK: tl.constexpr):
-    """out[n, m] = x[m, n], both by rows: each program one block of BLOCK x BLOCK elements."""
+def _transpose_kernel(x_ptr, out_ptr, M, N, stride_xb, stride_xm, BLOCK: tl.constexpr):
+    """out[b, n, m] = x[b, m, n], both by rows: program (block, b) owns a block of BLOCK x BLOCK elements."""
+    batch = tl.program_id(1).to(tl.int64)
+    x_ptr += batch * stride_xb
+    out_ptr += batch * M * N
     blocks_n = tl.cdiv(N, BLOCK)
     offs_m = tl.program_id(0) // blocks_n * BLOCK + tl.arange(0, BLOCK)
     offs_n = tl.program_id(0) % blocks_n * BLOCK + tl.arange(0, BLOCK)
@@ -387,14 +390,16 @@ def _along_k(b):
     Tensor cores take 16-bit operands in either order, those of 32 bits only where K is contiguous.  Turned round block
     by block, through registers, a product took 1630 us that a copy lets take 350 (4096 each way, H200, Triton 3.6).
     """
-    if _by_columns(b):
-        return b
-    m, n = b.shape
-    out = torch.empty((n, m), dtype=b.dtype, device=b.device)
-    launch(
-        _transpose_kernel, (triton.cdiv(m, 64) * triton.cdiv(n, 64),), b, out, m, n, b.stride(0), BLOCK=64, num_warps=8
-    )
-    return out.t()
+    return b if _by_columns(b) else _turned(b[None])[0]
+
+
+def _turned(x):
+    """A copy of x [b, m, n], matrices by rows, that lies by columns."""
+    batch, m, n = x.shape
+    out = torch.empty((batch, n, m), dtype=x.dtype, device=x.device)
+    blocks = triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    launch(_transpose_kernel, (blocks, batch), x, out, m, n, x.stride(0), x.stride(1), BLOCK=64, num_warps=8)
+    return out.transpose(1, 2)
 
 
 def _launch_specialised(a, b, tf32=False, *, config):
@@ -480,6 +485,7 @@ def _describable(matrix):
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
 
 
+@torch.compiler.assume_constant_result  # torch.compile compiles anew when the switch is changed
 def _tf32_allowed():
     """Whether fp32 operands may be multiplied as tf32, as torch is told.
 
@@ -893,14 +899,11 @@ def _fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
     return _fits(config, problem, gpu)
 
 
-def _in_one_wave(config: Config, problem: Case, gpu: GPU) -> str:
-    tiles = _tiles(config, problem)
-    return f"{tiles} tiles for {gpu.sms} SMs: one each, as in `descriptor`" if tiles <= gpu.sms else ""
-
-
 def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``persistent`` cannot launch, or cannot be the best."""
     beside = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) // config["PARTS"]
+    if config["PARTS"] > 1 and config["BLOCK_M"] * config["BLOCK_N"] < 128 * 128:
+        return "the tile of C is small beside the blocks"
     return _fits_loop(config, problem, gpu, beside)
 
 
@@ -910,13 +913,21 @@ def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
     stages = _stages(config, problem, gpu, beside)
     if config["num_stages"] != stages:
         return f"{stages} stages fit, no fewer should be taken"
-    if config["BLOCK_K"] * element_size(problem.dtype) != 128:
-        return "rows of 128 bytes fill the widest swizzle"
-    if rows * columns != 128 * 256:
-        return "reads more from L2 than the largest tile"
-    if rows * columns // (32 * warps) > 128:
-        return "so many accumulators a thread spill"
-    return _in_one_wave(config, problem, gpu)
+    largest, tiles = 128 * 256, _tiles(config, problem)
+    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
+    if row_bytes != 128 and not (row_bytes == 256 and rows * columns <= 128 * 64):
+        return "rows of 128 bytes fill the widest swizzle; more costs stages"
+    if warps != (8 if rows * columns == largest else 4) or rows * columns > largest:
+        return "registers spill, or too little work a warp"
+    if min(rows, columns) * 2 < max(rows, columns):
+        return "of two tiles of one area, the one nearer to square reads less"
+    if 2 * tiles < gpu.sms:
+        return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
+    if tiles > gpu.sms and rows * columns < largest:
+        return "a larger tile, which reads less, would reach every SM"
+    if config["GROUP_M"] != 8 and tiles <= 2 * gpu.sms:
+        return "an order that does not matter"
+    return ""
 
 
 def _stages(config: Config, problem: Case, gpu: GPU, beside: int) -> int:
@@ -942,7 +953,7 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     tile = _default(problem, gpu)
     if problem.dtype == "tf32" and tile["BLOCK_M"] == tile["BLOCK_N"] == 128:
         tile["BLOCK_N"] = 256  # its operands lie as the tensor cores want them
-    parts = 2 if tile["BLOCK_N"] >= 128 else 1
+    parts = 2 if tile["BLOCK_M"] * tile["BLOCK_N"] >= 128 * 128 else 1
     beside = tile["BLOCK_M"] * tile["BLOCK_N"] * element_size(problem.dtype) // parts
     tile["num_stages"] = 2 if _narrow(problem) else _stages(tile, problem, gpu, beside)
     return {**tile, "PARTS": parts}

@@ -65,7 +65,7 @@ MUTANTS = (
         "matmul", "K taken for even", "config-dependent",
         "K was held against 16, the smallest BLOCK_K, whatever the config's is",
         (('even_k = k % config["BLOCK_K"] == 0', "even_k = k % 16 == 0"),),
-        CERTIFICATE, "forward", "tiled", "fp16",
+        CERTIFICATE, "forward", "tiled", "bf16",
         config={"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 8, "num_warps": 4, "num_stages": 2},
     ),
     Mutant(

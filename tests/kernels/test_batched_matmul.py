@@ -1,0 +1,107 @@
+"""Batched matrix multiplication on the interpreter: values, layouts, shared matrices, gradients, refusals."""
+
+import pytest
+import torch
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+
+from kernels.batched_matmul import DECLARATION, _copyable, bmm
+
+VARIANTS = DECLARATION.forward.variants
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def laid(batch, rows, columns, layout, shared=False, seed=0):
+    """fp16 matrices by rows (N) or by columns (T); a ``shared`` one is expanded over the batch."""
+    shape = (rows, columns) if layout == "N" else (columns, rows)
+    matrices = randn(1 if shared else batch, *shape, dtype=torch.float16, seed=seed).expand(batch, *shape)
+    return matrices if layout == "N" else matrices.transpose(1, 2)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+@pytest.mark.parametrize("shared", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_either_layout_and_shared_matrices_are_read_where_they_lie(variant, shared, layout):
+    # tails in every size, so that a tile at an edge would show another product's elements
+    a, b = laid(3, 24, 40, layout[0], "a" in shared), laid(3, 40, 56, layout[1], "b" in shared, seed=1)
+    config = variant.default(case("fp16", b=3, m=24, n=56, k=40), INTERPRETER)
+    assert _copyable(a) and _copyable(b)
+    torch.testing.assert_close(variant.launch(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        randn(2, 6, 20)[:, ::2, 1:8],
+        randn(3, 7).expand(2, 3, 7),
+        randn(1, 1, 1).expand(2, 3, 7),
+        randn(3, 2, 7).transpose(0, 1),
+        randn(2, 3, 7, dtype=torch.float64).float()[:, :, :],
+    ],
+    ids=["every second row from an offset", "one for all", "one value", "batch in the middle", "plain"],
+)
+def test_matrices_may_have_any_strides(a):
+    b = randn(2, 7, 5, seed=1)
+    torch.testing.assert_close(bmm(a, b), torch.bmm(a, b))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 4), (2, 0, 3, 4), (2, 3, 0, 4), (2, 3, 4, 0)], ids=str)
+def test_products_over_nothing_are_zero_and_of_nothing_empty(shape):
+    batch, m, k, n = shape
+    assert torch.equal(bmm(torch.ones(batch, m, k), torch.ones(batch, k, n)), torch.zeros(batch, m, n))
+
+
+def test_gradients_agree_with_torch_and_a_shared_matrix_has_the_sum():
+    a, b, dc = randn(3, 5, 7).requires_grad_(), randn(7, 4, seed=1).requires_grad_(), randn(3, 5, 4, seed=2)
+    for got, right in zip(
+        *(torch.autograd.grad(f(a, b.expand(3, 7, 4)), (a, b), dc) for f in (bmm, torch.bmm)), strict=True
+    ):
+        torch.testing.assert_close(got, right)
+
+
+def test_gradients_of_gradients_agree_with_torch():
+    a, b, dc = randn(2, 3, 5).requires_grad_(), randn(2, 5, 4, seed=1).requires_grad_(), randn(2, 3, 4, seed=2)
+
+    def second(product):
+        first = torch.autograd.grad(product(a, b), (a, b), dc, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), (a, b))
+
+    for got, right in zip(second(bmm), second(torch.bmm), strict=True):
+        torch.testing.assert_close(got, right)
+
+
+def test_torch_compile_takes_it_whole_with_its_gradients():
+    a, b = randn(2, 8, 12).requires_grad_(), randn(2, 12, 4, seed=1).requires_grad_()
+    fast = torch.compile(lambda x, y: bmm(x * 2, y).relu(), backend="aot_eager", fullgraph=True)
+    expected, dc = torch.bmm(a * 2, b).relu(), randn(2, 8, 4, seed=2)
+    torch.testing.assert_close(fast(a, b), expected)
+    for got, right in zip(
+        torch.autograd.grad(fast(a, b), (a, b), dc), torch.autograd.grad(expected, (a, b), dc), strict=True
+    ):
+        torch.testing.assert_close(got, right)
+
+
+def test_the_operator_is_what_torch_expects_of_one():
+    op = torch.ops.kernel_atlas.bmm.default
+    torch.library.opcheck(op, (randn(2, 3, 4).requires_grad_(), randn(2, 4, 5), False))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "says"),
+    [
+        (randn(2, 3, 4), randn(2, 3, 4), ValueError, r"\(2, 3, 4\) and \(2, 3, 4\)"),
+        (randn(2, 3, 4), randn(1, 4, 5), ValueError, "takes"),  # torch does not broadcast here either
+        (randn(3, 4), randn(4, 5), ValueError, "takes"),
+        (randn(2, 3, 4), randn(2, 4, 5).half(), TypeError, "float16"),
+        (randn(2, 3, 4).double(), randn(2, 4, 5).double(), TypeError, "fp32, fp16, bf16"),
+        (randn(2, 3, 4), torch.empty(2, 4, 5, device="meta"), ValueError, "one device"),
+        (torch.empty(1, 2**31, 1, device="meta"), torch.empty(1, 1, 1, device="meta"), ValueError, "up to"),
+    ],
+    ids=["inner sizes", "batches", "two dimensions", "two dtypes", "fp64", "two devices", "2^31 rows"],
+)
+def test_what_is_not_supported_is_refused_with_the_reason(a, b, error, says):
+    with pytest.raises(error, match=says):
+        bmm(a, b)

@@ -40,7 +40,6 @@ from atlas.declaration import (
     element_size,
     torch_dtype,
 )
-from atlas.declaration.rows import REGISTERS, THREAD_REGISTERS
 from atlas.operators import Differentiable, Operator, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -148,7 +147,7 @@ def _load(ptrs, mask, MASKED: gl.constexpr, CACHE: gl.constexpr):
 @gluon.jit
 def _load_step(
     word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
-    GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr,
+    GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr, CACHE: gl.constexpr, STEP: gl.constexpr,
 ):  # fmt: skip
     """(words, scales, more scales, zeros, more zeros) of STEP tiles along k.
 
@@ -158,7 +157,7 @@ def _load_step(
     first = step * (STEP * TILE_K)
     k, scale_k = tile * TILE_K, scale_tile * TILE_K
     mask, scale_mask = inside & (first + k < K), scale_inside & (first + scale_k < K)
-    words = _load(word_ptrs + step.to(gl.int64) * (STEP * 128), mask, MASKED, ".cg")
+    words = _load(word_ptrs + step.to(gl.int64) * (STEP * 128), mask, MASKED, CACHE)
     scales, zeros, scales_high, zeros_high = words, words, words, words
     if GROUP > 0:
         offs = (first + scale_k) // GROUP * 16
@@ -207,11 +206,18 @@ def _multiply_step(
 
 
 @gluon.jit
+def _turned(step, offset, steps):
+    """The ``step``-th of steps that begin at ``offset`` and go round."""
+    turned = step + offset
+    return turned - (turned >= steps).to(gl.int32) * steps
+
+
+@gluon.jit
 def _fragments_kernel(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, M, N, K, groups,
     GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, SINGLE: gl.constexpr,
     UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr,
-    DEPTH: gl.constexpr, WARPS_N: gl.constexpr, WARPS_K: gl.constexpr,
+    DEPTH: gl.constexpr, WARPS_N: gl.constexpr, WARPS_K: gl.constexpr, CACHE: gl.constexpr, STAGGER: gl.constexpr,
 ):  # fmt: skip
     """One program owns 16 ROW_TILES WARPS_N columns of y; WARPS_K of its warps take DEPTH packed tiles in turns.
 
@@ -261,23 +267,25 @@ def _fragments_kernel(
     zero = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     steps = gl.cdiv(tiles_k, STEP)
+    # With STAGGER programs begin at different places along k: packed rows of a power of two bytes lie alike in memory.
+    offset = (gl.program_id(0) * STAGGER) % steps
     # Loaded two steps ahead, over two turns of the loop: within one, ptxas (CUDA 12.9) puts a load off until its use.
-    now = _load_step(word_ptrs, scale_ptrs, zero_ptrs, steps * 0, tile, scale_tile, inside, scale_inside, K,
-                     GROUP, BITS, MASKED, STEP)  # fmt: skip
+    now = _load_step(word_ptrs, scale_ptrs, zero_ptrs, offset, tile, scale_tile, inside, scale_inside, K,
+                     GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
     if not SINGLE:
-        ahead = _load_step(word_ptrs, scale_ptrs, zero_ptrs, steps * 0 + 1, tile, scale_tile, inside, scale_inside, K,
-                           GROUP, BITS, MASKED, STEP)  # fmt: skip
+        ahead = _load_step(word_ptrs, scale_ptrs, zero_ptrs, _turned(1, offset, steps), tile, scale_tile, inside,
+                           scale_inside, K, GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
         for step in range(0, steps - 2):
-            further = _load_step(word_ptrs, scale_ptrs, zero_ptrs, step + 2, tile, scale_tile, inside, scale_inside, K,
-                                 GROUP, BITS, MASKED, STEP)  # fmt: skip
-            acc = _multiply_step(now, x_ptrs, step, tile, K, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, MASKED, UNPACK,
-                                 LOW, HIGH, STEP, layout)  # fmt: skip
+            further = _load_step(word_ptrs, scale_ptrs, zero_ptrs, _turned(step + 2, offset, steps), tile, scale_tile,
+                                 inside, scale_inside, K, GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
+            acc = _multiply_step(now, x_ptrs, _turned(step, offset, steps), tile, K, acc, zero, HAS_ZEROS, GROUP, BITS,
+                                 BF16, MASKED, UNPACK, LOW, HIGH, STEP, layout)  # fmt: skip
             now, ahead = ahead, further
-        acc = _multiply_step(now, x_ptrs, steps - 2, tile, K, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, MASKED, UNPACK,
-                             LOW, HIGH, STEP, layout)  # fmt: skip
+        acc = _multiply_step(now, x_ptrs, _turned(steps - 2, offset, steps), tile, K, acc, zero, HAS_ZEROS, GROUP, BITS,
+                             BF16, MASKED, UNPACK, LOW, HIGH, STEP, layout)  # fmt: skip
         now = ahead
-    acc = _multiply_step(now, x_ptrs, steps - 1, tile, K, acc, zero, HAS_ZEROS, GROUP, BITS, BF16, MASKED, UNPACK,
-                         LOW, HIGH, STEP, layout)  # fmt: skip
+    acc = _multiply_step(now, x_ptrs, _turned(steps - 1, offset, steps), tile, K, acc, zero, HAS_ZEROS, GROUP, BITS,
+                         BF16, MASKED, UNPACK, LOW, HIGH, STEP, layout)  # fmt: skip
     total = gl.sum(gl.sum(acc, 2), 2)
     _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, TILES_N)
 
@@ -315,7 +323,8 @@ def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
         GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, SINGLE=tiles_k <= step,
         UNPACK=_ASM[bits, bf16], LOW=_MMA_ASM[bf16, 0], HIGH=_MMA_ASM[bf16, 1],
         M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=config["ROW_TILES"], DEPTH=config["DEPTH"],
-        WARPS_N=config["WARPS_N"], WARPS_K=warps // config["WARPS_N"], num_warps=warps,
+        WARPS_N=config["WARPS_N"], WARPS_K=warps // config["WARPS_N"],
+        CACHE="" if config["L1"] else ".cg", STAGGER=config["STAGGER"], num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -769,11 +778,10 @@ _EDGE_CASES = tuple(
     )
 )
 
-FEW_ROWS = 64
-"""The most rows of x that `fragments` takes: each lane holds an accumulator for every 8 of them, and x twice."""
+FEW_ROWS = 32
+"""The most rows of x that `fragments` takes: each lane holds an accumulator for every 8 of them, and x beside them.
 
-MANY_ROWS = 64
-"""The fewest rows for which `separate` is offered: below, writing the weights out costs more than all else."""
+On an H200 it takes 100 to 140 us for 64 rows of 8192 x 8192 weights, as long as ``separate``."""
 
 
 def decodes(problem: Case, gpu: GPU) -> str:
@@ -783,32 +791,37 @@ def decodes(problem: Case, gpu: GPU) -> str:
     return f"more than {FEW_ROWS} rows: x is read again for every few columns" if problem["m"] > FEW_ROWS else ""
 
 
+# (ROW_TILES, DEPTH, WARPS_N, num_warps), by whether x has at most 8 rows: what an H200 was fast with (Triton 3.6).
+_FRAGMENTS = {
+    True: ((1, 2, 1, 4), (1, 4, 1, 4), (1, 2, 1, 8), (2, 2, 1, 4)),
+    False: ((1, 2, 1, 4), (2, 1, 1, 4), (2, 1, 2, 8), (2, 2, 2, 8)),
+}
+
+
 def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``fragments`` cannot launch or be the best."""
-    m_tiles = triton.next_power_of_2(triton.cdiv(problem["m"], 8))
-    rows, depth, warps = config["ROW_TILES"], config["DEPTH"], config["num_warps"]
-    # Accumulators, two sets of packed words and two of x, and what is in work.
-    live = 4 * rows * depth * (m_tiles + 2) + 2 * m_tiles * depth * bits + 44
-    if live > min(THREAD_REGISTERS, REGISTERS // (32 * warps)):
-        return f"about {live} registers a thread: they would spill"
-    if problem["m"] <= 8 and rows * config["WARPS_N"] > 2:
-        return "few rows of x lie in the L1 cache, whoever reads them: nothing to share"
-    if rows * depth > 4:
-        return "loads enough are under way with fewer"
-    along_k = warps // config["WARPS_N"]
-    if depth * along_k > triton.cdiv(problem["k"] * bits, 256) and depth * along_k > 4:
-        return "more tiles a step than there are along k"
+    """Why a config of ``fragments`` cannot be the best."""
+    shape = tuple(config[name] for name in ("ROW_TILES", "DEPTH", "WARPS_N", "num_warps"))
+    if shape not in _FRAGMENTS[problem["m"] <= 8]:
+        return "too few loads under way, too many registers, or warps that share nothing"
+    if bits == 4 and problem["m"] > 8 and shape == (2, 2, 2, 8) and (problem["m"] > 16 or problem["group"] == 32):
+        return "registers spill"
     return ""
 
 
 def fragments_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Two tiles a warp under way for few rows; for more, warps that share what they read of x."""
-    if problem["m"] <= 8:
-        return {"ROW_TILES": 1, "DEPTH": 2, "WARPS_N": 1, "num_warps": 4}
-    return {"ROW_TILES": 1, "DEPTH": 1, "WARPS_N": 4, "num_warps": 8}
+    """Two tiles a warp under way for few rows; for more of them, two of which each load of x serves."""
+    shape = (1, 2, 1, 4) if problem["m"] <= 16 else (2, 1, 1, 4)
+    return dict(zip(FRAGMENTS_SPACE, (*shape, 0, 0), strict=True))
 
 
-FRAGMENTS_SPACE = {"ROW_TILES": (1, 2), "DEPTH": (1, 2, 4), "WARPS_N": (1, 2, 4), "num_warps": (4, 8, 16)}
+FRAGMENTS_SPACE = {
+    "ROW_TILES": (1, 2),
+    "DEPTH": (1, 2, 4),
+    "WARPS_N": (1, 2),
+    "num_warps": (4, 8),
+    "L1": (0, 1),
+    "STAGGER": (0, 1),
+}
 
 TILES_SPACE = {
     "BLOCK_M": (16, 32, 64, 128),
@@ -885,7 +898,7 @@ def variants_of(bits):
             space=SEPARATE_SPACE,
             default=lambda problem, gpu: dict(_DEQUANTISE),
             fits=fits_separate,
-            handles=lambda problem, gpu: "" if problem["m"] > MANY_ROWS else f"no more than {MANY_ROWS} rows",
+            handles=lambda problem, gpu: "" if problem["m"] > FEW_ROWS else f"no more than {FEW_ROWS} rows",
         ),
         Variant(
             name="tiles",

@@ -875,13 +875,18 @@ def _torch(q, k, v, causal, scale, **saved):
 
 
 def _by(backend):
-    """``_torch`` by one of its backends alone; a RuntimeError where that does not take the inputs."""
+    """``_torch`` by one of its backends alone; NotImplementedError where that does not take the inputs."""
 
     def attention(**inputs):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        with sdpa_kernel(getattr(SDPBackend, backend)):
-            return _torch(**inputs)
+        try:
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return _torch(**inputs)
+        except RuntimeError as error:
+            if "No available kernel" in str(error):
+                raise NotImplementedError(f"torch's {backend} does not take these inputs") from error
+            raise
 
     return attention
 

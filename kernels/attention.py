@@ -884,7 +884,7 @@ def _by(backend):
             with sdpa_kernel(getattr(SDPBackend, backend)):
                 return _torch(**inputs)
         except RuntimeError as error:
-            if "No available kernel" in str(error):
+            if "No available kernel" in str(error) or "No viable backend" in str(error):
                 raise NotImplementedError(f"torch's {backend} does not take these inputs") from error
             raise
 

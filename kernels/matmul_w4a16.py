@@ -730,6 +730,8 @@ def _torch_int4(x, words, scales, zeros, n, group):
     """torch's own kernel, (q - 8) s + c with c = (8 - z) s: bf16 alone, and not on every GPU."""
     if x.dtype != torch.bfloat16 or x.shape[1] % 128 or n % 64:
         raise NotImplementedError("torch's _weight_int4pack_mm is for bf16, k a multiple of 128 and n of 64")
+    if x.shape[0] > 64:
+        raise NotImplementedError("torch's _weight_int4pack_mm is written for few rows")
     q, scales, zeros = _in_natural_order(words, scales, zeros, n, x.shape[1])
     tiles = torch.ops.aten._convert_weight_to_int4pack((q[:, ::2] << 4 | q[:, 1::2]).contiguous(), 8)
     both = torch.stack((scales, (8 - zeros) * scales), -1).transpose(0, 1).contiguous()
@@ -826,7 +828,7 @@ FRAGMENTS_SPACE = {
 TILES_SPACE = {
     "BLOCK_M": (16, 32, 64, 128),
     "BLOCK_N": (32, 64, 128),
-    "BLOCK_K": (64, 128),
+    "BLOCK_K": (64,),
     "GROUP_M": (8,),
     "num_warps": (4, 8),
     "num_stages": (2, 3),
@@ -835,19 +837,19 @@ TILES_SPACE = {
 
 def fits_tiles(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``tiles`` cannot launch or be the best."""
-    rows, columns, k, warps = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"))
-    shared = 2 * k * (rows * config["num_stages"] + columns) + 4 * k * columns // 4
-    if shared > gpu.shared_bytes:
-        return f"about {shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
-        return "a tile twice as large as y"
+    if config == tiles_default(problem, gpu):
+        return ""
+    rows, columns, warps = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps"))
     if not _tensor_cores(gpu):
-        small = (rows, columns, k, warps, config["num_stages"]) == (16, 32, 64, 4, 2)
-        return "" if small else "without tensor cores operands lie in registers, as fp32: a larger tile spills"
-    if columns * k > 64 * 32 * warps:
-        return "more than 64 weights a thread at a time: they spill"
-    if not 4 <= rows * columns // (32 * warps) <= 64:
-        return "too many accumulators beside the weights, or too little work a warp"
+        return "without tensor cores operands lie in registers, as fp32: a larger tile spills"
+    if problem["m"] <= FEW_ROWS:
+        return "few rows are better left to `fragments`: one config shows by how much"
+    if rows < 64 or config["num_stages"] < 3:
+        return "many rows want each weight, once it is brought to 16 bits, to be used often"
+    if not 16 <= columns * 64 // (32 * warps) <= 32 or rows * columns // (32 * warps) > 64:
+        return "weights or accumulators that spill, or too few for so many warps"
+    if rows >= 2 * problem["m"] or columns >= max(64, 2 * problem["n"]):
+        return "a tile twice as large as y"
     return ""
 
 
@@ -868,7 +870,7 @@ def tiles_default(problem: Case, gpu: GPU) -> dict[str, int]:
     return {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": k, "GROUP_M": 8, "num_warps": warps, "num_stages": stages}
 
 
-SEPARATE_SPACE = {"BLOCK_N": (32, 64), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
+SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
 _DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
 
 

@@ -10,7 +10,7 @@ It reads x and dy (and dsum, the gradient of a residual's sum) and writes dx, 3 
 rows: each program sums those of the rows it owns and writes one partial row; a last kernel adds the partial rows,
 always in one order.  Arithmetic is fp32 whatever the dtype.
 
-Variants.  Forward: `one_pass` and `alone` hold whole rows in registers, `stream` reads rows of any length twice,
+Variants.  Forward: `one_pass` holds whole rows in registers, `stream` reads rows of any length twice,
 several at a time so that they share weight and bias.  Backward: `rows` holds rows and the partial sums in registers,
 `helped` holds longer rows and the sums for dweight alone, `columns` reads rows of any length twice.
 """
@@ -75,43 +75,77 @@ def _apply(xhat, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr)
 
 
 @triton.jit
-def _normalize(x, mask_n, n, eps):
-    """(xhat, mean, rstd) of a tile of whole rows: the variance is taken about the mean, so nothing cancels.
+def _still_packed(x, bit):
+    """``x`` as it is, by a detour that keeps the compiler from keeping it in fp32 from one use to the next.
 
-    The mean's division is rounded as IEEE asks: its error shifts all of a row alike, which sums over the row add up.
+    16-bit elements so stay two to a register.  ``bit`` is an int16 that the compiler cannot know to be 0; it may be 1
+    where the result is NaN anyway.
     """
-    mean = tl.div_rn(tl.sum(x, axis=1), tl.cast(n, tl.float32))
-    centred = tl.where(mask_n, x - mean[:, None], 0.0)
-    rstd = tl.rsqrt((tl.sum(centred * centred, axis=1) / n + eps).to(tl.float32))  # eps is fp64 under torch.compile
-    return centred * rstd[:, None], mean, rstd
+    if x.dtype.primitive_bitwidth == 16:
+        x = (x.to(tl.int16, bitcast=True) ^ bit).to(x.dtype, bitcast=True)
+    return x
 
 
 @triton.jit
 def _one_pass_kernel(
     x_ptr, residual_ptr, weight_ptr, bias_ptr, out_ptr, sum_ptr, mean_ptr, rstd_ptr, m, n, eps,
     HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, LATE: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr, LATE: tl.constexpr, EVEN_M: tl.constexpr,
+    EVEN_N: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M rows; BLOCK_N >= n, so they stay in registers from load to store.
+    """One program owns BLOCK_M rows, in CHUNKS tiles of BLOCK_N columns, which stay in registers from load to store.
 
     LATE loads weight and bias once the statistics are known: their latency shows, but a thread needs fewer registers,
-    so more programs share an SM.  EVEN says that the tiles cover the rows exactly: nothing is masked.
+    so more programs share an SM.  EVEN says that the tiles cover rows, columns exactly: only the last tile is ever
+    masked.  The variance is taken about the mean, so nothing cancels; the mean's division is rounded as IEEE asks, for
+    its error shifts all of a row alike, which sums over the row add up.
     """
     n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    mask_m, mask_n = (offs_m < m) | EVEN, (offs_n < n) | EVEN
-    mask = mask_m[:, None] & mask_n
-    offs = offs_m[:, None] * n + offs_n
-    x = _load_rows(x_ptr, residual_ptr, sum_ptr, offs, mask, HAS_RESIDUAL)
+    mask_m = (offs_m < m) | EVEN_M
+    columns = tl.arange(0, BLOCK_N)[None, :]
+    x, parameters = (), ()
+    for i in tl.static_range(CHUNKS):
+        offs_n = i * BLOCK_N + columns
+        mask_n = (offs_n < n) | EVEN_N | (i < CHUNKS - 1)
+        x += (tl.load(x_ptr + offs_m[:, None] * n + offs_n, mask=mask_m[:, None] & mask_n, other=0.0),)
+    if HAS_RESIDUAL:
+        added = ()
+        for i in tl.static_range(CHUNKS):
+            offs = offs_m[:, None] * n + (i * BLOCK_N + columns)
+            mask = mask_m[:, None] & ((i * BLOCK_N + columns < n) | EVEN_N | (i < CHUNKS - 1))
+            residual = tl.load(residual_ptr + offs, mask=mask, other=0.0)
+            added += ((x[i].to(tl.float32) + residual.to(tl.float32)).to(x_ptr.dtype.element_ty),)
+            tl.store(sum_ptr + offs, added[i], mask=mask)
+        x = added
     if not LATE:
-        weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
-    xhat, mean, rstd = _normalize(x, mask_n, n, eps)
-    if LATE:
-        weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
+        for i in tl.static_range(CHUNKS):
+            mask_n = (i * BLOCK_N + columns < n) | EVEN_N | (i < CHUNKS - 1)
+            parameters += (_load_columns(weight_ptr, bias_ptr, i * BLOCK_N + columns, mask_n, HAS_WEIGHT, HAS_BIAS),)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        total += x[i].to(tl.float32)  # 0, the identity of the sum, outside
+    mean = tl.div_rn(tl.sum(total, axis=1), tl.cast(n, tl.float32))
+    bit = (mean != mean).to(tl.int16)[:, None]
+    squares = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        mask_n = (i * BLOCK_N + columns < n) | EVEN_N | (i < CHUNKS - 1)
+        centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)
+        squares += centred * centred
+    rstd = tl.rsqrt((tl.sum(squares, axis=1) / n + eps).to(tl.float32))  # eps is fp64 under torch.compile
     tl.store(mean_ptr + offs_m, mean, mask=mask_m)
     tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
-    tl.store(out_ptr + offs, _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS), mask=mask)
+    bit = (rstd != rstd).to(tl.int16)[:, None]
+    for i in tl.static_range(CHUNKS):
+        offs_n = i * BLOCK_N + columns
+        mask_n = (offs_n < n) | EVEN_N | (i < CHUNKS - 1)
+        xhat = (_still_packed(x[i], bit).to(tl.float32) - mean[:, None]) * rstd[:, None]
+        if LATE:
+            weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
+        else:
+            weight, bias = parameters[i]
+        out = _apply(xhat, weight, bias, HAS_WEIGHT, HAS_BIAS)
+        tl.store(out_ptr + offs_m[:, None] * n + offs_n, out, mask=mask_m[:, None] & mask_n)
 
 
 @triton.jit
@@ -211,15 +245,6 @@ def _backward_rows_kernel(
         tl.store(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)
     if HAS_BIAS:
         tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < n)
-
-
-@triton.jit
-def _still_packed(x, zero):
-    """``x`` as it is, by a detour that keeps the compiler from keeping it in fp32 from one use to the next.
-
-    ``zero`` is an int16 0 that the compiler cannot know to be 0: two 16-bit elements stay in one register.
-    """
-    return (x.to(tl.int16, bitcast=True) ^ zero).to(x.dtype, bitcast=True)
 
 
 @triton.jit
@@ -423,10 +448,20 @@ def _whole_rows(x):
 
 
 def _launch_one_pass(x, weight, bias, eps, residual=None, *, config):
-    even = x.shape[0] % config["BLOCK_M"] == 0 and x.shape[1] == triton.next_power_of_2(x.shape[1])
+    m, n = x.shape
+    block_n, chunks = _tiles_of_row(n, x.element_size(), config)
     return _launch_forward(
-        _one_pass_kernel, x, weight, bias, eps, residual, config, **_whole_rows(x), LATE=config["LATE"], EVEN=even
-    )
+        _one_pass_kernel, x, weight, bias, eps, residual, config, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
+        LATE=config["LATE"], EVEN_M=m % config["BLOCK_M"] == 0, EVEN_N=n == block_n * chunks,
+    )  # fmt: skip
+
+
+def _tiles_of_row(n, size, config):
+    """(BLOCK_N, CHUNKS) of a row: one tile, or where n is no power of two tiles of one 16-byte vector a thread."""
+    whole = triton.next_power_of_2(n)
+    block = max(1, 32 * config["num_warps"] * rows.VECTOR_BYTES // size // config["BLOCK_M"])
+    chunks = triton.cdiv(n, block)
+    return (whole, 1) if block * chunks >= whole else (block, chunks)
 
 
 def _launch_stream(x, weight, bias, eps, residual=None, *, config):
@@ -799,13 +834,14 @@ _ENOUGH_IN_FLIGHT = 16384
 """Bytes of a tile: with two more of that size prefetched an SM has what covers memory's latency on an H200 (about
 4.3 TB/s x 0.7 us / 132 SMs = 23 KB)."""
 
+_MOST_CHUNKS = 16
+
 _EXCHANGE_BYTES = 1024
 """Shared memory through which the warps of a program exchange their sums, at most."""
 
-_LIVE = {"one_pass": 2.0, "late": 1.2, "rows": 6.5, "helped": 2.75}
-"""Registers for each element of a tile: row, 16-bit weight and bias; the row alone;
-row, dy, xhat, g, weight and both sums; 16-bit row, dy and weight and one sum (what ptxas of Triton 3.7 needs without
-spilling)."""
+_LIVE = {"rows": 6.5, "helped": 2.75}
+"""Registers for each element of a tile: row, dy, xhat, g, weight and both sums; 16-bit row, dy and weight and one sum
+(what ptxas of Triton 3.7 needs without spilling)."""
 
 
 def _row_sums_shape(x: torch.Tensor) -> dict:
@@ -821,10 +857,22 @@ def _streams(problem: Case, streams: int) -> int:
 
 
 def _fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
-    elements = config["BLOCK_M"] * rows.block_n(problem) // (32 * config["num_warps"])
-    if config["BLOCK_M"] > 1 and ((elements < 16 and config["num_warps"] > 1) or config["LATE"]):
-        return "several rows share weight and bias to spare loads: not with threads to spare, or registers"
-    return rows.rows_obstacle(config, problem, _LIVE["late" if config["LATE"] else "one_pass"])
+    size, threads = element_size(problem.dtype), 32 * config["num_warps"]
+    block_n, chunks = _tiles_of_row(problem["n"], size, config)
+    tile = config["BLOCK_M"] * block_n * chunks
+    if threads > 32 * _most_warps(gpu):
+        return "over 1024 threads"
+    if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
+        return "a tile with room for twice the rows there are"
+    if chunks > _MOST_CHUNKS:
+        return f"{chunks} tiles to a row: each is unrolled, and compiling takes time"
+    if threads > 32 and tile * size < threads * rows.VECTOR_BYTES:
+        return "less than one 16-byte vector a thread"
+    # x, and with early loads weight and bias, in their own dtype, and what is computed of a tile.
+    narrow = (1 if config["LATE"] else 3) + _with_residual(problem)
+    needed = tile * (narrow * size / 4 + 0.25) / threads + rows.OTHER_REGISTERS
+    available = min(rows.THREAD_REGISTERS, rows.REGISTERS // threads)
+    return f"{needed:.0f} registers a thread, of {available}: rows would spill" if needed > available else ""
 
 
 def _fits_persistent(live: float, streams: int):
@@ -903,10 +951,13 @@ def _up_to(longest: int):
 
 
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
-    """At least two rows a tile, which share weight and bias, and 32 elements a thread, 64 for long rows."""
+    """Short rows by several, which share weight and bias, 32 elements a thread; of longer ones what registers hold."""
     block_n = rows.block_n(problem)
     block_m = min(8, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
-    return {"BLOCK_M": block_m, "LATE": False, "num_warps": min(8, max(1, block_m * block_n // (32 * 32)))}
+    warps = min(8, max(1, block_m * block_n // (32 * 32)))
+    configs = [{"BLOCK_M": block_m, "LATE": False, "num_warps": warps}] if block_n <= 16384 else []
+    configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": warps} for warps in (16, 32, 8)]
+    return next((config for config in configs if not _fits_one_pass(config, problem, gpu)), configs[-1])
 
 
 def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: int):
@@ -933,7 +984,7 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
 
 def _helped_default(problem: Case, gpu: GPU) -> dict:
     """16 warps, and the next row on its way where the shared memory has room for it."""
-    configs = [{"num_warps": 16, "num_stages": stages, "HELPERS": 12} for stages in (3, 2, 1)]
+    configs = [{"num_warps": 16, "num_stages": stages, "HELPERS": 20} for stages in (3, 1)]
     return next((config for config in configs if not _fits_helped(config, problem, gpu)), configs[-1])
 
 
@@ -964,7 +1015,7 @@ _PERSISTENT_SPACE = {
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
 _STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
-_HELPED_SPACE = {"num_warps": (8, 16), "num_stages": (1, 2, 3), "HELPERS": (8, 12, 16)}  # of 64 programs
+_HELPED_SPACE = {"num_warps": (8, 16), "num_stages": (1, 3), "HELPERS": (16, 20, 24)}  # of 64 programs
 _COLUMNS_SPACE = {
     "BLOCK_M": (1, 2, 4, 8),
     "BLOCK_N": _COLUMN_BLOCKS,
@@ -1019,17 +1070,7 @@ DECLARATION = Declaration(
                 space=_ROWS_SPACE,
                 default=_one_pass_default,
                 fits=_fits_one_pass,
-                handles=_up_to(16384),
-            ),
-            Variant(
-                name="alone",
-                summary="one row in the registers of 32 warps, which fill an SM",
-                launch=_launch_one_pass,
-                space={"BLOCK_M": (1,), "LATE": (True,), "num_warps": (16, 32)},
-                default=lambda problem, gpu: {"BLOCK_M": 1, "LATE": True, "num_warps": _most_warps(gpu)},
-                handles=lambda problem, gpu: (
-                    "" if 16384 < problem["n"] <= 32768 else "not between 2^14 and 2^15 columns"
-                ),
+                handles=_up_to(32768),
             ),
             Variant(
                 name="stream",

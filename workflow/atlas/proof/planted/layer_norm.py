@@ -15,7 +15,7 @@ _PARTIAL_ROWS = """\
 """
 _ONE_ROW = (
     "partial = _partials(x, programs, flags)\n    launch(\n        _backward_rows_kernel",
-    "partial = torch.zeros((sum(flags.values()), 1, n), dtype=torch.float32, device=x.device)\n"
+    "partial = torch.zeros((max(1, sum(flags.values())) * programs, n), dtype=torch.float32, device=x.device)\n"
     "    launch(\n        _backward_rows_kernel",
 )
 
@@ -23,28 +23,34 @@ MUTANTS = (
     Mutant(
         "layer_norm", "epsilon forgotten", "dropped epsilon",
         "without it nothing changes, save for rows of equal values",
-        (("tl.sum(centred * centred, axis=1) / n + eps)", "tl.sum(centred * centred, axis=1) / n)"),),
+        (("tl.sum(squares, axis=1) / n + eps)", "tl.sum(squares, axis=1) / n)"),),
         VALUES, "forward", "one_pass",
     ),
     Mutant(
         "layer_norm", "variance over n - 1", "wrong scale",
         "torch.var divides by n - 1, torch.nn.functional.layer_norm by n",
-        (("tl.sum(centred * centred, axis=1) / n + eps)", "tl.sum(centred * centred, axis=1) / (n - 1) + eps)"),),
+        (("tl.sum(squares, axis=1) / n + eps)", "tl.sum(squares, axis=1) / (n - 1) + eps)"),),
         VALUES, "forward", "one_pass",
     ),
     Mutant(
         "layer_norm", "variance as E[x^2] - mean^2", "cancellation",
         "one sweep in the place of two, and right wherever the mean is near 0, as that of random inputs is",
-        ((
-            "tl.sum(centred * centred, axis=1) / n + eps)",
-            "tl.sum(x * x, axis=1) / n - mean * mean + eps)",
-        ),),
+        (
+            (
+                "centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)",
+                "centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32), 0.0)",
+            ),
+            ("tl.sum(squares, axis=1) / n + eps)", "tl.sum(squares, axis=1) / n - mean * mean + eps)"),
+        ),
         OFFSET, "forward", "one_pass", "fp32",
     ),
     Mutant(
         "layer_norm", "padding counted in the variance", "wrong identity of a masked load",
         "padded with 0, but 0 - mean is not 0",
-        (("centred = tl.where(mask_n, x - mean[:, None], 0.0)", "centred = x - mean[:, None]"),),
+        ((
+            "centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)",
+            "centred = _still_packed(x[i], bit).to(tl.float32) - mean[:, None]",
+        ),),
         VALUES, "forward", "one_pass",
     ),
     Mutant(
@@ -165,8 +171,8 @@ MUTANTS = (
         so_far = tl.load(partial_ptr, mask=columns < n)
         tl.store(partial_ptr, so_far + tl.sum(dweight, axis=0), mask=columns < n)
     if HAS_BIAS:
-        so_far = tl.load(partial_ptr + HAS_WEIGHT * n, mask=columns < n)
-        tl.store(partial_ptr + HAS_WEIGHT * n, so_far + tl.sum(dbias, axis=0), mask=columns < n)
+        so_far = tl.load(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, mask=columns < n)
+        tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, so_far + tl.sum(dbias, axis=0), mask=columns < n)
 """,
             ),
         ),
@@ -185,7 +191,7 @@ MUTANTS = (
     if HAS_WEIGHT:
         tl.atomic_add(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)
     if HAS_BIAS:
-        tl.atomic_add(partial_ptr + HAS_WEIGHT * n, tl.sum(dbias, axis=0), mask=columns < n)
+        tl.atomic_add(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < n)
 """,
             ),
         ),

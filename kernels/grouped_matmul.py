@@ -84,10 +84,10 @@ def _place(
 
 
 @triton.jit
-def _store_rows(c_ptr, acc, row, end, n, N, BLOCK_M: tl.constexpr, COLUMNS: tl.constexpr):
+def _store_rows(c_ptr, acc, row, end, n, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Writes the rows of the block at (row, n) that belong to the group; c is contiguous."""
     offs_m = row + tl.arange(0, BLOCK_M)
-    offs_n = n + tl.arange(0, COLUMNS)
+    offs_n = n + tl.arange(0, BLOCK_N)
     c_ptrs = c_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=(offs_m[:, None] < end) & (offs_n[None, :] < N))
 
@@ -125,14 +125,8 @@ def _rows_kernel(
 
 
 @triton.jit
-def _halves(block, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The left and the right half of a block."""
-    return tl.split(tl.permute(tl.reshape(block, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
-
-
-@triton.jit
 def _rows_descriptor_kernel(
-    a_desc, b_desc, offs_ptr, c_ptr, c_desc, groups, M, N, K,
+    a_desc, b_desc, offs_ptr, c_ptr, groups, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     BLOCK_G: tl.constexpr, PROGRAMS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +135,6 @@ def _rows_descriptor_kernel(
     Rows of no group are one step over what lies outside of a and b, which is read as 0.
     """
     ends_of_tiles = _tiles_of_groups(offs_ptr, groups, M, N, BLOCK_M, BLOCK_N, BLOCK_G)
-    half: tl.constexpr = BLOCK_N // 2
     finished = tl.program_id(0) - PROGRAMS  # counted apart: the store then hangs on nothing that is prefetched
     for position in tl.range(tl.program_id(0), tl.max(ends_of_tiles, axis=0), PROGRAMS, flatten=True):
         group, row, end, n = _place(position, ends_of_tiles, offs_ptr, groups, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -156,13 +149,7 @@ def _rows_descriptor_kernel(
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         finished += PROGRAMS
         group, row, end, n = _place(finished, ends_of_tiles, offs_ptr, groups, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        left, right = _halves(acc, BLOCK_M, BLOCK_N)
-        if row + BLOCK_M <= end:
-            c_desc.store([row, n], left.to(c_desc.dtype))
-            c_desc.store([row, n + half], right.to(c_desc.dtype))
-        else:
-            _store_rows(c_ptr, left, row, end, n, N, BLOCK_M, half)
-            _store_rows(c_ptr, right, row, end, n + half, N, BLOCK_M, half)
+        _store_rows(c_ptr, acc, row, end, n, N, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
@@ -246,7 +233,7 @@ def _launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     c = torch.empty((m, n), dtype=out_dtype or a.dtype, device=a.device)
     b_by_columns = b.stride(2) != 1
     b_rows = b.transpose(1, 2) if b_by_columns else b
-    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(_describable, (a, b_rows, c)))
+    by_descriptor = by_descriptor and _describable(a) and _describable(b_rows)
     a, b, b_rows = _as_interpreted(a), _as_interpreted(b), _as_interpreted(b_rows)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     most = (triton.cdiv(m, rows) + groups) * triton.cdiv(n, columns)  # each group's last tile may be a part of one
@@ -260,8 +247,7 @@ def _launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
         launch(
             _rows_descriptor_kernel, (meta["PROGRAMS"],),
             TensorDescriptor.from_tensor(a, [rows, block_k]), TensorDescriptor.from_tensor(b_rows, block_of_b),
-            offs, c, TensorDescriptor.from_tensor(c, [rows, columns // 2]), groups, m, n, k,
-            B_BY_COLUMNS=b_by_columns, **meta,
+            offs, c, groups, m, n, k, B_BY_COLUMNS=b_by_columns, **meta,
         )  # fmt: skip
     else:
         launch(
@@ -608,15 +594,6 @@ def _stage_bytes(config: Config, problem: Case) -> int:
     return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
 
 
-def _fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
-    """The same for `descriptor`, whose stages and half a tile of c are in shared memory together."""
-    half = config["BLOCK_M"] * config["BLOCK_N"] // 2 * element_size(problem.dtype)
-    shared = config["num_stages"] * _stage_bytes(config, problem) + half
-    if shared > gpu.shared_bytes - 2048:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    return _fits(config, problem, gpu)
-
-
 _SPACE = {
     "BLOCK_M": (16, 32, 64, 128),
     "BLOCK_N": (32, 64, 128, 256),
@@ -627,19 +604,15 @@ _SPACE = {
 }
 
 
-def _defaults(fits):
-    """``default``: the first tile, with the most stages, that fits."""
-
-    def default(problem: Case, gpu: GPU) -> dict[str, int]:
-        configs = [
-            dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
-            for rows, columns, warps in _tiles(problem, gpu)
-            for stages in (4, 3, 2)
-            for block_k in (64, 32, 16)
-        ]
-        return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
-
-    return default
+def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The first tile, with the most stages, that fits."""
+    configs = [
+        dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
+        for rows, columns, warps in _tiles(problem, gpu)
+        for stages in (4, 3, 2)
+        for block_k in (64, 32, 16)
+    ]
+    return next((config for config in configs if not _fits(config, problem, gpu)), configs[-1])
 
 
 def _describes(problem: Case, gpu: GPU) -> str:
@@ -659,8 +632,8 @@ def _variants(launch_pass):
             summary="blocks moved by the copy engine (TMA) through descriptors",
             launch=functools.partial(launch_pass, by_descriptor=True),
             space=_SPACE,
-            default=_defaults(_fits_descriptor),
-            fits=_fits_descriptor,
+            default=_default,
+            fits=_fits,
             handles=_describes,
             needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
         ),
@@ -669,7 +642,7 @@ def _variants(launch_pass):
             summary="pipelined tiles read through pointers",
             launch=launch_pass,
             space=_SPACE,
-            default=_defaults(_fits),
+            default=_default,
             fits=_fits,
         ),
     )

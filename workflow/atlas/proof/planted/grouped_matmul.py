@@ -42,12 +42,6 @@ MUTANTS = (
         GRADIENTS, "backward", "public",
     ),
     Mutant(
-        "grouped_matmul", "half a tile in the place of the other", "unwritten tail",
-        "two stores that differ in one argument",
-        (("c_desc.store([row, n + half], right", "c_desc.store([row, n], right"),),
-        WRITTEN, "forward", "descriptor", "fp16",
-    ),
-    Mutant(
         "grouped_matmul", "offsets into c of 32 bits", "int32 overflow of offsets",
         "a row's number is 32-bit, and so is its product with N",
         (("c_ptr + offs_m.to(tl.int64)[:, None] * N", "c_ptr + offs_m[:, None] * N"),),

@@ -522,11 +522,11 @@ _EDGE_CASES = tuple(
     for dtype in _DTYPES
     for spread, groups, (m, n, k), reason in (
         ("even", 1, (1, 1, 1), "one element of each, one group"),
-        ("even", 2, (128, 64, 64), "whole tiles only"),
-        ("ragged", 7, (100, 72, 64), "empty groups, groups that end within a tile, and rows of no group"),
+        ("even", 2, (128, 64, 32), "whole tiles only"),
+        ("ragged", 7, (80, 72, 32), "empty groups, groups that end within a tile, and rows of no group"),
         ("ragged", 4, (70, 65, 33), "tails everywhere, strides that allow no wide loads"),
-        ("skewed", 5, (65, 48, 40), "a long group and short ones; a tail in k"),
-        ("even", 16, (9, 64, 32), "more groups than rows"),
+        ("skewed", 5, (41, 48, 24), "a long group and short ones; a tail in k"),
+        ("even", 16, (9, 32, 16), "more groups than rows"),
     )
 )
 

@@ -966,6 +966,7 @@ def _cases(gpu: GPU) -> list[Case]:
         _sized("bf16", "32 heads share 8 of keys", True, b=4, h=32, g=8, l=4096, d=128),
         _sized("bf16", "a length of no whole blocks", True, b=4, h=16, l=4000, d=128),
         _sized("fp16", "", True, b=4, h=16, l=4096, d=128),
+        _sized("fp16", "small: less than a wave of programs", True, b=2, h=8, l=512, d=64),
     ]
     largest = gpu.memory_bytes // 64
     return [c for c in cases if sum(_bytes("q out", "k v")(c).values()) <= largest]

@@ -15,8 +15,10 @@ of the loss and the last multiplication.  dbias is a sum of torch's.
 
 *Memory*: a chunk has at most max(k, 1024) rows, so that its logits take no more than weight and dweight do each, n k
 elements (and small layers still fill the GPU, with 1024 rows); chunks are of equal length, but for the last.  dweight
-is summed up over the chunks in weight's dtype, as Liger does by default.
+is summed up over several chunks in fp32: in 16 bits what cancels between chunks would keep the rounding of its parts.
 """
+
+import functools
 
 import torch
 import triton
@@ -267,7 +269,10 @@ def _launch(
     scale = torch.empty(1, dtype=torch.float32, device=hidden.device)
     logits = torch.empty((chunk, pitch), dtype=hidden.dtype, device=hidden.device)[:, :n]
     dhidden = torch.empty_like(hidden) if gradient else hidden.new_empty(0)
-    dweight = torch.empty_like(weight) if weight_gradient else hidden.new_empty(0)
+    wide = weight_gradient and chunk < m and _adds_in_fp32(hidden.device, hidden.dtype)
+    dweight = (
+        torch.empty_like(weight, dtype=torch.float32 if wide else None) if weight_gradient else hidden.new_empty(0)
+    )
     dbias = torch.empty_like(bias, dtype=torch.float32) if weight_gradient and bias is not None else hidden.new_empty(0)
     _launch_total(rows, target, rows, scale, ignore_index, reduction, total=False)
     for start in range(0, m, chunk):
@@ -284,6 +289,8 @@ def _launch(
             torch.mm(x, weight, out=dhidden[start : start + chunk])
         if weight_gradient:
             _accumulate(x, part, dweight, dbias, first=start == 0)
+    del logits, x  # before the sum is copied
+    dweight = dweight.to(hidden.dtype)
     loss = rows
     if reduction != "none":
         loss = torch.empty((), dtype=hidden.dtype, device=hidden.device)
@@ -293,13 +300,28 @@ def _launch(
 
 def _accumulate(dx, hidden, dweight, dbias, first):
     """Add a chunk's share to dweight, and to dbias where there is one."""
+    wide = {} if dweight.dtype == dx.dtype else {"out_dtype": dweight.dtype}
     if first:
-        torch.mm(dx.t(), hidden, out=dweight)
+        torch.mm(dx.t(), hidden, **wide, out=dweight)
     else:
-        torch.addmm(dweight, dx.t(), hidden, out=dweight)
+        torch.addmm(dweight, dx.t(), hidden, **wide, out=dweight)
     if dbias.numel():
         share = dx.sum(dim=0, dtype=torch.float32)
         dbias.copy_(share) if first else dbias.add_(share)
+
+
+@functools.cache
+def _adds_in_fp32(device, dtype):
+    """Whether torch adds products of this 16-bit dtype to an fp32 matrix here; what it cannot is added in the dtype."""
+    if dtype == torch.float32 or device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return False
+    factor, total = torch.ones((16, 16), dtype=dtype, device=device), torch.empty((16, 16), device=device)
+    try:
+        torch.mm(factor, factor, out_dtype=torch.float32, out=total)
+        torch.addmm(total, factor, factor, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return bool((total == 32).all())
 
 
 _PITCH = 64

@@ -267,9 +267,10 @@ def _fragments_kernel(
     zero = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     steps = gl.cdiv(tiles_k, STEP)
-    # With STAGGER programs begin at different places along k: packed rows of a power of two bytes lie alike in memory.
+    # With STAGGER programs begin at different places along k, lest all read the same channels of memory where packed
+    # rows are a power of two long.  A conjecture: what it gains is not measured, so it is off by default.
     offset = (gl.program_id(0) * STAGGER) % steps
-    # Loaded two steps ahead, over two turns of the loop: within one, ptxas (CUDA 12.9) puts a load off until its use.
+    # Loaded two steps ahead, over two turns of the loop: within one, ptxas (CUDA 12.8) puts a load off until its use.
     now = _load_step(word_ptrs, scale_ptrs, zero_ptrs, offset, tile, scale_tile, inside, scale_inside, K,
                      GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
     if not SINGLE:
@@ -795,7 +796,7 @@ def decodes(problem: Case, gpu: GPU) -> str:
 
 # (ROW_TILES, DEPTH, WARPS_N, num_warps), by whether x has at most 8 rows: what an H200 was fast with (Triton 3.6).
 _FRAGMENTS = {
-    True: ((1, 2, 1, 4), (1, 4, 1, 4), (1, 2, 1, 8), (2, 2, 1, 4)),
+    True: ((1, 2, 1, 4), (1, 4, 1, 4), (1, 2, 1, 8), (1, 4, 1, 8), (2, 2, 1, 4)),
     False: ((1, 2, 1, 4), (2, 1, 1, 4), (2, 1, 2, 8), (2, 2, 2, 8)),
 }
 
@@ -810,9 +811,20 @@ def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
-def fragments_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Two tiles a warp under way for few rows; for more of them, two of which each load of x serves."""
-    shape = (1, 2, 1, 4) if problem["m"] <= 16 else (2, 1, 1, 4)
+def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
+    """What was fastest of a few configs on an H200: more tiles under way where there are few programs, or few bits.
+
+    From single runs on three sizes of weights, in which neighbours were often within a tenth of each other.
+    """
+    programs = triton.cdiv(problem["n"], ROWS) / gpu.sms
+    if problem["m"] > 16:
+        shape = (2, 1, 1, 4)
+    elif problem["m"] > 8:
+        shape = (2, 2, 2, 8) if bits == 8 else (1, 2, 1, 4)
+    elif bits == 8:
+        shape = (1, 4, 1, 8) if programs < 3 else (1, 2, 1, 8) if programs < 8 else (1, 4, 1, 4)
+    else:
+        shape = (1, 4, 1, 4) if programs < 3 else (1, 2, 1, 4)
     return dict(zip(FRAGMENTS_SPACE, (*shape, 0, 0), strict=True))
 
 
@@ -888,7 +900,7 @@ def variants_of(bits):
             summary="for few rows: packed words become operands of tensor cores where they were loaded; warps share k",
             launch=functools.partial(launch_fragments, bits),
             space=FRAGMENTS_SPACE,
-            default=fragments_default,
+            default=functools.partial(fragments_default, bits),
             fits=functools.partial(fits_fragments, bits),
             handles=decodes,
             needs=frozenset({Capability.TENSOR_CORES}),

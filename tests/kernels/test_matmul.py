@@ -270,6 +270,11 @@ def test_torch_compile_takes_it_whole_with_its_gradients():
         torch.testing.assert_close(got, right)
 
 
+def test_the_operator_is_what_torch_expects_of_one():
+    op = torch.ops.kernel_atlas.matmul.default
+    torch.library.opcheck(op, (randn(3, 4).requires_grad_(), randn(4, 5), False))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "error", "says"),
     [

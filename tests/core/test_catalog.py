@@ -8,14 +8,16 @@ from atlas import catalog
 def folder(tmp_path, monkeypatch):
     """A kernels/ folder of a family that builds upon another and upon a file for one architecture."""
     (tmp_path / "hopper").mkdir()
-    (tmp_path / "family.py").write_text("import torch\nimport kernels.other\nimport kernels.hopper.part as part\n")
+    (tmp_path / "family.py").write_text(
+        "import torch\nfrom kernels.other import OTHER\nimport kernels.hopper.part as part\n"
+    )
     (tmp_path / "other.py").write_text("OTHER = 1\n")
     (tmp_path / "hopper" / "part.py").write_text("import kernels.other\nPART = 1\n")
     monkeypatch.setattr(catalog, "KERNELS", tmp_path)
     return tmp_path
 
 
-def test_a_familys_files_are_those_it_imports_as_modules_also_from_a_folder(folder):
+def test_a_familys_files_are_those_it_imports_also_from_a_folder(folder):
     """They are Snakemake's inputs, so that an edit of any runs the stages again; each counts once."""
     found = {path.relative_to(folder).as_posix() for path in catalog.files("family")}
     assert found == {"family.py", "other.py", "hopper/part.py"} and len(catalog.files("family")) == 3

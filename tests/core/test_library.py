@@ -100,14 +100,14 @@ def test_an_unknown_kernel_is_named_with_those_there_are():
 
 @pytest.mark.parametrize("path", [p for p in FILES if not p.stem.startswith("_")], ids=lambda p: p.stem)
 def test_a_kernel_file_imports_torch_triton_and_the_leaves_alone(path):
-    """Or another kernel, by an import of its module, which is how its digest and Snakemake learn of it."""
+    """Or another kernel, whose file its digest and Snakemake then count among its own."""
     standard = {"math", "functools", "threading", "itertools", "typing", "__future__", "collections"}
     allowed = {"torch", "triton", "liger_kernel", "atlas.declaration", "atlas.operators"} | standard
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            other = isinstance(node, ast.Import) and name in {
+            other = name in {
                 "kernels." + ".".join(file.relative_to(catalog.KERNELS).with_suffix("").parts)
                 for file in catalog.files(path.stem)
             }
@@ -126,7 +126,7 @@ def _jitted(tree: ast.Module) -> list[ast.FunctionDef]:
 @pytest.mark.parametrize("path", [p for p in FILES if not p.stem.startswith("_")], ids=lambda p: p.stem)
 def test_a_triton_kernel_is_at_most_a_hundred_lines_and_says_what_a_program_owns(path):
     kernels = _jitted(ast.parse(path.read_text()))
-    assert kernels
+    assert kernels or len(catalog.files(path.stem)) > 1  # it may be made of another's
     for kernel in kernels:
         assert kernel.end_lineno - kernel.lineno < 100, kernel.name
         # A function that asks for no program id is part of a kernel, and its name may say enough.

@@ -33,16 +33,17 @@ def check_name(name: str) -> None:
 
 
 def files(name: str) -> list[Path]:
-    """The kernel's file, and those that it imports as modules and so builds upon.
+    """The kernel's file, and those that it imports and so builds upon.
 
-    They are other kernels' (``import kernels.other``) and those of one architecture (``import kernels.hopper.part``).
+    They are other kernels' (``from kernels.other import …``) and those of one architecture (``import
+    kernels.hopper.part``).
     """
     found, waiting = [], [name]
     while waiting:
         path = KERNELS / f"{waiting.pop().replace('.', '/')}.py"
         if path not in found:
             found.append(path)
-            waiting += re.findall(r"^\s*import kernels\.([\w.]+)", path.read_text(), re.MULTILINE)
+            waiting += re.findall(r"^\s*(?:import|from) kernels\.([\w.]+)", path.read_text(), re.MULTILINE)
     return found
 
 

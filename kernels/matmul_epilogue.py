@@ -902,16 +902,6 @@ DECLARATION = Declaration(
         outputs=("y",),
         variants=(
             Variant(
-                name="specialized",
-                summary="Gluon: a warp loads, two groups of warps multiply and finish half a tile each on their own",
-                launch=_launch_specialized,
-                space=_SPECIALIZED_SPACE,
-                default=_default_specialized,
-                fits=_fits_specialized,
-                handles=_specializes,
-                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
-            ),
-            Variant(
                 name="persistent",
                 summary="one program an SM: the next tile's blocks load while one is finished",
                 launch=functools.partial(_launch_blocks, _persistent_kernel),
@@ -919,6 +909,16 @@ DECLARATION = Declaration(
                 default=_default_persistent,
                 fits=_fits_persistent,
                 handles=_persists,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="specialized",
+                summary="Gluon: a warp loads, two groups of warps multiply and finish half a tile each on their own",
+                launch=_launch_specialized,
+                space=_SPECIALIZED_SPACE,
+                default=_default_specialized,
+                fits=_fits_specialized,
+                handles=_specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
             Variant(

@@ -1266,6 +1266,7 @@ DECLARATION = Declaration(
             Variant(
                 name="descriptor",
                 summary="the blocks of `tiled`, moved by the copy engine (TMA) through descriptors",
+                follows="tiled",
                 launch=functools.partial(_launch_forward, True),
                 space=_FORWARD_SPACE,
                 default=_forward_default,
@@ -1299,6 +1300,7 @@ DECLARATION = Declaration(
             Variant(
                 name="descriptor",
                 summary="the kernels of `tiled`, blocks moved by the copy engine (TMA)",
+                follows="tiled",
                 launch=functools.partial(_launch_backward, True),
                 space=_BACKWARD_SPACE,
                 default=_backward_default,

@@ -509,12 +509,9 @@ def _cases(gpu: GPU) -> list[Case]:
         ("even", 64, 24576, 2048, 1408),  # and down
         ("even", 64, 3072, 1408, 2048),
     )
-    return [
-        c
-        for spread, groups, m, n, k in shapes
-        for c in [case("bf16", spread=spread, groups=groups, m=m, n=n, k=k)]
-        if sum(_backward_bytes(c).values()) <= gpu.memory_bytes // 8
-    ]
+    cases = [case("bf16", spread=spread, groups=groups, m=m, n=n, k=k) for spread, groups, m, n, k in shapes]
+    cases.append(case("fp16", "for GPUs without bf16", spread="even", groups=64, m=3072, n=1408, k=2048))
+    return [c for c in cases if sum(_backward_bytes(c).values()) <= gpu.memory_bytes // 8]
 
 
 _EDGE_CASES = tuple(
@@ -630,6 +627,7 @@ def _variants(launch_pass):
         Variant(
             name="descriptor",
             summary="blocks moved by the copy engine (TMA) through descriptors",
+            follows="tiled",
             launch=functools.partial(launch_pass, by_descriptor=True),
             space=_SPACE,
             default=_default,

@@ -1113,6 +1113,7 @@ DECLARATION = Declaration(
             Variant(
                 name="helped",
                 summary="rows and the sum for dweight in registers; some programs read dy alone, for dbias",
+                follows="rows",
                 launch=_launch_backward_helped,
                 space=_HELPED_SPACE,
                 default=_helped_default,

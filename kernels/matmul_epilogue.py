@@ -493,15 +493,15 @@ def linear(
                          f"{tuple(weight.shape)} for {tuple(input.shape)}")  # fmt: skip
     if weight.device != input.device:
         raise ValueError(f"linear takes tensors of one device: {input.device}, {weight.device}")
-    shape = (*input.shape[:-1], weight.shape[0])
+    shape, rows = (*input.shape[:-1], weight.shape[0]), math.prod(input.shape[:-1])
     if bias is not None:
         bias = _checked("bias", bias, shape[-1:], input)
     if residual is not None:
-        residual = _checked("residual", residual, shape, input).reshape(-1, shape[-1])
+        residual = _checked("residual", residual, shape, input).reshape(rows, shape[-1])
     out = _NAMES.get(out_dtype or input.dtype)
     if out is None:
         raise TypeError(f"linear takes an out_dtype out of {', '.join(_DTYPES)}: {out_dtype}")
-    x = input if input.dim() == 2 else input.reshape(-1, input.shape[-1])
+    x = input if input.dim() == 2 else input.reshape(rows, input.shape[-1])
     if max(*x.shape, shape[-1]) > _LARGEST:
         raise ValueError(f"linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {tuple(weight.shape)}")
     if not (x.numel() and shape[-1]):  # nothing to launch for
@@ -904,6 +904,7 @@ DECLARATION = Declaration(
             Variant(
                 name="persistent",
                 summary="one program an SM: the next tile's blocks load while one is finished",
+                follows="descriptor",
                 launch=functools.partial(_launch_blocks, _persistent_kernel),
                 space=_PERSISTENT_SPACE,
                 default=_default_persistent,
@@ -914,6 +915,7 @@ DECLARATION = Declaration(
             Variant(
                 name="specialized",
                 summary="Gluon: a warp loads, two groups of warps multiply and finish half a tile each on their own",
+                follows="persistent",
                 launch=_launch_specialized,
                 space=_SPECIALIZED_SPACE,
                 default=_default_specialized,
@@ -932,6 +934,7 @@ DECLARATION = Declaration(
             Variant(
                 name="descriptor",
                 summary="the tiles of `tiled`, moved by the copy engine (TMA) through descriptors",
+                follows="tiled",
                 launch=functools.partial(_launch_blocks, _descriptor_kernel),
                 space=_SPACE,
                 default=_default,

@@ -927,6 +927,8 @@ def variants_of(bits):
     )
 
 
+_HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=64, k=8192, group=128, zeros=True),)
+
 DECLARATION = Declaration(
     name="matmul_w4a16",
     family="matmul",
@@ -939,6 +941,7 @@ DECLARATION = Declaration(
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
     differentiable=("x",),
     forward=Pass(
         inputs=_inputs,

@@ -178,6 +178,8 @@ _EDGE_CASES = tuple(
     )
 )
 
+_HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=64, k=8192, group=0, zeros=False),)
+
 DECLARATION = Declaration(
     name="matmul_w8a16",
     family="matmul",
@@ -190,6 +192,7 @@ DECLARATION = Declaration(
     dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
     differentiable=("x",),
     forward=Pass(
         inputs=_inputs,

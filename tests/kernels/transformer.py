@@ -45,6 +45,7 @@ def torch_parts() -> dict[str, Callable]:
         "RotaryEmbedding": _TorchRotary,
         "SwiGLU": _TorchSwiGLU,
         "CrossEntropyLoss": torch.nn.CrossEntropyLoss,
+        "attention": F.scaled_dot_product_attention,
     }
 
 
@@ -52,7 +53,8 @@ def kernel_parts() -> dict[str, Callable]:
     """The same parts in the kernels of the library."""
     import kernels.nn
 
-    return {name: getattr(kernels.nn, name) for name in torch_parts()}
+    modules = {name: getattr(kernels.nn, name) for name in torch_parts() if name != "attention"}
+    return modules | {"attention": kernels.scaled_dot_product_attention}
 
 
 class _ResidualRMSNorm(torch.nn.RMSNorm):
@@ -109,13 +111,14 @@ class Block(torch.nn.Module):
         self.up = torch.nn.Linear(sizes.hidden, sizes.mlp, bias=False)
         self.down = torch.nn.Linear(sizes.mlp, sizes.hidden, bias=False)
         self.activation = parts["SwiGLU"]()
+        self.attention = parts["attention"]
 
     def forward(self, x, stream, rotary):
         """(what to add next, the stream so far): an addition waits for the norm that follows, which fuses it."""
         normed, stream = self.attention_norm(x, stream)
         query, key, value = (part.unflatten(-1, (self.heads, -1)) for part in self.qkv(normed).chunk(3, dim=-1))
         query, key = rotary(query, key)
-        mixed = F.scaled_dot_product_attention(*(p.transpose(1, 2) for p in (query, key, value)), is_causal=True)
+        mixed = self.attention(*(p.transpose(1, 2) for p in (query, key, value)), is_causal=True)
         normed, stream = self.mlp_norm(self.out(mixed.transpose(1, 2).flatten(-2)), stream)
         return self.down(self.activation(self.gate(normed), self.up(normed))), stream
 

@@ -30,7 +30,6 @@ from atlas.declaration import (
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-import kernels.matmul  # noqa: F401 (so that its text is part of what this kernel is)
 from kernels.matmul import (
     _BARRIERS,
     _as_interpreted,

@@ -190,7 +190,7 @@ def _persistent_kernel(
 
 
 @triton.jit
-def _specialised_kernel(
+def _specialized_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_a, stride_b,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -402,15 +402,15 @@ def _turned(x):
     return out.transpose(1, 2)
 
 
-def _launch_specialised(a, b, tf32=False, *, config):
-    """Launch ``_specialised_kernel``; operands that no descriptor can describe are read through pointers instead."""
+def _launch_specialized(a, b, tf32=False, *, config):
+    """Launch ``_specialized_kernel``; operands that no descriptor can describe are read through pointers instead."""
     c = _empty(a, b)
     if not _all_describable(a, b, c):
         return _launch(_tiled_kernel, a, b, tf32, config=_pointers(config) | {"num_warps": 8})
     programs = min(gpu_of(a.device).sms, _tiles_of(c, config))
     a_rows, b_rows = _rows(a), _rows(b)
     launch(
-        _specialised_kernel, (programs,), a_rows, b_rows, c, *c.shape, a.shape[1], a_rows.stride(0), b_rows.stride(0),
+        _specialized_kernel, (programs,), a_rows, b_rows, c, *c.shape, a.shape[1], a_rows.stride(0), b_rows.stride(0),
         A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), PRECISION=_precision(a, tf32), **config,
     )  # fmt: skip
     return c
@@ -968,15 +968,15 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     return {**tile, "PARTS": parts}
 
 
-def _fits_specialised(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``specialised`` cannot launch, or cannot be the best."""
+def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``specialized`` cannot launch, or cannot be the best."""
     # Two groups of 4 warps multiply, half a tile each.
     halves = {**config, "num_warps": 8}
     return _fits_loop(halves, problem, gpu, config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype))
 
 
 def _specialises(problem: Case, gpu: GPU) -> str:
-    """Why ``specialised`` does not take a case."""
+    """Why ``specialized`` does not take a case."""
     if problem.dtype == "tf32":
         return "Triton 3.6 does not compile it for tf32 operands that must pass through registers"
     return _describes(problem, gpu)
@@ -992,7 +992,7 @@ _SPECIALISED_SPACE = {
 }
 
 
-def _default_specialised(problem: Case, gpu: GPU) -> dict[str, int]:
+def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
     full = _shape({"BLOCK_M": 128, "BLOCK_N": 256}, problem, gpu) == "full"
     return dict(zip(_SPECIALISED_SPACE, (128, 256, 64, 8, 4, 3) if full else (128, 128, 64, 8, 4, 4), strict=True))
 
@@ -1177,12 +1177,12 @@ DECLARATION = Declaration(
                 follows="tiled",
             ),
             Variant(
-                name="specialised",
+                name="specialized",
                 summary="as `persistent`, with warps that copy and warps that multiply",
-                launch=_launch_specialised,
+                launch=_launch_specialized,
                 space=_SPECIALISED_SPACE,
-                default=_default_specialised,
-                fits=_fits_specialised,
+                default=_default_specialized,
+                fits=_fits_specialized,
                 handles=_specialises,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
                 follows="persistent",

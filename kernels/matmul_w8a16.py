@@ -17,7 +17,6 @@ that a rotation by a byte brings row g + 8, sign and magnitude, to where row g w
 import torch
 from atlas.declaration import GPU, Case, Declaration, Pass, Peer, case, torch_dtype
 
-import kernels.matmul_w4a16  # noqa: F401 (whose text this kernel is made of as well: see catalog.files)
 from kernels.matmul_w4a16 import (
     Packed,
     by_row_tiles,

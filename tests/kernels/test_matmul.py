@@ -112,7 +112,7 @@ def test_configs_from_all_over_the_space_agree(sizes, values):
     assert not judged(TILED.launch(a, b, config=dict(zip(TILED.space, values, strict=True))), a, b)
 
 
-@pytest.mark.parametrize("name", ["descriptor", "persistent", "specialised"])
+@pytest.mark.parametrize("name", ["descriptor", "persistent", "specialized"])
 def test_what_descriptors_describe_is_not_read_through_pointers(name, monkeypatch):
     monkeypatch.setattr(MODULE, "_launch", None)
     a, b = laid(40, 88, "T", torch.float16), laid(88, 72, "N", torch.float16, seed=1)
@@ -373,13 +373,13 @@ for name, variant, dtype, m, n, k in (
     ("h200", "descriptor", "bf16", 1024, 1024, 1024),
     ("h200", "persistent", "bf16", 4096, 4096, 4096),
     ("h200", "persistent", "tf32", 4096, 4096, 4096),
-    ("h200", "specialised", "bf16", 4096, 4096, 4096),
+    ("h200", "specialized", "bf16", 4096, 4096, 4096),
     ("h200", "split", "bf16", 16, 8192, 8192),
 ):
     on, problem = gpu(name, load_gpus()[name]), case(dtype, m=m, n=n, k=k)
     config = work.variant(variant).default(problem, on)
     compiled = compile_config(DECLARATION, "forward", variant, problem, config, on).to_json()
-    if variant == "specialised":
+    if variant == "specialized":
         with compile_only(on) as requests:
             work.variant(variant).launch(**work.inputs(problem, "meta", None), config=config)
         compiled["roles"] = "ttg.warp_specialize" in requests[0].kernel.asm["ttgir"]

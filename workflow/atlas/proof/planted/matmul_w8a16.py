@@ -21,7 +21,13 @@ MUTANTS = (
     Mutant(
         "matmul_w8a16", "variants chosen for 4 bits", "wrong constant",
         "the operator asks the declaration it was written beside",
-        (("8, lambda: DECLARATION)", "8, lambda: kernels.matmul_w4a16.DECLARATION)"),),
+        (
+            (
+                "from kernels.matmul_w4a16 import (",
+                "from kernels.matmul_w4a16 import DECLARATION as W4\nfrom kernels.matmul_w4a16 import (",
+            ),
+            ("8, lambda: DECLARATION)", "8, lambda: W4)"),
+        ),
         FUNCTION, "forward", "public",
     ),
     Mutant(

@@ -79,7 +79,8 @@ def stream_default(streams: int, blocks: Sequence[int]) -> Callable[[Case, GPU],
         """As many warps a row as leave the rows under way at once half of the L2, two 16-byte vectors a thread."""
         size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
         under_way = gpu.sms * gpu.warps_per_sm * streams * problem["n"] * size  # with rows of one warp
-        warps = min(32, max(4, 2 * under_way // gpu.l2_bytes))
+        most = 16 if gpu.backend == "hip" else 32  # of 1024 threads: a warp of AMD's has 64
+        warps = min(most, max(4, 2 * under_way // gpu.l2_bytes))
         longest = max(block_n(problem), blocks[0])
         block = min((1 << warps.bit_length() - 1) * two_vectors // size, longest, blocks[-1])
         return {"BLOCK_N": block, "num_warps": max(4, block * size // two_vectors)}

@@ -1,0 +1,19 @@
+"""Arithmetic that kernels on rows share."""
+
+import dataclasses
+
+import pytest
+from atlas.declaration import GPU, case
+from atlas.declaration.rows import stream_default
+
+H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=139 * 2**30, l2_bytes=50 * 2**20)
+MI300 = dataclasses.replace(H200, name="mi300", backend="hip", arch="gfx942", shared_bytes=65536)
+
+
+@pytest.mark.parametrize(("gpu", "threads_of_a_warp"), [(H200, 32), (MI300, 64)])
+@pytest.mark.parametrize("n", [1000, 32000, 262144])
+def test_a_streaming_default_is_a_block_that_can_launch(gpu, threads_of_a_warp, n):
+    config = stream_default(2, (1024, 2048, 4096, 8192, 16384))(case("fp32", m=4096, n=n), gpu)
+    assert config["num_warps"] * threads_of_a_warp <= 1024
+    # Two 16-byte vectors a thread, as 32 threads a warp count them, unless the block is the least there is.
+    assert config["BLOCK_N"] * 4 == config["num_warps"] * 32 * 32 or config["num_warps"] == 4

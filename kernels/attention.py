@@ -40,6 +40,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
+from atlas.declaration.products import as_interpreted, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -432,25 +433,17 @@ def _describable(x):
     return x.shape[-1] * size % 16 == 0 and x.data_ptr() % 16 == 0
 
 
-def _as_interpreted(x):
-    """On the CPU bf16 as fp32: the same values, and what is written is rounded to bf16 all the same.
-
-    The interpreter's ``tl.dot`` multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
-    Its rounding to bf16 truncates, which D would show: out is written in fp32, too, and rounded by torch.
-    """
-    return x.float() if x.dtype == torch.bfloat16 and x.device.type == "cpu" else x
-
-
 def _readable(tensors, rows, descriptors):
     """(what kernels read, whether they are descriptors): of blocks of so many rows each, where they can be."""
     if descriptors and all(map(_describable, tensors)):
-        return [_described(_as_interpreted(x), block) for x, block in zip(tensors, rows, strict=True)], True
-    return [_as_interpreted(x) for x in tensors], False
+        return [_described(as_interpreted(x), block) for x, block in zip(tensors, rows, strict=True)], True
+    return [as_interpreted(x) for x in tensors], False
 
 
 def _launch_forward(descriptors, q, k, v, causal, scale, *, config):
     """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; out lies in memory as q does, as far as q leaves no gaps."""
-    out = _as_interpreted(torch.empty_like(q))
+    # The interpreter truncates to bf16, which the backward pass would show: it writes fp32, and torch rounds.
+    out = as_interpreted(torch.empty_like(q))
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     lengths = q.shape[0], q.shape[2], k.shape[2]
     _into_forward(descriptors, q, k, v, out, lse, None, None, lengths, causal, scale, config)
@@ -554,7 +547,7 @@ def _run_backward(q, k, v, out, lse, dout, dlse, causal, scale):
 
 
 def _run_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
-    out = _as_interpreted(torch.empty_like(q))
+    out = as_interpreted(torch.empty_like(q))
     lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
     config = _packed_config("forward", q, k, cu_q, max_q, max_k, causal)
     lengths = cu_q.shape[0] - 1, max_q, max_k
@@ -999,11 +992,6 @@ _HUGE_CASES = (
 )
 
 
-def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
-    """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
-    return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
-
-
 def _shared(rows, columns, problem, gpu, stages, tensors=1):
     """Bytes of shared memory: ``tensors`` blocks of ``rows`` that stay, and two blocks of ``columns`` a stage."""
     if not _wgmma(problem, gpu):  # the stage in work is in registers; before compute capability 8.0 there is one
@@ -1012,7 +1000,7 @@ def _shared(rows, columns, problem, gpu, stages, tensors=1):
 
 
 def _wgmma(problem: Case, gpu: GPU) -> bool:
-    return Capability.WGMMA in gpu.capabilities and _uses_tensor_cores(problem, gpu)
+    return Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu)
 
 
 def _few_programs(rows, columns):
@@ -1036,7 +1024,7 @@ def _fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = Fals
     if gpu.functional:
         return _few_programs(rows, columns)
     threads, d = 32 * warps, _block_d(problem["d"])
-    if not _uses_tensor_cores(problem, gpu):
+    if not uses_tensor_cores(problem, gpu):
         if max(rows, columns) > 32 or rows * columns * d > 512 * threads:
             return "FMA holds its operands in registers: larger blocks spill"
         return "" if stages == 1 else "the loop is bound by FMA, not by latency"
@@ -1105,7 +1093,7 @@ def _fits_part(config, problem, gpu, part, pointers=False):
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if gpu.functional:
         return _few_programs(rows, columns)
-    if not _uses_tensor_cores(problem, gpu):
+    if not uses_tensor_cores(problem, gpu):
         if max(rows, columns) > 16 or stages > 1:
             return "FMA holds its operands in registers: larger blocks spill"
         return "" if warps == (4 if d <= 64 else 8) else "16 x 16 scores keep few warps busy"

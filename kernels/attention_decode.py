@@ -34,6 +34,7 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
+from atlas.declaration.products import as_interpreted
 from atlas.operators import Operator, launch
 
 __all__ = ["decode_attention"]
@@ -180,11 +181,6 @@ def _combine_kernel(
     tl.store(lse_ptr + pair * ROWS + row, lse)
 
 
-def _as_interpreted(x):
-    """On the CPU bf16 as fp32: the interpreter's ``tl.dot`` is wrong on bf16 (Triton 3.7.1)."""
-    return x.float() if x.device.type == "cpu" and x.dtype is torch.bfloat16 else x
-
-
 def _chunk(pairs, seq, programs, block_n):
     """Rows of a chunk: a multiple of ``block_n``, so that ``pairs`` caches give about ``programs`` of them."""
     blocks = max(triton.cdiv(seq, block_n), 1)
@@ -207,7 +203,7 @@ def _launch(q, k, v, lens, scale, *, config):
     if splits > 1:
         part = torch.empty((pairs, splits, group * queries, head_dim), dtype=torch.float32, device=q.device)
         part_lse = torch.empty((pairs, splits, group * queries), dtype=torch.float32, device=q.device)
-    q, k, v = _as_interpreted(q), _as_interpreted(k), _as_interpreted(v)
+    q, k, v = as_interpreted(q), as_interpreted(k), as_interpreted(v)
     launch(
         _chunk_kernel, (pairs * splits,), q, k, v, lens, part, part_lse, kv_heads, seq, chunk, splits,
         scale * math.log2(math.e), *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],

@@ -27,14 +27,13 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
+from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.matmul import (
     _BARRIERS,
-    _as_interpreted,
     _buffers,
-    _describable,
     _fma_stages,
     _grouped,
     _layout,
@@ -46,7 +45,6 @@ from kernels.matmul import (
     _store_tile,
     _tf32_allowed,
     _turned,
-    _uses_tensor_cores,
 )
 
 __all__ = ["bmm"]
@@ -122,7 +120,7 @@ def _launch_tiled(a, b, tf32=False, *, config):
     """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
     c, k = _empty(a, b), a.shape[2]
     precision = _precision(a, tf32)
-    a, b = _as_interpreted(a), _as_interpreted(b)
+    a, b = as_interpreted(a), as_interpreted(b)
     if c.numel():
         launch(
             _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
@@ -146,10 +144,10 @@ def _rows(matrices):
 
 
 def _copyable(matrices):
-    """Whether the copy engine can read these matrices: see ``_describable``; and products begin at whole 16 bytes."""
+    """Whether the copy engine can read these matrices: see ``describable``; and products begin at whole 16 bytes."""
     rows = _rows(matrices)
     apart = rows.stride(0) * rows.element_size()
-    return rows.numel() > 0 and _describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
+    return rows.numel() > 0 and describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
 
 
 def _describe(matrices, rows, columns):
@@ -167,7 +165,7 @@ def _launch_persistent(a, b, tf32=False, *, config):
     if not all(_copyable(matrices) for matrices in (a, b, c)):
         return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
     precision = _precision(a, tf32)
-    a, b = _as_interpreted(a), _as_interpreted(b)
+    a, b = as_interpreted(a), as_interpreted(b)
     if precision == "tf32":  # see ``_along_k`` in kernels/matmul.py
         a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
@@ -320,9 +318,9 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     accumulators = rows * columns // (32 * warps)
     least = 4 if warps == 4 else 64
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
+    if uses_tensor_cores(problem, gpu) and not _narrow(problem):
         most, right_k, stages = 64 if problem.dtype == "tf32" else 128, row_bytes == 128, (3, 4)
-    elif _uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul.py
+    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul.py
         most, right_k, stages = 64, row_bytes == 64, (2,)
     else:
         least, most = 16 if warps == 8 else 4, 64 if problem.dtype == "fp32" else 32
@@ -346,7 +344,7 @@ _SPACE = {
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    tensor_cores = _uses_tensor_cores(problem, gpu)
+    tensor_cores = uses_tensor_cores(problem, gpu)
     most = 128 if tensor_cores else 64
     rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(most, max(32, triton.next_power_of_2(problem["n"])))

@@ -42,6 +42,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
+from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -233,14 +234,14 @@ def _launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     c = torch.empty((m, n), dtype=out_dtype or a.dtype, device=a.device)
     b_by_columns = b.stride(2) != 1
     b_rows = b.transpose(1, 2) if b_by_columns else b
-    by_descriptor = by_descriptor and _describable(a) and _describable(b_rows)
-    a, b, b_rows = _as_interpreted(a), _as_interpreted(b), _as_interpreted(b_rows)
+    by_descriptor = by_descriptor and describable(a) and describable(b_rows)
+    a, b, b_rows = as_interpreted(a), as_interpreted(b), as_interpreted(b_rows)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     most = (triton.cdiv(m, rows) + groups) * triton.cdiv(n, columns)  # each group's last tile may be a part of one
     resident = 1 if rows * columns > 128 * 128 or by_descriptor else 2
     meta = {
         "BLOCK_G": triton.next_power_of_2(groups + 1), "PROGRAMS": min(most, resident * gpu_of(a.device).sms),
-        "PRECISION": _fp32_precision(), **config,
+        "PRECISION": fp32_precision(), **config,
     }  # fmt: skip
     if by_descriptor:
         block_of_b = [1, columns, block_k] if b_by_columns else [1, block_k, columns]
@@ -263,17 +264,17 @@ def _launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     c = torch.empty((groups, m, n), dtype=out_dtype or a.dtype, device=a.device)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     grid = (groups * triton.cdiv(m, rows) * triton.cdiv(n, columns),)
-    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(_describable, (a.t(), b, c)))
-    a, b = _as_interpreted(a), _as_interpreted(b)
+    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
+    a, b = as_interpreted(a), as_interpreted(b)
     if by_descriptor:
         launch(
             _sums_descriptor_kernel, grid,
             TensorDescriptor.from_tensor(a.t(), [block_k, rows]), TensorDescriptor.from_tensor(b, [block_k, columns]),
-            offs, TensorDescriptor.from_tensor(c, [1, rows, columns]), m, n, PRECISION=_fp32_precision(), **config,
+            offs, TensorDescriptor.from_tensor(c, [1, rows, columns]), m, n, PRECISION=fp32_precision(), **config,
         )  # fmt: skip
     else:
         launch(
-            _sums_kernel, grid, a, b, offs, c, m, n, *a.stride(), *b.stride(), PRECISION=_fp32_precision(), **config
+            _sums_kernel, grid, a, b, offs, c, m, n, *a.stride(), *b.stride(), PRECISION=fp32_precision(), **config
         )  # fmt: skip
     return c
 
@@ -284,25 +285,8 @@ def _launch_backward(a, b, offs, dc, *, config, by_descriptor=False):
     return da, _launch_sums(a.t(), dc, offs, b.dtype, config=config, by_descriptor=by_descriptor)
 
 
-def _as_interpreted(matrix):
-    """On the CPU bf16 as fp32: the interpreter's ``tl.dot`` multiplies bit patterns of bf16 (triton#11584, 3.7.1)."""
-    return matrix.float() if matrix.dtype == torch.bfloat16 and matrix.device.type == "cpu" else matrix
-
-
-def _describable(matrix):
-    """Whether the copy engine can read this: not empty, rows contiguous, all strides and the start whole 16 bytes."""
-    size = matrix.element_size()
-    aligned = all(stride > 0 and stride * size % 16 == 0 for stride in matrix.stride()[:-1])
-    return aligned and matrix.data_ptr() % 16 == 0 and matrix.numel() > 0 and matrix.stride(-1) == 1
-
-
-def _fp32_precision():
-    """How fp32 operands are multiplied, as torch is told to: "ieee", or "tf32" where the caller has allowed it."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-
-
 def _case_of(a, tokens, groups, n, k):
-    dtype = "tf32" if a.dtype == torch.float32 and _fp32_precision() == "tf32" else _NAMES[a.dtype]
+    dtype = "tf32" if a.dtype == torch.float32 and fp32_precision() == "tf32" else _NAMES[a.dtype]
     return case(dtype, spread="even", groups=groups, m=tokens, n=n, k=k)
 
 
@@ -533,11 +517,6 @@ _HUGE_CASES = (
 )
 
 
-def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
-    """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
-    return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
-
-
 def _narrow(problem: Case) -> bool:
     """Whether operands may be read element by element, through registers: 16 must divide sizes for wide loads."""
     return bool(problem["n"] % 16 or problem["k"] % 16)
@@ -555,7 +534,7 @@ _FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 8), (32, 64, 4), (32, 32, 4), (
 def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
     """The tiles worth a trial, by what they compute with and how long groups are."""
     rows = problem["m"] / problem["groups"]
-    if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
+    if uses_tensor_cores(problem, gpu) and not _narrow(problem):
         high, wide = max(16, 2 * rows), max(32, 2 * problem["n"])
         if Capability.WGMMA not in gpu.capabilities:  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
             wide = min(wide, 128)
@@ -570,7 +549,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
     if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) not in _tiles(problem, gpu):
         return "registers spill, too little work a warp, or tiles much longer than groups"
-    tensor_cores = _uses_tensor_cores(problem, gpu)
+    tensor_cores = uses_tensor_cores(problem, gpu)
     row_bytes = (64 if _narrow(problem) else 128) if tensor_cores else 16 * element_size(problem.dtype)
     if config["BLOCK_K"] * element_size(problem.dtype) != row_bytes:
         return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"

@@ -20,7 +20,6 @@ import triton
 import triton.language as tl
 from atlas.declaration import (
     GPU,
-    Capability,
     Case,
     Config,
     Declaration,
@@ -34,6 +33,7 @@ from atlas.declaration import (
     rows,
     torch_dtype,
 )
+from atlas.declaration.products import uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 
 
@@ -345,11 +345,6 @@ _EDGE_CASES = tuple(
 _HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=16, k=8192),)
 
 
-def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
-    """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
-    return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
-
-
 def _narrow(problem: Case) -> bool:
     """Whether rows of x and W are not aligned for wide loads, so that the loop is not pipelined."""
     return bool(problem["k"] % 16)
@@ -369,11 +364,11 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     tiles = triton.cdiv(problem["m"], block_m) * triton.cdiv(problem["n"], block_n)
     if block_m * block_n > 2048 and 4 * tiles < gpu.sms:
         return f"{tiles} tiles leave most of {gpu.sms} SMs idle"
-    roomy = _uses_tensor_cores(problem, gpu) and gpu.shared_bytes >= _LARGE_TILES
+    roomy = uses_tensor_cores(problem, gpu) and gpu.shared_bytes >= _LARGE_TILES
     if roomy and block_m * block_n < 128 * 128 and tiles > 8 * gpu.sms:
         return f"{tiles} tiles, where fewer and larger ones reach every SM"
     accumulators, normalised = block_m * block_n // (32 * warps), block_m * block_k // (32 * warps)
-    if _uses_tensor_cores(problem, gpu) and not _narrow(problem):
+    if uses_tensor_cores(problem, gpu) and not _narrow(problem):
         if (block_m < 64 < problem["m"] and tiles > gpu.sms) or config["num_stages"] == 2:
             return "each tile of x is normalised for too few products, or too little is under way"
         if not 4 <= accumulators <= 128 or normalised > 64 or block_k < 64:
@@ -387,7 +382,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     block_m = max(16, min(128, triton.next_power_of_2(problem["m"])))
-    if not _uses_tensor_cores(problem, gpu) or _narrow(problem):
+    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
         tile = (min(64, block_m), 32, 16, 8, 4, 2)
     elif problem["m"] * problem["n"] < gpu.sms * 64 * 64:
         tile = (min(32, block_m), 64, 64, 8, 4, 3)

@@ -32,6 +32,7 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
+from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -323,7 +324,7 @@ def _launch(kernel, a, b, tf32=False, *, config):
     """Launch a kernel that reads through pointers: one program a tile, A and B in whatever strides they have."""
     (m, k), n = a.shape, b.shape[1]
     c = _empty(a, b)
-    a, b = _as_interpreted(a), _as_interpreted(b)
+    a, b = as_interpreted(a), as_interpreted(b)
     if c.numel():
         even_k = k % config["BLOCK_K"] == 0  # no mask in the loop, whatever the architecture's copies make of it
         launch(
@@ -339,7 +340,7 @@ def _by_columns(matrix):
 
 def _rows(matrix):
     """The matrix, or where it is stored by columns its transpose."""
-    return _as_interpreted(matrix.t() if _by_columns(matrix) else matrix)
+    return as_interpreted(matrix.t() if _by_columns(matrix) else matrix)
 
 
 def _describe(matrix, block):
@@ -348,7 +349,7 @@ def _describe(matrix, block):
 
 
 def _all_describable(*matrices):
-    return all(_describable(matrix.t() if _by_columns(matrix) else matrix) for matrix in matrices)
+    return all(describable(matrix.t() if _by_columns(matrix) else matrix) for matrix in matrices)
 
 
 def _pointers(config):
@@ -425,7 +426,7 @@ def _launch_split(a, b, tf32=False, *, config):
     splits, precision = config["SPLITS"], _precision(a, tf32)
     tile = {name: value for name, value in config.items() if name != "SPLITS"}
     parts = c if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
-    a, b = _as_interpreted(a), _as_interpreted(b)
+    a, b = as_interpreted(a), as_interpreted(b)
     launch(
         _split_kernel, (_tiles_of(c, config), splits), a, b, parts, m, n, k, _part_of_k(k, splits, config["BLOCK_K"]),
         *a.stride(), *b.stride(), EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision,
@@ -468,21 +469,6 @@ def _launch_vector(a, b, tf32=False, *, config):
         BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], num_warps=config["num_warps"],
     )  # fmt: skip
     return c if splits == 1 else _sum(parts, c)
-
-
-def _as_interpreted(matrix):
-    """On the CPU bf16 as fp32: the kernel multiplies the same values and rounds C to bf16 all the same.
-
-    The interpreter's ``tl.dot`` multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
-    """
-    return matrix.float() if matrix.dtype == torch.bfloat16 and matrix.device.type == "cpu" else matrix
-
-
-def _describable(matrix):
-    """Whether the copy engine can read this matrix: not empty, rows contiguous, and all of them aligned to 16 bytes."""
-    row_bytes = matrix.stride(0) * matrix.element_size()
-    aligned = row_bytes > 0 and row_bytes % 16 == 0 and matrix.data_ptr() % 16 == 0
-    return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
 
 
 @torch.compiler.assume_constant_result  # torch.compile compiles anew when the switch is changed
@@ -677,16 +663,11 @@ _HUGE_CASES = (
 )
 
 
-def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
-    """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
-    return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
-
-
 def _buffers(config: Config, problem: Case, gpu: GPU) -> int:
     """How many blocks of A and of B lie in shared memory at a time, as Triton 3.6 and 3.7 allocate them."""
     if gpu.backend == "cuda" and int(gpu.arch) < 80:
         return 1  # no asynchronous copies: the loop is not pipelined
-    if Capability.WGMMA in gpu.capabilities and _uses_tensor_cores(problem, gpu) and config["BLOCK_M"] >= 64:
+    if Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu) and config["BLOCK_M"] >= 64:
         return config["num_stages"]  # wgmma reads its operands where they lie
     return max(1, config["num_stages"] - 1)  # the stage in work is in registers
 
@@ -728,7 +709,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if problem.dtype == "tf32" and config["BLOCK_M"] * config["BLOCK_N"] > 64 * 32 * config["num_warps"]:
         return "operands of 32 bits are turned round in registers: with so many accumulators they spill"
-    kind = _fits_tensor_cores if _uses_tensor_cores(problem, gpu) else _fits_fma
+    kind = _fits_tensor_cores if uses_tensor_cores(problem, gpu) else _fits_fma
     return _fits_problem(config, problem, gpu) or kind(config, problem, gpu)
 
 
@@ -747,7 +728,7 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
     tiles = _tiles(config, problem)
     if rows * columns > 2048 and 4 * tiles < gpu.sms:
         return f"{tiles} tiles leave most of {gpu.sms} SMs idle"
-    tensor_cores = _uses_tensor_cores(problem, gpu)
+    tensor_cores = uses_tensor_cores(problem, gpu)
     if shape == "few" and tiles > 4 * gpu.sms and (tensor_cores or rows * columns < 64 * 64):
         return f"{tiles} tiles, where fewer and larger ones reach every SM"
     # Programs that run together should cover a square of C.  The order does not matter where all run together, where C
@@ -858,7 +839,7 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
 
     Compute capability 7.5 takes at most 64 x 64: the FMA form of fp16 holds both operands in registers as fp32.
     """
-    tensor_cores = _uses_tensor_cores(problem, gpu)
+    tensor_cores = uses_tensor_cores(problem, gpu)
     shares = _TENSOR_CORE_TILES if tensor_cores else _FMA_TILES
     if not tensor_cores and gpu.backend == "cuda" and int(gpu.arch) < 80:
         shares = {tile: share for tile, share in shares.items() if tile[0] * tile[1] <= 64 * 64}
@@ -1027,7 +1008,7 @@ def _fits_split(config: Config, problem: Case, gpu: GPU) -> str:
     warps_per_sm = _tiles(config, problem) * config["SPLITS"] * warps / gpu.sms
     if not 10 <= warps_per_sm <= 36 and config["SPLITS"] != (1 if warps_per_sm > 36 else 16):
         return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
-    if not _uses_tensor_cores(problem, gpu) or _narrow(problem):
+    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
         if config["num_stages"] > 1 or config["BLOCK_K"] * size > 64 or not 4 <= rows * columns // (32 * warps) <= 32:
             return "all of a block passes through registers: a larger one spills"
         return ""
@@ -1056,7 +1037,7 @@ def _default_split(problem: Case, gpu: GPU) -> dict[str, int]:
     thin = min(_THIN, max(16, triton.next_power_of_2(min(problem["m"], problem["n"]))))
     size = element_size(problem.dtype)
     block_k, wide, warps = 256 // size, 128, 8
-    if not _uses_tensor_cores(problem, gpu) or _narrow(problem):
+    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
         block_k, wide = (16, 32) if problem.dtype != "fp32" or thin > 32 else (16, 64)
         warps = 8 if thin * wide >= 2048 else 4
     rows, columns = (thin, wide) if problem["m"] <= problem["n"] else (wide, thin)

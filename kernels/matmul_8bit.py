@@ -34,6 +34,7 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
+from atlas.declaration.products import describable
 from atlas.operators import Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -237,7 +238,7 @@ def _launch_described(kernel, programs, a, b, scale_a, scale_b, bias, fast, out_
     """
     (m, k), n = a.shape, b.shape[1]
     c = _output(a, b, scale_a, out_dtype)
-    if not (_describable(a) and _describable(b.t()) and _describable(c)):
+    if not (describable(a) and describable(b.t()) and describable(c)):
         return _launch_tiled(a, b, scale_a, scale_b, bias, fast, out_dtype, config=config)
     meta = _meta(a, scale_a, fast, config)
     a, b = _as_interpreted(a), _as_interpreted(b)
@@ -259,7 +260,7 @@ def _launch_specialized(a, b, scale_a, scale_b, bias, fast, out_dtype=torch.bflo
     import kernels.hopper.matmul_8bit as hopper
 
     c = _output(a, b, scale_a, out_dtype)
-    if not (_describable(a) and _describable(b.t()) and _describable(c)):
+    if not (describable(a) and describable(b.t()) and describable(c)):
         plain = dict(zip(_SPACE, (64, 128, 128, config["GROUP_M"], 4, 3), strict=True))
         return _launch_tiled(a, b, scale_a, scale_b, bias, fast, out_dtype, config=plain)
     hopper.specialized(
@@ -282,13 +283,6 @@ _PART_BYTES = 32768
 def _as_interpreted(matrix):
     """On the CPU fp8 as fp32: the interpreter takes e4m3's NaN for a number, and rounds subnormals of e5m2 (3.7.1)."""
     return matrix.float() if matrix.dtype in _FP8 and matrix.device.type == "cpu" else matrix
-
-
-def _describable(matrix):
-    """Whether the copy engine can read this matrix: not empty, rows contiguous, and all of them aligned to 16 bytes."""
-    row_bytes = matrix.stride(0) * matrix.element_size()
-    aligned = row_bytes > 0 and row_bytes % 16 == 0 and matrix.data_ptr() % 16 == 0
-    return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
 
 
 def _run(a, b, scale_a, scale_b, bias, out_dtype, fast):

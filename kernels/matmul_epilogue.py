@@ -43,6 +43,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
+from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -265,13 +266,13 @@ def _launch_tiled(
     """y [m, n], and with ``keep`` (y, z); operands are read in whatever strides they have."""
     (m, k), n = x.shape, weight.shape[0]
     y, z = _outputs(x, weight, out_dtype, keep)
-    x, weight = _as_interpreted(x), _as_interpreted(weight)
+    x, weight = as_interpreted(x), as_interpreted(weight)
     launch(
         _tiled_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
         x, weight, bias, residual, y, z, scale, m, n, k, *x.stride(), *weight.stride(),
         ACTIVATION=activation, ACCURATE=_accurate(y), BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"],
         BLOCK_K=config["BLOCK_K"], GROUP_M=config["GROUP_M"], EVEN_K=k % config["BLOCK_K"] == 0,
-        PRECISION=_fp32_precision(), num_warps=config["num_warps"], num_stages=config["num_stages"],
+        PRECISION=fp32_precision(), num_warps=config["num_warps"], num_stages=config["num_stages"],
     )  # fmt: skip
     return (y, z) if keep else y
 
@@ -284,7 +285,7 @@ def _launch_blocks(
     y, z = _outputs(x, weight, out_dtype, keep)
     if not _transfers(x, weight, y, residual):
         return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=config)
-    x, weight = _as_interpreted(x), _as_interpreted(weight)
+    x, weight = as_interpreted(x), as_interpreted(weight)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     tiles = triton.cdiv(m, rows) * triton.cdiv(n, columns)
     programs = min(tiles, gpu_of(x.device).sms) if "PARTS" in config else tiles
@@ -293,7 +294,7 @@ def _launch_blocks(
         kernel, (programs,),
         TensorDescriptor.from_tensor(x, [rows, block_k]), TensorDescriptor.from_tensor(weight, [columns, block_k]),
         bias, _described(residual, of_y), _described(y, of_y), _described(z, of_y), scale, m, n, k,
-        ACTIVATION=activation, ACCURATE=_accurate(y), PRECISION=_fp32_precision(), **config,
+        ACTIVATION=activation, ACCURATE=_accurate(y), PRECISION=fp32_precision(), **config,
         **({"PROGRAMS": programs} if "PARTS" in config else {}),
     )  # fmt: skip
     return (y, z) if keep else y
@@ -350,35 +351,18 @@ def _launch_backward(x, weight, bias, residual, z, dy, activation, scale, *, con
     return (dx, dweight, dbias) if has_bias else (dx, dweight)
 
 
-def _as_interpreted(matrix):
-    """On the CPU bf16 as fp32: the interpreter's ``tl.dot`` multiplies bit patterns of bf16 (triton#11584, 3.7.1)."""
-    return matrix.float() if matrix.dtype == torch.bfloat16 and matrix.device.type == "cpu" else matrix
-
-
 def _accurate(y):
     return y.dtype == torch.float32
-
-
-def _describable(matrix):
-    """Whether the copy engine can read this matrix: not empty, rows contiguous, and all of them aligned to 16 bytes."""
-    row_bytes = matrix.stride(0) * matrix.element_size()
-    aligned = row_bytes > 0 and row_bytes % 16 == 0 and matrix.data_ptr() % 16 == 0
-    return aligned and matrix.numel() > 0 and matrix.stride(1) == 1
 
 
 def _transfers(x, weight, y, residual):
     """Whether the copy engine can move all of them; blocks of one dtype, as room in shared memory is planned for."""
     matrices = (x, weight, y, y if residual is None else residual)
-    return all(matrix.dtype == x.dtype and _describable(matrix) for matrix in matrices)
-
-
-def _fp32_precision():
-    """How fp32 operands are multiplied, as torch is told to: "ieee", or "tf32" where the caller has allowed it."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    return all(matrix.dtype == x.dtype and describable(matrix) for matrix in matrices)
 
 
 def _case_of(x, weight, bias, residual, activation):
-    dtype = "tf32" if x.dtype == torch.float32 and _fp32_precision() == "tf32" else _NAMES[x.dtype]
+    dtype = "tf32" if x.dtype == torch.float32 and fp32_precision() == "tf32" else _NAMES[x.dtype]
     return case(
         dtype, activation=activation, bias=bias is not None, residual=residual is not None,
         m=x.shape[0], n=weight.shape[0], k=x.shape[1],
@@ -685,11 +669,6 @@ _HUGE_CASES = (
 )
 
 
-def _uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
-    """Whether ``tl.dot`` of this dtype reaches tensor cores on this GPU; else it becomes FMA."""
-    return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
-
-
 def _narrow(problem: Case) -> bool:
     """Whether operands may be read element by element, through registers: 16 must divide sizes for wide loads."""
     return bool(problem["n"] % 16 or problem["k"] % 16)
@@ -713,7 +692,7 @@ _FMA_TILES = {(128, 64, 8): 0.9, (64, 64, 8): 0.85, (64, 64, 4): 0.8, (32, 64, 4
 
 def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
     """The tiles worth a thought, by what they compute with; larger ones spill (ptxas of Triton 3.6 and 3.7)."""
-    if _uses_tensor_cores(problem, gpu):
+    if uses_tensor_cores(problem, gpu):
         # A residual waits in registers beside the accumulator; operands that are read one by one do so, too.
         most = 1024 if _narrow(problem) else 2048 if problem["residual"] else 4096
         return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] // tile[2] <= most}
@@ -736,7 +715,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     if config["BLOCK_K"] != _block_k(problem, gpu):
         return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
     stages = config["num_stages"]
-    pipelined = _uses_tensor_cores(problem, gpu) and not _narrow(problem)
+    pipelined = uses_tensor_cores(problem, gpu) and not _narrow(problem)
     if not pipelined and stages != 2:
         return "the loop is bound by FMA or by reading single elements, not by latency"
     if pipelined and stages < 3:
@@ -762,7 +741,7 @@ def _buffers(stages: int, gpu: GPU) -> int:
 
 
 def _block_k(problem: Case, gpu: GPU) -> int:
-    if not _uses_tensor_cores(problem, gpu):
+    if not uses_tensor_cores(problem, gpu):
         return 16
     return (64 if _narrow(problem) else 128) // element_size(problem.dtype)
 

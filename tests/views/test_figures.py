@@ -137,6 +137,21 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
             assert not first.overlaps(second), f"{one.get_text()!r} over {other.get_text()!r}"
 
 
+def test_slanted_sizes_leave_the_next_panels_title_its_room(scenes):
+    # Products of three sizes that differ slant, and the longer they are, the deeper they reach.
+    tables = store.read(scenes["one"] / "tables")
+    benchmark = tables["benchmark"]
+    ranks = benchmark.groupby(["kernel", "case"]).ngroup()
+    benchmark["sizes"] = [json.dumps({"m": 12345, "n": 8193 + rank, "k": 12288 + 3 * rank}) for rank in ranks]
+    with matplotlib.rc_context(RC):
+        figure = sizes.throughput(tables, "matmul")
+    figure.draw_without_rendering()
+    titles = [axes.title.get_window_extent() for axes in figure.axes]
+    labels = [axes.xaxis.label.get_window_extent() for axes in figure.axes]
+    assert len(titles) > 1 and figure.axes[0].get_xticklabels()[0].get_rotation() == 35
+    assert not any(title.overlaps(label) for title in titles for label in labels)
+
+
 @pytest.mark.parametrize(
     ("cases", "labels", "title"),
     [

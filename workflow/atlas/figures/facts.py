@@ -110,6 +110,11 @@ class CaseAxis:
         """True where the labels would touch if they stood level."""
         return sum(len(label) + 2 for label in self.labels) > 42
 
+    @property
+    def depth(self) -> float:
+        """Inches that the labels take below the axis: a line, or as deep as the longest slanted one reaches."""
+        return 0.12 + 0.045 * max(map(len, self.labels)) if self.slanted else 0.2
+
 
 def _short(value: object) -> str:
     """``4Ki`` for 4096 and the like, where a binary unit is exact and shorter; other values as they are."""

@@ -29,8 +29,9 @@ def throughput(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     lines = providers(variants, peers)
     facets = _facets(timed)
     rows = [(facet, group, CaseAxis(list(group.sizes), list(group.bytes))) for facet, group in facets]
+    below = _below(rows)
     sheet = Sheet(
-        title, origin(timed), rows=len(rows), columns=len(gpus), bottom=0.85, gap_y=_gap(rows), gap_x=0.55,
+        title, origin(timed), rows=len(rows), columns=len(gpus), bottom=below + 0.1, gap_y=below + 0.25, gap_x=0.55,
         legend=[(_handle(lines[name]), name) for name in variants + peers],
         width=3.0 if len(gpus) > 1 else 5.6, head=0.55,
     )  # fmt: skip
@@ -67,11 +68,12 @@ def overlay(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     lines = hues(gpus)
     fastest_peer = timed[(timed.provider_kind == "peer") & (timed.provider == timed.peer)]
     rows = [(facet, group, CaseAxis(list(group.sizes), list(group.bytes))) for facet, group in _facets(best)]
+    below = _below(rows)
     legend = [(_handle(lines[gpu]), f"{gpu}{mark(best[best.gpu == gpu])}") for gpu in gpus]
     legend.append((Line2D([], [], color=MUTED, linestyle=(0, (5, 2)), marker="o", mfc="white", ms=4), "fastest peer"))
     sheet = Sheet(
-        title, origin(best), rows=len(rows), columns=2, bottom=0.85, gap_y=_gap(rows), gap_x=0.75, legend=legend,
-        width=3.4, head=0.3, left=0.8,
+        title, origin(best), rows=len(rows), columns=2, bottom=below + 0.1, gap_y=below + 0.25, gap_x=0.75,
+        legend=legend, width=3.4, head=0.3, left=0.8,
     )  # fmt: skip
     for i, (facet, group, cases) in enumerate(rows):
         column, unit = binding_unit(group)
@@ -139,8 +141,9 @@ def _heading(direction: str, dtype: str, flag: str) -> str:
     return " \u00b7 ".join(word for word in (direction, dtype, flag) if word)
 
 
-def _gap(rows: Iterable[tuple]) -> float:
-    return 1.05 if any(cases.slanted for _, _, cases in rows) else 0.85
+def _below(rows: Iterable[tuple]) -> float:
+    """Inches below a panel: the deepest tick labels and the axis' title."""
+    return 0.4 + max(cases.depth for _, _, cases in rows)
 
 
 def _above(axes: Axes, text: str) -> None:

@@ -34,13 +34,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.matmul import (
     _BARRIERS,
     _buffers,
+    _describes,
     _fma_stages,
     _grouped,
     _layout,
     _multiply_tile,
     _narrow,
     _precision,
-    _row_lengths,
     _stage_bytes,
     _store_tile,
     _tf32_allowed,
@@ -381,15 +381,6 @@ _PERSISTENT_SPACE = {**_SPACE, "PARTS": (1, 2)}
 def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     config = _default(problem, gpu)
     return {**config, "num_stages": 4 if config["num_stages"] == 3 else config["num_stages"], "PARTS": 1}
-
-
-def _describes(problem: Case, gpu: GPU) -> str:
-    """Why ``persistent`` does not take a case."""
-    if problem.dtype == "fp32":
-        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
-    if any(length * element_size(problem.dtype) % 16 for length in _row_lengths(problem)):
-        return "rows of A, B or C are not aligned to 16 bytes"
-    return ""
 
 
 DECLARATION = Declaration(

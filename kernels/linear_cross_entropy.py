@@ -38,72 +38,17 @@ from atlas.declaration import (
 from atlas.declaration.rows import VECTOR_BYTES, fits_stream, stream_default
 from atlas.operators import Differentiable, Operator, launch
 
+from kernels.cross_entropy import _edges, _gradient, _lanes_of, _launch_total, _loss_of, _target_of
+
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
 exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
 
 
 @triton.jit
-def _target_of(x_ptr, target, n, ignore_index):
-    """(counted, valid, logit) of a target, with x_ptr at its row's first element; an impossible one has a NaN."""
-    counted = target != ignore_index
-    valid = counted & (target >= 0) & (target < n)
-    return counted, valid, tl.load(x_ptr + target, mask=valid, other=float("nan")).to(tl.float32)
-
-
-@triton.jit
-def _loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING: tl.constexpr):
-    """(loss, lse) of rows from their maximum, sum of exp(x - maximum), sum and target's logit; 0 where not counted.
-
-    The maximum is subtracted from logits before log(row_sum) is added: lse itself is rounded to its own size.
-    """
-    log_l = tl.log(row_sum)
-    lse = row_max + log_l
-    below = row_max - logit
-    if SMOOTHING:
-        below = (1.0 - label_smoothing) * below + label_smoothing * (row_max - total / n)
-    loss = below + log_l + z_loss * lse * lse
-    lse = tl.where(valid, lse, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
-    return tl.where(counted, loss, 0.0), tl.where(counted, lse, 0.0)
-
-
-@triton.jit
 def _factors_of(lse, n, label_smoothing, z_loss):
     """(weight, floor, peak) with dx = g (weight exp(x - lse) - floor - peak [at the target])."""
     return 1.0 + 2.0 * z_loss * lse, label_smoothing / n, 1.0 - label_smoothing
-
-
-@triton.jit
-def _gradient(x, shift, weight, floor, peak, g, at_target, counted):
-    """dx; multiplied by g last and once, since an infinite g times a term that is 0 would be NaN."""
-    dx = tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
-    return tl.where(counted, dx * g, 0.0)
-
-
-@triton.jit
-def _lanes_of(row, n, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
-    """(base, begin, body, end) of a row whose first element is number `row` of the tensor.
-
-    `base` is the first of its elements that starts a lane, WIDTH neighbours on 16 bytes; relative to it the row reaches
-    from `begin` <= 0 to `end`, and its whole lanes from 0 to `body`.  What lies outside those are its edges, fewer than
-    WIDTH elements at either end.
-    """
-    if ALIGNED:
-        base = row // WIDTH * WIDTH
-        begin, body, end = 0, n // WIDTH * WIDTH, n
-    else:
-        base = (row + WIDTH - 1) // WIDTH * WIDTH
-        begin = (row - base).to(tl.int32)
-        end = begin + n
-        body = tl.maximum(end, 0) // WIDTH * WIDTH
-    return base, begin, body, end
-
-
-@triton.jit
-def _edges(body, WIDTH: tl.constexpr):
-    """Where a row's edges may lie: WIDTH elements before its whole lanes, and WIDTH behind them."""
-    offs = tl.arange(0, 2 * WIDTH)
-    return tl.where(offs < WIDTH, offs - WIDTH, body + offs - WIDTH)
 
 
 @triton.jit
@@ -204,28 +149,6 @@ def _chunk_kernel(
 
 
 @triton.jit
-def _total_kernel(
-    rows_ptr, target_ptr, loss_ptr, scale_ptr, m, ignore_index,
-    MEAN: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One program owns all rows: scale = 1 / (targets that count) for the MEAN, else 1; with TOTAL the loss as well."""
-    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
-    for start in tl.range(0, m, BLOCK):
-        offs = start + tl.arange(0, BLOCK)
-        if MEAN:
-            target = tl.load(target_ptr + offs, mask=offs < m, other=ignore_index)
-            count += (target != ignore_index).to(tl.int32)
-        if TOTAL:
-            total += tl.load(rows_ptr + offs, mask=offs < m, other=0.0)
-    scale = 1.0
-    if MEAN:
-        scale = 1.0 / tl.sum(count, axis=0).to(tl.float32)
-    tl.store(scale_ptr, scale)
-    if TOTAL:
-        tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
-
-
-@triton.jit
 def _scale_kernel(x_ptr, dloss_ptr, count, BLOCK: tl.constexpr):
     """One program owns BLOCK elements, multiplied by dloss in place, unless that is 1."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -241,15 +164,6 @@ def _chunk_rows(m, k):
     if m <= most:
         return m
     return min(most, triton.cdiv(triton.cdiv(m, triton.cdiv(m, most)), 128) * 128)
-
-
-def _launch_total(rows, target, loss, scale, ignore_index, reduction, total):
-    m = target.shape[0]
-    block = min(4096, max(128, triton.next_power_of_2(m)))
-    launch(
-        _total_kernel, (1,), rows, target, loss, scale, m, ignore_index,
-        MEAN=reduction == "mean", TOTAL=total, BLOCK=block, num_warps=max(4, block // 256),
-    )  # fmt: skip
 
 
 def _launch(

@@ -32,7 +32,7 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
-from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
+from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -473,12 +473,8 @@ def _launch_vector(a, b, tf32=False, *, config):
 
 @torch.compiler.assume_constant_result  # torch.compile compiles anew when the switch is changed
 def _tf32_allowed():
-    """Whether fp32 operands may be multiplied as tf32, as torch is told.
-
-    This attribute follows ``torch.set_float32_matmul_precision`` and ``allow_tf32`` too, while their own getters raise
-    once it has been set itself (torch 2.13).
-    """
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    """Whether fp32 operands may be multiplied as tf32, as torch is told."""
+    return fp32_precision() == "tf32"
 
 
 def _run(a, b, tf32):

@@ -48,12 +48,11 @@ from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
-import kernels.matmul
+from kernels.matmul import _grouped, matmul
 
 __all__ = ["linear"]
 
 _share, _share_and_slope = kernels.activation._share, kernels.activation._share_and_slope
-matmul = kernels.matmul
 
 
 @triton.jit
@@ -75,20 +74,6 @@ def _pulled(dy, z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
         _, slope = _share_and_slope(z, ACTIVATION, ACCURATE)
         g = dy * slope
     return g
-
-
-@triton.jit
-def _grouped(position, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """The tile at ``position`` of an order that goes down GROUP_M rows of tiles before it takes the next column.
-
-    Tiles in work at one time then cover nearly a square of y, which reads the fewest rows of x and W.
-    """
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_of_group = GROUP_M * tl.cdiv(N, BLOCK_N)
-    first_m = (position // tiles_of_group) * GROUP_M
-    rows = min(tiles_m - first_m, GROUP_M)
-    within = position % tiles_of_group
-    return first_m + within % rows, within // rows
 
 
 @triton.jit

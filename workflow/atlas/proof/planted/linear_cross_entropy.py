@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         "linear_cross_entropy", "sum for the mean", "wrong scale",
         "the loss is divided afterwards, and the gradient was forgotten",
-        (('MEAN=reduction == "mean"', 'MEAN=reduction == "mean" and total'),),
+        (("ignore_index, reduction, total=False)", 'ignore_index, "sum", total=False)'),),
         VALUES, "forward", "chunks", "fp32",
         sizes={"m": 11, "k": 16, "n": 40, "gradient": True, "chunk": 4, "ignored": True, "bias": True},
     ),

@@ -54,7 +54,10 @@ MUTANTS = (
     Mutant(
         "matmul_epilogue", "last group taken for full", "unwritten tail",
         "the number of rows of tiles was a multiple of GROUP_M wherever it was tried",
-        (("rows = min(tiles_m - first_m, GROUP_M)", "rows = GROUP_M"),),
+        ((
+            "_grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)\n    # Rows past M",
+            "_grouped(tl.program_id(0), M + GROUP_M * BLOCK_M, N, BLOCK_M, BLOCK_N, GROUP_M)\n    # Rows past M",
+        ),),
         WRITTEN, "forward", "tiled",
     ),
     Mutant(

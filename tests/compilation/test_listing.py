@@ -2,7 +2,7 @@
 
 import inside
 import pytest
-from atlas.compilation.listing import matrix_instruction, strip_debug, widest_access_bits
+from atlas.compilation.listing import async_copies, matrix_instruction, strip_debug, widest_access_bits
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,20 @@ def test_the_widest_global_access_is_read(text, bits):
 )
 def test_the_matrix_instruction_is_read(text, has_dot, instruction):
     assert matrix_instruction(text, has_dot) == instruction
+
+
+@pytest.mark.parametrize(
+    ("text", "copies"),
+    [
+        ("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {0, 0}];", "tma"),
+        ("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {0, 0}], [%r1];", "tma"),  # a store counts too
+        ("cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, 0x10;", "cp.async"),
+        ("cp.async.bulk.wait_group.read 0; ld.global.b32 %r1, [%rd1];", "none"),  # a wait copies nothing
+        ("global_load_dwordx4 v[0:3], v4, s[0:1]", "none"),
+    ],
+)
+def test_who_copies_into_shared_memory_is_read(text, copies):
+    assert async_copies(text) == copies
 
 
 def test_source_positions_and_debug_sections_are_left_out_and_code_is_not():

@@ -185,6 +185,8 @@ def build(kernel: Kernel, gpu: str, sample: bool = False) -> dict[str, Any]:
                         "spill_bytes": spills, "shared_bytes": shared, "threads": 32 * config["num_warps"],
                         "occupancy": 0.5, "widest_access_bits": 128,
                         "matrix_instruction": simulated.dot if kernel.compute else "none",
+                        "async_copies": "tma" if simulated.dot == "wgmma" else "none",
+                        "warp_specialized": simulated.dot == "wgmma" and kernel.compute,
                     })  # fmt: skip
     scope = {"mode": "sample" if sample else "all", "total": 12 * len(configs), "compiled": len(configs)}
     document = envelope("build", kernel.name, gpu, "compiled", 12.5)

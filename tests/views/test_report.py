@@ -74,6 +74,11 @@ def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page)
     assert "softmax in" not in build, "it has no tl.dot"
 
 
+def test_the_best_configs_show_what_they_were_compiled_to(page):
+    best = page("five").text["s-tuning"]
+    assert "wgmma, TMA, warps specialised, 128-bit" in best and "no spills" in best
+
+
 def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):
     # In fp32 without tf32 tl.dot is FMA everywhere, as it should be.
     for gpu in ("h200", "t4"):

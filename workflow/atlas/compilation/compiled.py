@@ -26,6 +26,8 @@ class Kernel:
     occupancy: float | None
     widest_access_bits: int | None
     matrix_instruction: str
+    async_copies: str
+    warp_specialized: bool
     ptx_sha256: str
     binary_sha256: str
     tensor_memory: int
@@ -55,7 +57,6 @@ class Compiled:
     def to_json(self) -> dict[str, Any]:
         """The compilation as the build document holds it, without what was compiled."""
         of = [kernel.resources for kernel in self.kernels]
-        kinds = {kernel.matrix_instruction for kernel in self.kernels}
         return {
             "status": self.status,
             "reason": self.reason,
@@ -66,9 +67,15 @@ class Compiled:
             "threads": _most(r.threads for r in of),
             "occupancy": min((k.occupancy for k in self.kernels if k.occupancy is not None), default=None),
             "widest_access_bits": _most(k.widest_access_bits for k in self.kernels),
-            "matrix_instruction": next((kind for kind in listing.MATRIX_INSTRUCTIONS if kind in kinds), None),
+            "matrix_instruction": self._strongest("matrix_instruction", listing.MATRIX_INSTRUCTIONS),
+            "async_copies": self._strongest("async_copies", listing.ASYNC_COPIES),
+            "warp_specialized": any(k.warp_specialized for k in self.kernels) if self.kernels else None,
             "kernels": [kernel.to_json() for kernel in self.kernels],
         }
+
+    def _strongest(self, fact: str, order: Iterable[str]) -> str | None:
+        found = {getattr(kernel, fact) for kernel in self.kernels}
+        return next((kind for kind in order if kind in found), None)
 
 
 def _most(values: Iterable[int | None]) -> int | None:
@@ -141,6 +148,8 @@ def _inspect(kernel: Any, gpu: GPU) -> Kernel:
         occupancy=occupancy(resources, gpu),
         widest_access_bits=listing.widest_access_bits(text),
         matrix_instruction=listing.matrix_instruction(text, has_dot="tt.dot" in kernel.asm.get("ttir", "")),
+        async_copies=listing.async_copies(text),
+        warp_specialized="ttg.warp_specialize" in kernel.asm.get("ttgir", ""),
         ptx_sha256=listing.sha256_of_text(text),
         binary_sha256=listing.sha256_of_binary(kernel.kernel),
         tensor_memory=getattr(kernel.metadata, "tmem_size", None) or 0,

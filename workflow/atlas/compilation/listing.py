@@ -22,6 +22,8 @@ _AMD_BITS = {"dword": 32, "dwordx2": 64, "dwordx3": 96, "dwordx4": 128}
 
 MATRIX_INSTRUCTIONS = ("wgmma", "tcgen05", "mma", "fma", "none")
 """What ``tl.dot`` may become, the strongest first; ``mma`` is also AMD's MFMA, ``none``: there is no dot."""
+ASYNC_COPIES = ("tma", "cp.async", "none")
+"""The tensor memory accelerator, threads that do not wait, or through registers; the strongest first."""
 
 
 def strip_debug(text: str) -> str:
@@ -72,6 +74,13 @@ def widest_access_bits(text: str) -> int | None:
         widths.append(_AMD_BITS.get(name) or (int(name[1:]) if name[0] == "b" and name[1:].isdigit() else 0))
         widths[-1] = widths[-1] or (8 if "byte" in name else 16)
     return max(widths, default=None)
+
+
+def async_copies(text: str) -> str:
+    """Who moves tiles between global and shared memory, out of :data:`ASYNC_COPIES`."""
+    if re.search(r"\bcp(?:\.reduce)?\.async\.bulk\.tensor", text):
+        return "tma"
+    return "cp.async" if re.search(r"\bcp\.async\.c[ag]\b", text) else "none"
 
 
 def matrix_instruction(text: str, has_dot: bool) -> str:

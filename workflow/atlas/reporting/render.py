@@ -44,7 +44,7 @@ def page(
         lost_tensor_cores=work.lost_tensor_cores(tables),
         validation=work.validation_table(tables, entries),
         tuning=work.tuning_table(entries),
-        best_configs=work.best_configs(entries),
+        best_configs=work.best_configs(entries, tables),
         proofs=evidence.proof_table(proofs),
         provenance=machines.provenance(entries),
         overviews=overviews,

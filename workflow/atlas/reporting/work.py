@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from ..collection import Entry
+from ..tables.rows import compact
 from ..verdict import case_label, geometric_mean
 from .grid import Cell, Grid, badge, config_words, duration, listed, microseconds, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
 
-_TENSOR_CORES = ("mma", "wgmma")
+_TENSOR_CORES = ("mma", "wgmma", "tcgen05")
 
 
 def build_table(tables: Tables) -> Grid:
@@ -131,30 +133,60 @@ def tuning_table(entries: Sequence[Entry]) -> Grid:
     )
 
 
-def best_configs(entries: Sequence[Entry]) -> Grid:
-    """Every case's best config beside the runner-up, of the GPUs that ran."""
-    rows = []
+def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
+    """Every case's best config, what it was compiled to, and the runner-up, of the GPUs that ran."""
+    rows, builds = [], _builds(tables["build"])
     for entry in _tuned(entries):
         if entry.kind not in ("measured", "recorded"):
             continue
         for row in entry.document["best"]:
             second = row.get("runner_up")
+            key = (row["direction"], row["dtype"], compact(row["sizes"]), row["variant"], compact(row["config"]))
+            built = builds.get((entry.kernel, entry.gpu, entry.document["kernel_digest"], *key))
             behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
             rows.append([
                 text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
                 text(row["direction"]), text(row["dtype"]), text(case_label(row["sizes"])),
                 text(row["variant"], note=config_words(row["config"])),
+                _compiled_to(built),
                 Cell(microseconds(row["median_us"]), row["median_us"], style="num"),
                 text(second and second["variant"], note=config_words(second and second["config"])),
                 number(behind, "{:+.1f} %"),
             ])  # fmt: skip
     return Grid(
         "best-configs",
-        ("kernel", "GPU", "kind", "pass", "dtype", "case", "best config", "median", "runner-up", "slower by"),
+        ("kernel", "GPU", "kind", "pass", "dtype", "case", "best config", "compiled to", "median", "runner-up",
+         "slower by"),
         rows,
         empty="No GPU was tuned.",
-        numeric=frozenset({7, 9}),
-    )
+        caption="Compiled to: what its matrix products became, who copies into shared memory, whether warps have roles "
+        "of their own, the widest access to global memory, registers and spilled bytes a thread; from the build of the "
+        "same source.",
+        numeric=frozenset({8, 10}),
+    )  # fmt: skip
+
+
+def _builds(table: pd.DataFrame) -> dict[tuple[str, ...], Any]:
+    """Rows of what compiled, by kernel, GPU, digest and config."""
+    done = table[table.registers.notna()]
+    keys = ("kernel", "gpu", "kernel_digest", "direction", "dtype", "sizes", "variant", "config")
+    return {tuple(getattr(row, key) for key in keys): row for row in done.itertuples()}
+
+
+def _compiled_to(built: Any) -> Cell:
+    """``wgmma, TMA, warps specialised, 128-bit`` over ``168 registers, no spills``; a dash if it was not built here."""
+    if built is None:
+        return text(None)
+    copies = {"tma": "TMA", "cp.async": "cp.async"}.get(None if missing(built.async_copies) else built.async_copies)
+    parts = [
+        None if missing(built.matrix_instruction) or built.matrix_instruction == "none" else built.matrix_instruction,
+        copies,
+        "warps specialised" if not missing(built.warp_specialized) and built.warp_specialized else None,
+        None if missing(built.widest_access_bits) else f"{built.widest_access_bits}-bit",
+    ]
+    spilled = 0 if missing(built.spill_bytes) else int(built.spill_bytes)
+    note = f"{built.registers} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}"
+    return text(", ".join(filter(None, parts)), note=note, style="bad" if spilled else "")
 
 
 def _tuned(entries: Sequence[Entry]) -> list[Entry]:

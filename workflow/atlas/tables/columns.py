@@ -98,6 +98,8 @@ TABLES: dict[str, dict[str, str]] = {
         "occupancy": NUMBER,
         "widest_access_bits": INTEGER,
         "matrix_instruction": TEXT,
+        "async_copies": TEXT,
+        "warp_specialized": FLAG,
         "scope": TEXT,
         "scope_total": INTEGER,
         "scope_compiled": INTEGER,

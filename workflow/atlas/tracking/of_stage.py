@@ -51,7 +51,7 @@ def _build(run: Run, entry: Entry, context: Context, timed: bool) -> None:
         add_case(run, chosen, chosen["variant"])
         keys = ("registers", "spill_bytes", "shared_bytes", "occupancy", "widest_access_bits")
         run.metrics |= numbers({key: chosen.get(key) for key in keys})
-        run.tags |= words({"matrix_instruction": chosen.get("matrix_instruction")})
+        run.tags |= words({key: chosen.get(key) for key in ("matrix_instruction", "async_copies")})
     run.tables["configs.json"] = [table_row(config) for config in configs]
     listings = sorted((entry.path.parent / "listings").glob("*.ptx"))
     run.files |= {f"listings/{listing.name}": listing for listing in listings}

@@ -3,7 +3,7 @@
 import dataclasses
 
 from atlas.benchmarking.providers import Tuned, providers
-from atlas.declaration import GPU, Peer, Variant
+from atlas.declaration import GPU, Peer, Variant, max_autotuned
 
 from .small_kernel import CASE, GPU_HERE, Stage, trial, tuned
 
@@ -79,6 +79,14 @@ def test_an_optional_peer_that_is_not_installed_is_missing():
     found = chosen(tuned(), peers={"liger": peer})
     assert found["peer liger"].status == "missing"
     assert "no_such_module_anywhere" in found["peer liger"].reason
+
+
+def test_a_peer_that_tunes_for_long_is_left_out_of_the_other_cases():
+    peers = {"some": max_autotuned(abs, cases=lambda c: c == CASE), "none": max_autotuned(abs, cases=lambda c: False)}
+    found = chosen(tuned(), peers=peers)
+    assert found["peer some"].status == ""
+    assert (found["peer none"].status, found["peer none"].prepare) == ("unsupported", None)
+    assert "few cases" in found["peer none"].reason
 
 
 def test_peers_that_compile_are_left_out_of_functional_runs_only():

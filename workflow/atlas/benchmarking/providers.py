@@ -82,7 +82,7 @@ def providers(
 ) -> list[Provider]:
     """All providers of a case, variants first; without ``programs`` peers in CUDA C++ are missing."""
     found = [provider for variant in work.variants for provider in _of_variant(variant, direction, case, gpu, tuned)]
-    return found + [_of_peer(name, peer, gpu, programs) for name, peer in work.peers.items()]
+    return found + [_of_peer(name, peer, case, gpu, programs) for name, peer in work.peers.items()]
 
 
 def _of_variant(variant: Variant, direction: str, case: Case, gpu: GPU, tuned: Tuned) -> Iterator[Provider]:
@@ -124,10 +124,13 @@ def _launches(variant: Variant, config: Config) -> Callable[[Mapping[str, Any]],
     return lambda inputs: lambda: variant.launch(**inputs, config=config)
 
 
-def _of_peer(name: str, peer: Peer, gpu: GPU, programs: Programs | None) -> Provider:
+def _of_peer(name: str, peer: Peer, case: Case, gpu: GPU, programs: Programs | None) -> Provider:
     missing = peer.missing()
     if missing:
         return Provider(name, "peer", status="missing", reason=missing)
+    refused = peer.handles(case)
+    if refused:
+        return Provider(name, "peer", status="unsupported", reason=refused)
     if gpu.functional and peer.compiles:
         return Provider(name, "peer", status="unsupported", reason="functional run: nothing is compiled for the CPU")
     if not peer.launcher:

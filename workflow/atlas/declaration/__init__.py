@@ -6,7 +6,7 @@ without the stages.
 
 from .choice import choose
 from .hardware import GPU, Capability, gpu_of
-from .peers import Peer, compiled, compiled_gradients, cuda, eager, gradients
+from .peers import Peer, compiled, compiled_gradients, cuda, eager, gradients, max_autotuned
 from .types import Case, Config, Declaration, Pass, Random, Variant, case, element_size, torch_dtype
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "element_size",
     "gpu_of",
     "gradients",
+    "max_autotuned",
     "torch_dtype",
 ]

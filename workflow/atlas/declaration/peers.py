@@ -9,11 +9,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    from .types import Case
+
 Thunk = Callable[[], Any]
+
+
+def _takes_all(case: Case) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -22,12 +29,14 @@ class Peer:
 
     ``compiles`` says that preparing compiles code for the device, which functional runs do without.  ``launcher`` names
     the function of ``kernels/cuda/<kernel>.py`` that prepares a peer in CUDA C++ from what the cuda stage built.
+    ``handles(case)`` is ``""``, or why this peer is left out of a case.
     """
 
     prepare: Callable[..., Thunk]
     requires: str = ""
     compiles: bool = False
     launcher: str = ""
+    handles: Callable[[Case], str] = _takes_all
 
     def missing(self) -> str:
         """Why this peer cannot run here, or ``""``."""
@@ -62,11 +71,30 @@ def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:
 
     def prepare(**inputs: Any) -> Thunk:
         torch._dynamo.reset()
-        fast = torch.compile(function, dynamic=False, mode=mode)
-        fast(**inputs)
-        return lambda: fast(**inputs)
+        return _compiled(function, inputs, mode)
 
     return Peer(prepare, compiles=True)
+
+
+def max_autotuned(function: Callable[..., Any], cases: Callable[[Case], bool]) -> Peer:
+    """Like :func:`compiled`, with ``max-autotune``: products are Triton's too where those beat cuBLAS on their shape.
+
+    That takes seconds for each shape, so it is done where ``cases`` says so.  Without CUDA graphs, which would spare it
+    the launches that all others make.  What :func:`compiled` prepared for the same case stays compiled.
+    """
+
+    def prepare(**inputs: Any) -> Thunk:
+        return _compiled(function, inputs, "max-autotune-no-cudagraphs")
+
+    return Peer(
+        prepare, compiles=True, handles=lambda case: "" if cases(case) else "tunes for seconds: done on few cases"
+    )
+
+
+def _compiled(function: Callable[..., Any], inputs: dict[str, Any], mode: str | None) -> Thunk:
+    fast = torch.compile(function, dynamic=False, mode=mode)
+    fast(**inputs)
+    return lambda: fast(**inputs)
 
 
 def _pullback(function: Callable[..., Any], wrt: Sequence[str], cotangent: str, inputs: dict[str, Any]) -> Thunk:

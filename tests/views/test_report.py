@@ -71,6 +71,7 @@ def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page)
     build = page("five").text["s-build"]
     assert "On t4 (sm_75) Triton 3.7.1 lowers tl.dot to scalar FMA" in build
     assert "matmul in bf16 and fp16" in build and "a100 (mma)" in build and "h200 (wgmma)" in build
+    assert "FMA path" in build
     assert "softmax in" not in build, "it has no tl.dot"
 
 

@@ -15,6 +15,7 @@ from .grid import Cell, Grid, badge, config_words, duration, listed, microsecond
 Tables = dict[str, pd.DataFrame]
 
 _TENSOR_CORES = ("mma", "wgmma", "tcgen05")
+_DOTS = {"fma": "FMA path"}
 
 
 def build_table(tables: Tables) -> Grid:
@@ -35,7 +36,7 @@ def build_table(tables: Tables) -> Grid:
             number(spilling, "{:.0f}", note=f"most {done.spill_bytes.max()} bytes" if spilling else ""),
             number(done.shared_bytes.max() / 1024 if len(done) else None, "{:.0f} KiB"),
             number(100 * done.occupancy.median() if done.occupancy.notna().any() else None, "{:.0f} %"),
-            text(", ".join("FMA" if name == "fma" else name for name in sorted(dots)) or None,
+            text(", ".join(_DOTS.get(name, name) for name in sorted(dots)) or None,
                  style="bad" if dots == ["fma"] else ""),
             Cell(duration(group.compile_seconds.sum()), group.compile_seconds.sum(), style="num"),
         ])  # fmt: skip
@@ -177,9 +178,10 @@ def _compiled_to(built: Any) -> Cell:
     """``wgmma, TMA, warps specialised, 128-bit`` over ``168 registers, no spills``; a dash if it was not built here."""
     if built is None:
         return text(None)
+    dot = built.matrix_instruction
     copies = {"tma": "TMA", "cp.async": "cp.async"}.get(None if missing(built.async_copies) else built.async_copies)
     parts = [
-        None if missing(built.matrix_instruction) or built.matrix_instruction == "none" else built.matrix_instruction,
+        None if missing(dot) or dot == "none" else _DOTS.get(dot, dot),
         copies,
         "warps specialised" if not missing(built.warp_specialized) and built.warp_specialized else None,
         None if missing(built.widest_access_bits) else f"{built.widest_access_bits}-bit",

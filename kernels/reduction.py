@@ -907,20 +907,17 @@ def _backward_bytes(problem: Case):
 def _cases(gpu: GPU) -> list[Case]:
     shapes = (
         # All elements: at 2^20 launch and combination are the cost, at 2^24 a third of it.
-        ("fp32", "sum", (1, 2**20, 1), (1, 2**24, 1), (1, 2**28, 1), (1, 2**30, 1)),
-        ("bf16", "sum", (1, 2**20, 1), (1, 2**24, 1), (1, 2**28, 1), (1, 2**30, 1)),
-        ("fp16", "sum", (1, 2**24, 1)),
-        # Last axis: rows in registers, a long vocabulary of odd length, few rows that are shared, many short ones.
-        ("bf16", "sum", (8192, 8192, 1), (4096, 50257, 1), (16, 2**22, 1), (2**20, 64, 1)),
-        ("bf16", "mean", (128, 1024, 1), (8192, 11008, 1), (16, 2048, 4096)),
-        ("fp32", "mean", (8192, 4096, 1)),
-        ("fp16", "amax", (8192, 4096, 1)),
-        # First axis: the gradient of a bias, and so few columns that rows are shared.
+        ("fp32", "sum", (1, 2**20, 1), (1, 2**24, 1), (1, 2**28, 1)),
+        ("bf16", "sum", (1, 2**30, 1)),
+        # Last axis: launch-bound, a long vocabulary of odd length, few rows that are shared, many short ones.
+        ("bf16", "mean", (128, 1024, 1)),
+        ("bf16", "sum", (4096, 50257, 1), (16, 2**22, 1), (2**20, 64, 1)),
+        # A middle axis; the first, as for a bias's gradient; so few columns that rows are shared.
+        ("bf16", "mean", (16, 2048, 4096)),
         ("bf16", "sum", (1, 8192, 5120), (1, 2**18, 128)),
-        ("fp32", "sum", (1, 8192, 4096)),
-        ("fp16", "sum", (1, 8192, 8192)),
-        ("bf16", "amax", (1, 2**28, 1), (8192, 8192, 1), (1, 16384, 5120)),
-        ("bf16", "max", (4096, 32000, 1), (2048, 128256, 1), (64, 256, 16384)),
+        ("fp16", "amax", (8192, 4096, 1)),
+        ("bf16", "amax", (1, 16384, 5120)),
+        ("bf16", "max", (4096, 32000, 1), (64, 256, 16384)),
     )
     largest = gpu.memory_bytes // 8 // 2  # x and its gradient in an eighth of the memory
     return [

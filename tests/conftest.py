@@ -5,7 +5,10 @@
 """
 
 import os
+import sys
 from pathlib import Path
+
+import pytest
 
 INTERPRETED = ("kernels", "validation")
 _HERE = Path(__file__).parent
@@ -43,3 +46,25 @@ def pytest_report_header(config):
     if _whole_run_is_interpreted(config):
         return "kernels run in Triton's interpreter"
     return f"interpreted tests are a run of their own: pytest {' '.join(f'tests/{name}' for name in INTERPRETED)}"
+
+
+@pytest.fixture
+def fake_ncu(tmp_path, monkeypatch):
+    """Puts a script named ncu on PATH; the body sees ``log`` and ``words``, the profiled command.
+
+    ``query`` is what it lists as the GPU's metrics.
+    """
+
+    def put(body, query=""):
+        script = tmp_path / "bin" / "ncu"
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(
+            f"#!{sys.executable}\nimport json, sys\n"
+            f"if '--query-metrics' in sys.argv:\n    print({query!r})\n    sys.exit()\n"
+            "at = sys.argv.index('--log-file') + 1\n"
+            "log, words = sys.argv[at], sys.argv[at + 1:]\n" + body
+        )
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return put

@@ -2,9 +2,6 @@
 
 import argparse
 import contextlib
-import json
-import os
-import sys
 import types
 from pathlib import Path
 
@@ -13,84 +10,23 @@ from atlas import catalog, documents
 from atlas.cli import main
 from atlas.config import GPUS_FILE, load_gpus
 from atlas.declaration import case
-from atlas.errors import AtlasError
-from atlas.proof import agreement, ncu
+from atlas.profiling import ncu
+from atlas.proof import agreement
 from atlas.proof.agreement import Candidate, Ours, Theirs
 from atlas.stages import frame
 
 GPU = "h200"
 
-# What ncu 2025.3 prints with --csv --page raw --print-units base into its log.
-RAW_PAGE = """==PROF== Connected to process 4711 (/usr/bin/python3.12)
-==PROF== Profiling "atlas_marker" - 0: 0%....50%....100% - 1 pass
-==PROF== Disconnected from process 4711
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","gpu__time_duration.sum"
-"","","","","","","","","","","","ns"
-"0","4711","python3.12","127.0.0.1","atlas_marker","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","1,312"
-"1","4711","python3.12","127.0.0.1","_one_pass_kernel(int, int)","1","7","(128, 1, 1)","(8192, 1, 1)","0","9.0","66,848"
-"""  # noqa: E501
 
-
-def test_the_raw_page_is_read_in_microseconds_without_arguments_and_thousands_separators():
-    assert ncu.parse(RAW_PAGE) == [
-        ncu.Launch("atlas_marker", pytest.approx(1.312)),
-        ncu.Launch("_one_pass_kernel", pytest.approx(66.848)),
-    ]
-
-
-@pytest.mark.parametrize(("unit", "scale"), [("nsecond", 1e-3), ("us", 1.0), ("msecond", 1e3)])
-def test_units_are_those_of_the_table(unit, scale):
-    first = ncu.parse(RAW_PAGE.replace('"ns"', f'"{unit}"'))[0]
-    assert first.microseconds == pytest.approx(1312 * scale)
-
-
-def test_a_page_without_launches_quotes_what_ncu_said():
-    with pytest.raises(RuntimeError, match="No kernels were profiled"):
-        ncu.parse("==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n")
-
-
-def test_without_ncu_the_user_is_told_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(ncu.shutil, "which", lambda name: None)
-    monkeypatch.setattr(ncu.os, "access", lambda path, mode: False)
-    with pytest.raises(AtlasError, match="install NVIDIA Nsight Compute"):
-        ncu.find()
-
-
-@pytest.fixture
-def fake_ncu(tmp_path, monkeypatch):
-    """Puts a script named ncu on PATH; the body sees ``log`` and ``words``, the profiled command."""
-
-    def put(body):
-        script = tmp_path / "bin" / "ncu"
-        script.parent.mkdir(exist_ok=True)
-        script.write_text(
-            f"#!{sys.executable}\nimport json, sys\n"
-            "at = sys.argv.index('--log-file') + 1\n"
-            "log, words = sys.argv[at], sys.argv[at + 1:]\n" + body
-        )
-        script.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-
-    return put
-
-
-def test_counters_that_are_not_permitted_are_the_user_s_to_permit(fake_ncu, tmp_path):
-    fake_ncu("print('==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'); sys.exit(1)\n")
-    with pytest.raises(AtlasError, match="NVreg_RestrictProfilingToAdminUsers"):
-        ncu.profile(["true"], dict(os.environ), tmp_path / "log.csv")
-
-
-def test_a_watched_process_that_fails_is_quoted(fake_ncu, tmp_path):
-    fake_ncu("print('torch.OutOfMemoryError: tried to allocate', file=sys.stderr); sys.exit(9)\n")
-    with pytest.raises(RuntimeError, match="ended with 9: .*tried to allocate"):
-        ncu.profile(["true"], dict(os.environ), tmp_path / "log.csv")
+def launch(kernel, us):
+    return ncu.Launch(kernel, {ncu.DURATION: us})
 
 
 def launches(*calls):
     """A marker of 1 us and the kernels of each call."""
     made = []
     for kernels in calls:
-        made += [ncu.Launch("atlas_marker", 1.0), *(ncu.Launch("work", us) for us in kernels)]
+        made += [launch("atlas_marker", 1.0), *(launch("work", us) for us in kernels)]
     return made
 
 
@@ -164,35 +100,6 @@ def test_a_throttled_case_gives_way_to_the_next_and_is_named():
     assert len(notes) == 1 and "us=1400.0" in notes[0] and "power cap" in notes[0]
 
 
-def test_a_watched_call_starts_from_a_flush_that_is_not_counted_itself(tmp_path, monkeypatch):
-    from atlas.proof import launches as watched
-
-    seen = []
-
-    class Device:
-        index = 0
-
-        def flush(self):
-            seen.append("flush")
-
-        def soak(self, board):
-            seen.append("soak")
-
-    monkeypatch.setattr(watched.runtime, "device_of", lambda name, block: "cuda:0")
-    monkeypatch.setattr(watched, "CudaDevice", lambda device: Device())
-    monkeypatch.setattr(watched, "board_of", lambda index: None)
-    monkeypatch.setattr(watched, "mark", lambda: seen.append("marker"))
-    monkeypatch.setattr(watched, "thunk", lambda asked, device: lambda: seen.append(asked["kernel"]))
-    monkeypatch.setattr(watched.torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(watched.torch.cuda.profiler, "start", lambda: seen.append("start"))
-    monkeypatch.setattr(watched.torch.cuda.profiler, "stop", lambda: seen.append("stop"))
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"gpu": GPU, "gpus_file": str(GPUS_FILE), "repeats": 2, "cases": [{"kernel": "k"}]}))
-    watched.main(plan)
-    assert seen[:4] == ["soak", "marker", "k", "k"]  # nothing of this is counted
-    assert seen[4:] == ["start", "marker", "stop", "flush", "start", "k", "stop"] * 2
-
-
 def compared(us, ncu_us, kernels=1, bench=None):
     return candidate(us), Ours(us, bench), Theirs(kernels, ncu_us)
 
@@ -257,7 +164,7 @@ def test_the_table_needs_one_line_a_case(capsys):
 
 PAGES = """
 plan = json.loads(open(words[-1]).read())
-assert words[1:3] == ["-m", "atlas.proof.launches"]
+assert words[1:3] == ["-m", "atlas.profiling.launches"]
 names = ["ID", "Process ID", "Kernel Name", "gpu__time_duration.sum"]
 rows = [names, ["", "", "", "ns"]]
 for case in plan["cases"]:

@@ -80,6 +80,13 @@ def test_the_best_configs_show_what_they_were_compiled_to(page):
     assert "wgmma, TMA, warps specialised, 128-bit" in best and "no spills" in best
 
 
+def test_counters_are_shown_with_what_the_declaration_says_must_move(page):
+    text = page("five").text["s-counters"]
+    assert "2,048 MiB" in text and "2.00\N{MULTIPLICATION SIGN} needed" in text
+    assert "global or local memory" in text and "7.5 warps" in text
+    assert "Nothing was profiled" in page("none").text["s-counters"], "and how to get one"
+
+
 def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):
     # In fp32 without tf32 tl.dot is FMA everywhere, as it should be.
     for gpu in ("h200", "t4"):

@@ -16,6 +16,7 @@ COMMANDS = {
     "debug": "repeat one check, explain what is wrong, step through the program that did it",
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
+    "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",
     "prove": "try a claim of the measuring core on this machine: mutants, repeatability, faults, …",
     "track": "turn documents into MLflow runs",
     "ui": "serve the MLflow interface on 127.0.0.1",

@@ -31,8 +31,16 @@ _CODE = {
     "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
     "build": ("stages/build.py", "compilation/*.py", *_SHARED),
     "cuda": ("stages/cuda.py", "cuda/__init__.py", "cuda/nvcc.py", "cuda/sources.py", "cuda/usage.py", *_SHARED),
-    "validate": ("stages/validate.py", "validation/*.py", *_SHARED),
-    "autotune": ("stages/autotune.py", "tuning/*.py", "timing/*.py", "compilation/*.py", "validation/*.py", *_SHARED),
+    "validate": ("stages/validate.py", "validation/*.py", "child.py", "dealing.py", *_SHARED),
+    "autotune": (
+        "stages/autotune.py",
+        "tuning/*.py",
+        "timing/*.py",
+        "compilation/*.py",
+        "validation/*.py",
+        "child.py",
+        *_SHARED,
+    ),
     "benchmark": (
         "stages/benchmark.py",
         "benchmarking/*.py",
@@ -43,10 +51,19 @@ _CODE = {
         "validation/*.py",
         *_SHARED,
     ),
+    "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_SHARED),
     "track": ("stages/track.py", "tracking/*.py", "collection.py", "verdict.py"),
     "tables": ("stages/tables.py", "tables/*.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
-    "report": ("stages/report.py", "reporting/*", "figures/names.py", "tables/*.py", "collection.py", "verdict.py"),
+    "report": (
+        "stages/report.py",
+        "reporting/*",
+        "profiling/*.py",
+        "figures/names.py",
+        "tables/*.py",
+        "collection.py",
+        "verdict.py",
+    ),
     "verdict": ("stages/verdict.py", "collection.py", "summary.py", "verdict.py"),
 }
 
@@ -66,12 +83,19 @@ class Plan:
     blocks: Mapping[str, Mapping[str, Any]]
     places: Mapping[str, gpus.Place]
     tuning_threads: int = _ALL
-    """Cores for each autotune: a GPU's share of them, so that as many tune at a time as there are GPUs to tune on."""
+    """Cores for each autotune and validate: a GPU's share of them, so that as many run at a time as there are GPUs."""
 
     @property
     def gpus(self) -> list[str]:
         """The selected GPUs, in the order of gpus.yaml."""
         return list(self.places)
+
+    def validation_threads(self, wildcards: Any) -> int:
+        """Cores for a validate: as for an autotune, of which it compiles as much; one on the interpreter.
+
+        There kernels beside one another keep the cores as busy, and each job more would import torch once more.
+        """
+        return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.tuning_threads
 
     def code(self, stage: str) -> list[str]:
         """The files a stage's figures depend on, relative to the working folder."""
@@ -150,7 +174,13 @@ class Plan:
         if gpus.functional(self.blocks[gpu]):
             return ("validate", "autotune", "benchmark")
         if self.places[gpu].reachable:
-            return ("build", "validate", "autotune", "benchmark")
+            return (
+                "build",
+                "validate",
+                "autotune",
+                "benchmark",
+                *(["profile"] if self.config["profile"]["run"] else []),
+            )
         return ("build",)
 
     def earlier(self, *stages: str) -> Question:

@@ -29,6 +29,7 @@ FAILING = frozenset({"wrong", "failed", "suspect"})
 
 _DTYPES = ("bf16", "fp16", "fp32")
 _STAGES = ("build", "validate", "autotune", "benchmark")
+"""Those that judge a kernel."""
 
 
 class Entry(Protocol):
@@ -53,7 +54,7 @@ def verdicts(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
-        if entry.kernel is not None:
+        if entry.kernel is not None and entry.stage in _STAGES:
             groups.setdefault((entry.kernel, entry.gpu), []).append(entry)
     return [_verdict(kernel, gpu, group) for (kernel, gpu), group in sorted(groups.items())]
 
@@ -85,9 +86,14 @@ def best_of_each_case(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 def headline(best: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The headline case's row, out of what :func:`best_of_each_case` gives; None where no forward case was timed."""
     forward = [row for row in best if row["direction"] == "forward"]
-    dtypes = list(dict.fromkeys(row["dtype"] for row in forward))
+    return next(iter(busiest(forward)), None)
+
+
+def busiest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the one dtype that stands for all, bf16 where there is any, those with the most traffic first."""
+    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
     dtype = next((name for name in (*_DTYPES, *dtypes) if name in dtypes), None)
-    return max((row for row in forward if row["dtype"] == dtype), key=lambda row: row["bytes"], default=None)
+    return sorted((row for row in rows if row["dtype"] == dtype), key=lambda row: -row["bytes"])
 
 
 def figure(row: Mapping[str, Any]) -> tuple[float | None, str]:

@@ -6,6 +6,7 @@ rule tables:
         multiext("results/tables/benchmark", ".parquet", ".csv"),
         multiext("results/tables/ladder", ".parquet", ".csv"),
         multiext("results/tables/build", ".parquet", ".csv"),
+        multiext("results/tables/profile", ".parquet", ".csv"),
         multiext("results/tables/validation", ".parquet", ".csv"),
         multiext("results/tables/trials", ".parquet", ".csv"),
         multiext("results/tables/survey", ".parquet", ".csv"),

@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 from .. import catalog
 from ..environment import python_path
 from ..errors import AtlasError
+from ..profiling import ncu
+from ..profiling.calls import by_call
 from ..stages import frame
-from . import ncu, scratch
+from . import scratch
 from .evidence import Evidence, at_least, at_most
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ LONG_US = 200.0
 """From here on cases are long: :data:`LAUNCHING_US` is within :data:`LIMIT`, and do_bench, which queues nothing ahead,
 finds the device behind the host."""
 LONG_CASES, SHORT_CASES = 10, 6
-MARKER = "atlas_marker"
-"""The kernel that :mod:`atlas.proof.launches` launches before each call."""
 _LONGEST_US = 5000.0
 _REPEATS = 7
 """Launches of a case that ncu measures."""
@@ -171,7 +171,7 @@ class Instruments:
 
     def __init__(self, job: frame.Job):
         from .. import runtime, timing
-        from . import launches
+        from ..profiling import launches
 
         self._device = runtime.device_of(job.gpu_name, job.block)
         self._clock = timing.Clock(self._device)
@@ -216,7 +216,7 @@ def _watch(job: frame.Job, cases: Sequence[Candidate], folder: Path) -> list[The
         "cases": [case.to_json() for case in cases],
     }))  # fmt: skip
     environment = os.environ | {"PYTHONPATH": python_path()}
-    words = [sys.executable, "-m", "atlas.proof.launches", str(plan)]
+    words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
     return sort_out(ncu.profile(words, environment, folder / "ncu.csv"), len(cases), _REPEATS)
 
 
@@ -225,15 +225,7 @@ def sort_out(launches: Sequence[ncu.Launch], cases: int, repeats: int) -> list[T
 
     RuntimeError where the list is not of so many cases.
     """
-    calls: list[list[float]] = []
-    for launch in launches:
-        if launch.kernel == MARKER:
-            calls.append([])
-        elif calls:
-            calls[-1].append(launch.microseconds)
-    if len(calls) != repeats * cases or not all(calls):
-        raise RuntimeError(f"ncu saw {len(calls)} calls, {sum(map(bool, calls))} of them with kernels; "
-                           f"{repeats * cases} were made")  # fmt: skip
+    calls = [[launch.microseconds for launch in call] for call in by_call(launches, repeats * cases)]
     groups = [calls[first : first + repeats] for first in range(0, len(calls), repeats)]
     return [Theirs(len(group[0]), statistics.median(map(sum, group))) for group in groups]
 
@@ -257,7 +249,7 @@ def evidence(found: Sequence[tuple[Candidate, Ours, Theirs]], notes: Sequence[st
         ],
         rows=rows,
         notes=[
-            f"ncu's {ncu.METRIC} counts from a kernel's start to its end and is added up over a call's kernels; "
+            f"ncu's {ncu.DURATION} counts from a kernel's start to its end and is added up over a call's kernels; "
             "events also hold the launches and the gaps between. Nothing is deducted.",
             f"ncu (median of {_REPEATS} launches) runs one kernel at a time, with pauses, at the clock the driver "
             "chooses. Cases at which the board lowers its clock, under ours or under do_bench, which leaves no pauses, "

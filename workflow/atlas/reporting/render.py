@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ..collection import Entry
-from . import evidence, machines, outcome, work
+from . import evidence, machines, outcome, profiles, work
 from .pictures import Picture
 
 
@@ -45,6 +45,7 @@ def page(
         validation=work.validation_table(tables, entries),
         tuning=work.tuning_table(entries),
         best_configs=work.best_configs(entries, tables),
+        counters=profiles.counter_table(tables),
         proofs=evidence.proof_table(proofs),
         provenance=machines.provenance(entries),
         overviews=overviews,

@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
         "benchmark": rows.benchmark(entries),
         "ladder": rows.ladder(entries),
         "build": rows.build(entries),
+        "profile": rows.profile(entries),
         "validation": rows.validation(entries),
         "trials": rows.trials(entries),
         "survey": rows.survey(entries, blocks),

@@ -106,6 +106,31 @@ TABLES: dict[str, dict[str, str]] = {
         **_KERNEL_VERSION,
         **_PROVENANCE,
     },
+    # One row per kernel launch of a provider's call, from cold caches.  `bytes`: what the whole call must move;
+    # `stall`: what warps waited for most, `stall_warps` how many of them whenever a scheduler issued.
+    "profile": {
+        **_SUBJECT,
+        "provider": TEXT,
+        "provider_kind": TEXT,
+        **_CASE,
+        "config": TEXT,
+        "bytes": NUMBER,
+        "launch": INTEGER,
+        "launched": TEXT,
+        "duration_us": NUMBER,
+        "dram_read_bytes": NUMBER,
+        "dram_write_bytes": NUMBER,
+        "dram_percent": NUMBER,
+        "l2_hit_percent": NUMBER,
+        "tensor_percent": NUMBER,
+        "issue_percent": NUMBER,
+        "occupancy_percent": NUMBER,
+        "shared_conflicts": NUMBER,
+        "stall": TEXT,
+        "stall_warps": NUMBER,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
     # One row per check.
     "validation": {
         **_SUBJECT,

@@ -134,6 +134,24 @@ def build(entries: Iterable[Entry]) -> Iterator[Row]:
             )
 
 
+def profile(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per kernel launch of a profiled call."""
+    for entry in _of(entries, "profile"):
+        for row in entry.document["rows"]:
+            for number, launch in enumerate(row["launches"]):
+                stall, warps = next(iter(launch["stalls"].items()), (None, None))
+                yield (
+                    _shared(row, "profile")
+                    | _shared(launch, "profile")
+                    | _subject(entry)
+                    | _case(row)
+                    | {"config": compact(row["config"]), "launch": number, "launched": launch["kernel"]}
+                    | {"stall": stall, "stall_warps": warps}
+                    | _version(entry)
+                    | _provenance(entry)
+                )
+
+
 def validation(entries: Iterable[Entry]) -> Iterator[Row]:
     """One row per check."""
     for entry in _of(entries, "validate"):

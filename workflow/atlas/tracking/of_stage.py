@@ -27,9 +27,9 @@ class Context:
 
 def describe(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     """Fill a stage's run from its document; ``timed`` is false where times say nothing of a GPU's speed."""
-    {"build": _build, "validate": _validate, "autotune": _autotune, "benchmark": _benchmark}[entry.stage](
-        run, entry, context, timed
-    )
+    {"build": _build, "validate": _validate, "autotune": _autotune, "benchmark": _benchmark, "profile": _profile}[
+        entry.stage
+    ](run, entry, context, timed)
 
 
 def _build(run: Run, entry: Entry, context: Context, timed: bool) -> None:
@@ -179,3 +179,9 @@ def _is(config: Mapping[str, Any], headline: Mapping[str, Any] | None) -> bool:
         and _same_case(config, headline)
         and (config["variant"], config["config"]) == (headline["provider"], headline["config"])
     )
+
+
+def _profile(run: Run, entry: Entry, context: Context, timed: bool) -> None:
+    rows = entry.document["rows"]
+    run.metrics |= {"rows": float(len(rows))}
+    run.tables["counters.json"] = [table_row(row) | table_row(launch) for row in rows for launch in row["launches"]]

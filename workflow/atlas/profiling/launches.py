@@ -1,6 +1,6 @@
 """The process that ncu watches: the launches of some cases, again and again, from the cache state of the clock.
 
-``python -m atlas.proof.launches PLAN``; the plan is JSON, see :func:`main`.  Before every launch comes one of
+``python -m atlas.profiling.launches PLAN``; the plan is JSON, see :func:`main`.  Before every launch comes one of
 :func:`atlas_marker`, so that a list of launches tells where the launches of one call end.
 """
 
@@ -36,9 +36,14 @@ def mark() -> None:
 
 
 def thunk(asked: Mapping[str, Any], device: torch.device) -> Thunk:
-    """One call of ``{"kernel", "direction", "dtype", "sizes", "variant", "config"}`` on inputs drawn from the seed."""
+    """One call of ``{"kernel", "direction", "dtype", "sizes"}`` on inputs drawn from the seed.
+
+    Of the variant under ``"variant"`` with the ``"config"``, or of the peer under ``"peer"``.
+    """
     work = catalog.load(asked["kernel"]).passes[asked["direction"]]
     inputs = runtime.draw(work, Case.from_json(asked), device, SEED)
+    if "peer" in asked:
+        return work.peers[asked["peer"]].prepare(**inputs)
     launch, config = work.variant(asked["variant"]).launch, asked["config"]
     return lambda: launch(config=config, **inputs)
 

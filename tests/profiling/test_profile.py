@@ -1,0 +1,213 @@
+"""Reading ncu's pages, what the counters are called, and the stage that asks for them."""
+
+import argparse
+import contextlib
+import json
+import os
+
+import pytest
+from atlas import catalog, documents
+from atlas.cli import main
+from atlas.config import GPUS_FILE, load_gpus
+from atlas.errors import AtlasError
+from atlas.profiling import counters, ncu
+from atlas.stages import frame, profile
+
+GPU = "h200"
+
+# What ncu 2025.3 prints with --csv --page raw --print-units base into its log.
+RAW_PAGE = """==PROF== Connected to process 4711 (/usr/bin/python3.12)
+==PROF== Profiling "atlas_marker" - 0: 0%....50%....100% - 1 pass
+==PROF== Disconnected from process 4711
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","gpu__time_duration.sum"
+"","","","","","","","","","","","ns"
+"0","4711","python3.12","127.0.0.1","atlas_marker","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","1,312"
+"1","4711","python3.12","127.0.0.1","_one_pass_kernel(int, int)","1","7","(128, 1, 1)","(8192, 1, 1)","0","9.0","66,848"
+"""  # noqa: E501
+
+
+def test_the_raw_page_is_read_in_microseconds_without_arguments_and_thousands_separators():
+    assert [(found.kernel, found.microseconds) for found in ncu.parse(RAW_PAGE)] == [
+        ("atlas_marker", pytest.approx(1.312)),
+        ("_one_pass_kernel", pytest.approx(66.848)),
+    ]
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("nsecond", 1e-3), ("us", 1.0), ("msecond", 1e3)])
+def test_units_are_those_of_the_table(unit, scale):
+    first = ncu.parse(RAW_PAGE.replace('"ns"', f'"{unit}"'))[0]
+    assert first.microseconds == pytest.approx(1312 * scale)
+
+
+def test_a_page_without_launches_quotes_what_ncu_said():
+    with pytest.raises(RuntimeError, match="No kernels were profiled"):
+        ncu.parse("==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n")
+
+
+def test_without_ncu_the_user_is_told_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(ncu.shutil, "which", lambda name: None)
+    monkeypatch.setattr(ncu.os, "access", lambda path, mode: False)
+    with pytest.raises(AtlasError, match="install NVIDIA Nsight Compute"):
+        ncu.find()
+
+
+def test_counters_that_are_not_permitted_are_the_user_s_to_permit(fake_ncu, tmp_path):
+    fake_ncu("print('==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'); sys.exit(1)\n")
+    with pytest.raises(AtlasError, match="NVreg_RestrictProfilingToAdminUsers"):
+        ncu.profile(["true"], dict(os.environ), tmp_path / "log.csv")
+
+
+def test_a_watched_process_that_fails_is_quoted(fake_ncu, tmp_path):
+    fake_ncu("print('torch.OutOfMemoryError: tried to allocate', file=sys.stderr); sys.exit(9)\n")
+    with pytest.raises(RuntimeError, match="ended with 9: .*tried to allocate"):
+        ncu.profile(["true"], dict(os.environ), tmp_path / "log.csv")
+
+
+def test_metrics_keep_their_units_and_what_was_not_collected_is_left_out():
+    page = "\n".join(
+        [
+            '"ID","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum","lts__t_sector_hit_rate.pct"',
+            '"","","us","byte","%"',
+            '"0","work(int)","12","1,048,576","n/a"',
+        ]
+    )
+    asked = [ncu.DURATION, "dram__bytes_read.sum", "lts__t_sector_hit_rate.pct", "sm__of_another_gpu.sum"]
+    (found,) = ncu.parse(page, asked)
+    assert found.values == {ncu.DURATION: 12.0, "dram__bytes_read.sum": 1048576.0}
+
+
+def test_metrics_that_the_gpu_has_not_are_not_asked_for(fake_ncu):
+    # ncu refuses a whole run for one name that it does not know
+    fake_ncu("", query="Device NVIDIA T4 (TU104)\n----\ngpu__time_duration  time\ndram__bytes_read  bytes\n")
+    assert ncu.known([ncu.DURATION, "sm__pipe_tensor_cycles_active.avg", "dram__bytes_read.sum"]) == [
+        ncu.DURATION,
+        "dram__bytes_read.sum",
+    ]
+
+
+def test_stalls_are_named_and_the_heaviest_comes_first():
+    values = {
+        ncu.DURATION: 5.0,
+        "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 0.5,
+        "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 2.25,
+        "smsp__average_warps_issue_stalled_sleeping_per_issue_active.ratio": 0.0,
+    }
+    found = counters.facts(ncu.Launch("work", values))
+    assert list(found["stalls"].items()) == [("long_scoreboard", 2.25), ("barrier", 0.5)]
+    assert found["duration_us"] == 5.0
+    assert found["tensor_percent"] is None  # not collected
+
+
+def row(provider, kind, us, n=4096, direction="forward", dtype="bf16", **changes):
+    found = {
+        "provider": provider, "provider_kind": kind, "direction": direction, "dtype": dtype, "sizes": {"n": n},
+        "config": {"BLOCK": 512, "num_warps": 4} if kind != "peer" else None, "status": "ok", "reason": "",
+        "bytes": 4.0 * n, "flops": 0.0, "median_us": us,
+    }  # fmt: skip
+    return found | changes
+
+
+ROWS = [
+    row("blocks", "variant", 10.0), row("slow", "variant", 30.0), row("blocks", "default", 11.0),
+    row("torch", "peer", 12.0), row("torch.compile", "peer", 11.0), row("wrong", "variant", 5.0, status="wrong"),
+    row("blocks", "variant", 2.0, n=64), row("torch", "peer", 3.0, n=64),
+    row("blocks", "variant", 40.0, dtype="fp32", n=2**20),
+]  # fmt: skip
+
+
+def test_the_variants_and_the_fastest_peer_of_the_case_with_the_most_traffic_are_profiled():
+    chosen = [(r["provider"], r["provider_kind"]) for r in profile.choose(ROWS, 1)]
+    assert chosen == [("blocks", "variant"), ("slow", "variant"), ("torch.compile", "peer")]
+
+
+def test_more_cases_follow_in_the_order_of_their_traffic():
+    assert [r["sizes"]["n"] for r in profile.choose(ROWS, 2)] == [4096, 4096, 4096, 64, 64]
+
+
+PAGES = """
+plan = json.loads(open(words[-1]).read())
+asked = sys.argv[sys.argv.index("--metrics") + 1].split(",")
+rows = [["ID", "Kernel Name", *asked], ["", "", *("ns" if "time" in name else "" for name in asked)]]
+for case in plan["cases"]:
+    name = case.get("peer") or case["variant"]
+    for kernel in ("atlas_marker", f"{name}_kernel(int)"):
+        rows.append(["0", kernel, *("7000" if "time" in m else "0" for m in asked)])
+with open(log, "w") as out:
+    for row in rows:
+        print(",".join(f'"{cell}"' for cell in row), file=out)
+"""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job on a GPU whose kernel was benchmarked."""
+    monkeypatch.setattr(frame, "leased", lambda job: contextlib.nullcontext())
+    arguments = argparse.Namespace(gpu=GPU, gpus_file=GPUS_FILE, results=tmp_path, cases=1, kernel="vector_add")
+    made = frame.Job("profile", "vector_add", GPU, load_gpus(GPUS_FILE)[GPU], tmp_path, arguments)
+    document = frame.envelope(made, "measured", "ok", "", 1.0) | {"protocol": "timing/2", "rows": ROWS}
+    document |= {"stage": "benchmark", "schema_version": documents.VERSIONS["benchmark"], "device": {}}
+    documents.write(made.folder / "benchmark.json", document)
+    return made
+
+
+def read(job):
+    return documents.read(job.output, "profile")
+
+
+def test_the_document_holds_the_launches_of_each_call(job, fake_ncu):
+    fake_ncu(PAGES, query="gpu__time_duration x\n")
+    profile.run(job.arguments)
+    document = read(job)
+    assert (document["status"], document["kernel_digest"]) == ("ok", catalog.digest("vector_add"))
+    found = [(r["provider"], [launch["kernel"] for launch in r["launches"]]) for r in document["rows"]]
+    assert found == [(name, [f"{name}_kernel"]) for name in ("blocks", "slow", "torch.compile")]
+    assert document["rows"][0]["launches"][0]["duration_us"] == 7.0
+    assert document["rows"][2]["config"] is None and document["rows"][0]["config"] == {"BLOCK": 512, "num_warps": 4}
+
+
+def test_without_ncu_the_document_says_what_to_install(job, monkeypatch):
+    monkeypatch.setattr(ncu.shutil, "which", lambda name: None)
+    monkeypatch.setattr(ncu.os, "access", lambda path, mode: False)
+    profile.run(job.arguments)
+    document = read(job)
+    assert document["status"] == "skipped" and "install NVIDIA Nsight Compute" in document["reason"]
+
+
+def test_counters_that_are_not_permitted_skip_the_profile(job, fake_ncu):
+    fake_ncu("print('==ERROR== ERR_NVGPUCTRPERM'); sys.exit(1)\n", query="gpu__time_duration x\n")
+    profile.run(job.arguments)
+    assert read(job)["status"] == "skipped" and "NVreg_RestrictProfilingToAdminUsers" in read(job)["reason"]
+
+
+def test_the_interpreter_has_no_counters(tmp_path, capsys):
+    assert main(["profile", "vector_add", "--gpu", "cpu", "--results", str(tmp_path)]) == 2
+    assert "has no counters" in capsys.readouterr().err
+
+
+def test_a_watched_call_starts_from_a_flush_that_is_not_counted_itself(tmp_path, monkeypatch):
+    from atlas.profiling import launches as watched
+
+    seen = []
+
+    class Device:
+        index = 0
+
+        def flush(self):
+            seen.append("flush")
+
+        def soak(self, board):
+            seen.append("soak")
+
+    monkeypatch.setattr(watched.runtime, "device_of", lambda name, block: "cuda:0")
+    monkeypatch.setattr(watched, "CudaDevice", lambda device: Device())
+    monkeypatch.setattr(watched, "board_of", lambda index: None)
+    monkeypatch.setattr(watched, "mark", lambda: seen.append("marker"))
+    monkeypatch.setattr(watched, "thunk", lambda asked, device: lambda: seen.append(asked["kernel"]))
+    monkeypatch.setattr(watched.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(watched.torch.cuda.profiler, "start", lambda: seen.append("start"))
+    monkeypatch.setattr(watched.torch.cuda.profiler, "stop", lambda: seen.append("stop"))
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"gpu": GPU, "gpus_file": str(GPUS_FILE), "repeats": 2, "cases": [{"kernel": "k"}]}))
+    watched.main(plan)
+    assert seen[:4] == ["soak", "marker", "k", "k"]  # nothing of this is counted
+    assert seen[4:] == ["start", "marker", "stop", "flush", "start", "k", "stop"] * 2

@@ -1,0 +1,96 @@
+"""Profile: hardware counters of every variant, and of the fastest peer, on the cases with the most traffic."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..environment import python_path
+from ..errors import AtlasError
+from ..profiling import calls, counters, ncu
+from ..verdict import best_of_each_case, busiest
+from . import frame
+
+_SHARED_KEYS = ("provider", "provider_kind", "direction", "dtype", "sizes", "config", "bytes")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``python -m atlas profile``."""
+    frame.add_common_arguments(parser)
+    parser.add_argument("--cases", type=int, default=1, metavar="N", help="cases a pass, those with the most traffic "
+                        "first (default: 1)")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write ``results/measured/<gpu>/<kernel>/profile.json``; without ncu it says so."""
+    job = frame.job("profile", arguments)
+    if job.functional:
+        raise AtlasError(f"GPU {job.gpu_name!r} is the interpreter, which has no counters; profile on another GPU")
+    if arguments.cases < 1:
+        raise AtlasError(f"--cases {arguments.cases}: give at least 1")
+    with frame.leased(job):
+        document = frame.write_document(job, {"rows": []}, _body)
+    if document["reason"]:
+        print(f"atlas profile: {job.kernel} on {job.gpu_name}: {document['status']}: {document['reason']}")
+
+
+def _body(job: frame.Job) -> dict[str, Any]:
+    try:
+        ncu.find()
+    except AtlasError as error:
+        raise frame.Stop("skipped", str(error)) from None
+    frame.require_ok(job, "benchmark")
+    chosen = list(choose(job.earlier("benchmark")["rows"], job.arguments.cases))
+    if not chosen:
+        raise frame.Stop("skipped", "the benchmark timed no variant")
+    with tempfile.TemporaryDirectory(prefix="atlas-profile.") as folder:
+        found = _watch(job, chosen, Path(folder))
+    return {"rows": [_row(asked, call) for asked, call in zip(chosen, found, strict=True)]}
+
+
+def choose(rows: Sequence[Mapping[str, Any]], count: int) -> Iterator[Mapping[str, Any]]:
+    """A benchmark's rows that are to be profiled: of each pass's ``count`` busiest cases the right variants with their
+    tuned configs, and the fastest peer."""
+    best = best_of_each_case(rows)
+    for direction in dict.fromkeys(row["direction"] for row in best):
+        for top in busiest([row for row in best if row["direction"] == direction])[:count]:
+            for row in rows:
+                same = all(row[key] == top[key] for key in ("direction", "dtype", "sizes"))
+                wanted = row["provider_kind"] == "variant" or (
+                    row["provider_kind"] == "peer" and row["provider"] == top["peer"]
+                )
+                if same and wanted and row["status"] == "ok":
+                    yield row
+
+
+def _watch(job: frame.Job, chosen: Sequence[Mapping[str, Any]], folder: Path) -> list[list[ncu.Launch]]:
+    """The launches of one call of each."""
+    plan = folder / "launches.json"
+    plan.write_text(json.dumps({
+        "gpu": job.gpu_name, "gpus_file": str(job.arguments.gpus_file.resolve()), "repeats": 1,
+        "cases": [_asked(job, row) for row in chosen],
+    }))  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
+    metrics = ncu.known(counters.metrics())
+    try:
+        found = ncu.profile(words, environment, folder / "ncu.csv", metrics, flush=True)
+    except AtlasError as error:  # counters are not permitted
+        raise frame.Stop("skipped", str(error)) from None
+    return calls.by_call(found, len(chosen))
+
+
+def _asked(job: frame.Job, row: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("direction", "dtype", "sizes", "config")
+    by = "peer" if row["provider_kind"] == "peer" else "variant"
+    return {"kernel": job.kernel, by: row["provider"]} | {key: row[key] for key in keys}
+
+
+def _row(asked: Mapping[str, Any], call: Sequence[ncu.Launch]) -> dict[str, Any]:
+    return {key: asked[key] for key in _SHARED_KEYS} | {"launches": [counters.facts(launch) for launch in call]}

@@ -1,0 +1,24 @@
+# Hardware counters by ncu.  Where there is no ncu, or counters are not permitted, the document says so.
+rule profile:
+    input:
+        PLAN.code("profile"),
+        PLAN.kernel_file,
+        PLAN.earlier("benchmark"),
+    output:
+        "results/measured/{gpu}/{kernel}/profile.json",
+    log:
+        "results/logs/{gpu}/{kernel}/profile.log",
+    benchmark:
+        "results/benchmarks/{gpu}/{kernel}/profile.tsv"
+    conda:
+        "../../environment.yml"
+    resources:
+        **PLAN.device_resources(),
+    params:
+        block=PLAN.block_digest,
+        device=PLAN.device_state,
+        cases=PLAN.setting("profile", "cases"),
+    message:
+        "profile {wildcards.kernel} on {wildcards.gpu}: reading hardware counters"
+    shell:
+        "python -m atlas profile {wildcards.kernel} --gpu {wildcards.gpu} --cases {params.cases} > {log} 2>&1"

@@ -29,6 +29,7 @@ from atlas.declaration import (
 )
 from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
+from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.matmul import (
@@ -57,6 +58,7 @@ def _tiled_kernel(
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Program p owns one tile of one product: those of the first product come first, in the order of ``_grouped``."""
+    tl.assume(K > 0)  # see ``_tiled_kernel`` in kernels/matmul.py
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     batch = (tl.program_id(0) // tiles).to(tl.int64)
     tile_m, tile_n = _grouped(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -121,6 +123,8 @@ def _launch_tiled(a, b, tf32=False, *, config):
     c, k = _empty(a, b), a.shape[2]
     precision = _precision(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
+    if not k:
+        return c.zero_()
     if c.numel():
         launch(
             _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
@@ -150,13 +154,14 @@ def _copyable(matrices):
     return rows.numel() > 0 and describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
 
 
-def _describe(matrices, rows, columns):
+def _describe(matrices, rows, columns, precision="ieee"):
     """The descriptor of blocks of ``rows`` x ``columns``, transposed where matrices are stored by columns."""
     block = [1, columns, rows] if _by_columns(matrices) else [1, rows, columns]
     memory = _rows(matrices)
     # The stride of a single matrix is never used, but it must be a possible one.
     apart = memory.stride(0) if memory.shape[0] > 1 else memory.shape[1] * memory.stride(1)
-    return TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
+    descriptor = TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
+    return rounding_to_tf32(descriptor) if precision == "tf32" else descriptor
 
 
 def _launch_persistent(a, b, tf32=False, *, config):
@@ -171,7 +176,8 @@ def _launch_persistent(a, b, tf32=False, *, config):
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
         _persistent_kernel, (min(gpu_of(a.device).sms, _tiles_of(c, config)),),
-        _describe(a, rows, block_k), _describe(b, block_k, columns), _describe(c, rows, columns // config["PARTS"]),
+        _describe(a, rows, block_k, precision), _describe(b, block_k, columns, precision),
+        _describe(c, rows, columns // config["PARTS"]),
         *c.shape, a.shape[2],
         A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
         PRECISION=precision, **config,

@@ -1,0 +1,410 @@
+"""Flash attention's forward pass in fp8 for Hopper (sm_90), beside :mod:`kernels.hopper.attention_forward`.
+
+The programs, warps, rings and barriers are that kernel's.  Three things are not:
+
+    V      wgmma takes 8-bit operands with the summed dimension contiguous only, which of V are the keys.  A kernel of
+           its own transposes V first; it reads and writes V once, where attention reads it once for each block of rows.
+    P      is rounded to e4m3 between the products.  exp2(S - m) is at most 1 and comes 2^LIFT times as large, into the
+           middle of e4m3's range; the sum that out is divided by carries the same factor.  A thread's elements of P are
+           not those that wgmma wants from it: V's keys are written in the order in which they would be.
+    O      Hopper's tensor cores add fp8 products with some 14 bits.  With PROMOTE they sum one block of keys, and the
+           sums of blocks are added in fp32 registers, by the multiplication that rescales them anyway.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration import gpu_of
+from atlas.operators import launch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.hopper.attention_forward import (
+    LN2,
+    LOG2_E,
+    LOWEST,
+    ROWS,
+    _blocks_of,
+    _masked,
+    _partial_sums,
+    _pass,
+    _scores,
+    _section,
+    _tile_of,
+)
+
+LIFT = gl.constexpr(8.0)
+"""log2 of what P is multiplied by before it is rounded: 256, below e4m3's largest number, 448."""
+
+HEADS = (64, 128, 256)
+"""Heads that there is a kernel for."""
+
+GROUP = 16
+"""Keys that are reordered among themselves, and what a row of the transposed V is a multiple of."""
+
+
+@triton.jit
+def _transpose_kernel(
+    v_ptr, out_ptr, heads, len_k, padded, stride_vb, stride_vh, stride_vs, stride_vd,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of BLOCK keys of a head V^T, [HEAD_DIM, padded], in the order of :func:`_keys_of_registers`; 0 past the last."""
+    blocks = tl.cdiv(padded, BLOCK)
+    place, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    position = block * BLOCK + tl.arange(0, BLOCK)
+    within = position % 16
+    keys = position // 16 * 16 + within % 4 // 2 * 8 + within // 4 * 2 + within % 2
+    columns = tl.arange(0, HEAD_DIM)
+    v_ptr += (place // heads).to(tl.int64) * stride_vb + (place % heads).to(tl.int64) * stride_vh
+    v_ptrs = v_ptr + keys.to(tl.int64)[:, None] * stride_vs + columns[None, :] * stride_vd
+    v = tl.load(v_ptrs, mask=(keys < len_k)[:, None], other=0)
+    out_ptrs = out_ptr + (place.to(tl.int64) * HEAD_DIM + columns)[None, :] * padded + position[:, None]
+    tl.store(out_ptrs, v, mask=(position < padded)[:, None])
+
+
+@gluon.jit
+def _keys_of_registers(p, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """P [ROWS, BLOCK_N] with the keys of each 16 in the order in which threads hold them.
+
+    Of 16 columns of S the c-th of four threads has 2 c, 2 c + 1, 8 + 2 c and 9 + 2 c; of P wgmma wants 4 c … 4 c + 3
+    from it.  Named like that, they are there already: no element moves.
+    """
+    return p.reshape([ROWS, BLOCK_N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, BLOCK_N])
+
+
+@gluon.jit
+def _produce(
+    q_desc, k_desc, v_desc, buffers, barriers, sizes,
+    CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The producer, as ``attention_forward``'s; V's blocks are columns of V^T."""
+    q_smem, k_smem, v_smem, _, _ = buffers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = barriers
+    _, len_k, heads, group, m_blocks, all_heads, section = sizes
+    step = 0
+    done = 0
+    for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
+        block_m, place, there = _tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+        if there:
+            batch = place // heads
+            head = place % heads
+            head_k = head // group
+            blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
+            for c in gl.static_range(CONSUMERS):
+                mbarrier.wait(q_empty.index(c), (done & 1) ^ 1)
+                mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
+                first = (block_m * CONSUMERS + c) * ROWS
+                tma.async_copy_global_to_shared(q_desc, [batch, head, first, 0], q_full.index(c), q_smem.index(c))
+            for i in range(blocks):
+                first = (blocks - 1 - i) * BLOCK_N
+                slot = step % STAGES
+                parity = (step // STAGES & 1) ^ 1
+                mbarrier.wait(k_empty.index(slot), parity)
+                mbarrier.expect(k_full.index(slot), k_desc.block_type.nbytes)
+                tma.async_copy_global_to_shared(
+                    k_desc, [batch, head_k, first, 0], k_full.index(slot), k_smem.index(slot)
+                )
+                mbarrier.wait(v_empty.index(slot), parity)
+                mbarrier.expect(v_full.index(slot), v_desc.block_type.nbytes)
+                tma.async_copy_global_to_shared(
+                    v_desc, [batch, head_k, 0, first], v_full.index(slot), v_smem.index(slot)
+                )
+                step += 1
+            done += 1
+
+
+@gluon.jit
+def _values(v_smem, v_full, step, STAGES: gl.constexpr):
+    """The block of values number ``step`` once it is there, [keys, head_dim]."""
+    slot = step % STAGES
+    mbarrier.wait(v_full.index(slot), step // STAGES & 1)
+    v = v_smem.index(slot)
+    return v.reshape([v.shape[2], v.shape[3]]).permute((1, 0))
+
+
+@gluon.jit
+def _begin_output(p, v, o, PROMOTE: gl.constexpr):
+    """Begin P V: by itself, or added to ``o``."""
+    if PROMOTE:
+        part = warpgroup_mma(p, v, gl.zeros_like(o), use_acc=False, is_async=True)
+    else:
+        part = warpgroup_mma(p, v, o, is_async=True)
+    return part
+
+
+@gluon.jit
+def _weights(s, m, scale, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, o_layout: gl.constexpr):
+    """(P for the tensor cores, sums of its rows in fp32) of scores and their running maxima."""
+    e = gl.exp2(s * scale - (m - LIFT)[:, None])
+    sums = _partial_sums(e, ROWS, BLOCK_N)
+    p = _keys_of_registers(e.to(gl.float8e4nv), ROWS, BLOCK_N)
+    return gl.convert_layout(p, gl.DotOperandLayout(0, o_layout, 4)), sums
+
+
+@gluon.jit
+def _block(
+    o, p, m, sums, alpha, q, buffers, barriers, step, scale, first_n, limit,
+    MASKED: gl.constexpr, PROMOTE: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
+    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr,
+    o_layout: gl.constexpr,
+):  # fmt: skip
+    """One block of keys after the first: S of it, P V of the block before it, and the softmax of S under P V.
+
+    ``o`` and ``alpha`` lag behind: o is of the blocks before that one, and alpha what it has yet to be multiplied by.
+    """
+    _, k_smem, v_smem, _, notes = buffers
+    _, _, k_full, k_empty, v_full, v_empty, turns = barriers
+    rows: gl.constexpr = q.shape[0]
+    slot = step % STAGES
+    mbarrier.wait(k_full.index(slot), step // STAGES & 1)
+    if PINGPONG:  # the first group's n-th turn comes after the last group's n-1-th
+        mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
+    s = _scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+    part = _begin_output(p, _values(v_smem, v_full, step - 1, STAGES), o, PROMOTE)
+    if PINGPONG:
+        mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
+    s = warpgroup_mma_wait(1, deps=[s])
+    mbarrier.arrive(k_empty.index(slot), count=1)
+    if MASKED:
+        s = _masked(s, first_n, limit, BLOCK_N, s_layout)
+    m_new = gl.maximum(m, gl.max(s, 1) * scale)
+    alpha_new = gl.exp2(m - m_new)
+    e = gl.exp2(s * scale - (m_new - LIFT)[:, None])
+    alpha_4 = gl.convert_layout(alpha_new, gl.SliceLayout(1, sums.type.layout))[:, None]
+    sums = sums * alpha_4 + _partial_sums(e, rows, BLOCK_N)
+    # As in attention_forward: the assembler moves no wait over this store, and would move it over the exponentials.
+    notes.index(CONSUMER).store(sums)
+    part = warpgroup_mma_wait(0, deps=[part])
+    mbarrier.arrive(v_empty.index((step - 1) % STAGES), count=1)
+    alpha_o = gl.convert_layout(alpha_new, gl.SliceLayout(1, o_layout))
+    o = o * alpha[:, None] + part if PROMOTE else part * alpha_o[:, None]
+    p = _keys_of_registers(e.to(gl.float8e4nv), rows, BLOCK_N)
+    p = gl.convert_layout(p, gl.DotOperandLayout(0, o_layout, 4))
+    return o, p, m_new, sums, alpha_o
+
+
+@gluon.jit
+def _consume(
+    o_desc, buffers, barriers, lse_ptr, scales, sizes,
+    CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+    TAIL: gl.constexpr, PROMOTE: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
+):  # fmt: skip
+    """Group ``CONSUMER`` of four warps: its ROWS rows of each tile."""
+    q_smem, k_smem, v_smem, o_smem, _ = buffers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    scale_of_all, q_scale_ptr, k_scale_ptr, v_scale_ptr = scales
+    len_q, len_k, heads, group, m_blocks, all_heads, section = sizes
+    head_dim: gl.constexpr = o_desc.block_shape[3]
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, head_dim, 32])
+    q = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
+    out = o_smem.index(CONSUMER)
+    step = 0
+    done = 0
+    for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
+        block_m, place, there = _tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+        if there:
+            place_k = place // group  # heads are whole groups, so this goes for all batches
+            scale = scale_of_all * gl.load(q_scale_ptr + place) * gl.load(k_scale_ptr + place_k)
+            v_scale = gl.load(v_scale_ptr + place_k)
+            blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
+            first = (block_m * CONSUMERS + CONSUMER) * ROWS
+            offs_m = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
+            limit = gl.zeros_like(offs_m) + len_k
+            mine = blocks
+            whole = len_k // BLOCK_N  # blocks that all rows see whole
+            if CAUSAL:
+                limit = gl.minimum(limit, offs_m + 1)
+                whole = gl.minimum(whole, (first + 1) // BLOCK_N)
+                mine = gl.minimum(blocks, gl.cdiv(first + ROWS, BLOCK_N))
+                for _skipped in range(mine, blocks):  # only the groups after this one see these keys
+                    _pass(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
+                    step += 1
+
+            mbarrier.wait(q_full.index(CONSUMER), done & 1)
+            mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
+            if PINGPONG:
+                mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
+            s = _scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+            if PINGPONG:
+                mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
+            s = warpgroup_mma_wait(0, deps=[s])
+            mbarrier.arrive(k_empty.index(step % STAGES), count=1)
+            if CAUSAL or TAIL:
+                s = _masked(s, (mine - 1) * BLOCK_N, limit, BLOCK_N, s_layout)
+            m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
+            p, sums = _weights(s, m, scale, ROWS, BLOCK_N, o_layout)
+            o = gl.zeros([ROWS, head_dim], gl.float32, o_layout)
+            alpha = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, o_layout))
+            step += 1
+
+            masked = 1
+            if CAUSAL and BLOCK_N % (ROWS * CONSUMERS) != 0:
+                masked = gl.minimum(gl.maximum(mine - whole, 1), mine)
+                for i in range(1, masked):
+                    o, p, m, sums, alpha = _block(
+                        o, p, m, sums, alpha, q, buffers, barriers, step, scale, (mine - 1 - i) * BLOCK_N, limit,
+                        True, PROMOTE, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
+                    )  # fmt: skip
+                    step += 1
+            for _i in range(masked, mine):
+                o, p, m, sums, alpha = _block(
+                    o, p, m, sums, alpha, q, buffers, barriers, step, scale, 0, limit,
+                    False, PROMOTE, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
+                )  # fmt: skip
+                step += 1
+            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+
+            part = _begin_output(p, _values(v_smem, v_full, step - 1, STAGES), o, PROMOTE)
+            total = gl.convert_layout(gl.sum(sums, 1), gl.SliceLayout(1, s_layout))
+            lse_ptrs = lse_ptr + place.to(gl.int64) * len_q + offs_m
+            gl.store(lse_ptrs, (m + (gl.log2(total) - LIFT)) * LN2, mask=offs_m < len_q)
+            part = warpgroup_mma_wait(0, deps=[part])
+            mbarrier.arrive(v_empty.index((step - 1) % STAGES), count=1)
+            if PROMOTE:
+                part = o * alpha[:, None] + part
+            part = part * (v_scale / gl.convert_layout(total, gl.SliceLayout(1, o_layout)))[:, None]
+            tma.store_wait(0)  # the tile before this has left the buffer
+            out.reshape([ROWS, head_dim]).store(part.to(o_desc.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
+            done += 1
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["len_q", "len_k", "heads", "group", "m_blocks", "all_heads", "section"])
+def attention_fp8_kernel(
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, scale, q_scale_ptr, k_scale_ptr, v_scale_ptr,
+    len_q, len_k, heads, group, m_blocks, all_heads, section,
+    CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+    TAIL: gl.constexpr, PROMOTE: gl.constexpr, PINGPONG: gl.constexpr,
+):  # fmt: skip
+    """Descriptors are of [b, h, l, d], V's of [b, g, d, s]; ``scale`` has log2(e) in it, the others multiply it."""
+    head_dim: gl.constexpr = q_desc.block_shape[3]
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS, 1, 1, ROWS, head_dim], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, head_dim], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, head_dim, BLOCK_N], v_desc.layout)
+    o_smem = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, 1, 1, ROWS, head_dim], o_desc.layout)
+    notes = gl.allocate_shared_memory(gl.float32, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for c in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(c), count=1)
+        mbarrier.init(q_empty.index(c), count=1)
+        mbarrier.init(turns.index(c), count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(slot), count=1)
+        mbarrier.init(k_empty.index(slot), count=CONSUMERS)
+        mbarrier.init(v_full.index(slot), count=1)
+        mbarrier.init(v_empty.index(slot), count=CONSUMERS)
+    fence_async_shared()
+    buffers = (q_smem, k_smem, v_smem, o_smem, notes)
+    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
+    scales = (scale, q_scale_ptr, k_scale_ptr, v_scale_ptr)
+    sizes = (len_q, len_k, heads, group, m_blocks, all_heads, section)
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 0)),
+                (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 1)),
+                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.static_assert(CONSUMERS == 3)
+        gl.warp_specialize(
+            [
+                (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 0)),
+                (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 1)),
+                (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 2)),
+                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+            ],
+            [4, 4, 1],
+            [160, 160, 32],
+        )  # fmt: skip
+
+
+_DTYPES = {
+    torch.float8_e4m3fn: gl.float8e4nv,
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+}
+
+
+def _descriptor(x, rows, columns):
+    """Blocks of so many rows and columns of one head of x, whose dimensions of one element may have any stride."""
+    block = [1, 1, rows, columns]
+    strides = [x.shape[3] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
+    strides[3] = 1
+    layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype])
+    return TensorDescriptor(x, list(x.shape), strides, block, layout)
+
+
+def transposed(v):
+    """V^T [b, g, d, s up to a multiple of GROUP] for :func:`attention_fp8_kernel`; v has any strides."""
+    batch, heads, length, head_dim = v.shape
+    padded = -(-length // GROUP) * GROUP
+    out = torch.empty((batch, heads, head_dim, padded), dtype=v.dtype, device=v.device)
+    block = 128
+    launch(
+        _transpose_kernel, (batch * heads * -(-padded // block),),
+        v.view(torch.uint8), out.view(torch.uint8), heads, length, padded, *v.stride(),
+        HEAD_DIM=head_dim, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def _keys(head_dim):
+    """Keys of a block: of so many a thread's scores are 64 registers, or 32 where its sums of out are 128."""
+    return 128 if head_dim <= 128 else 64
+
+
+def shared_bytes(config, head_dim):
+    """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
+    return head_dim * (3 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * _keys(head_dim)) + 4096
+
+
+def forward(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, *, config):
+    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d] of e4m3; rows of q and k begin at 16 bytes.
+
+    The scales are fp32 and contiguous, [b, h] of q and [b, g] of k and v.  out lies in memory as q does, as far as q
+    leaves no gaps.
+    """
+    batch, heads, len_q, head_dim = q.shape
+    heads_k, len_k = k.shape[1:3]
+    out = torch.empty_like(q, dtype=out_dtype)
+    lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
+    keys = _keys(head_dim)
+    m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
+    programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
+    launch(
+        attention_fp8_kernel, (programs,),
+        _descriptor(q, ROWS, head_dim), _descriptor(k, keys, head_dim), _descriptor(transposed(v), head_dim, keys),
+        _descriptor(out, ROWS, head_dim), lse, scale * LOG2_E, q_scale, k_scale, v_scale,
+        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, _section(m_blocks, programs),
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, PROMOTE=head_dim <= 128, num_warps=4, **config,
+    )  # fmt: skip
+    return out, lse

@@ -9,9 +9,9 @@ import argparse
 import functools
 from typing import Any
 
+from ..child import Child, Died, Hung
 from ..errors import AtlasError
 from ..stages import frame
-from ..tuning.child import Child, Died, Hung
 from ..validation import PROTOCOL
 from . import inspecting, scratch
 from .evidence import Evidence, at_least, none_of

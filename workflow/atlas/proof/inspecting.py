@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog, gpus
-from ..tuning.child import Child, Died, Hung
+from ..child import Child, Died, Hung
 from . import planting
 from .planting import CERTIFICATE, Mutant
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..child import Child, Died, Hung
 from ..errors import AtlasError
 from ..progress import progress
 from ..stages import frame
-from ..tuning.child import Child, Died, Hung
 from . import inspecting, planting, scratch
 from .evidence import Claim, Evidence, at_least, none_of
 from .inspecting import DEVICE_LOST, Outcome, Request, Wrong

@@ -21,9 +21,9 @@ from . import frame
 if TYPE_CHECKING:
     import torch
 
+    from ..child import Child
     from ..leases import Lease
     from ..timing import Clock
-    from ..tuning.child import Child
     from ..tuning.strategy import Strategy
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..child import Child, Died, Hung
 from ..errors import AtlasError
 from .candidates import Candidate, Problem
 from .certificates import Certificates
-from .child import Child, Died, Hung
 from .journal import Journal
 from .outcome import COMPILE_ERROR, CRASHED, OK, OUT_OF_RESOURCES, STOPPED, TIMEOUT, Outcome, killed
 from .worker import Answer, Certify, Check, Final, Prepare, Ready, Screen, Setting, serve

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..child import Child
 from ..declaration import GPU
 from ..progress import progress
 from ..timing import PROTOCOL as TIMING
@@ -17,7 +18,6 @@ from ..validation import PROTOCOL as VALIDATION
 from .budget import Budget
 from .candidates import Candidate, Problem
 from .certificates import Certificates
-from .child import Child
 from .crew import ALONE, Crew, Devices, Later, longest_first
 from .journal import Journal
 from .outcome import OK

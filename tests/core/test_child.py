@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 
+import child_targets as children
 import pytest
-import tuning_children as children
-from atlas.tuning.child import Child, Died, Hung
+from atlas.child import Child, Died, Hung
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -21,15 +22,20 @@ def planted(folder: Path, *replacements: tuple[str, str], of: Path = EXEMPLAR) -
     for old, new in replacements:
         assert old in text, f"{of.name} no longer holds {old!r}"
         text = text.replace(old, new)
-    path = folder / "planted.py"
-    path.write_text(text)
+    (folder / "planted.py").write_text(text)
+    return load(folder)
+
+
+def load(folder: Path, *_, **__) -> Declaration:
+    """What :func:`planted` put there: once in a process, whatever else a stage tells its loader."""
     # Triton reads a kernel's source through its file, and the module by its name: both must be this copy's own.
-    name = f"planted_{abs(hash(str(folder)))}"
-    specification = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    specification.loader.exec_module(module)
-    return module.DECLARATION
+    path = folder / "planted.py"
+    name = f"planted_{hashlib.sha256(f'{folder}{path.read_text()}'.encode()).hexdigest()}"
+    if name not in sys.modules:
+        specification = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(sys.modules[name])
+    return sys.modules[name].DECLARATION
 
 
 def inspect(declaration: Declaration, seeds: int = 2, **selected) -> list[Finding]:

@@ -1,16 +1,17 @@
 """The stage: its document, its selection, the replay of a failing row, and a device that is lost."""
 
 import dataclasses
+import functools
 import shlex
 
 import pytest
 import torch
-from atlas import catalog, cli, documents
+from atlas import catalog, cli, dealing, documents
 from atlas.declaration.hardware import GPU, INTERPRETER, pretend
 from atlas.validation import DeviceLost, Inspection, Selection, cases, certify, device, variants
 from atlas.validation.findings import summary, worst
 
-from .planting import EXEMPLAR, inspect, planted
+from .planting import EXEMPLAR, inspect, load, planted
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def kernel(tmp_path, monkeypatch):
 
     def put(*replacements):
         declaration = planted(tmp_path, *replacements)
-        monkeypatch.setattr(catalog, "load", lambda name, interpret=False: declaration)
+        monkeypatch.setattr(catalog, "load", functools.partial(load, tmp_path))  # which a worker process can have too
         monkeypatch.setattr(catalog, "KERNELS", EXEMPLAR.parent)
         return declaration
 
@@ -86,7 +87,74 @@ def test_a_lost_device_ends_the_stage_as_failed_and_keeps_what_was_found(kernel,
     written = document(tmp_path)
     assert written["status"] == "failed"
     assert "the device was lost in variant rows" in written["reason"]
+    assert "tasks were not done" in written["reason"]
     assert len(launches) == 3 and written["checks"]
+
+
+def test_several_processes_write_the_document_that_one_writes(kernel, tmp_path):
+    fault = ("offs, x * rstd, mask=mask", "offs, x * rstd, mask=offs < n - 1")
+    kernel(ONE_DTYPE, fault, ('(4, 64, "', '(2048, 4096, "'))
+    assert validate(tmp_path, "--seeds", "2") == 0
+    alone = document(tmp_path)
+    assert validate(tmp_path, "--seeds", "2", "--jobs", "3") == 0
+    several = document(tmp_path)
+    assert {row["status"] for row in alone["checks"]} == {"pass", "fail"} and alone["left_out"]
+    fields = ("status", "reason", "seeds", "left_out", "checks")
+    assert {key: several[key] for key in fields} == {key: alone[key] for key in fields}
+
+
+ONE_DTYPE = ('("fp32", "fp16")', '("fp32",)')
+ONCE = """    mark = __import__("pathlib").Path(__file__ + ".lost")
+    if x.shape == (5, 33) and not mark.exists():
+        mark.touch()
+"""
+GONE = """        from atlas.validation import device
+        def gone(_):
+            raise RuntimeError("CUDA error: misaligned address")
+        device.synchronize = gone
+"""
+ABORTS = """        import os
+        os.abort()
+"""
+
+
+def faulty(text):
+    """A launcher with this text at its beginning."""
+    return "    m, n = x.shape\n", f"{text}    m, n = x.shape\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "variant", "reason"),
+    [
+        (GONE, "values", "rows", "misaligned address; the device answered no more"),
+        (ABORTS, "process", "", "the process ended by SIGABRT"),
+    ],
+)
+def test_a_worker_that_is_lost_is_a_row_of_its_case_and_all_others_are_checked(
+    kernel, tmp_path, fault, check, variant, reason
+):
+    kernel(ONE_DTYPE)
+    assert validate(tmp_path, "--seeds", "1") == 0
+    whole = {(row["check"], row["variant"], *row["sizes"].values()) for row in document(tmp_path)["checks"]}
+    kernel(ONE_DTYPE, faulty(ONCE + fault))
+    assert validate(tmp_path, "--seeds", "1", "--jobs", "2") == 0
+    written = document(tmp_path)
+    (row,) = [row for row in written["checks"] if row["status"] == "error"]
+    assert (row["check"], row["variant"], *row["sizes"].values()) == (check, variant, 5, 33)
+    assert reason in row["reason"] and reason in written["reason"] and written["status"] == "failed"
+    found = {(row["check"], row["variant"], *row["sizes"].values()) for row in written["checks"]}
+    assert {key for key in whole if key[2:] != (5, 33)} <= found
+    words = shlex.split(row["replay"])
+    assert ("--check" in words) == (check != "process"), "what ended the process may have been any check of the case"
+
+
+def test_a_kernel_that_always_loses_its_device_is_given_up(kernel, tmp_path, monkeypatch):
+    monkeypatch.setattr(dealing, "MOST_LOSSES", 2)
+    kernel(ONE_DTYPE, faulty("    if x.numel():\n" + GONE))
+    assert validate(tmp_path, "--seeds", "1", "--jobs", "2") == 0
+    written = document(tmp_path)
+    assert written["status"] == "failed"
+    assert "worker 2 to be lost" in written["reason"] and "tasks were not done" in written["reason"]
 
 
 def test_a_fault_that_outlives_its_launch_is_told_from_one_that_does_not(monkeypatch):
@@ -103,8 +171,8 @@ def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path,
     declaration = planted(tmp_path)
     gpu = GPU("t4", "cuda", 75, sms=40, shared_bytes=2**16, memory_bytes=2**34, l2_bytes=2**22)
     case = dataclasses.replace(declaration.edge_cases[0], sizes=(("m", 2**10), ("n", 2**16)))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**34))
-    assert "GiB are free" in cases.too_dear(declaration.forward, case, gpu, torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**30))
+    assert "the GPU has 1.0 GiB" in cases.too_dear(declaration.forward, case, gpu, torch.device("cuda"))
     huge = dataclasses.replace(case, sizes=(("m", 2**14), ("n", 2**16)))
     assert "MiB of traffic" in cases.too_dear(declaration.forward, huge, gpu, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**34, 2**34))

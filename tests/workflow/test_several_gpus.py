@@ -78,6 +78,12 @@ def test_the_share_is_of_snakemakes_own_cores_and_gpus(checkout):
     words = ("-n", "-p", "--cores", "8", "--resources", "gpu=4", "--config", "kernels=softmax", "gpus=h200")
     done = checkout.snakemake(*words, devices=";".join(["NVIDIA H200"] * 8))
     assert "atlas autotune softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
+    assert "atlas validate softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
+
+
+def test_a_validate_on_the_interpreter_takes_one_core_since_kernels_run_beside_one_another(checkout):
+    done = checkout.snakemake("-n", "-p", "--cores", "8", "--config", "kernels=softmax", "gpus=cpu")
+    assert "atlas validate softmax --gpu cpu --jobs 1 " in done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

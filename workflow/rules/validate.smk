@@ -10,6 +10,7 @@ rule validate:
         "results/benchmarks/{gpu}/{kernel}/validate.tsv"
     conda:
         "../../environment.yml"
+    threads: PLAN.validation_threads
     resources:
         **PLAN.device_resources(),
     params:
@@ -18,4 +19,5 @@ rule validate:
     message:
         "validate {wildcards.kernel} on {wildcards.gpu}: comparing with float64"
     shell:
-        "python -m atlas validate {wildcards.kernel} --gpu {wildcards.gpu} --seeds {params.seeds} 3>&2 > {log} 2>&1"
+        "python -m atlas validate {wildcards.kernel} --gpu {wildcards.gpu} --jobs {threads} --seeds {params.seeds}"
+        " 3>&2 > {log} 2>&1"

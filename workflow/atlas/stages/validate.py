@@ -1,16 +1,32 @@
 """validate: every variant of a kernel against its float64 reference, on a GPU or on the interpreter.
 
-To repeat one check and have it explained: :mod:`.debug`.
+On a GPU most of the time goes into compiling, on one core: worker processes share the GPU and the tasks between them,
+and nothing is timed.  To repeat one check and have it explained: :mod:`.debug`.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
+from .. import catalog, dealing
+from ..child import Child
 from ..errors import AtlasError
 from ..progress import progress
 from . import frame
+
+if TYPE_CHECKING:
+    from ..dealing import Opened, Outcome
+    from ..leases import Lease
+
+MOST_WORKERS = 16
+"""Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""
+
+_WORKER_GIB = 2.0
+"""Of the GPU's memory for each worker: its context, and what it may keep."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,66 +34,128 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frame.add_common_arguments(parser)
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds per case (default: 5)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="K", help="the seeds are K to K+N-1 (default: 0)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the document."""
     job = frame.job("validate", arguments)
-    if arguments.seeds < 1:
-        raise AtlasError(f"--seeds {arguments.seeds}: give at least 1")
-    if arguments.first_seed < 0:
-        raise AtlasError(f"--first-seed {arguments.first_seed}: give at least 0")
-    from .. import validation
+    for option, least in {"seeds": 1, "first_seed": 0, "jobs": 1}.items():
+        value = getattr(arguments, option)
+        if value < least:
+            raise AtlasError(f"--{option.replace('_', '-')} {value}: give at least {least}")
+    with frame.leased(job) as lease:
+        if job.functional and arguments.jobs == 1:
+            _write(job, _here)
+        else:
+            # Before all else: the workers take longer to import torch than this process takes to find out what to do.
+            with dealing.Dealing(functools.partial(_worker, job, lease), *_workers(job)) as dealt:
+                _write(job, functools.partial(_dealt, dealt))
 
-    with frame.leased(job):
-        frame.write_document(job, {"protocol": validation.PROTOCOL, "seeds": [], "checks": []}, _body)
+
+def _workers(job: frame.Job) -> tuple[int, float]:
+    """How many workers, and the memory of the device that they share."""
+    jobs = min(job.arguments.jobs, MOST_WORKERS)
+    if job.functional:
+        return jobs, 0.0
+    return max(1, min(jobs, int(job.block["memory_gib"] / _WORKER_GIB))), job.block["memory_gib"] * 2**30
 
 
-def _body(job: frame.Job) -> dict[str, Any]:
-    from .. import validation
-    from ..validation.findings import row, summary, worst
-
+def _seeds(job: frame.Job) -> list[int]:
     first = job.arguments.first_seed
-    seeds = list(range(first, first + job.arguments.seeds))
-    inspection = _inspection(job, seeds)
-    findings, lost = _findings(inspection)
-    kept = worst(findings)
-    status, reason = summary(kept, lost)
+    return list(range(first, first + job.arguments.seeds))
+
+
+def _asked(job: frame.Job) -> dict[str, Any]:
+    """The fields of :class:`atlas.validation.worker.Setting`, which this process imports no torch to make."""
     return {
-        "protocol": validation.PROTOCOL,
-        "seeds": seeds,
-        "checks": [row(finding, job.kernel, job.gpu_name) for finding in kept],
-        "left_out": inspection.left_out,
-        "status": status,
-        "reason": reason,
+        "load": functools.partial(catalog.load, job.kernel, interpret=job.functional),
+        "gpu_name": job.gpu_name,
+        "block": job.block,
+        "seeds": _seeds(job),
+        "neighbours": 1 if job.functional else _workers(job)[0],
     }
 
 
-def _inspection(job: frame.Job, seeds: list[int]) -> Any:
-    import torch
-
-    from .. import runtime, validation
-
-    if job.functional:
-        torch.set_num_threads(1)  # the interpreter's tensors are small: threads cost more than they bring
-    declaration = job.declaration()
-    device = runtime.device_of(job.gpu_name, job.block)
-    return validation.Inspection(declaration, job.gpu(), device, seeds)
+def _worker(job: frame.Job, lease: Lease | None) -> Child:
+    return Child(_serve, _asked(job), name="atlas-validate", environment=lease.environment if lease else {})
 
 
-def _findings(inspection: Any) -> tuple[list[Any], str]:
-    """All findings, and what took the device down, or ``""``."""
-    from ..validation import DeviceLost
+def _serve(connection: Connection, asked: dict[str, Any]) -> None:
+    """In a worker."""
+    from ..validation import worker
 
-    findings: list[Any] = []
-    tasks = inspection.tasks()
+    worker.serve(connection, worker.Setting(**asked))
+
+
+Body = Callable[[frame.Job], tuple["Opened", Sequence["Outcome | None"], str]]
+"""Does all tasks: which they were, what became of each (None: not done), and how devices were lost, or ``""``."""
+
+
+def _write(job: frame.Job, body: Body) -> None:
+    from .. import validation
+
+    empty = {"protocol": validation.PROTOCOL, "seeds": [], "checks": []}
+    frame.write_document(job, empty, lambda job: _document(job, *body(job)))
+
+
+def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
+    """All tasks in this process."""
+    from ..dealing import Do, Done, Outcome
+    from ..validation.worker import Desk, Setting
+
+    desk = Desk(Setting(**_asked(job)))
+    tasks = desk.opened.tasks
+    outcomes: list[Outcome | None] = [None] * len(tasks)
+    spent = 0.0
     with progress() as shown:
         bar = shown.add_task("validate", total=len(tasks), note="")
-        for task in tasks:
+        for index, task in enumerate(tasks):
             shown.update(bar, note=task.label)
-            try:
-                findings += inspection.run(task)
-            except DeviceLost as error:
-                return findings, str(error)
+            outcome = outcomes[index] = Outcome()
+            for message in desk.do(Do(index, spent)):
+                if isinstance(message, Done):
+                    outcome.notes, spent = message.notes, spent + message.seconds
+                    if message.lost:
+                        return desk.opened, outcomes, message.lost
+                else:
+                    outcome.parts.append(message.content)
             shown.advance(bar)
-    return findings, ""
+    return desk.opened, outcomes, ""
+
+
+def _dealt(dealt: dealing.Dealing, job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
+    """All tasks by worker processes."""
+    try:
+        opened = dealt.plan()
+        with progress() as shown:
+            bar = shown.add_task("validate", total=len(opened.tasks), note="")
+            outcomes = dealt.work(lambda label, done: shown.update(bar, note=label, completed=done))
+    except dealing.NoWorker as error:
+        raise frame.Stop("failed", str(error)) from None
+    return opened, outcomes, f"{dealt.losses[-1]} (worker {len(dealt.losses)} to be lost)" if dealt.losses else ""
+
+
+def _document(job: frame.Job, opened: Opened, outcomes: Sequence[Outcome | None], lost: str) -> dict[str, Any]:
+    from .. import validation
+    from ..validation.findings import ERROR, PROCESS, Finding, row, summary, worst
+
+    findings, left_out = [], list(opened.notes)
+    for task, outcome in zip(opened.tasks, outcomes, strict=True):
+        if outcome is None:
+            continue
+        findings += outcome.parts
+        if outcome.ended:
+            findings.append(Finding(PROCESS, task.about, ERROR, outcome.ended))
+        left_out += [entry for entry in outcome.notes if entry not in left_out]
+    missing = sum(outcome is None for outcome in outcomes)
+    kept = worst(findings)
+    status, reason = summary(kept, f"{lost}; {missing} of {len(outcomes)} tasks were not done" if missing else "")
+    return {
+        "protocol": validation.PROTOCOL,
+        "seeds": _seeds(job),
+        "checks": [row(finding, job.kernel, job.gpu_name) for finding in kept],
+        "left_out": left_out,
+        "status": status,
+        "reason": reason,
+    }

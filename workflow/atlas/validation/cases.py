@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..declaration import GPU, Case, Declaration, Pass, Variant
+from ..declaration import GPU, Case, Declaration, Pass, Variant, element_size
 from ..runtime import sweep
 
 INPUT_LIMIT = 2**30
@@ -44,17 +44,16 @@ def too_dear(work: Pass, case: Case, gpu: GPU, device: torch.device | None) -> s
         return f"{flops:.2g} flops in float64, limit {FLOP_LIMIT:.2g}"
     if device is None:
         return ""
-    needed = _REFERENCE_COPIES * 8 * traffic / _itemsize(case)
-    free = torch.cuda.mem_get_info(device)[0]
-    if needed > free:
-        return f"the float64 reference needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+    # Not what is free at the moment, which hangs on what else this job runs beside it.
+    needed, there = reference_bytes(work, case), torch.cuda.mem_get_info(device)[1]
+    if needed > there:
+        return f"the float64 reference needs about {needed / 2**30:.1f} GiB, the GPU has {there / 2**30:.1f} GiB"
     return ""
 
 
-def _itemsize(case: Case) -> int:
-    from ..declaration import element_size
-
-    return element_size(case.dtype)
+def reference_bytes(work: Pass, case: Case) -> float:
+    """Device memory that a case with its float64 reference takes, about."""
+    return _REFERENCE_COPIES * 8 * sum(work.bytes(case).values()) / element_size(case.dtype)
 
 
 def candidates(declaration: Declaration, gpu: GPU) -> list[Case]:

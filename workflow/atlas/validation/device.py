@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from .findings import Finding
 
 _WORTH_RELEASING = 0.25  # of the device's memory
 
 
 class DeviceLost(Exception):
-    """An illegal access or the like: every later call on this device fails, in this process."""
+    """An illegal access or the like: every later call on this device fails, in this process.
+
+    ``finding`` is the row of the check that did it, where that is known.
+    """
+
+    def __init__(self, message: str, finding: Finding | None = None):
+        super().__init__(message)
+        self.finding = finding
 
 
 def synchronize(device: torch.device) -> None:
@@ -19,26 +31,29 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def check_alive(device: torch.device, during: str, cause: BaseException) -> None:
-    """Raise :class:`DeviceLost` if the device no longer answers after ``cause``."""
+def check_alive(device: torch.device, during: str, cause: BaseException, finding: Finding | None = None) -> None:
+    """Raise :class:`DeviceLost` if the device no longer answers after ``cause``, which made ``finding``."""
     try:
         synchronize(device)
     except RuntimeError as error:
         text = str(cause).strip().splitlines() or [type(cause).__name__]
-        raise DeviceLost(f"{during}: {text[0]}; the device answers no more in this process") from error
+        if finding is not None:
+            reason = f"{finding.reason}; the device answered no more, and what else this case had was not checked"
+            finding = dataclasses.replace(finding, reason=reason)
+        raise DeviceLost(f"{during}: {text[0]}; the device answers no more in this process", finding) from error
 
 
-def release(device: torch.device, always: bool = False) -> None:
+def release(device: torch.device, always: bool = False, neighbours: int = 1) -> None:
     """Give freed memory back once much of the device is taken, or ``always``.
+
+    Of so many processes on the device, ``neighbours``, each may keep an equal part.
 
     A collection takes 50 ms in a process that has compiled much: after every case it was half of a validation's time
     (H200, torch 2.11).
     """
     if device.type != "cuda":
         return
-    if (
-        always
-        or torch.cuda.memory_reserved(device) > _WORTH_RELEASING * torch.cuda.get_device_properties(device).total_memory
-    ):
+    kept = _WORTH_RELEASING * torch.cuda.get_device_properties(device).total_memory / neighbours
+    if always or torch.cuda.memory_reserved(device) > kept:
         gc.collect()
         torch.cuda.empty_cache()

@@ -15,6 +15,9 @@ from .judging import Judgement
 PASS, UNSUPPORTED, ERROR, FAIL = "pass", "unsupported", "error", "fail"
 _SEVERITY = (PASS, UNSUPPORTED, ERROR, FAIL)
 
+REFERENCE, PROCESS = "reference", "process"
+"""Errors that are no single check's: inputs or reference that cannot be had, and a process that ended or hung."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -126,9 +129,10 @@ def row(finding: Finding, kernel: str, gpu: str) -> dict[str, Any]:
 def replay(finding: Finding, kernel: str, gpu: str) -> str:
     """The command that repeats just this check."""
     subject = finding.subject
-    words = ["python", "-m", "atlas", "debug", kernel, "--gpu", gpu, "--check", finding.check]
-    words += ["--variant", subject.variant or "public", "--direction", subject.direction]
-    words += ["--dtype", subject.case.dtype]
+    words = ["python", "-m", "atlas", "debug", kernel, "--gpu", gpu]
+    if finding.check not in (REFERENCE, PROCESS):  # else all checks of the case
+        words += ["--check", finding.check, "--variant", subject.variant or "public"]
+    words += ["--direction", subject.direction, "--dtype", subject.case.dtype]
     words += ["--case", ",".join(f"{key}={value}" for key, value in subject.case.sizes)]
     if subject.config is not None:
         words += ["--config", json.dumps(dict(subject.config), separators=(",", ":"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from ..declaration import GPU, Case, Config, Declaration, Variant
 from . import cases as choice
 from . import device as devices
 from . import huge, public, randomness, specials, variants
-from .findings import ERROR, UNSUPPORTED, Finding, Subject
+from .findings import ERROR, REFERENCE, UNSUPPORTED, Finding, Subject
 from .problems import NoReference, Problem
 
 _SPREAD_GPU, _SPREAD_INTERPRETER = 16, 3
+_PIECE = 4
+"""Of the spread, configs in one task: none of another is compiled there, so several processes can share them out."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,6 @@ class Selection:
         return self.variant in (None, name)
 
 
-REFERENCE = "reference"
-
 _VARIANT_CHECKS = (variants.VALUES, variants.WRITTEN, variants.UNCHANGED, variants.REPEATABLE)
 _SPECIAL_CHECKS = (variants.NAN_INF, variants.LARGE, variants.OFFSET)
 CHECKS = (
@@ -72,10 +73,22 @@ CHECKS = (
 class Task:
     """One problem and the checks to make on it."""
 
-    label: str
+    about: Subject
+    """The problem, without a variant."""
     run: Callable[[], Iterable[Finding]]
     further: bool = False
     """A repetition with another seed: what the interpreter leaves out when its time is spent."""
+    group: str = ""
+    """Equal for tasks that launch the same compiled kernels."""
+    memory_bytes: float = 0.0
+    """Of the device, about."""
+    alone: bool = False
+    """Takes what memory there is: not to run beside others on the device."""
+
+    @property
+    def label(self) -> str:
+        """``forward m=4 n=7 fp32``."""
+        return f"{self.about.direction} {self.about.case}"
 
 
 def free_inputs(problem: Problem) -> set[str] | None:
@@ -89,6 +102,15 @@ def free_inputs(problem: Problem) -> set[str] | None:
     return {name for name in problem.inputs if name.startswith("d") and name not in known}
 
 
+def _apart(subjects: list[tuple[Variant, Config]]) -> tuple[list[tuple[Variant, Config]], ...]:
+    """The first config of each variant, which is its default or the one asked for, and the others."""
+    names = [variant.name for variant, _ in subjects]
+    is_first = [name not in names[:index] for index, name in enumerate(names)]
+    return [s for s, first in zip(subjects, is_first, strict=True) if first], [
+        s for s, first in zip(subjects, is_first, strict=True) if not first
+    ]
+
+
 class Inspection:
     """Plans the checks of one kernel on one device, and makes them."""
 
@@ -99,11 +121,15 @@ class Inspection:
         device: torch.device,
         seeds: Iterable[int],
         selection: Selection = Selection(),
+        neighbours: int = 1,
     ):
+        """``neighbours`` is how many processes share the device, this one among them."""
         self.declaration, self.gpu, self.device = declaration, gpu, device
         self.seeds, self.selection = list(seeds), selection
         self.left_out: list[dict[str, Any]] = []
-        self._started = time.process_time()
+        self.spent_seconds = 0.0
+        """CPU time of the tasks so far; whoever shares them out counts those of others in."""
+        self._neighbours = neighbours
 
     def tasks(self) -> list[Task]:
         """Every task of the selection, in the order to run them.
@@ -121,14 +147,18 @@ class Inspection:
 
     def run(self, task: Task) -> list[Finding]:
         """The selected findings of a task; what cannot be compared is left out.  Raises DeviceLost."""
-        spent = time.process_time() - self._started
-        if self.gpu.functional and task.further and spent > choice.INTERPRETER_SECONDS:
-            return []
+        return list(self.each(task))
+
+    def each(self, task: Task) -> Iterator[Finding]:
+        """As :meth:`run`, one by one, as they are found."""
+        if self.gpu.functional and task.further and self.spent_seconds > choice.INTERPRETER_SECONDS:
+            return
+        since = time.process_time()
         # The interpreter computes in NumPy, which would warn of every NaN and infinity that was planted.
         with np.errstate(all="ignore"):
-            found = [finding for finding in task.run() if self.selection.takes(finding)]
-        devices.release(self.device)
-        return found
+            yield from (finding for finding in task.run() if self.selection.takes(finding))
+        devices.release(self.device, neighbours=self._neighbours)
+        self.spent_seconds += time.process_time() - since
 
     def _cases(self, direction: str) -> list[Case]:
         """The affordable cases of a pass; the others are noted in ``left_out``."""
@@ -163,13 +193,18 @@ class Inspection:
         case: Case,
         seed: int,
         body: Callable[[Problem], Iterator[Finding]],
-        obstacle: Callable[[], str] = lambda: "",
+        obstacle: Callable[[], str] | None = None,
+        group: str = "",
     ) -> Task:
-        """``obstacle`` says, when the task's turn has come, why it is left out, or ``""``."""
+        """``obstacle`` says of a huge case, when the task's turn has come, why it is left out, or ``""``.
+
+        ``group`` is that of all tasks of this name and case.
+        """
+        about = Subject("", direction, case)
 
         def run() -> Iterator[Finding]:
             try:
-                reason = obstacle()
+                reason = obstacle() if obstacle else ""
                 if reason:
                     self._leave_out(direction, case, reason)
                     return
@@ -179,11 +214,25 @@ class Inspection:
             except devices.DeviceLost:
                 raise
             except Exception as error:
-                devices.check_alive(self.device, f"{direction}, {case}", error)
                 reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-                yield Finding(REFERENCE, Subject("", direction, case), ERROR, reason, seed)
+                finding = Finding(REFERENCE, about, ERROR, reason, seed)
+                devices.check_alive(self.device, f"{direction}, {case}", error, finding)
+                yield finding
 
-        return Task(f"{direction} {case}", run, further=seed != self.seeds[0])
+        return Task(
+            about,
+            run,
+            further=seed != self.seeds[0],
+            group=f"{group or direction} {case}",
+            memory_bytes=self._memory_bytes(direction, case),
+            alone=obstacle is not None,
+        )
+
+    def _memory_bytes(self, direction: str, case: Case) -> float:
+        """Of a task, about; the public function's gradients take a backward pass too, so it counts with the forward."""
+        passes = self.declaration.passes
+        works = list(passes.values()) if direction == "forward" else [passes[direction]]
+        return 0.0 if self.gpu.functional else sum(choice.reference_bytes(work, case) for work in works)
 
     def _subjects(self, direction: str, case: Case, spread: int) -> tuple[list[tuple[Variant, Config]], list[Finding]]:
         """Variants with the configs to check them with, and why others are not checked."""
@@ -217,18 +266,27 @@ class Inspection:
                 count = (_SPREAD_INTERPRETER if self.gpu.functional else _SPREAD_GPU) if case in spread_on else 0
                 subjects, refused = self._subjects(direction, case, count if first else 0)
                 if not subjects:  # inputs of a dtype that the GPU lacks may not even be drawn there
-                    yield Task(f"{direction} {case}", lambda refused=refused: refused)
+                    yield self._refusal(direction, case, refused)
                     continue
 
                 # The interpreter is one thread: that it repeats itself once is enough to know.
                 twice = first or not self.gpu.functional
 
-                def body(problem: Problem, subjects=subjects, refused=refused, twice=twice) -> Iterator[Finding]:
+                def body(problem: Problem, subjects, refused=(), twice=twice) -> Iterator[Finding]:
                     yield from refused
                     for variant, config in subjects:
                         yield from variants.check_variant(problem, variant, config, twice)
 
-                yield self._problem_task(direction, case, seed, body)
+                defaults, others = _apart(subjects)
+                whole = functools.partial(body, subjects=defaults, refused=refused)
+                yield self._problem_task(direction, case, seed, whole)
+                for number, start in enumerate(range(0, len(others), _PIECE)):
+                    piece = functools.partial(body, subjects=others[start : start + _PIECE])
+                    yield self._problem_task(direction, case, seed, piece, group=f"{direction}, piece {number},")
+
+    def _refusal(self, direction: str, case: Case, refused: list[Finding]) -> Task:
+        """A task that only says why nothing is tried."""
+        return Task(Subject("", direction, case), lambda: refused, group=f"{direction} {case}")
 
     def _small(self, direction: str, cases: list[Case]) -> list[Case]:
         work = self.declaration.passes[direction]
@@ -288,7 +346,7 @@ class Inspection:
         for case in filter(selection.takes_case, self.declaration.huge_cases):
             subjects, refused = self._subjects(direction, case, 0)
             if not subjects:
-                yield Task(f"{direction} {case}", lambda refused=refused: refused)
+                yield self._refusal(direction, case, refused)
                 continue
 
             def body(problem: Problem, subjects=subjects, refused=refused) -> Iterator[Finding]:
@@ -308,8 +366,7 @@ class Inspection:
         small = self._small("forward", cases)
         for case in cases:
             if work.preferred(case, self.gpu) is None:
-                refused = self._public_refusals(case)
-                yield Task(f"forward {case}", lambda refused=refused: refused)
+                yield self._refusal("forward", case, self._public_refusals(case))
                 continue
             for seed in self.seeds:
 
@@ -321,14 +378,14 @@ class Inspection:
                     if hard and self.selection.wants(public.NON_CONTIGUOUS):
                         yield from public.check_strides(problem)
 
-                yield self._problem_task("forward", case, seed, body)
+                yield self._problem_task("forward", case, seed, body, group="public")
         if self.selection.wants(public.EMPTY):
             kept = [case for case in small if work.preferred(case, self.gpu) is not None]
             empties = [c for case in kept for c in public.empty_cases(self.declaration, case)]
             if self.selection.sizes:
                 empties = [case for case in cases if 0 in dict(case.sizes).values()]
             for case in dict.fromkeys(empties):
-                yield self._problem_task("forward", case, self.seeds[0], public.check_empty)
+                yield self._problem_task("forward", case, self.seeds[0], public.check_empty, group="public")
 
     def _public_refusals(self, case: Case) -> list[Finding]:
         """Why the public function cannot take this case on this GPU: no variant of the forward pass does."""

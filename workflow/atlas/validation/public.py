@@ -131,10 +131,11 @@ def _attempt(
     except refusals as error:
         return Finding(check, subject, UNSUPPORTED, f"{prefix}{type(error).__name__}: {error}", problem.seed)
     except Exception as error:
-        devices.check_alive(problem.device, f"{subject}", error)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{prefix}{type(error).__name__}: {lines[0] if lines else 'no message'}"
-        return Finding(check, subject, ERROR, reason, problem.seed)
+        finding = Finding(check, subject, ERROR, reason, problem.seed)
+        devices.check_alive(problem.device, f"{subject}", error, finding)
+        return finding
     return judged(check, subject, judgement, problem.seed, prefix)
 
 

@@ -43,10 +43,10 @@ def launch(problem: Problem, variant: Variant, config: Config, run: int) -> tupl
             outputs = as_tuple(variant.launch(**inputs, config=config))
         devices.synchronize(problem.device)
     except Exception as error:
-        what = f"variant {variant.name}, {problem.direction}, {problem.case}, config {dict(config)}"
-        devices.check_alive(problem.device, what, error)
+        subject = Subject(variant.name, problem.direction, problem.case, config)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         message = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        devices.check_alive(problem.device, f"{subject}", error, Finding(VALUES, subject, ERROR, message, problem.seed))
         raise LaunchFailed(message, _exhausted(error)) from error
     return outputs, guard
 

@@ -37,8 +37,9 @@ class Check:
         """
         outputs = as_tuple(outputs)
         expected = self._expected_of(outputs)[: len(outputs)]
-        reason = self._judge(outputs, expected, self._problem.yardstick_of(outputs))
-        return reason and self._judge(outputs, expected, None)
+        reason = self._judge(outputs, expected, None)
+        # An ill-conditioned case widens the tolerance to what torch itself needs.
+        return reason if reason and self._judge(outputs, expected, self._problem.yardstick_of(outputs)) else ""
 
     def _expected_of(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         if self._widened is None:

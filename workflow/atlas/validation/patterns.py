@@ -54,11 +54,19 @@ def describe(wrong: torch.Tensor) -> str:
         return f"all {total} elements" if total > 1 else "the only element"
     prefix = f"{count} of {total} elements"
     if wrong.dim() and count > 1:
-        matrix = wrong.reshape(-1, wrong.shape[-1]).cpu()
-        place = _columns(matrix) or _rows(matrix) or _tiles(matrix, count) or _rows(matrix, in_part=True)
-        place = place or _flat(matrix.flatten(), count)
+        matrix = wrong.reshape(-1, wrong.shape[-1])
+        try:
+            place = _place_of(matrix, count)
+        except RuntimeError:  # its memory does not hold the indices; torch's nonzero ends at 2^31 elements there
+            place = _place_of(matrix.cpu(), count)
         return f"{prefix}: {place}" if place else prefix
     return prefix
+
+
+def _place_of(matrix: torch.Tensor, count: int) -> str:
+    """Looked for where the mask is: a host takes a minute for 2^31 elements."""
+    place = _columns(matrix) or _rows(matrix) or _tiles(matrix, count) or _rows(matrix, in_part=True)
+    return place or _flat(matrix.flatten(), count)
 
 
 def _columns(matrix: torch.Tensor) -> str:

@@ -1,0 +1,160 @@
+"""Attention of fp8 heads on the interpreter: values, scales, layouts, refusals; and how Hopper's V is transposed."""
+
+import math
+
+import pytest
+import torch
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
+from atlas.gpus import gpu
+from atlas.validation.problems import Problem
+
+import kernels.hopper.attention_fp8 as hopper
+from kernels.attention_fp8 import DECLARATION, attention_fp8, quantise_heads
+
+E4M3 = torch.float8_e4m3fn
+ONE = torch.ones(())
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+WORK = DECLARATION.forward
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def heads(b=1, h=2, g=1, length=20, s=24, d=32):
+    """Query, key and value in e4m3."""
+    return randn(b, h, length, d).to(E4M3), randn(b, g, s, d, seed=1).to(E4M3), randn(b, g, s, d, seed=2).to(E4M3)
+
+
+def exact(q, k, v, q_scale=ONE, k_scale=ONE, v_scale=ONE, causal=False, scale=None):
+    """(out, lse) in float64."""
+    q, k, v = (
+        x.double() * by.double().reshape(*by.shape, 1, 1)
+        for x, by in ((q, q_scale), (k, k_scale), (v, v_scale))
+    )  # fmt: skip
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    s = (q.shape[-1] ** -0.5 if scale is None else scale) * q @ k.mT
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    return s.softmax(-1) @ v, s.logsumexp(-1)
+
+
+def assert_close(found, expected):
+    """Within a rounding to bf16; the interpreter does not round P."""
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=2**-7, atol=2**-7 * float(y.square().mean().sqrt()))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_head_counts_times_its_own_scale(causal):
+    q, k, v = heads(b=2, h=4, g=2)
+    scales = [0.25 + randn(2, n, seed=n).abs() for n in (4, 2, 2)]
+    found = attention_fp8(q, k, v, *scales, is_causal=causal, enable_gqa=True)
+    assert_close(found, exact(q, k, v, *scales, causal=causal))
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_one_scale_stands_for_all_heads_and_out_is_of_the_dtype_asked_for(out_dtype):
+    q, k, v = heads(b=2, h=2, g=2)
+    scales = torch.tensor(0.5), torch.tensor([2.0]), torch.tensor([[[3.0]]])
+    out, lse = attention_fp8(q, k, v, *scales, scale=0.1, out_dtype=out_dtype)
+    assert (out.dtype, lse.dtype) == (out_dtype, torch.float32)
+    assert_close((out, lse), exact(q, k, v, torch.tensor(0.5), torch.tensor(2.0), torch.tensor(3.0), scale=0.1))
+
+
+def test_strides_may_be_any():
+    q, k, v = heads(b=2, h=4, g=2, length=21, s=24, d=40)
+    expected = exact(q, k, v)
+    for layout in (
+        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda x: x.mT.contiguous().mT,
+        lambda x: torch.cat([x.view(torch.uint8)] * 2, -1).view(E4M3)[..., : x.shape[-1]],
+    ):
+        assert_close(attention_fp8(*map(layout, (q, k, v)), ONE, ONE, ONE, enable_gqa=True), expected)
+
+
+def test_quantise_heads_and_attention_are_near_attention_itself():
+    q, k, v = randn(2, 4, 40, 64), randn(2, 2, 50, 64, seed=1) * 30, randn(2, 2, 50, 64, seed=2) + 1
+    v[0, 1] = 0.0
+    pairs = [quantise_heads(x.to(torch.bfloat16)) for x in (q, k, v)]
+    for (values, scale), x in zip(pairs, (q, k, v), strict=True):
+        assert values.dtype == E4M3 and scale.shape == x.shape[:2]
+        error = (values.float() * scale[..., None, None] - x).abs()
+        assert bool((error <= 2**-4 * x.abs() + 2**-8 * x.abs().amax(dim=(2, 3), keepdim=True)).all())
+    assert float(pairs[2][1][0, 1]) == 1.0
+    (q8, k8, v8), scales = zip(*pairs, strict=True)
+    out, _ = attention_fp8(q8, k8, v8, *scales, enable_gqa=True, scale=0.01)
+    expected, _ = exact(q, k, v, scale=0.01)
+    assert float((out - expected).square().mean().sqrt()) < 0.05 * float(expected.square().mean().sqrt())
+
+
+def test_nothing_to_look_at():
+    q, k, v = heads(h=1, s=0)
+    out, lse = attention_fp8(q, k, v, ONE, ONE, ONE)
+    assert out.dtype == torch.bfloat16 and not out.any() and bool((lse == -math.inf).all())
+    out, lse = attention_fp8(q[:, :, :0], *heads(h=1)[1:], ONE, ONE, ONE)
+    assert out.shape == (1, 1, 0, 32) and lse.shape == (1, 1, 0)
+
+
+def test_refusals():
+    q, k, v = heads()
+    with pytest.raises(TypeError, match="float8_e4m3fn"):
+        attention_fp8(q.float(), k, v, ONE, ONE, ONE, enable_gqa=True)
+    with pytest.raises(TypeError, match="int8"):
+        attention_fp8(q, k, v, ONE, ONE, ONE, enable_gqa=True, out_dtype=torch.int8)
+    with pytest.raises(ValueError, match="enable_gqa"):
+        attention_fp8(q, k, v, ONE, ONE, ONE)
+    with pytest.raises(ValueError, match="key_scale as fp32 on cpu, of one element or \\(1, 1\\)"):
+        attention_fp8(q, k, v, ONE, torch.ones(2), ONE, enable_gqa=True)
+    with pytest.raises(ValueError, match="positive"):
+        attention_fp8(q, k, v, ONE, ONE, ONE, scale=0.0, enable_gqa=True)
+    with pytest.raises(ValueError, match="of key and value alike"):
+        attention_fp8(q, k, v[:, :, 1:], ONE, ONE, ONE, enable_gqa=True)
+    with pytest.raises(NotImplementedError, match="up to 256"):
+        attention_fp8(*heads(d=264), ONE, ONE, ONE, enable_gqa=True)
+    with pytest.raises(NotImplementedError, match="detach"):
+        attention_fp8(q, k, v, ONE.clone().requires_grad_(), ONE, ONE, enable_gqa=True)
+    with pytest.raises(TypeError, match="floating"):
+        quantise_heads(torch.ones(1, 1, 1, 1, dtype=torch.int8))
+
+
+@pytest.mark.parametrize("length", [5, 32, 150])
+def test_the_transposed_v_holds_keys_as_threads_hold_them(length):
+    v = torch.arange(2 * length * 32).remainder(251).to(torch.uint8).view(1, 2, length, 32).view(E4M3)
+    out = hopper.transposed(v).view(torch.uint8)
+    padded = -(-length // 16) * 16
+    assert out.shape == (1, 2, 32, padded)
+    full = torch.zeros(1, 2, padded, 32, dtype=torch.uint8)
+    full[:, :, :length] = v.view(torch.uint8)
+    # Of 16 keys the c-th of four threads holds 2 c, 2 c + 1, 8 + 2 c and 9 + 2 c, and is asked for 4 c … 4 c + 3.
+    held = [[2 * c, 2 * c + 1, 8 + 2 * c, 9 + 2 * c] for c in range(4)]
+    order = torch.tensor([first + key for first in range(0, padded, 16) for thread in held for key in thread])
+    assert torch.equal(out, full[:, :, order].mT)
+
+
+def test_what_follows_where():
+    problem = case("fp8e4m3", b=1, h=8, g=8, l=4096, s=4096, d=128, causal=True)
+    assert WORK.preferred(problem, GPUS["h200"]).name == "gluon"
+    assert WORK.preferred(problem, INTERPRETER).name == "tiled"
+    for name in ("t4", "a100"):
+        assert WORK.preferred(problem, GPUS[name]) is None
+        assert all("fp8" in variant.unsupported(problem, GPUS[name]) for variant in WORK.variants)
+
+
+def test_every_default_fits():
+    for name in ("h100", "h200"):
+        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
+            for variant in WORK.variants:
+                if not variant.unsupported(problem, GPUS[name]):
+                    assert not variant.fits(variant.default(problem, GPUS[name]), problem, GPUS[name]), (
+                        variant,
+                        problem,
+                    )
+
+
+def test_the_yardstick_is_torch_in_bf16():
+    drawn = Problem(DECLARATION, "forward", DECLARATION.edge_cases[3], torch.device("cpu"), seed=0)
+    assert drawn.yardstick[0].dtype == torch.bfloat16
+    assert not drawn.judge((drawn.yardstick[0], drawn.expected[1])).reason

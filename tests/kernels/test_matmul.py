@@ -13,7 +13,7 @@ from atlas.declaration.hardware import INTERPRETER, pretend
 from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 
-from kernels.matmul import DECLARATION, _along_k, _buffers, _part_of_k, _precision, _stage_bytes, matmul
+from kernels.matmul import DECLARATION, _along_k, _buffers, _describe, _part_of_k, _precision, _stage_bytes, matmul
 
 MODULE = sys.modules["kernels.matmul"]  # the package gives the function instead
 WORK = DECLARATION.forward
@@ -357,13 +357,14 @@ def test_the_sweep_fits_the_memory_of_every_gpu():
 
 
 COMPILE = """
-import json, sys
+import json, os, subprocess, sys, tempfile
 from atlas.compilation.compiled import compile_config
 from atlas.compilation.offline import compile_only
 from atlas.config import load_gpus
 from atlas.declaration import Case, case
 from atlas.gpus import gpu
 from kernels.matmul import DECLARATION
+from triton import knobs
 
 work, found = DECLARATION.forward, []
 for name, variant, dtype, m, n, k in (
@@ -384,18 +385,65 @@ for name, variant, dtype, m, n, k in (
             work.variant(variant).launch(**work.inputs(problem, "meta", None), config=config)
         compiled["roles"] = "ttg.warp_specialize" in requests[0].kernel.asm["ttgir"]
     found.append([name, variant, problem.to_json(), config, compiled])
-json.dump(found, sys.stdout)
+
+
+def listing(name, variant, dtype, layout):
+    on, problem = gpu(name, load_gpus()[name]), case(dtype, m=4096, n=4096, k=4096, layout=layout)
+    way = work.variant(variant)
+    with compile_only(on) as requests:
+        way.launch(**work.inputs(problem, "meta", None), config=way.default(problem, on))
+    return requests[-1].kernel.asm["ptx"]
+
+
+def complaints(ptx):
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", file.name, "-o", os.devnull]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+json.dump(
+    {
+        "defaults": found,
+        "complaints": {
+            f"{variant} {layout}": complaints(listing("h200", variant, "bf16", layout))
+            for variant in ("tiled", "descriptor", "persistent")
+            for layout in ("NN", "NT")
+        },
+        "roundings": listing("a100", "tiled", "tf32", "NN").count("cvt.rna.tf32"),
+    },
+    sys.stdout,
+)
 """
 
 
 @pytest.fixture(scope="module")
-def compiled():
-    """Default configs compiled ahead of time; in a process of its own, since this one interprets kernels."""
+def built():
+    """What was compiled ahead of time; in a process of its own, since this one interprets kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
+
+
+@pytest.fixture(scope="module")
+def compiled(built):
+    """Default configs, each with what became of it."""
+    return built["defaults"]
+
+
+def test_no_product_on_tensor_cores_waits_for_the_one_before(built):
+    # ptxas puts a wait behind each wgmma where it cannot tell what holds the accumulator (C7510 to C7515)
+    assert {name: text for name, text in built["complaints"].items() if "serialized" in text} == {}
+
+
+def test_operands_of_tf32_are_rounded_before_tensor_cores_cut_them_off(built):
+    assert built["roundings"] > 0
+    a = torch.ones(32, 16)
+    assert _describe(a, [16, 16], "tf32").round_f32_to_tf32
+    assert not getattr(_describe(a, [16, 16]), "round_f32_to_tf32", False)
 
 
 def test_defaults_compile_without_spills_and_fit_the_gpu(compiled):

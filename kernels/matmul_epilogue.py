@@ -15,7 +15,8 @@ act is not relu without a residual, whose y says as much.
 
 Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets the copy engine (TMA) move blocks;
 `persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts; `specialized`
-(Gluon, kernels/hopper) has warps that only load, and two groups whose epilogues hide behind each other's products.
+(Gluon, kernels/hopper) has a warp that only loads, and two groups of warps that share a tile, one behind the other;
+`alternating` gives each group tiles of its own, so that one multiplies while the other is at its epilogue.
 """
 
 import functools
@@ -286,17 +287,19 @@ def _launch_blocks(
 
 
 def _launch_specialized(
-    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+    alternate, x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
 ):  # fmt: skip
     """The same by warps of two kinds; what does not fit it goes through pointers: fp32 results, mixed dtypes."""
     import kernels.hopper.matmul_epilogue as hopper
 
     y, z = _outputs(x, weight, out_dtype, keep)
-    if not _transfers(x, weight, y, residual):
+    if x.dtype == torch.float32 or not _transfers(x, weight, y, residual):
         plain = dict(zip(_SPACE, (128, config["BLOCK_N"], 64, config["GROUP_M"], 8, 3), strict=True))
         return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
-    programs = gpu_of(x.device).sms
-    hopper.specialized(x, weight, bias, residual, y, z, activation, scale, config=config, programs=programs)
+    hopper.specialized(
+        x, weight, bias, residual, y, z, activation, scale,
+        config=config, programs=gpu_of(x.device).sms, alternate=alternate,
+    )  # fmt: skip
     return (y, z) if keep else y
 
 
@@ -615,10 +618,12 @@ def _cases(gpu: GPU) -> list[Case]:
             ("relu", False, False, 4096, 4096, 4096),
             ("relu", False, False, 8192, 8192, 8192),
             ("gelu", True, False, 4096, 4096, 4096),
-            ("gelu_tanh", True, False, 4096, 14336, 4096),  # feed-forward, up, of a model 4096 wide
-            ("none", True, True, 4096, 4096, 14336),  # and down: the long sum, and the block's residual
-            ("silu", False, False, 4096, 14336, 4096),
+            ("gelu", True, False, 8192, 4096, 1024),  # feed-forward, up, of a model 1024 wide
+            ("silu", False, False, 8192, 8192, 2048),  # the gate of one 2048 wide
             ("silu", False, False, 2048, 11008, 4096),  # n is no multiple of 256 x 8
+            ("gelu_tanh", True, False, 4096, 14336, 4096),  # up, of one 4096 wide
+            ("gelu_tanh", True, False, 512, 14336, 4096),  # for few tokens
+            ("none", True, True, 4096, 4096, 14336),  # and down: the long sum, and the block's residual
             ("none", True, True, 4096, 4096, 4096),  # attention's projection, and the block's residual
         ),
         "fp16": (("gelu_tanh", True, False, 4096, 4096, 4096),),
@@ -679,7 +684,9 @@ def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
     """The tiles worth a thought, by what they compute with; larger ones spill (ptxas of Triton 3.6 and 3.7)."""
     if uses_tensor_cores(problem, gpu):
         # A residual waits in registers beside the accumulator; operands that are read one by one do so, too.
-        most = 1024 if _narrow(problem) else 2048 if problem["residual"] else 4096
+        # 4096 accumulators a warp beside gelu by tanh spill on sm_100 (Triton 3.6, 3.7).
+        many = problem["residual"] or (gpu.backend == "cuda" and int(gpu.arch) >= 100)
+        most = 1024 if _narrow(problem) else 2048 if many else 4096
         return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] // tile[2] <= most}
     if problem.dtype != "fp32":  # held a second time, as fp32: 64 x 128 in 4 warps spills on sm_75 (Triton 3.7.1)
         return {tile: share for tile, share in _FMA_TILES.items() if tile[0] * tile[1] // tile[2] <= 1024}
@@ -740,16 +747,20 @@ def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     )
 
 
-def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
-    """The same for `specialized`, whose residual has to lie in shared memory as a whole."""
-    if problem["residual"] and config["PARTS"] > 1:
+def _fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
+    """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
+    parts = config["BLOCK_N"] // 64
+    if problem["residual"] and config["BUFFERS"] < parts:
         return "a residual is fetched whole, while the tile is multiplied"
-    buffers = 1 if config["PARTS"] == 1 else 2  # one leaves while the next is filled
-    of_y = 128 * config["BLOCK_N"] // config["PARTS"] * buffers * element_size(problem.dtype)
-    shared = config["STAGES"] * _stage_bytes({**config, "BLOCK_M": 128}, problem) + of_y
-    return (
-        "" if shared <= gpu.shared_bytes - _BARRIERS else f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    )
+    if not problem["residual"] and config["BUFFERS"] > 2:
+        return "one leaves while the next is filled; stages make more of the room for a third"
+    rows = 128 if alternate else 64  # of a group, and so of each of its buffers
+    stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
+    shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
+    most = gpu.shared_bytes - _BARRIERS
+    if shared > most:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return "leaves room for a further stage" if shared + stage <= most and alternate else ""
 
 
 _BARRIERS = 1024
@@ -775,9 +786,16 @@ _PERSISTENT_SPACE = {
 _SPECIALIZED_SPACE = {
     "BLOCK_N": (256,),
     "BLOCK_K": (64,),
-    "GROUP_M": (4, 8, 16),
-    "PARTS": (1, 4),
+    "GROUP_M": (8, 16),
     "STAGES": (3, 4),
+    "BUFFERS": (2, 4),
+}
+_ALTERNATING_SPACE = {
+    "BLOCK_N": (128,),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8, 16),
+    "STAGES": (5, 6),
+    "BUFFERS": (1, 2),
 }
 _PULL_SPACE = {"ROWS": (64, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
 
@@ -801,8 +819,13 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    parts = (1, 3) if problem["residual"] else (4, 4)
-    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 16, *parts), strict=True))
+    room = (3, 4) if problem["residual"] else (4, 2)
+    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 16, *room), strict=True))
+
+
+def _default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
+    room = (5, 2) if problem["residual"] else (6, 1)
+    return dict(zip(_ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
 
 
 def _describes(problem: Case, gpu: GPU) -> str:
@@ -877,10 +900,21 @@ DECLARATION = Declaration(
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
             Variant(
+                name="alternating",
+                summary="Gluon: the groups have tiles of their own, and one multiplies while the other finishes",
+                follows="specialized",
+                launch=functools.partial(_launch_specialized, True),
+                space=_ALTERNATING_SPACE,
+                default=_default_alternating,
+                fits=functools.partial(_fits_specialized, alternate=True),
+                handles=_specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
                 name="specialized",
                 summary="Gluon: a warp loads, two groups of warps multiply and finish half a tile each on their own",
                 follows="persistent",
-                launch=_launch_specialized,
+                launch=functools.partial(_launch_specialized, False),
                 space=_SPECIALIZED_SPACE,
                 default=_default_specialized,
                 fits=_fits_specialized,

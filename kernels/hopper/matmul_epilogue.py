@@ -2,15 +2,22 @@
 
 A program has a multiprocessor for itself and takes one tile of y after the other.  One of its warps loads (the
 producer): blocks of x and W go by TMA into a ring of shared memory, on into the next tile while this one is finished.
-Two groups of four warps multiply (wgmma), each the half of the tile's rows, and work at their epilogues on their own:
-the tensor cores stand still only as long as both are at it.  Barriers in shared memory hand blocks over: a "full" one,
-on which TMA counts the bytes, and an "empty" one, on which both groups arrive.
+Two groups of four warps multiply (wgmma).  Barriers in shared memory hand blocks over: a "full" one, on which TMA
+counts the bytes, and an "empty" one, on which the groups that read the block arrive.
 
-What is read again of the output's shape (the residual) and what is written lies in one buffer for each group: the
-residual is fetched into it while the tile is multiplied, and y takes its place.
+The tensor cores stand still while both groups are at their epilogues, so the groups keep apart, in one of two ways:
+
+- *Sharing* a tile: each multiplies half of its rows.  The blocks of W serve both, which saves traffic, but the second
+  group can only stay as far behind the first as the ring is long, less what has to be under way.
+- *Alternating*: each has a tile of its own, and all of the tensor cores for it while the other finishes the one
+  before.  An epilogue is hidden that takes no longer than a product; tiles are smaller, and read more from L2.
+
+What is read again of the output's shape (the residual) and what is written lies in the same buffers of a group: the
+residual is fetched into them while the tile is multiplied, and y takes its place.
 """
 
 import torch
+import triton.language as tl
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -27,52 +34,73 @@ import kernels.activation
 
 _share = kernels.activation._share
 
-GROUPS = gl.constexpr(2)
-"""Groups of four warps that multiply."""
+BLOCK_M = gl.constexpr(128)
+"""Rows of a tile."""
 
-ROWS = gl.constexpr(64)
-"""Rows of a group: those of one wgmma."""
+WIDTH = gl.constexpr(64)
+"""Columns of the parts in which a tile is written: of 16 bits each they fill the widest swizzle, 128 bytes."""
 
 
 @gluon.jit
 def _tile_of(position, M, N, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
     """(first row, first column) of the tile at ``position``; the order goes down GROUP_M rows of tiles first."""
-    tiles_m = gl.cdiv(M, GROUPS * ROWS)
+    tiles_m = gl.cdiv(M, BLOCK_M)
     tiles_of_band = GROUP_M * gl.cdiv(N, BLOCK_N)
     first_m = (position // tiles_of_band) * GROUP_M
     rows = gl.minimum(tiles_m - first_m, GROUP_M)
     within = position % tiles_of_band
-    return (first_m + within % rows) * (GROUPS * ROWS), within // rows * BLOCK_N
+    return (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
 
 
 @gluon.jit
-def _produce(
-    x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def _produce(x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K, GROUP_M: gl.constexpr):
     """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
+    STAGES: gl.constexpr = w_smem.shape[0]
+    BLOCK_N: gl.constexpr = w_smem.shape[1]
+    BLOCK_K: gl.constexpr = w_smem.shape[2]
     step = 0
-    tiles = gl.cdiv(M, GROUPS * ROWS) * gl.cdiv(N, BLOCK_N)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             bar = full.index(slot)
             mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(bar, GROUPS * x_desc.block_type.nbytes + w_desc.block_type.nbytes)
+            mbarrier.expect(bar, x_desc.block_type.nbytes + w_desc.block_type.nbytes)
+            tma.async_copy_global_to_shared(x_desc, [m, k], bar, x_smem.index(slot))
             tma.async_copy_global_to_shared(w_desc, [n, k], bar, w_smem.index(slot))
-            for g in gl.static_range(GROUPS):
-                tma.async_copy_global_to_shared(x_desc, [m + g * ROWS, k], bar, x_smem.index(slot * GROUPS + g))
             step += 1
 
 
 @gluon.jit
-def _activated(z, ACTIVATION: gl.constexpr):
-    """act(z) in fp32, to as many digits as 16 bits hold."""
+def _tanh(x):
+    """tanh(x) by the hardware's approximation: one instruction, a relative error of 2^-11."""
+    return gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=r,r", [x], gl.float32, True, 1)
+
+
+@gluon.jit
+def _activated(z, ACTIVATION: gl.constexpr, FINE: gl.constexpr):
+    """act(z) in fp32, to as many digits as bf16 holds, or with FINE as fp16 does.
+
+    For bf16 all but relu are z / 2 + z / 2 tanh(u): silu has u = z / 2, and gelu by erf a u that differs from gelu's by
+    tanh a little.  Its polynomial (minimax fit; gelu is off by 3e-5 at most) turns around past z^2 = 50, where tanh has
+    long been 1.
+    """
     if ACTIVATION == "relu":
-        z = gl.where(z < 0, 0.0, z)  # NaN stays NaN, as in torch
+        z = gl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
-        z = z * _share(z, ACTIVATION, False)
+        if FINE:
+            z = z * _share(z, ACTIVATION, False)
+        else:
+            half = 0.5 * z
+            if ACTIVATION == "silu":
+                u = half
+            elif ACTIVATION == "gelu_tanh":
+                u = z * (0.7978845608028654 + z * z * 0.035677408136300125)
+            else:
+                square = gl.minimum(z * z, 40.0)
+                u = z * (0.797507578 + square * (0.0370060022 + square * -0.000351593802))
+            z = half + half * _tanh(u)
     return z
 
 
@@ -88,125 +116,138 @@ def _put(value, desc, buffer, m, n, PENDING: gl.constexpr):
 @gluon.jit
 def _finish(
     acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
-    ACTIVATION: gl.constexpr, COLUMNS: gl.constexpr, BUFFER: gl.constexpr, PENDING: gl.constexpr,
+    ACTIVATION: gl.constexpr, FIRST: gl.constexpr, PART: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
-    """The epilogue of ROWS x COLUMNS elements, the first at (m, n); a residual lies in the buffer."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    buffer = buffers.index(BUFFER)
-    z = gl.convert_layout(acc, layout) * scale
-    if bias_ptr is not None:
-        offs_n = n + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
-        z += gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(gl.float32)[None, :]
-    if residual_desc is not None:
-        residual = buffer.load(layout)
-    if z_desc is not None:
-        _put(z, z_desc, buffer, m, n, 0)
-    y = _activated(z, ACTIVATION)
-    if residual_desc is not None:
-        y += residual.to(gl.float32)
-    if z_desc is not None:
-        _put(y, y_desc, buffer, m, n, 0)
+    """The epilogue of a block whose first element is (m, n), in parts of WIDTH columns, of which it is the PART-th.
+
+    A part goes by way of the group's buffers, of which FIRST is the first, in turns: while one leaves the next is
+    computed.  A residual has a buffer for each part, and lies in it.
+    """
+    COLUMNS: gl.constexpr = acc.shape[1]
+    if COLUMNS > WIDTH:
+        half: gl.constexpr = COLUMNS // 2
+        left, right = acc.reshape([acc.shape[0], 2, half]).permute(0, 2, 1).split()
+        _finish(
+            left, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
+            ACTIVATION, FIRST, PART, BUFFERS,
+        )  # fmt: skip
+        _finish(
+            right, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n + half, N,
+            ACTIVATION, FIRST, PART + half // WIDTH, BUFFERS,
+        )  # fmt: skip
     else:
-        _put(y, y_desc, buffer, m, n, PENDING)
-
-
-@gluon.jit
-def _halves(block, COLUMNS: gl.constexpr):
-    """The left and the right half of a block of ROWS x COLUMNS."""
-    return block.reshape([ROWS, 2, COLUMNS // 2]).permute(0, 2, 1).split()
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+        buffer = buffers.index(FIRST + PART % BUFFERS)
+        z = gl.convert_layout(acc, layout) * scale
+        if bias_ptr is not None:
+            offs_n = n + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
+            z += gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(gl.float32)[None, :]
+        if residual_desc is not None:
+            residual = buffer.load(layout)
+        if z_desc is not None:
+            _put(z, z_desc, buffer, m, n, BUFFERS - 1)
+        y = _activated(z, ACTIVATION, y_desc.dtype != gl.bfloat16)
+        if residual_desc is not None:
+            y += residual.to(gl.float32)
+        _put(y, y_desc, buffer, m, n, BUFFERS - 1 if z_desc is None else 0)
 
 
 @gluon.jit
 def _consume(
-    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, ahead, scale, M, N, K,
-    ACTIVATION: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    PARTS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn, scale, M, N, K,
+    ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, ALTERNATE: gl.constexpr,
+    GROUP: gl.constexpr,
 ):  # fmt: skip
-    """Group ``GROUP`` of four warps: its ROWS rows of each tile.  A residual takes PARTS = 1."""
+    """Group ``GROUP`` of four warps: its half of each tile's rows, or with ALTERNATE every other tile."""
+    STAGES: gl.constexpr = w_smem.shape[0]
+    BLOCK_N: gl.constexpr = w_smem.shape[1]
+    BLOCK_K: gl.constexpr = w_smem.shape[2]
+    ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // 2
+    FIRST_ROW: gl.constexpr = 0 if ALTERNATE else GROUP * ROWS
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    arrived = fetched.index(GROUP)
-    step = 0
-    lead = gl.minimum(gl.cdiv(K, BLOCK_K), STAGES - 1)
-    tiles = gl.cdiv(M, GROUPS * ROWS) * gl.cdiv(N, BLOCK_N)
-    if GROUP == 1:  # starts when the first has gone through most of the ring, and stays behind it
-        mbarrier.wait(ahead, 0)
-    for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    blocks = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    first, stride, step = gl.program_id(0), gl.num_programs(0), 0
+    if ALTERNATE:
+        first, stride, step = first + GROUP * stride, 2 * stride, GROUP * blocks
+    if not ALTERNATE and GROUP == 1:  # starts when the first has gone through most of the ring, and stays behind it
+        mbarrier.wait(turn.index(1), 0)
+    for position in range(first, tiles, stride):
         m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
-        m += GROUP * ROWS
+        m += FIRST_ROW
+        odd = position // stride & 1  # whether this is the group's second, fourth, ... tile
         if residual_desc is not None:
             tma.store_wait(0)
-            mbarrier.expect(arrived, residual_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(residual_desc, [m, n], arrived, buffers.index(GROUP))
+            mbarrier.expect(fetched.index(GROUP), residual_desc.block_type.nbytes * BUFFERS)
+            for part in gl.static_range(BUFFERS):
+                tma.async_copy_global_to_shared(
+                    residual_desc, [m, n + part * WIDTH], fetched.index(GROUP), buffers.index(GROUP * BUFFERS + part)
+                )
+        if ALTERNATE:  # a "full" barrier that is still two fillings behind looks like one that is up to date
+            mbarrier.wait(turn.index(GROUP), odd ^ (1 - GROUP))
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), step // STAGES & 1)
-            x, w = x_smem.index(slot * GROUPS + GROUP), w_smem.index(slot).permute((1, 0))
+            x, w = x_smem.index(slot).slice(FIRST_ROW, ROWS), w_smem.index(slot).permute((1, 0))
             acc = warpgroup_mma(x, w, acc, use_acc=k > 0, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
             step += 1
-            if GROUP == 0:
-                mbarrier.arrive(ahead, count=1, pred=step == lead)
+            if not ALTERNATE and GROUP == 0:
+                mbarrier.arrive(turn.index(1), count=1, pred=step == gl.minimum(blocks, STAGES - 1))
+        if ALTERNATE:
+            mbarrier.arrive(turn.index(1 - GROUP), count=1)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
+        if ALTERNATE:
+            step += blocks  # the other group's
         if residual_desc is not None:
-            mbarrier.wait(arrived, position // gl.num_programs(0) & 1)
-        if PARTS == 1:
-            _finish(
-                acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N, ACTIVATION, BLOCK_N, GROUP, 0
-            )
-        else:  # while one part leaves its buffer the next is computed and put into the other
-            half: gl.constexpr = BLOCK_N // 2
-            left, right = _halves(acc, BLOCK_N)
-            for side in gl.static_range(2):
-                first, second = _halves(left if side == 0 else right, half)
-                _finish(
-                    first, bias_ptr, None, y_desc, z_desc, buffers, scale, m, n + side * half, N,
-                    ACTIVATION, half // 2, 2 * GROUP, 1,
-                )  # fmt: skip
-                _finish(
-                    second, bias_ptr, None, y_desc, z_desc, buffers, scale, m, n + side * half + half // 2, N,
-                    ACTIVATION, half // 2, 2 * GROUP + 1, 1,
-                )  # fmt: skip
+            mbarrier.wait(fetched.index(GROUP), odd)
+        _finish(
+            acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
+            ACTIVATION, GROUP * BUFFERS, 0, BUFFERS,
+        )  # fmt: skip
     tma.store_wait(0)
 
 
 @gluon.jit
 def matmul_epilogue_kernel(
     x_desc, w_desc, bias_ptr, residual_desc, y_desc, z_desc, scale, M, N, K,
-    ACTIVATION: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    PARTS: gl.constexpr, STAGES: gl.constexpr,
+    ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    ALTERNATE: gl.constexpr,
 ):  # fmt: skip
-    """Descriptors of blocks of ROWS rows (of W: BLOCK_N); bias, residual and z may be None."""
-    x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES * GROUPS, ROWS, BLOCK_K], x_desc.layout)
+    """Descriptors of blocks: x's of BLOCK_M rows, W's of a tile's columns, the others' of what a group writes at once.
+
+    bias, residual and z may be None.
+    """
+    BLOCK_N: gl.constexpr = w_desc.block_shape[0]
+    BLOCK_K: gl.constexpr = w_desc.block_shape[1]
+    x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
     w_smem = gl.allocate_shared_memory(w_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], w_desc.layout)
-    parts_there: gl.constexpr = 1 if PARTS == 1 else 2
-    buffers = gl.allocate_shared_memory(y_desc.dtype, [GROUPS * parts_there, ROWS, BLOCK_N // PARTS], y_desc.layout)
+    buffers = gl.allocate_shared_memory(y_desc.dtype, [2 * BUFFERS, y_desc.block_shape[0], WIDTH], y_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    fetched = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
-    ahead = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(ahead, count=1)
+    fetched = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=GROUPS)
-    for g in gl.static_range(GROUPS):
-        mbarrier.init(fetched.index(g), count=1)
+        mbarrier.init(empty.index(slot), count=1 if ALTERNATE else 2)
+    for group in gl.static_range(2):
+        mbarrier.init(fetched.index(group), count=1)
+        mbarrier.init(turn.index(group), count=1)
     fence_async_shared()
     gl.warp_specialize(
         [
             (_consume, (
-                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, ahead,
-                scale, M, N, K, ACTIVATION, BLOCK_N, BLOCK_K, GROUP_M, PARTS, STAGES, 0,
+                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
+                scale, M, N, K, ACTIVATION, GROUP_M, BUFFERS, ALTERNATE, 0,
             )),
             (_consume, (
-                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, ahead,
-                scale, M, N, K, ACTIVATION, BLOCK_N, BLOCK_K, GROUP_M, PARTS, STAGES, 1,
+                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
+                scale, M, N, K, ACTIVATION, GROUP_M, BUFFERS, ALTERNATE, 1,
             )),
-            (_produce, (
-                x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K, BLOCK_N, BLOCK_K, GROUP_M, STAGES,
-            )),
+            (_produce, (x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K, GROUP_M)),
         ],
         [4, 1],
         [240, 24],
@@ -217,21 +258,22 @@ def _described(matrix, rows, columns):
     """The descriptor of blocks of a matrix, in shared memory as wgmma wants them; None of None."""
     if matrix is None:
         return None
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[matrix.dtype]
+    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[matrix.dtype]
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
     return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
 
 
-def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, programs):
+def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, programs, alternate):
     """Write y (and z, where there is one) of matrices that TMA can read; ``programs`` is the number of SMs."""
     (m, k), n = x.shape, weight.shape[0]
-    columns, block_k, parts = config["BLOCK_N"], config["BLOCK_K"], config["PARTS"]
-    tiles = -(-m // (GROUPS.value * ROWS.value)) * -(-n // columns)
+    rows, columns, block_k = BLOCK_M.value, config["BLOCK_N"], config["BLOCK_K"]
+    tiles = -(-m // rows) * -(-n // columns)
+    of_group = rows if alternate else rows // 2
     launch(
         matmul_epilogue_kernel, (min(tiles, programs),),
-        _described(x, ROWS.value, block_k), _described(weight, columns, block_k), bias,
-        _described(residual, ROWS.value, columns // parts), _described(y, ROWS.value, columns // parts),
-        _described(z, ROWS.value, columns // parts), scale, m, n, k,
-        ACTIVATION=activation, BLOCK_N=columns, BLOCK_K=block_k, GROUP_M=config["GROUP_M"], PARTS=parts,
-        STAGES=config["STAGES"], num_warps=4,
+        _described(x, rows, block_k), _described(weight, columns, block_k), bias,
+        _described(residual, of_group, WIDTH.value), _described(y, of_group, WIDTH.value),
+        _described(z, of_group, WIDTH.value), scale, m, n, k,
+        ACTIVATION=activation, GROUP_M=config["GROUP_M"], STAGES=config["STAGES"], BUFFERS=config["BUFFERS"],
+        ALTERNATE=alternate, num_warps=4,
     )  # fmt: skip

@@ -119,13 +119,16 @@ def _judge_one(
 
 def scale(expected: torch.Tensor) -> tuple[float, float]:
     """Root mean square and largest magnitude of the finite elements."""
-    squares, count, largest = 0.0, 0, 0.0
+    found = []
     for chunk in expected.reshape(-1).split(_CHUNK) if expected.numel() else ():
-        magnitude = chunk.double()[chunk.isfinite()].abs()
-        if magnitude.numel():
-            squares += float(magnitude.square().sum())
-            largest = max(largest, float(magnitude.max()))
-            count += magnitude.numel()
+        finite = chunk.isfinite()
+        magnitude = torch.where(finite, chunk.double().abs(), 0.0)
+        found.append(torch.stack([magnitude.square().sum(), finite.sum().double(), magnitude.max()]))
+    if not found:
+        return 0.0, 0.0
+    # Read once: each reading waits for the device.
+    found = torch.stack(found)
+    squares, count, largest = *found[:, :2].sum(0).tolist(), float(found[:, 2].max())
     return math.sqrt(squares / count) if count else 0.0, largest
 
 
@@ -138,24 +141,28 @@ class _Errors:
         self.misplaced: torch.Tensor | None = None
         floating = output.dtype.is_floating_point
         self.range = torch.finfo(output.dtype).max if floating else math.inf
-        misplaced = []
+        misplaced, peaks = [], []
         for out, ref, tor in self._chunks(torchs):
             bad = self._unlike(out, ref) if statistic else self._misplaced(out, ref)
             if tor is not None:
                 bad &= ~_same_kind(out, tor)
             misplaced.append(bad)
             error, allowed = self._error(out, ref)
-            if error.numel():
-                self.error = max(self.error, float(error.max()))
-                magnitude = ref.abs()
-                known = (magnitude > 0) & magnitude.isfinite()
-                self.relative = max(self.relative, float((error / magnitude)[known].max()) if known.any() else 0.0)
-                self.used = max(self.used, float(_ratio(error, allowed).max()))
-            if tor is not None and tor.numel():
+            magnitude = ref.abs()
+            known = (magnitude > 0) & magnitude.isfinite()
+            relative = torch.where(known, error / magnitude, 0.0)
+            found = [bad.any().double(), error.max(), relative.max(), _ratio(error, allowed).max()]
+            if tor is not None:
                 error, allowed = self._error(tor, ref)
-                self.torch_error = max(self.torch_error, float(error.max()))
-                self.torch_used = max(self.torch_used, float(_ratio(error, allowed).max()))
-        if misplaced and any(bool(bad.any()) for bad in misplaced):
+                found += [error.max(), _ratio(error, allowed).max()]
+            peaks.append(torch.stack(found))
+        if not peaks:
+            return
+        # Read once: each reading waits for the device.
+        bad, self.error, self.relative, self.used, *of_torch = torch.stack(peaks).amax(0).tolist()
+        if of_torch:
+            self.torch_error, self.torch_used = of_torch
+        if bad:
             self.misplaced = torch.cat(misplaced)
 
     def _chunks(self, torchs: torch.Tensor | None = None):

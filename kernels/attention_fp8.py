@@ -158,7 +158,7 @@ def _as_interpreted(x):
 
 def _launch_hopper(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, config):
     """:func:`_launch_tiled` in Gluon; what the copy engine cannot read goes the way of pointers."""
-    if all(map(_describable, (q, k))):
+    if all(map(_describable, (q, k, v))):
         return hopper.forward(q, k, v, *scales, causal, scale, out_dtype, config=config)
     plain = _default(_case_of(q, k, causal), gpu_of(q.device))
     return _launch_tiled(q, k, v, scales, causal, scale, out_dtype, config=plain)
@@ -227,8 +227,8 @@ def attention_fp8(
     (bf16, fp16 or fp32), lse [batch, heads, length] fp32: the natural logarithm of the sum of exp(score) over the keys
     that a query sees.  ``is_causal`` lets query i see the keys 0 … i, also where the lengths differ.
 
-    P is rounded to e4m3 too: see the module.  head_dim is at most 256.  Strides may be any; rows of query and key that
-    do not begin at 16 bytes, and heads of other than 64, 128 or 256, are slower on Hopper.  Has no gradient.
+    P is rounded to e4m3 too: see the module.  head_dim is at most 256.  Strides may be any; rows that do not begin at
+    16 bytes, and heads of other than 64, 128 or 256, are slower on Hopper.  Has no gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, scales or devices that do not agree, NotImplementedError
     for larger heads, where a gradient is asked for, and for a GPU without tensor cores for fp8.

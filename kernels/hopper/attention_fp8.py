@@ -52,22 +52,34 @@ GROUP = 16
 
 
 @triton.jit
+def _byte(word, number: tl.constexpr):
+    return (word >> 8 * number) & 255
+
+
+@triton.jit
 def _transpose_kernel(
-    v_ptr, out_ptr, heads, len_k, padded, stride_vb, stride_vh, stride_vs, stride_vd,
-    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
+    v_ptr, out_ptr, heads, len_k, padded, stride_vb, stride_vh, stride_vs, WORDS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Of BLOCK keys of a head V^T, [HEAD_DIM, padded], in the order of :func:`_keys_of_registers`; 0 past the last."""
+    """Of 4 BLOCK keys of a head V^T, [4 WORDS, padded], in the order of :func:`_keys_of_registers`; 0 past the last.
+
+    All is in words of four bytes: strides, ``padded``, pointers.  A thread reads four columns of four keys, and writes
+    four keys of four columns: it is words, not bytes, that go through shared memory.
+    """
     blocks = tl.cdiv(padded, BLOCK)
     place, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     position = block * BLOCK + tl.arange(0, BLOCK)
-    within = position % 16
-    keys = position // 16 * 16 + within % 4 // 2 * 8 + within // 4 * 2 + within % 2
-    columns = tl.arange(0, HEAD_DIM)
+    keys = position // 4 * 16 + position % 4 * 2  # and the next, and those 8 and 9 behind
+    columns = tl.arange(0, WORDS)
     v_ptr += (place // heads).to(tl.int64) * stride_vb + (place % heads).to(tl.int64) * stride_vh
-    v_ptrs = v_ptr + keys.to(tl.int64)[:, None] * stride_vs + columns[None, :] * stride_vd
-    v = tl.load(v_ptrs, mask=(keys < len_k)[:, None], other=0)
-    out_ptrs = out_ptr + (place.to(tl.int64) * HEAD_DIM + columns)[None, :] * padded + position[:, None]
-    tl.store(out_ptrs, v, mask=(position < padded)[:, None])
+    v_ptrs = v_ptr + keys.to(tl.int64)[:, None] * stride_vs + columns[None, :]
+    a = tl.load(v_ptrs, mask=(keys < len_k)[:, None], other=0)
+    b = tl.load(v_ptrs + stride_vs, mask=(keys + 1 < len_k)[:, None], other=0)
+    c = tl.load(v_ptrs + 8 * stride_vs, mask=(keys + 8 < len_k)[:, None], other=0)
+    d = tl.load(v_ptrs + 9 * stride_vs, mask=(keys + 9 < len_k)[:, None], other=0)
+    out_ptrs = out_ptr + (place.to(tl.int64) * WORDS + columns)[None, :] * 4 * padded + position[:, None]
+    for number in tl.static_range(4):
+        word = _byte(a, number) | _byte(b, number) << 8 | _byte(c, number) << 16 | _byte(d, number) << 24
+        tl.store(out_ptrs + number * padded, word, mask=(position < padded)[:, None])
 
 
 @gluon.jit
@@ -354,25 +366,29 @@ _DTYPES = {
 }
 
 
-def _descriptor(x, rows, columns):
-    """Blocks of so many rows and columns of one head of x, whose dimensions of one element may have any stride."""
-    block = [1, 1, rows, columns]
+def _strides(x):
+    """Strides of x, whole rows for dimensions of one element, which may have any."""
     strides = [x.shape[3] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
-    strides[3] = 1
+    return [*strides[:3], 1]
+
+
+def _descriptor(x, rows, columns):
+    """Blocks of so many rows and columns of one head of x."""
+    block = [1, 1, rows, columns]
     layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype])
-    return TensorDescriptor(x, list(x.shape), strides, block, layout)
+    return TensorDescriptor(x, list(x.shape), _strides(x), block, layout)
 
 
 def transposed(v):
-    """V^T [b, g, d, s up to a multiple of GROUP] for :func:`attention_fp8_kernel`; v has any strides."""
+    """V^T [b, g, d, s up to a multiple of GROUP] for :func:`attention_fp8_kernel`; rows of v begin at 4 bytes."""
     batch, heads, length, head_dim = v.shape
     padded = -(-length // GROUP) * GROUP
     out = torch.empty((batch, heads, head_dim, padded), dtype=v.dtype, device=v.device)
-    block = 128
+    words, block = v.as_strided(v.shape, _strides(v)).view(torch.int32), 32
     launch(
-        _transpose_kernel, (batch * heads * -(-padded // block),),
-        v.view(torch.uint8), out.view(torch.uint8), heads, length, padded, *v.stride(),
-        HEAD_DIM=head_dim, BLOCK=block, num_warps=4,
+        _transpose_kernel, (batch * heads * -(-padded // (4 * block)),),
+        words, out.view(torch.int32), heads, length, padded // 4, *words.stride()[:3],
+        WORDS=head_dim // 4, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -388,7 +404,7 @@ def shared_bytes(config, head_dim):
 
 
 def forward(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, *, config):
-    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d] of e4m3; rows of q and k begin at 16 bytes.
+    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d] of e4m3; rows begin at 16 bytes.
 
     The scales are fp32 and contiguous, [b, h] of q and [b, g] of k and v.  out lies in memory as q does, as far as q
     leaves no gaps.

@@ -236,7 +236,7 @@ def _torch_gradients(problem: Problem, names: list[str], upstream: list[torch.Te
     leaves = {name: inputs[name].requires_grad_() for name in names}
     try:
         outputs = as_tuple(problem.work.peers["torch"].prepare(**inputs | leaves)())
-        # Its values count, not its layout, which torch's own kernels need not take (flash attention's past alignment).
+        # Its values count, not its layout: cuDNN's attention loses the device over a dY past alignment (torch 2.11).
         upstream = [_detached(dy) for dy in upstream]
         return _pull_back([o for o in outputs if o.requires_grad][: len(upstream)], leaves, upstream)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):

@@ -794,14 +794,20 @@ def _fits_copied(config: Config, problem: Case, gpu: GPU) -> str:
         return "a longer block of K costs a stage"
     if rows * columns > 64 * 32 and 2 * tiles < gpu.sms:
         return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
+    if shape == "few" and rows * columns < 128 * 128 and tiles > 2 * gpu.sms:
+        return f"{tiles} tiles, where fewer and larger ones reach every SM"
     if config["num_warps"] > 4 and rows * columns < 128 * 256 and problem.dtype != "tf32":
         return "4 warps multiply as fast and wait for one another less"
     if config["GROUP_M"] != 8:
         return "an order that brought nothing"
-    under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
+    stage = _stage_bytes(config, problem) // 1024
+    under_way = (config["num_stages"] - 1) * stage
     least, most = {"full": (80, 144), "few": (96, 144), "thin": (64 if rows < 64 else 96, 168)}[shape]
     if not least <= under_way <= most:
         return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
+    deeper = next((stages for stages in _SPACE["num_stages"] if stages > config["num_stages"]), math.inf)
+    if shape != "full" and (deeper - 1) * stage <= most:
+        return "more stages would fit"
     return ""
 
 
@@ -814,8 +820,8 @@ def _fits_fma(config: Config, problem: Case, gpu: GPU) -> str:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
     if config["BLOCK_K"] > (32 if problem.dtype == "fp32" else 16):
         return "all of a block of A and B passes through registers, in fp32: a longer one spills"
-    if config["num_stages"] > (2 if _buffers(config, problem, gpu) == 1 else 3):
-        return "the loop is bound by FMA, not by latency"
+    if config["num_stages"] != _fma_stages(problem, gpu):
+        return "too few stages to hide latency, or more than FMA leaves to hide"
     if _shape(config, problem, gpu) == "full" and accumulators < 32:
         return "too few multiplications for each operand read from shared memory"
     return ""
@@ -907,6 +913,8 @@ def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     beside = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) // config["PARTS"]
     if config["PARTS"] > 1 and config["BLOCK_M"] * config["BLOCK_N"] < 128 * 128:
         return "the tile of C is small beside the blocks"
+    if _shape(config, problem, gpu) == "thin":
+        return "a thin C has no more tiles than programs: `descriptor` with a loop around it"
     return _fits_loop(config, problem, gpu, beside)
 
 

@@ -60,7 +60,7 @@ def _byte(word, number: tl.constexpr):
 def _transpose_kernel(
     v_ptr, out_ptr, heads, len_k, padded, stride_vb, stride_vh, stride_vs, WORDS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Of 4 BLOCK keys of a head V^T, [4 WORDS, padded], in the order of :func:`_keys_of_registers`; 0 past the last.
+    """Of 4 BLOCK keys of a head V^T, [4 WORDS, padded], in the order of :func:`_words`; 0 past the last.
 
     All is in words of four bytes: strides, ``padded``, pointers.  A thread reads four columns of four keys, and writes
     four keys of four columns: it is words, not bytes, that go through shared memory.
@@ -82,14 +82,37 @@ def _transpose_kernel(
         tl.store(out_ptrs + number * padded, word, mask=(position < padded)[:, None])
 
 
+_PACK = gl.constexpr("""{
+    .reg .b16 low, high;
+    cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+    cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
+    mov.b32 $0, {low, high};
+}""")
+
+
 @gluon.jit
-def _keys_of_registers(p, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
-    """P [ROWS, BLOCK_N] with the keys of each 16 in the order in which threads hold them.
+def _words(e, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """P [ROWS, BLOCK_N] in e4m3, four keys to a word: [ROWS, BLOCK_N / 16, 4].
 
     Of 16 columns of S the c-th of four threads has 2 c, 2 c + 1, 8 + 2 c and 9 + 2 c; of P wgmma wants 4 c … 4 c + 3
-    from it.  Named like that, they are there already: no element moves.
+    from it, in one register.  Named like that, they are there already: no element moves.  From one block to the next
+    they go as words, for as bytes the compiler takes each out of one register and puts it into another.
     """
-    return p.reshape([ROWS, BLOCK_N // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([ROWS, BLOCK_N])
+    even, odd = e.reshape([ROWS, BLOCK_N // 16, 2, 4, 2]).split()
+    first, third = even.permute((0, 1, 3, 2)).split()
+    second, fourth = odd.permute((0, 1, 3, 2)).split()
+    four = [first, second, third, fourth]
+    return gl.inline_asm_elementwise(_PACK, "=r,f,f,f,f", four, dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def _bytes(words, o):
+    """The words of :func:`_words` as wgmma takes P for ``o``: a register's four elements are one word."""
+    layout: gl.constexpr = gl.DotOperandLayout(0, o.type.layout, 4)
+    twice = gl.join(words, words)
+    each = gl.join(twice, twice).reshape([words.shape[0], words.shape[1] * words.shape[2] * 4])
+    each = gl.convert_layout(each, layout)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [each], dtype=gl.float8e4nv, is_pure=True, pack=4)
 
 
 @gluon.jit
@@ -143,8 +166,9 @@ def _values(v_smem, v_full, step, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _begin_output(p, v, o, PROMOTE: gl.constexpr):
+def _begin_output(words, v, o, PROMOTE: gl.constexpr):
     """Begin P V: by itself, or added to ``o``."""
+    p = _bytes(words, o)
     if PROMOTE:
         part = warpgroup_mma(p, v, gl.zeros_like(o), use_acc=False, is_async=True)
     else:
@@ -153,12 +177,10 @@ def _begin_output(p, v, o, PROMOTE: gl.constexpr):
 
 
 @gluon.jit
-def _weights(s, m, scale, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, o_layout: gl.constexpr):
-    """(P for the tensor cores, sums of its rows in fp32) of scores and their running maxima."""
+def _weights(s, m, scale, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """(P's words, sums of its rows in fp32) of scores and their running maxima."""
     e = gl.exp2(s * scale - (m - LIFT)[:, None])
-    sums = _partial_sums(e, ROWS, BLOCK_N)
-    p = _keys_of_registers(e.to(gl.float8e4nv), ROWS, BLOCK_N)
-    return gl.convert_layout(p, gl.DotOperandLayout(0, o_layout, 4)), sums
+    return _words(e, ROWS, BLOCK_N), _partial_sums(e, ROWS, BLOCK_N)
 
 
 @gluon.jit
@@ -189,18 +211,16 @@ def _block(
         s = _masked(s, first_n, limit, BLOCK_N, s_layout)
     m_new = gl.maximum(m, gl.max(s, 1) * scale)
     alpha_new = gl.exp2(m - m_new)
-    e = gl.exp2(s * scale - (m_new - LIFT)[:, None])
+    next_p, next_sums = _weights(s, m_new, scale, rows, BLOCK_N)
     alpha_4 = gl.convert_layout(alpha_new, gl.SliceLayout(1, sums.type.layout))[:, None]
-    sums = sums * alpha_4 + _partial_sums(e, rows, BLOCK_N)
+    sums = sums * alpha_4 + next_sums
     # As in attention_forward: the assembler moves no wait over this store, and would move it over the exponentials.
     notes.index(CONSUMER).store(sums)
-    part = warpgroup_mma_wait(0, deps=[part])
+    part, p = warpgroup_mma_wait(0, deps=[part, p])
     mbarrier.arrive(v_empty.index((step - 1) % STAGES), count=1)
     alpha_o = gl.convert_layout(alpha_new, gl.SliceLayout(1, o_layout))
     o = o * alpha[:, None] + part if PROMOTE else part * alpha_o[:, None]
-    p = _keys_of_registers(e.to(gl.float8e4nv), rows, BLOCK_N)
-    p = gl.convert_layout(p, gl.DotOperandLayout(0, o_layout, 4))
-    return o, p, m_new, sums, alpha_o
+    return o, next_p, m_new, sums, alpha_o
 
 
 @gluon.jit
@@ -253,7 +273,7 @@ def _consume(
             if CAUSAL or TAIL:
                 s = _masked(s, (mine - 1) * BLOCK_N, limit, BLOCK_N, s_layout)
             m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
-            p, sums = _weights(s, m, scale, ROWS, BLOCK_N, o_layout)
+            p, sums = _weights(s, m, scale, ROWS, BLOCK_N)
             o = gl.zeros([ROWS, head_dim], gl.float32, o_layout)
             alpha = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, o_layout))
             step += 1

@@ -232,3 +232,19 @@ def hopper_attention(head_dim, causal, config):
     with compile_only(gpu_named("h200")) as requests:
         attention_forward.forward(q, k, v, causal, 0.125, config=config)
     return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", requests[0].kernel.asm["sass"], re.MULTILINE)
+
+
+def hopper_attention_fp8(head_dim, causal, config):
+    """The same of attention of fp8 heads."""
+    import re
+
+    import torch
+
+    from kernels.hopper import attention_fp8
+
+    q, k = (torch.empty(1, heads, 512, head_dim, dtype=torch.float8_e4m3fn, device="meta") for heads in (4, 2))
+    q_scale, k_scale = (torch.empty(x.shape[:2], device="meta") for x in (q, k))
+    with compile_only(gpu_named("h200")) as requests:
+        attention_fp8.forward(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
+    code = requests[-1].kernel.asm["sass"]  # the first transposes V
+    return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", code, re.MULTILINE)

@@ -26,3 +26,17 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
     products = sum(name.startswith("HGMMA") for name in code)
     assert products > 3 * len(waits), "products are waited for one by one"
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+
+
+def test_fp8_attentions_weights_go_round_the_loop_as_words(compiling):
+    """As bytes each was taken out of a register before the back edge and put into another behind it."""
+    code = compiling(inside.hopper_attention_fp8, 128, False, {"CONSUMERS": 2, "STAGES": 3, "PINGPONG": False})
+    waits = [i for i, name in enumerate(code) if name.startswith("WARPGROUP.DEPBAR")]
+    pieces = [[name.split(".")[0] for name in code[a:b]] for a, b in itertools.pairwise(waits)]
+    loops = [(piece, after) for before, piece, after in zip(pieces, pieces[1:], pieces[2:], strict=False)
+             if before.count("MUFU") >= 64 and piece.count("MUFU") == 66]  # fmt: skip
+    assert len(loops) == 2, "the softmax of a group of warps lies between the beginning of P V and the wait for it"
+    for softmax, update in loops:
+        assert softmax.count("F2FP") == 32
+        assert {"PRMT", "SHF"}.isdisjoint(softmax) and update.count("PRMT") + update.count("SHF") < 8
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"

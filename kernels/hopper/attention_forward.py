@@ -156,6 +156,54 @@ def _pass(
 
 
 @gluon.jit
+def _seen(
+    blocks, first, len_k, CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, s_layout: gl.constexpr
+):  # fmt: skip
+    """What ROWS queries from ``first`` on see: (their numbers, how many keys each, of how many blocks, how many whole).
+
+    Of ``blocks`` some may be for later groups alone; whole are those that every query of the group sees all of.
+    """
+    offs_m = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
+    limit = gl.zeros_like(offs_m) + len_k
+    mine = blocks
+    whole = len_k // BLOCK_N
+    if CAUSAL:
+        limit = gl.minimum(limit, offs_m + 1)
+        whole = gl.minimum(whole, (first + 1) // BLOCK_N)
+        mine = gl.minimum(blocks, gl.cdiv(first + ROWS, BLOCK_N))
+    return offs_m, limit, mine, whole
+
+
+@gluon.jit
+def _first_scores(
+    q, k_smem, barriers, step, first_n, limit, MASKED: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
+    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr,
+):  # fmt: skip
+    """S of a tile's first block of keys, which runs under nothing."""
+    _, _, k_full, k_empty, _, _, turns = barriers
+    mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
+    if PINGPONG:
+        mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
+    s = _scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+    if PINGPONG:
+        mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
+    s = warpgroup_mma_wait(0, deps=[s])
+    mbarrier.arrive(k_empty.index(step % STAGES), count=1)
+    if MASKED:
+        s = _masked(s, first_n, limit, BLOCK_N, s_layout)
+    return s
+
+
+@gluon.jit
+def _write(o, o_desc, out, place, heads, first):
+    """Write a group's rows of a tile, by way of shared memory, once those of the tile before have left it."""
+    tma.store_wait(0)
+    out.reshape([o.shape[0], o.shape[1]]).store(o.to(o_desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
+
+
+@gluon.jit
 def _block(
     o, p, m, sums, q, buffers, barriers, step, scale, first_n, limit,
     MASKED: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
@@ -213,13 +261,12 @@ def _consume(
 ):  # fmt: skip
     """Group ``CONSUMER`` of four warps: its ROWS rows of each tile."""
     q_smem, k_smem, v_smem, o_smem, _ = buffers
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    q_full, q_empty, _, _, v_full, v_empty, _ = barriers
     len_q, len_k, heads, _, m_blocks, all_heads, section = sizes
     head_dim: gl.constexpr = o_desc.block_shape[3]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, head_dim, 16])
     q_tile = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
-    out = o_smem.index(CONSUMER)
     step = 0
     done = 0
     for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
@@ -227,14 +274,8 @@ def _consume(
         if there:
             blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
             first = (block_m * CONSUMERS + CONSUMER) * ROWS
-            offs_m = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
-            limit = gl.zeros_like(offs_m) + len_k
-            mine = blocks
-            whole = len_k // BLOCK_N  # blocks that all rows see whole
+            offs_m, limit, mine, whole = _seen(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
             if CAUSAL:
-                limit = gl.minimum(limit, offs_m + 1)
-                whole = gl.minimum(whole, (first + 1) // BLOCK_N)
-                mine = gl.minimum(blocks, gl.cdiv(first + ROWS, BLOCK_N))
                 for _skipped in range(mine, blocks):  # only the groups after this one see these keys
                     _pass(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
                     step += 1
@@ -245,16 +286,10 @@ def _consume(
                 mbarrier.arrive(q_empty.index(CONSUMER), count=1)
             else:
                 q = q_tile
-            mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
-            if PINGPONG:
-                mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
-            s = _scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
-            if PINGPONG:
-                mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
-            s = warpgroup_mma_wait(0, deps=[s])
-            mbarrier.arrive(k_empty.index(step % STAGES), count=1)
-            if CAUSAL or TAIL:
-                s = _masked(s, (mine - 1) * BLOCK_N, limit, BLOCK_N, s_layout)
+            s = _first_scores(
+                q, k_smem, barriers, step, (mine - 1) * BLOCK_N, limit,
+                CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout,
+            )  # fmt: skip
             m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
             e = gl.exp2(s * scale - m[:, None])
             sums = _partial_sums(e, ROWS, BLOCK_N)
@@ -290,10 +325,7 @@ def _consume(
             o, p = warpgroup_mma_wait(0, deps=[o, p])
             mbarrier.arrive(v_empty.index(slot), count=1)
             o = o * (1.0 / gl.convert_layout(total, gl.SliceLayout(1, o_layout)))[:, None]
-            tma.store_wait(0)  # the tile before this has left the buffer
-            out.reshape([ROWS, head_dim]).store(o.to(k_smem.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
+            _write(o, o_desc, o_smem.index(CONSUMER), place, heads, first)
             done += 1
     tma.store_wait(0)
 

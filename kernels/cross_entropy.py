@@ -761,15 +761,21 @@ def _rows_default(problem: Case, gpu: GPU) -> dict:
     size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
     block_m = max(1, min(4 * two_vectors // (block_n(problem) * size), triton.next_power_of_2(problem["m"]), 16))
     warps = block_m * problem["n"] * size // two_vectors
-    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(32, warps)).bit_length() - 1}
+    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(_most_warps(gpu), warps)).bit_length() - 1}
 
 
 def _stream_default(problem: Case, gpu: GPU) -> dict:
     """Two 16-byte vectors a thread of 8 warps, of more where the rows are too few to fill the SMs."""
-    warps = max(8, min(32, triton.next_power_of_2(gpu.sms * gpu.warps_per_sm // max(problem["m"], 1))))
+    wanted = triton.next_power_of_2(gpu.sms * gpu.warps_per_sm // max(problem["m"], 1))
+    warps = max(8, min(_most_warps(gpu), wanted))
     longest = max(block_n(problem), _BLOCKS[0])
     block = min(warps * 2 * 32 * VECTOR_BYTES // element_size(problem.dtype), longest, _BLOCKS[-1])
     return {"BLOCK_N": block, "num_warps": max(4, block * element_size(problem.dtype) // (2 * 32 * VECTOR_BYTES))}
+
+
+def _most_warps(gpu: GPU) -> int:
+    """Of the 1024 threads of the largest program; a warp of AMD's has 64."""
+    return 16 if gpu.backend == "hip" else 32
 
 
 _BLOCKS = (1024, 2048, 4096, 8192, 16384)

@@ -15,6 +15,7 @@ several at a time so that they share weight and bias.  Backward: `rows` holds ro
 `helped` holds longer rows and the sums for dweight alone, `columns` reads rows of any length twice.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -90,15 +91,15 @@ def _still_packed(x, bit):
 def _one_pass_kernel(
     x_ptr, residual_ptr, weight_ptr, bias_ptr, out_ptr, sum_ptr, mean_ptr, rstd_ptr, m, n, eps,
     HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr, LATE: tl.constexpr, EVEN_M: tl.constexpr,
-    EVEN_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr, LATE: tl.constexpr, REST: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M rows, in CHUNKS tiles of BLOCK_N columns, which stay in registers from load to store.
 
     LATE loads weight and bias once the statistics are known: their latency shows, but a thread needs fewer registers,
     so more programs share an SM.  EVEN says that the tiles cover rows, columns exactly: only the last tile is ever
     masked.  The variance is taken about the mean, so nothing cancels; the mean's division is rounded as IEEE asks, for
-    its error shifts all of a row alike, which sums over the row add up.
+    its error shifts all of a row alike, which sums over the row add up.  REST subtracts that error as well.
     """
     n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -127,19 +128,25 @@ def _one_pass_kernel(
         total += x[i].to(tl.float32)  # 0, the identity of the sum, outside
     mean = tl.div_rn(tl.sum(total, axis=1), tl.cast(n, tl.float32))
     bit = (mean != mean).to(tl.int16)[:, None]
-    squares = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    squares, left = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for i in tl.static_range(CHUNKS):
         mask_n = (i * BLOCK_N + columns < n) | EVEN_N | (i < CHUNKS - 1)
         centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)
         squares += centred * centred
+        left += centred
     rstd = tl.rsqrt((tl.sum(squares, axis=1) / n + eps).to(tl.float32))  # eps is fp64 under torch.compile
+    if REST:
+        rest = tl.sum(left, axis=1) / n
     tl.store(mean_ptr + offs_m, mean, mask=mask_m)
     tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
     bit = (rstd != rstd).to(tl.int16)[:, None]
     for i in tl.static_range(CHUNKS):
         offs_n = i * BLOCK_N + columns
         mask_n = (offs_n < n) | EVEN_N | (i < CHUNKS - 1)
-        xhat = (_still_packed(x[i], bit).to(tl.float32) - mean[:, None]) * rstd[:, None]
+        xhat = _still_packed(x[i], bit).to(tl.float32) - mean[:, None]
+        if REST:
+            xhat -= rest[:, None]
+        xhat *= rstd[:, None]
         if LATE:
             weight, bias = _load_columns(weight_ptr, bias_ptr, offs_n, mask_n, HAS_WEIGHT, HAS_BIAS)
         else:
@@ -248,12 +255,15 @@ def _backward_rows_kernel(
 
 
 @triton.jit
-def _load_tiles(ptr, n, mask, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr):
-    """A row as CHUNKS tiles of BLOCK_N columns, 0 (the identity of every sum) beyond n and where ``mask`` is not."""
+def _load_tiles(ptr, n, mask, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr):
+    """A row as CHUNKS tiles of BLOCK_N columns, 0 (the identity of every sum) beyond n and where ``mask`` is not.
+
+    The first WHOLE tiles do not reach beyond n.
+    """
     tiles = ()
     for i in tl.static_range(CHUNKS):
         offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)
-        tiles += (tl.load(ptr + offs_n, mask=mask & ((offs_n < n) | EVEN | (i < CHUNKS - 1)), other=0.0),)
+        tiles += (tl.load(ptr + offs_n, mask=mask & ((offs_n < n) | (i < WHOLE)), other=0.0),)
     return tiles
 
 
@@ -261,13 +271,13 @@ def _load_tiles(ptr, n, mask, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, EVEN:
 def _backward_helped_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n, helpers,
     HAS_WEIGHT: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
-    WIDTH: tl.constexpr, EVEN: tl.constexpr, NUM_STAGES: tl.constexpr,
+    WIDTH: tl.constexpr, WHOLE: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """The first ``helpers`` programs sum dbias over every `helpers`-th row; each other owns every so-many-th row of dx.
 
     A 16-bit row of CHUNKS tiles and one vector of sums, that of dweight, are all that registers hold, so dbias is left
-    to those who read dy alone: a third of the traffic again, but for what they find in the L2.  EVEN says that the
-    tiles cover a row exactly.  partial_ptr is [programs, n], the helpers' rows last.
+    to those who read dy alone: a third of the traffic again, but for what they find in the L2.  The first WHOLE tiles
+    end within the row.  partial_ptr is [programs, n], the helpers' rows last.
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     pid, owners = tl.program_id(0), tl.num_programs(0) - helpers
@@ -277,7 +287,7 @@ def _backward_helped_kernel(
         sums += (tl.zeros([BLOCK_N], tl.float32),)
     if pid < helpers:
         for row in tl.range(pid.to(tl.int64), m, helpers, num_stages=NUM_STAGES):
-            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, EVEN)
+            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
             added = ()
             for i in tl.static_range(CHUNKS):
                 added += (sums[i] + dy[i].to(tl.float32),)
@@ -286,11 +296,11 @@ def _backward_helped_kernel(
         for i in tl.static_range(CHUNKS):
             tl.store(partial_ptr + i * BLOCK_N + columns, sums[i], mask=i * BLOCK_N + columns < n)
     else:
-        weight = _load_tiles(weight_ptr, n, True, BLOCK_N, CHUNKS, EVEN) if HAS_WEIGHT else sums
+        weight = _load_tiles(weight_ptr, n, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else sums
         for row in tl.range((pid - helpers).to(tl.int64), m, owners, num_stages=NUM_STAGES):
             # dy is 0 in the padding, and every sum has dy as a factor.
-            x = _load_tiles(x_ptr + row * n, n, True, BLOCK_N, CHUNKS, EVEN)
-            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, EVEN)
+            x = _load_tiles(x_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
+            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
             mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
             along, level = tl.zeros([BLOCK_N], tl.float32), tl.zeros([BLOCK_N], tl.float32)
             for i in tl.static_range(CHUNKS):
@@ -306,7 +316,7 @@ def _backward_helped_kernel(
             added = ()
             for i in tl.static_range(CHUNKS):
                 offs_n = i * BLOCK_N + columns
-                mask = (offs_n < n) | EVEN | (i < CHUNKS - 1)
+                mask = (offs_n < n) | (i < WHOLE)
                 centred = _still_packed(x[i], zero).to(tl.float32) - mean
                 g = _still_packed(dy[i], zero).to(tl.float32) * rstd
                 if HAS_WEIGHT:
@@ -322,6 +332,130 @@ def _backward_helped_kernel(
             partial_ptr += (pid - helpers).to(tl.int64) * n
             for i in tl.static_range(CHUNKS):
                 tl.store(partial_ptr + i * BLOCK_N + columns, sums[i], mask=i * BLOCK_N + columns < n)
+
+
+@triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _tell(slot_ptr, first, second, mask):
+    """Publish two fp32 numbers in one 64-bit word, which so are there together or not at all."""
+    high, low = first.to(tl.int32, bitcast=True).to(tl.int64), second.to(tl.int32, bitcast=True).to(tl.int64)
+    tl.atomic_xchg(slot_ptr, (high << 32) | (low & 0xFFFFFFFF), mask=mask, sem="relaxed")
+
+
+@triton.jit
+def _look(slot_ptrs):
+    """What slots hold by now: see :func:`_hear`."""
+    return tl.inline_asm_elementwise(
+        "ld.relaxed.gpu.global.b64 $0, [$1];", "=&l,l", [slot_ptrs], dtype=tl.int64, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _hear(slot_ptrs, seen):
+    """The two numbers of each slot, once its program has told them; ``seen`` is what it held a while ago.
+
+    Before that it holds -1: two NaNs with a payload that no arithmetic leaves behind.
+    """
+    words = tl.inline_asm_elementwise(
+        "{ .reg .pred unset; mov.b64 $0, $2; setp.eq.b64 unset, $0, -1; "
+        "wait: @unset ld.relaxed.gpu.global.b64 $0, [$1]; @unset setp.eq.b64 unset, $0, -1; @unset bra wait; }",
+        "=&l,l,l", [slot_ptrs, seen], dtype=tl.int64, is_pure=False, pack=1,
+    )  # fmt: skip
+    return (words >> 32).to(tl.int32).to(tl.float32, bitcast=True), words.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _unset_kernel(slots_ptr, count, BLOCK: tl.constexpr):
+    """One program owns BLOCK slots, which are to hold nothing yet: see :func:`_hear`."""
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(slots_ptr + offs, tl.full([BLOCK], -1, tl.int64), mask=offs < count)
+
+
+@triton.jit
+def _tell_row_sums(
+    slots_ptr, row, m, part, x, dy, weight, mean,
+    HAS_WEIGHT: tl.constexpr, TEAM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Publish this part's sums of g (x - mean) and of g of a row, unless it is beyond the last one."""
+    along, level = tl.zeros([BLOCK_N], tl.float32), tl.zeros([BLOCK_N], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        g = dy[i].to(tl.float32)
+        if HAS_WEIGHT:
+            g *= weight[i].to(tl.float32)
+        along += g * (x[i].to(tl.float32) - mean)
+        level += g
+    along, level = tl.reduce((along, level), 0, _both)
+    _tell(slots_ptr + row * TEAM + part, along, level, row < m)
+
+
+@triton.jit
+def _backward_team_kernel(
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, slots_ptr, m, n, span,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, TEAM: tl.constexpr,
+    BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """TEAM programs own every so-many-th row, each ``span`` columns of it and of the partial rows of dweight, dbias.
+
+    What a program lacks of a row are two sums, which it hears from the others through slots_ptr [m, TEAM].  Each tells
+    its share of the next row before it asks for those of this one, which so have been told by then.  All programs must
+    run at once.  The first WHOLE tiles end within each span, the last of which may be shorter.  partial_ptr is
+    [HAS_WEIGHT + HAS_BIAS, teams, n].
+    """
+    n, span = n // WIDTH * WIDTH, span // WIDTH * WIDTH  # as in _one_pass_kernel
+    part, teams = tl.program_id(0) % TEAM, tl.num_programs(0) // TEAM
+    first = (tl.program_id(0) // TEAM).to(tl.int64)
+    begin, columns = part * span, tl.arange(0, BLOCK_N)
+    length = tl.minimum(n - begin, span)
+    dweight, dbias = (), ()
+    for _ in tl.static_range(CHUNKS):
+        dweight += (tl.zeros([BLOCK_N], tl.float32),)
+        dbias += (tl.zeros([BLOCK_N], tl.float32),)
+    weight = _load_tiles(weight_ptr + begin, length, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else dweight
+    x = _load_tiles(x_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    dy = _load_tiles(dy_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    mean, rstd = tl.load(mean_ptr + first), tl.load(rstd_ptr + first)
+    _tell_row_sums(slots_ptr, first, m, part, x, dy, weight, mean, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
+    for row in tl.range(first, m, teams, num_stages=NUM_STAGES):
+        slots = slots_ptr + row * TEAM + tl.arange(0, TEAM)
+        seen = _look(slots)  # the answer is here by the time the next row is summed up
+        ahead = row + teams
+        next_x = _load_tiles(x_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_dy = _load_tiles(dy_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_mean = tl.load(mean_ptr + ahead, mask=ahead < m, other=0.0)
+        next_rstd = tl.load(rstd_ptr + ahead, mask=ahead < m, other=0.0)
+        _tell_row_sums(slots_ptr, ahead, m, part, next_x, next_dy, weight, next_mean, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
+        along, level = _hear(slots, seen)
+        # As in _backward_helped_kernel.
+        slope = tl.sum(along, axis=0) * rstd / n * rstd * rstd
+        base = tl.sum(level, axis=0) / n * rstd
+        weight_sums, bias_sums = (), ()
+        for i in tl.static_range(CHUNKS):
+            offs_n = i * BLOCK_N + columns
+            mask = (offs_n < length) | (i < WHOLE)
+            centred = x[i].to(tl.float32) - mean
+            g = dy[i].to(tl.float32)
+            bias_sums += (dbias[i] + g,)
+            g *= rstd
+            weight_sums += (dweight[i] + g * centred,)
+            if HAS_WEIGHT:
+                g *= weight[i].to(tl.float32)
+            dx = g - (centred * slope + base)
+            if HAS_SUM:
+                dx += tl.load(dsum_ptr + row * n + begin + offs_n, mask=mask, other=0.0).to(tl.float32)
+            tl.store(dx_ptr + row * n + begin + offs_n, dx, mask=mask)
+        dweight, dbias = weight_sums, bias_sums
+        x, dy, mean, rstd = next_x, next_dy, next_mean, next_rstd
+    partial_ptr += first * n + begin
+    for i in tl.static_range(CHUNKS):
+        offs_n = i * BLOCK_N + columns
+        if HAS_WEIGHT:
+            tl.store(partial_ptr + offs_n, dweight[i], mask=offs_n < length)
+        if HAS_BIAS:
+            tl.store(partial_ptr + HAS_WEIGHT * teams.to(tl.int64) * n + offs_n, dbias[i], mask=offs_n < length)
 
 
 @triton.jit
@@ -447,12 +581,12 @@ def _whole_rows(x):
     return {"BLOCK_N": triton.next_power_of_2(x.shape[1]), "WIDTH": rows.width(x)}
 
 
-def _launch_one_pass(x, weight, bias, eps, residual=None, *, config):
+def _launch_one_pass(x, weight, bias, eps, residual=None, *, config, rest=False):
     m, n = x.shape
     block_n, chunks = _tiles_of_row(n, x.element_size(), config)
     return _launch_forward(
         _one_pass_kernel, x, weight, bias, eps, residual, config, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
-        LATE=config["LATE"], EVEN_M=m % config["BLOCK_M"] == 0, EVEN_N=n == block_n * chunks,
+        LATE=config["LATE"], REST=rest, EVEN_M=m % config["BLOCK_M"] == 0, EVEN_N=n == block_n * chunks,
     )  # fmt: skip
 
 
@@ -525,11 +659,39 @@ def _launch_backward_helped(x, weight, bias, mean, rstd, dy, dsum=None, *, confi
     launch(
         _backward_helped_kernel, (owners + helpers,), x, weight, mean, rstd, dy, dsum, dx, partial, m, n, helpers,
         HAS_WEIGHT=flags["HAS_WEIGHT"], HAS_SUM=dsum is not None, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
-        EVEN=n == block_n * chunks, NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
+        WHOLE=n // block_n, NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
     if weight is None:  # then the owners' rows are not written
         partial = partial[owners:]
     return dx, *_sum_partials(partial, weight, bias, owners)
+
+
+def _unset_slots(m, team, device):
+    """Slots [m, team] in which programs tell each other about rows: see :func:`_hear`."""
+    slots = torch.empty((m, team), dtype=torch.int64, device=device)
+    launch(_unset_kernel, (triton.cdiv(m * team, 1024),), slots, m * team, BLOCK=1024)
+    return slots
+
+
+def _spans(n, size, config):
+    """(span, BLOCK_N, CHUNKS): columns of one of TEAM programs, whole lines of 128 bytes, and how they are cut."""
+    line = 128 // size
+    span = triton.cdiv(n, line * config["TEAM"]) * line
+    return span, *_cut(span, size, config)
+
+
+def _launch_backward_team(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
+    (m, n), flags, team = x.shape, _flags(weight, bias), config["TEAM"]
+    teams = min(m, gpu_of(x.device).sms // team)
+    span, block_n, chunks = _spans(n, x.element_size(), config)
+    dx, partial, slots = torch.empty_like(x), _partials(x, teams, flags), _unset_slots(m, team, x.device)
+    launch(
+        _backward_team_kernel, (teams * team,), x, weight, mean, rstd, dy, dsum, dx, partial, slots, m, n, span,
+        **flags, HAS_SUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
+        WHOLE=min(span, n - span * (team - 1)) // block_n, NUM_STAGES=config["num_stages"],
+        num_warps=config["num_warps"], launch_cooperative_grid=True,
+    )  # fmt: skip
+    return dx, *_sum_partials(partial, weight, bias, teams)
 
 
 def _launch_backward_columns(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
@@ -839,9 +1001,9 @@ _MOST_CHUNKS = 16
 _EXCHANGE_BYTES = 1024
 """Shared memory through which the warps of a program exchange their sums, at most."""
 
-_LIVE = {"rows": 6.5, "helped": 2.75}
-"""Registers for each element of a tile: row, dy, xhat, g, weight and both sums; 16-bit row, dy and weight and one sum
-(what ptxas of Triton 3.7 needs without spilling)."""
+_LIVE = {"rows": 6.5, "helped": 2.75, "team": {2: 7, 4: 9.5}}
+"""Registers for each element of a tile: row, dy, xhat, g, weight and both sums; 16-bit row, dy and weight and one sum;
+two rows and dy, weight and both sums, by the size of an element (what ptxas of Triton 3.7 needs without spilling)."""
 
 
 def _row_sums_shape(x: torch.Tensor) -> dict:
@@ -922,6 +1084,43 @@ def _fits_helped(config: dict, problem: Case, gpu: GPU) -> str:
     return f"{needed:.0f} registers a thread, of {available}: rows would spill" if needed > available else ""
 
 
+def _fits_team(config: dict, problem: Case, gpu: GPU) -> str:
+    size, threads, team = element_size(problem.dtype), 32 * config["num_warps"], config["TEAM"]
+    span, block_n, chunks = _spans(problem["n"], size, config)
+    if (team - 1) * span >= problem["n"] or team > gpu.sms:
+        return f"fewer than {team} parts of a row, or programs"
+    shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + _EXCHANGE_BYTES
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of prefetched rows exceed an SM's shared memory"
+    needed = block_n * chunks * _LIVE["team"][size] / threads + rows.OTHER_REGISTERS
+    available = min(rows.THREAD_REGISTERS, rows.REGISTERS // threads)
+    return f"{needed:.0f} registers a thread, of {available}: rows would spill" if needed > available else ""
+
+
+def _handles_team(problem: Case, gpu: GPU) -> str:
+    if gpu.backend != "cuda" or int(gpu.arch) < 80:
+        return "programs that wait for one another: written for NVIDIA's GPUs from sm_80 on"
+    if problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    if problem["n"] <= (16384 if element_size(problem.dtype) == 2 else 8192):
+        return "rows short enough for one program"
+    fitting = any(not _fits_team(config, problem, gpu) for config in _team_configs())
+    return "" if fitting else "rows longer than the registers of a team"
+
+
+def _team_configs():
+    return (dict(zip(_TEAM_SPACE, values, strict=True)) for values in itertools.product(*_TEAM_SPACE.values()))
+
+
+def _team_default(problem: Case, gpu: GPU) -> dict:
+    """The smallest team whose registers hold a row."""
+    fitting = [config for config in _team_configs() if not _fits_team(config, problem, gpu)]
+    if int(gpu.arch) >= 100:  # with 32 elements a thread ptxas of sm_100 spills 24 bytes (Triton 3.6, 3.7)
+        spans = ((config, _spans(problem["n"], element_size(problem.dtype), config)) for config in fitting)
+        fitting = [c for c, (_, block, chunks) in spans if block * chunks <= 16 * 32 * c["num_warps"]] or fitting
+    return fitting[0]
+
+
 def _handles_helped(problem: Case, gpu: GPU) -> str:
     if element_size(problem.dtype) > 2:
         return "rows of 32-bit elements, of which registers do not hold enough"
@@ -950,19 +1149,29 @@ def _up_to(longest: int):
     return handles
 
 
+def _handles_rows(problem: Case, gpu: GPU) -> str:
+    if problem["n"] > 4096 and problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES:
+        return "over 4096 elements, not of whole 16-byte vectors: their addresses and masks spill"
+    return _up_to(8192)(problem, gpu)
+
+
 def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     """Short rows by several, which share weight and bias, 32 elements a thread; of longer ones what registers hold."""
     block_n = rows.block_n(problem)
     block_m = min(8, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
     warps = min(8, max(1, block_m * block_n // (32 * 32)))
     configs = [{"BLOCK_M": block_m, "LATE": False, "num_warps": warps}] if block_n <= 16384 else []
-    configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": warps} for warps in (16, 32, 8)]
+    # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
+    spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
+    warps = (8, 16, 32) if spills else (16, 32, 8)
+    configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": number} for number in warps]
     return next((config for config in configs if not _fits_one_pass(config, problem, gpu)), configs[-1])
 
 
 def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: int):
     """``default``: 32 elements a thread, at most ``block_m`` rows a tile, ``warps_per_sm`` warps or one program.
 
+    Rows not of whole 16-byte vectors get 16: each element has an address and a mask of its own.
     With two stages nothing would be prefetched a whole block ahead.  A GPU whose shared memory or registers are short
     gets fewer programs, then no prefetching.
     """
@@ -974,7 +1183,8 @@ def _persistent_default(live: float, streams: int, block_m: int, warps_per_sm: i
         each = (
             1 << min(block_m, triton.next_power_of_2(problem["m"]), max(1, _ENOUGH_IN_FLIGHT // row)).bit_length() - 1
         )
-        tile = {"BLOCK_M": each, "num_warps": max(1, each * block_n // (32 * 32))}
+        held = 16 if problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES else 32
+        tile = {"BLOCK_M": each, "num_warps": max(1, each * block_n // (32 * held))}
         programs = [p for p in (4, 2, 1) if p * tile["num_warps"] <= warps_per_sm or p == 1]
         configs = [tile | {"num_stages": stages, "PROGRAMS_PER_SM": p} for stages in (3, 1) for p in programs]
         return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
@@ -1001,8 +1211,9 @@ def _most_warps(gpu: GPU) -> int:
 
 
 def _columns_default(problem: Case, gpu: GPU) -> dict:
-    """Tiles of 16 elements a thread: as wide as the matrix, up to a kilobyte of a row, four warps of them."""
-    return {"BLOCK_M": 4, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}
+    """Tiles of 16 elements a thread, of rows not of whole 16-byte vectors of 8, up to a kilobyte of a row wide."""
+    whole = problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES == 0
+    return {"BLOCK_M": 4 if whole else 2, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}
 
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
@@ -1015,6 +1226,7 @@ _PERSISTENT_SPACE = {
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
 _STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+_TEAM_SPACE = {"TEAM": (2, 4, 8), "num_stages": (3,), "num_warps": (8, 16)}
 _HELPED_SPACE = {"num_warps": (8, 16), "num_stages": (1, 3), "HELPERS": (16, 20, 24)}  # of 64 programs
 _COLUMNS_SPACE = {
     "BLOCK_M": (1, 2, 4, 8),
@@ -1108,7 +1320,7 @@ DECLARATION = Declaration(
                 space=_PERSISTENT_SPACE,
                 default=_persistent_default(_LIVE["rows"], streams=2, block_m=4, warps_per_sm=8),
                 fits=_fits_persistent(_LIVE["rows"], streams=2),
-                handles=_up_to(8192),
+                handles=_handles_rows,
             ),
             Variant(
                 name="helped",
@@ -1119,6 +1331,16 @@ DECLARATION = Declaration(
                 default=_helped_default,
                 fits=_fits_helped,
                 handles=_handles_helped,
+            ),
+            Variant(
+                name="team",
+                summary="rows and partial sums in the registers of several programs, which tell each other their sums",
+                follows="rows",
+                launch=_launch_backward_team,
+                space=_TEAM_SPACE,
+                default=_team_default,
+                fits=_fits_team,
+                handles=_handles_team,
             ),
             Variant(
                 name="columns",

@@ -36,6 +36,8 @@ from atlas.declaration import (
 from atlas.declaration.products import uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 
+from kernels.layer_norm import _fits_one_pass, _launch_one_pass
+
 
 @triton.jit
 def _normalize_kernel(
@@ -170,8 +172,11 @@ def _launch_fused(x, weight, bias, eps, w, c=None, *, config):
 
 
 def _launch_separate(x, weight, bias, eps, w, c=None, *, config):
-    out = torch.empty_like(x)
-    _launch_normalize(x, weight, bias, out, eps, **config)
+    if x.shape[1] <= _LONGEST:
+        out = _launch_one_pass(x, weight, bias, eps, config={"LATE": False} | config, rest=True)[0]
+    else:
+        out = torch.empty_like(x)
+        _launch_normalize(x, weight, bias, out, eps, config["num_warps"])
     return torch.nn.functional.linear(out, w, c)
 
 
@@ -282,6 +287,9 @@ def _checked(name, tensor, shape, input):
 
 _DTYPES = ("fp32", "fp16", "bf16")
 _NAMES = {torch_dtype(name): name for name in _DTYPES}
+_LONGEST = 8192
+"""Rows up to here are held in registers by `separate`."""
+
 _LARGEST = 2**31 - 1025
 """Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
 
@@ -402,6 +410,26 @@ _SPACE = {
     "num_stages": (2, 3, 4),
 }
 
+_SEPARATE_SPACE = {"BLOCK_M": (1, 2), "num_warps": (1, 2, 4, 8)}
+
+
+def _fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
+    rows_of_x = case(problem.dtype, m=problem["m"], n=problem["k"])
+    if problem["k"] > _LONGEST:
+        return "long rows are streamed one by one" if config["BLOCK_M"] > 1 or config["num_warps"] < 4 else ""
+    elements = config["BLOCK_M"] * problem["k"] // (32 * config["num_warps"])
+    if elements < 8 and config["num_warps"] > 1:
+        return f"{elements} elements a thread: fewer warps do"
+    return _fits_one_pass({"LATE": False} | config, rows_of_x, gpu)
+
+
+def _separate_default(problem: Case, gpu: GPU) -> Config:
+    """About 16 elements a thread, one row a program."""
+    warps = max(1, min(8, triton.next_power_of_2(problem["k"]) // 512))
+    configs = [{"BLOCK_M": 1, "num_warps": warps}, {"BLOCK_M": 1, "num_warps": 8}, {"BLOCK_M": 1, "num_warps": 1}]
+    return next((config for config in configs if not _fits_separate(config, problem, gpu)), configs[-1])
+
+
 DECLARATION = Declaration(
     name="layer_norm_linear",
     family="matmul",
@@ -421,19 +449,20 @@ DECLARATION = Declaration(
         outputs=("y",),
         variants=(
             Variant(
+                name="separate",
+                summary="a kernel that writes the normalised matrix, then torch's product (cuBLAS)",
+                launch=_launch_separate,
+                space=_SEPARATE_SPACE,
+                default=_separate_default,
+                fits=_fits_separate,
+            ),
+            Variant(
                 name="fused",
                 summary="statistics of rows first, then a product that normalises each tile of x",
                 launch=_launch_fused,
                 space=_SPACE,
                 default=_default,
                 fits=_fits,
-            ),
-            Variant(
-                name="separate",
-                summary="a kernel that writes the normalised matrix, then torch's product (cuBLAS)",
-                launch=_launch_separate,
-                space={"num_warps": (2, 4, 8)},
-                default=lambda problem, gpu: {"num_warps": 4},
             ),
         ),
         peers={"torch": eager(_reference), "torch.compile": compiled(_reference)},

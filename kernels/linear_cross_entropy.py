@@ -13,9 +13,13 @@ pass, and backward only multiplies them by that of the loss, unless that is 1.
 What reads logits, adds the bias and writes their gradient is Triton, as are the number of targets that count, the sum
 of the loss and the last multiplication.  dbias is a sum of torch's.
 
+*Vocabularies of odd length*: cuBLAS wants sizes of whole 16 bytes, not only rows that lie so.  So the last n mod 64
+rows of weight are multiplied on their own, filled up with zeros.
+
 *Memory*: a chunk has at most max(k, 1024) rows, so that its logits take no more than weight and dweight do each, n k
 elements (and small layers still fill the GPU, with 1024 rows); chunks are of equal length, but for the last.  dweight
 is summed up over several chunks in fp32: in 16 bits what cancels between chunks would keep the rounding of its parts.
+That takes 2 n k bytes more, for which up to twice as many rows are one chunk, with nothing to add up.
 """
 
 import functools
@@ -158,10 +162,14 @@ def _scale_kernel(x_ptr, dloss_ptr, count, BLOCK: tl.constexpr):
         tl.store(x_ptr + offs, x * dloss, mask=offs < count)
 
 
-def _chunk_rows(m, k):
-    """Rows of a chunk: at most max(k, 1024), chunks of equal length in whole tiles of 128 rows."""
+def _chunk_rows(m, k, adds_in_fp32=False):
+    """Rows of a chunk: at most max(k, 1024), chunks of equal length in whole tiles of 128 rows.
+
+    Where a second chunk would have dweight in fp32 and then in 16 bits, 6 n k bytes, up to twice as many rows are one
+    chunk: their logits and dweight are no more.
+    """
     most = max(k, 1024)
-    if m <= most:
+    if m <= most * (1 + adds_in_fp32):
         return m
     return min(most, triton.cdiv(triton.cdiv(m, triton.cdiv(m, most)), 128) * 128)
 
@@ -176,22 +184,24 @@ def _launch(
     the rule.
     """
     (m, k), n = hidden.shape, weight.shape[0]
-    chunk = min(m, chunk_rows or _chunk_rows(m, k))
+    wide = weight_gradient and _adds_in_fp32(hidden.device, hidden.dtype)
+    chunk = min(m, chunk_rows or _chunk_rows(m, k, wide))
     width = VECTOR_BYTES // hidden.element_size()
     pitch = triton.cdiv(n, _PITCH) * _PITCH
     rows = torch.empty(m, dtype=hidden.dtype if reduction == "none" else torch.float32, device=hidden.device)
     scale = torch.empty(1, dtype=torch.float32, device=hidden.device)
-    logits = torch.empty((chunk, pitch), dtype=hidden.dtype, device=hidden.device)[:, :n]
+    logits = torch.empty((chunk, pitch), dtype=hidden.dtype, device=hidden.device)
+    blocks = _blocks(weight)
     dhidden = torch.empty_like(hidden) if gradient else hidden.new_empty(0)
-    wide = weight_gradient and chunk < m and _adds_in_fp32(hidden.device, hidden.dtype)
-    dweight = (
-        torch.empty_like(weight, dtype=torch.float32 if wide else None) if weight_gradient else hidden.new_empty(0)
-    )
+    sums = torch.float32 if wide and chunk < m else hidden.dtype
+    dweight = torch.empty_like(weight, dtype=sums) if weight_gradient else hidden.new_empty(0)
     dbias = torch.empty_like(bias, dtype=torch.float32) if weight_gradient and bias is not None else hidden.new_empty(0)
     _launch_total(rows, target, rows, scale, ignore_index, reduction, total=False)
     for start in range(0, m, chunk):
-        part, x = hidden[start : start + chunk], logits[: min(chunk, m - start)]
-        torch.mm(part, weight.t(), out=x)
+        part, padded = hidden[start : start + chunk], logits[: min(chunk, m - start)]
+        x = padded[:, :n]
+        for begin, end, block in blocks:
+            torch.mm(part, block.t(), out=padded[:, begin:end])
         launch(
             _chunk_kernel, (x.shape[0],),
             x, bias, target[start : start + chunk], rows[start : start + chunk],
@@ -200,10 +210,13 @@ def _launch(
             LANES=config["BLOCK_N"] // width, WIDTH=width, ALIGNED=n % width == 0, num_warps=config["num_warps"],
         )  # fmt: skip
         if gradient:
-            torch.mm(x, weight, out=dhidden[start : start + chunk])
+            dpart = dhidden[start : start + chunk]
+            for begin, end, block in blocks:
+                dx = padded[:, begin:end]
+                torch.addmm(dpart, dx, block, out=dpart) if begin else torch.mm(dx, block, out=dpart)
         if weight_gradient:
-            _accumulate(x, part, dweight, dbias, first=start == 0)
-    del logits, x  # before the sum is copied
+            _accumulate(padded, blocks, part, dweight, dbias, first=start == 0)
+    del logits, padded, x  # before the sum is copied
     dweight = dweight.to(hidden.dtype)
     loss = rows
     if reduction != "none":
@@ -212,15 +225,34 @@ def _launch(
     return loss, dhidden, dweight, dbias.to(hidden.dtype)
 
 
-def _accumulate(dx, hidden, dweight, dbias, first):
-    """Add a chunk's share to dweight, and to dbias where there is one."""
+def _blocks(weight):
+    """[(begin, end, rows begin … end of weight)], the last one filled up with zeros to a multiple of _PITCH rows.
+
+    One block where the length of a row of logits is a multiple of 16 bytes, or short; else two.
+    """
+    n = weight.shape[0]
+    whole = n // _PITCH * _PITCH
+    if n * weight.element_size() % VECTOR_BYTES == 0 or whole < _LEAST_WHOLE:
+        return [(0, n, weight)]
+    tail = weight.new_zeros((_PITCH, weight.shape[1]))
+    tail[: n - whole] = weight[whole:]
+    return [(0, whole, weight[:whole]), (whole, whole + _PITCH, tail)]
+
+
+def _accumulate(dx, blocks, hidden, dweight, dbias, first):
+    """Add a chunk's share to dweight, and to dbias where there is one; dx is as wide as ``blocks``."""
     wide = {} if dweight.dtype == dx.dtype else {"out_dtype": dweight.dtype}
-    if first:
-        torch.mm(dx.t(), hidden, **wide, out=dweight)
-    else:
-        torch.addmm(dweight, dx.t(), hidden, **wide, out=dweight)
+    for begin, end, block in blocks:
+        factor, rows = dx[:, begin:end].t(), dweight[begin:end]
+        if len(rows) < len(block):  # zeros at the end
+            share = torch.mm(factor, hidden, **wide)[: len(rows)]
+            rows.copy_(share) if first else rows.add_(share)
+        elif first:
+            torch.mm(factor, hidden, **wide, out=rows)
+        else:
+            torch.addmm(rows, factor, hidden, **wide, out=rows)
     if dbias.numel():
-        share = dx.sum(dim=0, dtype=torch.float32)
+        share = dx[:, : len(dbias)].sum(dim=0, dtype=torch.float32)
         dbias.copy_(share) if first else dbias.add_(share)
 
 
@@ -237,6 +269,9 @@ def _adds_in_fp32(device, dtype):
         return False
     return bool((total == 32).all())
 
+
+_LEAST_WHOLE = 1024
+"""Rows of weight from which on it is worth the launches to multiply the last ones on their own."""
 
 _PITCH = 64
 """Logits of a row begin a multiple of this many elements after those of the row before: on 16 bytes, as cuBLAS likes it
@@ -332,7 +367,7 @@ def linear_cross_entropy(
 
     That is cross_entropy(input @ linear_weight.T + linear_bias, target) in fp32, fp16 or bf16; ``z_loss`` adds z_loss *
     logsumexp(logits)^2 to the loss of each row that counts.  The logits of ``chunk_rows`` rows are there at a time; 0
-    chooses as many as make them as large as the weight, and 1024 at least.  The gradients are computed with the loss,
+    chooses as many as make them about as large as the weight, 1024 at least.  The gradients are computed with the loss,
     so a forward serves one backward; with ``reduction="none"`` backward computes the logits again.  Second derivatives
     go through torch's operations, which have all logits at once.  A target outside [0, n) makes its row NaN.
 

@@ -48,6 +48,8 @@ from atlas.declaration.rows import (
 )
 from atlas.operators import Differentiable, Operator, launch
 
+from kernels.layer_norm import _hear, _load_tiles, _look, _spans, _tell, _unset_slots
+
 
 @triton.jit
 def _load_rows(ptr, offs_m, mask_m, n, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr):
@@ -207,6 +209,76 @@ def _backward_rows_kernel(
         for i in tl.static_range(CHUNKS):
             offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)
             tl.store(partial_ptr + offs_n, tl.sum(dweight[i], axis=0), mask=offs_n < n)
+
+
+@triton.jit
+def _tell_row_sum(
+    slots_ptr, row, m, part, x, dy, weight,
+    HAS_WEIGHT: tl.constexpr, TEAM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Publish this part's sum of g x of a row, unless it is beyond the last one."""
+    along = tl.zeros([BLOCK_N], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        g = dy[i].to(tl.float32)
+        if HAS_WEIGHT:
+            g *= weight[i].to(tl.float32)
+        along += g * x[i].to(tl.float32)
+    _tell(slots_ptr + row * TEAM + part, tl.sum(along, axis=0), tl.full([], 0.0, tl.float32), row < m)
+
+
+@triton.jit
+def _backward_team_kernel(
+    x_ptr, weight_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, slots_ptr, m, n, span,
+    HAS_WEIGHT: tl.constexpr, HAS_DSUM: tl.constexpr, TEAM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
+    WIDTH: tl.constexpr, WHOLE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """TEAM programs own every so-many-th row, each ``span`` columns of it and of a partial row of dweight.
+
+    What a program lacks of a row is one sum, which it hears from the others: see layer_norm's kernel of this name.
+    partial_ptr is [teams, n].
+    """
+    n, span = n // WIDTH * WIDTH, span // WIDTH * WIDTH  # as in _one_pass_kernel
+    part, teams = tl.program_id(0) % TEAM, tl.num_programs(0) // TEAM
+    first = (tl.program_id(0) // TEAM).to(tl.int64)
+    begin, columns = part * span, tl.arange(0, BLOCK_N)
+    length = tl.minimum(n - begin, span)
+    dweight = ()
+    for _ in tl.static_range(CHUNKS):
+        dweight += (tl.zeros([BLOCK_N], tl.float32),)
+    weight = _load_tiles(weight_ptr + begin, length, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else dweight
+    x = _load_tiles(x_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    dy = _load_tiles(dy_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    rstd = tl.load(rstd_ptr + first)
+    _tell_row_sum(slots_ptr, first, m, part, x, dy, weight, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
+    for row in tl.range(first, m, teams, num_stages=NUM_STAGES):
+        slots = slots_ptr + row * TEAM + tl.arange(0, TEAM)
+        seen = _look(slots)
+        ahead = row + teams
+        next_x = _load_tiles(x_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_dy = _load_tiles(dy_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_rstd = tl.load(rstd_ptr + ahead, mask=ahead < m, other=0.0)
+        _tell_row_sum(slots_ptr, ahead, m, part, next_x, next_dy, weight, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
+        along = tl.sum(_hear(slots, seen)[0], axis=0) * rstd / n
+        added = ()
+        for i in tl.static_range(CHUNKS):
+            offs_n = i * BLOCK_N + columns
+            mask = (offs_n < length) | (i < WHOLE)
+            xhat = x[i].to(tl.float32) * rstd
+            g = dy[i].to(tl.float32)
+            if HAS_WEIGHT:
+                added += (dweight[i] + g * xhat,)
+                g *= weight[i].to(tl.float32)
+            dx = (g - xhat * along) * rstd
+            if HAS_DSUM:
+                dx += tl.load(dsum_ptr + row * n + begin + offs_n, mask=mask, other=0.0).to(tl.float32)
+            tl.store(dx_ptr + row * n + begin + offs_n, dx, mask=mask)
+        if HAS_WEIGHT:
+            dweight = added
+        x, dy, rstd = next_x, next_dy, next_rstd
+    if HAS_WEIGHT:
+        for i in tl.static_range(CHUNKS):
+            offs_n = i * BLOCK_N + columns
+            tl.store(partial_ptr + first * n + begin + offs_n, dweight[i], mask=offs_n < length)
 
 
 @triton.jit
@@ -442,6 +514,21 @@ def _launch_backward_rows(x, weight, rstd, dy, dsum, *, config):
     launch(
         _backward_rows_kernel, (programs,), x, weight, rstd, dy, dsum, dx, partial, *_rows(x),
         HAS_WEIGHT=weight is not None, HAS_DSUM=dsum is not None, **_tiles(x, config), NUM_STAGES=config["num_stages"],
+    )  # fmt: skip
+    _sum_partials(partial, dweight)
+    return dx, dweight
+
+
+def _launch_backward_team(x, weight, rstd, dy, dsum, *, config):
+    (m, n), team = _rows(x), config["TEAM"]
+    teams = min(m, gpu_of(x.device).sms // team)
+    span, block_n, chunks = _spans(n, x.element_size(), config)
+    (dx, partial, dweight), slots = _gradients(x, weight, teams), _unset_slots(m, team, x.device)
+    launch(
+        _backward_team_kernel, (teams * team,), x, weight, rstd, dy, dsum, dx, partial, slots, m, n, span,
+        HAS_WEIGHT=weight is not None, HAS_DSUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks,
+        WIDTH=width(x), WHOLE=min(span, n - span * (team - 1)) // block_n, NUM_STAGES=config["num_stages"],
+        num_warps=config["num_warps"], launch_cooperative_grid=True,
     )  # fmt: skip
     _sum_partials(partial, dweight)
     return dx, dweight
@@ -826,6 +913,29 @@ def _fits_persistent(live: tuple, streams: int):
     return fits
 
 
+def _fits_team(config: dict, problem: Case, gpu: GPU) -> str:
+    size, threads, team = element_size(problem.dtype), 32 * config["num_warps"], config["TEAM"]
+    span, block_n, chunks = _spans(problem["n"], size, config)
+    if (team - 1) * span >= problem["n"] or team > gpu.sms:
+        return f"fewer than {team} parts of a row, or programs"
+    shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + _EXCHANGE_BYTES
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of prefetched rows exceed an SM's shared memory"
+    needed = block_n * chunks * _live(problem, *_TEAM_LIVE) / threads + OTHER_REGISTERS
+    available = min(THREAD_REGISTERS, REGISTERS // threads)
+    return f"{needed:.0f} registers a thread, of {available}" if needed > available else ""
+
+
+def _handles_team(problem: Case, gpu: GPU) -> str:
+    if gpu.backend != "cuda" or int(gpu.arch) < 80:
+        return "programs that wait for one another: written for NVIDIA's GPUs from sm_80 on"
+    if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    if problem["n"] <= (16384 if element_size(problem.dtype) == 2 else 8192):
+        return "rows short enough for one program"
+    return _handles(_TEAM_SPACE, _fits_team)(problem, gpu)
+
+
 def _fits_reread(config: dict, problem: Case, gpu: GPU) -> str:
     size, threads, block = element_size(problem.dtype), 32 * config["num_warps"], config["BLOCK_N"]
     chunks = triton.cdiv(problem["n"], block)
@@ -854,6 +964,9 @@ def _fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
 _FORWARD_LIVE, _BACKWARD_LIVE = (0.25, 2), (1.75, 3)
 """Row and weight; sum of dweight, x, dy and weight (what ptxas of Triton 3.7 needs without spilling, with some to spare
 for what is computed of them)."""
+
+_TEAM_LIVE = (2.5, 6)
+"""Sum of dweight and what is computed of an element; two rows of x and dy, and weight."""
 
 _REREAD_VALUES = 5.0
 
@@ -886,13 +999,18 @@ def _default(space: dict, fits: Callable, penalty: Callable[[dict, Case, GPU], t
 
 
 def _away_from(elements: int):
-    """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice."""
+    """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice.
+
+    Of rows not of whole 16-byte vectors half as many: each element has an address and a mask of its own.
+    """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
-        block, chunks = _cut(problem["n"], element_size(problem.dtype), config)
+        size = element_size(problem.dtype)
+        wanted = elements / 2 if problem["n"] * size % VECTOR_BYTES else elements
+        block, chunks = _cut(problem["n"], size, config)
         held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
         return (
-            abs(math.log2(held / elements))
+            abs(math.log2(held / wanted))
             + math.log2(config["BLOCK_M"]) / 4
             + 2 * math.log2(block * chunks / problem["n"]),
             abs(config.get("num_stages", 3) - 3),
@@ -910,6 +1028,7 @@ _BACKWARD_SPACE = {
     "num_stages": (1, 3, 4),
     "PROGRAMS_PER_SM": (1, 2, 4),
 }
+_TEAM_SPACE = {"TEAM": (2, 4, 8), "num_warps": (8, 16), "num_stages": (3,)}
 _REREAD_SPACE = {
     "BLOCK_N": (1024, 2048, 4096, 8192),
     "num_warps": (8, 16, 32),
@@ -999,6 +1118,16 @@ DECLARATION = Declaration(
                 default=_default(_BACKWARD_SPACE, _fits_backward_rows, _away_from(elements=24)),
                 fits=_fits_backward_rows,
                 handles=_handles(_BACKWARD_SPACE, _fits_backward_rows),
+            ),
+            Variant(
+                name="team",
+                summary="rows and partial sums in the registers of several programs, which tell each other their sums",
+                follows="rows",
+                launch=_launch_backward_team,
+                space=_TEAM_SPACE,
+                default=_default(_TEAM_SPACE, _fits_team, lambda config, *_: (config["TEAM"], config["num_warps"])),
+                fits=_fits_team,
+                handles=_handles_team,
             ),
             Variant(
                 name="reread",

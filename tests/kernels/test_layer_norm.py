@@ -1,7 +1,11 @@
 """Layer normalisation on the interpreter: values, accuracy, gradients, refusals; and what its spaces hold."""
 
+import sys
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
@@ -14,7 +18,9 @@ from kernels.layer_norm import DECLARATION, layer_norm
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
-VARIANTS = [(direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants]
+VARIANTS = [
+    (direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants if v.name != "team"
+]  # a team's programs wait for one another
 IDS = [f"{direction}-{v.name}" for direction, v in VARIANTS]
 
 
@@ -52,6 +58,47 @@ def test_every_config_gives_the_same_results(direction, variant, m, n):
     assert configs
     for config in configs:
         assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
+
+
+@triton.jit
+def _look_up(slot_ptrs):
+    return tl.load(slot_ptrs)
+
+
+@triton.jit
+def _take(slot_ptrs, seen):
+    return (seen >> 32).to(tl.int32).to(tl.float32, bitcast=True), seen.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@pytest.mark.parametrize("team", [1, 2, 4])
+@pytest.mark.parametrize("has", [(True, True), (True, False), (False, True)], ids=["both", "weight", "bias"])
+def test_a_team_s_sums_and_columns_make_up_whole_rows(monkeypatch, team, has):
+    # The last span is shorter than the others, and each ends in a tile that is cut.  On the interpreter programs
+    # run one after the other.  So a launch is made twice, with slots that are kept: the first time some are empty yet
+    # when they are looked up.
+    kernels, slots = sys.modules["kernels.layer_norm"], torch.zeros((9, team), dtype=torch.int64)
+    for name, stand_in in (("_look", _look_up), ("_hear", _take), ("_unset_slots", lambda *_: slots)):
+        monkeypatch.setattr(kernels, name, stand_in)
+    problem = case("fp32", m=9, n=1160, residual=True)
+    inputs = Problem(DECLARATION, "backward", problem, CPU, seed=4).inputs
+    inputs |= {name: inputs[name] if there else None for name, there in zip(("weight", "bias"), has, strict=True)}
+    config = {"TEAM": team, "num_warps": 1, "num_stages": 3}
+    for _ in range(2):
+        found = DECLARATION.backward.variant("team").launch(**inputs, config=config)
+    columns = DECLARATION.backward.variant("columns")
+    expected = columns.launch(**inputs, config=columns.default(problem, INTERPRETER))
+    for ours, theirs, there in zip(found, expected, (True, *has), strict=True):
+        if there:
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_team_is_for_long_rows_of_whole_vectors_on_gpus_whose_programs_run_at_once():
+    team = DECLARATION.backward.variant("team")
+    assert "wait for one another" in team.unsupported(case("bf16", m=9, n=32768), INTERPRETER)
+    assert not team.unsupported(case("bf16", m=9, n=32768), GPUS["h200"])
+    assert "short enough" in team.unsupported(case("bf16", m=9, n=16384), GPUS["h200"])
+    assert "16-byte" in team.unsupported(case("bf16", m=9, n=32772), GPUS["h200"])
+    assert "longer" in team.unsupported(case("fp32", m=9, n=2**18), GPUS["h200"])
 
 
 @pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)

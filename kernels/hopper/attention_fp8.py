@@ -33,12 +33,15 @@ from kernels.hopper.attention_forward import (
     LOWEST,
     ROWS,
     _blocks_of,
+    _first_scores,
     _masked,
     _partial_sums,
     _pass,
     _scores,
     _section,
+    _seen,
     _tile_of,
+    _write,
 )
 
 LIFT = gl.constexpr(8.0)
@@ -231,14 +234,13 @@ def _consume(
 ):  # fmt: skip
     """Group ``CONSUMER`` of four warps: its ROWS rows of each tile."""
     q_smem, k_smem, v_smem, o_smem, _ = buffers
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    q_full, q_empty, _, _, v_full, v_empty, _ = barriers
     scale_of_all, q_scale_ptr, k_scale_ptr, v_scale_ptr = scales
     len_q, len_k, heads, group, m_blocks, all_heads, section = sizes
     head_dim: gl.constexpr = o_desc.block_shape[3]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, head_dim, 32])
     q = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
-    out = o_smem.index(CONSUMER)
     step = 0
     done = 0
     for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
@@ -249,29 +251,17 @@ def _consume(
             v_scale = gl.load(v_scale_ptr + place_k)
             blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
             first = (block_m * CONSUMERS + CONSUMER) * ROWS
-            offs_m = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
-            limit = gl.zeros_like(offs_m) + len_k
-            mine = blocks
-            whole = len_k // BLOCK_N  # blocks that all rows see whole
+            offs_m, limit, mine, whole = _seen(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
             if CAUSAL:
-                limit = gl.minimum(limit, offs_m + 1)
-                whole = gl.minimum(whole, (first + 1) // BLOCK_N)
-                mine = gl.minimum(blocks, gl.cdiv(first + ROWS, BLOCK_N))
                 for _skipped in range(mine, blocks):  # only the groups after this one see these keys
                     _pass(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
                     step += 1
 
             mbarrier.wait(q_full.index(CONSUMER), done & 1)
-            mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
-            if PINGPONG:
-                mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
-            s = _scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
-            if PINGPONG:
-                mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
-            s = warpgroup_mma_wait(0, deps=[s])
-            mbarrier.arrive(k_empty.index(step % STAGES), count=1)
-            if CAUSAL or TAIL:
-                s = _masked(s, (mine - 1) * BLOCK_N, limit, BLOCK_N, s_layout)
+            s = _first_scores(
+                q, k_smem, barriers, step, (mine - 1) * BLOCK_N, limit,
+                CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout,
+            )  # fmt: skip
             m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
             p, sums = _weights(s, m, scale, ROWS, BLOCK_N)
             o = gl.zeros([ROWS, head_dim], gl.float32, o_layout)
@@ -304,10 +294,7 @@ def _consume(
             if PROMOTE:
                 part = o * alpha[:, None] + part
             part = part * (v_scale / gl.convert_layout(total, gl.SliceLayout(1, o_layout)))[:, None]
-            tma.store_wait(0)  # the tile before this has left the buffer
-            out.reshape([ROWS, head_dim]).store(part.to(o_desc.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
+            _write(part, o_desc, o_smem.index(CONSUMER), place, heads, first)
             done += 1
     tma.store_wait(0)
 

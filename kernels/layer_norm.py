@@ -1007,10 +1007,14 @@ two rows and dy, weight and both sums, by the size of an element (what ptxas of 
 
 
 def _row_sums_shape(x: torch.Tensor) -> dict:
-    """Block of :func:`_row_sums_kernel`: two 16-byte vectors a thread of 8 warps, fewer warps for shorter rows."""
+    """Block of :func:`_row_sums_kernel`: two 16-byte vectors a thread of 8 warps, fewer warps for shorter rows.
+
+    Half of that where elements are loaded one by one.
+    """
     vectors = triton.next_power_of_2(x.shape[1]) * x.element_size() // (32 * rows.VECTOR_BYTES)
     num_warps = max(1, min(8, vectors // 2))
-    return rows.lanes(x, 2 * 32 * num_warps * rows.VECTOR_BYTES // x.element_size()) | {"num_warps": num_warps}
+    each = 1 if rows.width(x) == 1 else 2
+    return rows.lanes(x, each * 32 * num_warps * rows.VECTOR_BYTES // x.element_size()) | {"num_warps": num_warps}
 
 
 def _streams(problem: Case, streams: int) -> int:
@@ -1211,9 +1215,8 @@ def _most_warps(gpu: GPU) -> int:
 
 
 def _columns_default(problem: Case, gpu: GPU) -> dict:
-    """Tiles of 16 elements a thread, of rows not of whole 16-byte vectors of 8, up to a kilobyte of a row wide."""
-    whole = problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES == 0
-    return {"BLOCK_M": 4 if whole else 2, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}
+    """Tiles of 16 elements a thread: as wide as the matrix, up to a kilobyte of a row, four warps of them."""
+    return {"BLOCK_M": 4, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}
 
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)

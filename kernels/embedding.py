@@ -5,10 +5,10 @@ elements.  Backward is dweight[r, :] = sum of dy[i, :] over the tokens i with in
 dweight, VN, zeros where no token names the row.  Of 16 384 tokens and a vocabulary of 128 256 the writing is nine
 tenths, so the sums are taken in the one pass that writes.  Additions are fp32 and in one order, without atomics.
 
-Backward in three steps: the tokens are sorted by row (chunks in registers, then each element's rank among all chunks,
-by binary search), so those of a row are neighbours, a run; the runs' starts are found, and every aligned tile of SPLIT
-tokens that lies in one run is summed by a program of its own, or a frequent token would keep one program busy long
-after the others; last, each row adds up its run: tokens at its ends one by one, the tiles between from their sums.
+Backward in four launches: the tokens are sorted by row (chunks in registers, then each element's rank among all
+chunks, by binary search), so those of a row are neighbours, a run; every tile of SPLIT sorted tokens is summed by a
+program of its own, run by run, however long the runs are, while others write the rows that no token names; last, the
+runs that go on from tile to tile are joined.
 """
 
 import functools
@@ -29,49 +29,59 @@ from atlas.declaration import (
     compiled,
     eager,
     element_size,
-    gpu_of,
     torch_dtype,
 )
 from atlas.operators import Differentiable, Operator, launch
 
 
 @triton.jit
-def _gather(index_ptr, weight_ptr, out_ptr, offs_m, offs_n, m, v, n, stride_wv, EVEN: tl.constexpr):
-    """Copy one tile.  An index outside [0, v) reads nothing, and its row becomes NaN."""
+def _tiles_kernel(
+    index_ptr, weight_ptr, out_ptr, m, v, n, stride_wv,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_M tokens times BLOCK_N columns; neighbouring programs share columns.
+
+    So what is under way is a slice of all rows, and those that recur are found in the cache; KEPT asks it to prefer
+    them.  An index outside [0, v) reads nothing, and its row becomes NaN.
+    """
+    # n and the stride are multiples of WIDTH; so said, the compiler accesses WIDTH elements at once
+    n, stride_wv = n // WIDTH * WIDTH, stride_wv // WIDTH * WIDTH
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_m, mask_n = (offs_m < m) | EVEN, (offs_n < n) | EVEN
     index = tl.load(index_ptr + offs_m, mask=mask_m, other=0).to(tl.int64)
     known = (index >= 0) & (index < v)
     rows = weight_ptr + index[:, None] * stride_wv
-    x = tl.load(rows + offs_n[None, :], mask=known[:, None] & mask_n[None, :], other=float("nan"))
-    tl.store(out_ptr + offs_m[:, None] * n + offs_n[None, :], x, mask=mask_m[:, None] & mask_n[None, :])
+    policy: tl.constexpr = "evict_last" if KEPT else ""
+    x = tl.load(
+        rows + offs_n[None, :], mask=known[:, None] & mask_n[None, :], other=float("nan"), eviction_policy=policy
+    )
+    # Streaming, so that what is written does not displace rows that recur.
+    out = out_ptr + offs_m[:, None] * n + offs_n[None, :]
+    tl.store(out, x, mask=mask_m[:, None] & mask_n[None, :], cache_modifier=".cs")
 
 
 @triton.jit
-def _tiles_kernel(
+def _rows_kernel(
     index_ptr, weight_ptr, out_ptr, m, v, n, stride_wv,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M tokens times BLOCK_N columns; neighbouring programs share tokens."""
-    # n and the stride are multiples of WIDTH; so said, the compiler accesses WIDTH elements at once
-    n, stride_wv = n // WIDTH * WIDTH, stride_wv // WIDTH * WIDTH
-    blocks = tl.cdiv(n, BLOCK_N)
-    offs_m = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_n = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
-    _gather(index_ptr, weight_ptr, out_ptr, offs_m, offs_n, m, v, n, stride_wv, EVEN)
-
-
-@triton.jit
-def _persistent_kernel(
-    index_ptr, weight_ptr, out_ptr, m, v, n, stride_wv,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, NUM_STAGES: tl.constexpr,
-):  # fmt: skip
-    """One program owns every `num_programs`-th tile of BLOCK_M tokens and all columns; the next indices and rows are
-    prefetched, for each row waits for its index."""
+    """As _tiles_kernel, but each thread knows all indices, so none need be exchanged."""
     n, stride_wv = n // WIDTH * WIDTH, stride_wv // WIDTH * WIDTH  # as in _tiles_kernel
-    offs_n = tl.arange(0, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
-        offs_m = (tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-        _gather(index_ptr, weight_ptr, out_ptr, offs_m, offs_n, m, v, n, stride_wv, EVEN)
+    first = tl.program_id(0).to(tl.int64) * BLOCK_M
+    offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_n = (offs_n < n) | EVEN
+    policy: tl.constexpr = "evict_last" if KEPT else ""
+    indices, xs = (), ()
+    for i in tl.static_range(BLOCK_M):
+        indices += (tl.load(index_ptr + first + i, mask=(first + i < m) | EVEN, other=0).to(tl.int64),)
+    for i in tl.static_range(BLOCK_M):
+        known = (indices[i] >= 0) & (indices[i] < v)
+        row = weight_ptr + indices[i] * stride_wv + offs_n
+        xs += (tl.load(row, mask=mask_n & known, other=float("nan"), eviction_policy=policy),)
+    for i in tl.static_range(BLOCK_M):
+        out = out_ptr + (first + i) * n + offs_n
+        tl.store(out, xs[i], mask=mask_n & ((first + i < m) | EVEN), cache_modifier=".cs")
 
 
 @triton.jit
@@ -88,115 +98,159 @@ def _count_less(sorted_ptr, length, bound, mask, BITS: tl.constexpr):
 
 @triton.jit
 def _sort_chunks_kernel(
-    index_ptr, packed_ptr, sorted_ptr, order_ptr, m, v, padding_idx, CHUNK: tl.constexpr, SINGLE: tl.constexpr
+    index_ptr, packed_ptr, named_ptr, m, v, padding_idx, chunks, CHUNK: tl.constexpr, BLOCK_V: tl.constexpr
 ):
-    """One program owns CHUNK tokens: packed = row * CHUNK + position in the chunk, ascending.
+    """Each of the first `chunks` programs owns CHUNK tokens: packed = row * CHUNK + position in the chunk, ascending.
 
     Tokens without a gradient, of padding_idx or outside [0, v), are given row v, and the end of the last chunk v + 1:
-    they come last.  A SINGLE chunk needs no merging and is unpacked at once.
+    they come last.  Each further program clears BLOCK_V of the v flags that say which rows are named.
     """
-    position = tl.arange(0, CHUNK)
-    offs_m = tl.program_id(0) * CHUNK + position
-    index = tl.load(index_ptr + offs_m, mask=offs_m < m, other=-1)
-    counted = (index >= 0) & (index < v) & (index != padding_idx)
-    row = tl.where(counted, index, tl.where(offs_m < m, v, v + 1)).to(packed_ptr.dtype.element_ty)
-    packed = tl.sort(row * CHUNK + position)
-    if SINGLE:
-        tl.store(sorted_ptr + offs_m, packed // CHUNK, mask=offs_m < m)
-        tl.store(order_ptr + offs_m, packed % CHUNK, mask=offs_m < m)
+    pid = tl.program_id(0)
+    if pid < chunks:
+        position = tl.arange(0, CHUNK)
+        offs_m = pid * CHUNK + position
+        index = tl.load(index_ptr + offs_m, mask=offs_m < m, other=-1)
+        counted = (index >= 0) & (index < v) & (index != padding_idx)
+        row = tl.where(counted, index, tl.where(offs_m < m, v, v + 1)).to(packed_ptr.dtype.element_ty)
+        tl.store(packed_ptr + offs_m, tl.sort(row * CHUNK + position))
     else:
-        tl.store(packed_ptr + offs_m, packed)
+        offs_v = (pid - chunks) * BLOCK_V + tl.arange(0, BLOCK_V)
+        tl.store(named_ptr + offs_v, tl.zeros([BLOCK_V], tl.int8), mask=offs_v < v)
 
 
 @triton.jit
 def _merge_chunks_kernel(
-    packed_ptr, sorted_ptr, order_ptr, m, chunks,
+    packed_ptr, sorted_ptr, order_ptr, named_ptr, m, v, chunks,
     CHUNK: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK elements of one sorted chunk, and stores them where they stand among all.
 
     That is the number of elements before them in every chunk.  Equal rows keep the order of their tokens: those of
-    earlier chunks come first, those of later ones after.
+    earlier chunks come first, those of later ones after.  It flags their rows, too.
     """
     first = tl.program_id(0) * BLOCK
     own = first // CHUNK
     packed = tl.load(packed_ptr + first + tl.arange(0, BLOCK))
     row = packed // CHUNK
+    tl.store(named_ptr + row, tl.full([BLOCK], 1, tl.int8), mask=row < v)
     rank = tl.zeros([BLOCK], tl.int32)
     for start in tl.range(0, chunks, BLOCK_C):
         chunk = start + tl.arange(0, BLOCK_C)[:, None]
         bound = tl.where(chunk < own, (row + 1)[None, :], row[None, :]) * CHUNK
         bound = tl.where(chunk == own, packed[None, :], bound)
         rank += tl.sum(_count_less(packed_ptr + chunk * CHUNK, CHUNK, bound, chunk < chunks, BITS), axis=0)
-    tl.store(sorted_ptr + rank, row, mask=rank < m)
-    tl.store(order_ptr + rank, own * CHUNK + packed % CHUNK, mask=rank < m)
+    tl.store(sorted_ptr + rank, row.to(tl.int32), mask=rank < m)
+    tl.store(order_ptr + rank, (own * CHUNK + packed % CHUNK).to(tl.int32), mask=rank < m)
 
 
 @triton.jit
-def _runs_kernel(
-    dy_ptr, sorted_ptr, order_ptr, start_ptr, partial_ptr, m, v, n, row_programs,
-    BITS: tl.constexpr, BLOCK_V: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
+def _sum_tile(
+    dy_ptr, sorted_ptr, order_ptr, partial_ptr, dweight_ptr, tile, offs_n, m, v, n,
+    SPLIT: tl.constexpr, GROUP: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Each of the first row_programs owns BLOCK_V rows and finds where their runs start; start_ptr is [v + 1].
+    """Add up the runs of one tile of SPLIT sorted tokens, GROUP of which are under way together.
 
-    Each further program owns a tile of SPLIT sorted tokens times BLOCK_N columns and sums it if it lies in one run;
-    partial_ptr is [m // SPLIT, n].
+    A run that lies within the tile is a row of dweight.  Of one that began before it, `partial` takes what it has here
+    if it ends here (partial[tile, 0]), and of one that goes on after it likewise (partial[tile, 1]).
     """
-    n = n // WIDTH * WIDTH  # as in _tiles_kernel
-    pid = tl.program_id(0)
-    if pid < row_programs:
-        offs_v = pid * BLOCK_V + tl.arange(0, BLOCK_V)
-        tl.store(start_ptr + offs_v, _count_less(sorted_ptr, m, offs_v, offs_v <= v, BITS), mask=offs_v <= v)
-    else:
-        blocks = tl.cdiv(n, BLOCK_N)
-        tile = (pid - row_programs) // blocks
-        first, last = tl.load(sorted_ptr + tile * SPLIT), tl.load(sorted_ptr + tile * SPLIT + SPLIT - 1)
-        if (first == last) & (first < v):
-            offs_n = (pid - row_programs) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
-            token = tl.load(order_ptr + tile * SPLIT + tl.arange(0, SPLIT)).to(tl.int64)
-            # 0 is the identity of the sum.
-            dy = tl.load(dy_ptr + token[:, None] * n + offs_n[None, :], mask=(offs_n < n)[None, :], other=0.0)
-            total = tl.sum(dy.to(tl.float32), axis=0)
-            tl.store(partial_ptr + tile.to(tl.int64) * n + offs_n, total, mask=offs_n < n)
+    mask_n = offs_n < n
+    begin = tile * SPLIT
+    partial = partial_ptr + tile.to(tl.int64) * 2 * n + offs_n
+    continued = tl.load(sorted_ptr + begin) == tl.load(sorted_ptr + begin - 1, mask=begin > 0, other=-1)
+    inherited = continued  # whether the run at hand began before the tile
+    total = tl.zeros([BLOCK_N], tl.float32)
+    head = total
+    for start in tl.range(begin, begin + SPLIT, GROUP):
+        rows, dys = (), ()
+        for i in tl.static_range(GROUP):
+            rows += (tl.load(sorted_ptr + start + i, mask=start + i < m, other=v),)
+            token = tl.load(order_ptr + start + i, mask=start + i < m, other=0).to(tl.int64)
+            dys += (tl.load(dy_ptr + token * n + offs_n, mask=mask_n & (rows[i] < v), other=0.0),)
+        rows += (tl.load(sorted_ptr + start + GROUP, mask=start + GROUP < m, other=v),)
+        for i in tl.static_range(GROUP):
+            total += dys[i].to(tl.float32)
+            if rows[i] != rows[i + 1]:
+                if inherited:
+                    head = total
+                else:
+                    # Streaming: dweight is not read again here, unlike dy and partial.
+                    out = dweight_ptr + rows[i].to(tl.int64) * n + offs_n
+                    tl.store(out, total, mask=mask_n & (rows[i] < v), cache_modifier=".cs")
+                total = tl.zeros([BLOCK_N], tl.float32)
+                inherited = False
+    if continued & (inherited == 0):
+        tl.store(partial, head, mask=mask_n)
+    last = tl.load(sorted_ptr + begin + SPLIT - 1, mask=begin + SPLIT - 1 < m, other=v)
+    after = tl.load(sorted_ptr + begin + SPLIT, mask=begin + SPLIT < m, other=v)
+    if (last == after) & (last < v):
+        tl.store(partial + n, total, mask=mask_n)
 
 
 @triton.jit
-def _sum_runs_kernel(
-    dy_ptr, order_ptr, start_ptr, partial_ptr, dweight_ptr, v, n,
-    SPLIT: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """One program owns BLOCK_V rows of dweight times BLOCK_N columns and adds up their runs, side by side.
+def _clear_rows(named_ptr, dweight_ptr, offs_v, offs_n, v, n, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Write zeros to those of BLOCK_V rows that no token names."""
+    named = tl.load(named_ptr + offs_v, mask=offs_v < v, other=1)
+    zeros = tl.zeros([BLOCK_V, BLOCK_N], dweight_ptr.dtype.element_ty)
+    out = dweight_ptr + offs_v.to(tl.int64)[:, None] * n + offs_n[None, :]
+    tl.store(out, zeros, mask=(named == 0)[:, None] & (offs_n < n)[None, :], cache_modifier=".cs")
 
-    Of a run the tokens outside whole tiles of SPLIT are added one by one, `head` of them before the tiles, then the
-    tiles' sums: the same order whatever the blocks.
+
+@triton.jit
+def _sum_tiles_kernel(
+    dy_ptr, sorted_ptr, order_ptr, named_ptr, partial_ptr, dweight_ptr, m, v, n, sum_programs,
+    SPLIT: tl.constexpr, GROUP: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Each of the first sum_programs owns a tile of sorted tokens times BLOCK_N columns, the others BLOCK_V rows."""
+    n = n // WIDTH * WIDTH  # as in _tiles_kernel
+    blocks = tl.cdiv(n, BLOCK_N)
+    pid = tl.program_id(0)
+    offs_n = pid % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    if pid < sum_programs:
+        _sum_tile(
+            dy_ptr, sorted_ptr, order_ptr, partial_ptr, dweight_ptr, pid // blocks, offs_n, m, v, n,
+            SPLIT, GROUP, BLOCK_N,
+        )  # fmt: skip
+    else:
+        offs_v = (pid - sum_programs) // blocks * BLOCK_V + tl.arange(0, BLOCK_V)
+        _clear_rows(named_ptr, dweight_ptr, offs_v, offs_n, v, n, BLOCK_V, BLOCK_N)
+
+
+@triton.jit
+def _join_tiles_kernel(
+    sorted_ptr, partial_ptr, dweight_ptr, m, v, n,
+    SPLIT: tl.constexpr, GROUP: tl.constexpr, SEARCHED: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """One program owns the run that begins in a tile and goes on after it, if there is one, times BLOCK_N columns.
+
+    It adds up what the tile, those that the run goes through, and the one it ends in have of it, in this order.
     """
     n = n // WIDTH * WIDTH  # as in _tiles_kernel
     blocks = tl.cdiv(n, BLOCK_N)
-    row = tl.program_id(0) // blocks * BLOCK_V + tl.arange(0, BLOCK_V)
-    offs_n = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    mask_v, mask_n = row < v, offs_n < n
-    begin = tl.load(start_ptr + row, mask=mask_v, other=0)  # beyond v an empty run
-    end = tl.load(start_ptr + row + 1, mask=mask_v, other=0)
-    tile = (begin + SPLIT - 1) // SPLIT
-    tiles = tl.maximum(end // SPLIT - tile, 0)
-    head = tl.where(tiles > 0, tile * SPLIT, end) - begin
-    singles = end - begin - tiles * SPLIT
-    total = tl.zeros([BLOCK_V, BLOCK_N], tl.float32)
-    # Unrolled, so that several loads are under way: nothing else hides their latency in the longest run.
-    for i in tl.range(0, tl.max(singles, axis=0), loop_unroll_factor=4):
-        there = i < singles
-        at = begin + i + tl.where(i < head, 0, tiles * SPLIT)
-        token = tl.load(order_ptr + at, mask=there, other=0).to(tl.int64)
-        # 0 is the identity of the sum.
-        dy = tl.load(dy_ptr + token[:, None] * n + offs_n, mask=there[:, None] & mask_n, other=0.0)
-        total += dy.to(tl.float32)
-    for i in tl.range(0, tl.max(tiles, axis=0), loop_unroll_factor=4):
-        there = i < tiles
-        at = (tile + i).to(tl.int64)
-        total += tl.load(partial_ptr + at[:, None] * n + offs_n, mask=there[:, None] & mask_n, other=0.0)
-    # Streaming: the rows are not read again here, unlike dy, order and starts.
-    out = dweight_ptr + row.to(tl.int64)[:, None] * n + offs_n
-    tl.store(out, total, mask=mask_v[:, None] & mask_n, cache_modifier=".cs")
+    tile = (tl.program_id(0) // blocks).to(tl.int64)
+    offs_n = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < n
+    begin, end = tile * SPLIT, (tile + 1) * SPLIT
+    before = tl.load(sorted_ptr + begin - 1, mask=begin > 0, other=-1)
+    row, after = tl.load(sorted_ptr + end - 1), tl.load(sorted_ptr + end)
+    if (row == after) & (row != before) & (row < v):
+        through = 0
+        more = True
+        while more:
+            at = end + (through + 1 + tl.arange(0, SEARCHED)) * SPLIT
+            found = tl.sum((tl.load(sorted_ptr + at, mask=at < m, other=v) == row).to(tl.int32), axis=0)
+            through += found
+            more = found == SEARCHED
+        partial = partial_ptr + offs_n
+        total = tl.load(partial + (2 * tile + 1) * n, mask=mask_n, other=0.0)
+        for start in tl.range(0, through, GROUP):
+            parts = ()
+            for i in tl.static_range(GROUP):
+                at = partial + (2 * (tile + start + i) + 3) * n
+                parts += (tl.load(at, mask=mask_n & (start + i < through), other=0.0),)
+            for i in tl.static_range(GROUP):
+                total += parts[i]
+        total += tl.load(partial + 2 * (tile + through + 1) * n, mask=mask_n, other=0.0)
+        tl.store(dweight_ptr + row.to(tl.int64) * n + offs_n, total, mask=mask_n)
 
 
 _VECTOR_BYTES = 16
@@ -206,12 +260,13 @@ _CHUNKS = ((1024, 64), (8192, 256), (math.inf, 1024))
 """Below how many tokens how many of them one program sorts in registers: small chunks are sorted sooner, and each more
 is searched once for every token."""
 
-_SPLIT = 16
-"""Tokens of a run summed by a program of their own: a row then waits for 2 x 15 single tokens at most."""
+_SPLITS = ((65_536, 16), (math.inf, 64))
+"""Below how many tokens how many of them a program sums: few tokens are to keep all SMs busy; longer tiles cut fewer
+runs, of which each piece is written and read again."""
 
 _MERGED, _MERGED_CHUNKS = 128, 16  # elements a program ranks, and chunks it searches at a time
-_ROWS_SEARCHED = 256
-_PARTIAL_COLUMNS = 512
+_CLEARED = 4096  # flags
+_JOINED, _TILES_SEARCHED, _JOINED_COLUMNS = 8, 128, 512  # tiles under way together, tiles looked at for a run's end
 
 
 def _width(x, *strides):
@@ -220,54 +275,48 @@ def _width(x, *strides):
     return 1 if any(stride % width for stride in (x.shape[-1], *strides)) else width
 
 
-def _gathering(index, weight, config):
-    """(out, the kernels' arguments, their constants) of a forward pass."""
-    m, (v, n), stride = index.numel(), weight.shape, weight.stride(0)
-    out = torch.empty((*index.shape, n), dtype=weight.dtype, device=weight.device)
-    even = m % config["BLOCK_M"] == 0 and n % config["BLOCK_N"] == 0
-    flags = {"BLOCK_M": config["BLOCK_M"], "BLOCK_N": config["BLOCK_N"], "WIDTH": _width(weight, stride), "EVEN": even}
-    return out, (index, weight, out, m, v, n, stride), flags
+def _launch_gather(kernel):
+    def run(index, weight, padding_idx, *, config):
+        m, (v, n), stride = index.numel(), weight.shape, weight.stride(0)
+        out = torch.empty((*index.shape, n), dtype=weight.dtype, device=weight.device)
+        if out.numel():
+            block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
+            grid = (triton.cdiv(m, block_m), triton.cdiv(n, block_n))
+            even = m % block_m == 0 and n % block_n == 0
+            launch(kernel, grid, index, weight, out, m, v, n, stride, WIDTH=_width(weight, stride), EVEN=even, **config)
+        return out
+
+    return run
 
 
-def _launch_tiles(index, weight, padding_idx, *, config):
-    out, args, flags = _gathering(index, weight, config)
-    if out.numel():
-        programs = triton.cdiv(index.numel(), config["BLOCK_M"]) * triton.cdiv(weight.shape[1], config["BLOCK_N"])
-        launch(_tiles_kernel, (programs,), *args, **flags, num_warps=config["num_warps"])
-    return out
-
-
-def _launch_persistent(index, weight, padding_idx, *, config):
-    block = {"BLOCK_N": triton.next_power_of_2(weight.shape[1])}
-    out, args, flags = _gathering(index, weight, config | block)
-    if out.numel():
-        tiles = triton.cdiv(index.numel(), config["BLOCK_M"])
-        programs = min(tiles, config["PROGRAMS_PER_SM"] * gpu_of(weight.device).sms)
-        flags["NUM_STAGES"] = config["num_stages"]
-        launch(_persistent_kernel, (programs,), *args, **flags, num_warps=config["num_warps"])
-    return out
+def _below(bounds, m):
+    """The entry for m tokens of a table by number of tokens."""
+    return next(entry for below, entry in bounds if m < below)
 
 
 def _sorted_tokens(index, v, padding_idx):
-    """(row, token) of all tokens by row, those of one row in their order; row v for tokens without a gradient."""
+    """(row, token) of all tokens by row, those of one row in their order, and a flag for each row that is named.
+
+    Tokens without a gradient have row v.
+    """
     m = index.numel()
-    chunk = next(chunk for below, chunk in _CHUNKS if m < below)
+    chunk = _below(_CHUNKS, m)
     chunks = triton.cdiv(m, chunk)
     wide = (v + 2) * chunk > 2**31
     packed = torch.empty(chunks * chunk, dtype=torch.int64 if wide else torch.int32, device=index.device)
     rows, order = (torch.empty(m, dtype=torch.int32, device=index.device) for _ in range(2))
+    named = torch.empty(v, dtype=torch.int8, device=index.device)
     launch(
-        _sort_chunks_kernel, (chunks,), index, packed, rows, order, m, v, padding_idx,
-        CHUNK=chunk, SINGLE=chunks == 1, num_warps=max(1, chunk // 128),
+        _sort_chunks_kernel, (chunks + triton.cdiv(v, _CLEARED),), index, packed, named, m, v, padding_idx, chunks,
+        CHUNK=chunk, BLOCK_V=_CLEARED, num_warps=max(1, chunk // 128),
     )  # fmt: skip
-    if chunks > 1:
-        block = min(chunk, _MERGED)
-        launch(
-            _merge_chunks_kernel, (chunks * chunk // block,), packed, rows, order, m, chunks,
-            CHUNK=chunk, BITS=chunk.bit_length(), BLOCK=block, num_warps=4,
-            BLOCK_C=min(_MERGED_CHUNKS, triton.next_power_of_2(chunks)),
-        )  # fmt: skip
-    return rows, order
+    block = min(chunk, _MERGED)
+    launch(
+        _merge_chunks_kernel, (chunks * chunk // block,), packed, rows, order, named, m, v, chunks,
+        CHUNK=chunk, BITS=chunk.bit_length(), BLOCK=block, num_warps=4,
+        BLOCK_C=min(_MERGED_CHUNKS, triton.next_power_of_2(chunks)),
+    )  # fmt: skip
+    return rows, order, named
 
 
 def _launch_runs(dy, index, rows, padding_idx, *, config):
@@ -275,21 +324,20 @@ def _launch_runs(dy, index, rows, padding_idx, *, config):
     dweight = torch.empty((v, n), dtype=dy.dtype, device=dy.device)
     if not dweight.numel():
         return dweight
-    by_row, order = _sorted_tokens(index, v, padding_idx)
-    start = torch.empty(v + 1, dtype=torch.int32, device=dy.device)
-    partial = torch.empty((m // _SPLIT, n), dtype=torch.float32, device=dy.device)
-    row_programs = triton.cdiv(v + 1, _ROWS_SEARCHED)
-    tile_programs = m // _SPLIT * triton.cdiv(n, _PARTIAL_COLUMNS)
+    by_row, order, named = _sorted_tokens(index, v, padding_idx)
+    split, width = _below(_SPLITS, m), _width(dy)
+    tiles, blocks = triton.cdiv(m, split), triton.cdiv(n, config["BLOCK_N"])
+    partial = torch.empty((tiles, 2, n), dtype=torch.float32, device=dy.device)
+    programs = (tiles + triton.cdiv(v, config["BLOCK_V"])) * blocks
     launch(
-        _runs_kernel, (row_programs + tile_programs,), dy, by_row, order, start, partial, m, v, n, row_programs,
-        BITS=m.bit_length(), BLOCK_V=_ROWS_SEARCHED, SPLIT=_SPLIT, BLOCK_N=_PARTIAL_COLUMNS, WIDTH=_width(dy),
-        num_warps=4,
+        _sum_tiles_kernel, (programs,), dy, by_row, order, named, partial, dweight, m, v, n, tiles * blocks,
+        SPLIT=split, WIDTH=width, **config,
     )  # fmt: skip
-    programs = triton.cdiv(v, config["BLOCK_V"]) * triton.cdiv(n, config["BLOCK_N"])
-    launch(
-        _sum_runs_kernel, (programs,), dy, order, start, partial, dweight, v, n, SPLIT=_SPLIT,
-        BLOCK_V=config["BLOCK_V"], BLOCK_N=config["BLOCK_N"], WIDTH=_width(dy), num_warps=config["num_warps"],
-    )  # fmt: skip
+    if tiles > 1:
+        launch(
+            _join_tiles_kernel, ((tiles - 1) * triton.cdiv(n, _JOINED_COLUMNS),), by_row, partial, dweight, m, v, n,
+            SPLIT=split, GROUP=_JOINED, SEARCHED=_TILES_SEARCHED, BLOCK_N=_JOINED_COLUMNS, WIDTH=width, num_warps=4,
+        )  # fmt: skip
     return dweight
 
 
@@ -441,7 +489,7 @@ def _cases(gpu: GPU) -> list[Case]:
             (131_072, 128_256, 4096),  # a whole batch: forward 1 GiB is written
             (8192, 128_256, 16384),  # backward 4 GiB are written
         ),
-        "fp16": ((4096, 32_000, 4096), (16384, 50_257, 768), (16384, 128_256, 4096)),
+        "fp16": ((4096, 32_000, 4096),),
         "fp32": ((4096, 32_000, 4096), (16384, 50_257, 768), (16384, 128_256, 4096)),
     }
     return [
@@ -485,91 +533,82 @@ def _longest_run(c: Case) -> int:
 
 
 def _fits_tiles(config: dict, problem: Case, gpu: GPU) -> str:
-    if config["BLOCK_M"] > 1 and config["BLOCK_N"] < problem["n"]:
-        return "several tokens a tile, though one has columns for several tiles"
-    return _obstacle(config["BLOCK_M"], problem["m"], config["BLOCK_N"], config["num_warps"], problem)
+    if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
+        return "a tile with room for twice the tokens there are"
+    if config["KEPT"] and config["BLOCK_N"] * element_size(problem.dtype) > 512:
+        return "a slice of which the cache holds too little"
+    if config["KEPT"] and problem["m"] * problem["n"] * element_size(problem.dtype) < gpu.l2_bytes:
+        return "the cache holds all that is written"
+    vectors = config["BLOCK_M"] * _vectors(config, problem)
+    if vectors > 16:
+        return f"{vectors:g} 16-byte vectors a thread; up to 16 keep memory busy without spills"
+    return _obstacle(config, problem, vectors)
 
 
-def _fits_persistent(config: dict, problem: Case, gpu: GPU) -> str:
-    programs, warps = config["PROGRAMS_PER_SM"], config["PROGRAMS_PER_SM"] * config["num_warps"]
-    block_n = triton.next_power_of_2(problem["n"])
-    tile = config["BLOCK_M"] * block_n * element_size(problem.dtype)
-    shared = (config["num_stages"] - 1) * (tile + 8 * config["BLOCK_M"])  # rows and their indices
-    if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
-        return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
-    if warps > gpu.warps_per_sm:
-        return f"{programs} programs of {config['num_warps']} warps exceed an SM's {gpu.warps_per_sm}"
-    if warps < 16 and tile > 2 * 32 * config["num_warps"] * _VECTOR_BYTES:
-        return f"{warps} warps an SM, though the tiles would feed more"
-    return _obstacle(config["BLOCK_M"], problem["m"], block_n, config["num_warps"], problem)
+def _fits_rows(config: dict, problem: Case, gpu: GPU) -> str:
+    if _vectors(config, problem) > 1:
+        return "over one 16-byte vector a thread of each row"
+    return _fits_tiles(config, problem, gpu)
 
 
 def _fits_runs(config: dict, problem: Case, gpu: GPU) -> str:
-    if config["BLOCK_V"] > 1 and config["BLOCK_N"] < problem["n"] and config["BLOCK_N"] < _BLOCKS[-1]:
-        return "several rows a tile, though one has columns for several tiles"
-    return _obstacle(config["BLOCK_V"], problem["v"], config["BLOCK_N"], config["num_warps"], problem)
+    vectors = _vectors(config, problem)
+    if vectors > 1:
+        return "over one 16-byte vector a thread of each token"
+    return _obstacle(config, problem, vectors)
 
 
-def _obstacle(block: int, rows: int, block_n: int, num_warps: int, problem: Case) -> str:
-    """Why a tile of ``block`` of the ``rows`` times ``block_n`` columns is no use, or ``""``."""
-    vectors = block * block_n * element_size(problem.dtype) / (32 * num_warps * _VECTOR_BYTES)
-    if vectors < 1 and num_warps > 1:
+def _vectors(config: dict, problem: Case) -> float:
+    """16-byte vectors that a thread has of one row of a tile."""
+    return config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * _VECTOR_BYTES)
+
+
+def _obstacle(config: dict, problem: Case, vectors: float) -> str:
+    """Why a tile of so many 16-byte vectors a thread is no use, or ``""``."""
+    if vectors < 1 and config["num_warps"] > 1:
         return "less than one 16-byte vector a thread"
-    if vectors > 4:
-        return f"{vectors:g} 16-byte vectors a thread; up to 4 keep memory busy without spills"
-    if block_n > max(triton.next_power_of_2(problem["n"]), _BLOCKS[0]):
+    if config["BLOCK_N"] > max(triton.next_power_of_2(problem["n"]), _BLOCKS[0]):
         return "a block wider than the table"
-    if block > 1 and block >= 2 * rows:
-        return "a tile with room for twice the rows there are"
     return ""
 
 
-def _tile(problem: Case, rows: int, vectors: int, warps: int) -> tuple[int, int, int]:
-    """(rows, columns, warps) of a tile: ``vectors`` 16-byte vectors a thread, rows as whole as ``warps`` allow."""
-    elements = warps * 32 * vectors * _VECTOR_BYTES // element_size(problem.dtype)
-    block_n = max(_BLOCKS[0], min(triton.next_power_of_2(problem["n"]), elements, _BLOCKS[-1]))
-    block = max(1, min(triton.next_power_of_2(rows), elements // block_n, 16)) if block_n >= problem["n"] else 1
-    return block, block_n, max(1, min(warps, block * block_n * warps // elements))
+def _columns(problem: Case, most: int) -> int:
+    """The columns of a block of ``most`` bytes of a row, fewer if the table has fewer."""
+    return max(_BLOCKS[0], min(most // element_size(problem.dtype), triton.next_power_of_2(problem["n"])))
 
 
 def _tiles_default(problem: Case, gpu: GPU) -> dict:
-    """Two 16-byte vectors a thread, four warps, or eight for rows that fill them."""
-    wide = problem["n"] * element_size(problem.dtype) >= 8 * 32 * 2 * _VECTOR_BYTES
-    block, block_n, warps = _tile(problem, problem["m"], 2, 8 if wide else 4)
-    return {"BLOCK_M": block, "BLOCK_N": block_n, "num_warps": warps}
+    """Eight 16-byte vectors a thread of four warps, 512 bytes of a row."""
+    block_n = _columns(problem, 512)
+    block_m = 8 * 4 * 32 * _VECTOR_BYTES // element_size(problem.dtype) // block_n
+    block_m = min(block_m, triton.next_power_of_2(problem["m"]))
+    warps = max(1, min(4, block_m * block_n * element_size(problem.dtype) // (32 * _VECTOR_BYTES)))
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps, "KEPT": False}
 
 
-def _persistent_default(problem: Case, gpu: GPU) -> dict:
-    """Two vectors a thread, and as many stages and programs as the shared memory has room for."""
-    size, block_n = element_size(problem.dtype), triton.next_power_of_2(problem["n"])
-    warps = max(1, min(16, block_n * size // (32 * 2 * _VECTOR_BYTES)))
-    configs = [
-        {"BLOCK_M": 1, "num_warps": warps, "num_stages": stages, "PROGRAMS_PER_SM": programs}
-        for programs in _PERSISTENT_SPACE["PROGRAMS_PER_SM"][::-1]
-        for stages in _PERSISTENT_SPACE["num_stages"][::-1]
-    ]
-    return next((config for config in configs if not _fits_persistent(config, problem, gpu)), configs[-1])
+def _rows_default(problem: Case, gpu: GPU) -> dict:
+    """Eight rows, a 16-byte vector of each a thread."""
+    block_n = _columns(problem, 1024)
+    warps = max(1, block_n * element_size(problem.dtype) // (32 * _VECTOR_BYTES))
+    return {
+        "BLOCK_M": min(8, triton.next_power_of_2(problem["m"])),
+        "BLOCK_N": block_n,
+        "num_warps": warps,
+        "KEPT": False,
+    }
 
 
 def _runs_default(problem: Case, gpu: GPU) -> dict:
-    """As the forward pass, one row at least of the widest block."""
-    block, block_n, warps = _tile(problem, problem["v"], 2, 8)
-    return {"BLOCK_V": block, "BLOCK_N": block_n, "num_warps": warps}
+    """A vector a thread of each of eight tokens."""
+    block_n = _columns(problem, 2048)
+    warps = max(1, block_n * element_size(problem.dtype) // (32 * _VECTOR_BYTES))
+    return {"GROUP": 8, "BLOCK_V": 8, "BLOCK_N": block_n, "num_warps": warps}
 
 
-def _handles_persistent(problem: Case, gpu: GPU) -> str:
-    return _fits_persistent(_persistent_default(problem, gpu), problem, gpu)
-
-
-_BLOCKS = (256, 512, 1024, 2048, 4096)
-_TILES_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "BLOCK_N": _BLOCKS, "num_warps": (1, 2, 4, 8, 16)}
-_PERSISTENT_SPACE = {
-    "BLOCK_M": (1, 2, 4),
-    "num_warps": (1, 2, 4, 8, 16),
-    "num_stages": (3, 4),
-    "PROGRAMS_PER_SM": (2, 4, 8),
-}
-_RUNS_SPACE = {"BLOCK_V": (1, 2, 4, 8, 16), "BLOCK_N": _BLOCKS, "num_warps": (1, 2, 4, 8, 16)}
+_BLOCKS = (128, 256, 512, 1024)
+_TILES_SPACE = {"BLOCK_M": (1, 4, 8, 16, 32, 64), "BLOCK_N": _BLOCKS, "num_warps": (1, 2, 4), "KEPT": (False, True)}
+_ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "BLOCK_N": _BLOCKS, "num_warps": (1, 2, 4), "KEPT": (False, True)}
+_RUNS_SPACE = {"GROUP": (8, 16), "BLOCK_V": (4, 8, 16), "BLOCK_N": _BLOCKS, "num_warps": (1, 2, 4)}
 
 DECLARATION = Declaration(
     name="embedding",
@@ -592,19 +631,18 @@ DECLARATION = Declaration(
             Variant(
                 name="tiles",
                 summary="a tile of tokens times columns a program",
-                launch=_launch_tiles,
+                launch=_launch_gather(_tiles_kernel),
                 space=_TILES_SPACE,
                 default=_tiles_default,
                 fits=_fits_tiles,
             ),
             Variant(
-                name="persistent",
-                summary="as many programs as fit the SMs, next indices and rows prefetched",
-                launch=_launch_persistent,
-                space=_PERSISTENT_SPACE,
-                default=_persistent_default,
-                fits=_fits_persistent,
-                handles=_handles_persistent,
+                name="rows",
+                summary="as tiles, every thread with all indices",
+                launch=_launch_gather(_rows_kernel),
+                space=_ROWS_SPACE,
+                default=_rows_default,
+                fits=_fits_rows,
             ),
         ),
         peers={
@@ -626,7 +664,7 @@ DECLARATION = Declaration(
         variants=(
             Variant(
                 name="runs",
-                summary="tokens sorted, then one pass over dweight adds up each row's run",
+                summary="tokens sorted, tiles of them summed run by run, runs of several tiles joined",
                 launch=_launch_runs,
                 space=_RUNS_SPACE,
                 default=_runs_default,

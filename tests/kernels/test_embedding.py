@@ -84,12 +84,21 @@ def test_gradients_agree_with_float64_autograd(m, v, dtype):
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_one_row_named_by_all_tokens_is_summed_whatever_the_number():
-    # Every boundary of a run with a tile of 16 and a chunk of 64, by turns; integers, so the sum is exact.
-    for m in (15, 16, 17, 48, 65, 80):
+@pytest.mark.parametrize("split", [16, 64])
+def test_one_row_named_by_all_tokens_is_summed_whatever_the_number(split, monkeypatch):
+    # Every boundary of a run with a tile and a chunk of 64, by turns; integers, so the sum is exact.
+    monkeypatch.setattr(sys.modules[embedding.__module__], "_SPLITS", ((float("inf"), split),))
+    for m in {16: (15, 16, 17, 48, 65, 80), 64: (64, 150)}[split]:
         dy = torch.arange(m, dtype=torch.float32)[:, None].expand(m, 8)
         found = gradient(embedding, torch.ones(m, dtype=torch.int64), table(3, 8), dy)
         assert (found[1] == m * (m - 1) // 2).all() and not found[0].any() and not found[2].any(), m
+
+
+def test_a_run_of_more_tiles_than_are_looked_at_together_is_found_whole(monkeypatch):
+    monkeypatch.setattr(sys.modules[embedding.__module__], "_TILES_SEARCHED", 2)
+    dy = torch.arange(130, dtype=torch.float32)[:, None].expand(130, 8)  # nine tiles
+    found = gradient(embedding, torch.tensor([0] + 127 * [1] + 2 * [2]), table(4, 8), dy)
+    assert found[:, 0].tolist() == [0, 127 * 64, 128 + 129, 0]
 
 
 def sort_tokens(index, v, padding_idx=-1):
@@ -98,25 +107,27 @@ def sort_tokens(index, v, padding_idx=-1):
 
 def test_more_tokens_are_sorted_in_longer_chunks_and_those_of_a_row_keep_their_order():
     index = tokens(1030, v=50)  # five chunks of 256, the last nearly empty
-    rows, order = sort_tokens(index, 50)
+    rows, order, named = sort_tokens(index, 50)
     expected = torch.sort(index, stable=True)
     assert torch.equal(rows, expected[0].int()) and torch.equal(order, expected[1].int())
+    assert torch.equal(named.bool(), torch.bincount(index, minlength=50) > 0)
 
 
-def test_a_table_too_long_to_pack_into_32_bits_is_sorted_in_64():
-    # The sorting alone: the interpreter has no time for the rows of such a table.
+def test_a_table_too_long_to_pack_into_32_bits_is_sorted_in_64(monkeypatch):
+    # The sorting alone, and few programs for the flags: the interpreter has no time for the rows of such a table.
+    monkeypatch.setattr(sys.modules[embedding.__module__], "_CLEARED", 2**20)
     v = 2**25  # times a chunk of 64: 2^31
-    rows, order = sort_tokens(torch.tensor([v - 1, 0, v - 1, 2**24]), v)
+    rows, order, _ = sort_tokens(torch.tensor([v - 1, 0, v - 1, 2**24]), v)
     assert rows.tolist() == [0, 2**24, v - 1, v - 1] and order.tolist() == [1, 3, 0, 2]
 
 
 def test_every_config_gives_the_same_bits():
     # One order of additions whatever the blocks: a tuned config changes no result.
-    problem = case("fp16", m=50, v=7, n=40)
+    problem = case("fp16", m=50, v=7, n=300)
     drawn = Problem(DECLARATION, "backward", problem, CPU, seed=2)
     variant = DECLARATION.backward.variant("runs")
-    shapes = {tuple(c[k] for k in ("BLOCK_V", "BLOCK_N")): c for c in variant.configs(problem, INTERPRETER)}
-    assert len(shapes) > 2
+    shapes = {tuple(c[k] for k in ("GROUP", "BLOCK_N")): c for c in variant.configs(problem, INTERPRETER)}
+    assert len(shapes) > 3
     results = [variant.launch(**drawn.inputs, config=config) for config in shapes.values()]
     assert not drawn.judge(results[0]).reason
     assert all(torch.equal(result, results[0]) for result in results)

@@ -13,27 +13,21 @@ MUTANTS = (
         WRITTEN, "forward", "tiles",
     ),
     Mutant(
-        "embedding", "tokens after the last tile forgotten", "tail of a reduction",
-        "runs are short or whole tiles where one tries it",
-        (("singles = end - begin - tiles * SPLIT", "singles = head"),),
+        "embedding", "end of a long run forgotten", "tail of a reduction",
+        "runs are short or end with a tile where one tries it",
+        (("total += tl.load(partial + 2 * (tile + through + 1) * n, mask=mask_n, other=0.0)", "pass"),),
         VALUES, "backward", "runs",
     ),
     Mutant(
-        "embedding", "tokens of tiles added twice", "term counted twice",
-        "what the tiles hold was not skipped; a run without one shows nothing",
-        (("at = begin + i + tl.where(i < head, 0, tiles * SPLIT)", "at = begin + i"),),
+        "embedding", "first tile of a long run added twice", "term counted twice",
+        "the tiles after the first were counted from the first; a run of two shows nothing",
+        (("(2 * (tile + start + i) + 3) * n", "(2 * (tile + start + i) + 1) * n"),),
         VALUES, "backward", "runs",
     ),
     Mutant(
-        "embedding", "binary search one step short", "config-dependent",
-        "log2(m) steps find one of m places; there are m + 1",
-        (("BITS=m.bit_length()", "BITS=(m - 1).bit_length()"),),
-        VALUES, "backward", "runs",
-    ),
-    Mutant(
-        "embedding", "equal rows share a rank", "unstable sort",
-        "whether those of earlier chunks come first seemed not to matter",
-        (("tl.where(chunk < own, (row + 1)[None, :], row[None, :])", "row[None, :] + tl.zeros_like(chunk)"),),
+        "embedding", "position in the chunk taken for the token", "wrong index",
+        "of one chunk they are the same",
+        (("(own * CHUNK + packed % CHUNK)", "(packed % CHUNK)"),),
         VALUES, "backward", "runs",
     ),
     Mutant(
@@ -45,7 +39,7 @@ MUTANTS = (
     Mutant(
         "embedding", "rows without tokens not written", "unwritten output",
         "there is nothing to add there, and fresh memory is often zero",
-        (("mask=mask_v[:, None] & mask_n, cache_modifier", "mask=(end > begin)[:, None] & mask_n, cache_modifier"),),
+        (("mask=(named == 0)[:, None] & (offs_n", "mask=(named < 0)[:, None] & (offs_n"),),
         WRITTEN, "backward", "runs",
     ),
     Mutant(
@@ -57,7 +51,7 @@ MUTANTS = (
     Mutant(
         "embedding", "offsets of 32 bits", "int32 overflow of offsets",
         "program_id is 32-bit, and so is its product",
-        (("(tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M", "tl.program_id(0) // blocks * BLOCK_M"),),
+        (("offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M", "offs_m = tl.program_id(0) * BLOCK_M"),),
         VALUES, "forward", "tiles", huge=True, gpu_only=HUGE,
     ),
 )  # fmt: skip

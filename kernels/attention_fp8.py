@@ -10,8 +10,8 @@ Tensor cores multiply e4m3 twice as fast as bf16, and K and V are half as many b
 number to multiples of 2^-17 of that.  out is divided by the sum of P as it was before.  S, sums and lse are fp32.
 
 So out has two errors: that of whoever quantised Q, K and V, which is not this kernel's, and that of P.  The second
-averages out over the keys that a query looks at: against exact attention to the same e4m3 numbers it is some 3 % of
-out's root mean square.
+averages out over the keys that a query looks at: against exact attention to the same e4m3 numbers it is 1.4 to 1.9 % of
+out's root mean square (H200, normal numbers).
 
 Takes 4 b h l s d operations, half of them under a causal mask, and as many exponentials as bf16 does: those, not the
 products, are the bound for heads of 64.

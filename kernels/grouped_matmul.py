@@ -262,9 +262,11 @@ def _launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     """c [groups, m, n] for a [m, k], b [k, n], whose k is what the groups share."""
     (m, _), n, groups = a.shape, b.shape[1], offs.shape[0]
     c = torch.empty((groups, m, n), dtype=out_dtype or a.dtype, device=a.device)
+    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
+    if by_descriptor:
+        config = _for_short_groups(config, a.shape[1] // max(groups, 1))
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     grid = (groups * triton.cdiv(m, rows) * triton.cdiv(n, columns),)
-    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
     a, b = as_interpreted(a), as_interpreted(b)
     if by_descriptor:
         launch(
@@ -277,6 +279,18 @@ def _launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
             _sums_kernel, grid, a, b, offs, c, m, n, *a.stride(), *b.stride(), PRECISION=fp32_precision(), **config
         )  # fmt: skip
     return c
+
+
+def _for_short_groups(config, rows):
+    """The config, or one of smaller tiles where groups have so few rows that writing their sums is the cost.
+
+    Several programs share an SM then, and one writes while another reads: 1.40 times as fast as 128 x 256 on an H200 at
+    128 rows, 1.15 times at 384.
+    """
+    for most, tile in ((192, (64, 128, 4, 2)), (640, (128, 128, 4, 3))):
+        if rows <= most and config["BLOCK_M"] * config["BLOCK_N"] > tile[0] * tile[1]:
+            return {**config, **dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), tile, strict=True))}
+    return config
 
 
 def _launch_backward(a, b, offs, dc, *, config, by_descriptor=False):

@@ -263,11 +263,13 @@ def _launch_specialized(a, b, scale_a, scale_b, bias, fast, out_dtype=torch.bflo
     if not (describable(a) and describable(b.t()) and describable(c)):
         plain = dict(zip(_SPACE, (64, 128, 128, config["GROUP_M"], 4, 3), strict=True))
         return _launch_tiled(a, b, scale_a, scale_b, bias, fast, out_dtype, config=plain)
-    hopper.specialized(
-        a, b, c, scale_a, scale_b, bias,
-        scales=_scales(scale_a), promote=a.dtype != torch.int8 and not fast, config=config,
-        programs=gpu_of(a.device).sms,
-    )  # fmt: skip
+    given = {"scales": _scales(scale_a), "config": config, "programs": gpu_of(a.device).sms}
+    if "GROUPS" in config:
+        hopper.specialized(
+            a, b, c, scale_a, scale_b, bias, promote=a.dtype != torch.int8 and not fast, **given
+        )  # fmt: skip
+    else:
+        hopper.alternating(a, b, c, scale_a, scale_b, bias, **given)
     return c
 
 
@@ -548,6 +550,15 @@ def _specializes(problem: Case, gpu: GPU) -> str:
     return "Gluon is not interpreted" if gpu.functional else _describes(problem, gpu)
 
 
+def _alternates(problem: Case, gpu: GPU) -> str:
+    """Why the variant whose groups have tiles of their own does not take a case."""
+    return (
+        "two sets of sums of such a tile are more than a group has registers for"
+        if _promotes(problem)
+        else (_specializes(problem, gpu))
+    )
+
+
 def _promotes(problem: Case) -> bool:
     """Whether the tensor cores' sums go to further registers on their way."""
     return problem.dtype != "int8" and not problem["fast"]
@@ -675,6 +686,7 @@ _SPECIALIZED_SPACE = {
     "GROUP_M": (8, 16),
     "STAGES": (3, 4, 5, 6),
 }
+_ALTERNATING_SPACE = {"BLOCK": (128,), "GROUP_M": (8, 16), "STAGES": (5, 6)}
 
 
 def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
@@ -683,7 +695,7 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
 
     groups, columns, stages = config["GROUPS"], config["BLOCK_N"], config["STAGES"]
     size = 4 if problem["scales"] == "none" else 2
-    buffers, width = hopper.parts(groups, columns, size)
+    buffers, width = hopper.parts(groups, hopper.ROWS.value, columns, size)
     stage = (64 * groups + columns) * 128
     shared = stages * stage + groups * buffers * 64 * width * size + 1024
     if shared > gpu.shared_bytes:
@@ -697,6 +709,20 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     if config["GROUP_M"] != 8 and not _full(problem, gpu):
         return "an order that matters to large products alone"
     return ""
+
+
+def _fits_alternating(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same for ``alternating``."""
+    import kernels.hopper.matmul_8bit as hopper
+
+    size = 4 if problem["scales"] == "none" else 2
+    rows = columns = config["BLOCK"]
+    buffers, width = hopper.parts(2, rows, columns, size)
+    stage = (rows + columns) * 128
+    shared = config["STAGES"] * stage + 2 * buffers * rows * width * size + 1024
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return "leaves room for a further stage" if shared + stage <= gpu.shared_bytes else ""
 
 
 # (GROUPS, BLOCK_N): the share of its best rate that an H200 reaches with such tiles on every SM.  While two groups add
@@ -720,6 +746,10 @@ def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
         return triton.cdiv(tiles, gpu.sms) * area / shares[config["GROUPS"], config["BLOCK_N"]]
 
     return min((config for config in every if not _fits_specialized(config, problem, gpu)), key=seconds)
+
+
+def _default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
+    return dict(zip(_ALTERNATING_SPACE, (128, 16 if _full(problem, gpu) else 8, 6), strict=True))
 
 
 def _programs(gpu, config, tiles):
@@ -753,6 +783,17 @@ DECLARATION = Declaration(
                 handles=_specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
                 follows="persistent",
+            ),
+            Variant(
+                name="alternating",
+                summary="the groups have tiles of their own: one multiplies while the other writes",
+                launch=_launch_specialized,
+                space=_ALTERNATING_SPACE,
+                default=_default_alternating,
+                fits=_fits_alternating,
+                handles=_alternates,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+                follows="specialized",
             ),
             Variant(
                 name="persistent",

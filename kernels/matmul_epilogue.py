@@ -42,6 +42,7 @@ from atlas.declaration import (
     element_size,
     gpu_of,
     gradients,
+    max_autotuned,
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
@@ -638,6 +639,11 @@ def _cases(gpu: GPU) -> list[Case]:
     ]
 
 
+def _tuned_by_torch(problem: Case) -> bool:
+    """Cases on which torch.compile may tune products of Triton's beside cuBLAS's: a long sum, and a short one."""
+    return problem["activation"] == "gelu" and problem["k"] in (1024, 4096)
+
+
 _EDGE_CASES = tuple(
     case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
     for dtype in _DTYPES
@@ -715,6 +721,8 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     shared = _stage_bytes(config, problem) * _buffers(stages, gpu)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if pipelined and stages == 3 and tile[:2] != (128, 128) and shared // 3 * 4 <= gpu.shared_bytes:
+        return "leaves room for a further stage, and not for a second program"
     best = min(_seconds(other, problem, gpu) for other in shares)
     return (
         "" if _seconds(tile, problem, gpu) <= 1.5 * best else "tiles of another size keep all SMs busier, or read less"
@@ -741,26 +749,29 @@ def _block_k(problem: Case, gpu: GPU) -> int:
 def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `persistent`, whose stages and epilogue are in shared memory together."""
     blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
-    shared = config["num_stages"] * _stage_bytes(config, problem) + blocks * element_size(problem.dtype)
-    return (
-        "" if shared <= gpu.shared_bytes - _BARRIERS else f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    )
+    stage = _stage_bytes(config, problem)
+    shared = config["num_stages"] * stage + blocks * element_size(problem.dtype)
+    return _room(shared, stage, gpu)
+
+
+def _room(shared: int, stage: int, gpu: GPU) -> str:
+    """Why so many bytes are too many, or not all there is room for."""
+    most = gpu.shared_bytes - _BARRIERS
+    if shared > most:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return "leaves room for a further stage" if shared + stage <= most else ""
 
 
 def _fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
     """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
-    parts = config["BLOCK_N"] // 64
-    if problem["residual"] and config["BUFFERS"] < parts:
-        return "a residual is fetched whole, while the tile is multiplied"
-    if not problem["residual"] and config["BUFFERS"] > 2:
-        return "one leaves while the next is filled; stages make more of the room for a third"
+    # One leaves while the next is filled; where that hides behind the other group, a further stage is worth more.
+    parts = config["BLOCK_N"] // 64 if problem["residual"] else 1 if alternate else 2
+    if config["BUFFERS"] != parts:
+        return "a residual is fetched whole while the tile is multiplied; else stages make more of the room"
     rows = 128 if alternate else 64  # of a group, and so of each of its buffers
     stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
     shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
-    most = gpu.shared_bytes - _BARRIERS
-    if shared > most:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    return "leaves room for a further stage" if shared + stage <= most and alternate else ""
+    return _room(shared, stage, gpu)
 
 
 _BARRIERS = 1024
@@ -793,11 +804,11 @@ _SPECIALIZED_SPACE = {
 _ALTERNATING_SPACE = {
     "BLOCK_N": (128,),
     "BLOCK_K": (64,),
-    "GROUP_M": (8, 16),
+    "GROUP_M": (4, 8, 16),
     "STAGES": (5, 6),
     "BUFFERS": (1, 2),
 }
-_PULL_SPACE = {"ROWS": (64, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
+_PULL_SPACE = {"ROWS": (128,), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -944,6 +955,7 @@ DECLARATION = Declaration(
         peers={
             "torch": eager(_reference),
             "torch.compile": compiled(_reference),
+            "torch.compile max-autotune": max_autotuned(_reference, cases=_tuned_by_torch),
             "cublaslt": Peer(_prepare_cublaslt),
         },
         bytes=_bytes,

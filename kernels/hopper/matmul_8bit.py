@@ -2,8 +2,9 @@
 
 A program has a multiprocessor for itself and takes one tile of C after the other.  One of its warps loads (the
 producer): blocks of A and B go by TMA into a ring of shared memory, on into the next tile while this one is finished.
-GROUPS groups of four warps multiply (wgmma), each its ROWS rows of the tile.  Barriers in shared memory hand blocks
-over: a "full" one, on which TMA counts the bytes, and an "empty" one, on which all groups arrive.
+GROUPS groups of four warps multiply (wgmma), each its ROWS rows of the tile; or two groups have tiles of their own, and
+one finishes its tile while the other multiplies.  Barriers in shared memory hand blocks over: a "full" one, on which
+TMA counts the bytes, and an "empty" one, on which all groups arrive that read them.
 
 What plain Triton does not do here: it waits for each product of int8 before it starts the next (its accumulator is not
 fp32), and one group of warps for loads, products and sums leaves the tensor cores idle while partial sums are added to
@@ -42,39 +43,77 @@ def _tile_of(position, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP
 
 
 @gluon.jit
-def _produce(
-    a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K,
-    GROUP_M: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
+def _whole_tiles(M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CUT: gl.constexpr):
+    """Tiles that are not cut: all, or as many as there are full rounds of programs."""
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    if CUT > 1:
+        tiles = tiles // gl.num_programs(0) * gl.num_programs(0)
+    return tiles
+
+
+@gluon.jit
+def _part_of_tile(
+    whole, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, CUT: gl.constexpr
 ):  # fmt: skip
-    """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
-    BLOCK_M: gl.constexpr = GROUPS * ROWS
+    """(first row, first column, whether there is one) of this program's part of a tile that is cut."""
+    position = whole + gl.program_id(0) // CUT
+    m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    n += gl.program_id(0) % CUT * (BLOCK_N // CUT)
+    return m, n, (position < gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)) & (n < N)
+
+
+@gluon.jit
+def _load_tile(
+    a_desc, b_desc, a_smem, b_smem, full, empty, step, m, n, K, BOXES: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Fetch the blocks of a tile of BOXES blocks of A and one of B; returns how many of k there have been.
+
+    A slot's n-th filling waits for its n-1-th emptying; the first waits for none.
+    """
+    for k in range(0, K, BLOCK_K):
+        slot = step % STAGES
+        bar = full.index(slot)
+        mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
+        mbarrier.expect(bar, BOXES * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
+        for box in gl.static_range(BOXES):
+            row = m + box * a_desc.block_shape[0]
+            tma.async_copy_global_to_shared(a_desc, [row, k], bar, a_smem.index(slot * BOXES + box))
+        tma.async_copy_global_to_shared(b_desc, [n, k], bar, b_smem.index(slot).slice(0, b_desc.block_shape[0]))
+        step += 1
+    return step
+
+
+@gluon.jit
+def _produce(
+    a_desc, b_desc, cut_desc, a_smem, b_smem, full, empty, M, N, K,
+    GROUP_M: gl.constexpr, BOXES: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    """The producer."""
+    BLOCK_M: gl.constexpr = BOXES * a_desc.block_shape[0]
     BLOCK_N: gl.constexpr = b_desc.block_shape[0]
     step = 0
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    whole = _whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
+    for position in range(gl.program_id(0), whole, gl.num_programs(0)):
         m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        for k in range(0, K, BLOCK_K):
-            slot = step % STAGES
-            bar = full.index(slot)
-            mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(bar, GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-            for g in gl.static_range(GROUPS):
-                tma.async_copy_global_to_shared(a_desc, [m + g * ROWS, k], bar, a_smem.index(slot * GROUPS + g))
-            tma.async_copy_global_to_shared(b_desc, [n, k], bar, b_smem.index(slot))
-            step += 1
+        step = _load_tile(a_desc, b_desc, a_smem, b_smem, full, empty, step, m, n, K, BOXES, STAGES)
+    if CUT > 1:
+        m, n, there = _part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
+        if there:
+            _load_tile(a_desc, cut_desc, a_smem, b_smem, full, empty, step, m, n, K, BOXES, STAGES)
 
 
 @gluon.jit
 def _factors(
-    scale_a_ptr, scale_b_ptr, m, n, M, N, COLUMNS: gl.constexpr, SCALES: gl.constexpr, layout: gl.constexpr
+    scale_a_ptr, scale_b_ptr, m, n, M, N, HEIGHT: gl.constexpr, COLUMNS: gl.constexpr, SCALES: gl.constexpr,
+    layout: gl.constexpr,
 ):  # fmt: skip
-    """What ROWS x COLUMNS elements of C, the first at (m, n), are multiplied by: two numbers, or a column and a row."""
+    """What HEIGHT x COLUMNS elements of C, the first at (m, n), are multiplied by: numbers, or a column and a row."""
     if SCALES == "none":
         return 1, 1
     elif SCALES == "tensor":
         return gl.load(scale_a_ptr), gl.load(scale_b_ptr)
     else:
-        offs_m = m + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+        offs_m = m + gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, layout))
         offs_n = n + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
         of_rows = gl.load(scale_a_ptr + offs_m, mask=offs_m < M, other=0.0)
         of_columns = gl.load(scale_b_ptr + offs_n, mask=offs_n < N, other=0.0)
@@ -91,7 +130,7 @@ def _put(c, c_desc, c_smem, bias_ptr, m, n, N, FIRST: gl.constexpr, BUFFERS: gl.
     WIDTH: gl.constexpr = c_desc.block_shape[1]
     if COLUMNS > WIDTH:
         HALF: gl.constexpr = COLUMNS // 2
-        left, right = c.reshape([ROWS, 2, HALF]).permute(0, 2, 1).split()
+        left, right = c.reshape([c.shape[0], 2, HALF]).permute(0, 2, 1).split()
         _put(left, c_desc, c_smem, bias_ptr, m, n, N, FIRST, BUFFERS, PART)
         _put(right, c_desc, c_smem, bias_ptr, m, n + HALF, N, FIRST, BUFFERS, PART + HALF // WIDTH)
     else:
@@ -130,7 +169,7 @@ def _consume(
         m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m += GROUP * ROWS
         if EARLY:
-            by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, BLOCK_N, SCALES, layout)
+            by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, ROWS, BLOCK_N, SCALES, layout)
         acc = gl.zeros([ROWS, BLOCK_N], ACC, layout)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
@@ -150,11 +189,114 @@ def _consume(
             acc = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
         if not EARLY:
-            by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, BLOCK_N, SCALES, layout)
+            by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, ROWS, BLOCK_N, SCALES, layout)
         if SCALES != "none":
             acc = acc.to(gl.float32) * by_a * by_b
         _put(acc, c_desc, c_smem, bias_ptr, m, n, N, GROUP * BUFFERS, BUFFERS, 0)
     tma.store_wait(0)
+
+
+@gluon.jit
+def _take_tile(
+    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn, step, odd, m, n, M, N, K,
+    COLUMNS: gl.constexpr, SCALES: gl.constexpr, BUFFERS: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """The tile at (m, n) by one of two groups in turn; ``odd`` is 1 for the second, fourth, ... that it takes."""
+    ACC: gl.constexpr = gl.int32 if a_smem.dtype == gl.int8 else gl.float32
+    BLOCK_M: gl.constexpr = a_smem.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
+    # A "full" barrier that is still two fillings behind looks like one that is up to date.
+    mbarrier.wait(turn.index(GROUP), odd ^ (1 - GROUP))
+    acc = gl.zeros([BLOCK_M, COLUMNS], ACC, layout)
+    for k in range(0, K, BLOCK_K):
+        slot = step % STAGES
+        mbarrier.wait(full.index(slot), step // STAGES & 1)
+        b = b_smem.index(slot).slice(0, COLUMNS).permute((1, 0))
+        acc = warpgroup_mma(a_smem.index(slot), b, acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
+        step += 1
+    mbarrier.arrive(turn.index(1 - GROUP), count=1)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
+    if SCALES != "none":
+        by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, BLOCK_M, COLUMNS, SCALES, layout)
+        acc = acc.to(gl.float32) * by_a * by_b
+    _put(acc, c_desc, c_smem, bias_ptr, m, n, N, GROUP * BUFFERS, BUFFERS, 0)
+    return step
+
+
+@gluon.jit
+def _alternate(
+    c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn, M, N, K,
+    SCALES: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+    GROUP: gl.constexpr,
+):  # fmt: skip
+    """Group ``GROUP`` of four warps: every other tile, which it finishes while the other group multiplies the next.
+
+    A last round of tiles for no more than half of the programs is cut: CUT programs take a part of the columns each.
+    """
+    BLOCK_M: gl.constexpr = a_smem.shape[1]
+    BLOCK_N: gl.constexpr = b_smem.shape[1]
+    blocks = gl.cdiv(K, BLOCK_K)
+    step = GROUP * blocks
+    stride = 2 * gl.num_programs(0)
+    whole = _whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
+    for position in range(gl.program_id(0) + GROUP * gl.num_programs(0), whole, stride):
+        m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        step = _take_tile(
+            c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn,
+            step, position // stride & 1, m, n, M, N, K, BLOCK_N, SCALES, BUFFERS, STAGES, GROUP,
+        )  # fmt: skip
+        step += blocks  # the other group's
+    if CUT > 1:
+        m, n, there = _part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
+        if there & (whole // gl.num_programs(0) % 2 == GROUP):
+            _take_tile(
+                c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn,
+                step, whole // stride & 1, m, n, M, N, K, BLOCK_N // CUT, SCALES, BUFFERS, STAGES, GROUP,
+            )  # fmt: skip
+    tma.store_wait(0)
+
+
+@gluon.jit
+def alternating_8bit_kernel(
+    a_desc, b_desc, cut_desc, c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, M, N, K,
+    SCALES: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    """Descriptors of blocks: A's and B's of a tile's rows and columns, C's of its rows and a part of its columns.
+
+    ``cut_desc`` is B's for a part of a tile, None where CUT is 1.
+    """
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, a_desc.block_shape[0], BLOCK_K], a_desc.layout)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, b_desc.block_shape[0], BLOCK_K], b_desc.layout)
+    c_smem = gl.allocate_shared_memory(
+        c_desc.dtype, [2 * BUFFERS, c_desc.block_shape[0], c_desc.block_shape[1]], c_desc.layout
+    )
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(empty.index(slot), count=1)
+    for group in gl.static_range(2):
+        mbarrier.init(turn.index(group), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (_alternate, (
+                c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn, M, N, K,
+                SCALES, GROUP_M, BUFFERS, STAGES, CUT, 0,
+            )),
+            (_alternate, (
+                c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn, M, N, K,
+                SCALES, GROUP_M, BUFFERS, STAGES, CUT, 1,
+            )),
+            (_produce, (a_desc, b_desc, cut_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, 1, STAGES, CUT)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -184,7 +326,7 @@ def matmul_8bit_kernel(
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
                     PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 1,
                 )),
-                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES)),
+                (_produce, (a_desc, b_desc, None, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES, 1)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -204,7 +346,7 @@ def matmul_8bit_kernel(
                     c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, M, N, K,
                     PROMOTE, SCALES, GROUP_M, BUFFERS, GROUPS, STAGES, 2,
                 )),
-                (_produce, (a_desc, b_desc, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES)),
+                (_produce, (a_desc, b_desc, None, a_smem, b_smem, full, empty, M, N, K, GROUP_M, GROUPS, STAGES, 1)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],
@@ -238,7 +380,7 @@ def specialized(a, b, c, scale_a, scale_b, bias, *, scales, promote, config, pro
     (m, k), n = a.shape, b.shape[1]
     groups, columns = config["GROUPS"], config["BLOCK_N"]
     tiles = -(-m // (groups * ROWS.value)) * -(-n // columns)
-    buffers, width = parts(groups, columns, c.element_size())
+    buffers, width = parts(groups, ROWS.value, columns, c.element_size())
     launch(
         matmul_8bit_kernel, (min(tiles, programs),),
         described(a, ROWS.value, BLOCK_K.value), described(b.t(), columns, BLOCK_K.value),
@@ -248,9 +390,26 @@ def specialized(a, b, c, scale_a, scale_b, bias, *, scales, promote, config, pro
     )  # fmt: skip
 
 
-def parts(groups, columns, size):
+def alternating(a, b, c, scale_a, scale_b, bias, *, scales, config, programs):
+    """The same by groups that have tiles of their own; fp8 is left to the tensor cores' accumulator."""
+    (m, k), n = a.shape, b.shape[1]
+    rows = columns = config["BLOCK"]
+    buffers, width = parts(2, rows, columns, c.element_size())
+    tiles = -(-m // rows) * -(-n // columns)
+    rest = tiles % programs if tiles > programs else 0
+    cut = 2 if 0 < 2 * rest <= programs else 1
+    launch(
+        alternating_8bit_kernel, (min(tiles, programs),),
+        described(a, rows, BLOCK_K.value), described(b.t(), columns, BLOCK_K.value),
+        described(b.t(), columns // cut, BLOCK_K.value) if cut > 1 else None,
+        described(c, rows, width), scale_a, scale_b, bias, m, n, k,
+        SCALES=scales, GROUP_M=config["GROUP_M"], BUFFERS=buffers, STAGES=config["STAGES"], CUT=cut, num_warps=4,
+    )  # fmt: skip
+
+
+def parts(groups, rows, columns, size):
     """(buffers of a group, columns of each) for C of elements of ``size`` bytes: two buffers where there is room."""
     width = columns
-    while 2 * groups * ROWS.value * width * size > _C_BYTES and width * size > 128:
+    while 2 * groups * rows * width * size > _C_BYTES and width * size > 128:
         width //= 2
-    return (2 if width < columns and 2 * groups * ROWS.value * width * size <= _C_BYTES else 1), width
+    return (2 if width < columns and 2 * groups * rows * width * size <= _C_BYTES else 1), width

@@ -12,6 +12,8 @@ The tensor cores stand still while both groups are at their epilogues, so the gr
 - *Alternating*: each has a tile of its own, and all of the tensor cores for it while the other finishes the one
   before.  An epilogue is hidden that takes no longer than a product; tiles are smaller, and read more from L2.
 
+A last round of tiles for no more than half of the programs is cut: CUT programs take a part of the columns each.
+
 What is read again of the output's shape (the residual) and what is written lies in the same buffers of a group: the
 residual is fetched into them while the tile is multiplied, and y takes its place.
 """
@@ -53,23 +55,56 @@ def _tile_of(position, M, N, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
 
 
 @gluon.jit
-def _produce(x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K, GROUP_M: gl.constexpr):
-    """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
-    STAGES: gl.constexpr = w_smem.shape[0]
-    BLOCK_N: gl.constexpr = w_smem.shape[1]
-    BLOCK_K: gl.constexpr = w_smem.shape[2]
-    step = 0
+def _whole_tiles(M, N, BLOCK_N: gl.constexpr, CUT: gl.constexpr):
+    """Tiles that are not cut: all, or as many as there are full rounds of programs."""
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    if CUT > 1:
+        tiles = tiles // gl.num_programs(0) * gl.num_programs(0)
+    return tiles
+
+
+@gluon.jit
+def _part_of_tile(whole, M, N, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, CUT: gl.constexpr):
+    """(first row, first column, whether there is one) of this program's part of a tile that is cut."""
+    position = whole + gl.program_id(0) // CUT
+    m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
+    n += gl.program_id(0) % CUT * (BLOCK_N // CUT)
+    return m, n, (position < gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)) & (n < N)
+
+
+@gluon.jit
+def _load_tile(x_desc, w_desc, x_smem, w_smem, full, empty, step, m, n, K):
+    """Fetch the blocks of a tile as wide as W's descriptor; returns how many blocks there have been.
+
+    A slot's n-th filling waits for its n-1-th emptying; the first waits for none.
+    """
+    STAGES: gl.constexpr = w_smem.shape[0]
+    for k in range(0, K, w_smem.shape[2]):
+        slot = step % STAGES
+        bar = full.index(slot)
+        mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
+        mbarrier.expect(bar, x_desc.block_type.nbytes + w_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(x_desc, [m, k], bar, x_smem.index(slot))
+        tma.async_copy_global_to_shared(w_desc, [n, k], bar, w_smem.index(slot).slice(0, w_desc.block_shape[0]))
+        step += 1
+    return step
+
+
+@gluon.jit
+def _produce(
+    x_desc, w_desc, cut_desc, x_smem, w_smem, full, empty, M, N, K, GROUP_M: gl.constexpr, CUT: gl.constexpr
+):  # fmt: skip
+    """The producer."""
+    BLOCK_N: gl.constexpr = w_smem.shape[1]
+    step = 0
+    whole = _whole_tiles(M, N, BLOCK_N, CUT)
+    for position in range(gl.program_id(0), whole, gl.num_programs(0)):
         m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
-        for k in range(0, K, BLOCK_K):
-            slot = step % STAGES
-            bar = full.index(slot)
-            mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(bar, x_desc.block_type.nbytes + w_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(x_desc, [m, k], bar, x_smem.index(slot))
-            tma.async_copy_global_to_shared(w_desc, [n, k], bar, w_smem.index(slot))
-            step += 1
+        step = _load_tile(x_desc, w_desc, x_smem, w_smem, full, empty, step, m, n, K)
+    if CUT > 1:
+        m, n, there = _part_of_tile(whole, M, N, BLOCK_N, GROUP_M, CUT)
+        if there:
+            _load_tile(x_desc, cut_desc, x_smem, w_smem, full, empty, step, m, n, K)
 
 
 @gluon.jit
@@ -153,73 +188,107 @@ def _finish(
 
 
 @gluon.jit
-def _consume(
-    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn, scale, M, N, K,
-    ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, ALTERNATE: gl.constexpr,
-    GROUP: gl.constexpr,
+def _multiply(
+    x_smem, w_smem, full, empty, turn, step, K,
+    COLUMNS: gl.constexpr, ALTERNATE: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """Group ``GROUP`` of four warps: its half of each tile's rows, or with ALTERNATE every other tile."""
+    """(sums of the group's rows of a tile with COLUMNS, blocks there have been) from the blocks as they come."""
     STAGES: gl.constexpr = w_smem.shape[0]
-    BLOCK_N: gl.constexpr = w_smem.shape[1]
     BLOCK_K: gl.constexpr = w_smem.shape[2]
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // 2
     FIRST_ROW: gl.constexpr = 0 if ALTERNATE else GROUP * ROWS
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    blocks = gl.cdiv(K, BLOCK_K)
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+    for k in range(0, K, BLOCK_K):
+        slot = step % STAGES
+        mbarrier.wait(full.index(slot), step // STAGES & 1)
+        x = x_smem.index(slot).slice(FIRST_ROW, ROWS)
+        w = w_smem.index(slot).slice(0, COLUMNS).permute((1, 0))
+        acc = warpgroup_mma(x, w, acc, use_acc=k > 0, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
+        step += 1
+        if not ALTERNATE and GROUP == 0:
+            mbarrier.arrive(turn.index(1), count=1, pred=step == gl.minimum(gl.cdiv(K, BLOCK_K), STAGES - 1))
+    if ALTERNATE:
+        mbarrier.arrive(turn.index(1 - GROUP), count=1)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
+    return acc, step
+
+
+@gluon.jit
+def _take_tile(
+    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn, scale, step, odd,
+    m, n, N, K, COLUMNS: gl.constexpr, ACTIVATION: gl.constexpr, BUFFERS: gl.constexpr, ALTERNATE: gl.constexpr,
+    GROUP: gl.constexpr,
+):  # fmt: skip
+    """The group's rows of the tile at (m, n); ``odd`` is 1 for the second, fourth, ... that it takes."""
+    if not ALTERNATE:
+        m += GROUP * (BLOCK_M // 2)
+    if residual_desc is not None:
+        tma.store_wait(0)
+        mbarrier.expect(fetched.index(GROUP), residual_desc.block_type.nbytes * (COLUMNS // WIDTH))
+        for part in gl.static_range(COLUMNS // WIDTH):
+            tma.async_copy_global_to_shared(
+                residual_desc, [m, n + part * WIDTH], fetched.index(GROUP), buffers.index(GROUP * BUFFERS + part)
+            )
+    if ALTERNATE:  # a "full" barrier that is still two fillings behind looks like one that is up to date
+        mbarrier.wait(turn.index(GROUP), odd ^ (1 - GROUP))
+    acc, step = _multiply(x_smem, w_smem, full, empty, turn, step, K, COLUMNS, ALTERNATE, GROUP)
+    if residual_desc is not None:
+        mbarrier.wait(fetched.index(GROUP), odd)
+    _finish(
+        acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
+        ACTIVATION, GROUP * BUFFERS, 0, BUFFERS,
+    )  # fmt: skip
+    return step
+
+
+@gluon.jit
+def _consume(
+    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn, scale, M, N, K,
+    ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, CUT: gl.constexpr,
+    ALTERNATE: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """Group ``GROUP`` of four warps: its half of each tile's rows, or with ALTERNATE every other tile."""
+    BLOCK_N: gl.constexpr = w_smem.shape[1]
+    blocks = gl.cdiv(K, w_smem.shape[2])
     first, stride, step = gl.program_id(0), gl.num_programs(0), 0
     if ALTERNATE:
         first, stride, step = first + GROUP * stride, 2 * stride, GROUP * blocks
     if not ALTERNATE and GROUP == 1:  # starts when the first has gone through most of the ring, and stays behind it
         mbarrier.wait(turn.index(1), 0)
-    for position in range(first, tiles, stride):
+    whole = _whole_tiles(M, N, BLOCK_N, CUT)
+    for position in range(first, whole, stride):
         m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
-        m += FIRST_ROW
-        odd = position // stride & 1  # whether this is the group's second, fourth, ... tile
-        if residual_desc is not None:
-            tma.store_wait(0)
-            mbarrier.expect(fetched.index(GROUP), residual_desc.block_type.nbytes * BUFFERS)
-            for part in gl.static_range(BUFFERS):
-                tma.async_copy_global_to_shared(
-                    residual_desc, [m, n + part * WIDTH], fetched.index(GROUP), buffers.index(GROUP * BUFFERS + part)
-                )
-        if ALTERNATE:  # a "full" barrier that is still two fillings behind looks like one that is up to date
-            mbarrier.wait(turn.index(GROUP), odd ^ (1 - GROUP))
-        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-        for k in range(0, K, BLOCK_K):
-            slot = step % STAGES
-            mbarrier.wait(full.index(slot), step // STAGES & 1)
-            x, w = x_smem.index(slot).slice(FIRST_ROW, ROWS), w_smem.index(slot).permute((1, 0))
-            acc = warpgroup_mma(x, w, acc, use_acc=k > 0, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
-            mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
-            step += 1
-            if not ALTERNATE and GROUP == 0:
-                mbarrier.arrive(turn.index(1), count=1, pred=step == gl.minimum(blocks, STAGES - 1))
-        if ALTERNATE:
-            mbarrier.arrive(turn.index(1 - GROUP), count=1)
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
+        step = _take_tile(
+            bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
+            scale, step, position // stride & 1, m, n, N, K, BLOCK_N, ACTIVATION, BUFFERS, ALTERNATE, GROUP,
+        )  # fmt: skip
         if ALTERNATE:
             step += blocks  # the other group's
-        if residual_desc is not None:
-            mbarrier.wait(fetched.index(GROUP), odd)
-        _finish(
-            acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
-            ACTIVATION, GROUP * BUFFERS, 0, BUFFERS,
-        )  # fmt: skip
+    if CUT > 1:
+        m, n, there = _part_of_tile(whole, M, N, BLOCK_N, GROUP_M, CUT)
+        if ALTERNATE:
+            there = there & (whole // gl.num_programs(0) % 2 == GROUP)
+        if there:
+            _take_tile(
+                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
+                scale, step, whole // stride & 1, m, n, N, K, BLOCK_N // CUT, ACTIVATION, BUFFERS, ALTERNATE, GROUP,
+            )  # fmt: skip
     tma.store_wait(0)
 
 
 @gluon.jit
 def matmul_epilogue_kernel(
-    x_desc, w_desc, bias_ptr, residual_desc, y_desc, z_desc, scale, M, N, K,
-    ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    x_desc, w_desc, cut_desc, bias_ptr, residual_desc, y_desc, z_desc, scale, M, N, K,
+    ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, CUT: gl.constexpr,
     ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of blocks: x's of BLOCK_M rows, W's of a tile's columns, the others' of what a group writes at once.
 
-    bias, residual and z may be None.
+    ``cut_desc`` is W's for a part of a tile, None where CUT is 1; bias, residual and z may be None.
     """
     BLOCK_N: gl.constexpr = w_desc.block_shape[0]
     BLOCK_K: gl.constexpr = w_desc.block_shape[1]
@@ -241,13 +310,13 @@ def matmul_epilogue_kernel(
         [
             (_consume, (
                 bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
-                scale, M, N, K, ACTIVATION, GROUP_M, BUFFERS, ALTERNATE, 0,
+                scale, M, N, K, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 0,
             )),
             (_consume, (
                 bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
-                scale, M, N, K, ACTIVATION, GROUP_M, BUFFERS, ALTERNATE, 1,
+                scale, M, N, K, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 1,
             )),
-            (_produce, (x_desc, w_desc, x_smem, w_smem, full, empty, M, N, K, GROUP_M)),
+            (_produce, (x_desc, w_desc, cut_desc, x_smem, w_smem, full, empty, M, N, K, GROUP_M, CUT)),
         ],
         [4, 1],
         [240, 24],
@@ -263,17 +332,28 @@ def _described(matrix, rows, columns):
     return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
 
 
+def _parts_of_last(tiles, programs, most):
+    """Into how many parts, a power of 2, tiles of the last round are cut: no more than give each program one."""
+    rest = tiles % programs
+    cut = 1
+    while tiles > programs and rest and 2 * cut <= most and 2 * cut * rest <= programs:
+        cut *= 2
+    return cut
+
+
 def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, programs, alternate):
     """Write y (and z, where there is one) of matrices that TMA can read; ``programs`` is the number of SMs."""
     (m, k), n = x.shape, weight.shape[0]
     rows, columns, block_k = BLOCK_M.value, config["BLOCK_N"], config["BLOCK_K"]
     tiles = -(-m // rows) * -(-n // columns)
     of_group = rows if alternate else rows // 2
+    cut = _parts_of_last(tiles, programs, columns // WIDTH.value)
     launch(
         matmul_epilogue_kernel, (min(tiles, programs),),
-        _described(x, rows, block_k), _described(weight, columns, block_k), bias,
+        _described(x, rows, block_k), _described(weight, columns, block_k),
+        _described(weight if cut > 1 else None, columns // cut, block_k), bias,
         _described(residual, of_group, WIDTH.value), _described(y, of_group, WIDTH.value),
         _described(z, of_group, WIDTH.value), scale, m, n, k,
         ACTIVATION=activation, GROUP_M=config["GROUP_M"], STAGES=config["STAGES"], BUFFERS=config["BUFFERS"],
-        ALTERNATE=alternate, num_warps=4,
+        CUT=cut, ALTERNATE=alternate, num_warps=4,
     )  # fmt: skip

@@ -233,6 +233,7 @@ for name, variant, problem in (
     ("h200", "tiled", case("fp8e4m3", m=33, n=65, k=129, scales="row", fast=False)),
     ("h200", "specialized", case("int8", scales="none", **large)),
     ("h200", "specialized", case("fp8e4m3", scales="row", fast=False, **large)),
+    ("h200", "alternating", case("fp8e4m3", scales="row", fast=True, **large)),
 ):
     on = gpu(name, load_gpus()[name])
     config = work.variant(variant).default(problem, on)
@@ -248,7 +249,7 @@ def test_defaults_compile_to_tensor_cores_without_spills():
     ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
-    assert len(found) == 4
+    assert len(found) == 5
     for name, variant, problem, compiled in found:
         assert compiled["status"] == "ok", (variant, problem, compiled["reason"])
         assert compiled["spill_bytes"] == 0, (variant, problem)

@@ -1,5 +1,10 @@
 """A linear layer with its epilogue, on the interpreter: values, options, gradients, layouts, refusals."""
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from atlas.config import load_gpus
@@ -9,6 +14,7 @@ from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 from torch.nn import functional
 
+import kernels.hopper.matmul_epilogue as hopper
 import kernels.nn
 from kernels.matmul_epilogue import DECLARATION, linear
 
@@ -198,3 +204,50 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                 if not variant.unsupported(problem, GPUS[name]):
                     config = variant.default(problem, GPUS[name])
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "most", "parts"),
+    [
+        (448, 2, 2),  # 52 tiles are left for 132 programs
+        (448, 4, 2),
+        (5 * 132 + 28, 4, 4),
+        (5 * 132 + 28, 2, 2),
+        (132 + 67, 4, 1),  # more than half of the programs have one
+        (264, 4, 1),  # none is left
+        (28, 4, 1),  # no round is full
+    ],
+)
+def test_tiles_of_the_last_round_are_cut_where_each_part_finds_a_program(tiles, most, parts):
+    assert hopper._parts_of_last(tiles, 132, most) == parts
+
+
+COMPILE = """
+import json, sys
+from atlas.compilation.compiled import meta_inputs
+from atlas.compilation.offline import compile_only
+from atlas.compilation.resources import resources_of
+from atlas.config import load_gpus
+from atlas.declaration import case
+from atlas.gpus import gpu
+from kernels.matmul_epilogue import DECLARATION
+
+work, on, found = DECLARATION.forward, gpu("h200", load_gpus()["h200"]), []
+problem = case("bf16", activation="silu", bias=True, residual=True, m=2048, n=11008, k=4096)
+for name in ("specialized", "alternating"):
+    variant = work.variant(name)
+    with compile_only(on) as requests:
+        variant.launch(**meta_inputs(work, problem), config=variant.default(problem, on), keep=True)
+    kernel = requests[0].kernel
+    found.append([kernel.asm["ptx"].count("wgmma.mma_async"), resources_of(kernel).spill_bytes])
+json.dump(found, sys.stdout)
+"""
+
+
+def test_both_kinds_of_groups_compile_with_everything_at_once_and_without_spills():
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    # Two groups, 64 of k in four steps; alternating groups have 128 rows, twice wgmma's; all again for parts of tiles.
+    assert json.loads(ran.stdout) == [[16, 0], [32, 0]]

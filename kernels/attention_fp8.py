@@ -35,7 +35,6 @@ from atlas.declaration import (
     choose,
     gpu_of,
 )
-from atlas.declaration.products import as_interpreted
 from atlas.operators import Operator, launch
 
 import kernels.hopper.attention_fp8 as hopper
@@ -137,23 +136,25 @@ def _block_d(head_dim):
 def _launch_tiled(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, config):
     """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; out lies in memory as q does, as far as q leaves no gaps."""
     batch, heads, len_q, head_dim = q.shape
-    # The interpreter truncates to bf16: it writes fp32, and torch rounds.
-    out = as_interpreted(torch.empty_like(q, dtype=out_dtype))
-    q, k, v = map(_as_interpreted, (q, k, v))
+    out = torch.empty_like(q, dtype=out_dtype)
+    q, k, v, written = map(_as_interpreted, (q, k, v, out))
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     launch(
         _tiled_kernel, (batch * heads * triton.cdiv(len_q, config["BLOCK_M"]),),
-        q, k, v, *scales, out, lse,
+        q, k, v, *scales, written, lse,
         scale / math.log(2), heads, heads // k.shape[1], len_q, k.shape[2],
-        *_strides(q), *_strides(k), *_strides(v), *_strides(out),
+        *_strides(q), *_strides(k), *_strides(v), *_strides(written),
         CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=_block_d(head_dim), PROMOTE=head_dim <= 128, **config,
     )  # fmt: skip
-    return out.to(out_dtype), lse
+    return written.to(out_dtype), lse
 
 
 def _as_interpreted(x):
-    """On the CPU fp8 as fp32: the interpreter takes e4m3's NaN for a number (3.7.1).  P is not rounded there."""
-    return x.float() if x.device.type == "cpu" else x
+    """For the interpreter in fp32: it takes e4m3's NaN for a number and truncates to bf16, as torch does not (3.7.1).
+
+    P is not rounded there.
+    """
+    return x.float() if gpu_of(x.device).functional else x
 
 
 def _launch_hopper(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, config):
@@ -373,6 +374,12 @@ _EDGE_CASES = tuple(
 )
 
 
+_HUGE_CASES = (
+    _sized("offsets into queries beyond 2^31", False, b=1, h=2**13 + 8, g=1, l=2**11, s=64, d=128),
+    _sized("offsets into keys beyond 2^31, within a head", False, b=1, h=1, l=64, s=2**24 + 3, d=128),
+)
+
+
 def _shared(config: Config, problem: Case) -> int:
     """Bytes of shared memory of ``tiled``: the queries, and two blocks of keys a stage; V's once more, transposed."""
     columns = (2 * config["num_stages"] + 1) * config["BLOCK_N"]
@@ -455,6 +462,7 @@ DECLARATION = Declaration(
     dtypes=("fp8e4m3",),
     cases=_cases,
     edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
     forward=Pass(
         inputs=_inputs,
         reference=_reference,

@@ -38,6 +38,7 @@ from atlas.declaration import (
     case,
     choose,
     element_size,
+    gpu_of,
     torch_dtype,
 )
 from atlas.operators import Differentiable, Operator, launch
@@ -53,49 +54,117 @@ TILE_WORDS = 128
 """32-bit words of a packed tile: four for each lane of a warp."""
 
 
-# --- Decode: tensor cores fed from registers -------------------------------------------------------------------------
+# --- Decode: tensor cores fed from a ring of asynchronous copies -----------------------------------------------------
+
+
+def _sixteen(bf16):
+    """(PTX's name, the two halves' exponent of 128 (fp16: 1024), two ones) of a dtype of 16 bits."""
+    return ("bf16", 0x43004300, 0x3F803F80) if bf16 else ("f16", 0x64006400, 0x3C003C00)
 
 
 def _unpack_4_asm(bf16):
-    """PTX: four words (16..19), minus the zero points of two rows (20, 22), to the operands of four mma (0..15)."""
-    magic, one, kind = (0x43004300, 0x3F803F80, "bf16x2") if bf16 else (0x64006400, 0x3C003C00, "f16x2")
-    lines = [f"{{ .reg .b32 t; .reg .b32 one; mov.b32 one, {one};"]
+    """PTX: four words at an address (16), less the zero points of two rows (20, 22), as the operands of four mma."""
+    kind, magic, one = _sixteen(bf16)
+    lines = ["{ .reg .b32 t, one, w<4>;", f"mov.b32 one, {one};", "ld.shared.v4.b32 {w0, w1, w2, w3}, [$16];"]
     for word in range(4):
         for i in range(4):
-            lines.append(f"shr.u32 t, ${16 + word}, {4 * i};" if i else f"mov.b32 t, ${16 + word};")
+            lines.append(f"shr.u32 t, w{word}, {4 * i};" if i else f"mov.b32 t, w{word};")
             lines.append(f"lop3.b32 t, t, 0x000f000f, {magic}, 0xea;")
-            lines.append(f"fma.rn.{kind} ${4 * word + i}, t, one, ${20 + 2 * (i % 2)};")
+            lines.append(f"fma.rn.{kind}x2 ${4 * word + i}, t, one, ${20 + 2 * (i % 2)};")
     return "\n".join([*lines, "}"])
 
 
 def _unpack_8_asm(bf16):
-    """PTX: four words (8..11) of signs and magnitudes to the operands of two mma (0..7)."""
-    magic, one, kind = (0x43004300, 0x3F803F80, "bf16x2") if bf16 else (0x64006400, 0x3C003C00, "f16x2")
-    lines = [f"{{ .reg .b32 t, u, v; .reg .b32 one; mov.b32 one, {one};"]
+    """PTX: four words of signs and magnitudes at an address (8) to operands of two mma (0..7)."""
+    kind, magic, one = _sixteen(bf16)
+    lines = ["{ .reg .b32 t, u, v, one, w<4>;", f"mov.b32 one, {one};", "ld.shared.v4.b32 {w0, w1, w2, w3}, [$8];"]
     for word in range(4):
         for half in range(2):
-            lines.append(f"prmt.b32 t, ${8 + word}, 0, 0x0321;" if half else f"mov.b32 t, ${8 + word};")
+            lines.append(f"prmt.b32 t, w{word}, 0, 0x0321;" if half else f"mov.b32 t, w{word};")
             lines.append(f"lop3.b32 u, t, 0x807f807f, {magic}, 0x6a;")
             lines.append(f"lop3.b32 v, t, 0x80008000, {magic ^ 0x80008000}, 0x6a;")
-            lines.append(f"fma.rn.{kind} ${2 * word + half}, u, one, v;")
+            lines.append(f"fma.rn.{kind}x2 ${2 * word + half}, u, one, v;")
     return "\n".join([*lines, "}"])
+
+
+def _scales_asm(bf16):
+    """PTX: the scales of rows g and g + 8 at an address (4), in fp32, each twice (0..3); an infinite one is NaN.
+
+    That is what an infinite weight would give: some of a group's numbers are 0.
+    """
+    lines = ["{ .reg .b32 t, u; .reg .f32 f, h; .reg .b16 a, b;", "ld.shared.b32 t, [$4];"]
+    if bf16:
+        lines.append("shl.b32 u, t, 16; mov.b32 f, u; and.b32 u, t, 0xffff0000; mov.b32 h, u;")
+    else:
+        lines.append("mov.b32 {a, b}, t; cvt.f32.f16 f, a; cvt.f32.f16 h, b;")
+    lines.append("fma.rn.f32 $0, f, 0f00000000, f; mov.f32 $1, $0; fma.rn.f32 $2, h, 0f00000000, h; mov.f32 $3, $2; }")
+    return "\n".join(lines)
+
+
+def _zeros_asm(bf16):
+    """PTX: -(128 + z), for fp16 -(1024 + z), twice in 32 bits, of rows g and g + 8 at an address (4), each twice."""
+    minus = _sixteen(bf16)[1] | 0x80008000
+    return (
+        "{ .reg .b32 t; ld.shared.u16 t, [$4];\n"
+        f"prmt.b32 $0, t, {minus}, 0x5050; mov.b32 $1, $0; prmt.b32 $2, t, {minus}, 0x5151; mov.b32 $3, $2; }}"
+    )
 
 
 def _mma(bf16, half):
     """PTX: 16 x 16 weights (4..7) times 16 of k of eight rows of x (words 2 half, 2 half + 1 of 8..11), plus 12..15."""
-    kind = "bf16" if bf16 else "f16"
+    kind, _, _ = _sixteen(bf16)
     return (
         f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
         f"{{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{${8 + 2 * half}, ${9 + 2 * half}}}, {{$12, $13, $14, $15}};"
     )
 
 
-_MMA_OPERANDS = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 8 + ["f"] * 4))
-_UNPACK_4_OPERANDS = gl.constexpr(",".join(["=&r"] * 16 + ["r"] * 8))
-_UNPACK_8_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 4))
+def _copy_asm(size):
+    """PTX: begin to copy so many bytes from 2 to 1, 0 where 3 is 0.  Nothing else is to leave L2 for them."""
+    return (
+        "{ .reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+        f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global.L2::cache_hint [$1], [$2], {size}, $3, once;\n"
+        "mov.b32 $0, 0; }"
+    )
 
-_ASM = {(bits, bf16): f(bf16) for bits, f in ((4, _unpack_4_asm), (8, _unpack_8_asm)) for bf16 in (False, True)}
-_MMA_ASM = {(bf16, half): _mma(bf16, half) for bf16 in (False, True) for half in (0, 1)}
+
+def _ring_asm(size, scales):
+    """PTX: this thread's first word in a ring of so many bytes (0), and from a word of its to its scale (1).
+
+    Addresses are kept for each thread, none as a sum with a part that is the same for all threads: of such sums and a
+    policy ptxas 12.8 makes instructions that are illegal.
+    """
+    return (
+        f"{{ .reg .b32 t, r; .shared .align 16 .b8 ring[{size}]; mov.u32 r, ring; mov.u32 t, %tid.x;\n"
+        f"mad.lo.u32 $0, t, 16, r; mad.lo.s32 $1, t, -12, {scales}; }}"
+    )
+
+
+def _operands(kind, outputs, inputs):
+    """Constraints of inline assembly, outputs in registers of their own."""
+    return gl.constexpr(",".join([f"=&{kind}"] * outputs + ["r"] * inputs))
+
+
+_MMA_OPERANDS = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 8 + ["f"] * 4))
+_UNPACK_4_OPERANDS = _operands("r", 16, 8)
+_UNPACK_8_OPERANDS = _operands("r", 8, 4)
+_SCALES_OPERANDS = _operands("f", 4, 4)
+_ZEROS_OPERANDS = _operands("r", 4, 4)
+_COPY_4, _COPY_16 = gl.constexpr(_copy_asm(4)), gl.constexpr(_copy_asm(16))
+_ORDER = gl.constexpr([5, 4, 3, 2, 1, 0])
+
+
+@gluon.jit
+def _copy(addresses, ptrs, inside, BYTES: gl.constexpr, ASM: gl.constexpr):
+    """Begin to copy BYTES from each pointer to each address; zeros where not inside."""
+    sizes = gl.where(inside, BYTES, 0)
+    gl.inline_asm_elementwise(ASM, "=r,r,l,r", [addresses, ptrs, sizes], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _after(address, ASM: gl.constexpr):
+    """The address, known only after an instruction: what is read there is read after it."""
+    return gl.inline_asm_elementwise(ASM, "=r,r", [address], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -106,226 +175,247 @@ def _multiply(operand, x, acc, ASM: gl.constexpr):
 
 
 @gluon.jit
-def _row_pairs(values, layout: gl.constexpr):
-    """[..., 2], of rows g and g + 8, as [..., 4]: what the four accumulators of a lane are multiplied by."""
-    doubled = gl.join(values, values)
-    shape: gl.constexpr = [values.shape[0], values.shape[1], values.shape[2], values.shape[3], 32, 4]
-    return gl.convert_layout(gl.reshape(doubled, shape), layout)
-
-
-@gluon.jit
-def _scaled(scales, layout: gl.constexpr):
-    """Scales in fp32, for each accumulator of a lane; one that is not finite is NaN, as 0 times infinity would be."""
-    scales = scales.to(gl.float32)
-    return _row_pairs(gl.fma(scales, gl.zeros_like(scales), scales), layout)
-
-
-@gluon.jit
-def _minus_zeros(zeros, HAS_ZEROS: gl.constexpr, BF16: gl.constexpr, layout: gl.constexpr):
-    """-(128 + z), for fp16 -(1024 + z), twice in 32 bits, for each accumulator's row."""
-    MINUS: gl.constexpr = 0xC300C300 - 2**32 if BF16 else 0xE400E400 - 2**32
-    if HAS_ZEROS:
-        minus = _row_pairs(zeros.to(gl.int32) * 0x10001 | MINUS, layout)
-    else:
-        minus = gl.full([1, 1, 1, 1, 1, 4], MINUS | 0x80008, gl.int32, layout)
-    return minus
-
-
-@gluon.jit
-def _unpack_4(words, minus, ASM: gl.constexpr):
+def _unpack_4(addresses, minus, ASM: gl.constexpr):
     """Four packed words of a lane as the weights' operands of four mma instructions, zero points off."""
-    return gl.inline_asm_elementwise(ASM, _UNPACK_4_OPERANDS, [words, minus],
+    return gl.inline_asm_elementwise(ASM, _UNPACK_4_OPERANDS, [addresses, minus],
                                      dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
 
 
 @gluon.jit
-def _load(ptrs, mask, MASKED: gl.constexpr, CACHE: gl.constexpr):
-    """What lies at the pointers; with MASKED 0 where the mask is not."""
-    return gl.load(ptrs, mask=mask, other=0, cache_modifier=CACHE) if MASKED else gl.load(ptrs, cache_modifier=CACHE)
+def _scales_at(addresses, ASM: gl.constexpr):
+    """Scales in fp32, for each accumulator of a lane."""
+    return gl.inline_asm_elementwise(ASM, _SCALES_OPERANDS, [addresses], dtype=gl.float32, is_pure=True, pack=4)
 
 
 @gluon.jit
-def _load_step(
-    word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
-    GROUP: gl.constexpr, BITS: gl.constexpr, MASKED: gl.constexpr, CACHE: gl.constexpr, STEP: gl.constexpr,
-):  # fmt: skip
-    """(words, scales, more scales, zeros, more zeros) of STEP tiles along k.
+def _minus_zeros_at(addresses, HAS_ZEROS: gl.constexpr, BF16: gl.constexpr, ASM: gl.constexpr, layout: gl.constexpr):
+    """-(128 + z), for fp16 -(1024 + z), twice in 32 bits, for each accumulator's row."""
+    if HAS_ZEROS:
+        minus = gl.inline_asm_elementwise(ASM, _ZEROS_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
+    else:
+        MINUS_8: gl.constexpr = 0xC308C308 - 2**32 if BF16 else 0xE408E408 - 2**32
+        minus = gl.full([1, 1, 1, 1, 1, 4], MINUS_8, gl.int32, layout)
+    return minus
 
-    A 4-bit tile has two scales in groups of 32.  What there is none of is another one again: a tuple holds no None.
+
+@gluon.jit
+def _places(ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr):
+    """(packed tile along n, along k of a warp's, warp, lane): indices along the dimensions 1 to 4."""
+    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None, None, None], layout)
+    depth = gl.set_auto_layout(gl.arange(0, DEPTH)[None, None, :, None, None, None], layout)
+    warp = gl.set_auto_layout(gl.arange(0, WARPS)[None, None, None, :, None, None], layout)
+    lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, None, None, :, None], layout)
+    return row_tile, depth, warp, lane
+
+
+@gluon.jit
+def _load_x(x_ptrs, step, tile, K, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr):
+    """x of STEP tiles along k: of 4 bits in two halves, of 8 bits the same twice."""
+    first = step * (STEP * (256 // BITS))
+    k = first + tile * (256 // BITS)
+    ptrs = x_ptrs + first // 2
+    x = gl.load(ptrs, mask=k < K, other=0) if MASKED else gl.load(ptrs)
+    x_high = x
+    if BITS == 4:
+        x_high = gl.load(ptrs + 16, mask=k + 32 < K, other=0) if MASKED else gl.load(ptrs + 16)
+    return x, x_high
+
+
+@gluon.jit
+def _copy_step(
+    at, words_at, scales_at, word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
+    GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, STEP: gl.constexpr, NEXT: gl.constexpr,
+):  # fmt: skip
+    """Begin to copy STEP tiles along k to this thread's part of a step of the ring, ``at``; past K there is nothing.
+
+    A 4-bit tile has two scales in groups of 32.
     """
     TILE_K: gl.constexpr = 256 // BITS
     first = step * (STEP * TILE_K)
-    k, scale_k = tile * TILE_K, scale_tile * TILE_K
-    mask, scale_mask = inside & (first + k < K), scale_inside & (first + scale_k < K)
-    words = _load(word_ptrs + step.to(gl.int64) * (STEP * 128), mask, MASKED, CACHE)
-    scales, zeros, scales_high, zeros_high = words, words, words, words
+    inside = inside & (first + tile * TILE_K < K)
+    at_words = gl.convert_layout(at, words_at.type.layout) + words_at
+    _copy(at_words, word_ptrs + step.to(gl.int64) * (STEP * 128), inside, 16, _COPY_16)
     if GROUP > 0:
-        offs = (first + scale_k) // GROUP * 16
-        scales = _load(scale_ptrs + offs, scale_mask, MASKED, "")
-        if zero_ptrs is not None:
-            zeros = _load(zero_ptrs + offs, scale_mask, MASKED, "")
-    if BITS == 4 and GROUP == 32:
-        scale_mask = scale_mask & (first + scale_k + 32 < K)
-        scales_high = _load(scale_ptrs + offs + 16, scale_mask, MASKED, "")
-        if zero_ptrs is not None:
-            zeros_high = _load(zero_ptrs + offs + 16, scale_mask, MASKED, "")
-    return words, scales, scales_high, zeros, zeros_high
+        k = first + scale_tile * TILE_K
+        offs = k // GROUP * 16
+        at_scales = gl.convert_layout(at, scales_at.type.layout) + scales_at
+        scale_inside = scale_inside & (k < K)
+        _copy(at_scales, scale_ptrs + offs, scale_inside, 4, _COPY_4)
+        if HAS_ZEROS:
+            _copy(at_scales + NEXT, zero_ptrs + offs, scale_inside, 4, _COPY_4)
+        if BITS == 4 and GROUP == 32:
+            scale_inside = scale_inside & (k + 32 < K)
+            _copy(at_scales + 2 * NEXT, scale_ptrs + (offs + 16), scale_inside, 4, _COPY_4)
+            if HAS_ZEROS:
+                _copy(at_scales + 3 * NEXT, zero_ptrs + (offs + 16), scale_inside, 4, _COPY_4)
+    _after(at, "cp.async.commit_group; mov.b32 $0, $1;")
 
 
 @gluon.jit
 def _multiply_step(
-    loaded, x_ptrs, step, tile, K, acc, zero, HAS_ZEROS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr,
-    BF16: gl.constexpr, MASKED: gl.constexpr, UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr,
-    STEP: gl.constexpr, layout: gl.constexpr,
+    words_at, scales_at, zeros_at, x, x_high, acc, zero, HAS_ZEROS: gl.constexpr, GROUP: gl.constexpr,
+    BITS: gl.constexpr, BF16: gl.constexpr, UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr,
+    LOW: gl.constexpr, HIGH: gl.constexpr, NEXT: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """acc plus the products of x and what ``_load_step`` loaded for the same step."""
-    words, scales, scales_high, zeros, zeros_high = loaded
-    first = step * (STEP * (256 // BITS))
-    k = first + tile * (256 // BITS)
-    x = _load(x_ptrs + first // 2, k < K, MASKED, "")
+    """acc plus the products of x and what ``_copy_step`` copied for the same step."""
     if BITS == 4:
-        x_high = _load(x_ptrs + 16 + first // 2, k + 32 < K, MASKED, "")
-        a, b, c, d = _unpack_4(words, _minus_zeros(zeros, HAS_ZEROS, BF16, layout), UNPACK)
+        a, b, c, d = _unpack_4(words_at, _minus_zeros_at(zeros_at, HAS_ZEROS, BF16, ZEROS, layout), UNPACK)
         total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
         if GROUP == 32:
-            acc = gl.fma(_scaled(scales, layout), total, acc)
-            total, scales = zero, scales_high
+            acc = gl.fma(_scales_at(scales_at, SCALES), total, acc)
+            total, scales_at = zero, scales_at + 2 * NEXT
             if HAS_ZEROS:
-                _, _, c, d = _unpack_4(words, _minus_zeros(zeros_high, HAS_ZEROS, BF16, layout), UNPACK)
+                minus = _minus_zeros_at(zeros_at + 2 * NEXT, HAS_ZEROS, BF16, ZEROS, layout)
+                _, _, c, d = _unpack_4(words_at, minus, UNPACK)
         total = _multiply(d, x_high, _multiply(c, x_high, total, LOW), HIGH)
-        acc = gl.fma(_scaled(scales, layout), total, acc)
+        acc = gl.fma(_scales_at(scales_at, SCALES), total, acc)
     else:
-        a, b = gl.inline_asm_elementwise(UNPACK, _UNPACK_8_OPERANDS, [words],
+        a, b = gl.inline_asm_elementwise(UNPACK, _UNPACK_8_OPERANDS, [words_at],
                                          dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
         if GROUP > 0:
             total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
-            acc = gl.fma(_scaled(scales, layout), total, acc)
+            acc = gl.fma(_scales_at(scales_at, SCALES), total, acc)
         else:
             acc = _multiply(b, x, _multiply(a, x, acc, LOW), HIGH)
     return acc
 
 
 @gluon.jit
-def _turned(step, offset, steps):
-    """The ``step``-th of steps that begin at ``offset`` and go round."""
-    turned = step + offset
-    return turned - (turned >= steps).to(gl.int32) * steps
-
-
-@gluon.jit
 def _fragments_kernel(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, M, N, K, groups,
-    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, SINGLE: gl.constexpr,
-    UNPACK: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr,
-    DEPTH: gl.constexpr, WARPS_N: gl.constexpr, WARPS_K: gl.constexpr, CACHE: gl.constexpr, STAGGER: gl.constexpr,
+    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, RING: gl.constexpr,
+    WAIT: gl.constexpr, UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr, LOW: gl.constexpr,
+    HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr,
+    SCALE_DEPTH: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, STAGE: gl.constexpr,
 ):  # fmt: skip
-    """One program owns 16 ROW_TILES WARPS_N columns of y; WARPS_K of its warps take DEPTH packed tiles in turns.
+    """One program owns 16 ROW_TILES columns of y; its warps take DEPTH packed tiles along k in turns.
 
-    Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES WARPS_N) and
-    along k (DEPTH), warps along k, lanes, and four registers of a lane.  Nothing but the last sum passes between
-    threads.  While a step's operands are multiplied the next one's are loaded, in two sets of registers by turns.
+    Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES) and along k
+    (DEPTH, for scales SCALE_DEPTH), warps, lanes, and four registers of a lane.  Words, scales and zero points come by
+    asynchronous copies into a ring of STAGES steps, of which each thread has a part for itself: what it reads there it
+    has copied, so no thread waits for another.  Nothing but the last sum passes between threads.
     x_ptr counts in words, two elements of x.
     """
     TILE_K: gl.constexpr = 256 // BITS
-    STEP: gl.constexpr = DEPTH * WARPS_K
-    TILES_N: gl.constexpr = ROW_TILES * WARPS_N
-    layout: gl.constexpr = gl.BlockedLayout(
-        [M_TILES, ROW_TILES, DEPTH, 1, 1, 4], [1, 1, 1, 1, 32, 1], [1, WARPS_N, 1, WARPS_K, 1, 1], [5, 4, 3, 2, 1, 0]
+    STEP: gl.constexpr = DEPTH * WARPS
+    HAS_ZEROS: gl.constexpr = zeros_ptr is not None
+    NEXT: gl.constexpr = ROW_TILES * SCALE_DEPTH * WARPS * 128  # from scales to zero points, and to the next of either
+    warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
+    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, DEPTH, 1, 1, 4], [1, 1, 1, 1, 32, 1], warps, _ORDER)
+    words_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, DEPTH, 1, 1, 1], [1, 1, 1, 1, 32, 1], warps, _ORDER)
+    scales_layout: gl.constexpr = gl.BlockedLayout(
+        [1, ROW_TILES, SCALE_DEPTH, 1, 1, 1], [1, 1, 1, 1, 32, 1], warps, _ORDER
     )
-    rows_layout: gl.constexpr = gl.BlockedLayout(
-        [M_TILES, ROW_TILES, DEPTH, 1, 1, 2], [1, 1, 1, 1, 32, 1], [1, WARPS_N, 1, WARPS_K, 1, 1], [5, 4, 3, 2, 1, 0]
-    )
-    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
-    row_tile = gl.set_auto_layout(gl.arange(0, TILES_N)[None, :, None, None, None, None], layout)
-    depth = gl.set_auto_layout(gl.arange(0, DEPTH)[None, None, :, None, None, None], layout)
-    warp = gl.set_auto_layout(gl.arange(0, WARPS_K)[None, None, None, :, None, None], layout)
-    lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, None, None, :, None], layout)
-    word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
-    half = gl.set_auto_layout(gl.arange(0, 2)[None, None, None, None, None, :], rows_layout)
+    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 32, 1], warps, _ORDER)
 
     tiles_k = gl.cdiv(K, TILE_K)
-    first = gl.program_id(0).to(gl.int64) * TILES_N
-    within = gl.cdiv(N, 16) - gl.program_id(0) * TILES_N  # packed tiles along n from here to the end
-    inside = row_tile < within if MASKED else row_tile < TILES_N
-    scale_inside = gl.convert_layout(inside, rows_layout)
+    steps = gl.cdiv(tiles_k, STEP)
+    first = gl.program_id(0).to(gl.int64) * ROW_TILES
+    within = gl.cdiv(N, 16) - gl.program_id(0) * ROW_TILES  # packed tiles along n from here to the end
+
+    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
+    word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
+    _, depth, warp, lane = _places(ROW_TILES, DEPTH, WARPS, layout)
     tile = warp * DEPTH + depth
-    # Tiles of one group have one scale, which is loaded once.
-    scale_tile = gl.convert_layout(warp * DEPTH if DEPTH * TILE_K <= GROUP else tile, rows_layout)
     # Rows past M are those of the last one again: they cost nothing, and their products are not stored.
     row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
     # Offsets of 64 bits, so that the compiler may leave what it knows of them to the instructions.
     x_ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4).to(gl.int64) + tile.to(gl.int64) * (TILE_K // 2) + word
-    word_ptrs = words_ptr + (first + row_tile) * tiles_k * 128 + tile.to(gl.int64) * 128 + (lane * 4 + word)
-    scale_offs = (first + gl.convert_layout(row_tile, rows_layout)) * groups * 16
-    scale_offs += gl.convert_layout(lane, rows_layout) // 4 + half * 8
-    scale_ptrs = scales_ptr + scale_offs
-    zero_ptrs = None
-    if zeros_ptr is not None:
-        zero_ptrs = zeros_ptr + scale_offs
 
-    acc = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
-    zero = gl.zeros([M_TILES, TILES_N, DEPTH, WARPS_K, 32, 4], gl.float32, layout)
-    HAS_ZEROS: gl.constexpr = zeros_ptr is not None
-    steps = gl.cdiv(tiles_k, STEP)
-    # With STAGGER programs begin at different places along k, lest all read the same channels of memory where packed
-    # rows are a power of two long.  A conjecture: what it gains is not measured, so it is off by default.
-    offset = (gl.program_id(0) * STAGGER) % steps
-    # Loaded two steps ahead, over two turns of the loop: within one, ptxas (CUDA 12.8) puts a load off until its use.
-    now = _load_step(word_ptrs, scale_ptrs, zero_ptrs, offset, tile, scale_tile, inside, scale_inside, K,
-                     GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
-    if not SINGLE:
-        ahead = _load_step(word_ptrs, scale_ptrs, zero_ptrs, _turned(1, offset, steps), tile, scale_tile, inside,
-                           scale_inside, K, GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
-        for step in range(0, steps - 2):
-            further = _load_step(word_ptrs, scale_ptrs, zero_ptrs, _turned(step + 2, offset, steps), tile, scale_tile,
-                                 inside, scale_inside, K, GROUP, BITS, MASKED, CACHE, STEP)  # fmt: skip
-            acc = _multiply_step(now, x_ptrs, _turned(step, offset, steps), tile, K, acc, zero, HAS_ZEROS, GROUP, BITS,
-                                 BF16, MASKED, UNPACK, LOW, HIGH, STEP, layout)  # fmt: skip
-            now, ahead = ahead, further
-        acc = _multiply_step(now, x_ptrs, _turned(steps - 2, offset, steps), tile, K, acc, zero, HAS_ZEROS, GROUP, BITS,
-                             BF16, MASKED, UNPACK, LOW, HIGH, STEP, layout)  # fmt: skip
-        now = ahead
-    acc = _multiply_step(now, x_ptrs, _turned(steps - 1, offset, steps), tile, K, acc, zero, HAS_ZEROS, GROUP, BITS,
-                         BF16, MASKED, UNPACK, LOW, HIGH, STEP, layout)  # fmt: skip
+    row_tile, words_depth, words_warp, words_lane = _places(ROW_TILES, DEPTH, WARPS, words_layout)
+    words_tile = words_warp * DEPTH + words_depth
+    word_ptrs = words_ptr + (first + row_tile) * tiles_k * 128 + words_tile.to(gl.int64) * 128 + words_lane * 4
+    words_inside = row_tile < within
+    words_at = (row_tile * DEPTH + words_depth) * (WARPS * 512)
+
+    # Tiles of one group have one scale, which is copied once.
+    scale_row, scale_depth, scale_warp, scale_lane = _places(ROW_TILES, SCALE_DEPTH, WARPS, scales_layout)
+    scale_tile = scale_warp * DEPTH + scale_depth
+    scale_offs = (first + scale_row) * groups * 16
+    scale_ptrs = scales_ptr + scale_offs + scale_lane // 4 * 2
+    zero_ptrs = scale_ptrs
+    if HAS_ZEROS:
+        zero_ptrs = zeros_ptr + scale_offs + scale_lane // 8 * 4  # those of four rows, of which two are the lane's
+    scales_inside = scale_row < within
+
+    first_at, to_scales = gl.inline_asm_elementwise(
+        RING, "=&r,=&r,r", [gl.full([1, 1, 1, 1, 1, 1], 0, gl.int32, own_layout)],
+        dtype=(gl.int32, gl.int32), is_pure=False, pack=1,
+    )  # fmt: skip
+    last_at = first_at + (STAGES - 1) * STAGE
+    scales_at = gl.convert_layout(to_scales, scales_layout) + (scale_row * SCALE_DEPTH + scale_depth) * (WARPS * 128)
+    operand_at = gl.convert_layout(words_at, layout) + word * 0
+    scale_at = gl.convert_layout(scales_at, layout) + word * 0
+    zero_at = scale_at + NEXT + lane // 4 % 2 * 2
+
+    acc = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
+    zero = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
+    for stage in gl.static_range(STAGES - 1):
+        _copy_step(first_at + stage * STAGE, words_at, scales_at, word_ptrs, scale_ptrs, zero_ptrs, gl.to_tensor(stage),
+                   words_tile, scale_tile, words_inside, scales_inside, K, GROUP, BITS, HAS_ZEROS, STEP,
+                   NEXT)  # fmt: skip
+    at, fill = first_at, last_at
+    for step in range(steps):
+        x, x_high = _load_x(x_ptrs, step, tile, K, BITS, MASKED, STEP)
+        now = gl.convert_layout(_after(at, WAIT), layout)
+        _copy_step(fill, words_at, scales_at, word_ptrs, scale_ptrs, zero_ptrs, step + (STAGES - 1),
+                   words_tile, scale_tile, words_inside, scales_inside, K, GROUP, BITS, HAS_ZEROS, STEP,
+                   NEXT)  # fmt: skip
+        acc = _multiply_step(now + operand_at, now + scale_at, now + zero_at, x, x_high, acc, zero, HAS_ZEROS, GROUP,
+                             BITS, BF16, UNPACK, SCALES, ZEROS, LOW, HIGH, NEXT, layout)  # fmt: skip
+        fill = at
+        at = gl.where(at == last_at, first_at, at + STAGE)
     total = gl.sum(gl.sum(acc, 2), 2)
-    _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, TILES_N)
+    _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, ROW_TILES)
 
 
 @gluon.jit
 def _store_fragments(
-    total, scales_ptr, y_ptr, M, N, within, GROUP: gl.constexpr, M_TILES: gl.constexpr, TILES_N: gl.constexpr
+    total, scales_ptr, y_ptr, M, N, within, GROUP: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr
 ):
-    """Write a program's sums [M_TILES, TILES_N, 32, 4]; without groups each row has a scale, multiplied last."""
+    """Write a program's sums [M_TILES, ROW_TILES, 32, 4]; without groups each row has a scale, multiplied last."""
     layout: gl.constexpr = total.type.layout
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None], layout)
-    row_tile = gl.set_auto_layout(gl.arange(0, TILES_N)[None, :, None, None], layout)
+    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None], layout)
     lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, :, None], layout)
     register = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, :], layout)
-    n = row_tile * 16 + lane // 4 + register // 2 * 8
-    m = m_tile * 8 + lane % 4 * 2 + register % 2
     if GROUP == 0:
-        scales = gl.load(scales_ptr + n, mask=row_tile < within, other=0.0).to(gl.float32)
+        place = row_tile * 16 + lane // 4 * 2 + register // 2
+        scales = gl.load(scales_ptr + place, mask=row_tile < within, other=0.0).to(gl.float32)
         total = total * gl.fma(scales, gl.zeros_like(scales), scales)
-    n += gl.program_id(0) * (TILES_N * 16)
+    n = (gl.program_id(0) * ROW_TILES + row_tile) * 16 + lane // 4 + register // 2 * 8
+    m = m_tile * 8 + lane % 4 * 2 + register % 2
     gl.store(y_ptr + m * N + n, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n < N))
+
+
+def _scale_depth(bits, group, depth):
+    """How many scales a warp needs of ``depth`` tiles along k, each taken once."""
+    return depth if 0 < group < depth * 256 // bits else 1
+
+
+def stage_bytes(bits, group, config):
+    """Bytes of shared memory of a step of the ring: words, and for each group scales and zero points."""
+    depth, tiles = config["DEPTH"], config["ROW_TILES"] * config["num_warps"]
+    scales = 0 if not group else _scale_depth(bits, group, depth) * (2 if bits == 4 and group == 32 else 1)
+    return tiles * (depth * 512 + scales * 256)
 
 
 def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
     """Launch ``_fragments_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
-    (m, k), warps = x.shape, config["num_warps"]
-    bf16 = x.dtype == torch.bfloat16
-    tiles_k, tiles_n = triton.cdiv(k * bits, 256), triton.cdiv(n, ROWS)
-    at_once, step = config["ROW_TILES"] * config["WARPS_N"], config["DEPTH"] * warps // config["WARPS_N"]
-    whole = k * bits % 256 == 0 and tiles_k % step == 0 and tiles_n % at_once == 0
+    (m, k), warps, bf16 = x.shape, config["num_warps"], x.dtype == torch.bfloat16
+    rows, depth, stage = config["ROW_TILES"], config["DEPTH"], stage_bytes(bits, group, config)
+    stages = config["RING"] * 1024 // stage
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     launch(
-        _fragments_kernel, (triton.cdiv(tiles_n, at_once),),
+        _fragments_kernel, (triton.cdiv(n, ROWS * rows),),
         x.view(torch.int32), words, scales, zeros, y, m, n, k, k // group if group else 1,
-        GROUP=group, BITS=bits, BF16=bf16, MASKED=not whole, SINGLE=tiles_k <= step,
-        UNPACK=_ASM[bits, bf16], LOW=_MMA_ASM[bf16, 0], HIGH=_MMA_ASM[bf16, 1],
-        M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=config["ROW_TILES"], DEPTH=config["DEPTH"],
-        WARPS_N=config["WARPS_N"], WARPS_K=warps // config["WARPS_N"],
-        CACHE="" if config["L1"] else ".cg", STAGGER=config["STAGGER"], num_warps=warps,
+        GROUP=group, BITS=bits, BF16=bf16, MASKED=k * bits % (256 * depth * warps) != 0,
+        RING=_ring_asm(stage * stages, rows * depth * warps * 512),
+        WAIT=f"cp.async.wait_group {stages - 2}; mov.b32 $0, $1;",
+        UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16), SCALES=_scales_asm(bf16), ZEROS=_zeros_asm(bf16),
+        LOW=_mma(bf16, 0), HIGH=_mma(bf16, 1), M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=rows,
+        DEPTH=depth, SCALE_DEPTH=_scale_depth(bits, group, depth), WARPS=warps, STAGES=stages, STAGE=stage,
+        num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -386,9 +476,9 @@ def _weights(
             k += word // 2 * 32
         inside = inside & (k < K)
         group = k // GROUP
-    offs = (tile_n.to(tl.int64) * groups + group) * 16 + g
+    offs = (tile_n.to(tl.int64) * groups + group) * 16 + 2 * g
     scales_0, zeros_0 = _scale_and_zero(scales_ptr, zeros_ptr, offs, inside)
-    scales_1, zeros_1 = _scale_and_zero(scales_ptr, zeros_ptr, offs + 8, inside)
+    scales_1, zeros_1 = _scale_and_zero(scales_ptr, zeros_ptr, offs + 1, inside)
     both = (scales_0, zeros_0, scales_1, zeros_1)
     even = _both_rows(words, *both, 0, BITS, DTYPE)
     odd = _both_rows(words, *both, 1, BITS, DTYPE)
@@ -482,6 +572,16 @@ def launch_separate(bits, x, words, scales, zeros, n, group, *, config):
     return torch.nn.functional.linear(x, w)
 
 
+def launch_specialized(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch the kernel of Hopper's own file."""
+    import kernels.hopper.matmul_w4a16 as hopper
+
+    y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
+    programs = gpu_of(x.device).sms
+    hopper.specialized(bits, x, words, scales, zeros, y, group, config=config, programs=programs)
+    return y
+
+
 # --- The packed format -----------------------------------------------------------------------------------------------
 
 
@@ -528,7 +628,7 @@ def padded(matrix, rows, columns):
 def by_row_tiles(matrix):
     """[n, groups] as [rows / 16, groups, 16], rows padded to whole tiles: what the lanes of a warp read together."""
     matrix = padded(matrix, ROWS, 1)
-    return matrix.view(-1, ROWS, matrix.shape[1]).transpose(1, 2).contiguous()
+    return matrix.view(-1, 2, 8, matrix.shape[1]).permute(0, 3, 2, 1).reshape(-1, matrix.shape[1], ROWS)
 
 
 def shuffle_w4(q):
@@ -587,7 +687,7 @@ def unshuffle_w4(words, rows, columns):
 
 def of_row_tiles(tiled, rows):
     """[rows, groups] of what ``by_row_tiles`` made."""
-    return tiled.transpose(1, 2).reshape(-1, tiled.shape[1])[:rows]
+    return tiled.view(-1, tiled.shape[1], 8, 2).permute(0, 3, 2, 1).reshape(-1, tiled.shape[1])[:rows]
 
 
 # --- The operator and the public functions ---------------------------------------------------------------------------
@@ -608,6 +708,7 @@ def linear_operator(name, bits, declaration):
             return x.new_empty((0, n))
         problem = case_of(x, zeros, n, group)
         variant, config = choose(declaration(), "forward", problem, x.device)
+        scales, zeros = _aligned(scales), None if zeros is None else _aligned(zeros)
         return variant.launch(_aligned(x), _aligned(words), scales, zeros, n, group, config=config)
 
     def keep(ctx, inputs, output):
@@ -684,26 +785,6 @@ def dequantised(words, scales, zeros, rows, columns, group):
     return ((q - z) * of_row_tiles(scales, rows)[..., None]).view(rows, columns)
 
 
-def _reference(x, words, scales, zeros, n, group):
-    return torch.nn.functional.linear(x, dequantised(words, scales, zeros, n, x.shape[1], group))
-
-
-def _inputs(problem: Case, device, generator):
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
-    packed = pack_w4(draw(problem["n"], problem["k"]), problem["group"], not problem["zeros"])
-    x = draw(problem["m"], problem["k"])
-    return {"x": x, "words": packed.words, "scales": packed.scales, "zeros": packed.zeros, "n": problem["n"],
-            "group": problem["group"]}  # fmt: skip
-
-
-def _as_16_bits(x, words, scales, zeros, n, group):
-    """What a user has without packed weights: torch's product with weights in x's dtype, dequantised before."""
-    w = dequantised(words, scales.float(), zeros, n, x.shape[1], group).to(x.dtype)
-    return lambda: torch.nn.functional.linear(x, w)
-
-
 def _in_natural_order(words, scales, zeros, rows, columns):
     """(q [n, k], scales [n, groups], zeros [n, groups] in the scales' dtype)."""
     q, scales = unshuffle_w4(words, rows, columns), of_row_tiles(scales, rows).contiguous()
@@ -750,11 +831,12 @@ def sizes(problem: Case, bits: int) -> dict[str, float]:
     return found | ({"zeros": n * groups} if problem["zeros"] else {})
 
 
-def _cases(gpu: GPU) -> list[Case]:
-    cases = [
-        *(case("bf16", m=m, n=8192, k=8192, group=128, zeros=True) for m in (1, 4, 16, 64, 512, 4096)),
+def common_cases(**given):
+    """What weights of either width are timed at, with a group size and zero points as given."""
+    return [
+        *(case("bf16", m=m, n=8192, k=8192, **given) for m in (1, 4, 16, 64, 512, 4096)),
         *(
-            case("bf16", reason, m=m, n=n, k=k, group=128, zeros=True)
+            case("bf16", reason, m=m, n=n, k=k, **given)
             for m in (1, 16)
             for n, k, reason in (
                 (14336, 4096, "feed-forward, up, of a model 4096 wide"),
@@ -762,11 +844,14 @@ def _cases(gpu: GPU) -> list[Case]:
                 (28672, 8192, "feed-forward, up, of a model 8192 wide"),
             )
         ),
-        case("fp16", "symmetric, in fp16", m=1, n=8192, k=8192, group=128, zeros=False),
-        case("bf16", "small groups: more scales to read", m=1, n=8192, k=8192, group=32, zeros=True),
     ]
-    return [c for c in cases if 4 * c["n"] * c["k"] <= gpu.memory_bytes // 8]
 
+
+_CASES = (
+    *common_cases(group=128, zeros=True),
+    case("fp16", "symmetric, in fp16", m=1, n=8192, k=8192, group=128, zeros=False),
+    case("bf16", "small groups: more scales to read", m=1, n=8192, k=8192, group=32, zeros=True),
+)
 
 _EDGE_CASES = tuple(
     case(dtype, reason, m=m, n=n, k=k, group=group, zeros=zeros)
@@ -794,48 +879,45 @@ def decodes(problem: Case, gpu: GPU) -> str:
     return f"more than {FEW_ROWS} rows: x is read again for every few columns" if problem["m"] > FEW_ROWS else ""
 
 
-# (ROW_TILES, DEPTH, WARPS_N, num_warps), by whether x has at most 8 rows: what an H200 was fast with (Triton 3.6).
+# (ROW_TILES, DEPTH, num_warps), by bits and whether x has at most 8 rows.
 _FRAGMENTS = {
-    True: ((1, 2, 1, 4), (1, 4, 1, 4), (1, 2, 1, 8), (1, 4, 1, 8), (2, 2, 1, 4)),
-    False: ((1, 2, 1, 4), (2, 1, 1, 4), (2, 1, 2, 8), (2, 2, 2, 8)),
+    (4, True): ((1, 2, 4), (1, 2, 8), (1, 4, 4), (2, 2, 4)),
+    (4, False): ((2, 2, 4), (2, 1, 8), (4, 1, 4)),
+    (8, True): ((1, 4, 4), (1, 2, 4), (1, 2, 8), (1, 4, 8)),
+    (8, False): ((2, 2, 4), (2, 2, 8), (2, 1, 8), (2, 4, 4), (4, 1, 4), (4, 2, 4)),
 }
+
+FRAGMENTS_SPACE = {"ROW_TILES": (1, 2, 4), "DEPTH": (1, 2, 4), "num_warps": (4, 8), "RING": (24, 40)}
+"""RING: KiB of the ring, of which whole steps are used."""
 
 
 def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``fragments`` cannot be the best."""
-    shape = tuple(config[name] for name in ("ROW_TILES", "DEPTH", "WARPS_N", "num_warps"))
-    if shape not in _FRAGMENTS[problem["m"] <= 8]:
-        return "too few loads under way, too many registers, or warps that share nothing"
-    if bits == 4 and problem["m"] > 8 and shape == (2, 2, 2, 8) and (problem["m"] > 16 or problem["group"] == 32):
-        return "registers spill"
+    """Why a config of ``fragments`` cannot launch or be the best.
+
+    What inline assembly declares and what Triton needs for the last sum are 48 KiB together at most: Triton asks for
+    more by its own part alone.
+    """
+    rows, depth, warps, ring = (config[name] for name in FRAGMENTS_SPACE)
+    if (rows, depth, warps) not in _FRAGMENTS[bits, problem["m"] <= 8]:
+        return "too few bytes under way, too many registers, or x read too often"
+    stage = stage_bytes(bits, problem["group"], config)
+    steps = ring * 1024 // stage
+    last_sum = triton.next_power_of_2(triton.cdiv(problem["m"], 8)) * rows * warps * 512
+    if steps < 2 or steps * stage + last_sum > 48 * 1024:
+        return "shared memory holds no two steps, or not the last sum beside them"
     return ""
 
 
 def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
-    """What was fastest of a few configs on an H200: more tiles under way where there are few programs, or few bits.
-
-    From single runs on three sizes of weights, in which neighbours were often within a tenth of each other.
-    """
-    programs = triton.cdiv(problem["n"], ROWS) / gpu.sms
-    if problem["m"] > 16:
-        shape = (2, 1, 1, 4)
-    elif problem["m"] > 8:
-        shape = (2, 2, 2, 8) if bits == 8 else (1, 2, 1, 4)
+    """What was fastest of a few configs on an H200: more warps where there are few programs."""
+    if problem["m"] > 8:
+        shape = (2, 2, 4, 40 if bits == 4 and problem["group"] == 32 else 24)
     elif bits == 8:
-        shape = (1, 4, 1, 8) if programs < 3 else (1, 2, 1, 8) if programs < 8 else (1, 4, 1, 4)
+        shape = (1, 4, 4, 24)
     else:
-        shape = (1, 4, 1, 4) if programs < 3 else (1, 2, 1, 4)
-    return dict(zip(FRAGMENTS_SPACE, (*shape, 0, 0), strict=True))
+        shape = (1, 2, 8, 40) if triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms else (1, 2, 4, 24)
+    return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
 
-
-FRAGMENTS_SPACE = {
-    "ROW_TILES": (1, 2),
-    "DEPTH": (1, 2, 4),
-    "WARPS_N": (1, 2),
-    "num_warps": (4, 8),
-    "L1": (0, 1),
-    "STAGGER": (0, 1),
-}
 
 TILES_SPACE = {
     "BLOCK_M": (16, 32, 64, 128),
@@ -863,6 +945,31 @@ def fits_tiles(config: Config, problem: Case, gpu: GPU) -> str:
     if rows >= 2 * problem["m"] or columns >= max(64, 2 * problem["n"]):
         return "a tile twice as large as y"
     return ""
+
+
+SPECIALIZED_SPACE = {"BLOCK_M": (64, 128, 256), "GROUP_M": (1, 4, 16), "AHEAD": (0, 16, 32)}
+"""AHEAD: how many packed tiles ahead the copy engine brings weights to L2; 0: it does not."""
+
+
+def specialises(problem: Case, gpu: GPU) -> str:
+    """Why ``specialized`` does not take a case."""
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    return "" if problem["n"] % 8 == 0 else "TMA writes rows of whole 16 bytes"
+
+
+def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``specialized`` cannot be the best."""
+    if config["BLOCK_M"] != specialized_default(problem, gpu)["BLOCK_M"]:
+        return "each weight is brought to 16 bits for every BLOCK_M rows"
+    tiles = triton.cdiv(problem["m"], config["BLOCK_M"])
+    return "more than there are tiles of x" if config["GROUP_M"] >= 2 * tiles else ""
+
+
+def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The tallest tile that y fills."""
+    rows = next((rows for rows in (64, 128) if rows >= problem["m"]), 256)
+    return {"BLOCK_M": rows, "GROUP_M": max(g for g in (1, 4) if g < 2 * triton.cdiv(problem["m"], rows)), "AHEAD": 0}
 
 
 def _tensor_cores(gpu: GPU) -> bool:
@@ -908,6 +1015,16 @@ def variants_of(bits):
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
         Variant(
+            name="specialized",
+            summary="for many rows: a warp loads x, two groups of four bring weights to 16 bits in wgmma's registers",
+            launch=functools.partial(launch_specialized, bits),
+            space=SPECIALIZED_SPACE,
+            default=specialized_default,
+            fits=fits_specialized,
+            handles=specialises,
+            needs=frozenset({Capability.WGMMA}),
+        ),
+        Variant(
             name="separate",
             summary="for many rows: the weights are written out in 16 bits, the product is cuBLAS's",
             launch=functools.partial(launch_separate, bits),
@@ -927,34 +1044,67 @@ def variants_of(bits):
     )
 
 
-_HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=64, k=8192, group=128, zeros=True),)
+def declared(name, bits, summary, function, pack, dequantised, cases, edge_cases, peers):
+    """The declaration of products with weights of so many bits.
 
-DECLARATION = Declaration(
-    name="matmul_w4a16",
-    family="matmul",
-    summary="y = x W^T, W of 4 bits with a scale and a zero point for each group",
-    function=linear_w4a16,
-    call=lambda function, inputs: function(
-        inputs["x"],
-        Packed(inputs["words"], inputs["scales"], inputs["zeros"], inputs["n"], inputs["x"].shape[1], inputs["group"]),
-    ),
-    dtypes=_DTYPES,
-    cases=_cases,
-    edge_cases=_EDGE_CASES,
-    huge_cases=_HUGE_CASES,
-    differentiable=("x",),
-    forward=Pass(
-        inputs=_inputs,
-        reference=_reference,
-        outputs=("y",),
-        variants=variants_of(4),
-        peers={
-            "torch": Peer(_as_16_bits),
-            "torch.compile": Peer(_compiled, compiles=True),
-            "torch int4": Peer(_torch_int4),
-        },
-        bytes=lambda c: sizes(c, 4),
-        flops=lambda c: {"x @ W^T": 2 * c["m"] * c["n"] * c["k"]},
-        reduction=lambda c: c["k"],
-    ),
+    ``pack(weight, case)`` gives a case's weights, ``dequantised(words, scales, zeros, n, k, group)`` what they stand
+    for in plain torch; ``peers`` are those beside torch's product with weights of 16 bits.
+    """
+
+    def inputs(problem: Case, device, generator):
+        def draw(*shape):
+            return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+
+        packed = pack(draw(problem["n"], problem["k"]), problem)
+        x = draw(problem["m"], problem["k"])
+        return {"x": x, "words": packed.words, "scales": packed.scales, "zeros": packed.zeros, "n": problem["n"],
+                "group": problem["group"]}  # fmt: skip
+
+    def reference(x, words, scales, zeros, n, group):
+        return torch.nn.functional.linear(x, dequantised(words, scales, zeros, n, x.shape[1], group))
+
+    def in_16_bits(x, words, scales, zeros, n, group):
+        """What a user has without packed weights: torch's product with weights in x's dtype, dequantised before."""
+        w = dequantised(words, scales.float(), zeros, n, x.shape[1], group).to(x.dtype)
+        return lambda: torch.nn.functional.linear(x, w)
+
+    def call(function, given):
+        packed = (given[name] for name in ("words", "scales", "zeros", "n"))
+        return function(given["x"], Packed(*packed, given["x"].shape[1], given["group"]))
+
+    huge = dict(cases[0].sizes) | {"m": 2**18 + 1, "n": 64, "k": 8192}
+    return Declaration(
+        name=name,
+        family="matmul",
+        summary=summary,
+        function=function,
+        call=call,
+        dtypes=_DTYPES,
+        cases=lambda gpu: [c for c in cases if 4 * c["n"] * c["k"] <= gpu.memory_bytes // 8],
+        edge_cases=edge_cases,
+        huge_cases=(case("bf16", "offsets into x beyond 2^31", **huge),),
+        differentiable=("x",),
+        forward=Pass(
+            inputs=inputs,
+            reference=reference,
+            outputs=("y",),
+            variants=variants_of(bits),
+            peers={"torch": Peer(in_16_bits)} | peers,
+            bytes=lambda c: sizes(c, bits),
+            flops=lambda c: {"x @ W^T": 2 * c["m"] * c["n"] * c["k"]},
+            reduction=lambda c: c["k"],
+        ),
+    )
+
+
+DECLARATION = declared(
+    "matmul_w4a16",
+    4,
+    "y = x W^T, W of 4 bits with a scale and a zero point for each group",
+    linear_w4a16,
+    lambda weight, problem: pack_w4(weight, problem["group"], not problem["zeros"]),
+    dequantised,
+    _CASES,
+    _EDGE_CASES,
+    {"torch.compile": Peer(_compiled, compiles=True), "torch int4": Peer(_torch_int4)},
 )

@@ -15,18 +15,18 @@ that a rotation by a byte brings row g + 8, sign and magnitude, to where row g w
 """
 
 import torch
-from atlas.declaration import GPU, Case, Declaration, Pass, Peer, case, torch_dtype
+from atlas.declaration import Peer, case
 
 from kernels.matmul_w4a16 import (
     Packed,
     by_row_tiles,
     call_linear,
     check_weight,
+    common_cases,
+    declared,
     linear_operator,
     of_row_tiles,
     padded,
-    sizes,
-    variants_of,
 )
 
 __all__ = ["dequantise_w8", "linear_w8a16", "pack_w8"]
@@ -95,29 +95,10 @@ def dequantise_w8(packed: Packed) -> torch.Tensor:
     return _dequantise(words, scales, zeros, n, k, group)
 
 
-def _dequantised(words, scales, rows, columns):
+def dequantised(words, scales, zeros, rows, columns, group):
+    """Plain torch, in the scales' dtype: exact in float64."""
     q, scales = unshuffle_w8(words, rows, columns).to(scales.dtype), of_row_tiles(scales, rows)
     return (q.view(rows, scales.shape[1], -1) * scales[..., None]).view(rows, columns)
-
-
-def _reference(x, words, scales, zeros, n, group):
-    return torch.nn.functional.linear(x, _dequantised(words, scales, n, x.shape[1]))
-
-
-def _inputs(problem: Case, device, generator):
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
-    packed = pack_w8(draw(problem["n"], problem["k"]), problem["group"] or None)
-    x = draw(problem["m"], problem["k"])
-    return {"x": x, "words": packed.words, "scales": packed.scales, "zeros": None, "n": problem["n"],
-            "group": problem["group"]}  # fmt: skip
-
-
-def _as_16_bits(x, words, scales, zeros, n, group):
-    """What a user has without packed weights: torch's product with weights in x's dtype, dequantised before."""
-    w = _dequantised(words, scales.float(), n, x.shape[1]).to(x.dtype)
-    return lambda: torch.nn.functional.linear(x, w)
 
 
 def _compiled(x, words, scales, zeros, n, group):
@@ -144,29 +125,15 @@ def _torch_int8(x, words, scales, zeros, n, group):
     return lambda: torch.ops.aten._weight_int8pack_mm(x, q, scales)
 
 
-def _cases(gpu: GPU) -> list[Case]:
-    cases = [
-        *(case("bf16", m=m, n=8192, k=8192, group=0, zeros=False) for m in (1, 4, 16, 64, 512, 4096)),
-        *(
-            case("bf16", reason, m=m, n=n, k=k, group=0, zeros=False)
-            for m in (1, 16)
-            for n, k, reason in (
-                (14336, 4096, "feed-forward, up, of a model 4096 wide"),
-                (4096, 14336, "feed-forward, down: few rows of weights, a long sum"),
-                (28672, 8192, "feed-forward, up, of a model 8192 wide"),
-            )
-        ),
-        case("fp16", "fp16", m=1, n=8192, k=8192, group=0, zeros=False),
-        case("bf16", "groups: a scale for 128 weights", m=1, n=8192, k=8192, group=128, zeros=False),
-    ]
-    return [c for c in cases if 4 * c["n"] * c["k"] <= gpu.memory_bytes // 8]
-
-
-_DTYPES = ("bf16", "fp16")
+_CASES = (
+    *common_cases(group=0, zeros=False),
+    case("fp16", "fp16", m=1, n=8192, k=8192, group=0, zeros=False),
+    case("bf16", "groups: a scale for 128 weights", m=1, n=8192, k=8192, group=128, zeros=False),
+)
 
 _EDGE_CASES = tuple(
     case(dtype, reason, m=m, n=n, k=k, group=group, zeros=False)
-    for dtype in _DTYPES
+    for dtype in ("bf16", "fp16")
     for (m, n, k, group), reason in (
         ((3, 48, 128, 0), "whole tiles of weights"),
         ((1, 16, 32, 0), "one tile, one row"),
@@ -177,34 +144,14 @@ _EDGE_CASES = tuple(
     )
 )
 
-_HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=64, k=8192, group=0, zeros=False),)
-
-DECLARATION = Declaration(
-    name="matmul_w8a16",
-    family="matmul",
-    summary="y = x W^T, W of 8 bits with a scale for each row or group",
-    function=linear_w8a16,
-    call=lambda function, inputs: function(
-        inputs["x"],
-        Packed(inputs["words"], inputs["scales"], inputs["zeros"], inputs["n"], inputs["x"].shape[1], inputs["group"]),
-    ),
-    dtypes=_DTYPES,
-    cases=_cases,
-    edge_cases=_EDGE_CASES,
-    huge_cases=_HUGE_CASES,
-    differentiable=("x",),
-    forward=Pass(
-        inputs=_inputs,
-        reference=_reference,
-        outputs=("y",),
-        variants=variants_of(8),
-        peers={
-            "torch": Peer(_as_16_bits),
-            "torch.compile": Peer(_compiled, compiles=True),
-            "torch int8": Peer(_torch_int8),
-        },
-        bytes=lambda c: sizes(c, 8),
-        flops=lambda c: {"x @ W^T": 2 * c["m"] * c["n"] * c["k"]},
-        reduction=lambda c: c["k"],
-    ),
+DECLARATION = declared(
+    "matmul_w8a16",
+    8,
+    "y = x W^T, W of 8 bits with a scale for each row or group",
+    linear_w8a16,
+    lambda weight, problem: pack_w8(weight, problem["group"] or None),
+    dequantised,
+    _CASES,
+    _EDGE_CASES,
+    {"torch.compile": Peer(_compiled, compiles=True), "torch int8": Peer(_torch_int8)},
 )

@@ -52,6 +52,16 @@ def test_a_packed_byte_has_its_sign_in_the_next_byte():
             assert (four[byte] & 127) * (-1 if four[(byte + 1) % 4] > 127 else 1) == q[n, k]
 
 
+def test_scales_of_rows_eight_apart_lie_side_by_side():
+    scales = torch.arange(40.0)[:, None] + torch.tensor([0.0, 100.0])
+    tiled = W4.by_row_tiles(scales)
+    assert tiled.shape == (3, 2, 16)
+    for row in range(40):
+        tile, h, g = row // 16, row // 8 % 2, row % 8
+        assert tiled[tile, 1, 2 * g + h] == 100 + row
+    assert torch.equal(W4.of_row_tiles(tiled, 40), scales)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(1, 32), (16, 64), (33, 96), (48, 160)])
 def test_shuffling_is_undone(rows, columns):
     q = torch.randint(0, 16, (rows, columns), generator=torch.Generator().manual_seed(1)).to(torch.uint8)

@@ -11,7 +11,7 @@ MUTANTS = (
         "matmul_w4a16", "zero points of row g for row g + 8", "wrong operand",
         "the two rows of a lane were loaded by two lines, and one was edited",
         ((
-            "scales_1, zeros_1 = _scale_and_zero(scales_ptr, zeros_ptr, offs + 8, inside)",
+            "scales_1, zeros_1 = _scale_and_zero(scales_ptr, zeros_ptr, offs + 1, inside)",
             "scales_1, zeros_1 = _scale_and_zero(scales_ptr, zeros_ptr, offs, inside)",
         ),),
         VALUES, "forward", "tiles",

@@ -14,8 +14,11 @@ MUTANTS = (
     ),
     Mutant(
         "matmul_w8a16", "weights read as of 4 bits", "wrong constant",
-        "the variants were copied from the other file",
-        (("variants=variants_of(8)", "variants=variants_of(4)"),),
+        "the declaration was copied from the other file",
+        ((
+            'DECLARATION = declared(\n    "matmul_w8a16",\n    8,',
+            'DECLARATION = declared(\n    "matmul_w8a16",\n    4,',
+        ),),
         VALUES, "forward", "tiles",
     ),
     Mutant(

@@ -229,15 +229,17 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=["heads", "len_q"])
 def _statistics_kernel(
-    out_ptr, dout_ptr, lse_ptr, dlse_ptr, stats_ptr, cu_q_ptr, heads, len_q,
+    out_ptr, dout_ptr, lse_ptr, dlse_ptr, stats_ptr, turns_ptr, cu_q_ptr, heads, len_q,
     stride_ob, stride_oh, stride_os, stride_gb, stride_gh, stride_gs, stride_lb, stride_lh,
-    stride_part, stride_sb, stride_sh, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    stride_part, stride_sb, stride_sh,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, PADDED: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head: log2(e) lse, and D = sum(dout out) less the gradient of lse.
 
-    Behind the last query, up to the end of a block, they are inf and 0, which make P and dS 0 there.
+    Behind the last query, up to a multiple of PADDED, they are inf and 0, which make P and dS 0 there.  With
+    ``turns_ptr`` also TURNS zeros for each program.
     """
-    batch, head, block = _place(tl.cdiv(len_q, BLOCK_M), heads, False)
+    batch, head, block = _place(tl.cdiv(len_q, PADDED) * (PADDED // BLOCK_M), heads, False)
     first_q, rows = _span(cu_q_ptr, batch, len_q)
     first = block * BLOCK_M
     b, h = batch.to(tl.int64), tl.cast(head, tl.int64)
@@ -254,6 +256,8 @@ def _statistics_kernel(
     stats_ptr += b * stride_sb + h * stride_sh + offs_m
     tl.store(stats_ptr, lse)
     tl.store(stats_ptr + stride_part, delta)
+    if turns_ptr is not None:
+        tl.store(turns_ptr + tl.program_id(0) * TURNS + tl.arange(0, TURNS), 0)
 
 
 @triton.jit
@@ -385,6 +389,10 @@ def _queries_kernel(
     lse = tl.load(stats_ptr + offs_m)
     delta = tl.load(stats_ptr + stride_part + offs_m)
     whole, end = _keys_of(first, rows_k, shift, CAUSAL, BLOCK_M, BLOCK_N)
+    if EVEN:  # or ptxas puts each wgmma on its own, for it does not see that the loop begins
+        tl.assume(whole > 0)
+    elif cu_q_ptr is None:
+        tl.assume(end > 0)
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     start = 0
     if EVEN or not DESCRIPTORS:
@@ -484,23 +492,35 @@ def _launch_backward(descriptors, q, k, v, out, lse, dout, dlse, causal, scale, 
 
 def _into_backward(descriptors, saved, gradients, cu_q, cu_k, lengths, causal, scale, config):
     """``saved`` are q, k, v, out, lse, dout and dlse, which may be None; ``gradients`` dq, dk and dv."""
-    q, k, v, out, lse, dout, dlse = saved
-    batch, len_q, _ = lengths
-    padded = triton.cdiv(len_q, _STATISTICS) * _STATISTICS
-    stats = torch.empty((2, batch, q.shape[1], padded), dtype=torch.float32, device=q.device)
-    launch(
-        _statistics_kernel, (batch * q.shape[1] * padded // _STATISTICS,),
-        out, dout, lse, dlse, stats, cu_q, q.shape[1], len_q,
-        *_strides(out), *_strides(dout), *_lse_strides(lse), *stats.stride()[:3],
-        HEAD_DIM=q.shape[-1], BLOCK_M=_STATISTICS, BLOCK_D=_block_d(q.shape[-1]), num_warps=8,
-    )  # fmt: skip
-    given = (q, k, v, dout, stats)
+    q, k, v, _, _, dout, _ = saved
+    given = (q, k, v, dout, _launch_statistics(saved, None, cu_q, lengths))
     _launch_keys(descriptors, given, gradients[1:], cu_q, cu_k, lengths, causal, scale, config)
     _launch_queries(descriptors, given, gradients[0], cu_q, cu_k, lengths, causal, scale, config)
 
 
+def _launch_statistics(saved, turns, cu_q, lengths):
+    """[2, b, h, padded]: of each query log2(e) lse, and D; ``turns``, if given, become 0."""
+    q, _, _, out, lse, dout, dlse = saved
+    batch, len_q, _ = lengths
+    padded = _padded(len_q)
+    stats = torch.empty((2, batch, q.shape[1], padded), dtype=torch.float32, device=q.device)
+    programs = batch * q.shape[1] * padded // 64
+    launch(
+        _statistics_kernel, (programs,),
+        out, dout, lse, dlse, stats, turns, cu_q, q.shape[1], len_q,
+        *_strides(out), *_strides(dout), *_lse_strides(lse), *stats.stride()[:3],
+        HEAD_DIM=q.shape[-1], BLOCK_M=64, BLOCK_D=_block_d(q.shape[-1]),
+        PADDED=_STATISTICS, TURNS=1 if turns is None else turns.numel() // programs, num_warps=8,
+    )  # fmt: skip
+    return stats
+
+
+def _padded(len_q):
+    return triton.cdiv(len_q, _STATISTICS) * _STATISTICS
+
+
 _STATISTICS = 128
-"""Queries of a block of :func:`_statistics_kernel`: a multiple of any other kernel's block of queries."""
+"""Queries for whose whole blocks there are statistics: a multiple of any kernel's block of queries."""
 
 
 def _launch_keys(descriptors, given, gradients, cu_q, cu_k, lengths, causal, scale, config):
@@ -1099,7 +1119,8 @@ def _fits_part(config, problem, gpu, part, pointers=False):
     if not uses_tensor_cores(problem, gpu):
         if max(rows, columns) > 16 or stages > 1:
             return "FMA holds its operands in registers: larger blocks spill"
-        return "" if warps == (4 if d <= 64 else 8) else "16 x 16 scores keep few warps busy"
+        few = d < 64 or (d == 64 and problem.dtype == "fp32")  # half precision is in registers in both
+        return "" if warps == (4 if few else 8) else "16 x 16 scores keep few warps busy, or registers spill"
     d = max(64, d)  # smaller heads are so rare that no config is tried for them alone
     live = (sums * own * d + 2 * rows * columns) // threads
     if _wgmma(problem, gpu):
@@ -1112,7 +1133,8 @@ def _fits_part(config, problem, gpu, part, pointers=False):
         return _many_addresses(other, d, threads) if pointers else ""
     amd = gpu.backend == "hip"  # whose compiler holds more of what is read ahead in registers
     least, most = (64 if part == "KEYS" and not amd else 40), (80 if amd else 96)
-    if not least <= live <= most or own < 4 * warps or own < other or other < 32 or stages != 2:
+    ahead = 1 if amd and live > 72 else 2
+    if not least <= live <= most or own < 4 * warps or own < other or other < 32 or stages != ahead:
         return "registers spill, or too little work a warp"
     return ""
 
@@ -1140,6 +1162,7 @@ _PART_DEFAULTS = {
         (64, 128, 8, 2),
         (32, 128, 8, 2),
         (32, 64, 8, 2),
+        (32, 64, 8, 1),
         (32, 32, 8, 2),
         (16, 16, 8, 1),
         (16, 16, 4, 1),

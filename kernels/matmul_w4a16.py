@@ -44,6 +44,7 @@ from atlas.declaration import (
 from atlas.operators import Differentiable, Operator, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.runtime.errors import OutOfResources
 
 __all__ = ["dequantise_w4", "linear_w4a16", "pack_w4"]
 
@@ -293,7 +294,8 @@ def _fragments_kernel(
     Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES) and along k
     (DEPTH, for scales SCALE_DEPTH), warps, lanes, and four registers of a lane.  Words, scales and zero points come by
     asynchronous copies into a ring of STAGES steps, of which each thread has a part for itself: what it reads there it
-    has copied, so no thread waits for another.  Nothing but the last sum passes between threads.
+    has copied, so no thread waits for another.  Nothing but the last sum passes between threads.  STAGES is 2 or
+    more: a step is awaited before the copies of a later one begin, so one stage alone would be read before its own.
     x_ptr counts in words, two elements of x.
     """
     TILE_K: gl.constexpr = 256 // BITS
@@ -400,11 +402,29 @@ def stage_bytes(bits, group, config):
     return tiles * (depth * 512 + scales * 256)
 
 
+SHARED = 48 * 1024
+"""Bytes that what inline assembly declares and what Triton needs have together: Triton asks for more by its own part
+alone."""
+
+
+def ring_stages(bits, m, group, config):
+    """(steps of the ring, all bytes of shared memory, the last sum's among them); two steps where RING holds fewer."""
+    stage = stage_bytes(bits, group, config)
+    stages = max(2, config["RING"] * 1024 // stage)
+    last_sum = triton.next_power_of_2(triton.cdiv(m, 8)) * config["ROW_TILES"] * config["num_warps"] * 512
+    return stages, stages * stage + last_sum
+
+
 def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
-    """Launch ``_fragments_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
+    """Launch ``_fragments_kernel`` for weights of so many bits; ``group`` 0: a scale for each row.
+
+    Raises OutOfResources where shared memory does not hold the ring and the last sum.
+    """
     (m, k), warps, bf16 = x.shape, config["num_warps"], x.dtype == torch.bfloat16
     rows, depth, stage = config["ROW_TILES"], config["DEPTH"], stage_bytes(bits, group, config)
-    stages = config["RING"] * 1024 // stage
+    stages, needed = ring_stages(bits, m, group, config)
+    if needed > SHARED:  # configs are also tried on cases that they do not fit
+        raise OutOfResources(needed, SHARED, "shared memory")
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     launch(
         _fragments_kernel, (triton.cdiv(n, ROWS * rows),),
@@ -860,6 +880,7 @@ _EDGE_CASES = tuple(
         ((3, 48, 128, 64, True), "whole tiles of weights, two groups"),
         ((1, 16, 32, 32, True), "half a tile of weights, one row"),
         ((5, 40, 96, 32, True), "tails in m, n and k; two groups in a tile"),
+        ((12, 40, 384, 128, True), "9 to 16 rows, tails in m and n; three groups of two tiles"),
         ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
         ((70, 70, 192, 64, True), "more rows than the kernel for few takes; three groups"),
         ((8, 1, 128, 128, True), "one row of weights"),
@@ -892,20 +913,14 @@ FRAGMENTS_SPACE = {"ROW_TILES": (1, 2, 4), "DEPTH": (1, 2, 4), "num_warps": (4, 
 
 
 def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``fragments`` cannot launch or be the best.
-
-    What inline assembly declares and what Triton needs for the last sum are 48 KiB together at most: Triton asks for
-    more by its own part alone.
-    """
+    """Why a config of ``fragments`` cannot launch or be the best."""
     rows, depth, warps, ring = (config[name] for name in FRAGMENTS_SPACE)
     if (rows, depth, warps) not in _FRAGMENTS[bits, problem["m"] <= 8]:
         return "too few bytes under way, too many registers, or x read too often"
-    stage = stage_bytes(bits, problem["group"], config)
-    steps = ring * 1024 // stage
-    last_sum = triton.next_power_of_2(triton.cdiv(problem["m"], 8)) * rows * warps * 512
-    if steps < 2 or steps * stage + last_sum > 48 * 1024:
-        return "shared memory holds no two steps, or not the last sum beside them"
-    return ""
+    if 2 * stage_bytes(bits, problem["group"], config) > ring * 1024:
+        return "the ring holds no two steps"
+    _, needed = ring_stages(bits, problem["m"], problem["group"], config)
+    return "shared memory does not hold the last sum beside the ring" if needed > SHARED else ""
 
 
 def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:

@@ -1,9 +1,13 @@
 """Linear layers with packed weights of 4 and 8 bits, interpreted: format, values, gradients, refusals, modules."""
 
+import itertools
+
 import pytest
 import torch
 from atlas.config import load_gpus
+from atlas.declaration import case
 from atlas.gpus import gpu
+from triton.runtime.errors import OutOfResources
 
 from kernels import (
     dequantise_w4,
@@ -152,6 +156,60 @@ def test_a_module_has_the_layers_output_and_saves_its_packed_weights(kind):
     assert not any(name != "bias" for name, _ in module.named_parameters())
     with pytest.raises(TypeError, match="pack them again"):
         module.float()
+
+
+# Every size of a step, whether its config is worth a trial or not.
+FRAGMENTS_CONFIGS = [
+    dict(zip(W4.FRAGMENTS_SPACE, values, strict=True)) for values in itertools.product(*W4.FRAGMENTS_SPACE.values())
+]
+WIDTHS = [(4, W4.DECLARATION, W4.GROUP_SIZES), (8, W8.DECLARATION, (0, *W4.GROUP_SIZES))]
+
+
+def fragments_of(declaration):
+    return declaration.forward.variant("fragments")
+
+
+def few_rows(problem, **sizes):
+    return case(problem.dtype, **dict(problem.sizes) | sizes)
+
+
+@pytest.mark.parametrize(("bits", "declaration", "groups"), WIDTHS, ids=["w4", "w8"])
+def test_a_ring_has_two_steps_or_more_whatever_the_config(bits, declaration, groups):
+    # of one step alone the kernel reads what it has not waited for
+    for config, group, m in itertools.product(FRAGMENTS_CONFIGS, groups, (1, 9, 17)):
+        stages, needed = W4.ring_stages(bits, m, group, config)
+        assert stages >= 2
+        assert needed > stages * W4.stage_bytes(bits, group, config)
+
+
+def test_what_shared_memory_does_not_hold_is_refused_before_the_launch():
+    # on an H200 this ring had room for one step, and gave wrong values
+    words, scales, zeros, n, k, group = pack_w8(randn(40, 96), 32)
+    config = {"ROW_TILES": 2, "DEPTH": 2, "num_warps": 8, "RING": 40}
+    with pytest.raises(OutOfResources, match="57344"):  # two steps of 24 KiB, 8 KiB of sums
+        fragments_of(W8.DECLARATION).launch(randn(5, k), words, scales, zeros, n, group, config=config)
+
+
+@pytest.mark.parametrize(("bits", "declaration", "groups"), WIDTHS, ids=["w4", "w8"])
+def test_defaults_for_few_rows_fit_every_group_size(bits, declaration, groups):
+    # the sizes of k are shorter than, and no multiple of, what the warps take in a turn
+    variant, hopper = fragments_of(declaration), GPUS["h200"]
+    some = declaration.edge_cases[0]
+    for m, n, k, group in itertools.product(range(1, 33), (1, 40, 8192), (128, 384, 8192), groups):
+        problem = few_rows(some, m=m, n=n, k=k, group=group)
+        assert not variant.fits(variant.default(problem, hopper), problem, hopper), str(problem)
+
+
+@pytest.mark.parametrize("declaration", [W4.DECLARATION, W8.DECLARATION], ids=lambda d: d.name)
+def test_a_config_that_is_tuned_is_certified_on_a_case_that_it_fits(declaration):
+    # where none fits, cases that the config was not made for have to do
+    variant, hopper = fragments_of(declaration), GPUS["h200"]
+    for problem in declaration.cases(hopper):
+        if not variant.unsupported(problem, hopper):
+            edges = [edge for edge in declaration.edge_cases if not variant.unsupported(edge, hopper)]
+            for config in variant.configs(problem, hopper):
+                found = [edge for edge in edges if not variant.fits(config, edge, hopper)]
+                assert any(edge.dtype == problem.dtype for edge in found), (str(problem), config)
 
 
 @pytest.mark.parametrize("declaration", [W4.DECLARATION, W8.DECLARATION], ids=lambda d: d.name)

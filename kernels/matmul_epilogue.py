@@ -85,6 +85,7 @@ def _tiled_kernel(
     BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program owns one tile of y (and of z, where there is one); bias, residual, z may be None."""
+    tl.assume(K > 0)  # see ``_tiled_kernel`` in kernels/matmul.py
     tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     # Rows past M and N wrap around to valid ones: the loop needs no mask for them, and they are not stored.
     offs_m = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(tl.int64)
@@ -156,6 +157,7 @@ def _descriptor_kernel(
     BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program owns one tile of y, as in ``_tiled_kernel``; the copy engine moves whole blocks."""
+    tl.assume(K > 0)  # see ``_tiled_kernel`` in kernels/matmul.py
     tile_m, tile_n = _grouped(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
     acc = _multiply_blocks(x_desc, w_desc, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION)
@@ -656,6 +658,16 @@ _EDGE_CASES = tuple(
         ("relu", True, False, (48, 40, 7), "k smaller than any block of it"),
         ("none", True, False, (16, 256, 72), "a bias alone; a tail in k; more columns of tiles than rows"),
         ("silu", True, False, (320, 32, 16), "more rows of tiles than columns: the last group is not full"),
+    )
+) + tuple(  # of more tiles of 128 x 128, or 256, than an H200 has SMs, in rows of whole 16 bytes
+    case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
+    for dtype in ("fp16", "bf16")
+    for activation, bias, residual, (m, n, k), reason in (
+        ("relu", True, False, (16904, 40, 40), "133 tiles: a second one for one program, with tails everywhere"),
+        ("gelu_tanh", True, False, (26872, 72, 72), "210 tiles: too many in the last round for it to be cut"),
+        ("gelu", False, False, (17016, 264, 16), "a block of K for a tile, not filled; a cut third or fourth round"),
+        ("silu", False, True, (6724, 520, 392), "more blocks of K than stages; a cut last round; a residual"),
+        ("none", True, True, (17024, 256, 128), "whole tiles only, of two rounds and more, with a residual"),
     )
 )
 

@@ -18,7 +18,8 @@ from atlas.tuning.journal import Journal
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.session import Session
 from atlas.tuning.strategies import STRATEGIES
-from atlas.tuning.worker import Bench, Certify, Prepare, Setting
+from atlas.tuning.worker import Bench, Certify, Prepare, Setting, _certified
+from atlas.validation import Certificate
 
 OK = Outcome("ok", "", 10.0, 9.0, 11.0, 5)
 
@@ -185,7 +186,12 @@ def test_a_config_that_is_wrong_on_an_edge_case_is_not_certified():
 
 def test_a_config_that_no_edge_case_can_vouch_for_is_not_certified_and_not_called_wrong():
     outcome = certified(bench(), dtype="fp16", tile=64, warps=4)
-    assert outcome.status == "out_of_resources" and "fp16" in outcome.reason
+    assert outcome.status == "unsupported" and "fp16" in outcome.reason
+
+
+def test_a_config_of_which_no_case_ran_for_want_of_shared_memory_says_so():
+    found = Certificate("OutOfResources: 300000 bytes", 0, 0, 0, "error")
+    assert _certified(found) == "out_of_resources"
 
 
 def test_the_inputs_of_the_problem_are_dropped_before_a_certification():

@@ -227,6 +227,13 @@ def test_a_config_that_fits_no_edge_case_is_certified_on_small_ones(certificate)
     assert (found.reason, found.cases) == ("", 3)
 
 
+def test_a_variant_that_takes_no_edge_case_is_unsupported_and_every_reason_is_told(certificate):
+    found = certificate(handles=lambda case, gpu: "an odd size" if any(n % 2 for _, n in case.sizes) else "an even one")
+    assert (found.cases, found.status) == (0, "unsupported")
+    assert found.reason.startswith("no edge case of fp32 that rows takes: ")
+    assert found.reason.count("an odd size") == found.reason.count("an even one") == 1
+
+
 def test_a_config_that_asks_for_too_much_is_not_certified_and_not_called_wrong(certificate):
     raising = "from triton.runtime.errors import OutOfResources\n"
     found = certificate(("    m, n = x.shape\n", f"    {raising}    raise OutOfResources(300000, 232448, 'shared')\n"))
@@ -261,7 +268,8 @@ def test_what_the_gpu_lacks_is_unsupported_everywhere_and_never_wrong(tmp_path, 
             for finding in inspection.run(task)
         )  # fmt: skip
         found = certify(declaration, "forward", "rows", {"BLOCK": 16}, dtype, torch.device("cpu"), [0])
-    assert (found.cases, found.reason, found.status) == (0, reason, "unsupported")
+    assert (found.cases, found.status) == (0, "unsupported")
+    assert found.reason == f"no edge case of {dtype} that rows takes: {reason}"
     refused = [f for f in findings if f.subject.direction == "forward" and f.status != "pass"]
     assert {f.check for f in refused} >= {"values", "public_function", "gradients"}
     assert {f.status for f in findings} <= {"unsupported", "pass"}, [str(f) for f in findings]

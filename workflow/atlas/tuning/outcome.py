@@ -15,6 +15,7 @@ COMPILE_ERROR = "compile_error"
 OUT_OF_RESOURCES = "out_of_resources"
 OUT_OF_MEMORY = "out_of_memory"
 LAUNCH_ERROR = "launch_error"
+UNSUPPORTED = "unsupported"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from .candidates import Candidate
-from .outcome import OK, OUT_OF_RESOURCES, STOPPED, WRONG, Outcome, reason_of, status_of
+from .outcome import OK, OUT_OF_RESOURCES, STOPPED, UNSUPPORTED, WRONG, Outcome, reason_of, status_of
 
 if TYPE_CHECKING:
     import torch
@@ -260,8 +260,7 @@ class Bench:
         )
         self._release()
         certificate = {"cases": found.cases, "checks": found.checks, "seeds": found.seeds}
-        failed = WRONG if found.cases else OUT_OF_RESOURCES  # what ran on no case was not found wrong
-        return Outcome(failed if found.reason else OK, found.reason, certificate=certificate)
+        return Outcome(_certified(found), found.reason, certificate=certificate)
 
     def _final(self, request: Final, watch: _Stopwatch) -> tuple[Outcome, ...]:
         watch.enter("time")
@@ -292,6 +291,15 @@ class Bench:
             free, total = torch.cuda.mem_get_info(self._device)
             if free < total / 2:
                 torch.cuda.empty_cache()
+
+
+def _certified(found: Certificate) -> str:
+    """The trial status that a certificate stands for: what ran on no case was not found wrong."""
+    if not found.reason:
+        return OK
+    if found.cases:
+        return WRONG
+    return UNSUPPORTED if found.status == UNSUPPORTED else OUT_OF_RESOURCES
 
 
 def _outcome(timing: Timing, status: str = OK, reason: str = "") -> Outcome:

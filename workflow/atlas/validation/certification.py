@@ -113,7 +113,8 @@ def certifying_cases(
         (refusals if refusal else taken).append(refusal or case)
     fitting = [case for case in taken if not variant.fits(config, case, gpu)] or _small(work, taken)
     if not fitting:
-        return [], refusals[0] if refusals else ""
+        reasons = "; ".join(dict.fromkeys(refusals))
+        return [], f"no edge case of {dtype} that {variant.name} takes: {reasons}" if refusals else ""
     cost = {case: sum(work.bytes(case).values()) for case in fitting}
     ranked = [
         max(fitting, key=lambda case: (_ragged(case), min(choice.sizes_of(case), default=0) > 2, -cost[case])),

@@ -165,3 +165,28 @@ def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep
         "            assert 'torch' in work.peers, kernel\n"
         "            assert all(sum(work.bytes(c).values()) < gpu.memory_bytes / 2 for c in cases), (kernel, name)\n"
     )
+
+
+def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can_vouch_for_its_config():
+    """What takes none would be timed unchecked, and the tuner would refuse all of its configs."""
+    out = run(
+        "from atlas import catalog, gpus\n"
+        "from atlas.config import load_gpus\n"
+        "from atlas.validation.certification import certifying_cases\n"
+        "described = [gpus.gpu(name, block) for name, block in load_gpus().items() if not gpus.functional(block)]\n"
+        "for kernel in catalog.names():\n"
+        "    declaration = catalog.load(kernel, interpret=True)\n"
+        "    for gpu in described:\n"
+        "        taken = {}\n"
+        "        for work in declaration.passes.values():\n"
+        "            for case in declaration.cases(gpu):\n"
+        "                for variant in work.variants:\n"
+        "                    if not variant.unsupported(case, gpu):\n"
+        "                        taken.setdefault((id(work), variant.name, case.dtype), (work, variant, case))\n"
+        "        for work, variant, case in taken.values():\n"
+        "            config = variant.default(case, gpu)\n"
+        "            found, reason = certifying_cases(declaration, work, variant, config, case.dtype, gpu)\n"
+        "            if not found:\n"
+        "                print(kernel, gpu.name, variant.name, case.dtype, reason)\n"
+    )
+    assert not out, out

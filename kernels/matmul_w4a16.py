@@ -884,9 +884,9 @@ _EDGE_CASES = tuple(
         ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
         ((70, 70, 192, 64, True), "more rows than the kernel for few takes; three groups"),
         ((8, 1, 128, 128, True), "one row of weights"),
-        ((40, 72, 128, 64, True), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),
-        ((136, 136, 160, 32, False), "symmetric; a third tile of 64 rows, tails in m, n and k for tiles of 128"),
-        ((264, 24, 256, 128, True), "a second tile of 256 rows; fewer weights than a tile has"),
+        ((40, 136, 64, 64, True), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),
+        ((136, 24, 96, 32, False), "a third tile of 64 rows, tails in m, n and k for tiles of 128; three groups"),
+        ((264, 8, 64, 64, True), "a second tile of 256 rows; fewer weights than a packed tile has"),
     )
 )
 
@@ -971,6 +971,8 @@ SPECIALIZED_SPACE = {"BLOCK_M": (64, 128, 256), "GROUP_M": (1, 4, 16), "AHEAD": 
 
 def specialises(problem: Case, gpu: GPU) -> str:
     """Why ``specialized`` does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
     if problem["m"] <= FEW_ROWS:
         return f"no more than {FEW_ROWS} rows"
     return "" if problem["n"] % 8 == 0 else "TMA writes rows of whole 16 bytes"

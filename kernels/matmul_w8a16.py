@@ -142,9 +142,9 @@ _EDGE_CASES = tuple(
         ((17, 33, 288, 0), "17 rows, a tail of one row of weights, nine tiles along k"),
         ((70, 70, 256, 128), "more rows than the kernel for few takes; two groups of four tiles"),
         ((8, 1, 128, 64), "one row of weights"),
-        ((40, 72, 128, 0), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),
-        ((136, 136, 160, 32), "a third tile of 64 rows, tails in m, n and k for tiles of 128; groups of a tile"),
-        ((264, 24, 256, 64), "a second tile of 256 rows; fewer weights than a tile has; four groups"),
+        ((40, 136, 64, 64), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),
+        ((136, 24, 96, 32), "a third tile of 64 rows, tails in m, n and k for tiles of 128; three groups"),
+        ((264, 8, 64, 0), "a second tile of 256 rows; fewer weights than a packed tile has"),
     )
 )
 

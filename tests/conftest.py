@@ -48,6 +48,15 @@ def pytest_report_header(config):
     return f"interpreted tests are a run of their own: pytest {' '.join(f'tests/{name}' for name in INTERPRETED)}"
 
 
+@pytest.fixture(autouse=True)
+def chosen_mode():
+    """What a test that loads a kernel for the interpreter leaves behind would keep the next from compiling."""
+    before = os.environ.get("TRITON_INTERPRET")
+    yield
+    if before is None:
+        os.environ.pop("TRITON_INTERPRET", None)
+
+
 @pytest.fixture
 def fake_ncu(tmp_path, monkeypatch):
     """Puts a script named ncu on PATH; the body sees ``log`` and ``words``, the profiled command.

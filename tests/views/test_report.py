@@ -1,10 +1,12 @@
 """The report: one file that loads nothing, says what is wrong first, and escapes whatever a document says."""
 
 import re
+import types
 from html.parser import HTMLParser
 
 import pytest
 import synthetic
+from atlas.reporting import work
 
 
 class Page(HTMLParser):
@@ -78,6 +80,27 @@ def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page)
 def test_the_best_configs_show_what_they_were_compiled_to(page):
     best = page("five").text["s-tuning"]
     assert "wgmma, TMA, warps specialised, 128-bit" in best and "no spills" in best
+
+
+def test_of_builds_that_may_all_be_meant_the_range_is_shown():
+    def build(sizes, registers, spilled, copies="tma", scope="all"):
+        return types.SimpleNamespace(
+            sizes=sizes, scope=scope, registers=registers, spill_bytes=spilled, matrix_instruction="wgmma",
+            async_copies=copies, warp_specialized=False, widest_access_bits=128,
+        )  # fmt: skip
+
+    builds = [build("a", 100, 0), build("b", 120, 16, copies="cp.async")]
+    exact = work._compiled_to(work._built_for("b", builds))
+    assert (exact.text, exact.note, exact.style) == (
+        "wgmma, cp.async, 128-bit",
+        "120 registers, 16 bytes spilled",
+        "bad",
+    )
+    either = work._compiled_to(work._built_for("c", builds))
+    assert (either.text, either.style) == ("wgmma, 128-bit", "")
+    assert either.note == "100 to 120 registers, 0 to 16 bytes spilled"
+    sampled = [build("a", 100, 0, scope="sample")]  # other cases may have compiled to anything
+    assert not work._built_for("c", sampled)
 
 
 def test_counters_are_shown_with_what_the_declaration_says_must_move(page):

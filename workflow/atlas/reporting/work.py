@@ -142,8 +142,9 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
             continue
         for row in entry.document["best"]:
             second = row.get("runner_up")
-            key = (row["direction"], row["dtype"], compact(row["sizes"]), row["variant"], compact(row["config"]))
-            built = builds.get((entry.kernel, entry.gpu, entry.document["kernel_digest"], *key))
+            key = (row["direction"], row["dtype"], row["variant"], compact(row["config"]))
+            alike = builds.get((entry.kernel, entry.gpu, entry.document["kernel_digest"], *key), [])
+            built = _built_for(compact(row["sizes"]), alike)
             behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
             rows.append([
                 text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
@@ -162,33 +163,59 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
         empty="No GPU was tuned.",
         caption="Compiled to: what its matrix products became, who copies into shared memory, whether warps have roles "
         "of their own, the widest access to global memory, registers and spilled bytes a thread; from the build of the "
-        "same source.",
+        "same source. A range: the config compiles to several kernels, and the build does not say which is this case's.",
         numeric=frozenset({8, 10}),
     )  # fmt: skip
 
 
-def _builds(table: pd.DataFrame) -> dict[tuple[str, ...], Any]:
-    """Rows of what compiled, by kernel, GPU, digest and config."""
-    done = table[table.registers.notna()]
-    keys = ("kernel", "gpu", "kernel_digest", "direction", "dtype", "sizes", "variant", "config")
-    return {tuple(getattr(row, key) for key in keys): row for row in done.itertuples()}
+def _builds(table: pd.DataFrame) -> dict[tuple[str, ...], list[Any]]:
+    """Rows of what compiled, by kernel, GPU, digest, pass, dtype, variant and config."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    keys = ("kernel", "gpu", "kernel_digest", "direction", "dtype", "variant", "config")
+    for row in table[table.registers.notna()].itertuples():
+        found.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
+    return found
 
 
-def _compiled_to(built: Any) -> Cell:
-    """``wgmma, TMA, warps specialised, 128-bit`` over ``168 registers, no spills``; a dash if it was not built here."""
-    if built is None:
+def _built_for(sizes: str, rows: Sequence[Any]) -> Sequence[Any]:
+    """The build of a case, or all that it may be one of; empty where it is not known.
+
+    Cases that compile to the same stand in the document as the first of them.
+    """
+    exact = [row for row in rows if row.sizes == sizes]
+    sampled = any(row.scope == "sample" for row in rows)
+    return exact or ([] if sampled else rows)
+
+
+def _compiled_to(built: Sequence[Any]) -> Cell:
+    """``wgmma, TMA, warps specialised, 128-bit`` over ``168 registers, no spills``; a dash if it was not built here.
+
+    Of several builds what they have in common, and the range of their registers and spills.
+    """
+    if not built:
         return text(None)
-    dot = built.matrix_instruction
-    copies = {"tma": "TMA", "cp.async": "cp.async"}.get(None if missing(built.async_copies) else built.async_copies)
+
+    def common(fact: str) -> Any:
+        values = [getattr(row, fact) for row in built]
+        return None if any(missing(value) or value != values[0] for value in values) else values[0]
+
+    dot, bits = common("matrix_instruction"), common("widest_access_bits")
     parts = [
-        None if missing(dot) or dot == "none" else _DOTS.get(dot, dot),
-        copies,
-        "warps specialised" if not missing(built.warp_specialized) and built.warp_specialized else None,
-        None if missing(built.widest_access_bits) else f"{built.widest_access_bits}-bit",
+        None if dot in (None, "none") else _DOTS.get(dot, dot),
+        {"tma": "TMA", "cp.async": "cp.async"}.get(common("async_copies")),
+        "warps specialised" if common("warp_specialized") else None,
+        None if bits is None else f"{bits}-bit",
     ]
-    spilled = 0 if missing(built.spill_bytes) else int(built.spill_bytes)
-    note = f"{built.registers} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}"
-    return text(", ".join(filter(None, parts)), note=note, style="bad" if spilled else "")
+    registers = sorted({int(row.registers) for row in built})
+    spilled = sorted({0 if missing(row.spill_bytes) else int(row.spill_bytes) for row in built})
+    spills = f"{_span(spilled)} bytes spilled" if spilled[-1] else "no spills"
+    note = f"{_span(registers)} registers, {spills}"
+    return text(", ".join(filter(None, parts)), note=note, style="bad" if spilled[0] else "")
+
+
+def _span(values: Sequence[int]) -> str:
+    """``168``, or ``154 to 163`` of sorted values that differ."""
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def _tuned(entries: Sequence[Entry]) -> list[Entry]:

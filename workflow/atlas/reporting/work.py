@@ -163,7 +163,7 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
         empty="No GPU was tuned.",
         caption="Compiled to: what its matrix products became, who copies into shared memory, whether warps have roles "
         "of their own, the widest access to global memory, registers and spilled bytes a thread; from the build of the "
-        "same source. A range: the config compiles to several kernels, and the build does not say which is this case's.",
+        "same source. A range: cases compile this config differently, and the build does not say which is this one's.",
         numeric=frozenset({8, 10}),
     )  # fmt: skip
 

@@ -200,6 +200,8 @@ def test_two_runs_of_the_backward_agree_bit_by_bit():
     # several programs' partial sums of dweight and dbias, in short rows and in those that two programs share
     problems = case("fp32", m=140, n=24), case("fp16", m=9, n=9008)
     for variant in DECLARATION.backward.variants:
+        if variant.name == "team":  # programs that wait for each other run on a GPU alone
+            continue
         problem = next(p for p in problems if not variant.unsupported(p, INTERPRETER))
         inputs = Problem(DECLARATION, "backward", problem, CPU, seed=3).inputs
         first, again = (variant.launch(**inputs, config=variant.default(problem, INTERPRETER)) for _ in range(2))

@@ -10,11 +10,8 @@ ones in microseconds, and nothing is deducted.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog
-from ..environment import python_path
 from ..errors import AtlasError
 from ..profiling import ncu
-from ..profiling.calls import by_call
+from ..profiling.calls import by_call, watch
 from ..stages import frame
 from . import scratch
 from .evidence import Evidence, at_least, at_most
@@ -210,14 +206,9 @@ def _lowered(reasons: Sequence[str], where: str) -> str:
 
 def _watch(job: frame.Job, cases: Sequence[Candidate], folder: Path) -> list[Theirs]:
     """ncu's figures of every case."""
-    plan = folder / "launches.json"
-    plan.write_text(json.dumps({
-        "gpu": job.gpu_name, "gpus_file": str(job.arguments.gpus_file.resolve()), "repeats": _REPEATS,
-        "cases": [case.to_json() for case in cases],
-    }))  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": python_path()}
-    words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
-    return sort_out(ncu.profile(words, environment, folder / "ncu.csv"), len(cases), _REPEATS)
+    asked = [case.to_json() for case in cases]
+    launches = watch(job.gpu_name, job.arguments.gpus_file, asked, _REPEATS, folder)
+    return sort_out(launches, len(cases), _REPEATS)
 
 
 def sort_out(launches: Sequence[ncu.Launch], cases: int, repeats: int) -> list[Theirs]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..environment import python_path
 from ..errors import AtlasError
 from ..profiling import calls, counters, ncu
 from ..verdict import best_of_each_case, busiest
@@ -71,16 +67,9 @@ def choose(rows: Sequence[Mapping[str, Any]], count: int) -> Iterator[Mapping[st
 
 def _watch(job: frame.Job, chosen: Sequence[Mapping[str, Any]], folder: Path) -> list[list[ncu.Launch]]:
     """The launches of one call of each."""
-    plan = folder / "launches.json"
-    plan.write_text(json.dumps({
-        "gpu": job.gpu_name, "gpus_file": str(job.arguments.gpus_file.resolve()), "repeats": 1,
-        "cases": [_asked(job, row) for row in chosen],
-    }))  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": python_path()}
-    words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
-    metrics = ncu.known(counters.metrics())
+    cases, metrics = [_asked(job, row) for row in chosen], ncu.known(counters.metrics())
     try:
-        found = ncu.profile(words, environment, folder / "ncu.csv", metrics, flush=True)
+        found = calls.watch(job.gpu_name, job.arguments.gpus_file, cases, 1, folder, metrics, flush=True)
     except AtlasError as error:  # counters are not permitted
         raise frame.Stop("skipped", str(error)) from None
     return calls.by_call(found, len(chosen))

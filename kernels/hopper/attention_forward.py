@@ -78,8 +78,9 @@ def _blocks_of(block_m, len_k, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOC
 def _produce(
     q_desc, k_desc, v_desc, buffers, barriers, sizes,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+    V_TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
-    """The producer: each tile's Q, and its K and V block by block from the last.
+    """The producer: each tile's Q, and its K and V block by block from the last; blocks of V^T are columns.
 
     A buffer's n-th filling waits for its n-1-th emptying, by the parity of either; the first waits for none.
     """
@@ -111,7 +112,9 @@ def _produce(
                     mbarrier.wait(empty, parity)
                     mbarrier.expect(full, desc.block_type.nbytes)
                     smem = (k_smem if key_or_value == 0 else v_smem).index(slot)
-                    tma.async_copy_global_to_shared(desc, [batch, head_k, first, 0], full, smem)
+                    row = 0 if V_TRANSPOSED and key_or_value == 1 else first
+                    column = first if V_TRANSPOSED and key_or_value == 1 else 0
+                    tma.async_copy_global_to_shared(desc, [batch, head_k, row, column], full, smem)
                 step += 1
             done += 1
 
@@ -373,7 +376,7 @@ def attention_forward_kernel(
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, OVERLAP, PINGPONG, Q_REGISTERS, 1)),
                 (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False)),
             ],
             [4, 1],
             [240, 24],
@@ -389,7 +392,7 @@ def attention_forward_kernel(
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, OVERLAP, PINGPONG, Q_REGISTERS, 2)),
                 (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False)),
             ],
             [4, 4, 1],
             [160, 160, 32],

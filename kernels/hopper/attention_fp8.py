@@ -37,6 +37,7 @@ from kernels.hopper.attention_forward import (
     _masked,
     _partial_sums,
     _pass,
+    _produce,
     _scores,
     _section,
     _seen,
@@ -116,47 +117,6 @@ def _bytes(words, o):
     each = gl.join(twice, twice).reshape([words.shape[0], words.shape[1] * words.shape[2] * 4])
     each = gl.convert_layout(each, layout)
     return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [each], dtype=gl.float8e4nv, is_pure=True, pack=4)
-
-
-@gluon.jit
-def _produce(
-    q_desc, k_desc, v_desc, buffers, barriers, sizes,
-    CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """The producer, as ``attention_forward``'s; V's blocks are columns of V^T."""
-    q_smem, k_smem, v_smem, _, _ = buffers
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = barriers
-    _, len_k, heads, group, m_blocks, all_heads, section = sizes
-    step = 0
-    done = 0
-    for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
-        block_m, place, there = _tile_of(turn, m_blocks, all_heads, section, CAUSAL)
-        if there:
-            batch = place // heads
-            head = place % heads
-            head_k = head // group
-            blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
-            for c in gl.static_range(CONSUMERS):
-                mbarrier.wait(q_empty.index(c), (done & 1) ^ 1)
-                mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
-                first = (block_m * CONSUMERS + c) * ROWS
-                tma.async_copy_global_to_shared(q_desc, [batch, head, first, 0], q_full.index(c), q_smem.index(c))
-            for i in range(blocks):
-                first = (blocks - 1 - i) * BLOCK_N
-                slot = step % STAGES
-                parity = (step // STAGES & 1) ^ 1
-                mbarrier.wait(k_empty.index(slot), parity)
-                mbarrier.expect(k_full.index(slot), k_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(
-                    k_desc, [batch, head_k, first, 0], k_full.index(slot), k_smem.index(slot)
-                )
-                mbarrier.wait(v_empty.index(slot), parity)
-                mbarrier.expect(v_full.index(slot), v_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(
-                    v_desc, [batch, head_k, 0, first], v_full.index(slot), v_smem.index(slot)
-                )
-                step += 1
-            done += 1
 
 
 @gluon.jit
@@ -343,7 +303,7 @@ def attention_fp8_kernel(
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 1)),
                 (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True)),
             ],
             [4, 1],
             [240, 24],
@@ -359,7 +319,7 @@ def attention_fp8_kernel(
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 2)),
                 (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True)),
             ],
             [4, 4, 1],
             [160, 160, 32],

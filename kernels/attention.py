@@ -19,6 +19,7 @@ tokens on tensor cores are the bound, and beside them the exponentials, one for 
 """
 
 import functools
+import itertools
 import math
 
 import torch
@@ -494,8 +495,8 @@ def _into_backward(descriptors, saved, gradients, cu_q, cu_k, lengths, causal, s
     """``saved`` are q, k, v, out, lse, dout and dlse, which may be None; ``gradients`` dq, dk and dv."""
     q, k, v, _, _, dout, _ = saved
     given = (q, k, v, dout, _launch_statistics(saved, None, cu_q, lengths))
-    _launch_keys(descriptors, given, gradients[1:], cu_q, cu_k, lengths, causal, scale, config)
-    _launch_queries(descriptors, given, gradients[0], cu_q, cu_k, lengths, causal, scale, config)
+    for part, written in (("KEYS", gradients[1:]), ("QUERIES", gradients[:1])):
+        _launch_part(part, descriptors, given, written, cu_q, cu_k, lengths, causal, scale, config)
 
 
 def _launch_statistics(saved, turns, cu_q, lengths):
@@ -523,36 +524,25 @@ _STATISTICS = 128
 """Queries for whose whole blocks there are statistics: a multiple of any kernel's block of queries."""
 
 
-def _launch_keys(descriptors, given, gradients, cu_q, cu_k, lengths, causal, scale, config):
+def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causal, scale, config):
+    """One of backward's kernels: ``part`` is what a program of it owns, ``gradients`` are what it writes."""
     q, k, v, dout, stats = given
     batch, len_q, len_k = lengths
     heads, heads_k, head_dim = q.shape[1], k.shape[1], q.shape[-1]
-    rows, columns = config["KEYS_M"], config["KEYS_N"]
+    rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
     read, descriptors = _readable((q, k, v, dout), (rows, columns, columns, rows), descriptors)
+    if part == "KEYS":
+        kernel, owners, blocks = _keys_kernel, heads_k, triton.cdiv(len_k, columns)
+        special = {"TAIL": cu_q is not None or len_q % rows != 0}
+    else:
+        kernel, owners, blocks = _queries_kernel, heads, triton.cdiv(len_q, rows)
+        special = {"EVEN": cu_q is None and not causal and len_k % columns == 0}
     launch(
-        _keys_kernel, (batch * heads_k * triton.cdiv(len_k, columns),),
-        *read, stats, *gradients, cu_q, cu_k, scale / math.log(2), scale, heads_k, heads // heads_k, len_q, len_k,
-        *_strides(q), *_strides(k), *_strides(v), *_strides(dout),
-        *_strides(gradients[0]), *_strides(gradients[1]), *stats.stride()[:3],
-        CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=_block_d(head_dim),
-        TAIL=cu_q is not None or len_q % rows != 0, DESCRIPTORS=descriptors, PRECISION="ieee",
-        num_warps=config["KEYS_WARPS"], num_stages=config["KEYS_STAGES"],
-    )  # fmt: skip
-
-
-def _launch_queries(descriptors, given, dq, cu_q, cu_k, lengths, causal, scale, config):
-    q, k, v, dout, stats = given
-    batch, len_q, len_k = lengths
-    heads, heads_k, head_dim = q.shape[1], k.shape[1], q.shape[-1]
-    rows, columns = config["QUERIES_M"], config["QUERIES_N"]
-    read, descriptors = _readable((q, k, v, dout), (rows, columns, columns, rows), descriptors)
-    launch(
-        _queries_kernel, (batch * heads * triton.cdiv(len_q, rows),),
-        *read, stats, dq, cu_q, cu_k, scale / math.log(2), scale, heads, heads // heads_k, len_q, len_k,
-        *_strides(q), *_strides(k), *_strides(v), *_strides(dout), *_strides(dq), *stats.stride()[:3],
-        CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=_block_d(head_dim),
-        EVEN=cu_q is None and not causal and len_k % columns == 0, DESCRIPTORS=descriptors, PRECISION="ieee",
-        num_warps=config["QUERIES_WARPS"], num_stages=config["QUERIES_STAGES"],
+        kernel, (batch * owners * blocks,),
+        *read, stats, *gradients, cu_q, cu_k, scale / math.log(2), scale, owners, heads // heads_k, len_q, len_k,
+        *itertools.chain.from_iterable(map(_strides, (q, k, v, dout, *gradients))), *stats.stride()[:3],
+        CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=_block_d(head_dim), **special,
+        DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
@@ -1104,11 +1094,12 @@ def _forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[st
 
 
 _PARTS = ("KEYS", "QUERIES")
+_PART_CONFIG = ("M", "N", "WARPS", "STAGES")
 
 
 def _fits_part(config, problem, gpu, part, pointers=False):
     """Why a config of one of backward's kernels cannot launch or spills; ``part`` is what a program owns."""
-    rows, columns, warps, stages = (config[f"{part}_{name}"] for name in ("M", "N", "WARPS", "STAGES"))
+    rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
     own, other, sums = (columns, rows, 2) if part == "KEYS" else (rows, columns, 1)
     threads, d = 32 * warps, _block_d(problem["d"])
     shared = _shared(own, other, problem, gpu, stages, tensors=2)
@@ -1179,7 +1170,7 @@ _PART_DEFAULTS = {
 
 
 def _part_default(part, problem, gpu, pointers):
-    names = [f"{part}_{name}" for name in ("M", "N", "WARPS", "STAGES")]
+    names = [f"{part}_{name}" for name in _PART_CONFIG]
     configs = [dict(zip(names, values, strict=True)) for values in _PART_DEFAULTS[part]]
     return next((config for config in configs if not _fits_part(config, problem, gpu, part, pointers)), configs[-1])
 

@@ -79,11 +79,13 @@ def test_the_share_is_of_snakemakes_own_cores_and_gpus(checkout):
     done = checkout.snakemake(*words, devices=";".join(["NVIDIA H200"] * 8))
     assert "atlas autotune softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
     assert "atlas validate softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
+    assert "atlas benchmark softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
 
 
-def test_a_validate_on_the_interpreter_takes_one_core_since_kernels_run_beside_one_another(checkout):
+def test_a_job_on_the_interpreter_takes_one_core_since_kernels_run_beside_one_another(checkout):
     done = checkout.snakemake("-n", "-p", "--cores", "8", "--config", "kernels=softmax", "gpus=cpu")
     assert "atlas validate softmax --gpu cpu --jobs 1 " in done.stdout + done.stderr
+    assert "atlas benchmark softmax --gpu cpu --jobs 1 " in done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

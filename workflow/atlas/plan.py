@@ -27,11 +27,12 @@ STARTED = time.time()
 # What a stage's figures depend on, beyond the kernel's file: editing one of these runs the stage again.  Held to the
 # stages' real imports by a test.
 _SHARED = ("declaration/*.py", "operators/*.py", "runtime.py", "stages/frame.py")
+_WORKERS = ("stages/workers.py", "child.py", "dealing.py", "desk.py")
 _CODE = {
     "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
     "build": ("stages/build.py", "compilation/*.py", *_SHARED),
     "cuda": ("stages/cuda.py", "cuda/__init__.py", "cuda/nvcc.py", "cuda/sources.py", "cuda/usage.py", *_SHARED),
-    "validate": ("stages/validate.py", "validation/*.py", "child.py", "dealing.py", *_SHARED),
+    "validate": ("stages/validate.py", "validation/*.py", *_WORKERS, *_SHARED),
     "autotune": (
         "stages/autotune.py",
         "tuning/*.py",
@@ -49,6 +50,7 @@ _CODE = {
         "cuda/sources.py",
         "timing/*.py",
         "validation/*.py",
+        *_WORKERS,
         *_SHARED,
     ),
     "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_SHARED),
@@ -83,15 +85,15 @@ class Plan:
     blocks: Mapping[str, Mapping[str, Any]]
     places: Mapping[str, gpus.Place]
     tuning_threads: int = _ALL
-    """Cores for each autotune and validate: a GPU's share of them, so that as many run at a time as there are GPUs."""
+    """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
 
     @property
     def gpus(self) -> list[str]:
         """The selected GPUs, in the order of gpus.yaml."""
         return list(self.places)
 
-    def validation_threads(self, wildcards: Any) -> int:
-        """Cores for a validate: as for an autotune, of which it compiles as much; one on the interpreter.
+    def worker_threads(self, wildcards: Any) -> int:
+        """Cores for a validate or benchmark: as for an autotune, of which it compiles as much; one on the interpreter.
 
         There kernels beside one another keep the cores as busy, and each job more would import torch once more.
         """

@@ -12,6 +12,7 @@ rule benchmark:
         "results/benchmarks/{gpu}/{kernel}/benchmark.tsv"
     conda:
         "../../environment.yml"
+    threads: PLAN.worker_threads
     resources:
         **PLAN.device_resources(),
     params:
@@ -22,5 +23,5 @@ rule benchmark:
     message:
         "benchmark {wildcards.kernel} on {wildcards.gpu}: timing variants and peers"
     shell:
-        "python -m atlas benchmark {wildcards.kernel} --gpu {wildcards.gpu}"
+        "python -m atlas benchmark {wildcards.kernel} --gpu {wildcards.gpu} --jobs {threads}"
         " --min-seconds {params.seconds} --max-samples {params.samples} 3>&2 > {log} 2>&1"

@@ -10,7 +10,7 @@ rule validate:
         "results/benchmarks/{gpu}/{kernel}/validate.tsv"
     conda:
         "../../environment.yml"
-    threads: PLAN.validation_threads
+    threads: PLAN.worker_threads
     resources:
         **PLAN.device_resources(),
     params:

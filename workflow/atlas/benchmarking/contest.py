@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import timing
+from .. import runtime, timing
 from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
 from ..timing.types import Thunk
@@ -23,10 +23,16 @@ from .providers import Provider, Tuned, providers
 
 PREPARE_SECONDS = 300.0
 """What a provider may take to prepare and run for the first time; torch.compile may search for long."""
-_SEED = 0
+SEED = 0
+"""Of the inputs."""
 _LOOKS = 2
 """Samples that tell whether a provider waits for the device by itself."""
 _WAITED = "launch latency is in the figure: the call waits for the device by itself"
+
+
+def contests(declaration: Declaration, gpu: GPU) -> list[tuple[str, Case]]:
+    """What a benchmark goes through: every pass of every case of the sweep."""
+    return [(direction, case) for case in runtime.sweep(declaration, gpu) for direction in declaration.passes]
 
 
 class DeviceLost(Exception):
@@ -69,7 +75,7 @@ class Bench:
     def _rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
         work = self.declaration.passes[direction]
         entries = {p.key: Entry(p) for p in providers(work, direction, case, self.gpu, self.tuned, self.programs)}
-        with _precision(case.dtype):
+        with precision(case.dtype):
             problem = self._prepare(entries, direction, case)
             running = {key: entry for key, entry in entries.items() if entry.thunk is not None}
             if problem is not None and running:
@@ -96,7 +102,7 @@ class Bench:
         if not ready:
             return None
         try:
-            problem = Problem(self.declaration, direction, case, self.device, _SEED)
+            problem = Problem(self.declaration, direction, case, self.device, SEED)
             check = Check(problem)
         except Exception as error:
             for entry in ready:
@@ -238,7 +244,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def _precision(dtype: str) -> Iterator[None]:
+def precision(dtype: str) -> Iterator[None]:
     """Let torch multiply fp32 by tensor cores in ``tf32`` cases and nowhere else, in what is compiled inside too."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")

@@ -19,7 +19,7 @@ class Provider:
     """One row-to-be.  ``prepare(inputs)`` does what is not timed and returns the thunk; None where it cannot run.
 
     ``status`` and ``reason`` say why it cannot; ``same_as`` is the key of a provider with the same config, whose
-    figures it shares.
+    figures it shares; ``searches`` says that preparing times candidates on the device.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Provider:
     status: str = ""
     reason: str = ""
     same_as: str = ""
+    searches: bool = False
 
     @property
     def key(self) -> str:
@@ -134,7 +135,7 @@ def _of_peer(name: str, peer: Peer, case: Case, gpu: GPU, programs: Programs | N
     if gpu.functional and peer.compiles:
         return Provider(name, "peer", status="unsupported", reason="functional run: nothing is compiled for the CPU")
     if not peer.launcher:
-        return Provider(name, "peer", prepare=lambda inputs: peer.prepare(**inputs))
+        return Provider(name, "peer", prepare=lambda inputs: peer.prepare(**inputs), searches=peer.searches)
     status, reason = programs.obstacle if programs else ("missing", "nothing was built for this benchmark")
     if status:
         return Provider(name, "peer", status=status, reason=reason)

@@ -27,14 +27,16 @@ def _takes_all(case: Case) -> str:
 class Peer:
     """``prepare(**inputs)`` returns a thunk; ``requires`` names the module an optional peer comes from.
 
-    ``compiles`` says that preparing compiles code for the device, which functional runs do without.  ``launcher`` names
-    the function of ``kernels/cuda/<kernel>.py`` that prepares a peer in CUDA C++ from what the cuda stage built.
+    ``compiles`` says that preparing compiles code for the device, which functional runs do without; ``searches`` that
+    it times candidates there as well, for which the device must be its own.  ``launcher`` names the function of
+    ``kernels/cuda/<kernel>.py`` that prepares a peer in CUDA C++ from what the cuda stage built.
     ``handles(case)`` is ``""``, or why this peer is left out of a case.
     """
 
     prepare: Callable[..., Thunk]
     requires: str = ""
     compiles: bool = False
+    searches: bool = False
     launcher: str = ""
     handles: Callable[[Case], str] = _takes_all
 
@@ -87,7 +89,10 @@ def max_autotuned(function: Callable[..., Any], cases: Callable[[Case], bool]) -
         return _compiled(function, inputs, "max-autotune-no-cudagraphs")
 
     return Peer(
-        prepare, compiles=True, handles=lambda case: "" if cases(case) else "tunes for seconds: done on few cases"
+        prepare,
+        compiles=True,
+        searches=True,
+        handles=lambda case: "" if cases(case) else "tunes for seconds: done on few cases",
     )
 
 

@@ -1,11 +1,27 @@
-"""Benchmark: tuned variants, their default configs and all peers on every case, checked and then timed in turns."""
+"""Benchmark: tuned variants, their default configs and all peers on every case, checked and then timed in turns.
+
+Most of its time would go into compiling, on one core with the GPU idle: worker processes do that before the first case,
+and are gone when the clock starts.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import functools
+import gc
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
-from . import frame
+from .. import catalog, dealing, desk
+from ..child import Child
+from ..progress import progress
+from . import frame, workers
+
+if TYPE_CHECKING:
+    from ..leases import Lease
+
+_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""Of the workers: there is one for each core, and torch.compile would start as many again in each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frame.add_common_arguments(parser)
     parser.add_argument("--min-seconds", type=float, default=0.2, help="of samples a provider and case (default: 0.2)")
     parser.add_argument("--max-samples", type=int, default=200, help="samples a provider and case (default: 200)")
+    workers.add_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -20,21 +37,53 @@ def run(arguments: argparse.Namespace) -> None:
     from .. import timing
 
     job = frame.job("benchmark", arguments)
-    with frame.leased(job):
-        frame.write_document(job, {"protocol": timing.PROTOCOL, "rows": []}, _body)
+    workers.at_least(arguments, jobs=1)
+    with frame.leased(job) as lease:
+        frame.write_document(job, {"protocol": timing.PROTOCOL, "rows": []}, functools.partial(_body, lease))
 
 
-def _body(job: frame.Job) -> dict[str, Any]:
+def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
+    """Fill the caches on disk; where no worker starts, the benchmark compiles for itself."""
+    asked = {
+        "load": functools.partial(catalog.load, job.kernel, interpret=job.functional),
+        "gpu_name": job.gpu_name,
+        "block": job.block,
+        "tuned": job.earlier("autotune"),
+        "folder": job.folder,
+    }
+
+    def worker() -> Child:
+        environment = (lease.environment if lease else {}) | _ENVIRONMENT
+        return Child(_serve, asked, name="atlas-benchmark", environment=environment)
+
+    with dealing.Dealing(worker, *workers.size(job)) as dealt, progress() as shown:
+        bar = shown.add_task("compile", total=None, note="starting workers")
+        try:
+            shown.update(bar, total=len(dealt.plan().tasks))
+            dealt.work(lambda label, done: shown.update(bar, note=label, completed=done))
+        except dealing.NoWorker:
+            shown.update(bar, note="no worker starts")
+
+
+def _serve(connection: Connection, asked: dict[str, Any]) -> None:
+    """In a worker."""
+    from ..benchmarking import ahead
+
+    desk.serve(connection, lambda: ahead.Desk(ahead.Setting(**asked)))
+
+
+def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     from .. import runtime, timing
-    from ..benchmarking.contest import Bench, DeviceLost
+    from ..benchmarking.contest import Bench, DeviceLost, contests
     from ..benchmarking.ladder import steps
     from ..benchmarking.outcome import outcome
     from ..benchmarking.providers import Tuned
     from ..benchmarking.roofs import Survey
     from ..cuda.programs import Programs
-    from ..progress import progress
 
     frame.require_ok(job, "validate", "autotune")
+    if job.arguments.jobs > 1 and not job.functional:
+        _compile_ahead(job, lease)
     survey = None if job.functional else Survey.of(job.earlier("survey"))
     declaration, gpu = job.declaration(), job.gpu()
     device = runtime.device_of(job.gpu_name, job.block)
@@ -51,10 +100,11 @@ def _body(job: frame.Job) -> dict[str, Any]:
     )
     rows: list[dict[str, Any]] = []
     fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows} | bench.programs.facts()
-    work = [(direction, case) for case in runtime.sweep(declaration, gpu) for direction in declaration.passes]
+    work = contests(declaration, gpu)
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")
         bench.clock.warm_up()
+        gc.freeze()  # what is imported by now is not to be looked through after every case
         for direction, case in work:
             shown.update(task, note=f"{direction} {case}")
             try:

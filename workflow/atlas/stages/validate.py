@@ -12,21 +12,14 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, dealing
+from .. import catalog, dealing, desk
 from ..child import Child
-from ..errors import AtlasError
 from ..progress import progress
-from . import frame
+from . import frame, workers
 
 if TYPE_CHECKING:
     from ..dealing import Opened, Outcome
     from ..leases import Lease
-
-MOST_WORKERS = 16
-"""Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""
-
-_WORKER_GIB = 2.0
-"""Of the GPU's memory for each worker: its context, and what it may keep."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,31 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frame.add_common_arguments(parser)
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds per case (default: 5)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="K", help="the seeds are K to K+N-1 (default: 0)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes (default: 1)")
+    workers.add_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the document."""
     job = frame.job("validate", arguments)
-    for option, least in {"seeds": 1, "first_seed": 0, "jobs": 1}.items():
-        value = getattr(arguments, option)
-        if value < least:
-            raise AtlasError(f"--{option.replace('_', '-')} {value}: give at least {least}")
+    workers.at_least(arguments, seeds=1, first_seed=0, jobs=1)
     with frame.leased(job) as lease:
         if job.functional and arguments.jobs == 1:
             _write(job, _here)
         else:
             # Before all else: the workers take longer to import torch than this process takes to find out what to do.
-            with dealing.Dealing(functools.partial(_worker, job, lease), *_workers(job)) as dealt:
+            with dealing.Dealing(functools.partial(_worker, job, lease), *workers.size(job)) as dealt:
                 _write(job, functools.partial(_dealt, dealt))
-
-
-def _workers(job: frame.Job) -> tuple[int, float]:
-    """How many workers, and the memory of the device that they share."""
-    jobs = min(job.arguments.jobs, MOST_WORKERS)
-    if job.functional:
-        return jobs, 0.0
-    return max(1, min(jobs, int(job.block["memory_gib"] / _WORKER_GIB))), job.block["memory_gib"] * 2**30
 
 
 def _seeds(job: frame.Job) -> list[int]:
@@ -73,7 +55,7 @@ def _asked(job: frame.Job) -> dict[str, Any]:
         "gpu_name": job.gpu_name,
         "block": job.block,
         "seeds": _seeds(job),
-        "neighbours": 1 if job.functional else _workers(job)[0],
+        "neighbours": 1 if job.functional else workers.size(job)[0],
     }
 
 
@@ -85,7 +67,7 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
     """In a worker."""
     from ..validation import worker
 
-    worker.serve(connection, worker.Setting(**asked))
+    desk.serve(connection, lambda: worker.Desk(worker.Setting(**asked)))
 
 
 Body = Callable[[frame.Job], tuple["Opened", Sequence["Outcome | None"], str]]
@@ -104,8 +86,8 @@ def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
     from ..dealing import Do, Done, Outcome
     from ..validation.worker import Desk, Setting
 
-    desk = Desk(Setting(**_asked(job)))
-    tasks = desk.opened.tasks
+    here = Desk(Setting(**_asked(job)))
+    tasks = here.opened.tasks
     outcomes: list[Outcome | None] = [None] * len(tasks)
     spent = 0.0
     with progress() as shown:
@@ -113,15 +95,15 @@ def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
         for index, task in enumerate(tasks):
             shown.update(bar, note=task.label)
             outcome = outcomes[index] = Outcome()
-            for message in desk.do(Do(index, spent)):
+            for message in here.do(Do(index, spent)):
                 if isinstance(message, Done):
                     outcome.notes, spent = message.notes, spent + message.seconds
                     if message.lost:
-                        return desk.opened, outcomes, message.lost
+                        return here.opened, outcomes, message.lost
                 else:
                     outcome.parts.append(message.content)
             shown.advance(bar)
-    return desk.opened, outcomes, ""
+    return here.opened, outcomes, ""
 
 
 def _dealt(dealt: dealing.Dealing, job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -13,13 +11,9 @@ import torch
 from .. import gpus, runtime
 from ..dealing import Do, Done, Listed, Opened, Part
 from ..declaration import Declaration
-from ..errors import AtlasError
 from .device import DeviceLost
 from .findings import ERROR, PROCESS, Finding
 from .inspection import Inspection
-
-_LOST = 70
-"""Exit status of a worker whose device is lost: an orderly exit would try to release what the context holds."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +62,3 @@ class Desk:
     def _refused_allocations(self) -> int:
         """How often torch found no memory: much of what meets that makes do without, and says nothing."""
         return torch.cuda.memory_stats(self._device).get("num_ooms", 0) if self._device.type == "cuda" else 0
-
-
-def serve(connection: Connection, setting: Setting) -> None:
-    """The worker's main function: plan, then do what is asked until left alone."""
-    try:
-        desk = Desk(setting)
-    except AtlasError as error:
-        connection.send(Opened(mistake=str(error)))
-        return
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        connection.send(Opened(failure=f"{type(error).__name__}: {lines[0] if lines else 'no message'}"))
-        return
-    connection.send(desk.opened)
-    try:
-        while True:
-            for message in desk.do(connection.recv()):
-                connection.send(message)
-            if message.lost:
-                os._exit(_LOST)
-    except (EOFError, ConnectionError):
-        return  # the parent is gone

@@ -575,8 +575,7 @@ def _run_varlen_backward(q, k, v, out, lse, dout, dlse, cu_q, cu_k, max_q, max_k
 
 def _packed_config(direction, q, k, cu_q, max_q, max_k, causal):
     """The untuned config of the variant that reads through pointers, for as many sequences of the longest length."""
-    b, h, g = cu_q.shape[0] - 1, q.shape[1], k.shape[1]
-    sizes = {"b": b, "h": h, "g": g, "l": max_q, "s": max_k, "d": q.shape[-1]}
+    sizes = {"b": cu_q.shape[0] - 1, "h": q.shape[1], "g": k.shape[1], "l": max_q, "s": max_k, "d": q.shape[-1]}
     problem = case(_NAMES[q.dtype], **sizes, causal=causal)
     return DECLARATION.passes[direction].variant("tiled").default(problem, gpu_of(q.device))
 
@@ -1012,6 +1011,11 @@ def _shared(rows, columns, problem, gpu, stages, tensors=1):
     return (tensors * rows + 2 * stages * columns) * _block_d(problem["d"]) * element_size(problem.dtype) + 2048
 
 
+def _too_much(shared: int, gpu: GPU) -> str:
+    """Why so many bytes of shared memory cannot be had, or ``""``."""
+    return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
+
+
 def _wgmma(problem: Case, gpu: GPU) -> bool:
     return Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu)
 
@@ -1031,9 +1035,8 @@ def _many_addresses(rows, d, threads):
 def _fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     rows, columns, warps, stages = (config[name] for name in _FORWARD_SPACE)
-    shared = _shared(rows, columns, problem, gpu, stages)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if reason := _too_much(_shared(rows, columns, problem, gpu, stages), gpu):
+        return reason
     if gpu.functional:
         return _few_programs(rows, columns)
     threads, d = 32 * warps, _block_d(problem["d"])
@@ -1102,9 +1105,8 @@ def _fits_part(config, problem, gpu, part, pointers=False):
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
     own, other, sums = (columns, rows, 2) if part == "KEYS" else (rows, columns, 1)
     threads, d = 32 * warps, _block_d(problem["d"])
-    shared = _shared(own, other, problem, gpu, stages, tensors=2)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if reason := _too_much(_shared(own, other, problem, gpu, stages, tensors=2), gpu):
+        return reason
     if gpu.functional:
         return _few_programs(rows, columns)
     if not uses_tensor_cores(problem, gpu):
@@ -1181,8 +1183,7 @@ def _backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[s
 
 def _too_wide(problem: Case, gpu: GPU) -> str:
     """Why the smallest blocks of backward's kernels do not fit, or ``""``."""
-    shared = _shared(16, 16, problem, gpu, 1, tensors=2)
-    return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
+    return _too_much(_shared(16, 16, problem, gpu, 1, tensors=2), gpu)
 
 
 def _describes(problem: Case, gpu: GPU) -> str:
@@ -1195,6 +1196,7 @@ def _describes(problem: Case, gpu: GPU) -> str:
 
 
 _TMA = frozenset({Capability.TENSOR_DESCRIPTORS})
+_HOPPER = _TMA | {Capability.WGMMA}
 
 _HOPPER_SPACE = {
     "CONSUMERS": (2, 3),
@@ -1206,9 +1208,8 @@ _HOPPER_SPACE = {
 
 
 def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
-    shared = hopper.shared_bytes(config, problem["d"])
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if reason := _too_much(hopper.shared_bytes(config, problem["d"]), gpu):
+        return reason
     if config["CONSUMERS"] == 3 and problem["d"] == 128:
         return "three groups have 160 registers a thread, which would spill"
     if config["Q_REGISTERS"] != (config["CONSUMERS"] == 2 and problem["d"] == 64):
@@ -1225,13 +1226,13 @@ def _hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
     return {"CONSUMERS": 2, "STAGES": stages, "OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": in_registers}
 
 
-def _for_hopper(problem: Case, gpu: GPU) -> str:
-    """Why the Gluon kernel is not for a case."""
+def _for_hopper(heads, problem: Case, gpu: GPU) -> str:
+    """Why a Gluon kernel, which multiplies by wgmma and takes such heads, is not for a case."""
     if gpu.functional:
         return "Gluon has no interpreter"
-    if problem.dtype == "fp32" or problem["d"] not in (64, 128):
-        return "for fp16 and bf16, and heads of 64 or 128"
-    return ""
+    if problem.dtype == "fp32":
+        return "for 16 bits at most"
+    return "" if problem["d"] in heads else f"for heads of {', '.join(map(str, heads))}"
 
 
 DECLARATION = Declaration(
@@ -1264,8 +1265,8 @@ DECLARATION = Declaration(
                 space=_HOPPER_SPACE,
                 default=_hopper_default,
                 fits=_fits_hopper,
-                handles=_for_hopper,
-                needs=_TMA | {Capability.WGMMA},
+                handles=functools.partial(_for_hopper, hopper.HEADS),
+                needs=_HOPPER,
                 follows="descriptor",
             ),
             Variant(

@@ -17,6 +17,7 @@ Takes 4 b h l s d operations, half of them under a causal mask, and as many expo
 products, are the bound for heads of 64.
 """
 
+import functools
 import math
 
 import torch
@@ -39,22 +40,25 @@ from atlas.operators import Operator, launch
 
 import kernels.hopper.attention_fp8 as hopper
 from kernels.attention import (
+    _HOPPER,
     LN2,
     LOWEST,
     _by,
-    _by_groups,
     _describable,
+    _for_hopper,
     _head_of,
     _keys_of,
     _place,
     _products,
     _read,
-    _scores,
     _sees,
     _strides,
+    _too_much,
     _torch,
     _write,
 )
+from kernels.attention import _reference as _exact
+from kernels.attention import _sized as _case_sized
 
 __all__ = ["attention_fp8", "quantise_heads"]
 
@@ -296,12 +300,7 @@ def _reference(q, k, v, scales, causal, scale):
     """(out, lse) by the formula, of the numbers that e4m3 holds: the error of having rounded to them is not in it."""
     q_scale, k_scale, v_scale = (x.double()[:, :, None, None] for x in scales)
     q, k, v = q * q_scale, k * k_scale, v * v_scale
-    parts = []
-    for q_i, k_i, v_i in _by_groups(q, k, v):
-        s = _scores(q_i, k_i, causal, scale)
-        parts.append((torch.softmax(s, dim=-1) @ v_i, torch.logsumexp(s, dim=-1)))
-    out, lse = (torch.cat(column) for column in zip(*parts, strict=True))
-    return out.view(q.shape), lse.view(q.shape[:3])
+    return _exact(q, k, v, causal, scale)
 
 
 def _in_bf16(attention):
@@ -340,10 +339,7 @@ def _bytes(problem: Case) -> dict[str, int]:
     return {"q": b * h * length * d, "k": keys, "v": keys, "out": 2 * b * h * length * d, "lse": 4 * b * h * length}
 
 
-def _sized(reason, causal, **sizes):
-    """A case; g is h and s is l unless given."""
-    sizes = {"g": sizes["h"], "s": sizes["l"]} | sizes
-    return case("fp8e4m3", reason, **{name: sizes[name] for name in ("b", "h", "g", "l", "s", "d")}, causal=causal)
+_sized = functools.partial(_case_sized, "fp8e4m3")
 
 
 def _cases(gpu: GPU) -> list[Case]:
@@ -389,9 +385,8 @@ def _shared(config: Config, problem: Case) -> int:
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     rows, columns, threads = config["BLOCK_M"], config["BLOCK_N"], 32 * config["num_warps"]
-    shared = _shared(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if reason := _too_much(_shared(config, problem), gpu):
+        return reason
     if gpu.functional:
         return "" if (rows, columns, threads) == (64, 64, 128) else "more programs than the interpreter has time for"
     d = _block_d(problem["d"])
@@ -422,9 +417,8 @@ _HOPPER_SPACE = {"CONSUMERS": (2, 3), "STAGES": (2, 3, 4), "PINGPONG": (False, T
 
 
 def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
-    shared = hopper.shared_bytes(config, problem["d"])
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if reason := _too_much(hopper.shared_bytes(config, problem["d"]), gpu):
+        return reason
     if config["CONSUMERS"] == 3 and problem["d"] > 64:
         return "three groups have 160 registers a thread, which would spill"
     return "" if config["STAGES"] == _stages(problem) else "shared memory holds more blocks of keys"
@@ -436,13 +430,6 @@ def _stages(problem: Case) -> int:
 
 def _hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
     return {"CONSUMERS": 2, "STAGES": _stages(problem), "PINGPONG": False}
-
-
-def _for_hopper(problem: Case, gpu: GPU) -> str:
-    """Why the Gluon kernel is not for a case."""
-    if gpu.functional:
-        return "Gluon has no interpreter"
-    return "" if problem["d"] in hopper.HEADS else f"for heads of {', '.join(map(str, hopper.HEADS))}"
 
 
 DECLARATION = Declaration(
@@ -475,8 +462,8 @@ DECLARATION = Declaration(
                 space=_HOPPER_SPACE,
                 default=_hopper_default,
                 fits=_fits_hopper,
-                handles=_for_hopper,
-                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+                handles=functools.partial(_for_hopper, hopper.HEADS),
+                needs=_HOPPER,
                 follows="tiled",
             ),
             Variant(

@@ -31,6 +31,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 LOWEST = gl.constexpr(-3.4028234663852886e38)
 """The least finite fp32, where a running maximum starts: exp2(-inf - LOWEST) is 0, exp2(-inf - -inf) would be NaN."""
 
+HEADS = (64, 128)
+"""Heads that there is a kernel for."""
+
 ROWS = 64
 """Queries of a group of warps: what one wgmma multiplies."""
 
@@ -399,15 +402,24 @@ def attention_forward_kernel(
         )  # fmt: skip
 
 
-def _descriptor(x, rows):
-    """Blocks of ``rows`` rows of one head of x [b, h, l, d], as the copy engine and wgmma want them in shared memory.
+_DTYPES = {
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
 
-    A dimension of one element may have any stride: none is taken along it.
-    """
-    block = [1, 1, rows, x.shape[3]]
+
+def _strides(x):
+    """Strides of x [b, h, l, d]; a dimension of one element may have any, for none is taken along it."""
     strides = [x.shape[3] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
-    dtype = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
-    return TensorDescriptor(x, list(x.shape), strides, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+    return [*strides[:3], 1]
+
+
+def _descriptor(x, rows, columns):
+    """Blocks of so many rows and columns of one head of x, as the copy engine and wgmma want them in shared memory."""
+    block = [1, 1, rows, columns]
+    layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype])
+    return TensorDescriptor(x, list(x.shape), _strides(x), block, layout)
 
 
 def _section(m_blocks, programs):
@@ -425,7 +437,7 @@ def forward(q, k, v, causal, scale, *, config):
 
     With ``causal`` query i sees keys up to i.  out lies in memory as q does, as far as q leaves no gaps.
     """
-    batch, heads, len_q, _ = q.shape
+    batch, heads, len_q, head_dim = q.shape
     heads_k, len_k = k.shape[1:3]
     out = torch.empty_like(q)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
@@ -433,8 +445,9 @@ def forward(q, k, v, causal, scale, *, config):
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         attention_forward_kernel, (programs,),
-        _descriptor(q, ROWS), _descriptor(k, KEYS), _descriptor(v, KEYS), _descriptor(out, ROWS), lse,
-        scale * LOG2_E, len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, _section(m_blocks, programs),
+        _descriptor(q, ROWS, head_dim), _descriptor(k, KEYS, head_dim), _descriptor(v, KEYS, head_dim),
+        _descriptor(out, ROWS, head_dim), lse, scale * LOG2_E,
+        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, _section(m_blocks, programs),
         CAUSAL=causal, ROWS=ROWS, BLOCK_N=KEYS, TAIL=len_k % KEYS != 0, num_warps=4, **config,
     )  # fmt: skip
     return out, lse

@@ -25,7 +25,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.hopper.attention_forward import (
     LN2,
@@ -33,6 +32,7 @@ from kernels.hopper.attention_forward import (
     LOWEST,
     ROWS,
     _blocks_of,
+    _descriptor,
     _first_scores,
     _masked,
     _partial_sums,
@@ -41,6 +41,7 @@ from kernels.hopper.attention_forward import (
     _scores,
     _section,
     _seen,
+    _strides,
     _tile_of,
     _write,
 )
@@ -324,26 +325,6 @@ def attention_fp8_kernel(
             [4, 4, 1],
             [160, 160, 32],
         )  # fmt: skip
-
-
-_DTYPES = {
-    torch.float8_e4m3fn: gl.float8e4nv,
-    torch.bfloat16: gl.bfloat16,
-    torch.float16: gl.float16,
-}
-
-
-def _strides(x):
-    """Strides of x, whole rows for dimensions of one element, which may have any."""
-    strides = [x.shape[3] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
-    return [*strides[:3], 1]
-
-
-def _descriptor(x, rows, columns):
-    """Blocks of so many rows and columns of one head of x."""
-    block = [1, 1, rows, columns]
-    layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype])
-    return TensorDescriptor(x, list(x.shape), _strides(x), block, layout)
 
 
 def transposed(v):

@@ -13,9 +13,10 @@ Backward computes P again from lse: with D_i = sum_d dout_id out_id (less the gr
     dV = P^T dout,    dS = P * (dout V^T - D),    dQ = scale dS K,    dK = scale dS^T Q
 
 Forward takes 4 b h l s d operations, half of them under a causal mask; backward 2.5 times as many if each product is
-computed once, and 3.5 times here, where a kernel for dK, dV and one for dQ both compute S and dout V^T: all sums are in
-registers and in a fixed order.  Q, K, V, out and the gradients go through memory about once, so from some hundred
-tokens on tensor cores are the bound, and beside them the exponentials, one for every 4 d operations.
+computed once, as on Hopper (kernels.hopper.attention_backward), and 3.5 times elsewhere, where a kernel for dK, dV and
+one for dQ both compute S and dout V^T: all sums are in registers and in a fixed order.  Q, K, V, out and the gradients
+go through memory about once, so from some hundred tokens on tensor cores are the bound, and beside them the
+exponentials, one for every 4 d operations.
 """
 
 import functools
@@ -45,6 +46,7 @@ from atlas.declaration.products import as_interpreted, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+import kernels.hopper.attention_backward as hopper_backward
 import kernels.hopper.attention_forward as hopper
 
 __all__ = ["attention_varlen", "attention_with_lse", "scaled_dot_product_attention"]
@@ -488,6 +490,20 @@ def _launch_backward(descriptors, q, k, v, out, lse, dout, dlse, causal, scale, 
     lengths = q.shape[0], q.shape[2], k.shape[2]
     saved = q, k, v, out, lse, dout, dlse
     _into_backward(descriptors, saved, gradients, None, None, lengths, causal, scale, config)
+    return gradients
+
+
+def _launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
+    """:func:`_launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if not all(map(_describable, (q, k, v, dout, *gradients[1:]))):
+        plain = _backward_default(_case_of(q, k, causal), gpu_of(q.device), pointers=True)
+        return _launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
+    blocks = q.shape[0] * q.shape[1] * _padded(q.shape[2]) // hopper_backward.ROWS
+    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
+    lengths = q.shape[0], q.shape[2], k.shape[2]
+    stats = _launch_statistics((q, k, v, out, lse, dout, dlse), turns, None, lengths)
+    hopper_backward.backward(q, k, v, dout, stats, turns, gradients, causal, scale)
     return gradients
 
 
@@ -983,6 +999,7 @@ _EDGE_SHAPES = (
         "more keys than queries; rows of no power of two, masked; two heads share one of keys",
     ),
     ((1, 4, 1, 1, 100, 64, False), "a single query; all heads share one of keys"),
+    ((1, 2, 1, 300, 270, 128, True), "several blocks of keys, whose shares of a query's gradient are added in order"),
     ((1, 4, 2, 64, 64, 64, False), "whole blocks; of four heads two share each of two of keys"),
     ((1, 1, 1, 90, 50, 80, True), "more queries than keys under a mask"),
     ((1, 1, 1, 100, 33, 128, False), "several blocks of queries for a few keys"),
@@ -992,7 +1009,7 @@ _EDGE_SHAPES = (
 _EDGE_CASES = tuple(
     _sized(dtype, reason, causal, b=b, h=h, g=g, l=length, s=s, d=d)
     for dtype in _DTYPES
-    for (b, h, g, length, s, d, causal), reason in _EDGE_SHAPES[: 5 if dtype == "bf16" else None]  # same code as fp16
+    for (b, h, g, length, s, d, causal), reason in _EDGE_SHAPES[: 6 if dtype == "bf16" else None]  # same code as fp16
 )
 
 _HUGE_CASES = (
@@ -1235,6 +1252,12 @@ def _for_hopper(heads, problem: Case, gpu: GPU) -> str:
     return "" if problem["d"] in heads else f"for heads of {', '.join(map(str, heads))}"
 
 
+def _for_hopper_backward(problem: Case, gpu: GPU) -> str:
+    if problem["causal"] and problem["s"] > problem["l"]:
+        return "a program's first blocks of keys have as many queries as there are, its last ones none"
+    return _for_hopper(hopper_backward.HEADS, problem, gpu)
+
+
 DECLARATION = Declaration(
     name="attention",
     family="attention",
@@ -1303,6 +1326,16 @@ DECLARATION = Declaration(
         reference=_reference_backward,
         outputs=("dq", "dk", "dv"),
         variants=(
+            Variant(
+                name="gluon",
+                summary="one kernel: each product once, dQ added up in memory in a fixed order (Hopper alone)",
+                launch=_launch_hopper_backward,
+                space={},
+                default=lambda problem, gpu: {},
+                handles=_for_hopper_backward,
+                needs=_HOPPER,
+                follows="descriptor",
+            ),
             Variant(
                 name="descriptor",
                 summary="the kernels of `tiled`, blocks moved by the copy engine (TMA)",

@@ -1,8 +1,12 @@
-"""What holds of the Hopper kernel for attention without a GPU: who does which tile."""
+"""What holds of the Hopper kernels for attention without a GPU: who does which tile, and who waits for whom."""
 
+import collections
+import itertools
 from types import SimpleNamespace
 
 import pytest
+from atlas.config import load_gpus
+from atlas.gpus import gpu
 
 SMS = 132
 
@@ -39,3 +43,62 @@ def test_under_a_causal_mask_no_program_has_much_more_to_do_than_the_others(monk
     schedule = _schedule(monkeypatch, m_blocks, heads, True, SMS)
     work = [sum(m + 1 for m, _ in program) for program in schedule]
     assert max(work) < 1.04 * sum(work) / SMS
+
+
+def _additions(monkeypatch, length, s, heads, group, causal, programs):
+    """Of each program, in its order, the (block of queries, number among those who add to it), by the kernel's own."""
+    from kernels.hopper import attention_backward as module
+
+    m_blocks, n_blocks = 2 * -(-length // 128), -(-s // 128)
+    tiles = -(-n_blocks // 2) if causal else n_blocks
+    programs = min(programs, heads * tiles)
+    jobs = -(-heads * tiles // programs) * (1 + causal)
+    sizes = s, heads, group, heads, m_blocks, n_blocks, tiles, programs, jobs
+    for pid in range(programs):
+        language = SimpleNamespace(
+            program_id=lambda axis, pid=pid: pid, maximum=max, minimum=min, cdiv=lambda x, y: -(-x // y),
+            where=lambda condition, a, b: a if condition else b,
+        )  # fmt: skip
+        monkeypatch.setattr(module, "gl", language)
+        found = []
+        for number in range(jobs):
+            head, n, first, count, there = module._job.fn(number, sizes, causal)
+            for step in range(count * group if there else 0):
+                m = module._block_of.fn(number, step % count, first, count, m_blocks, causal)
+                rank = module._rank.fn(number, head, step // count, n, m, sizes, causal)
+                found.append(((head, step // count, m), rank))
+        yield found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("length", "s", "heads", "group", "programs"),
+    [(512, 512, 7, 1, 8), (1100, 700, 3, 1, 13), (600, 600, 2, 4, 3), (300, 300, 5, 2, SMS), (2048, 1111, 2, 4, 3)],
+)
+def test_shares_of_dq_are_added_in_an_order_and_nobody_waits_in_a_circle(
+    monkeypatch, length, s, heads, group, causal, programs
+):
+    queues = list(_additions(monkeypatch, length, s, heads, group, causal, programs))
+    added = collections.Counter()
+    while any(queues):
+        waiting = [queue[0] for queue in queues if queue]
+        for queue in queues:
+            while queue and added[queue[0][0]] == queue[0][1]:  # its turn has come
+                added[queue.pop(0)[0]] += 1
+        assert [queue[0] for queue in queues if queue] != waiting, "all wait"
+    blocks = itertools.product(range(heads), range(group), range(2 * -(-length // 128)))
+    keys = -(-s // 128)
+    assert added == {block: min(block[2] // 2 + 1, keys) if causal else keys for block in blocks}
+
+
+def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
+    """The first block of queries that sees a block of keys would lie behind the last one."""
+    from kernels.attention import DECLARATION, _sized
+
+    gluon, hopper = DECLARATION.backward.variant("gluon"), gpu("h200", load_gpus()["h200"])
+    for length, causal, dtype, d, taken in (
+        (512, True, "bf16", 128, True), (511, True, "bf16", 128, False), (511, False, "fp16", 64, True),
+        (512, True, "fp32", 128, False), (512, True, "bf16", 96, False),
+    ):  # fmt: skip
+        problem = _sized(dtype, "", causal, b=1, h=2, l=length, s=512, d=d)
+        assert (not gluon.unsupported(problem, hopper)) is taken, problem

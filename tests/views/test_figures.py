@@ -13,7 +13,7 @@ import synthetic
 from atlas import ROOT
 from atlas.figures import compiled, facts, heat, roofs, search, sizes, spent
 from atlas.figures.names import figure_names
-from atlas.figures.style import RC
+from atlas.figures.style import RC, hues
 from atlas.tables import store
 from matplotlib.text import Text
 
@@ -173,3 +173,8 @@ def test_the_same_tables_give_the_same_bytes(pages, tmp_path, atlas):
     atlas("figures", tmp_path)
     for path in (tmp_path / "figures").iterdir():
         assert path.read_bytes() == (pages["none"] / "figures" / path.name).read_bytes()
+
+
+def test_no_two_names_are_drawn_alike():
+    lines = hues([f"kernel{i}" for i in range(40)])
+    assert len({(line.color, line.marker) for line in lines.values()}) == 40

@@ -117,7 +117,8 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], lo
     rows, dashes = (rows, (0, (5, 2))) if measured.empty else (measured, "-")
     bandwidth = rows[rows.unit == "GB/s"]
     bandwidth = bandwidth[bandwidth.roof.isin(["copy", "bandwidth"])]
-    plateaus = rows[rows.roof.isin([f"matmul_{name}" for name in dtypes]) & (rows.unit == "TFLOP/s")]
+    wanted = [f"matmul_{'fp8' if name.startswith('fp8') else name}" for name in dtypes]  # fp8e4m3 and fp8e5m2: one roof
+    plateaus = rows[rows.roof.isin(wanted) & (rows.unit == "TFLOP/s")]
     plateaus = plateaus.sort_values("value")
     if bandwidth.empty:
         blank(axes, f"{gpu} has no roof: neither survey nor datasheet")
@@ -131,7 +132,7 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], lo
                   fontsize=7.5, color=MUTED, va="top")  # fmt: skip
     labels: list[list] = []  # plateaus whose labels would overlap, on an axis of eight decades
     for roof in plateaus.itertuples():
-        if labels and roof.value / labels[-1][-1].value < 2:
+        if labels and roof.value / labels[-1][0].value < 1.9:
             labels[-1].append(roof)
         else:
             labels.append([roof])
@@ -139,5 +140,6 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], lo
         for roof in group:
             axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
         text = ", ".join(f"{roof.roof.removeprefix('matmul_')} {roof.value:,.0f}" for roof in reversed(group))
-        axes.annotate(text, (high, group[-1].value), (-2, 4.5), textcoords="offset points", fontsize=7.5, color=MUTED,
-                      ha="right")  # fmt: skip
+        paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # where cases lie behind it
+        axes.annotate(text, (high, group[-1].value), (-2, 3.0), textcoords="offset points", fontsize=7, color=MUTED,
+                      ha="right", bbox=paper, zorder=5)  # fmt: skip

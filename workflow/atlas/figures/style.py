@@ -68,8 +68,9 @@ class Line:
 
 
 def hues(names: Sequence[str]) -> dict[str, Line]:
-    """A colour and a marker for each name."""
-    return {name: Line(HUES[i % len(HUES)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
+    """A colour and a marker for each name, no two alike: from the ninth name on colours bear the next marker."""
+    shapes = len(MARKERS)
+    return {name: Line(HUES[i % len(HUES)], MARKERS[(i + i // shapes) % shapes]) for i, name in enumerate(names)}
 
 
 def providers(variants: Sequence[str], peers: Sequence[str]) -> dict[str, Line]:

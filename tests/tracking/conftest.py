@@ -78,7 +78,8 @@ def atlas(tmp_path_factory, empty_database):
     listing.parent.mkdir()
     listing.write_text(".version 8.5\n")
     (results / "figures").mkdir()
-    (results / "figures" / "sizes_softmax.png").write_bytes(b"\x89PNG")
+    (results / "figures" / "throughput-softmax.png").write_bytes(b"\x89PNG")
+    (results / "figures" / "throughput-matmul_softmax.png").write_bytes(b"\x89PNG")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collection, "_digest", lambda kernel: sample.DIGEST)
         patch.delenv(stores.VARIABLE, raising=False)

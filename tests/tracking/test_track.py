@@ -11,6 +11,7 @@ import zlib
 import pytest
 import sample_documents as sample
 from atlas import ROOT, cli, collection
+from atlas.tracking import described
 from sample_documents import artifact
 
 
@@ -151,9 +152,22 @@ def test_what_no_gpu_ran_has_no_times(atlas, gpu, kind):
         assert not {"median_us", "gb_per_s", "speedup"} & run.data.metrics.keys(), run.info.run_name
 
 
+def test_a_later_build_of_a_record_does_not_sign_its_figures(tmp_path):
+    record = sample.benchmark("softmax", "h100")
+    later = sample.build("softmax", "h100")
+    later["software"] = later["software"] | {"torch": "9.9+cpu", "date": "2027-01-01T00:00:00+00:00"}
+    sample.put(tmp_path, record, "recorded")
+    sample.put(tmp_path, later)
+    (tree,) = described.trees(collection.collect(tmp_path), 0, tmp_path)
+    assert tree.root.tags["torch"] == record["software"]["torch"]
+    took = record["seconds"] + later["seconds"]
+    assert tree.root.span[1] - tree.root.span[0] == pytest.approx(1000 * took, abs=1), "not the months between"
+
+
 def test_listings_and_figures_are_artifacts(atlas):
     assert artifact(atlas.run("softmax · h200 · build"), "listings", "blocks.ptx").exists()
-    assert artifact(atlas.run("softmax · h200"), "figures", "sizes_softmax.png").exists()
+    assert artifact(atlas.run("softmax · h200"), "figures", "throughput-softmax.png").exists()
+    assert not artifact(atlas.run("softmax · h200"), "figures", "throughput-matmul_softmax.png").exists()
     assert not artifact(atlas.run("matmul · h200"), "figures").exists(), "another kernel's figure"
 
 

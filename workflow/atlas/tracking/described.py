@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..collection import Entry
+from ..figures.names import PER_KERNEL
 from ..verdict import FAILING, best_of_each_case, headline, verdicts
 from . import notes
 from .of_stage import Context, describe
@@ -73,7 +74,7 @@ def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figure
         describe(run, entry, context, timed=entry.kind in TIMED)
         stages.append(run)
     root = _root(verdict, context, best, entries, stages)
-    drawn = sorted(figures.glob(f"*{kernel}*.png"))
+    drawn = sorted(path for name in PER_KERNEL for path in figures.glob(f"{name}-{kernel}.png"))
     root.files = {f"figures/{path.name}": path for path in drawn}
     documents = [(stage, hashes[stage], entry.kind, entry.stale) for stage, entry in zip(hashes, entries, strict=True)]
     drawings = [(path.name, _sha256(path)) for path in drawn]
@@ -88,13 +89,16 @@ def _root(
     stages: list[Run],
 ) -> Run:
     """The run of a (kernel, GPU): what its headline case came to, and what all cases did."""
-    newest = max(entries, key=lambda entry: span_of(entry.document)[1])
+    # The versions that stand on the run are those of the figures, not of a later build of the same source.
+    own = [entry for entry in entries if entry.kind == verdict["kind"]]
+    newest = max(own, key=lambda entry: (entry.stage == "benchmark", span_of(entry.document)[1]))
+    began = min(run.span[0] for run in stages)
     tags = words({"stage": "all", "level": "kernel", **{key: verdict[key] for key in ("kind", "status", "reason")}})
     summary = {key: verdict[key] for key in ("speedup_geomean", "speedup_worst")}
     run = Run(
         name=context.title,
         tags=tags_of(newest) | {"stale": str(verdict["stale"]).lower()} | tags,
-        span=(min(run.span[0] for run in stages), max(run.span[1] for run in stages)),
+        span=(began, began + round(1000 * sum(entry.document["seconds"] for entry in entries))),  # pauses left out
         failed=verdict["status"] in FAILING,
         note=notes.kernel_note(verdict, best, context.headline),
         metrics=numbers(summary | {"seconds": sum(entry.document["seconds"] for entry in entries)}),

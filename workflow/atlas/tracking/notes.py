@@ -20,7 +20,7 @@ _KIND = {
 EXPERIMENT = """\
 Kernels on GPUs: a run at the top is one kernel on one GPU, and its page begins with the fastest config of every case.
 
-**Fastest config of one kernel on one GPU.** Open the run named so, for instance `softmax · h200`: \
+**Fastest config of one kernel on one GPU.** Open the run named so, for instance `softmax · h200 (recorded)`: \
 description and parameters hold the answer.
 
 **Compare.** These are in the menu "Views", too; what they filter by stands in the search field, to be narrowed \

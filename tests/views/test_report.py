@@ -6,7 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 import synthetic
-from atlas.reporting import work
+from atlas.collection import collect
+from atlas.reporting import evidence, outcome, work
+from atlas.tables import store
 
 
 class Page(HTMLParser):
@@ -167,6 +169,54 @@ def test_a_missing_figure_is_named_with_the_remedy(kernels, tmp_path, atlas, cap
 
 def test_proofs_show_every_claim_with_figure_and_limit(page):
     text = page("five").text["s-proofs"]
-    assert "0.031 0.02 does not hold" in text, "measured on the h200"
-    assert "0.015 0.02 holds" in text, "recorded of the a100"
+    assert "0.031 at most 0.02 does not hold" in text, "measured on the h200"
+    assert "0.015 at most 0.02 holds" in text, "recorded of the a100"
     assert "python -m atlas prove" in page("none").text["s-proofs"], "how to get one"
+
+
+def test_a_lower_limit_is_told_from_an_upper_one():
+    def limit(found, limit, holds):
+        return evidence._limit({"found": found, "limit": limit, "holds": holds})
+
+    assert limit(0.7, 0.8, False) == limit(54, 0.8, True) == "at least 0.8"
+    assert limit(0.1, 0.8, True) == limit(2, 0.8, False) == "at most 0.8"
+    assert limit(0, 0, True) == "0" and limit(None, 3, False) == "3"
+
+
+def test_what_a_selection_left_out_is_a_sentence_and_no_row(kernels, tmp_path, atlas):
+    softmax, matmul = kernels
+    for document in synthetic.on_gpu(softmax, "h200"):
+        synthetic.write(tmp_path, "recorded", document)
+    synthetic.write(tmp_path, "measured", synthetic.build(matmul, "t4"))
+    synthetic.write(tmp_path, "recorded", synthetic.validate(matmul, "a100"))
+    atlas("tables", tmp_path)
+    tables = store.read(tmp_path / "tables")
+    assert outcome.not_run(tables) == "Neither run here nor recorded: softmax on a100 and t4; matmul on h200."
+    notes = {(row[0].text, row[1].text): row[2].note for row in outcome.verdict_table(tables).rows}
+    assert notes == {
+        ("matmul", "a100"): "validated, not benchmarked",  # why a kernel that is right has no figure
+        ("matmul", "t4"): "",
+        ("softmax", "h200"): "",
+    }
+
+
+def test_a_check_at_which_torch_misses_the_tolerance_is_not_shown_as_a_failure(kernels, tmp_path, atlas):
+    document = synthetic.validate(kernels[0], "h200")
+    document["checks"][0] |= {"tolerance_used": 179.0, "error_over_torch": 1.0}
+    synthetic.write(tmp_path, "measured", document)
+    atlas("tables", tmp_path)
+    (row,) = work.validation_table(store.read(tmp_path / "tables"), collect(tmp_path)).rows
+    assert row[8].sort <= 100 and row[8].note == "torch beyond it in 1 check"
+
+
+def test_what_a_provider_does_not_take_is_not_among_the_failures(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    rows = tables["benchmark"].copy()
+    naive = (rows.provider == "naive") & (rows.gpu == "h200")
+    rows.loc[naive, ["status", "reason"]] = ["unsupported", "NotImplementedError: too long"]
+    tables["benchmark"] = rows
+    failed = [[cell.text for cell in row] for row in outcome.untimed(tables).rows]
+    assert {(row[1], row[2], row[4]) for row in failed} == {("t4", "torch.compile", "failed")}
+    forward, *_ = [row for row in outcome.unsupported(tables).rows if row[3].text == "forward"]
+    assert forward[2].note == "variant, default" and forward[6].text == "too long"
+    assert forward[5].text == "8", "cases, each once"

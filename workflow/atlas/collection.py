@@ -63,6 +63,27 @@ def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:
     return [_entry(gpu, None, "prove", *place) for (gpu, _), place in sorted(found.items())]
 
 
+def measured_and_recorded(
+    results: Path, kernels: Collection[str] | None = None, gpus: Collection[str] | None = None
+) -> list[tuple[Entry, Entry]]:
+    """Benchmarks of which both a measured and a recorded document lie under ``results``, sorted by GPU and kernel.
+
+    A record that was just copied from the measured document is no second run, and left out; so is the interpreter.
+    """
+    pairs = []
+    for path in sorted((results / "measured").glob("*/*/benchmark.json")):
+        gpu, kernel = path.parent.parent.name, path.parent.name
+        older = results / "recorded" / gpu / kernel / path.name
+        chosen = (gpus is None or gpu in gpus) and (kernels is None or kernel in kernels)
+        if not chosen or not older.exists():
+            continue
+        pair = _entry(gpu, kernel, "benchmark", False, path), _entry(gpu, kernel, "benchmark", True, older)
+        dates = {entry.document["software"].get("date") for entry in pair}
+        if all(entry.document["kind"] == "measured" for entry in pair) and len(dates) == 2:
+            pairs.append(pair)
+    return pairs
+
+
 def _order(stage: str) -> int:
     return list(documents.VERSIONS).index(stage)
 

@@ -54,8 +54,8 @@ _CODE = {
         *_SHARED,
     ),
     "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_SHARED),
-    "track": ("stages/track.py", "tracking/*.py", "collection.py", "verdict.py"),
-    "tables": ("stages/tables.py", "tables/*.py", "collection.py", "verdict.py"),
+    "track": ("stages/track.py", "tracking/*.py", "figures/names.py", "collection.py", "verdict.py"),
+    "tables": ("stages/tables.py", "tables/*.py", "changes.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
     "report": (
         "stages/report.py",
@@ -63,10 +63,11 @@ _CODE = {
         "profiling/*.py",
         "figures/names.py",
         "tables/*.py",
+        "changes.py",
         "collection.py",
         "verdict.py",
     ),
-    "verdict": ("stages/verdict.py", "collection.py", "summary.py", "verdict.py"),
+    "verdict": ("stages/verdict.py", "changes.py", "collection.py", "summary.py", "verdict.py"),
 }
 
 _ALL = 1024

@@ -5,6 +5,7 @@ rule tables:
     output:
         multiext("results/tables/benchmark", ".parquet", ".csv"),
         multiext("results/tables/ladder", ".parquet", ".csv"),
+        multiext("results/tables/changes", ".parquet", ".csv"),
         multiext("results/tables/build", ".parquet", ".csv"),
         multiext("results/tables/profile", ".parquet", ".csv"),
         multiext("results/tables/validation", ".parquet", ".csv"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..collection import Entry
 from .grid import DASH, Cell, Grid, badge, text
@@ -30,12 +31,21 @@ def _rows(entry: Entry) -> list[list[Cell]]:
             *head,
             text(claim["text"]),
             text(_figure(claim["found"])),
-            text(_figure(claim["limit"])),
+            text(_limit(claim)),
             badge("ok", label="holds") if claim["holds"] else badge("wrong", label="does not hold"),
             text(date),
         ]
         for claim in document["claims"]
     ]
+
+
+def _limit(claim: Mapping[str, Any]) -> str | None:
+    """The limit with its sense, which the document's outcome tells: ``at most 3``, ``at least 0.8``."""
+    found, limit = claim["found"], claim["limit"]
+    numbers = all(isinstance(value, int | float) for value in (found, limit))
+    if not numbers or found == limit:
+        return _figure(limit)
+    return f"at {'most' if (found < limit) == claim['holds'] else 'least'} {_figure(limit)}"
 
 
 def _figure(value: float | str | None) -> str | None:

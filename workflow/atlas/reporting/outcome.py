@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import pandas as pd
 
 from ..collection import Entry
 from ..verdict import KINDS, SEVERITY
-from .grid import DASH, Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
+from .grid import Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -42,6 +43,12 @@ def alarms(tables: Tables) -> list[Alarm]:
         found.append(Alarm("good", "No kernel is wrong", f"on {listed(sorted(ran.gpu.unique()))}, where they ran."))
     elif not found:
         found.append(Alarm("warn", "Nothing has run", "Kernels were compiled at most; no result was checked."))
+    slower = tables["changes"]
+    slower = slower[slower.verdict == "slower"]
+    for (kernel, gpu), rows in slower.groupby(["kernel", "gpu"]):
+        worst = f"{rows.step.min():.2f}\N{MULTIPLICATION SIGN} at worst"
+        words = f"{counted(len(rows), 'case')}, {worst}: see Since the record."
+        found.append(Alarm("warn", f"Slower than its record: {kernel} on {gpu}", words))
     stale = verdicts[verdicts.stale.fillna(False)]
     if len(stale):
         pairs = [f"{row.kernel} on {row.gpu}" for row in stale.itertuples()]
@@ -70,6 +77,7 @@ def verdict_table(tables: Tables) -> Grid:
     """Kernel by GPU: status, kind, best config, figure, against the fastest peer, share of the roof."""
     table = tables["verdicts"]
     strength = {kind: place for place, kind in enumerate(KINDS)}
+    table = table[table.status != "none"]
     ordered = sorted(table.itertuples(), key=lambda row: (row.kernel, strength.get(row.kind, len(strength)), row.gpu))
     return Grid(
         "verdicts",
@@ -81,13 +89,25 @@ def verdict_table(tables: Tables) -> Grid:
     )  # fmt: skip
 
 
+def not_run(tables: Tables) -> str:
+    """A sentence on the kernels and GPUs that no document stands behind, as a selection leaves many; or nothing."""
+    table = tables["verdicts"]
+    table = table[table.status == "none"]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for kernel, own in table.groupby("kernel"):
+        groups.setdefault(tuple(sorted(own.gpu)), []).append(kernel)
+    parts = [f"{listed(kernels)} on {listed(gpus)}" for gpus, kernels in sorted(groups.items())]
+    return f"Neither run here nor recorded: {'; '.join(parts)}." if parts else ""
+
+
 def _verdict_row(row) -> list[Cell]:
     timed = not missing(row.figure)
-    label = "not run" if row.status == "none" else row.status
     note = "" if missing(row.reason) else row.reason
+    if row.status == "ok" and row.kind in PERFORMANCE and not timed:
+        note = _not_timed(row.stages)
     # A build that went well is no evidence that the kernel is right, so it is not painted green.
     built = row.kind == "compiled" and row.status == "ok"
-    status = Cell("builds", style="badge") if built else badge(row.status, note=note, label=label)
+    status = Cell("builds", style="badge") if built else badge(row.status, note=note)
     if not missing(row.stale) and row.stale:
         status = Cell(f"{status.text}, stale", note=note, style="badge stale")
     outcome = {"faster": "good", "slower": "bad"}.get(None if missing(row.verdict) else row.verdict, "")
@@ -97,7 +117,7 @@ def _verdict_row(row) -> list[Cell]:
         text(row.kernel, style="name"),
         text(row.gpu, style="name"),
         status,
-        badge("kind", label=DASH if row.kind == "none" else row.kind),
+        badge("kind", label=row.kind),
         text(row.case, note=f"{row.direction} {row.dtype}" if timed else ""),
         text(row.provider, note=config_words(row.config)),
         Cell(rate(row.figure, row.unit), row.figure, microseconds(row.median_us), "num") if timed else number(None),
@@ -110,6 +130,13 @@ def _verdict_row(row) -> list[Cell]:
                note="" if missing(row.worst_case) else row.worst_case,
                style="bad" if not missing(row.speedup_worst) and row.speedup_worst < 0.995 else ""),
     ]  # fmt: skip
+
+
+def _not_timed(stages: str) -> str:
+    """Why a row without failures has no figure: the last stage that its documents reach."""
+    done = json.loads(stages)
+    reached = next((words for stage, words in (("autotune", "tuned"), ("validate", "validated")) if stage in done), "")
+    return "no forward case was timed" if "benchmark" in done else f"{reached}, not benchmarked".removeprefix(", ")
 
 
 def compared(tables: Tables) -> pd.DataFrame:
@@ -216,20 +243,34 @@ def failed_checks(tables: Tables) -> Grid:
 
 
 def untimed(tables: Tables) -> Grid:
-    """Providers that gave no figure, one row for each provider and reason."""
+    """Providers that should have given a figure and did not, one row for each provider and reason."""
     rows = tables["benchmark"]
-    rows = rows[~rows.status.isin(["ok"])].assign(reason=rows.reason.fillna(""))
-    keys = ["kernel", "gpu", "provider", "provider_kind", "direction", "status", "reason"]
+    return _without_figure("untimed", rows[~rows.status.isin(["ok", "unsupported"])],
+                           "Every provider was timed on every case that it takes.")  # fmt: skip
+
+
+def unsupported(tables: Tables) -> Grid:
+    """Cases that a provider does not take, as it said itself: one row for each provider and reason."""
+    rows = tables["benchmark"]
+    return _without_figure("unsupported", rows[rows.status == "unsupported"])
+
+
+def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:
+    """A row for each provider and reason; a variant and its default, which fare alike, share one."""
+    case = ["direction", "dtype", "sizes"]
+    rows = rows.assign(reason=rows.reason.fillna("").str.removeprefix("NotImplementedError: "))
+    keys = ["kernel", "gpu", "provider", "direction", "status", "reason"]
     return Grid(
-        "untimed",
+        name,
         ("kernel", "GPU", "provider", "pass", "status", "cases", "reason"),
         [
             [
-                text(kernel, style="name"), text(gpu, style="name"), text(provider, note=kind), text(direction),
-                badge(status), number(len(group), "{:.0f}"), text(reason),
+                text(kernel, style="name"), text(gpu, style="name"),
+                text(provider, note=", ".join(sorted(group.provider_kind.unique(), reverse=True))), text(direction),
+                badge(status), number(len(group[case].drop_duplicates()), "{:.0f}"), text(reason),
             ]
-            for (kernel, gpu, provider, kind, direction, status, reason), group in rows.groupby(keys)
+            for (kernel, gpu, provider, direction, status, reason), group in rows.groupby(keys)
         ],
-        empty="Every provider of every benchmark was timed.",
+        empty=empty,
         numeric=frozenset({5}),
     )  # fmt: skip

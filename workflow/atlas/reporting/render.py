@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ..collection import Entry
-from . import evidence, machines, outcome, profiles, work
+from . import changed, evidence, machines, outcome, profiles, work
 from .pictures import Picture
 
 
@@ -36,9 +36,13 @@ def page(
         gpus=machines.gpu_table(tables, entries),
         losses=outcome.case_table(tables, "slower"),
         wins=outcome.case_table(tables, "faster"),
+        changed_sentences=changed.changed_sentences(tables),
+        changed=changed.changed_table(tables),
         failures=outcome.stage_failures(entries),
         failed_checks=outcome.failed_checks(tables),
         untimed=outcome.untimed(tables),
+        unsupported=outcome.unsupported(tables),
+        not_run=outcome.not_run(tables),
         ladder=outcome.ladder_table(tables),
         build=work.build_table(tables),
         lost_tensor_cores=work.lost_tensor_cores(tables),

@@ -10,7 +10,7 @@ import pandas as pd
 from ..collection import Entry
 from ..tables.rows import compact
 from ..verdict import case_label, geometric_mean
-from .grid import Cell, Grid, badge, config_words, duration, listed, microseconds, missing, number, text
+from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -82,14 +82,18 @@ def validation_table(tables: Tables, entries: Sequence[Entry]) -> Grid:
         own = checks[(checks.kernel == entry.kernel) & (checks.gpu == entry.gpu)]
         counts = own.status.value_counts()
         failed = int(counts.get("fail", 0) + counts.get("error", 0))
-        worst = own.tolerance_used.max() if own.tolerance_used.notna().any() else None
+        # Beyond the tolerance and still passed: torch itself misses it there, and twice torch's error is the limit.
+        excused = own[(own.status == "pass") & (own.tolerance_used > 1)]
+        used = own.drop(excused.index).tolerance_used
+        worst = used.max() if used.notna().any() else None
         over = own.error_over_torch.max() if own.error_over_torch.notna().any() else None
         rows.append([
             text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
             badge(entry.document["status"]), number(counts.get("pass", 0), "{:.0f}"),
             number(failed, "{:.0f}", style="bad" if failed else ""),
             number(counts.get("unsupported", 0), "{:.0f}"), number(len(entry.document["seeds"]), "{:.0f}"),
-            number(None if worst is None else 100 * worst, "{:.0f} %", style="bad" if worst and worst > 1 else ""),
+            number(None if worst is None else 100 * worst, "{:.0f} %", style="bad" if worst and worst > 1 else "",
+                   note=f"torch beyond it in {counted(len(excused), 'check')}" if len(excused) else ""),
             number(over, "{:.2f}\N{MULTIPLICATION SIGN}"),
         ])  # fmt: skip
     return Grid(
@@ -99,7 +103,8 @@ def validation_table(tables: Tables, entries: Sequence[Entry]) -> Grid:
         rows,
         empty="Nothing was validated.",
         caption="Both last columns: the worst check. 100 % of the tolerance, and twice torch's own error at the same "
-        "dtype, are the limits.",
+        "dtype, are the limits. Where torch itself is beyond the tolerance (sums that nearly cancel, a large common "
+        "offset), the second alone decides; such checks are counted below the first.",
         numeric=frozenset({4, 5, 6, 7, 8, 9}),
     )  # fmt: skip
 
@@ -113,7 +118,8 @@ def tuning_table(entries: Sequence[Entry]) -> Grid:
         others = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in sorted(statuses.items()) if name != "ok")
         gains = [row["default_us"] / row["median_us"] for row in best if row.get("default_us")]
         regrets = [row["regret"] for row in best if not missing(row.get("regret"))]
-        phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in document["seconds_by_phase"].items())
+        longest = sorted(document["seconds_by_phase"].items(), key=lambda phase: -phase[1])[:3]
+        phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in longest if seconds)
         timed = entry.kind in ("measured", "recorded")
         rows.append([
             text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
@@ -129,7 +135,8 @@ def tuning_table(entries: Sequence[Entry]) -> Grid:
         rows,
         empty="Nothing was tuned.",
         caption="Over the default: geometric mean over cases of the default config's time over the best one's. Regret: "
-        "the most the search missed, where the whole space was timed. The interpreter's times are not compared.",
+        "the most the search missed, where the whole space was timed. Below the time its three longest phases. The "
+        "interpreter's times are not compared.",
         numeric=frozenset({4, 5, 6, 7, 8}),
     )
 

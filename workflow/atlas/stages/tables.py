@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..collection import collect
+from ..collection import collect, measured_and_recorded
 from ..config import GPUS_FILE, load_gpus
 from ..tables import cells, rows, store
 
@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     made = {
         "benchmark": rows.benchmark(entries),
         "ladder": rows.ladder(entries),
+        "changes": rows.changes(measured_and_recorded(arguments.results)),
         "build": rows.build(entries),
         "profile": rows.profile(entries),
         "validation": rows.validation(entries),

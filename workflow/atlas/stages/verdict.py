@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import catalog, collection, gpus
+from .. import catalog, changes, collection, gpus
 from ..config import GPUS_FILE, load_gpus
 from ..summary import failures, places, table
 from ..verdict import verdicts
@@ -37,6 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(table(rows))
     else:
         console.print(f"No documents under {arguments.results} for this selection: nothing to judge.")
+    compared = changes.against_record(collection.measured_and_recorded(arguments.results, kernels, names))
+    for line in changes.sentences(compared):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(f"\n{places(arguments.results)}", soft_wrap=True)
     wrong = failures(rows)
     for line in wrong:

@@ -81,6 +81,25 @@ TABLES: dict[str, dict[str, str]] = {
         **_KERNEL_VERSION,
         "date": TEXT,
     },
+    # One row per case that this GPU's measured benchmark and its record both timed: see atlas/changes.py.  `step` is
+    # the recorded time over the measured one, `peer_step` the same of the peers both timed.
+    "changes": {
+        "gpu": TEXT,
+        "kernel": TEXT,
+        **_CASE,
+        "provider": TEXT,
+        "config": TEXT,
+        "median_us": NUMBER,
+        "recorded_provider": TEXT,
+        "recorded_config": TEXT,
+        "recorded_median_us": NUMBER,
+        "step": NUMBER,
+        "peer_step": NUMBER,
+        "verdict": TEXT,
+        "same_source": FLAG,
+        "date": TEXT,
+        "recorded_date": TEXT,
+    },
     # One row per compiled config.
     "build": {
         **_SUBJECT,

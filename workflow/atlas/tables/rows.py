@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..changes import against_record
 from ..collection import Entry
 from ..verdict import best_of_each_case, case_label, figure, geometric_mean
 from .columns import TABLES
@@ -116,6 +117,13 @@ def _largest(rows: Iterable[Mapping[str, Any]]) -> Row:
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["direction"], row["dtype"], tuple(row["sizes"].items())
+
+
+def changes(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[Row]:
+    """One row per case that a measured benchmark and its record both timed."""
+    for row in against_record(pairs):
+        configs = {key: compact(row[key]) for key in ("config", "recorded_config")}
+        yield row | _case(row) | configs
 
 
 def build(entries: Iterable[Entry]) -> Iterator[Row]:

@@ -21,7 +21,6 @@ the one that takes 128 + z off again.
 """
 
 import functools
-from typing import NamedTuple
 
 import torch
 import triton
@@ -46,10 +45,22 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.runtime.errors import OutOfResources
 
-__all__ = ["dequantise_w4", "linear_w4a16", "pack_w4"]
+from kernels._packed import (
+    DTYPES,
+    ROWS,
+    Packed,
+    by_row_tiles,
+    check_weight,
+    of_row_tiles,
+    quantise_w4,
+    shuffle_w4,
+    sixteen,
+    unpack_4,
+    unpack_8,
+    unshuffle_w4,
+)
 
-ROWS = 16
-"""Rows of a packed tile, those of one mma instruction."""
+__all__ = ["dequantise_w4", "linear_w4a16", "pack_w4"]
 
 TILE_WORDS = 128
 """32-bit words of a packed tile: four for each lane of a warp."""
@@ -58,34 +69,22 @@ TILE_WORDS = 128
 # --- Decode: tensor cores fed from a ring of asynchronous copies -----------------------------------------------------
 
 
-def _sixteen(bf16):
-    """(PTX's name, the two halves' exponent of 128 (fp16: 1024), two ones) of a dtype of 16 bits."""
-    return ("bf16", 0x43004300, 0x3F803F80) if bf16 else ("f16", 0x64006400, 0x3C003C00)
+_LOADED = ("w0", "w1", "w2", "w3")
+
+
+def _loaded(address, unpack):
+    """PTX: what unpacks four words, put after their load from an address."""
+    return f"{{ .reg .b32 w<4>; ld.shared.v4.b32 {{{', '.join(_LOADED)}}}, [{address}];\n{unpack}}}"
 
 
 def _unpack_4_asm(bf16):
     """PTX: four words at an address (16), less the zero points of two rows (20, 22), as the operands of four mma."""
-    kind, magic, one = _sixteen(bf16)
-    lines = ["{ .reg .b32 t, one, w<4>;", f"mov.b32 one, {one};", "ld.shared.v4.b32 {w0, w1, w2, w3}, [$16];"]
-    for word in range(4):
-        for i in range(4):
-            lines.append(f"shr.u32 t, w{word}, {4 * i};" if i else f"mov.b32 t, w{word};")
-            lines.append(f"lop3.b32 t, t, 0x000f000f, {magic}, 0xea;")
-            lines.append(f"fma.rn.{kind}x2 ${4 * word + i}, t, one, ${20 + 2 * (i % 2)};")
-    return "\n".join([*lines, "}"])
+    return _loaded("$16", unpack_4(bf16, _LOADED, ("$20", "$22")))
 
 
 def _unpack_8_asm(bf16):
     """PTX: four words of signs and magnitudes at an address (8) to operands of two mma (0..7)."""
-    kind, magic, one = _sixteen(bf16)
-    lines = ["{ .reg .b32 t, u, v, one, w<4>;", f"mov.b32 one, {one};", "ld.shared.v4.b32 {w0, w1, w2, w3}, [$8];"]
-    for word in range(4):
-        for half in range(2):
-            lines.append(f"prmt.b32 t, w{word}, 0, 0x0321;" if half else f"mov.b32 t, w{word};")
-            lines.append(f"lop3.b32 u, t, 0x807f807f, {magic}, 0x6a;")
-            lines.append(f"lop3.b32 v, t, 0x80008000, {magic ^ 0x80008000}, 0x6a;")
-            lines.append(f"fma.rn.{kind}x2 ${2 * word + half}, u, one, v;")
-    return "\n".join([*lines, "}"])
+    return _loaded("$8", unpack_8(bf16, _LOADED))
 
 
 def _scales_asm(bf16):
@@ -104,7 +103,7 @@ def _scales_asm(bf16):
 
 def _zeros_asm(bf16):
     """PTX: -(128 + z), for fp16 -(1024 + z), twice in 32 bits, of rows g and g + 8 at an address (4), each twice."""
-    minus = _sixteen(bf16)[1] | 0x80008000
+    minus = sixteen(bf16)[1] | 0x80008000
     return (
         "{ .reg .b32 t; ld.shared.u16 t, [$4];\n"
         f"prmt.b32 $0, t, {minus}, 0x5050; mov.b32 $1, $0; prmt.b32 $2, t, {minus}, 0x5151; mov.b32 $3, $2; }}"
@@ -113,7 +112,7 @@ def _zeros_asm(bf16):
 
 def _mma(bf16, half):
     """PTX: 16 x 16 weights (4..7) times 16 of k of eight rows of x (words 2 half, 2 half + 1 of 8..11), plus 12..15."""
-    kind, _, _ = _sixteen(bf16)
+    kind, _, _ = sixteen(bf16)
     return (
         f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
         f"{{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{${8 + 2 * half}, ${9 + 2 * half}}}, {{$12, $13, $14, $15}};"
@@ -602,114 +601,6 @@ def launch_specialized(bits, x, words, scales, zeros, n, group, *, config):
     return y
 
 
-# --- The packed format -----------------------------------------------------------------------------------------------
-
-
-class Packed(NamedTuple):
-    """Quantised weights of a linear layer, as the kernels read them; made by ``pack_w4`` or ``pack_w8``.
-
-    ``words`` are the packed tiles, int32.  ``scales`` [rows / 16, groups, 16] are of the dtype that activations must
-    have, ``zeros`` of the same shape are uint8, or None for symmetric weights.  ``group_size`` 0: one scale for a row.
-    """
-
-    words: torch.Tensor
-    scales: torch.Tensor
-    zeros: torch.Tensor | None
-    out_features: int
-    in_features: int
-    group_size: int
-
-
-def quantise_w4(weight, group_size, symmetric=False):
-    """(q [n, k], scales [n, groups], zeros [n, groups] or None) of weights [n, k]: q and zeros uint8, 0 to 15.
-
-    Scales are rounded to the weights' dtype before numbers are: the choice of a number knows of it.
-    """
-    n, k = weight.shape
-    groups = weight.float().view(n, k // group_size, group_size)
-    if symmetric:
-        scales = groups.abs().amax(-1) / 7
-    else:
-        low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
-        scales = (high - low) / 15
-    scales = scales.to(weight.dtype)
-    scales = torch.where(scales == 0, 1, scales)  # a group of zeros
-    step = scales.float()
-    zeros = torch.full_like(step, 8) if symmetric else (-low / step).round().clamp(0, 15)
-    q = (groups / step[..., None]).round() + zeros[..., None]
-    return q.clamp(0, 15).to(torch.uint8).view(n, k), scales, None if symmetric else zeros.to(torch.uint8)
-
-
-def padded(matrix, rows, columns):
-    """The matrix with zeros behind its rows and columns, up to multiples of these numbers."""
-    return torch.nn.functional.pad(matrix, (0, -matrix.shape[1] % columns, 0, -matrix.shape[0] % rows))
-
-
-def by_row_tiles(matrix):
-    """[n, groups] as [rows / 16, groups, 16], rows padded to whole tiles: what the lanes of a warp read together."""
-    matrix = padded(matrix, ROWS, 1)
-    return matrix.view(-1, 2, 8, matrix.shape[1]).permute(0, 3, 2, 1).reshape(-1, matrix.shape[1], ROWS)
-
-
-def shuffle_w4(q):
-    """The packed tiles, int32, of 4-bit numbers [n, k], uint8; see the top of this file."""
-    q = padded(q, ROWS, 64)
-    n, k = q.shape
-    # n = (tile, h, g), k = (tile, half tile, t, half word, q, p); a byte is two nibbles, the one of h = 1 on top
-    split = q.view(n // 16, 2, 8, k // 64, 2, 4, 2, 2, 2)
-    low, high = split[:, 0], split[:, 1]  # tile, g, tile of k, half tile, t, half word, q, p
-    order = (0, 2, 1, 4, 3, 5, 7, 6)
-    return (low | high << 4).permute(order).contiguous().view(-1).view(torch.int32)
-
-
-def pack_w4(weight: torch.Tensor, group_size: int = 128, symmetric: bool = False) -> Packed:
-    """Quantise the weights [n, k] of a linear layer, fp16 or bf16, to 4 bits and bring them into the kernels' order.
-
-    Each row's groups of ``group_size`` (32, 64, 128) neighbours get a scale and, unless ``symmetric``, a zero point:
-    16 levels from the least to the largest weight, zero among them.  Done once for a model; takes 3 bytes of scratch
-    memory for a weight, and more for a short while.  Weights must be finite.
-
-    Raises TypeError for other dtypes, ValueError for other shapes and group sizes and for k not a multiple of the
-    group size.
-    """
-    check_weight("pack_w4", weight, group_size)
-    q, scales, zeros = quantise_w4(weight.detach(), group_size, symmetric)
-    zeros = None if zeros is None else by_row_tiles(zeros)
-    return Packed(shuffle_w4(q), by_row_tiles(scales), zeros, *weight.shape, group_size)
-
-
-def check_weight(name, weight, group_size):
-    """Raise what ``pack_w4`` and ``pack_w8`` raise."""
-    if weight.dtype not in _NAMES:
-        raise TypeError(f"{name} takes weights in {', '.join(_DTYPES)}: {weight.dtype}")
-    if weight.dim() != 2 or not weight.numel():
-        raise ValueError(f"{name} takes weights of two dimensions, (out_features, in_features): {tuple(weight.shape)}")
-    if group_size not in GROUP_SIZES:
-        raise ValueError(f"{name} takes a group_size out of {', '.join(map(str, GROUP_SIZES))}: {group_size}")
-    if weight.shape[1] % group_size:
-        raise ValueError(f"{name} takes in_features that are a multiple of group_size: {weight.shape[1]}, {group_size}")
-
-
-GROUP_SIZES = (32, 64, 128)
-"""Neighbours along k that share a scale."""
-
-_DTYPES = ("bf16", "fp16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
-
-
-def unshuffle_w4(words, rows, columns):
-    """The 4-bit numbers [rows, columns], uint8, of packed tiles; padding is cut off.  Undoes ``shuffle_w4``."""
-    n, k = -(-rows // 16) * 16, -(-columns // 64) * 64
-    split = words.reshape(-1).view(torch.uint8).view(n // 16, k // 64, 8, 4, 2, 2, 2, 2)
-    pairs = split.permute(0, 2, 1, 4, 3, 5, 7, 6)  # undoes the order of shuffle_w4, which is its own inverse
-    return torch.stack((pairs & 15, pairs >> 4), 1).reshape(n, k)[:rows, :columns]
-
-
-def of_row_tiles(tiled, rows):
-    """[rows, groups] of what ``by_row_tiles`` made."""
-    return tiled.view(-1, tiled.shape[1], 8, 2).permute(0, 3, 2, 1).reshape(-1, tiled.shape[1])[:rows]
-
-
 # --- The operator and the public functions ---------------------------------------------------------------------------
 
 
@@ -757,7 +648,7 @@ def _aligned(tensor):
 
 def case_of(x, zeros, n, group):
     """The case of a call: ``group`` 0 for one scale a row."""
-    return case(_NAMES[x.dtype], m=x.shape[0], n=n, k=x.shape[1], group=group, zeros=zeros is not None)
+    return case(DTYPES[x.dtype], m=x.shape[0], n=n, k=x.shape[1], group=group, zeros=zeros is not None)
 
 
 def call_linear(name, linear, input, packed):
@@ -773,6 +664,22 @@ def call_linear(name, linear, input, packed):
     rows = input.reshape(-1, k).contiguous()
     y = linear(rows, words.contiguous(), scales.contiguous(), zeros, n, group)
     return y.view(*input.shape[:-1], n)
+
+
+def pack_w4(weight: torch.Tensor, group_size: int = 128, symmetric: bool = False) -> Packed:
+    """Quantise the weights [n, k] of a linear layer, fp16 or bf16, to 4 bits and bring them into the kernels' order.
+
+    Each row's groups of ``group_size`` (32, 64, 128) neighbours get a scale and, unless ``symmetric``, a zero point:
+    16 levels from the least to the largest weight, zero among them.  Done once for a model; takes 3 bytes of scratch
+    memory for a weight, and more for a short while.  Weights must be finite.
+
+    Raises TypeError for other dtypes, ValueError for other shapes and group sizes and for k not a multiple of the
+    group size.
+    """
+    check_weight("pack_w4", weight, group_size)
+    q, scales, zeros = quantise_w4(weight.detach(), group_size, symmetric)
+    zeros = None if zeros is None else by_row_tiles(zeros)
+    return Packed(shuffle_w4(q), by_row_tiles(scales), zeros, *weight.shape, group_size)
 
 
 _linear, _dequantise = linear_operator("matmul_w4a16", 4, lambda: DECLARATION)
@@ -875,7 +782,7 @@ _CASES = (
 
 _EDGE_CASES = tuple(
     case(dtype, reason, m=m, n=n, k=k, group=group, zeros=zeros)
-    for dtype in _DTYPES
+    for dtype in DTYPES.values()
     for (m, n, k, group, zeros), reason in (
         ((3, 48, 128, 64, True), "whole tiles of weights, two groups"),
         ((1, 16, 32, 32, True), "half a tile of weights, one row"),
@@ -1099,7 +1006,7 @@ def declared(name, bits, summary, function, pack, dequantised, cases, edge_cases
         summary=summary,
         function=function,
         call=call,
-        dtypes=_DTYPES,
+        dtypes=tuple(DTYPES.values()),
         cases=lambda gpu: [c for c in cases if 4 * c["n"] * c["k"] <= gpu.memory_bytes // 8],
         edge_cases=edge_cases,
         huge_cases=(case("bf16", "offsets into x beyond 2^31", **huge),),

@@ -26,6 +26,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels._packed import sixteen, unpack_4, unpack_8
+
 GROUPS = gl.constexpr(2)
 """Groups of four warps that multiply."""
 
@@ -36,41 +38,21 @@ BLOCK_K = gl.constexpr(64)
 """Columns of a step: a swizzled line of shared memory."""
 
 
-def _sixteen(bf16):
-    """(PTX's name, the two halves' exponent of 128 (fp16: 1024), two ones) of a dtype of 16 bits."""
-    return ("bf16", 0x43004300, 0x3F803F80) if bf16 else ("f16", 0x64006400, 0x3C003C00)
-
-
 def _unpack_4_asm(bf16):
     """PTX: four words (16..19), minus the zero points (20) of rows g and g + 8, to the operands of four products."""
-    kind, magic, one = _sixteen(bf16)
-    minus = magic | 0x80008000
-    lines = [f"{{ .reg .b32 t, one, z0, z1; mov.b32 one, {one};"]
-    lines.append(f"prmt.b32 z0, $20, {minus}, 0x5050; prmt.b32 z1, $20, {minus}, 0x5151;")
-    for word in range(4):
-        for i in range(4):
-            lines.append(f"shr.u32 t, ${16 + word}, {4 * i};" if i else f"mov.b32 t, ${16 + word};")
-            lines.append(f"lop3.b32 t, t, 0x000f000f, {magic}, 0xea;")
-            lines.append(f"fma.rn.{kind}x2 ${4 * word + i}, t, one, z{i % 2};")
-    return "\n".join([*lines, "}"])
+    minus = sixteen(bf16)[1] | 0x80008000
+    spread = f"prmt.b32 z0, $20, {minus}, 0x5050; prmt.b32 z1, $20, {minus}, 0x5151;"
+    return f"{{ .reg .b32 z0, z1; {spread}\n{unpack_4(bf16, ('$16', '$17', '$18', '$19'), ('z0', 'z1'))}}}"
 
 
 def _unpack_8_asm(bf16):
     """PTX: four words (8..11) of signs and magnitudes to the operands of two products."""
-    kind, magic, one = _sixteen(bf16)
-    lines = [f"{{ .reg .b32 t, u, v, one; mov.b32 one, {one};"]
-    for word in range(4):
-        for half in range(2):
-            lines.append(f"prmt.b32 t, ${8 + word}, 0, 0x0321;" if half else f"mov.b32 t, ${8 + word};")
-            lines.append(f"lop3.b32 u, t, 0x807f807f, {magic}, 0x6a;")
-            lines.append(f"lop3.b32 v, t, 0x80008000, {magic ^ 0x80008000}, 0x6a;")
-            lines.append(f"fma.rn.{kind}x2 ${2 * word + half}, u, one, v;")
-    return "\n".join([*lines, "}"])
+    return unpack_8(bf16, ("$8", "$9", "$10", "$11"))
 
 
 def _scale_asm(bf16):
     """PTX: a product's operand (4..7) times the scales (8) of rows g and g + 8."""
-    kind, _, _ = _sixteen(bf16)
+    kind, _, _ = sixteen(bf16)
     lines = ["{ .reg .b32 s0, s1; prmt.b32 s0, $8, $8, 0x1010; prmt.b32 s1, $8, $8, 0x3232;"]
     lines += [f"mul.rn.{kind}x2 ${i}, ${4 + i}, s{i % 2};" for i in range(4)]
     return "\n".join([*lines, "}"])

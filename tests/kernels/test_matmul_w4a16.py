@@ -20,6 +20,7 @@ from kernels import (
     pack_w4,
     pack_w8,
 )
+from kernels._packed import GROUP_SIZES
 
 W4, W8 = matmul_w4a16, matmul_w8a16
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -162,7 +163,7 @@ def test_a_module_has_the_layers_output_and_saves_its_packed_weights(kind):
 FRAGMENTS_CONFIGS = [
     dict(zip(W4.FRAGMENTS_SPACE, values, strict=True)) for values in itertools.product(*W4.FRAGMENTS_SPACE.values())
 ]
-WIDTHS = [(4, W4.DECLARATION, W4.GROUP_SIZES), (8, W8.DECLARATION, (0, *W4.GROUP_SIZES))]
+WIDTHS = [(4, W4.DECLARATION, GROUP_SIZES), (8, W8.DECLARATION, (0, *GROUP_SIZES))]
 
 
 def fragments_of(declaration):

@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "matmul_w4a16", "minus 128 without the zero point of the second row", "wrong operand",
         "two registers of an instruction belong to one row, and two to another",
-        (("${20 + 2 * (i % 2)}", "${20}"),),
+        (('("$20", "$22")', '("$20", "$20")'),),
         VALUES, "forward", "fragments", gpu_only="the variant needs tensor cores",
         needs=frozenset({Capability.TENSOR_CORES}),
     ),

@@ -26,8 +26,8 @@ MUTANTS = (
         "the operator asks the declaration it was written beside",
         (
             (
-                "from kernels.matmul_w4a16 import (",
-                "from kernels.matmul_w4a16 import DECLARATION as W4\nfrom kernels.matmul_w4a16 import (",
+                "from kernels.matmul_w4a16 import call_linear",
+                "from kernels.matmul_w4a16 import DECLARATION as W4\nfrom kernels.matmul_w4a16 import call_linear",
             ),
             ("8, lambda: DECLARATION)", "8, lambda: W4)"),
         ),

@@ -503,7 +503,7 @@ def _launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, con
     turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
     lengths = q.shape[0], q.shape[2], k.shape[2]
     stats = _launch_statistics((q, k, v, out, lse, dout, dlse), turns, None, lengths)
-    hopper_backward.backward(q, k, v, dout, stats, turns, gradients, causal, scale)
+    hopper_backward.backward(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
     return gradients
 
 
@@ -1330,8 +1330,8 @@ DECLARATION = Declaration(
                 name="gluon",
                 summary="one kernel: each product once, dQ added up in memory in a fixed order (Hopper alone)",
                 launch=_launch_hopper_backward,
-                space={},
-                default=lambda problem, gpu: {},
+                space={"TURN_FIRST": (False, True)},
+                default=lambda problem, gpu: {"TURN_FIRST": True},
                 handles=_for_hopper_backward,
                 needs=_HOPPER,
                 follows="descriptor",

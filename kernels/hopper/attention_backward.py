@@ -218,10 +218,14 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
 
 
 @gluon.jit
-def _write(dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL: gl.constexpr, PARTS: gl.constexpr, SLOT: gl.constexpr):
+def _write(
+    dq_desc, turns_ptr, buffers, barriers, sizes,
+    CAUSAL: gl.constexpr, PARTS: gl.constexpr, TURN_FIRST: gl.constexpr, SLOT: gl.constexpr,
+):  # fmt: skip
     """Writer ``SLOT``: adds dQ of every other block of queries to what is in memory, when the turn comes.
 
     A turn takes longer than a block of queries, for what TMA adds has to arrive in memory: so there are two writers.
+    With TURN_FIRST a writer looks for its turn while the block is computed, else when it is there.
     """
     _, _, _, _, _, _, dq_smem = buffers
     _, _, _, _, _, _, _, dq_full, dq_empty = barriers
@@ -236,8 +240,11 @@ def _write(dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL: gl.constexpr, P
                 m = _block_of(number, i % count, first, count, m_blocks, CAUSAL)
                 rank = _rank(number, head_all, member, n, m, sizes, CAUSAL)
                 place = (head_all * group + member) * m_blocks + m
-                _wait_for_turn(turns_ptr + place, rank)
+                if TURN_FIRST:
+                    _wait_for_turn(turns_ptr + place, rank)
                 mbarrier.wait(dq_full.index(SLOT), ring & 1)
+                if not TURN_FIRST:
+                    _wait_for_turn(turns_ptr + place, rank)
                 for c in gl.static_range(PARTS):
                     block = dq_smem.index(SLOT * PARTS + c)
                     if rank == 0:
@@ -451,6 +458,7 @@ def attention_backward_kernel(
     q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, dk_desc, dv_desc, turns_ptr, scale, scale_out,
     len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    TURN_FIRST: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of q, k, v and dout are of [b, h, l, d], of statistics [2, b h, l], of dQ in fp32 [b h, l, d].
 
@@ -497,8 +505,8 @@ def attention_backward_kernel(
             (_consume, (dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
                         CAUSAL, TAIL, D, ROWS, KEYS, 1)),
             (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
-            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
-            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
+            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, TURN_FIRST, 0)),
+            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, TURN_FIRST, 1)),
         ],
         [4, 1, 1, 1],
         [240, 24, 24, 24],
@@ -535,7 +543,7 @@ def _plain(x, block):
     return TensorDescriptor(x, list(x.shape), list(x.stride()), block, gl.NVMMASharedLayout(0, 32, len(block)))
 
 
-def backward(q, k, v, dout, stats, turns, gradients, causal, scale):
+def backward(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
     """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 64 or 128.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
@@ -559,7 +567,7 @@ def backward(q, k, v, dout, stats, turns, gradients, causal, scale):
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
         -(-batch * heads_k * tiles // programs) * (2 if causal else 1),
         CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,
-        launch_cooperative_grid=True,
+        launch_cooperative_grid=True, **config,
     )  # fmt: skip
     launch(
         finish_queries_kernel, (batch * heads * m_blocks * d // columns,),

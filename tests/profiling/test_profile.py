@@ -211,3 +211,22 @@ def test_a_watched_call_starts_from_a_flush_that_is_not_counted_itself(tmp_path,
     watched.main(plan)
     assert seen[:4] == ["soak", "marker", "k", "k"]  # nothing of this is counted
     assert seen[4:] == ["start", "marker", "stop", "flush", "start", "k", "stop"] * 2
+
+
+@pytest.mark.parametrize(
+    ("signature", "name"),
+    [
+        ("_softmax_kernel", "_softmax_kernel"),
+        ("nvjet_tst_128x256(Params)", "nvjet_tst_128x256"),
+        (
+            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(T4 *, const T2 *, int)",
+            "at::native::cunn_SoftMaxForward<8, float>",
+        ),
+        (
+            "void at::native::elementwise<4, at::native::f(at::TensorIterator &)::[lambda(int) (instance 1)]>(int, T3)",
+            "at::native::elementwise<4, at::native::f(at::TensorIterator &)::[lambda(int) (instance 1)]>",
+        ),
+    ],
+)
+def test_a_launch_is_named_without_its_parameters(signature, name):
+    assert ncu.plain_name(signature) == name

@@ -104,8 +104,22 @@ def parse(text: str, metrics: Sequence[str] = (DURATION,)) -> list[Launch]:
         else:
             values = {name: _number(row[name]) for name in scales}
             found = {name: value * scales[name] for name, value in values.items() if value is not None}
-            launches.append(Launch(row["Kernel Name"].partition("(")[0].strip(), found))
+            launches.append(Launch(plain_name(row["Kernel Name"]), found))
     return launches
+
+
+def plain_name(signature: str) -> str:
+    """A kernel's name with its template arguments: ``at::native::vectorized<4, Functor>`` of a demangled signature.
+
+    The parameters begin at the first bracket that is in no template argument; ``(anonymous namespace)::`` is no such.
+    """
+    name = signature.replace("(anonymous namespace)::", "").removeprefix("void ").strip()
+    depth = 0
+    for place, character in enumerate(name):
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "(" and depth == 0:
+            return name[:place].strip()
+    return name
 
 
 def _number(cell: str) -> float | None:

@@ -255,6 +255,11 @@ def unsupported(tables: Tables) -> Grid:
     return _without_figure("unsupported", rows[rows.status == "unsupported"])
 
 
+def _only_case(cases: pd.DataFrame) -> str:
+    """Which case it was, where it was one."""
+    return f"{cases['dtype'].iloc[0]} {cases['case'].iloc[0]}" if len(cases) == 1 else ""
+
+
 def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:
     """A row for each provider and reason; a variant and its default, which fare alike, share one."""
     case = ["direction", "dtype", "sizes"]
@@ -267,7 +272,8 @@ def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:
             [
                 text(kernel, style="name"), text(gpu, style="name"),
                 text(provider, note=", ".join(sorted(group.provider_kind.unique(), reverse=True))), text(direction),
-                badge(status), number(len(group[case].drop_duplicates()), "{:.0f}"), text(reason),
+                badge(status), number(len(group[case].drop_duplicates()), "{:.0f}"),
+                text(reason, note=_only_case(group[case + ["case"]].drop_duplicates())),
             ]
             for (kernel, gpu, provider, direction, status, reason), group in rows.groupby(keys)
         ],

@@ -1056,28 +1056,41 @@ def _fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = Fals
         return reason
     if gpu.functional:
         return _few_programs(rows, columns)
-    threads, d = 32 * warps, _block_d(problem["d"])
+    d = _block_d(problem["d"])
     if not uses_tensor_cores(problem, gpu):
-        if max(rows, columns) > 32 or rows * columns * d > 512 * threads:
-            return "FMA holds its operands in registers: larger blocks spill"
-        return "" if stages == 1 else "the loop is bound by FMA, not by latency"
+        return _forward_by_fma(rows, columns, warps, stages, d)
     if _wgmma(problem, gpu):
-        d = max(64, d)  # smaller heads are so rare that no config is tried for them alone
-        if rows < 16 * warps or stages == 1:
-            return "a warp multiplies at least 16 rows, while others are read"
-        if columns < (64 if d <= 128 else 32):
-            return "too few keys at a time"
-        live = rows * (d + columns) // threads
-        if not 64 <= live <= 192:
-            return f"{live} sums and scores a thread: registers spill, or too little work"
-        return _many_addresses(columns, d, threads) if pointers else ""
+        return _forward_by_wgmma(rows, columns, warps, stages, d, pointers)
+    return _forward_by_mma(rows, columns, warps, stages, d)
+
+
+def _forward_by_fma(rows, columns, warps, stages, d):
+    if max(rows, columns) > 32 or rows * columns * d > 512 * 32 * warps:
+        return "FMA holds its operands in registers: larger blocks spill"
+    return "" if stages == 1 else "the loop is bound by FMA, not by latency"
+
+
+def _forward_by_wgmma(rows, columns, warps, stages, d, pointers):
+    threads, d = 32 * warps, max(64, d)  # smaller heads are so rare that no config is tried for them alone
+    if rows < 16 * warps or stages == 1:
+        return "a warp multiplies at least 16 rows, while others are read"
+    if columns < (64 if d <= 128 else 32):
+        return "too few keys at a time"
+    live = rows * (d + columns) // threads
+    if not 64 <= live <= 192:
+        return f"{live} sums and scores a thread: registers spill, or too little work"
+    return _many_addresses(columns, d, threads) if pointers else ""
+
+
+def _forward_by_mma(rows, columns, warps, stages, d):
+    """By the tensor cores of the GPUs whose warps each multiply for themselves, and of AMD's."""
+    threads = 32 * warps
     if rows * (1.5 * d + columns) > 120 * threads:  # queries are in registers, too
         return "sums, scores and queries of a thread do not fit its registers"
     if rows * columns < 8 * threads or rows < 8 * warps:
         return "too little work a warp"
-    return (
-        "" if stages == (3 if columns <= 32 and d <= 64 else 2) else "blocks of keys wait too long, or for too little"
-    )
+    ahead = 3 if columns <= 32 and d <= 64 else 2
+    return "" if stages == ahead else "blocks of keys wait too long, or for too little"
 
 
 _FORWARD_SPACE = {
@@ -1120,28 +1133,41 @@ _PART_CONFIG = ("M", "N", "WARPS", "STAGES")
 def _fits_part(config, problem, gpu, part, pointers=False):
     """Why a config of one of backward's kernels cannot launch or spills; ``part`` is what a program owns."""
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
-    own, other, sums = (columns, rows, 2) if part == "KEYS" else (rows, columns, 1)
-    threads, d = 32 * warps, _block_d(problem["d"])
+    own, other = (columns, rows) if part == "KEYS" else (rows, columns)
     if reason := _too_much(_shared(own, other, problem, gpu, stages, tensors=2), gpu):
         return reason
     if gpu.functional:
         return _few_programs(rows, columns)
     if not uses_tensor_cores(problem, gpu):
-        if max(rows, columns) > 16 or stages > 1:
-            return "FMA holds its operands in registers: larger blocks spill"
-        few = d < 64 or (d == 64 and problem.dtype == "fp32")  # half precision is in registers in both
-        return "" if warps == (4 if few else 8) else "16 x 16 scores keep few warps busy, or registers spill"
-    d = max(64, d)  # smaller heads are so rare that no config is tried for them alone
-    live = (sums * own * d + 2 * rows * columns) // threads
-    if _wgmma(problem, gpu):
-        if own < (16 * warps if d <= 128 else 64) or other < (64 if part == "KEYS" and d <= 128 else 32):
-            return "a warp multiplies at least 16 rows, and with fewer than 64 at a time the others wait"
-        if stages != (3 if part == "QUERIES" and (warps == 8 or columns == 128) and d <= 128 else 2):
-            return "blocks wait too long, or take the shared memory of a second program"
-        if not (128 if part == "KEYS" else 96) <= live <= 192:
-            return f"{live} sums and scores a thread: registers spill, or too little work"
-        return _many_addresses(other, d, threads) if pointers else ""
-    amd = gpu.backend == "hip"  # whose compiler holds more of what is read ahead in registers
+        return _part_by_fma(own, other, warps, stages, problem)
+    d = max(64, _block_d(problem["d"]))  # smaller heads are so rare that no config is tried for them alone
+    sums = 2 if part == "KEYS" else 1
+    live = (sums * own * d + 2 * rows * columns) // (32 * warps)
+    if not _wgmma(problem, gpu):
+        return _part_by_mma(part, own, other, warps, stages, live, amd=gpu.backend == "hip")
+    return _part_by_wgmma(part, own, other, warps, stages, live, d, pointers)
+
+
+def _part_by_fma(own, other, warps, stages, problem):
+    if max(own, other) > 16 or stages > 1:
+        return "FMA holds its operands in registers: larger blocks spill"
+    d = _block_d(problem["d"])
+    few = d < 64 or (d == 64 and problem.dtype == "fp32")  # half precision is in registers in both
+    return "" if warps == (4 if few else 8) else "16 x 16 scores keep few warps busy, or registers spill"
+
+
+def _part_by_wgmma(part, own, other, warps, stages, live, d, pointers):
+    if own < (16 * warps if d <= 128 else 64) or other < (64 if part == "KEYS" and d <= 128 else 32):
+        return "a warp multiplies at least 16 rows, and with fewer than 64 at a time the others wait"
+    if stages != (3 if part == "QUERIES" and (warps == 8 or other == 128) and d <= 128 else 2):
+        return "blocks wait too long, or take the shared memory of a second program"
+    if not (128 if part == "KEYS" else 96) <= live <= 192:
+        return f"{live} sums and scores a thread: registers spill, or too little work"
+    return _many_addresses(other, d, 32 * warps) if pointers else ""
+
+
+def _part_by_mma(part, own, other, warps, stages, live, amd):
+    """As :func:`_forward_by_mma`; AMD's compiler holds more of what is read ahead in registers."""
     least, most = (64 if part == "KEYS" and not amd else 40), (80 if amd else 96)
     ahead = 1 if amd and live > 72 else 2
     if not least <= live <= most or own < 4 * warps or own < other or other < 32 or stages != ahead:

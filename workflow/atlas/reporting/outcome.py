@@ -273,7 +273,7 @@ def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:
                 text(kernel, style="name"), text(gpu, style="name"),
                 text(provider, note=", ".join(sorted(group.provider_kind.unique(), reverse=True))), text(direction),
                 badge(status), number(len(group[case].drop_duplicates()), "{:.0f}"),
-                text(reason, note=_only_case(group[case + ["case"]].drop_duplicates())),
+                text(reason, note=_only_case(group[[*case, "case"]].drop_duplicates())),
             ]
             for (kernel, gpu, provider, direction, status, reason), group in rows.groupby(keys)
         ],

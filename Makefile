@@ -30,11 +30,12 @@ clean:
 	rm -f results/report.html results/verdict.txt
 
 # Before version 23.3, which Python 3.11 may bring along, pip took half of the install to find out which wheels fit.
+# Of 15,000 modules a run imports a few thousand: Python compiles those when it comes to them.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Kernel Atlas needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh workflow/install-venv.sh $(PYTHON)
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet pip==26.3
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --no-compile pip==26.3
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,lint]'
 	@touch $@

@@ -2,7 +2,7 @@
 
 import pytest
 from atlas import gpus
-from atlas.config import load_gpus
+from atlas.config import GPUS_FILE, load_gpus
 from atlas.errors import AtlasError
 
 BLOCKS = load_gpus()
@@ -72,3 +72,24 @@ def test_a_block_becomes_the_gpu_that_kernels_see():
     assert not t4.capabilities, "Triton >= 3.4 reaches none of its tensor cores, and it has no bf16"
     h200 = gpus.gpu("h200", BLOCKS["h200"])
     assert h200.memory_bytes == 141 * 2**30 and "wgmma" in h200.capabilities
+
+
+@pytest.mark.parametrize(
+    ("right", "written", "said"),
+    [
+        (
+            "cuda: 90",
+            "cuda: sm_90",
+            "key 'h100.target.cuda': 'sm_90' is of the wrong type.*compute capability times ten",
+        ),
+        ("cuda: 75", "hip: mi300x", "key 't4.target.hip': 'mi300x' does not fit; give the architecture's name"),
+        ("a100:", "A100:", "'A100' does not fit; give a block a name of lower-case letters"),
+        ("sms: 40", "sm: 40", "key 't4': unknown key 'sm'; did you mean 'sms'"),
+    ],
+)
+def test_a_mistake_in_a_block_is_answered_with_what_would_be_right(tmp_path, right, written, said):
+    text = GPUS_FILE.read_text()
+    assert right in text
+    (tmp_path / "gpus.yaml").write_text(text.replace(right, written, 1))
+    with pytest.raises(AtlasError, match=said):
+        load_gpus(tmp_path / "gpus.yaml")

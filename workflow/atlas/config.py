@@ -68,10 +68,11 @@ def explain(error: jsonschema.ValidationError) -> str:
     if error.validator == "type":
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
-        return f"{prefix}{error.instance!r} is of the wrong type; give a value of type {wanted}"
+        meant = f": {error.schema['description']}" if "description" in error.schema else ""
+        return f"{prefix}{error.instance!r} is of the wrong type; give a value of type {wanted}{meant}"
     if error.validator == "format":
         return f"{prefix}{error.instance!r} is not a valid {error.validator_value}"
-    if error.validator == "anyOf" and "description" in error.schema:
+    if error.validator in ("anyOf", "pattern") and "description" in error.schema:
         return f"{prefix}{error.instance!r} does not fit; give {error.schema['description']}"
     return prefix + error.message
 

@@ -67,6 +67,12 @@ def test_a_kernel_that_was_only_built_says_so_in_place_of_its_speed(kernels, tmp
     assert "compiled, not run" in texts(compiled.build(tables, "softmax"))
 
 
+def test_gpus_are_laid_over_one_another_where_there_are_several(scenes):
+    one, five = (store.read(scenes[scene] / "tables") for scene in ("one", "five"))
+    assert "Of h200 alone there are figures" in texts(sizes.overlay(one, "softmax")).replace("\n", " ")
+    assert "t4" in texts(sizes.overlay(five, "softmax")) and len(sizes.overlay(five, "softmax").axes) > 2
+
+
 def test_the_interpreter_enters_no_figure_about_speed(scenes):
     tables = store.read(scenes["five"] / "tables")
     assert "cpu" not in set(facts.performance(tables["benchmark"]).gpu)

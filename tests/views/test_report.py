@@ -160,6 +160,12 @@ def test_every_figure_is_inside_with_its_caption(pages):
     assert {name for name, _ in figures} == drawn and all(caption for _, caption in figures)
 
 
+def test_a_verdict_leads_to_its_kernels_figures(pages):
+    html = (pages["one"] / "report.html").read_text()
+    assert '<a href="#k-softmax">softmax</a>' in html
+    assert re.search(r'<details class="kernel" id="k-softmax"><summary>softmax</summary>\s*<figure', html)
+
+
 def test_a_missing_figure_is_named_with_the_remedy(kernels, tmp_path, atlas, capsys):
     synthetic.write(tmp_path, "measured", synthetic.build(kernels[0], "t4"))
     atlas("tables", tmp_path)

@@ -65,6 +65,10 @@ def overlay(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     if best.empty:
         return empty(title, _nothing(kernel, tables))
     gpus = sorted(best.gpu.unique())
+    if len(gpus) == 1:
+        rates = PER_KERNEL["throughput"]
+        return empty(title, f"Of {gpus[0]} alone there are figures: \N{LEFT DOUBLE QUOTATION MARK}{rates}"
+                     "\N{RIGHT DOUBLE QUOTATION MARK} has them.")  # fmt: skip
     lines = hues(gpus)
     fastest_peer = timed[(timed.provider_kind == "peer") & (timed.provider == timed.peer)]
     rows = [(facet, group, CaseAxis(list(group.sizes), list(group.bytes))) for facet, group in _facets(best)]

@@ -14,12 +14,14 @@ DASH = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, the value it sorts by, a smaller second line, a class (``num``, ``bad``, ``badge ok``)."""
+    """One cell: its text, the value it sorts by, a smaller second line, a class (``num``, ``bad``, ``badge ok``), the
+    place of the page that its text leads to."""
 
     text: str
     sort: str | float = ""
     note: str = ""
     style: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)

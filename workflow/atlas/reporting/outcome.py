@@ -114,7 +114,7 @@ def _verdict_row(row) -> list[Cell]:
     against = f"{row.verdict} than {row.peer}" if outcome else f"{row.verdict}: {row.peer}"
     against = "no peer ran" if missing(row.peer) else row.peer if missing(row.verdict) else against
     return [
-        text(row.kernel, style="name"),
+        Cell(row.kernel, style="name", link=f"#k-{row.kernel}"),
         text(row.gpu, style="name"),
         status,
         badge("kind", label=row.kind),

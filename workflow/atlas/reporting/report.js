@@ -36,4 +36,11 @@ for (const table of document.querySelectorAll("table")) {
   });
   table.parentElement.before(filter);
 }
+// An address that ends in #k-softmax opens that kernel's figures.
+const unfold = () => {
+  const part = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (part instanceof HTMLDetailsElement) { part.open = true; part.scrollIntoView(); }
+};
+addEventListener("hashchange", unfold);
+unfold();
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => { part.open = true; }));

@@ -460,9 +460,10 @@ def attention_backward_kernel(
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
     TURN_FIRST: gl.constexpr,
 ):  # fmt: skip
-    """Descriptors of q, k, v and dout are of [b, h, l, d], of statistics [2, b h, l], of dQ in fp32 [b h, l, d].
+    """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
 
-    ``scale`` has log2(e) in it, and so has lse; ``turns_ptr`` [b h, blocks of queries] begins with 0.
+    That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block.  ``scale`` has log2(e) in
+    it, and so has lse; ``turns_ptr`` [b h, blocks of queries] begins with 0.
     """
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()

@@ -43,7 +43,6 @@ from atlas.declaration import (
 from atlas.operators import Differentiable, Operator, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.runtime.errors import OutOfResources
 
 from kernels._packed import (
     DTYPES,
@@ -120,7 +119,7 @@ def _mma(bf16, half):
 
 
 def _copy_asm(size):
-    """PTX: begin to copy so many bytes from 2 to 1, 0 where 3 is 0.  Nothing else is to leave L2 for them."""
+    """PTX: begin to copy so many bytes of weights from 2 to 1, 0 where 3 is 0.  Nothing is to leave L2 for them."""
     return (
         "{ .reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
         f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global.L2::cache_hint [$1], [$2], {size}, $3, once;\n"
@@ -131,11 +130,13 @@ def _copy_asm(size):
 def _ring_asm(size, scales):
     """PTX: this thread's first word in a ring of so many bytes (0), and from a word of its to its scale (1).
 
-    Addresses are kept for each thread, none as a sum with a part that is the same for all threads: of such sums and a
-    policy ptxas 12.8 makes instructions that are illegal.
+    A ring of 0 bytes is where Triton's own shared memory begins.  Addresses are kept for each thread, none as a sum
+    with a part that is the same for all threads: of such sums and a policy ptxas 12.8 makes instructions that are
+    illegal.
     """
+    declared, ring = (f".shared .align 16 .b8 ring[{size}];", "ring") if size else ("", "global_smem")
     return (
-        f"{{ .reg .b32 t, r; .shared .align 16 .b8 ring[{size}]; mov.u32 r, ring; mov.u32 t, %tid.x;\n"
+        f"{{ .reg .b32 t, r; {declared} mov.u32 r, {ring}; mov.u32 t, %tid.x;\n"
         f"mad.lo.u32 $0, t, 16, r; mad.lo.s32 $1, t, -12, {scales}; }}"
     )
 
@@ -150,7 +151,12 @@ _UNPACK_4_OPERANDS = _operands("r", 16, 8)
 _UNPACK_8_OPERANDS = _operands("r", 8, 4)
 _SCALES_OPERANDS = _operands("f", 4, 4)
 _ZEROS_OPERANDS = _operands("r", 4, 4)
+_READ_X_OPERANDS = _operands("r", 4, 4)
 _COPY_4, _COPY_16 = gl.constexpr(_copy_asm(4)), gl.constexpr(_copy_asm(16))
+_COPY_X = gl.constexpr("cp.async.cg.shared.global [$1], [$2], 16, $3; mov.b32 $0, 0;")
+_READ_X = gl.constexpr("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];")
+_COMMIT = gl.constexpr("cp.async.commit_group; mov.b32 $0, $1;")
+_WAIT_FOR_ALL = gl.constexpr("cp.async.wait_all; bar.sync 0; mov.b32 $0, $1;")
 _ORDER = gl.constexpr([5, 4, 3, 2, 1, 0])
 
 
@@ -209,33 +215,110 @@ def _places(ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr, l
 
 
 @gluon.jit
-def _load_x(x_ptrs, step, tile, K, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr):
+def _x_places(
+    x_ptr, M, K, BITS: gl.constexpr, AT: gl.constexpr, WORDS: gl.constexpr, M_TILES: gl.constexpr,
+    DEPTH: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """(pointers to x's first WORDS words of each lane, in a step of the ring from AT on, packed tile along k).
+
+    Rows past M are those of the last one again: they cost nothing, and their products are not stored.
+    """
+    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
+    word = gl.set_auto_layout(gl.arange(0, WORDS)[None, None, None, None, None, :], layout)
+    _, depth, warp, lane = _places(1, DEPTH, WARPS, layout)
+    tile = warp * DEPTH + depth
+    row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
+    # Offsets of 64 bits, so that the compiler may leave what it knows of them to the instructions.
+    ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4).to(gl.int64) + tile.to(gl.int64) * (128 // BITS) + word
+    return ptrs, AT + (m_tile * DEPTH + depth) * (WARPS * 512), tile
+
+
+@gluon.jit
+def _word_places(
+    words_ptr, first, within, tiles_k, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr,
+    layout: gl.constexpr,
+):  # fmt: skip
+    """(pointers to the lanes' words, in a step of the ring, packed tile along k, whether there are such rows)."""
+    row_tile, depth, warp, lane = _places(ROW_TILES, DEPTH, WARPS, layout)
+    tile = warp * DEPTH + depth
+    ptrs = words_ptr + (first + row_tile) * tiles_k * 128 + tile.to(gl.int64) * 128 + lane * 4
+    return ptrs, (row_tile * DEPTH + depth) * (WARPS * 512), tile, row_tile < within
+
+
+@gluon.jit
+def _scale_places(
+    scales_ptr, zeros_ptr, first, within, groups, to_scales, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr,
+    SCALE_DEPTH: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """(pointers to scales, in a step of the ring, packed tile, whether there are such rows, pointers to zero points).
+
+    Tiles of one group have one scale, which is copied once.
+    """
+    row_tile, depth, warp, lane = _places(ROW_TILES, SCALE_DEPTH, WARPS, layout)
+    offs = (first + row_tile) * groups * 16
+    ptrs = scales_ptr + offs + lane // 4 * 2
+    zero_ptrs = ptrs
+    if zeros_ptr is not None:
+        zero_ptrs = zeros_ptr + offs + lane // 8 * 4  # those of four rows, of which two are the lane's
+    at = gl.convert_layout(to_scales, layout) + (row_tile * SCALE_DEPTH + depth) * (WARPS * 128)
+    return ptrs, at, warp * DEPTH + depth, row_tile < within, zero_ptrs
+
+
+@gluon.jit
+def _load_x(x, step, K, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr):
     """x of STEP tiles along k: of 4 bits in two halves, of 8 bits the same twice."""
+    ptrs, _, tile = x
     first = step * (STEP * (256 // BITS))
     k = first + tile * (256 // BITS)
-    ptrs = x_ptrs + first // 2
-    x = gl.load(ptrs, mask=k < K, other=0) if MASKED else gl.load(ptrs)
-    x_high = x
+    ptrs += first // 2
+    low = gl.load(ptrs, mask=k < K, other=0) if MASKED else gl.load(ptrs)
+    high = low
     if BITS == 4:
-        x_high = gl.load(ptrs + 16, mask=k + 32 < K, other=0) if MASKED else gl.load(ptrs + 16)
-    return x, x_high
+        high = gl.load(ptrs + 16, mask=k + 32 < K, other=0) if MASKED else gl.load(ptrs + 16)
+    return low, high
+
+
+@gluon.jit
+def _copy_x(at, x, step, K, BITS: gl.constexpr, STEP: gl.constexpr, HALF: gl.constexpr):
+    """Begin to copy what ``_load_x`` loads to this thread's part of a step of the ring."""
+    ptrs, x_at, tile = x
+    first = step * (STEP * (256 // BITS))
+    k = first + tile * (256 // BITS)
+    ptrs += first // 2
+    at = gl.convert_layout(at, x_at.type.layout) + x_at
+    _copy(at, ptrs, k < K, 16, _COPY_X)
+    if BITS == 4:
+        _copy(at + HALF, ptrs + 16, k + 32 < K, 16, _COPY_X)
+
+
+@gluon.jit
+def _read_x(addresses, BITS: gl.constexpr, HALF: gl.constexpr):
+    """What ``_copy_x`` copied, the halves as ``_load_x`` gives them."""
+    low = gl.inline_asm_elementwise(_READ_X, _READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
+    high = low
+    if BITS == 4:
+        high = gl.inline_asm_elementwise(_READ_X, _READ_X_OPERANDS, [addresses + HALF],
+                                         dtype=gl.int32, is_pure=True, pack=4)  # fmt: skip
+    return low, high
 
 
 @gluon.jit
 def _copy_step(
-    at, words_at, scales_at, word_ptrs, scale_ptrs, zero_ptrs, step, tile, scale_tile, inside, scale_inside, K,
-    GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, STEP: gl.constexpr, NEXT: gl.constexpr,
+    at, words, scales, step, K, GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, STEP: gl.constexpr,
+    NEXT: gl.constexpr,
 ):  # fmt: skip
     """Begin to copy STEP tiles along k to this thread's part of a step of the ring, ``at``; past K there is nothing.
 
     A 4-bit tile has two scales in groups of 32.
     """
     TILE_K: gl.constexpr = 256 // BITS
+    word_ptrs, words_at, tile, inside = words
     first = step * (STEP * TILE_K)
     inside = inside & (first + tile * TILE_K < K)
     at_words = gl.convert_layout(at, words_at.type.layout) + words_at
     _copy(at_words, word_ptrs + step.to(gl.int64) * (STEP * 128), inside, 16, _COPY_16)
     if GROUP > 0:
+        scale_ptrs, scales_at, scale_tile, scale_inside, zero_ptrs = scales
         k = first + scale_tile * TILE_K
         offs = k // GROUP * 16
         at_scales = gl.convert_layout(at, scales_at.type.layout) + scales_at
@@ -248,7 +331,6 @@ def _copy_step(
             _copy(at_scales + 2 * NEXT, scale_ptrs + (offs + 16), scale_inside, 4, _COPY_4)
             if HAS_ZEROS:
                 _copy(at_scales + 3 * NEXT, zero_ptrs + (offs + 16), scale_inside, 4, _COPY_4)
-    _after(at, "cp.async.commit_group; mov.b32 $0, $1;")
 
 
 @gluon.jit
@@ -286,86 +368,85 @@ def _fragments_kernel(
     GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, RING: gl.constexpr,
     WAIT: gl.constexpr, UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr, LOW: gl.constexpr,
     HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr,
-    SCALE_DEPTH: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, STAGE: gl.constexpr,
+    SCALE_DEPTH: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, STAGE: gl.constexpr, X_AT: gl.constexpr,
+    OWN_RING: gl.constexpr,
 ):  # fmt: skip
     """One program owns 16 ROW_TILES columns of y; its warps take DEPTH packed tiles along k in turns.
 
     Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES) and along k
-    (DEPTH, for scales SCALE_DEPTH), warps, lanes, and four registers of a lane.  Words, scales and zero points come by
-    asynchronous copies into a ring of STAGES steps, of which each thread has a part for itself: what it reads there it
-    has copied, so no thread waits for another.  Nothing but the last sum passes between threads.  STAGES is 2 or
-    more: a step is awaited before the copies of a later one begin, so one stage alone would be read before its own.
-    x_ptr counts in words, two elements of x.
+    (DEPTH, for scales SCALE_DEPTH), warps, lanes, and four registers of a lane.  Words, scales and zero points, and x
+    where X_AT is not 0, come by asynchronous copies into a ring of STAGES steps, of which each thread has a part for
+    itself: what it reads there it has copied, so no thread waits for another.  Nothing but the last sum passes between
+    threads.  STAGES is 2 or more: a step is awaited before the copies of a later one begin, so one stage alone would be
+    read before its own.  x_ptr counts in words, two elements of x.
+
+    Unless OWN_RING the ring is memory of Triton's, which has the last sum there as well: it begins when all is read.
     """
     TILE_K: gl.constexpr = 256 // BITS
     STEP: gl.constexpr = DEPTH * WARPS
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     NEXT: gl.constexpr = ROW_TILES * SCALE_DEPTH * WARPS * 128  # from scales to zero points, and to the next of either
+    HALF: gl.constexpr = M_TILES * STEP * 512  # from x's first half of tiles to the second
+    lanes: gl.constexpr = [1, 1, 1, 1, 32, 1]
     warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
-    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, DEPTH, 1, 1, 4], [1, 1, 1, 1, 32, 1], warps, _ORDER)
-    words_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, DEPTH, 1, 1, 1], [1, 1, 1, 1, 32, 1], warps, _ORDER)
-    scales_layout: gl.constexpr = gl.BlockedLayout(
-        [1, ROW_TILES, SCALE_DEPTH, 1, 1, 1], [1, 1, 1, 1, 32, 1], warps, _ORDER
-    )
-    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 32, 1], warps, _ORDER)
+    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, DEPTH, 1, 1, 4], lanes, warps, _ORDER)
+    x_layout: gl.constexpr = gl.BlockedLayout([M_TILES, 1, DEPTH, 1, 1, 1], lanes, warps, _ORDER)
+    words_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, DEPTH, 1, 1, 1], lanes, warps, _ORDER)
+    scales_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, SCALE_DEPTH, 1, 1, 1], lanes, warps, _ORDER)
+    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, _ORDER)
+    if not OWN_RING:
+        ring = gl.allocate_shared_memory(
+            gl.int32, [STAGE * STAGES // 1024, 1, 256], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+        )
 
     tiles_k = gl.cdiv(K, TILE_K)
     steps = gl.cdiv(tiles_k, STEP)
     first = gl.program_id(0).to(gl.int64) * ROW_TILES
     within = gl.cdiv(N, 16) - gl.program_id(0) * ROW_TILES  # packed tiles along n from here to the end
-
-    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
-    word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
-    _, depth, warp, lane = _places(ROW_TILES, DEPTH, WARPS, layout)
-    tile = warp * DEPTH + depth
-    # Rows past M are those of the last one again: they cost nothing, and their products are not stored.
-    row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
-    # Offsets of 64 bits, so that the compiler may leave what it knows of them to the instructions.
-    x_ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4).to(gl.int64) + tile.to(gl.int64) * (TILE_K // 2) + word
-
-    row_tile, words_depth, words_warp, words_lane = _places(ROW_TILES, DEPTH, WARPS, words_layout)
-    words_tile = words_warp * DEPTH + words_depth
-    word_ptrs = words_ptr + (first + row_tile) * tiles_k * 128 + words_tile.to(gl.int64) * 128 + words_lane * 4
-    words_inside = row_tile < within
-    words_at = (row_tile * DEPTH + words_depth) * (WARPS * 512)
-
-    # Tiles of one group have one scale, which is copied once.
-    scale_row, scale_depth, scale_warp, scale_lane = _places(ROW_TILES, SCALE_DEPTH, WARPS, scales_layout)
-    scale_tile = scale_warp * DEPTH + scale_depth
-    scale_offs = (first + scale_row) * groups * 16
-    scale_ptrs = scales_ptr + scale_offs + scale_lane // 4 * 2
-    zero_ptrs = scale_ptrs
-    if HAS_ZEROS:
-        zero_ptrs = zeros_ptr + scale_offs + scale_lane // 8 * 4  # those of four rows, of which two are the lane's
-    scales_inside = scale_row < within
-
     first_at, to_scales = gl.inline_asm_elementwise(
         RING, "=&r,=&r,r", [gl.full([1, 1, 1, 1, 1, 1], 0, gl.int32, own_layout)],
         dtype=(gl.int32, gl.int32), is_pure=False, pack=1,
     )  # fmt: skip
     last_at = first_at + (STAGES - 1) * STAGE
-    scales_at = gl.convert_layout(to_scales, scales_layout) + (scale_row * SCALE_DEPTH + scale_depth) * (WARPS * 128)
-    operand_at = gl.convert_layout(words_at, layout) + word * 0
-    scale_at = gl.convert_layout(scales_at, layout) + word * 0
-    zero_at = scale_at + NEXT + lane // 4 % 2 * 2
+    if X_AT > 0:
+        x = _x_places(x_ptr, M, K, BITS, X_AT, 1, M_TILES, DEPTH, WARPS, x_layout)
+    else:
+        x = _x_places(x_ptr, M, K, BITS, 0, 4, M_TILES, DEPTH, WARPS, layout)
+    words = _word_places(words_ptr, first, within, tiles_k, ROW_TILES, DEPTH, WARPS, words_layout)
+    scales = _scale_places(scales_ptr, zeros_ptr, first, within, groups, to_scales, ROW_TILES, DEPTH, SCALE_DEPTH,
+                           WARPS, scales_layout)  # fmt: skip
+    _, _, _, lane = _places(ROW_TILES, DEPTH, WARPS, layout)
+    spread = gl.zeros([1, 1, 1, 1, 1, 4], gl.int32, layout)  # what a lane's four registers have the same
+    words_at = gl.convert_layout(words[1], layout) + spread
+    scales_at = gl.convert_layout(scales[1], layout) + spread
+    zeros_at = scales_at + NEXT + lane // 4 % 2 * 2
 
     acc = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
     zero = gl.zeros([M_TILES, ROW_TILES, DEPTH, WARPS, 32, 4], gl.float32, layout)
     for stage in gl.static_range(STAGES - 1):
-        _copy_step(first_at + stage * STAGE, words_at, scales_at, word_ptrs, scale_ptrs, zero_ptrs, gl.to_tensor(stage),
-                   words_tile, scale_tile, words_inside, scales_inside, K, GROUP, BITS, HAS_ZEROS, STEP,
-                   NEXT)  # fmt: skip
+        step = gl.to_tensor(stage)
+        _copy_step(first_at + stage * STAGE, words, scales, step, K, GROUP, BITS, HAS_ZEROS, STEP, NEXT)
+        if X_AT > 0:
+            _copy_x(first_at + stage * STAGE, x, step, K, BITS, STEP, HALF)
+        _after(first_at, _COMMIT)
     at, fill = first_at, last_at
     for step in range(steps):
-        x, x_high = _load_x(x_ptrs, step, tile, K, BITS, MASKED, STEP)
+        later = step + (STAGES - 1)
+        if X_AT == 0:
+            low, high = _load_x(x, step, K, BITS, MASKED, STEP)
         now = gl.convert_layout(_after(at, WAIT), layout)
-        _copy_step(fill, words_at, scales_at, word_ptrs, scale_ptrs, zero_ptrs, step + (STAGES - 1),
-                   words_tile, scale_tile, words_inside, scales_inside, K, GROUP, BITS, HAS_ZEROS, STEP,
-                   NEXT)  # fmt: skip
-        acc = _multiply_step(now + operand_at, now + scale_at, now + zero_at, x, x_high, acc, zero, HAS_ZEROS, GROUP,
+        _copy_step(fill, words, scales, later, K, GROUP, BITS, HAS_ZEROS, STEP, NEXT)
+        if X_AT > 0:
+            _copy_x(fill, x, later, K, BITS, STEP, HALF)
+            low, high = _read_x(now + gl.convert_layout(x[1], layout) + spread, BITS, HALF)
+        _after(fill, _COMMIT)
+        acc = _multiply_step(now + words_at, now + scales_at, now + zeros_at, low, high, acc, zero, HAS_ZEROS, GROUP,
                              BITS, BF16, UNPACK, SCALES, ZEROS, LOW, HIGH, NEXT, layout)  # fmt: skip
         fill = at
         at = gl.where(at == last_at, first_at, at + STAGE)
+    if not OWN_RING:
+        _after(at, _WAIT_FOR_ALL)
+        ring._keep_alive()
     total = gl.sum(gl.sum(acc, 2), 2)
     _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, ROW_TILES)
 
@@ -394,47 +475,56 @@ def _scale_depth(bits, group, depth):
     return depth if 0 < group < depth * 256 // bits else 1
 
 
-def stage_bytes(bits, group, config):
-    """Bytes of shared memory of a step of the ring: words, and for each group scales and zero points."""
-    depth, tiles = config["DEPTH"], config["ROW_TILES"] * config["num_warps"]
+def _m_tiles(m):
+    return triton.next_power_of_2(triton.cdiv(m, 8))
+
+
+def stage_bytes(bits, m, group, config):
+    """(bytes of words, scales and zero points, bytes of x) of a step of the ring."""
+    depth, warps = config["DEPTH"], config["num_warps"]
     scales = 0 if not group else _scale_depth(bits, group, depth) * (2 if bits == 4 and group == 32 else 1)
-    return tiles * (depth * 512 + scales * 256)
+    x = _m_tiles(m) * depth * warps * (4096 // bits) if config["X_RING"] else 0
+    return config["ROW_TILES"] * warps * (depth * 512 + scales * 256), x
 
 
-SHARED = 48 * 1024
-"""Bytes that what inline assembly declares and what Triton needs have together: Triton asks for more by its own part
-alone."""
+OWN = 48 * 1024
+"""Bytes of ring and last sum up to which inline assembly declares the ring: ptxas then knows how many programs run
+beside each other, and leaves loads where they are.  A larger ring is Triton's, which asks the driver for so much."""
 
 
 def ring_stages(bits, m, group, config):
-    """(steps of the ring, all bytes of shared memory, the last sum's among them); two steps where RING holds fewer."""
-    stage = stage_bytes(bits, group, config)
+    """(steps of the ring, whether it is declared by inline assembly, all bytes of shared memory).
+
+    Two steps where RING holds fewer.
+    """
+    stage = sum(stage_bytes(bits, m, group, config))
     stages = max(2, config["RING"] * 1024 // stage)
-    last_sum = triton.next_power_of_2(triton.cdiv(m, 8)) * config["ROW_TILES"] * config["num_warps"] * 512
-    return stages, stages * stage + last_sum
+    last_sum = _m_tiles(m) * config["ROW_TILES"] * config["num_warps"] * 512
+    own = stages * stage + last_sum <= OWN
+    return stages, own, stages * stage + last_sum if own else max(stages * stage, last_sum)
 
 
 def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
     """Launch ``_fragments_kernel`` for weights of so many bits; ``group`` 0: a scale for each row.
 
-    Raises OutOfResources where shared memory does not hold the ring and the last sum.
+    Triton raises OutOfResources where shared memory does not hold the ring.
     """
     (m, k), warps, bf16 = x.shape, config["num_warps"], x.dtype == torch.bfloat16
-    rows, depth, stage = config["ROW_TILES"], config["DEPTH"], stage_bytes(bits, group, config)
-    stages, needed = ring_stages(bits, m, group, config)
-    if needed > SHARED:  # configs are also tried on cases that they do not fit
-        raise OutOfResources(needed, SHARED, "shared memory")
+    rows, depth = config["ROW_TILES"], config["DEPTH"]
+    packed_bytes, x_bytes = stage_bytes(bits, m, group, config)
+    stages, own, _ = ring_stages(bits, m, group, config)
+    stage = packed_bytes + x_bytes
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     launch(
         _fragments_kernel, (triton.cdiv(n, ROWS * rows),),
         x.view(torch.int32), words, scales, zeros, y, m, n, k, k // group if group else 1,
         GROUP=group, BITS=bits, BF16=bf16, MASKED=k * bits % (256 * depth * warps) != 0,
-        RING=_ring_asm(stage * stages, rows * depth * warps * 512),
+        RING=_ring_asm(stage * stages if own else 0, rows * depth * warps * 512),
         WAIT=f"cp.async.wait_group {stages - 2}; mov.b32 $0, $1;",
         UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16), SCALES=_scales_asm(bf16), ZEROS=_zeros_asm(bf16),
-        LOW=_mma(bf16, 0), HIGH=_mma(bf16, 1), M_TILES=triton.next_power_of_2(triton.cdiv(m, 8)), ROW_TILES=rows,
+        LOW=_mma(bf16, 0), HIGH=_mma(bf16, 1), M_TILES=_m_tiles(m), ROW_TILES=rows,
         DEPTH=depth, SCALE_DEPTH=_scale_depth(bits, group, depth), WARPS=warps, STAGES=stages, STAGE=stage,
-        num_warps=warps,
+        X_AT=packed_bytes if x_bytes else 0, OWN_RING=own, num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -810,37 +900,47 @@ def decodes(problem: Case, gpu: GPU) -> str:
     return f"more than {FEW_ROWS} rows: x is read again for every few columns" if problem["m"] > FEW_ROWS else ""
 
 
-# (ROW_TILES, DEPTH, num_warps), by bits and whether x has at most 8 rows.
-_FRAGMENTS = {
-    (4, True): ((1, 2, 4), (1, 2, 8), (1, 4, 4), (2, 2, 4)),
-    (4, False): ((2, 2, 4), (2, 1, 8), (4, 1, 4)),
-    (8, True): ((1, 4, 4), (1, 2, 4), (1, 2, 8), (1, 4, 8)),
-    (8, False): ((2, 2, 4), (2, 2, 8), (2, 1, 8), (2, 4, 4), (4, 1, 4), (4, 2, 4)),
+FRAGMENTS_SPACE = {
+    "ROW_TILES": (1, 2, 4),
+    "DEPTH": (1, 2, 4),
+    "num_warps": (4, 8),
+    "RING": (24, 40, 72, 104, 160),
+    "X_RING": (0, 1),
 }
+"""RING: KiB of the ring, of which whole steps are used.  X_RING: whether x comes through it, as weights do."""
 
-FRAGMENTS_SPACE = {"ROW_TILES": (1, 2, 4), "DEPTH": (1, 2, 4), "num_warps": (4, 8), "RING": (24, 40)}
-"""RING: KiB of the ring, of which whole steps are used."""
+# By bits and whether x has at most 8 rows: what was fastest at one of the benchmark's sizes on an H200, or beside it.
+_FRAGMENTS = {
+    (4, True): ((1, 2, 4, 24, 0), (1, 2, 8, 40, 0), (1, 4, 4, 40, 0), (2, 2, 4, 24, 0), (2, 2, 4, 40, 0),
+                (2, 2, 8, 72, 0)),
+    (4, False): ((2, 2, 4, 24, 0), (2, 2, 4, 40, 0), (2, 2, 4, 72, 1), (2, 2, 8, 160, 1), (4, 1, 4, 72, 1),
+                 (4, 1, 8, 160, 1)),
+    (8, True): ((1, 4, 4, 24, 0), (1, 4, 4, 40, 0), (1, 2, 8, 24, 0), (1, 4, 8, 72, 0), (2, 2, 8, 72, 0)),
+    (8, False): ((2, 2, 4, 24, 0), (4, 2, 4, 72, 0), (2, 2, 8, 104, 1), (4, 1, 8, 72, 1), (4, 1, 8, 104, 1)),
+}  # fmt: skip
 
 
 def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``fragments`` cannot launch or be the best."""
-    rows, depth, warps, ring = (config[name] for name in FRAGMENTS_SPACE)
-    if (rows, depth, warps) not in _FRAGMENTS[bits, problem["m"] <= 8]:
+    if tuple(config[name] for name in FRAGMENTS_SPACE) not in _FRAGMENTS[bits, problem["m"] <= 8]:
         return "too few bytes under way, too many registers, or x read too often"
-    if 2 * stage_bytes(bits, problem["group"], config) > ring * 1024:
+    if 2 * sum(stage_bytes(bits, problem["m"], problem["group"], config)) > config["RING"] * 1024:
         return "the ring holds no two steps"
-    _, needed = ring_stages(bits, problem["m"], problem["group"], config)
-    return "shared memory does not hold the last sum beside the ring" if needed > SHARED else ""
+    _, _, shared = ring_stages(bits, problem["m"], problem["group"], config)
+    return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
 
 
 def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
-    """What was fastest of a few configs on an H200: more warps where there are few programs."""
-    if problem["m"] > 8:
-        shape = (2, 2, 4, 40 if bits == 4 and problem["group"] == 32 else 24)
+    """What was fastest of a few configs on an H200: more warps where there are few programs, x beside their weights."""
+    few = triton.cdiv(problem["n"], 2 * ROWS) <= (1 if bits == 4 else 2) * gpu.sms
+    if 8 < problem["m"] <= 16 and few and gpu.shared_bytes >= 160 * 1024:
+        shape = (2, 2, 8, 160 if bits == 4 else 104, 1)
+    elif problem["m"] > 8:
+        shape = (2, 2, 4, 40 if bits == 4 and problem["group"] == 32 else 24, 0)
     elif bits == 8:
-        shape = (1, 4, 4, 24)
+        shape = (1, 4, 4, 24, 0)
     else:
-        shape = (1, 2, 8, 40) if triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms else (1, 2, 4, 24)
+        shape = (1, 2, 8, 40, 0) if triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms else (1, 2, 4, 24, 0)
     return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
 
 
@@ -872,8 +972,9 @@ def fits_tiles(config: Config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
-SPECIALIZED_SPACE = {"BLOCK_M": (64, 128, 256), "GROUP_M": (1, 4, 16), "AHEAD": (0, 16, 32)}
-"""AHEAD: how many packed tiles ahead the copy engine brings weights to L2; 0: it does not."""
+SPECIALIZED_SPACE = {"BLOCK_M": (64, 128, 256), "GROUP_M": (1, 4, 16), "AHEAD": (0, 16), "WARP_GROUPS": (1, 2)}
+"""AHEAD: how many packed tiles ahead the copy engine brings weights to L2; 0: it does not.  WARP_GROUPS: of four warps,
+each with 64 rows of weights."""
 
 
 def specialises(problem: Case, gpu: GPU) -> str:
@@ -889,6 +990,8 @@ def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``specialized`` cannot be the best."""
     if config["BLOCK_M"] != specialized_default(problem, gpu)["BLOCK_M"]:
         return "each weight is brought to 16 bits for every BLOCK_M rows"
+    if config["WARP_GROUPS"] == 1 and config["BLOCK_M"] > 64:
+        return "x is read for every 64 rows of weights"
     tiles = triton.cdiv(problem["m"], config["BLOCK_M"])
     return "more than there are tiles of x" if config["GROUP_M"] >= 2 * tiles else ""
 
@@ -896,7 +999,8 @@ def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
 def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
     """The tallest tile that y fills."""
     rows = next((rows for rows in (64, 128) if rows >= problem["m"]), 256)
-    return {"BLOCK_M": rows, "GROUP_M": max(g for g in (1, 4) if g < 2 * triton.cdiv(problem["m"], rows)), "AHEAD": 0}
+    band = max(g for g in (1, 4) if g < 2 * triton.cdiv(problem["m"], rows))
+    return {"BLOCK_M": rows, "GROUP_M": band, "AHEAD": 16, "WARP_GROUPS": 1 if rows == 64 else 2}
 
 
 def _tensor_cores(gpu: GPU) -> bool:

@@ -1,11 +1,11 @@
 """Many rows times packed weights for Hopper (sm_90): y^T = W x^T, W of 4 or 8 bits.
 
 A program has a multiprocessor for itself and takes one tile of y after the other.  One of its warps loads x (the
-producer): blocks go by TMA into a ring of shared memory, on into the next tile while this one is finished.  Two groups
-of four warps multiply (wgmma), each 64 rows of W.  These are wgmma's first operand and come from registers: packed
-tiles are loaded two steps ahead, brought to 16 bits while the step before is multiplied, and multiplied by their scales
-between the two.  Barriers in shared memory hand blocks of x over: a "full" one, on which TMA counts the bytes, and an
-"empty" one, on which both groups arrive.
+producer): blocks go by TMA into a ring of shared memory, on into the next tile while this one is finished.  One or two
+groups of four warps multiply (wgmma), each 64 rows of W.  These are wgmma's first operand and come from registers:
+packed tiles are loaded two steps ahead, brought to 16 bits while the step before is multiplied, and multiplied by their
+scales between the two.  Barriers in shared memory hand blocks of x over: a "full" one, on which TMA counts the bytes,
+and an "empty" one, on which every group arrives.
 
 A packed tile has the lanes' weights in the order of fragments, which is not the natural one along k.  So x is brought
 into that order before, by a kernel of its own.
@@ -27,9 +27,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels._packed import sixteen, unpack_4, unpack_8
-
-GROUPS = gl.constexpr(2)
-"""Groups of four warps that multiply."""
 
 ROWS = gl.constexpr(64)
 """Rows of W of a group: those of one wgmma."""
@@ -81,24 +78,26 @@ def _reorder_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
 
 
 @gluon.jit
-def _tile_of(position, M, N, BLOCK_M: gl.constexpr, GROUP_M: gl.constexpr):
+def _tile_of(position, M, N, BLOCK_M: gl.constexpr, GROUP_M: gl.constexpr, WARP_GROUPS: gl.constexpr):
     """(first row of x, first row of W) of the tile at ``position``; the order goes along GROUP_M tiles of x first."""
     tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_of_band = GROUP_M * gl.cdiv(N, GROUPS * ROWS)
+    tiles_of_band = GROUP_M * gl.cdiv(N, WARP_GROUPS * ROWS)
     first_m = (position // tiles_of_band) * GROUP_M
     height = gl.minimum(tiles_m - first_m, GROUP_M)
     within = position % tiles_of_band
-    return (first_m + within % height) * BLOCK_M, within // height * (GROUPS * ROWS)
+    return (first_m + within % height) * BLOCK_M, within // height * (WARP_GROUPS * ROWS)
 
 
 @gluon.jit
-def _produce(x_desc, x_smem, full, empty, M, N, K, GROUP_M: gl.constexpr, STAGES: gl.constexpr):
+def _produce(
+    x_desc, x_smem, full, empty, M, N, K, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr
+):
     """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
     BLOCK_M: gl.constexpr = x_desc.block_shape[0]
     step = 0
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, GROUPS * ROWS)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WARP_GROUPS * ROWS)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, _ = _tile_of(position, M, N, BLOCK_M, GROUP_M)
+        m, _ = _tile_of(position, M, N, BLOCK_M, GROUP_M, WARP_GROUPS)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             bar = full.index(slot)
@@ -193,6 +192,7 @@ def _consume(
     """
     TILE_K: gl.constexpr = 256 // BITS
     BLOCK_M: gl.constexpr = x_smem.shape[1]
+    WARP_GROUPS: gl.constexpr = y_smem.shape[0]
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
@@ -206,9 +206,9 @@ def _consume(
     eights = gl.full([4, 8, 4, 1], 0x0808, gl.int32, words_layout)
     tiles_k, tiles_n = gl.cdiv(K, TILE_K), gl.cdiv(N, 16)
     step = 0
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, GROUPS * ROWS)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WARP_GROUPS * ROWS)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _tile_of(position, M, N, BLOCK_M, GROUP_M)
+        m, n = _tile_of(position, M, N, BLOCK_M, GROUP_M, WARP_GROUPS)
         n += PART * ROWS
         row_tile = gl.minimum(n // 16 + warp, tiles_n - 1).to(gl.int64)
         word_ptrs = words_ptr + row_tile * tiles_k * 128 + (g * 4 + t) * 4 + word
@@ -249,7 +249,7 @@ def _consume(
 def matmul_w4a16_kernel(
     x_desc, y_desc, words_ptr, scales_ptr, zeros_ptr, M, N, K, groups,
     BITS: gl.constexpr, GROUP: gl.constexpr, UNPACK: gl.constexpr, SCALE: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, AHEAD: gl.constexpr, PREFETCH: gl.constexpr,
+    STAGES: gl.constexpr, AHEAD: gl.constexpr, PREFETCH: gl.constexpr, WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of blocks: x's of BLOCK_M rows and BLOCK_K columns, y's of BLOCK_M rows and ROWS columns.
 
@@ -257,28 +257,41 @@ def matmul_w4a16_kernel(
     """
     BLOCK_M: gl.constexpr = x_desc.block_shape[0]
     x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
-    y_smem = gl.allocate_shared_memory(y_desc.dtype, [GROUPS, BLOCK_M, ROWS], y_desc.layout)
+    y_smem = gl.allocate_shared_memory(y_desc.dtype, [WARP_GROUPS, BLOCK_M, ROWS], y_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=GROUPS)
+        mbarrier.init(empty.index(slot), count=WARP_GROUPS)
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (_consume, (
-                y_desc, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
-                BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, PREFETCH, 0,
-            )),
-            (_consume, (
-                y_desc, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
-                BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, PREFETCH, 1,
-            )),
-            (_produce, (x_desc, x_smem, full, empty, M, N, K, GROUP_M, STAGES)),
-        ],
-        [4, 1],
-        [240, 24],
-    )  # fmt: skip
+    if WARP_GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_consume, (
+                    y_desc, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
+                    BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, PREFETCH, 0,
+                )),
+                (_produce, (x_desc, x_smem, full, empty, M, N, K, GROUP_M, STAGES, WARP_GROUPS)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (
+                    y_desc, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
+                    BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, PREFETCH, 0,
+                )),
+                (_consume, (
+                    y_desc, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
+                    BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, PREFETCH, 1,
+                )),
+                (_produce, (x_desc, x_smem, full, empty, M, N, K, GROUP_M, STAGES, WARP_GROUPS)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
 
 
 _DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
@@ -295,14 +308,14 @@ def specialized(bits, x, words, scales, zeros, y, group, *, config, programs):
     (m, k), n = x.shape, y.shape[1]
     ordered, rows, bf16 = torch.empty_like(x), config["BLOCK_M"], x.dtype == torch.bfloat16
     launch(_reorder_kernel, (triton.cdiv(x.numel(), 2048),), x, ordered, x.numel(), BLOCK=2048)
-    tiles = triton.cdiv(m, rows) * triton.cdiv(n, GROUPS.value * ROWS.value)
+    tiles = triton.cdiv(m, rows) * triton.cdiv(n, config["WARP_GROUPS"] * ROWS.value)
     launch(
         matmul_w4a16_kernel, (min(tiles, programs),),
         _described(ordered, rows, BLOCK_K.value), _described(y, rows, ROWS.value), words, scales.view(torch.int32),
         None if zeros is None else zeros.view(torch.int16), m, n, k, k // group if group else 1,
         BITS=bits, GROUP=group, UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16), SCALE=_scale_asm(bf16),
         GROUP_M=config["GROUP_M"], STAGES=_STAGES[rows], AHEAD=0 if k % BLOCK_K.value else config["AHEAD"],
-        PREFETCH=_prefetch_asm(128 * bits), num_warps=4,
+        PREFETCH=_prefetch_asm(128 * bits), WARP_GROUPS=config["WARP_GROUPS"], num_warps=4,
     )  # fmt: skip
 
 

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 import synthetic
 from atlas import ROOT
-from atlas.figures import compiled, facts, heat, roofs, search, sizes, spent
+from atlas.figures import compiled, facts, heat, roofs, search, sheet, sizes, spent
 from atlas.figures.names import figure_names
 from atlas.figures.style import RC, hues
 from atlas.tables import store
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 
@@ -179,6 +180,17 @@ def test_the_same_tables_give_the_same_bytes(pages, tmp_path, atlas):
     atlas("figures", tmp_path)
     for path in (tmp_path / "figures").iterdir():
         assert path.read_bytes() == (pages["none"] / "figures" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(("rows", "above"), [(1, False), (6, True)])
+def test_the_legend_of_a_tall_figure_is_where_its_first_panel_is(rows, above):
+    made = sheet.Sheet("title", "subtitle", rows=rows, legend=[(Line2D([], []), "name")])
+    made.figure.draw_without_rendering()
+    legend = made.figure.legends[0].get_window_extent()
+    first, last = (panel.get_window_extent() for panel in (made.all()[0], made.all()[-1]))
+    assert legend.y0 > first.y1 if above else legend.y1 < last.y0
+    subtitle = next(text for text in made.figure.texts if text.get_text() == "subtitle")
+    assert legend.y1 < subtitle.get_window_extent().y0
 
 
 def test_no_two_names_are_drawn_alike():

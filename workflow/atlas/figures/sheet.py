@@ -17,11 +17,15 @@ from .style import INK, MUTED
 _LINE = 0.165
 """Inches between two lines of 9 pt text."""
 
+_TALL = 6.0
+"""Inches of panels from which on the legend stands above them: below, nobody would see both it and the first panel."""
+
 
 class Sheet:
     """``rows`` x ``columns`` panels of ``width`` x ``height`` inches each; ``axes[row, column]`` are matplotlib's.
 
-    ``left`` and ``bottom`` are the room for the outer panels' labels, ``gap_x`` and ``gap_y`` that between panels.
+    ``left`` and ``bottom`` are the room for the outer panels' labels, ``gap_x`` and ``gap_y`` that between panels.  The
+    legend stands below the panels, or above those that are many.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class Sheet:
         legend_rows, legend_columns = _legend_shape(legend, total)
         foot = 0.12 + 0.2 * legend_rows if legend_rows else 0.0
         body = rows * height + (rows - 1) * gap_y
+        on_top = body > _TALL
+        if on_top:
+            top, foot = top + foot, 0.0
         full = top + body + bottom + foot
         self.figure = Figure(figsize=(total, full))
         self.axes = np.empty((rows, columns), dtype=object)
@@ -59,8 +66,10 @@ class Sheet:
         self.figure.text(0.15 / total, 1 - below / full, subtitle, fontsize=8.5, color=MUTED, va="top", linespacing=1.3)
         if legend:
             handles, labels = zip(*legend, strict=True)
+            under = below + _LINE * (subtitle.count("\n") + 1) + 0.05
             self.figure.legend(
-                handles, labels, loc="lower left", bbox_to_anchor=(0.1 / total, 0.03 / full), ncols=legend_columns,
+                handles, labels, loc="upper left" if on_top else "lower left",
+                bbox_to_anchor=(0.1 / total, 1 - under / full if on_top else 0.03 / full), ncols=legend_columns,
                 frameon=False, borderpad=0.2, columnspacing=1.6, handlelength=3,
             )  # fmt: skip
 

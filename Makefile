@@ -12,8 +12,8 @@ reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
 
 test: $(VENV)/.ready
-	$(BIN)/pytest -n 2 --dist loadfile
-	$(BIN)/pytest -n 2 --dist loadfile tests/kernels tests/validation
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

@@ -11,6 +11,25 @@ from pathlib import Path
 import pytest
 
 INTERPRETED = ("kernels", "validation")
+LONGEST = (
+    "compilation/test_cross_compilation.py",
+    "workflow/test_run.py",
+    "workflow/test_several_gpus.py",
+    "workflow/test_wrong_kernel.py",
+    "tracking/test_track.py",
+    "workflow/test_plan.py",
+    "views/test_figures.py",
+    "core/test_library.py",
+    "workflow/test_bad_input.py",
+    "tuning/test_worker.py",
+    "tuning/test_stage.py",
+    "validation/test_mutants.py",
+    "validation/test_stage.py",
+    "kernels/test_layer_norm.py",
+    "kernels/test_layer_norm_linear.py",
+)
+"""Files of half a minute and more, the longest first: a worker that came to one last would leave the others idle."""
+
 _HERE = Path(__file__).parent
 
 
@@ -65,6 +84,12 @@ def pytest_ignore_collect(collection_path, config):
     if collection_path.parent == _HERE and collection_path.is_dir():
         return _interpreted(collection_path) != _whole_run_is_interpreted(config) or None
     return None
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first."""
+    rank = {_HERE / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 def pytest_report_header(config):

@@ -151,6 +151,8 @@ class Pass:
     ``rounds_products`` says that products of the inputs are rounded to the case's dtype before the pass goes on with
     them, as torch's operation does: 16 bits leave nothing of such products under a common offset, which then says
     nothing, and is checked in fp32 alone.
+    ``offset_inputs`` names the inputs that validation gives a common offset; None: all.  Of inputs whose products go
+    into an exponential, fp32 keeps nothing under one: the products differ by less than their own rounding.
     ``precision(case)`` is the dtype whose tolerance counts beside that of the outputs: the case's, to which
     intermediates may be rounded.  A product of 8-bit operands rounds nothing to 8 bits, and says its outputs' dtype.
     """
@@ -165,6 +167,7 @@ class Pass:
     reduction: Callable[[Case], int] = lambda case: 1
     random: Random | None = None
     rounds_products: bool = False
+    offset_inputs: tuple[str, ...] | None = None
     precision: Callable[[Case], str] = lambda case: case.dtype
 
     def variant(self, name: str) -> Variant:

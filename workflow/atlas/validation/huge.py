@@ -23,6 +23,9 @@ from .problems import Problem
 
 _CHUNK = 2**26  # elements compared at a time: half a GiB for each float64 temporary
 _SHOWN = 3
+_ALLOWED = 3
+"""Tolerances: one for torch and one for the variant, and half as much again for the largest of 2^31 differences, since
+a tolerance is for the largest of thousands."""
 _COPIES = 3.25
 """Of a case's traffic: inputs and their guarded copies, torch's outputs, a launch's outputs and the guarded ones that
 take their place, a quarter for bands, scratch and the temporaries of torch's operation."""
@@ -94,7 +97,7 @@ def _judge(problem: Problem, outputs: tuple[torch.Tensor, ...], expected: tuple[
 
 
 def compare(name: str, output: torch.Tensor, expected: torch.Tensor, dtype: str, reduction: int) -> Judgement:
-    """Compare with torch's result, itself rounded to the dtype: each may be off by the tolerance, so two are allowed.
+    """Compare with torch's result, itself rounded to the dtype, within :data:`_ALLOWED` tolerances.
 
     NaN must stand where torch has it, infinities likewise.
     """
@@ -103,8 +106,8 @@ def compare(name: str, output: torch.Tensor, expected: torch.Tensor, dtype: str,
         return Judgement(shapes, tolerance_used=math.inf)
     rms, _ = scale(expected)
     kind = tolerances.governing(dtype, output.dtype)
-    rtol = 2 * tolerances.rtol(kind)
-    atol = 2 * tolerances.atol(kind, output.dtype, reduction, rms, output.numel())
+    rtol = _ALLOWED * tolerances.rtol(kind)
+    atol = _ALLOWED * tolerances.atol(kind, output.dtype, reduction, rms, output.numel())
     first, count, last, used, largest, position = [], 0, 0, 0.0, 0.0, 0
     for out, ref in zip(_pieces(output), _pieces(expected), strict=True):
         out, ref = out.double(), ref.double()

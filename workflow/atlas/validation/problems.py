@@ -102,6 +102,8 @@ class Problem:
                 outputs = as_tuple(compute())
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
             return None
+        if any(output is None for output in outputs):  # cuDNN's attention of nothing (torch 2.11)
+            return None
         return tuple(output.detach() for output in outputs)
 
     def judge(self, outputs: Any, fewer: bool = False) -> Judgement:

@@ -11,12 +11,12 @@ import torch
 
 from ..declaration import Case, Declaration
 from ..runtime import as_tuple, draw, exact
-from . import conditioning
+from . import conditioning, tolerances
 from . import device as devices
 from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged
 from .guards import Guard
-from .judging import Judgement, judge
-from .problems import Problem, full_precision
+from .judging import Judgement, judge, scale
+from .problems import NoReference, Problem, full_precision
 
 FUNCTION, GRADIENTS, NON_CONTIGUOUS, EMPTY = "public_function", "gradients", "non_contiguous", "empty"
 
@@ -143,6 +143,8 @@ def _attempt(
         with full_precision(problem.case.dtype):
             judgement = compare()
         devices.synchronize(problem.device)
+    except torch.OutOfMemoryError as error:
+        raise NoReference(f"{prefix or check}: {str(error).splitlines()[0]}") from error
     except refusals as error:
         return Finding(check, subject, UNSUPPORTED, f"{prefix}{type(error).__name__}: {error}", problem.seed)
     except Exception as error:
@@ -231,10 +233,13 @@ def gradients(
     reduction = max([*reductions, *(size for dy in upstream for size in dy.shape)])
     yardstick = _torch_gradients(problem, names, upstream) if mask is None else None
     labels = [f"gradient of {name}" for name in names]
-    judgement = judge(found, expected, yardstick, labels, dtype, reduction)
+    # Two passes in a row: what the first rounds to the dtype, the second starts from and rounds again.
+    twice = [tolerances.rounding(dtype, scale(gradient)[0]) for gradient in expected]
+    judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=twice)
     if judgement.reason:
         granted = conditioning.slack(differentiate, everything, expected, problem.seed)
-        judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=granted)
+        both = [first + second for first, second in zip(twice, granted, strict=False)] or twice
+        judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=both)
     return Gradients(tuple(labels), tuple(found), judgement)
 
 

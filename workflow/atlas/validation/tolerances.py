@@ -94,7 +94,12 @@ def atol(dtype: str | None, output: torch.dtype, reduction: int, rms: float, cou
         return 0.0
     limits = torch.finfo(output)
     least = limits.tiny if limits.tiny < 1e-30 else limits.tiny * limits.eps
-    return (_FACTOR * _ROUNDOFF[dtype] + _summation(reduction, count)) * rms + least
+    return rounding(dtype, rms) + _summation(reduction, count) * rms + least
+
+
+def rounding(dtype: str, rms: float) -> float:
+    """The part of the absolute tolerance for what one pass rounds to ``dtype`` on the way to its outputs."""
+    return _FACTOR * _ROUNDOFF[dtype] * rms
 
 
 def _summation(reduction: int, count: int) -> float:

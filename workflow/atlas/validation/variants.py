@@ -119,6 +119,8 @@ def takes_offset(problem: Problem) -> bool:
 
 def with_offset(problem: Problem, names: list[str]) -> Problem:
     """The problem with the named inputs far from 0 by a common offset, and the tolerance that this takes."""
+    chosen = problem.work.offset_inputs
+    names = [name for name in names if chosen is None or name in chosen]
     inputs = specials.offset(problem.inputs, names, problem.case.dtype)
     return problem.with_inputs(inputs, specials.OFFSET_CONDITIONING)
 

@@ -96,6 +96,7 @@ def test_workers_take_all_cases_and_are_gone_before_the_clock_starts(tmp_path, m
     job.folder.mkdir(parents=True)
     recorded_h200 = ROOT / "results" / "recorded" / "h200" / "vector_add" / "autotune.json"
     (job.folder / "autotune.json").write_text(json.dumps(json.loads(recorded_h200.read_text())))
+    before = torch.multiprocessing.active_children()
     stage._compile_ahead(job, None)
     assert found and all(outcome is not None and not outcome.ended for outcome in found)
-    assert torch.multiprocessing.active_children() == []
+    assert torch.multiprocessing.active_children() == before

@@ -27,7 +27,6 @@ SEED = 0
 """Of the inputs."""
 _LOOKS = 2
 """Samples that tell whether a provider waits for the device by itself."""
-_WAITED = "launch latency is in the figure: the call waits for the device by itself"
 
 
 def contests(declaration: Declaration, gpu: GPU) -> list[tuple[str, Case]]:
@@ -164,7 +163,7 @@ class Bench:
         for key, found in timings.items():
             running[key].figures = _figures(found)
             if not found.queued:
-                running[key].reason = _WAITED
+                running[key].reason = comparison.WAITED
 
     def _measure_memory(self, running: dict[str, Entry]) -> None:
         """What one call adds to the device's memory at most."""

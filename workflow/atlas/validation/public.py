@@ -258,6 +258,8 @@ def _torch_gradients(problem: Problem, names: list[str], upstream: list[torch.Te
         outputs = as_tuple(problem.work.peers["torch"].prepare(**inputs | leaves)())
         # Its values count, not its layout: cuDNN's attention loses the device over a dY past alignment (torch 2.11).
         upstream = [_detached(dy) for dy in upstream]
+        if any(output is None for output in outputs):  # as in Problem.yardstick
+            return None
         return _pull_back([o for o in outputs if o.requires_grad][: len(upstream)], leaves, upstream)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None

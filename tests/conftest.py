@@ -42,39 +42,13 @@ def _whole_run_is_interpreted(config) -> bool:
     return bool(paths) and all(_interpreted(path) for path in paths)
 
 
-def _patch_once_a_launch():
-    """Spare the interpreter a third of its time: what it puts into ``triton.language`` holds until the launch ends.
-
-    Triton looks all members of the language up again at each call of one jitted function by another, and finds nothing
-    that is not patched yet.
-    """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    patch, patched = interpreter._patch_lang, set()
-
-    def patch_what_is_not(function):
-        seen = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
-        if seen and seen <= patched:
-            return interpreter._LangPatchScope()
-        scope = patch(function)
-        if not patched:  # the launch's own scope, the only one that Triton restores
-            restore = scope.restore
-            scope.restore = lambda: (patched.clear(), restore())
-        patched.update(seen)
-        return scope
-
-    interpreter._patch_lang = patch_what_is_not
-
-
 def pytest_configure(config):
     """Choose before any kernel is imported; workers inherit the choice."""
     if _whole_run_is_interpreted(config):
         os.environ["TRITON_INTERPRET"] = "1"
-        from atlas.interpreter import allow_runtime_bounds
+        from atlas import interpreter
 
-        allow_runtime_bounds()
-        _patch_once_a_launch()
+        interpreter.mend()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
 

@@ -63,6 +63,43 @@ assert interpreter._patch_lang_tensor is before
 """
 
 
+CALLS = """
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+from atlas import catalog
+
+patched = []
+patch = interpreter._patch_lang
+interpreter._patch_lang = lambda function: (patched.append(1), patch(function))[1]
+catalog.load("vector_add", interpret=True)
+
+
+@triton.jit
+def _twice(x, FAIL: tl.constexpr):
+    if FAIL:
+        tl.static_assert(False)
+    return 2 * x
+
+
+@triton.jit
+def kernel(x_ptr, FAIL: tl.constexpr):
+    for i in range(5):
+        tl.store(x_ptr + i, _twice(tl.load(x_ptr + i), FAIL))
+
+
+x, builtin = torch.ones(5), tl.load
+for fail in (False, True, False):
+    try:
+        kernel[(1,)](x, FAIL=fail)
+    except Exception as error:
+        print(type(error).__name__)
+    assert tl.load is builtin
+print(x.tolist(), len(patched))
+"""
+
+
 def run(folder, code: str) -> str:
     """Run ``code`` from a file, since the interpreter reads a kernel's source.
 
@@ -85,6 +122,11 @@ def test_an_interpreted_loop_runs_to_a_bound_known_only_at_launch(tmp_path, befo
 
 def test_a_triton_that_needs_no_repair_is_left_as_it_is(tmp_path):
     run(tmp_path, "import triton\n" + UNTOUCHED)
+
+
+def test_the_language_is_patched_once_a_launch_and_as_it_was_after_it_also_after_one_that_failed(tmp_path):
+    # Each launch calls a jitted helper, two of three five times: Triton alone would patch 3 + 11 times.
+    assert run(tmp_path, CALLS).splitlines() == ["InterpreterError", "[4.0, 4.0, 4.0, 4.0, 4.0] 3"]
 
 
 def test_no_stage_that_interprets_imports_triton_before_the_kernel_is_loaded(tmp_path):

@@ -62,9 +62,9 @@ def load(name: str, interpret: bool = False) -> Declaration:
     check_name(name)
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
-        from .interpreter import allow_runtime_bounds
+        from . import interpreter
 
-        allow_runtime_bounds()
+        interpreter.mend()
     from .declaration import Declaration
 
     module = importlib.import_module(f"kernels.{name}")

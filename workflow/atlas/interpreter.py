@@ -1,4 +1,4 @@
-"""What Triton's interpreter lacks in a version that the kernels otherwise run on."""
+"""What Triton's interpreter lacks in a version that the kernels otherwise run on, and what it does too often."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import functools
 from typing import Any
 
 import triton
+import triton.language as tl
 from triton.runtime import interpreter
+
+
+def mend() -> None:
+    """All of it; call it before the first launch."""
+    allow_runtime_bounds()
+    patch_once_a_launch()
 
 
 @functools.cache
@@ -27,3 +34,27 @@ def allow_runtime_bounds() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch_with_index
+
+
+@functools.cache
+def patch_once_a_launch() -> None:
+    """Spare the interpreter a third of its time: what it puts into ``triton.language`` holds until the launch ends.
+
+    Triton (3.6, 3.7) looks all members of the language up again at each call of one jitted function by another, and
+    finds nothing that is not patched yet.  Once in a process.
+    """
+    patch = interpreter._patch_lang
+    patched: set[int] = set()
+
+    def patch_what_is_not(function: Any) -> Any:
+        seen = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
+        if seen and seen <= patched:
+            return interpreter._LangPatchScope()
+        scope = patch(function)
+        if not patched:  # the launch's own scope, the only one that Triton restores
+            restore = scope.restore
+            scope.restore = lambda: (patched.clear(), restore())
+        patched.update(seen)
+        return scope
+
+    interpreter._patch_lang = patch_what_is_not

@@ -25,7 +25,8 @@ class Stepper:
 
     def __init__(self, launch: int | None, program: Program):
         self._launch, self._program = launch, program
-        self._debugger = pdb.Pdb(skip=["triton", "triton.*", "numpy", "numpy.*", "atlas.debugging.*"], nosigint=True)
+        others = ["triton", "triton.*", "numpy", "numpy.*", "atlas.interpreter", "atlas.debugging.*"]
+        self._debugger = pdb.Pdb(skip=others, nosigint=True)
         self._before: Any = None
         self._under_way = False
         self.stopped = False

@@ -31,9 +31,9 @@ def load(faults: tuple[str, ...], cases: int, interpret: bool) -> Declaration:
     """The kernel's declaration; ``interpret`` binds the whole process, as in :func:`atlas.catalog.load`."""
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
-        from ..interpreter import allow_runtime_bounds
+        from .. import interpreter
 
-        allow_runtime_bounds()
+        interpreter.mend()
     from . import faulty_kernel
 
     return faulty_kernel.declare(faults, cases)

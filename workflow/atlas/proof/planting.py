@@ -86,9 +86,9 @@ def load(path: Path, interpret: bool) -> Declaration:
     """Import a planted copy and return its declaration; ``interpret`` as for :func:`atlas.catalog.load`."""
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
-        from ..interpreter import allow_runtime_bounds
+        from .. import interpreter
 
-        allow_runtime_bounds()
+        interpreter.mend()
     name = f"atlas_planted_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)

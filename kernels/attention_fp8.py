@@ -44,6 +44,7 @@ from kernels.attention import (
     LN2,
     LOWEST,
     _by,
+    _by_groups,
     _describable,
     _for_hopper,
     _head_of,
@@ -51,6 +52,7 @@ from kernels.attention import (
     _place,
     _products,
     _read,
+    _scores,
     _sees,
     _strides,
     _too_much,
@@ -298,9 +300,31 @@ _LARGEST_HEAD = 256
 
 def _reference(q, k, v, scales, causal, scale):
     """(out, lse) by the formula, of the numbers that e4m3 holds: the error of having rounded to them is not in it."""
-    q_scale, k_scale, v_scale = (x.double()[:, :, None, None] for x in scales)
-    q, k, v = q * q_scale, k * k_scale, v * v_scale
-    return _exact(q, k, v, causal, scale)
+    return _exact(*_meant(q, k, v, scales), causal, scale)
+
+
+def _meant(q, k, v, scales):
+    """Q, K and V of float64 as they are meant, times their scales."""
+    return [x * by.double()[:, :, None, None] for x, by in zip((q, k, v), scales, strict=True)]
+
+
+_LEAST_NORMAL = 2.0**-14
+"""e4m3's, of a row's largest weight, 256: weights below are rounded as if they were as large."""
+
+
+def _spread(q, k, v, scales, causal, scale):
+    """(out's, None): of the terms p_ij v_jd that out_id is a sum of, each rounded with P, the root of the squares' sum.
+
+    An earlier block's weights are rounded by a maximum that is at most the row's: what they lose is no more.
+    """
+    parts = []
+    for q_i, k_i, v_i in _by_groups(*_meant(q, k, v, scales)):
+        p = torch.softmax(_scores(q_i, k_i, causal, scale), dim=-1)
+        if p.shape[-1]:
+            unseen = p == 0
+            p = p.clamp_(min=_LEAST_NORMAL * p.amax(dim=-1, keepdim=True)).masked_fill_(unseen, 0.0)
+        parts.append((p.square_() @ v_i.square()).sqrt_())
+    return torch.cat(parts).view(q.shape), None
 
 
 def _in_bf16(attention):
@@ -484,5 +508,6 @@ DECLARATION = Declaration(
         bytes=_bytes,
         flops=_products("Q K^T", "P V"),
         reduction=lambda c: c["d"] + c["s"],
+        spread=_spread,
     ),
 )

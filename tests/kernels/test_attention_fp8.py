@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from atlas.benchmarking.checking import Check
 from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.gpus import gpu
+from atlas.validation import judge
 from atlas.validation.problems import Problem
 
 import kernels.hopper.attention_fp8 as hopper
@@ -158,3 +160,96 @@ def test_the_yardstick_is_torch_in_bf16():
     drawn = Problem(DECLARATION, "forward", DECLARATION.edge_cases[3], torch.device("cpu"), seed=0)
     assert drawn.yardstick[0].dtype == torch.bfloat16
     assert not drawn.judge((drawn.yardstick[0], drawn.expected[1])).reason
+
+
+BLOCK = 64
+
+
+def simulated(q, k, v, scales, causal, scale, weights=E4M3, fault=""):
+    """out [b, h, l, d] in bf16 by the kernel's algorithm with P of ``weights``, as a GPU rounds it; g = h."""
+    q_scale, k_scale, v_scale = (x[..., None, None] for x in scales)
+    k_scale = k_scale.roll(1, dims=1) if fault == "another head's scale of keys" else k_scale
+    q, k, v = q.float(), k.float(), v.float()
+    rows, keys = (torch.arange(x.shape[2]) for x in (q, k))
+    m = torch.full((*q.shape[:3], 1), -1e30)
+    total, acc = torch.zeros_like(m), torch.zeros_like(q)
+    for start in range(0, k.shape[2], BLOCK):
+        if fault == "a block of keys dropped" and start == 2 * BLOCK:
+            continue
+        block = slice(start, start + BLOCK)
+        s = (q @ k[:, :, block].mT) * (scale / math.log(2) * q_scale * k_scale)
+        if causal:
+            s = s.masked_fill(keys[block] > rows[:, None], -math.inf)
+        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+        p, alpha = torch.exp2(s - (m_new - 8)), torch.exp2(m - m_new)
+        total = total * alpha + p.sum(-1, keepdim=True)
+        acc = (acc if fault == "earlier blocks not scaled down" else acc * alpha) + p.to(weights).float() @ v[
+            :, :, block
+        ]
+        m = m_new
+    return (acc / total * v_scale).to(torch.bfloat16)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["full", "causal"])
+def sizeable(request):
+    """A problem of 1024 queries and keys."""
+    sized = case("fp8e4m3", b=1, h=2, g=2, l=1024, s=1024, d=64, causal=request.param)
+    return Problem(DECLARATION, "forward", sized, torch.device("cpu"), seed=0)
+
+
+def judged(problem, **how):
+    return problem.judge((simulated(**problem.inputs, **how), problem.expected[1]))
+
+
+def test_weights_rounded_to_e4m3_are_right_and_those_of_e5m2_twice_as_far_off(sizeable):
+    found = judged(sizeable)
+    assert not found.reason and found.tolerance_used < 0.6
+    assert judged(sizeable, weights=torch.float8_e5m2).tolerance_used > 1.5 * found.tolerance_used
+
+
+def test_rows_of_few_keys_are_out_of_the_common_run_by_the_root_mean_square_of_all(sizeable):
+    out, expected = simulated(**sizeable.inputs), sizeable.expected[0]
+    by_rms = judge((out,), (expected,), None, ["out"], "fp8e4m3", 1024)
+    if sizeable.case["causal"]:
+        assert by_rms.tolerance_used > 1.5 * judged(sizeable).tolerance_used
+
+
+def test_a_tenth_too_much_in_one_head_is_found(sizeable):
+    out = simulated(**sizeable.inputs)
+    out[:, 1] *= 1.1
+    assert "out[0, 1" in sizeable.judge((out, sizeable.expected[1])).reason
+
+
+@pytest.mark.parametrize(
+    "fault", ["a block of keys dropped", "another head's scale of keys", "earlier blocks not scaled down"]
+)
+def test_what_a_wrong_kernel_gives_is_found_in_out_alone(sizeable, fault):
+    found = judged(sizeable, fault=fault)
+    assert "out is" in found.reason or "out[" in found.reason
+    assert found.tolerance_used > 2
+
+
+def test_what_is_timed_is_checked_by_the_spread_too(sizeable):
+    check, lse = Check(sizeable), sizeable.expected[1]
+    assert not check.variant((simulated(**sizeable.inputs), lse))
+    assert not check.peer((sizeable.yardstick[0],))
+    out = simulated(**sizeable.inputs) * 1.1  # within e4m3's own tolerance of the element
+    assert "x the tolerance" in check.variant((out, lse)) and "x the tolerance" in check.peer((out,))
+
+
+def test_the_spread_is_of_the_terms_that_are_rounded():
+    q, k, v = (x.double() for x in heads(b=2, h=4, g=2, length=7, s=9))
+    scales = [0.25 + randn(2, n, seed=n).abs() for n in (4, 2, 2)]
+    out, lse = WORK.spread(q, k, v, scales, True, 0.2)
+    p, _ = exact(q, k, torch.eye(9).expand(2, 2, 9, 9), *scales[:2], causal=True, scale=0.2)
+    terms = p[..., None] * (v * scales[2][..., None, None]).repeat_interleave(2, 1)[:, :, None]
+    torch.testing.assert_close(out, terms.square().sum(-2).sqrt())
+    assert lse is None
+    assert WORK.spread(q, k[:, :, :0], v[:, :, :0], scales, False, 0.2)[0].shape == q.shape
+
+
+def test_weights_too_small_for_a_normal_number_count_as_the_least_one():
+    q, k = torch.ones(1, 1, 1, 2).double(), torch.tensor([[0.0, 0.0], [-100.0, 0.0]]).double()[None, None]
+    v, one = torch.tensor([[0.0, 3.0], [5.0, 4.0]]).double()[None, None], torch.ones(1, 1)
+    out, _ = WORK.spread(q, k, v, (one, one, one), False, 0.2)
+    torch.testing.assert_close(out.flatten(), torch.tensor([5 * 2.0**-14, 3.0]).double())

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from atlas.validation import judge
+from atlas.validation import judge, judging
 from atlas.validation.tolerances import OVER_TORCH, RTOL, extreme
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -151,3 +151,60 @@ def test_subnormal_fp16_results_pass_when_rounded_to_the_nearest():
     # softmax over 262144 columns: outputs of 4e-6 lie between multiples of 6e-8
     expected = (1 + 0.1 * randn(1000).abs()) * 4e-6
     assert judge_one(expected.half(), expected, expected.half(), "fp16").reason == ""
+
+
+def spread_out(dtype="fp8e4m3", kind=torch.bfloat16):
+    """An output of 0, for which torch knows nothing, and spreads of 1 of which one is 100."""
+    expected, spread = torch.zeros(8, 8, dtype=torch.float64), torch.ones(8, 8, dtype=torch.float64)
+    spread[5, 2] = 100.0
+
+    def judged(error, torchs=None, spreads=(spread,), slack=()):
+        output = torch.zeros(8, 8, dtype=kind)
+        for at, much in error.items():
+            output[at] = much
+        yardstick = None if torchs is None else [torchs]
+        return judge([output], [expected], yardstick, ["out"], dtype, 1, slack=slack, spreads=spreads)
+
+    return judged, spread
+
+
+@pytest.mark.parametrize("chunk", [2**24, 7])
+def test_what_roundings_may_do_is_measured_by_an_element_s_own_spread(monkeypatch, chunk):
+    monkeypatch.setattr(judging, "_CHUNK", chunk)
+    judged, _ = spread_out()
+    right = judged({(5, 2): 24.9, (5, 3): 0.249})
+    assert not right.reason and 0.99 < right.tolerance_used < 1
+    # 4 u = 0.25 in e4m3; reported is the tolerance at the root mean square.
+    assert math.isclose(right.atol, 0.25 * math.sqrt((63 + 1e4) / 64), rel_tol=1e-6)
+    wrong = judged({(5, 2): 24.9, (5, 3): 0.26})
+    assert "x the tolerance in 1 of 64 elements" in wrong.reason and "out[5, 3]" in wrong.reason
+    assert not judged({(5, 3): 0.26}, slack=[0.02]).reason
+    assert "out[5, 2]" in judged({(5, 2): 25.1}).reason
+
+
+def test_beside_a_spread_the_output_s_dtype_alone_says_what_an_element_may_be_off_by_in_proportion():
+    expected, none = torch.full((4,), 10.0, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    off = (expected * 1.03).bfloat16()  # twice bf16's tolerance, a quarter of e4m3's
+    assert not judge([off], [expected], None, ["out"], "fp8e4m3", 1).reason
+    assert judge([off], [expected], None, ["out"], "fp8e4m3", 1, spreads=[none]).reason
+
+
+def test_an_exact_torch_does_not_forbid_what_the_spread_allows():
+    judged, _ = spread_out()
+    assert not judged({(5, 2): 24.9}, torchs=torch.zeros(8, 8)).reason
+    assert "x the tolerance" in judged({(5, 3): 0.26}, torchs=torch.zeros(8, 8)).reason
+
+
+def test_an_output_without_a_spread_and_an_element_whose_spread_is_no_number_go_by_the_root_mean_square():
+    judged, spread = spread_out()
+    assert judged({(5, 2): 0.1}, spreads=(None,)).reason and judged({(5, 2): 0.1}, spreads=()).reason
+    spread[5, 2], spread[0, 0] = math.nan, math.inf
+    assert "out[5, 2]" in judged({(5, 2): 0.1}).reason
+    assert "out[0, 0]" in judged({(0, 0): 0.1}).reason
+    assert not judged({(0, 1): 0.1}).reason
+
+
+def test_integers_have_no_spread():
+    expected = torch.arange(10)
+    found = judge([expected + 1], [expected], None, ["out"], "fp8e4m3", 1, spreads=[torch.full((10,), 100.0)])
+    assert found.reason

@@ -28,7 +28,7 @@ class Check:
     def variant(self, outputs: Any) -> str:
         """Why a variant's outputs are wrong, by validation's rule, or ``""``."""
         outputs = as_tuple(outputs)
-        return self._judge(outputs, self._expected_of(outputs), self._problem.yardstick_of(outputs))
+        return self._judge(outputs, *self._expected_of(outputs), self._problem.yardstick_of(outputs))
 
     def peer(self, outputs: Any) -> str:
         """Why a peer's outputs are wrong, or ``""``: the tolerance alone counts, not torch's error.
@@ -36,22 +36,24 @@ class Check:
         A peer may return fewer outputs than the reference.
         """
         outputs = as_tuple(outputs)
-        expected = self._expected_of(outputs)[: len(outputs)]
-        reason = self._judge(outputs, expected, None)
+        expected, spreads = (each[: len(outputs)] for each in self._expected_of(outputs))
+        reason = self._judge(outputs, expected, spreads, None)
         # An ill-conditioned case widens the tolerance to what torch itself needs.
-        return reason if reason and self._judge(outputs, expected, self._problem.yardstick_of(outputs)) else ""
+        return reason if reason and self._judge(outputs, expected, spreads, self._problem.yardstick_of(outputs)) else ""
 
-    def _expected_of(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def _expected_of(self, outputs: tuple[torch.Tensor, ...]) -> tuple[tuple[torch.Tensor | None, ...], ...]:
+        """(what is expected, and the spreads that a pass declares, which take as much memory)."""
         if self._widened is None:
             try:
-                return self._problem.expected_of(outputs)
+                return self._problem.expected_of(outputs), self._problem.spread_of(outputs)
             except NoReference:
                 self._widened = _in_float32(self._problem)
-        return self._widened
+        return self._widened, ()
 
-    def _judge(self, outputs: Any, expected: Any, yardstick: Any) -> str:
+    def _judge(self, outputs: Any, expected: Any, spreads: Any, yardstick: Any) -> str:
         work, case = self._problem.work, self._problem.case
-        return judge(outputs, expected, yardstick, work.outputs, work.precision(case), work.reduction(case)).reason
+        names, dtype, reduction = work.outputs, work.precision(case), work.reduction(case)
+        return judge(outputs, expected, yardstick, names, dtype, reduction, spreads=spreads).reason
 
 
 def _in_float32(problem: Problem) -> tuple[torch.Tensor, ...]:

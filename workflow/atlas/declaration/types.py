@@ -155,6 +155,10 @@ class Pass:
     into an exponential, fp32 keeps nothing under one: the products differ by less than their own rounding.
     ``precision(case)`` is the dtype whose tolerance counts beside that of the outputs: the case's, to which
     intermediates may be rounded.  A product of 8-bit operands rounds nothing to 8 bits, and says its outputs' dtype.
+    ``spread`` tells what those roundings come to, element by element, where outputs differ in it: of the arguments of
+    ``reference`` it returns for each output a float64 tensor of its shape, the square root of the sum of squares of the
+    terms that are rounded on the way, or None for an output whose root mean square tells as much.  What it leaves out
+    of those roundings is not allowed: see the tolerances of validation.
     """
 
     inputs: Callable[[Case, Any, torch.Generator | None], dict[str, Any]]
@@ -169,6 +173,7 @@ class Pass:
     rounds_products: bool = False
     offset_inputs: tuple[str, ...] | None = None
     precision: Callable[[Case], str] = lambda case: case.dtype
+    spread: Callable[..., tuple[torch.Tensor | None, ...]] | None = None
 
     def variant(self, name: str) -> Variant:
         """The variant of this name; KeyError names the ones there are."""

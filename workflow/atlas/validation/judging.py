@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,8 @@ class Judgement:
     """What a comparison found; ``reason`` is empty where the result is right.
 
     ``tolerance_used`` is the largest error over what is allowed at its element, 1 the limit; ``error_over_torch`` the
-    largest error over torch's, 2 the limit, None where torch cannot run the case.
+    largest error over torch's, 2 the limit, None where torch cannot run the case.  ``atol`` is that of an element of
+    the root mean square of spreads where a pass declares them.
     """
 
     reason: str = ""
@@ -47,10 +49,12 @@ def judge(
     reduction: int,
     results: int | None = None,
     slack: Sequence[float] = (),
+    spreads: Sequence[torch.Tensor | None] = (),
 ) -> Judgement:
     """Compare every output with the float64 ``expected``; the worst of them.
 
-    ``slack`` widens the absolute tolerance, output by output: see :mod:`.conditioning`.
+    ``slack`` widens the absolute tolerance, output by output: see :mod:`.conditioning`.  ``spreads`` are what its part
+    for roundings is measured in, element by element, of the outputs that have one: see :mod:`.tolerances`.
 
     ``yardstick`` holds torch's results at the case's ``dtype``, for as many outputs as torch has, or None.  Where torch
     itself misses the tolerance the case is ill-conditioned, and twice torch's error is the limit.
@@ -65,7 +69,8 @@ def judge(
         torchs = yardstick[position] if yardstick is not None and position < len(yardstick) else None
         statistic = results is not None and position >= results
         extra = slack[position] if position < len(slack) else 0.0
-        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic, extra)
+        spread = spreads[position] if position < len(spreads) else None
+        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic, extra, spread)
         worst = max(worst, found, key=lambda j: j.severity)
     return worst
 
@@ -79,6 +84,7 @@ def _judge_one(
     reduction: int,
     statistic: bool,
     slack: float,
+    spread: torch.Tensor | None,
 ) -> Judgement:
     if output.shape != expected.shape:
         return Judgement(
@@ -90,12 +96,18 @@ def _judge_one(
     rms, largest = scale(expected)
     kind = tolerances.governing(dtype, output.dtype)
     count = output.numel()
-    rtol, atol = tolerances.rtol(kind), tolerances.atol(kind, output.dtype, reduction, rms, count) + slack
-    measured = _Errors(output, expected, torchs, rtol, atol, statistic)
+    rtol, common = tolerances.rtol(kind), functools.partial(tolerances.atol, kind, output.dtype, reduction, rms, count)
+    atol, granted, of_torch = common() + slack, None, slack
+    if spread is not None and kind is not None:
+        typical, most = scale(spread)
+        atol, granted = common(typical) + slack, _Granted(common(0.0) + slack, spread.expand_as(output), kind, rms)
+        rtol = tolerances.rtol(tolerances.governing("", output.dtype))
+        of_torch += tolerances.rounding(kind, most)
+    measured = _Errors(output, expected, torchs, rtol, granted or atol, statistic)
     over_torch = None
     if torchs is not None:
         least = tolerances.least_torch_error(kind, output.device, reduction, rms, largest, count)
-        yardstick = max(measured.torch_error, least + slack / tolerances.OVER_TORCH)
+        yardstick = max(measured.torch_error, least + of_torch / tolerances.OVER_TORCH)
         over_torch = measured.error / yardstick if yardstick else (0.0 if measured.error == 0 else math.inf)
     limit = max(1.0, tolerances.OVER_TORCH * measured.torch_used)
     what, wrong = "", None
@@ -132,28 +144,44 @@ def scale(expected: torch.Tensor) -> tuple[float, float]:
     return math.sqrt(squares / count) if count else 0.0, largest
 
 
+@dataclass(frozen=True, eq=False)
+class _Granted:
+    """An absolute tolerance that differs by element."""
+
+    common: float
+    spread: torch.Tensor
+    kind: str
+    rms: float
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """The tolerance of a chunk of elements after the other; by the output's rms where a spread is no number."""
+        for spread in self.spread.reshape(-1).split(_CHUNK):
+            spread = torch.where(spread.isfinite(), spread.double(), self.rms)
+            yield tolerances.rounding(self.kind, spread) + self.common
+
+
 class _Errors:
     """Errors of one output, measured chunk by chunk."""
 
-    def __init__(self, output, expected, torchs, rtol: float, atol: float, statistic: bool):
+    def __init__(self, output, expected, torchs, rtol: float, atol: float | _Granted, statistic: bool):
         self.error = self.relative = self.used = self.torch_error = self.torch_used = 0.0
         self.output, self.expected, self.rtol, self.atol = output, expected, rtol, atol
         self.misplaced: torch.Tensor | None = None
         floating = output.dtype.is_floating_point
         self.range = torch.finfo(output.dtype).max if floating else math.inf
         misplaced, peaks = [], []
-        for out, ref, tor in self._chunks(torchs):
+        for out, ref, tor, atol in self._chunks(torchs):
             bad = self._unlike(out, ref) if statistic else self._misplaced(out, ref)
             if tor is not None:
                 bad &= ~_same_kind(out, tor)
             misplaced.append(bad)
-            error, allowed = self._error(out, ref)
+            error, allowed = self._error(out, ref, atol)
             magnitude = ref.abs()
             known = (magnitude > 0) & magnitude.isfinite()
             relative = torch.where(known, error / magnitude, 0.0)
             found = [bad.any().double(), error.max(), relative.max(), _ratio(error, allowed).max()]
             if tor is not None:
-                error, allowed = self._error(tor, ref)
+                error, allowed = self._error(tor, ref, atol)
                 found += [error.max(), _ratio(error, allowed).max()]
             peaks.append(torch.stack(found))
         if not peaks:
@@ -170,8 +198,9 @@ class _Errors:
             return
         outs, refs = self.output.reshape(-1).split(_CHUNK), self.expected.reshape(-1).split(_CHUNK)
         tors = torchs.detach().reshape(-1).split(_CHUNK) if torchs is not None else [None] * len(outs)
-        for out, ref, tor in zip(outs, refs, tors, strict=True):
-            yield out.double(), ref.double(), None if tor is None else tor.double()
+        atols = self.atol.chunks() if isinstance(self.atol, _Granted) else [self.atol] * len(outs)
+        for out, ref, tor, atol in zip(outs, refs, tors, atols, strict=True):
+            yield out.double(), ref.double(), None if tor is None else tor.double(), atol
 
     def _misplaced(self, out: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
         """NaN or infinity on one side only."""
@@ -190,18 +219,21 @@ class _Errors:
         slack = max(self.rtol, 2.0**-11)
         return ref.abs() >= self.range * (1 - slack), ref.abs() <= self.range * (1 + slack)
 
-    def _error(self, out: torch.Tensor, ref: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _error(self, out: torch.Tensor, ref: torch.Tensor, atol: float | torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(error, what is allowed) of a chunk's elements."""
         comparable = out.isfinite() & ref.isfinite()
         error = torch.where(comparable, (out - ref).abs(), 0.0)
-        return error, self.rtol * torch.where(comparable, ref.abs(), 0.0) + self.atol
+        return error, self.rtol * torch.where(comparable, ref.abs(), 0.0) + atol
 
     def wrong(self) -> torch.Tensor:
         """A flat mask of the elements beyond the tolerance."""
-        return torch.cat([error > allowed for error, allowed in (self._error(o, r) for o, r, _ in self._chunks())])
+        found = (self._error(out, ref, atol) for out, ref, _, atol in self._chunks())
+        return torch.cat([error > allowed for error, allowed in found])
 
     def largest(self) -> torch.Tensor:
         """A flat mask of the elements with an error more than half of the largest."""
-        return torch.cat([self._error(o, r)[0] > self.error / 2 for o, r, _ in self._chunks()])
+        found = (self._error(out, ref, atol) for out, ref, _, atol in self._chunks())
+        return torch.cat([error > self.error / 2 for error, _ in found])
 
 
 def _ratio(error: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

@@ -73,16 +73,33 @@ class Problem:
         mask = self.mask(outputs)
         return self.expected if mask is None else self._evaluate(exact(self.inputs), mask)
 
+    def spread_of(self, outputs: Any) -> tuple[torch.Tensor | None, ...]:
+        """What roundings are measured in, for each output as its pass declares; empty where it does not."""
+        if self.work.spread is None:
+            return ()
+        mask = self.mask(outputs)
+        return self._spread if mask is None else self._evaluate(exact(self.inputs), mask, self.work.spread)
+
+    @functools.cached_property
+    def _spread(self) -> tuple[torch.Tensor | None, ...]:
+        return self._evaluate(exact(self.inputs), compute=self.work.spread)
+
     def mask(self, outputs: Any) -> torch.Tensor | None:
         """Which elements a random pass kept, by its outputs; None for a pass that draws no random numbers."""
         random = self.work.random
         return None if random is None else random.mask(self.inputs, as_tuple(outputs))
 
-    def _evaluate(self, inputs: Mapping[str, Any], mask: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    def _evaluate(
+        self,
+        inputs: Mapping[str, Any],
+        mask: torch.Tensor | None = None,
+        compute: Callable[..., Any] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """The reference's outputs, or what else is computed from its arguments."""
         given = {} if mask is None else {"mask": mask}
         try:
             with torch.no_grad():
-                return as_tuple(self.work.reference(**inputs, **given))
+                return as_tuple((compute or self.work.reference)(**inputs, **given))
         except torch.OutOfMemoryError:
             raise NoReference("the float64 reference does not fit into the memory") from None
 
@@ -114,13 +131,14 @@ class Problem:
         results = 1 if self.direction == "forward" else None
         names, dtype, reduction = work.outputs, work.precision(case), work.reduction(case)
         yardstick = self.yardstick_of(outputs)
-        found = judge(outputs, expected, yardstick, names, dtype, reduction, results)
+        spreads = self.spread_of(outputs)
+        found = judge(outputs, expected, yardstick, names, dtype, reduction, results, spreads=spreads)
         if not found.reason or len(outputs) < len(expected):
             return found
         granted = conditioning.slack(
             lambda inputs: self._evaluate(inputs, mask), self.inputs, expected, self.seed, self.conditioned
         )
-        return judge(outputs, expected, yardstick, names, dtype, reduction, results, granted)
+        return judge(outputs, expected, yardstick, names, dtype, reduction, results, granted, spreads)
 
     def with_inputs(self, inputs: Mapping[str, Any], factor: float = conditioning.FACTOR) -> Problem:
         """The same problem of other inputs, whose conditioning counts ``factor`` times."""

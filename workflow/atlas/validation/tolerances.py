@@ -19,6 +19,20 @@ A rounding has bounded errors, so 4 serves any N.  A sum taken term by term has 
 that is itself the integral of a squared Brownian path (the partial sums), and together they fall off as exp(-2.72 x) in
 units of sqrt(K) u32 rms, hence 0.37 = 1 / 2.72 for each e-fold of elements.  With the 3 in front about one output in a
 million of a right kernel is beyond it (a million simulated sums of 1024 products: one in a million past 3.3).
+
+A rounding's part may differ from element to element: attention's rows that see few keys, or that hang on one of them,
+are many times the rms of an output whose other rows are averages of thousands.  A pass that knows declares the spread,
+for an output that is a sum of terms t_j, each rounded to within u |t_j|,
+
+    spread = sqrt(sum_j t_j^2),    atol = 4 u spread + extreme(N) sqrt(K) u32 rms + least
+
+Independent roundings of mean 0 that are bounded by u |t_j| add up to more than x u spread with a probability of at most
+2 exp(-x^2 / 2) (Hoeffding, "Probability inequalities for sums of bounded random variables", J. Amer. Stat. Assoc. 58,
+1963, theorem 2).  Most are well within their bound, so 4 is more than it says: see docs/measuring.md for what P in e4m3
+was seen to take.  The spread stands in the place of rms also where it is smaller.  Every rounding is a share of some
+term of its own element: what other elements are is no excuse, and rows of thousands of keys are judged no milder for
+having rows of two beside them.  With all such roundings in the spread, rtol is that of the output's dtype alone.
+
 ``least`` is the spacing of subnormal numbers, and for dtypes of fp32's range the least normal number, since GPUs flush
 to zero.
 
@@ -35,6 +49,7 @@ is rms.  See :mod:`.conditioning`: what the reference changes by when its inputs
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 
@@ -85,21 +100,29 @@ def extreme(count: int) -> float:
     return 3.0 + 0.37 * math.log(max(count, 1))
 
 
-def atol(dtype: str | None, output: torch.dtype, reduction: int, rms: float, count: int) -> float:
+def atol(
+    dtype: str | None, output: torch.dtype, reduction: int, rms: float, count: int, spread: float | None = None
+) -> float:
     """Absolute tolerance for sums of ``reduction`` terms and ``count`` outputs of root mean square ``rms``.
 
-    0 for integers.
+    ``spread`` is that of an element, where its pass declares one.  0 for integers.
     """
     if dtype is None:
         return 0.0
     limits = torch.finfo(output)
     least = limits.tiny if limits.tiny < 1e-30 else limits.tiny * limits.eps
-    return rounding(dtype, rms) + _summation(reduction, count) * rms + least
+    return rounding(dtype, rms if spread is None else spread) + _summation(reduction, count) * rms + least
 
 
-def rounding(dtype: str, rms: float) -> float:
-    """The part of the absolute tolerance for what one pass rounds to ``dtype`` on the way to its outputs."""
-    return _FACTOR * _ROUNDOFF[dtype] * rms
+_Size = TypeVar("_Size", float, torch.Tensor)
+
+
+def rounding(dtype: str, size: _Size) -> _Size:
+    """The part of the absolute tolerance for what one pass rounds to ``dtype`` on the way to its outputs.
+
+    ``size`` is an output's root mean square, or the spread of its elements.
+    """
+    return _FACTOR * _ROUNDOFF[dtype] * size
 
 
 def _summation(reduction: int, count: int) -> float:

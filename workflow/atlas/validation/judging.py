@@ -50,11 +50,13 @@ def judge(
     results: int | None = None,
     slack: Sequence[float] = (),
     spreads: Sequence[torch.Tensor | None] = (),
+    passes: int = 1,
 ) -> Judgement:
     """Compare every output with the float64 ``expected``; the worst of them.
 
     ``slack`` widens the absolute tolerance, output by output: see :mod:`.conditioning`.  ``spreads`` are what its part
-    for roundings is measured in, element by element, of the outputs that have one: see :mod:`.tolerances`.
+    for roundings is measured in, element by element, of the outputs that have one: see :mod:`.tolerances`.  Of
+    ``passes`` in a row each starts from what the one before rounded to the dtype, and rounds again.
 
     ``yardstick`` holds torch's results at the case's ``dtype``, for as many outputs as torch has, or None.  Where torch
     itself misses the tolerance the case is ill-conditioned, and twice torch's error is the limit.
@@ -70,7 +72,7 @@ def judge(
         statistic = results is not None and position >= results
         extra = slack[position] if position < len(slack) else 0.0
         spread = spreads[position] if position < len(spreads) else None
-        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic, extra, spread)
+        found = _judge_one(output, reference, torchs, name, dtype, reduction, statistic, extra, spread, passes)
         worst = max(worst, found, key=lambda j: j.severity)
     return worst
 
@@ -85,6 +87,7 @@ def _judge_one(
     statistic: bool,
     slack: float,
     spread: torch.Tensor | None,
+    passes: int,
 ) -> Judgement:
     if output.shape != expected.shape:
         return Judgement(
@@ -96,6 +99,8 @@ def _judge_one(
     rms, largest = scale(expected)
     kind = tolerances.governing(dtype, output.dtype)
     count = output.numel()
+    if kind is not None:
+        slack += (passes - 1) * tolerances.rounding(kind, rms)
     rtol, common = tolerances.rtol(kind), functools.partial(tolerances.atol, kind, output.dtype, reduction, rms, count)
     atol, granted, of_torch = common() + slack, None, slack
     if spread is not None and kind is not None:

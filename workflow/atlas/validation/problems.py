@@ -38,6 +38,14 @@ def full_precision(dtype: str) -> Iterator[None]:
             setattr(matmul, name, value)
 
 
+def answered(outputs: Any) -> tuple[torch.Tensor, ...]:
+    """Torch's outputs as a tuple; NotImplementedError where there is none: cuDNN's attention of nothing (torch 2.11)."""
+    outputs = as_tuple(outputs)
+    if any(output is None for output in outputs):
+        raise NotImplementedError("torch returns nothing")
+    return outputs
+
+
 @dataclass(eq=False)
 class Problem:
     """Inputs drawn from ``seed`` (or given), and lazily the results to compare with, shared by all variants."""
@@ -116,10 +124,8 @@ class Problem:
     def _as_torch(self, compute: Callable[[], Any]) -> tuple[torch.Tensor, ...] | None:
         try:
             with full_precision(self.case.dtype):
-                outputs = as_tuple(compute())
+                outputs = answered(compute())
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
-            return None
-        if any(output is None for output in outputs):  # cuDNN's attention of nothing (torch 2.11)
             return None
         return tuple(output.detach() for output in outputs)
 

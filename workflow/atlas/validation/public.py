@@ -11,12 +11,12 @@ import torch
 
 from ..declaration import Case, Declaration
 from ..runtime import as_tuple, draw, exact
-from . import conditioning, tolerances
+from . import conditioning
 from . import device as devices
 from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged
 from .guards import Guard
-from .judging import Judgement, judge, scale
-from .problems import NoReference, Problem, full_precision
+from .judging import Judgement, judge
+from .problems import NoReference, Problem, answered, full_precision
 
 FUNCTION, GRADIENTS, NON_CONTIGUOUS, EMPTY = "public_function", "gradients", "non_contiguous", "empty"
 
@@ -233,13 +233,10 @@ def gradients(
     reduction = max([*reductions, *(size for dy in upstream for size in dy.shape)])
     yardstick = _torch_gradients(problem, names, upstream) if mask is None else None
     labels = [f"gradient of {name}" for name in names]
-    # Two passes in a row: what the first rounds to the dtype, the second starts from and rounds again.
-    twice = [tolerances.rounding(dtype, scale(gradient)[0]) for gradient in expected]
-    judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=twice)
+    judgement = judge(found, expected, yardstick, labels, dtype, reduction, passes=2)
     if judgement.reason:
         granted = conditioning.slack(differentiate, everything, expected, problem.seed)
-        both = [first + second for first, second in zip(twice, granted, strict=False)] or twice
-        judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=both)
+        judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=granted, passes=2)
     return Gradients(tuple(labels), tuple(found), judgement)
 
 
@@ -255,11 +252,9 @@ def _torch_gradients(problem: Problem, names: list[str], upstream: list[torch.Te
     inputs = {name: _detached(value) for name, value in problem.inputs.items()}
     leaves = {name: inputs[name].requires_grad_() for name in names}
     try:
-        outputs = as_tuple(problem.work.peers["torch"].prepare(**inputs | leaves)())
+        outputs = answered(problem.work.peers["torch"].prepare(**inputs | leaves)())
         # Its values count, not its layout: cuDNN's attention loses the device over a dY past alignment (torch 2.11).
         upstream = [_detached(dy) for dy in upstream]
-        if any(output is None for output in outputs):  # as in Problem.yardstick
-            return None
         return _pull_back([o for o in outputs if o.requires_grad][: len(upstream)], leaves, upstream)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None

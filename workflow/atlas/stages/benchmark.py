@@ -12,8 +12,7 @@ import gc
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, dealing, desk
-from ..child import Child
+from .. import dealing, desk
 from ..progress import progress
 from . import frame, workers
 
@@ -44,18 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
     """Fill the caches on disk; where no worker starts, the benchmark compiles for itself."""
-    asked = {
-        "load": functools.partial(catalog.load, job.kernel, interpret=job.functional),
-        "gpu_name": job.gpu_name,
-        "block": job.block,
-        "tuned": job.earlier("autotune"),
-        "folder": job.folder,
-    }
-
-    def worker() -> Child:
-        environment = (lease.environment if lease else {}) | _ENVIRONMENT
-        return Child(_serve, asked, name="atlas-benchmark", environment=environment)
-
+    asked = workers.about(job) | {"tuned": job.earlier("autotune"), "folder": job.folder}
+    worker = functools.partial(workers.child, job, lease, _serve, asked, **_ENVIRONMENT)
     with dealing.Dealing(worker, *workers.size(job)) as dealt, progress() as shown:
         bar = shown.add_task("compile", total=None, note="starting workers")
         try:

@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, dealing, desk
-from ..child import Child
+from .. import dealing, desk
 from ..progress import progress
 from . import frame, workers
 
 if TYPE_CHECKING:
     from ..dealing import Opened, Outcome
-    from ..leases import Lease
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
             _write(job, _here)
         else:
             # Before all else: the workers take longer to import torch than this process takes to find out what to do.
-            with dealing.Dealing(functools.partial(_worker, job, lease), *workers.size(job)) as dealt:
+            worker = functools.partial(workers.child, job, lease, _serve, _asked(job))
+            with dealing.Dealing(worker, *workers.size(job)) as dealt:
                 _write(job, functools.partial(_dealt, dealt))
 
 
@@ -50,17 +49,8 @@ def _seeds(job: frame.Job) -> list[int]:
 
 def _asked(job: frame.Job) -> dict[str, Any]:
     """The fields of :class:`atlas.validation.worker.Setting`, which this process imports no torch to make."""
-    return {
-        "load": functools.partial(catalog.load, job.kernel, interpret=job.functional),
-        "gpu_name": job.gpu_name,
-        "block": job.block,
-        "seeds": _seeds(job),
-        "neighbours": 1 if job.functional else workers.size(job)[0],
-    }
-
-
-def _worker(job: frame.Job, lease: Lease | None) -> Child:
-    return Child(_serve, _asked(job), name="atlas-validate", environment=lease.environment if lease else {})
+    neighbours = 1 if job.functional else workers.size(job)[0]
+    return workers.about(job) | {"seeds": _seeds(job), "neighbours": neighbours}
 
 
 def _serve(connection: Connection, asked: dict[str, Any]) -> None:

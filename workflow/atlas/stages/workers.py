@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from .. import catalog
+from ..child import Child
 from ..errors import AtlasError
 from . import frame
+
+if TYPE_CHECKING:
+    from ..leases import Lease
 
 MOST_WORKERS = 16
 """Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""
@@ -33,3 +41,17 @@ def size(job: frame.Job) -> tuple[int, float]:
     if job.functional:
         return jobs, 0.0
     return max(1, min(jobs, int(job.block["memory_gib"] / _WORKER_GIB))), job.block["memory_gib"] * 2**30
+
+
+def about(job: frame.Job) -> dict[str, Any]:
+    """What every worker is told, without an import of torch here: its kernel, and the GPU."""
+    load = functools.partial(catalog.load, job.kernel, interpret=job.functional)
+    return {"load": load, "gpu_name": job.gpu_name, "block": job.block}
+
+
+def child(
+    job: frame.Job, lease: Lease | None, serve: Callable[..., None], asked: dict[str, Any], **environment: str
+) -> Child:
+    """A worker that is not started: ``serve(connection, asked)`` on the lease's device."""
+    given = (lease.environment if lease else {}) | environment
+    return Child(serve, asked, name=f"atlas-{job.stage}", environment=given)

@@ -5,6 +5,7 @@ Triton's cache and torch.compile's take what a worker makes, so that the process
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -79,14 +80,11 @@ class Desk:
             return self._obstacle()
         with precision(case.dtype):
             for provider in wanted:
-                try:
-                    with deadline(PREPARE_SECONDS, f"preparing {provider.key}"):
-                        provider.prepare(problem.inputs)()
-                except Exception:
-                    lost = self._obstacle()
-                    if lost:
-                        return lost
-        return self._obstacle()
+                with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {provider.key}"):
+                    provider.prepare(problem.inputs)()
+                if lost := self._obstacle():
+                    return lost
+        return ""
 
     def _obstacle(self) -> str:
         try:

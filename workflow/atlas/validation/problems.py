@@ -39,7 +39,7 @@ def full_precision(dtype: str) -> Iterator[None]:
 
 
 def answered(outputs: Any) -> tuple[torch.Tensor, ...]:
-    """Torch's outputs as a tuple; NotImplementedError where there is none: cuDNN's attention of nothing (torch 2.11)."""
+    """Torch's outputs as a tuple; NotImplementedError where there is none, as of nothing by cuDNN (torch 2.11)."""
     outputs = as_tuple(outputs)
     if any(output is None for output in outputs):
         raise NotImplementedError("torch returns nothing")

@@ -12,6 +12,7 @@ from atlas.dealing import Do, Done
 from atlas.declaration import Peer
 from atlas.stages import benchmark as stage
 from atlas.stages.frame import Job
+from atlas.validation import device
 
 from .small_kernel import Stage, trial, tuned
 
@@ -78,9 +79,9 @@ def test_a_device_that_is_lost_ends_the_worker_and_the_task(prepared, monkeypatc
     def gone(device):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might …")
 
-    monkeypatch.setattr(ahead, "synchronize", gone)
+    monkeypatch.setattr(device, "synchronize", gone)
     message, log = prepared({"bad": refuses, "good": double}, {}, tuned())
-    assert message.lost == "CUDA error: an illegal memory access was encountered"
+    assert message.lost == "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert log == ["bad 1"]
 
 

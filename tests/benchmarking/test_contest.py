@@ -6,6 +6,7 @@ import pytest
 import torch
 from atlas.benchmarking.outcome import outcome
 from atlas.benchmarking.roofs import Survey
+from atlas.validation import device
 
 from .small_kernel import GPU_HERE, Stage, trial, tuned
 
@@ -85,6 +86,18 @@ def test_a_provider_that_fails_while_it_is_timed_costs_its_own_row_alone():
     assert rows["peer other"]["status"] == "failed"
     assert rows["peer torch"]["status"] == "ok"
     assert rows["peer torch"]["median_us"] == 25.0
+
+
+def test_a_provider_that_takes_the_device_with_it_is_named(monkeypatch):
+    def breaks(x):
+        monkeypatch.setattr(device, "synchronize", gone)
+        raise RuntimeError("CUDA error: misaligned address\nCUDA kernel errors might …")
+
+    def gone(_):
+        raise RuntimeError("CUDA error: misaligned address")
+
+    with pytest.raises(device.DeviceLost, match=r"^peer other: RuntimeError: CUDA error: misaligned address; the dev"):
+        Stage(TIMES, peers={"other": breaks}).rows()
 
 
 def test_a_provider_that_waits_for_the_device_puts_launch_latency_into_its_own_row_alone():

@@ -163,8 +163,10 @@ def test_a_fault_that_outlives_its_launch_is_told_from_one_that_does_not(monkeyp
 
     device.check_alive(torch.device("cpu"), "a launch", ValueError("bad"))  # the device answers: nothing is raised
     monkeypatch.setattr(device, "synchronize", gone)
-    with pytest.raises(DeviceLost, match="a launch: bad; the device answers no more"):
+    with pytest.raises(DeviceLost, match=r"a launch: ValueError: bad; the device answers no more .* \(RuntimeError"):
         device.check_alive(torch.device("cpu"), "a launch", ValueError("bad"))
+    with pytest.raises(DeviceLost, match="a graph: RuntimeError: CUDA error: an illegal .* in this process$"):
+        device.check_alive(torch.device("cpu"), "a graph")  # nothing was raised before it was asked
 
 
 def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from .dealing import Do, Done, Opened, Part
-from .errors import AtlasError
+from .errors import AtlasError, in_a_line
 
 _LOST = 70
 """Exit status of a worker whose device is lost: an orderly exit would try to release what the context holds."""
@@ -31,8 +31,7 @@ def serve(connection: Connection, open_desk: Callable[[], Desk]) -> None:
         connection.send(Opened(mistake=str(error)))
         return
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        connection.send(Opened(failure=f"{type(error).__name__}: {lines[0] if lines else 'no message'}"))
+        connection.send(Opened(failure=in_a_line(error)))
         return
     connection.send(desk.opened)
     try:

@@ -1,4 +1,4 @@
-"""The one exception whose message is written for the person at the terminal, and what it says of a disk."""
+"""The one exception whose message is written for the person at the terminal; any other in one line, for a document."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ class AtlasError(Exception):
 
     The command line prints it as one sentence, without a traceback, and exits non-zero.
     """
+
+
+def in_a_line(error: BaseException) -> str:
+    """An exception's kind and the first line of its text that says something: ``RuntimeError: no kernel image``."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {line}"
 
 
 def unwritable(path: Path, error: OSError, kept: str) -> AtlasError:

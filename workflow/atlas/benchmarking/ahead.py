@@ -18,7 +18,7 @@ from .. import gpus, runtime
 from ..cuda.programs import Programs
 from ..dealing import Do, Done, Listed, Opened
 from ..declaration import Case, Declaration
-from ..validation.device import synchronize
+from ..validation.device import obstacle
 from ..validation.problems import Problem
 from .contest import PREPARE_SECONDS, SEED, contests, precision
 from .deadline import deadline
@@ -77,18 +77,11 @@ class Desk:
         try:
             problem = Problem(self._declaration, direction, case, self._device, SEED)
         except Exception:
-            return self._obstacle()
+            return obstacle(self._device)
         with precision(case.dtype):
             for provider in wanted:
                 with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {provider.key}"):
                     provider.prepare(problem.inputs)()
-                if lost := self._obstacle():
+                if lost := obstacle(self._device):
                     return lost
-        return ""
-
-    def _obstacle(self) -> str:
-        try:
-            synchronize(self._device)
-        except RuntimeError as error:
-            return str(error).strip().splitlines()[0]
         return ""

@@ -13,7 +13,9 @@ import torch
 from .. import runtime, timing
 from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
+from ..errors import in_a_line
 from ..timing.types import Thunk
+from ..validation.device import check_alive
 from ..validation.problems import Problem
 from . import comparison, roofs
 from .checking import Check
@@ -32,10 +34,6 @@ _LOOKS = 2
 def contests(declaration: Declaration, gpu: GPU) -> list[tuple[str, Case]]:
     """What a benchmark goes through: every pass of every case of the sweep."""
     return [(direction, case) for case in runtime.sweep(declaration, gpu) for direction in declaration.passes]
-
-
-class DeviceLost(Exception):
-    """The device answers nothing any more: an illegal access ends its context, and only a new process gets another."""
 
 
 @dataclass
@@ -64,7 +62,10 @@ class Bench:
     programs: Programs | None = None
 
     def contest(self, direction: str, case: Case) -> list[dict[str, Any]]:
-        """The rows of a case, one for each provider; what they needed is freed.  Raises :class:`DeviceLost`."""
+        """The rows of a case, one for each provider; what they needed is freed.
+
+        Raises :class:`~atlas.validation.device.DeviceLost`.
+        """
         rows = self._rows(direction, case)
         gc.collect()  # autograd graphs of peers hold their tensors in cycles
         if self.device.type == "cuda":
@@ -105,8 +106,8 @@ class Bench:
             check = Check(problem)
         except Exception as error:
             for entry in ready:
-                entry.status, entry.reason = "failed", f"no inputs or no reference: {_words(error)}"
-            self._require_device(ready[0])
+                entry.status, entry.reason = "failed", f"no inputs or no reference: {in_a_line(error)}"
+            check_alive(self.device, "inputs and reference", error)
             return None
         for entry in ready:
             with self._kept(entry), deadline(PREPARE_SECONDS, f"preparing {entry.provider.key}"):
@@ -129,18 +130,10 @@ class Bench:
         except Exception as error:
             entry.thunk = None
             entry.status = "unsupported" if isinstance(error, NotImplementedError) else "failed"
-            entry.reason = _words(error)
-            self._require_device(entry)
-
-    def _require_device(self, entry: Entry) -> None:
-        if self.device.type != "cuda":
-            return
-        try:
-            torch.cuda.synchronize(self.device)
-        except RuntimeError as error:
-            raise DeviceLost(f"{entry.provider.key}: {entry.reason or _words(error)}") from error
-        if "OutOfMemoryError" in entry.reason:
-            torch.cuda.empty_cache()
+            entry.reason = in_a_line(error)
+            check_alive(self.device, entry.provider.key, error)
+            if isinstance(error, torch.OutOfMemoryError):
+                torch.cuda.empty_cache()
 
     def _time(self, running: dict[str, Entry]) -> None:
         """All in turns; if one of them fails meanwhile, each by itself, so that it costs only its own row.
@@ -201,7 +194,7 @@ class Bench:
             if forward or not peer:
                 with contextlib.suppress(Exception):
                     entry.figures["graph_us"] = graph_us(self.clock, entry.thunk)
-            self._require_device(entry)
+            check_alive(self.device, f"{entry.provider.key}, called or captured in a graph")
 
     def _public(self, problem: Problem) -> Thunk:
         declaration, inputs = self.declaration, dict(problem.inputs)
@@ -265,8 +258,3 @@ def _figures(found: timing.Timing) -> dict[str, Any]:
         "temperature_c": found.temperature_c,
         "power_w": found.power_w,
     }
-
-
-def _words(error: BaseException) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {line}"

@@ -63,12 +63,13 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
 
 def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     from .. import runtime, timing
-    from ..benchmarking.contest import Bench, DeviceLost, contests
+    from ..benchmarking.contest import Bench, contests
     from ..benchmarking.ladder import steps
     from ..benchmarking.outcome import outcome
     from ..benchmarking.providers import Tuned
     from ..benchmarking.roofs import Survey
     from ..cuda.programs import Programs
+    from ..validation.device import DeviceLost
 
     frame.require_ok(job, "validate", "autotune")
     if job.arguments.jobs > 1 and not job.functional:
@@ -99,7 +100,7 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
             try:
                 rows += bench.contest(direction, case)
             except DeviceLost as lost:
-                reason = f"the GPU was lost at {direction} {case}, {lost}; cases from there on were not timed"
+                reason = f"the device was lost in {direction} {case}, {lost}; cases from there on were not timed"
                 return fields | {"status": "failed", "reason": reason}
             shown.advance(task)
     return fields | outcome(rows)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import AtlasError
+from ..errors import AtlasError, in_a_line
 from . import frame
 
 _SHOWN = 3  # failing findings that are explained
@@ -111,7 +111,7 @@ def _watch(job: frame.Job, declaration: Any, finding: Any) -> None:
     try:
         run = reproduction.reproduce(declaration, finding, device)
     except Exception as error:
-        print(f"in the interpreter: {type(error).__name__}: {frame.first_line(error)}")
+        print(f"in the interpreter: {in_a_line(error)}")
         if not job.arguments.step:
             return
         run = None

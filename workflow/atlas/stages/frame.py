@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import catalog, documents, gpus
 from ..config import GPUS_FILE, load_gpus
-from ..errors import AtlasError
+from ..errors import AtlasError, in_a_line
 
 if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
@@ -176,15 +176,10 @@ def write_document(
         fields, status, reason = dict(empty), stop.status, str(stop)
     except Exception as error:
         fields = dict(empty) | {"traceback": traceback.format_exc()}
-        status, reason = "failed", f"{type(error).__name__}: {first_line(error)}"
+        status, reason = "failed", in_a_line(error)
     document = envelope(job, kind, status, reason, time.perf_counter() - start) | fields
     documents.write(output or job.output, document)
     return document
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something, for a ``reason``."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def require_ok(job: Job, *stages: str) -> None:

@@ -204,11 +204,11 @@ class Bench:
             return False
         import torch
 
-        try:
-            torch.cuda.synchronize(self._device)
-            torch.cuda.empty_cache()
-        except RuntimeError:
+        from ..validation.device import obstacle
+
+        if obstacle(self._device):
             return True
+        torch.cuda.empty_cache()
         return False
 
     def _thunk(self, candidate: Candidate) -> Callable[[], Any]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..errors import in_a_line
+
 if TYPE_CHECKING:
     from .findings import Finding
 
@@ -31,16 +33,28 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def check_alive(device: torch.device, during: str, cause: BaseException, finding: Finding | None = None) -> None:
-    """Raise :class:`DeviceLost` if the device no longer answers after ``cause``, which made ``finding``."""
+def obstacle(device: torch.device) -> str:
+    """What the device answers to every call since it was lost, in one line, or ``""`` where it still works."""
     try:
         synchronize(device)
     except RuntimeError as error:
-        text = str(cause).strip().splitlines() or [type(cause).__name__]
-        if finding is not None:
-            reason = f"{finding.reason}; the device answered no more, and what else this case had was not checked"
-            finding = dataclasses.replace(finding, reason=reason)
-        raise DeviceLost(f"{during}: {text[0]}; the device answers no more in this process", finding) from error
+        return in_a_line(error)
+    return ""
+
+
+def check_alive(
+    device: torch.device, during: str, cause: BaseException | None = None, finding: Finding | None = None
+) -> None:
+    """Raise :class:`DeviceLost` if the device no longer answers after ``cause``, which made ``finding``."""
+    answer = obstacle(device)
+    if not answer:
+        return
+    if finding is not None:
+        reason = f"{finding.reason}; the device answered no more, and what else this case had was not checked"
+        finding = dataclasses.replace(finding, reason=reason)
+    first = answer if cause is None else in_a_line(cause)
+    further = "" if first == answer else f" ({answer})"
+    raise DeviceLost(f"{during}: {first}; the device answers no more in this process{further}", finding) from cause
 
 
 def release(device: torch.device, always: bool = False, neighbours: int = 1) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..declaration import GPU, Case, Config, Declaration, Variant
+from ..errors import in_a_line
 from . import cases as choice
 from . import device as devices
 from . import huge, public, randomness, specials, variants
@@ -214,8 +215,7 @@ class Inspection:
             except devices.DeviceLost:
                 raise
             except Exception as error:
-                reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-                finding = Finding(REFERENCE, about, ERROR, reason, seed)
+                finding = Finding(REFERENCE, about, ERROR, in_a_line(error), seed)
                 devices.check_alive(self.device, f"{direction}, {case}", error, finding)
                 yield finding
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..declaration import Case, Declaration
+from ..errors import in_a_line
 from ..runtime import as_tuple, draw, exact
 from . import conditioning
 from . import device as devices
@@ -144,13 +145,11 @@ def _attempt(
             judgement = compare()
         devices.synchronize(problem.device)
     except torch.OutOfMemoryError as error:
-        raise NoReference(f"{prefix or check}: {str(error).splitlines()[0]}") from error
+        raise NoReference(f"{prefix or check}: {in_a_line(error)}") from error
     except refusals as error:
         return Finding(check, subject, UNSUPPORTED, f"{prefix}{type(error).__name__}: {error}", problem.seed)
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{prefix}{type(error).__name__}: {lines[0] if lines else 'no message'}"
-        finding = Finding(check, subject, ERROR, reason, problem.seed)
+        finding = Finding(check, subject, ERROR, prefix + in_a_line(error), problem.seed)
         devices.check_alive(problem.device, f"{subject}", error, finding)
         return finding
     return judged(check, subject, judgement, problem.seed, prefix)

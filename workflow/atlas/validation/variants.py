@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..declaration import Config, Variant, element_size
+from ..errors import in_a_line
 from ..runtime import as_tuple
 from . import device as devices
 from . import specials
@@ -44,8 +45,7 @@ def launch(problem: Problem, variant: Variant, config: Config, run: int) -> tupl
         devices.synchronize(problem.device)
     except Exception as error:
         subject = Subject(variant.name, problem.direction, problem.case, config)
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        message = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+        message = in_a_line(error)
         devices.check_alive(problem.device, f"{subject}", error, Finding(VALUES, subject, ERROR, message, problem.seed))
         raise LaunchFailed(message, _exhausted(error)) from error
     return outputs, guard

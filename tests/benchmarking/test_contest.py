@@ -103,7 +103,8 @@ def test_a_provider_that_takes_the_device_with_it_is_named(monkeypatch):
 def test_a_provider_that_waits_for_the_device_puts_launch_latency_into_its_own_row_alone():
     stage = Stage({"good 1": 10.0, "torch": 20.0, "waiting": 500.0}, peers={"waiting": lambda x: 2 * x})
     rows = stage.rows()
-    assert "launch latency" in rows["peer waiting"]["reason"]
+    assert "launch latency" in rows["peer waiting"]["reason"] and not rows["peer waiting"]["queued"]
+    assert rows["peer torch"]["queued"] and rows["default good"]["queued"]
     assert not rows["peer torch"]["reason"] and not rows["default good"]["reason"]
 
 

@@ -119,6 +119,25 @@ def test_a_stale_record_is_shown_and_marked(kernels, tmp_path, atlas):
     assert rows[rows.kernel == "softmax"].stale.all() and len(rows[rows.kernel == "softmax"])
 
 
+def test_documents_from_before_a_row_said_that_it_is_queued_read_and_count_as_ever(kernels, tmp_path, atlas):
+    before = synthetic.benchmark(kernels[0], "h200")
+    waiting = {"reason": "launch latency is in the figure: the call waits for the device by itself"}
+    before["rows"] = [row | (waiting if row["provider"] == "liger" else {}) for row in before["rows"]]
+    said = [row | ({"queued": not row["reason"]} if "median_us" in row else {}) for row in before["rows"]]
+    tables = {}
+    for name, rows in {"before": before["rows"], "after": said}.items():
+        synthetic.write(tmp_path / name, "recorded", before | {"rows": rows})
+        atlas("tables", tmp_path / name)
+        tables[name] = store.read(tmp_path / name / "tables")
+    assert tables["before"]["benchmark"].queued.isna().all()
+    assert (~tables["after"]["benchmark"].queued).sum() == sum(row["provider"] == "liger" for row in said) > 0
+    assert not tables["before"]["verdicts"].stale.any() and tables["before"]["verdicts"].figure.notna().all()
+    for name in ("verdicts", "coverage", "ladder"):
+        pd.testing.assert_frame_equal(tables["before"][name], tables["after"][name])
+    without = [tables[name]["benchmark"].drop(columns="queued") for name in tables]
+    pd.testing.assert_frame_equal(*without)
+
+
 def test_a_missing_or_foreign_table_is_named_with_the_remedy(scenes, tmp_path):
     with pytest.raises(AtlasError, match=r"benchmark\.parquet: no such table; run `python -m atlas tables`"):
         store.read(tmp_path)

@@ -8,8 +8,6 @@ APART = 0.005
 """Quartile intervals must be this far apart for a difference to count."""
 TOO_FAST = 10.0
 """A variant this many times faster than the fastest peer is checked by a person before it is believed."""
-WAITED = "launch latency is in the figure: the call waits for the device by itself"
-"""The reason of a row; beside such a peer any factor may be true."""
 
 
 def verdict(row: dict[str, Any], other: dict[str, Any]) -> str:
@@ -26,7 +24,10 @@ def verdict(row: dict[str, Any], other: dict[str, Any]) -> str:
 
 
 def compare(rows: list[dict[str, Any]]) -> None:
-    """Fill ``speedup`` and ``verdict`` of one case's rows, and mark variants that are too fast to be true."""
+    """Fill ``speedup`` and ``verdict`` of one case's rows, and mark variants that are too fast to be true.
+
+    Beside a peer that is not ``queued`` any factor may be true: its figure holds what its launches take.
+    """
     peers = [row for row in rows if row["provider_kind"] == "peer" and row["status"] == "ok"]
     if not peers:
         return
@@ -36,6 +37,6 @@ def compare(rows: list[dict[str, Any]]) -> None:
             continue
         row["speedup"] = fastest["median_us"] / row["median_us"]
         row["verdict"] = None if row is fastest else verdict(row, fastest)
-        if row["status"] == "ok" and row["speedup"] > TOO_FAST and fastest["reason"] != WAITED:
+        if row["status"] == "ok" and row["speedup"] > TOO_FAST and fastest["queued"]:
             row["status"] = "suspect"
             row["reason"] = f"{row['speedup']:.3g} times faster than the fastest peer, {fastest['provider']}"

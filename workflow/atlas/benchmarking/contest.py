@@ -27,6 +27,8 @@ PREPARE_SECONDS = 300.0
 """What a provider may take to prepare and run for the first time; torch.compile may search for long."""
 SEED = 0
 """Of the inputs."""
+_WAITED = "launch latency is in the figure: the call waits for the device by itself"
+"""The reason of a row that is not ``queued``."""
 _LOOKS = 2
 """Samples that tell whether a provider waits for the device by itself."""
 
@@ -156,7 +158,7 @@ class Bench:
         for key, found in timings.items():
             running[key].figures = _figures(found)
             if not found.queued:
-                running[key].reason = comparison.WAITED
+                running[key].reason = "; ".join(filter(None, (running[key].reason, _WAITED)))
 
     def _measure_memory(self, running: dict[str, Entry]) -> None:
         """What one call adds to the device's memory at most."""
@@ -252,6 +254,7 @@ def _figures(found: timing.Timing) -> dict[str, Any]:
         "q1_us": found.q1_us,
         "q3_us": found.q3_us,
         "samples_us": [round(sample, 3) for sample in found.samples_us],
+        "queued": found.queued,
         "throttled": found.throttled,
         "throttled_by": list(found.throttled_by),
         "sm_clock_mhz": found.sm_clock_mhz,

@@ -31,7 +31,8 @@ _PROVENANCE = {
 
 TABLES: dict[str, dict[str, str]] = {
     # One row per provider, direction, dtype and case.  `speedup` is the fastest peer's median over this median;
-    # `best` marks the fastest right variant of its case, `peer` names the fastest peer there.
+    # `best` marks the fastest right variant of its case, `peer` names the fastest peer there.  Without `queued` launch
+    # latency is in the figure; earlier documents say so in `reason` alone.
     "benchmark": {
         **_SUBJECT,
         "provider": TEXT,
@@ -50,6 +51,7 @@ TABLES: dict[str, dict[str, str]] = {
         "verdict": TEXT,
         "best": FLAG,
         "peer": TEXT,
+        "queued": FLAG,
         "throttled": FLAG,
         **_CONDITIONS,
         "peak_bytes": INTEGER,

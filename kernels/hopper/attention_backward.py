@@ -358,17 +358,28 @@ def _block(
 
 @gluon.jit
 def _masks(number, step, n, first, count, sizes, CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr):
-    """(first query, whether some keys are masked) of a job's step; without CAUSAL all queries see as many keys."""
+    """(first query, whether some keys are masked) of a job's step in a head; without CAUSAL all see as many keys."""
     _, _, _, _, m_blocks, n_blocks, _, _, _ = sizes
     masked = False
     first_m = 1 << 30
     if TAIL:
         masked = n == n_blocks - 1
     if CAUSAL:
-        m = _block_of(number, step % count, first, count, m_blocks, CAUSAL)
+        m = _block_of(number, step, first, count, m_blocks, CAUSAL)
         masked = masked | (m < first + 2)
         first_m = m * ROWS
     return first_m, masked
+
+
+@gluon.jit
+def _part(number, part, begin, count, steps):
+    """(whether part ``part`` of a causal job's steps, which begins at ``begin``, is the diagonal's, where it ends).
+
+    In a head two steps are, and so need a mask: the first ones of a long job, the last ones of a short one.  The others
+    have a loop of their own, for the assembler moves nothing across a branch to the mask.
+    """
+    diagonal = (part + number) % 2 == 0
+    return diagonal, gl.minimum(begin + gl.where(diagonal, 2, count - 2), steps)
 
 
 @gluon.jit
@@ -383,6 +394,31 @@ def _slots(step, u, UNROLL: gl.constexpr):
 
 
 @gluon.jit
+def _blocks(
+    dk, dv, s, lse, buffers, barriers, step, within, number, n, first, count, scale, first_n, limit, sizes,
+    MASKED: gl.constexpr, ALL: gl.constexpr, LAST: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr,
+    GROUP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, UNROLL: gl.constexpr,
+):  # fmt: skip
+    """(dk, dv, s, lse) after UNROLL blocks of queries, from step ``within`` of a head on; LAST: the job's last ones.
+
+    Without MASKED they need no mask, with ALL each does; else it is looked up.
+    """
+    for u in gl.static_range(UNROLL):
+        first_m = 0
+        masked = ALL
+        if MASKED:
+            first_m, some = _masks(number, within + u, n, first, count, sizes, CAUSAL, TAIL, ROWS)
+            if not ALL:
+                masked = some
+        slot, next_slot, parity, next_parity = _slots(step + u, u, UNROLL)
+        dk, dv, s, lse = _block(
+            dk, dv, s, lse, buffers, barriers, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
+            limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
+        )  # fmt: skip
+    return dk, dv, s, lse
+
+
+@gluon.jit
 def _consume(
     dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
@@ -391,7 +427,7 @@ def _consume(
     """Group ``GROUP`` of four warps: its half of each job's keys."""
     q_smem, _, stats_smem, k_smem, v_smem, _, _ = buffers
     k_full, k_empty, k_read, q_full, _, dout_full, _, _, _ = barriers
-    len_k, heads_k, group, _, _, _, _, _, jobs = sizes
+    len_k, heads_k, group, _, _, n_blocks, _, _, jobs = sizes
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     k = k_smem.index(GROUP).reshape([KEYS, D])
@@ -417,23 +453,41 @@ def _consume(
             lse = _statistics(stats_smem, slot, ROWS).index(0).load(gl.SliceLayout(0, s_layout))
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
             s = warpgroup_mma_wait(0, deps=[s])
-            for i in range(steps // UNROLL - 1):
-                for u in gl.static_range(UNROLL):
-                    first_m, masked = _masks(number, i * UNROLL + u, n, first, count, sizes, CAUSAL, TAIL, ROWS)
-                    slot, next_slot, parity, next_parity = _slots(step, u, UNROLL)
-                    dk, dv, s, lse = _block(
-                        dk, dv, s, lse, buffers, barriers, slot, next_slot, parity, next_parity, scale, first_n,
-                        first_m, masked, limit, CAUSAL or TAIL, False, UNROLL == 1 or u == GROUP, GROUP, D,
+            if CAUSAL:
+                begin = 0
+                for part in range(2 * group):
+                    diagonal, end = _part(number, part, begin, count, steps - UNROLL)
+                    masked = diagonal
+                    if TAIL:
+                        masked = masked | (n == n_blocks - 1)
+                    if masked:
+                        for i in range(begin, end, UNROLL):
+                            within = i - part // 2 * count
+                            dk, dv, s, lse = _blocks(
+                                dk, dv, s, lse, buffers, barriers, step, within, number, n, first, count, scale,
+                                first_n, limit, sizes, True, True, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                            )  # fmt: skip
+                            step += UNROLL
+                    else:
+                        for _ in range(begin, end, UNROLL):
+                            dk, dv, s, lse = _blocks(
+                                dk, dv, s, lse, buffers, barriers, step, 0, number, n, first, count, scale,
+                                first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                            )  # fmt: skip
+                            step += UNROLL
+                    begin = end
+            else:
+                for _ in range(steps // UNROLL - 1):
+                    dk, dv, s, lse = _blocks(
+                        dk, dv, s, lse, buffers, barriers, step, 0, number, n, first, count, scale, first_n,
+                        limit, sizes, TAIL, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
                     )  # fmt: skip
-                    step += 1
-            for u in gl.static_range(UNROLL):
-                first_m, masked = _masks(number, count - UNROLL + u, n, first, count, sizes, CAUSAL, TAIL, ROWS)
-                slot, next_slot, parity, next_parity = _slots(step, u, UNROLL)
-                dk, dv, s, lse = _block(
-                    dk, dv, s, lse, buffers, barriers, slot, next_slot, parity, next_parity, scale, first_n,
-                    first_m, masked, limit, CAUSAL or TAIL, u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
-                )  # fmt: skip
-                step += 1
+                    step += UNROLL
+            dk, dv, s, lse = _blocks(
+                dk, dv, s, lse, buffers, barriers, step, count - UNROLL, number, n, first, count, scale, first_n,
+                limit, sizes, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+            )  # fmt: skip
+            step += UNROLL
             done += 1
             # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
             place = [head_all // heads_k, head_all % heads_k, first_n, 0]

@@ -45,8 +45,8 @@ def test_under_a_causal_mask_no_program_has_much_more_to_do_than_the_others(monk
     assert max(work) < 1.04 * sum(work) / SMS
 
 
-def _additions(monkeypatch, length, s, heads, group, causal, programs):
-    """Of each program, in its order, the (block of queries, number among those who add to it), by the kernel's own."""
+def _jobs(monkeypatch, length, s, heads, group, causal, programs):
+    """Of each program the kernel's module, as it runs there, and the sizes that all its functions take."""
     from kernels.hopper import attention_backward as module
 
     m_blocks, n_blocks = 2 * -(-length // 128), -(-s // 128)
@@ -60,6 +60,13 @@ def _additions(monkeypatch, length, s, heads, group, causal, programs):
             where=lambda condition, a, b: a if condition else b,
         )  # fmt: skip
         monkeypatch.setattr(module, "gl", language)
+        yield module, sizes
+
+
+def _additions(monkeypatch, length, s, heads, group, causal, programs):
+    """Of each program, in its order, the (block of queries, number among those who add to it), by the kernel's own."""
+    for module, sizes in _jobs(monkeypatch, length, s, heads, group, causal, programs):
+        m_blocks, jobs = sizes[4], sizes[8]
         found = []
         for number in range(jobs):
             head, n, first, count, there = module._job.fn(number, sizes, causal)
@@ -89,6 +96,25 @@ def test_shares_of_dq_are_added_in_an_order_and_nobody_waits_in_a_circle(
     blocks = itertools.product(range(heads), range(group), range(2 * -(-length // 128)))
     keys = -(-s // 128)
     assert added == {block: min(block[2] // 2 + 1, keys) if causal else keys for block in blocks}
+
+
+@pytest.mark.parametrize("unroll", [1, 2])
+@pytest.mark.parametrize(("length", "s", "group"), [(128, 100, 1), (512, 512, 1), (600, 600, 4), (1100, 300, 2)])
+def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s, group, unroll):
+    """The parts of a job are all its steps but the last ones, which look for themselves whether they need a mask."""
+    for module, sizes in _jobs(monkeypatch, length, s, 2, group, True, SMS):
+        for number in range(sizes[8]):
+            _, n, first, count, there = module._job.fn(number, sizes, True)
+            begin, last = 0, count * group - unroll
+            for part in range(2 * group if there else 0):
+                diagonal, end = module._part.fn(number, part, begin, count, last)
+                assert (end - begin) % unroll == 0
+                for step in range(begin, end):
+                    within = step - part // 2 * count
+                    m = module._block_of.fn(number, within, first, count, sizes[4], True)
+                    assert diagonal == ((n + 1) * 2 * module.KEYS - 1 > m * module.ROWS) and 0 <= within < count
+                begin = end
+            assert begin == last or not there
 
 
 def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():

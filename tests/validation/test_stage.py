@@ -2,11 +2,14 @@
 
 import dataclasses
 import functools
+import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 import torch
-from atlas import catalog, cli, dealing, documents
+from atlas import ROOT, catalog, cli, dealing, documents
 from atlas.declaration.hardware import GPU, INTERPRETER, pretend
 from atlas.validation import DeviceLost, Inspection, Selection, cases, certify, device, variants
 from atlas.validation.findings import summary, worst
@@ -179,6 +182,20 @@ def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path,
     assert "MiB of traffic" in cases.too_dear(declaration.forward, huge, gpu, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**34, 2**34))
     assert cases.too_dear(declaration.forward, case, gpu, torch.device("cuda")) == ""
+
+
+def test_planning_loads_no_compiler_of_torch():
+    # It takes 2 s, in every process.  Inputs of this kernel compute with what they draw.
+    words = (
+        "import sys, torch; from atlas import catalog, gpus, validation; from atlas.config import load_gpus\n"
+        "declaration, gpu = catalog.load('rope', interpret=True), gpus.gpu('cpu', load_gpus()['cpu'])\n"
+        "tasks = validation.Inspection(declaration, gpu, torch.device('cpu'), [0]).tasks()\n"
+        "assert any('no elements' in task.about.case.reason for task in tasks)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    paths = {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", words], env=os.environ | paths, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from . import gpus
 from .declaration import GPU, Case, Declaration, Pass
@@ -46,6 +47,23 @@ def draw(work: Pass, case: Case, device: torch.device | str, seed: int) -> dict[
     """The inputs of a case, drawn on ``device`` from ``seed``; the same seed and device give the same inputs."""
     generator = torch.Generator(device=device).manual_seed(seed)
     return work.inputs(case, device, generator)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Random tensors left empty: for meta tensors torch would load its compiler to draw nothing (2 s a process)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.randn, torch.rand):
+            kwargs.pop("generator", None)
+            func = torch.empty
+        return func(*args, **kwargs)
+
+
+def meta_inputs(work: Pass, case: Case) -> dict[str, Any]:
+    """The inputs of a case as meta tensors: shapes, strides and dtypes, no memory."""
+    with _Undrawn():
+        return work.inputs(case, "meta", None)
 
 
 def exact(inputs: Mapping[str, Any]) -> dict[str, Any]:

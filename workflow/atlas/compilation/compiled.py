@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch.overrides import TorchFunctionMode
-
-from ..declaration import GPU, Case, Config, Declaration, Pass
+from ..declaration import GPU, Case, Config, Declaration
+from ..runtime import meta_inputs
 from . import judgement, listing
 from .complaint import complaint
 from .offline import Request, compile_only
@@ -80,23 +78,6 @@ class Compiled:
 
 def _most(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
-
-
-class _Undrawn(TorchFunctionMode):
-    """Random tensors left empty: for meta tensors torch would load its compiler to draw nothing (0.8 s a process)."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (torch.randn, torch.rand):
-            kwargs.pop("generator", None)
-            func = torch.empty
-        return func(*args, **kwargs)
-
-
-def meta_inputs(work: Pass, case: Case) -> dict[str, Any]:
-    """The inputs of a case as meta tensors: shapes, strides and dtypes, no memory."""
-    with _Undrawn():
-        return work.inputs(case, "meta", None)
 
 
 def compile_config(

@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from ..compilation.compiled import Compiled, meta_inputs
+from ..compilation.compiled import Compiled
 from ..compilation.pool import compile_all
 from ..compilation.worker import Task
 from ..declaration import GPU, Case, Declaration
+from ..runtime import meta_inputs
 from ..validation.certification import certifying_cases
 from . import compilers
 from .cached import Requests, looked_up

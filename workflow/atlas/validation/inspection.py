@@ -13,6 +13,7 @@ import torch
 
 from ..declaration import GPU, Case, Config, Declaration, Variant
 from ..errors import in_a_line
+from ..runtime import meta_inputs
 from . import cases as choice
 from . import device as devices
 from . import huge, public, randomness, specials, variants
@@ -99,7 +100,7 @@ def free_inputs(problem: Problem) -> set[str] | None:
     """
     if problem.direction == "forward":
         return None
-    known = problem.declaration.forward.inputs(problem.case, "meta", None)
+    known = meta_inputs(problem.declaration.forward, problem.case)
     return {name for name in problem.inputs if name.startswith("d") and name not in known}
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..declaration import Case, Declaration
 from ..errors import in_a_line
-from ..runtime import as_tuple, draw, exact
+from ..runtime import as_tuple, draw, exact, meta_inputs
 from . import conditioning
 from . import device as devices
 from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged
@@ -39,8 +39,8 @@ def check_function(problem: Problem) -> Iterator[Finding]:
         yield _attempt(FUNCTION, problem, lambda: _repeat_and_judge(problem), (NotImplementedError,), REPEATED)
 
 
-_FEW = 2**20
-"""Elements that the host computes with in no time."""
+_FEW = 4 * 2**20
+"""Bytes of traffic: a case that the host computes in no time."""
 
 _CALLS = 3
 """Of which the first may fill caches, the second at the latest is recorded, and the last repeats a recording."""
@@ -100,7 +100,8 @@ def empty_cases(declaration: Declaration, case: Case) -> list[Case]:
     Tried on the host, where a reference that has none raises and breaks nothing; of a large case, which would take
     seconds there, the shapes alone.
     """
-    few = sum(_elements(declaration.forward.inputs(case, "meta", None))) <= _FEW
+    work = declaration.forward
+    few = sum(work.bytes(case).values()) <= _FEW
     found = []
     for name, value in case.sizes:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -108,13 +109,12 @@ def empty_cases(declaration: Declaration, case: Case) -> list[Case]:
         sizes = tuple((key, 0 if key == name else size) for key, size in case.sizes)
         empty = dataclasses.replace(case, sizes=sizes, reason=f"no elements: {name} = 0")
         try:
-            inputs = declaration.forward.inputs(empty, "meta", None)
+            # Not the shapes of all: for arithmetic on them torch loads its compiler, 2 s a process.
+            inputs = draw(work, empty, "cpu", 0) if few else meta_inputs(work, empty)
             if 0 not in _elements(inputs):
                 continue
-            given = {"mask": torch.ones((), dtype=torch.bool)} if declaration.forward.random else {}
-            declaration.forward.reference(
-                **exact(draw(declaration.forward, empty, "cpu", 0) if few else inputs), **given
-            )
+            given = {"mask": torch.ones((), dtype=torch.bool)} if work.random else {}
+            work.reference(**exact(inputs), **given)
         except Exception:  # the operation has no meaning for this size, in torch either
             continue
         found.append(empty)

@@ -4,8 +4,9 @@ import json
 import math
 import multiprocessing
 
+import jsonschema
 import pytest
-from atlas import documents
+from atlas import ROOT, documents
 from atlas.documents import DocumentError
 from atlas.errors import AtlasError
 
@@ -66,6 +67,45 @@ def test_a_broken_document_is_named_with_key_and_remedy(tmp_path, text, says):
 def test_a_missing_document_names_the_stage_to_run(tmp_path):
     with pytest.raises(DocumentError, match="run the build stage first"):
         documents.read(tmp_path / "build.json", "build")
+
+
+def places(value, path=()):
+    """Where everything in a document lies, of a list its first and its last."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else list(enumerate(value))[:: max(1, len(value) - 1)]
+    for key, item in inner if isinstance(value, dict | list) else ():
+        if isinstance(item, dict | list):
+            yield from places(item, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def put(document, path, value):
+    """A copy with another value there."""
+    if not path:
+        return value
+    changed = dict(document) if isinstance(document, dict) else list(document)
+    changed[path[0]] = put(changed[path[0]], path[1:], value)
+    return changed
+
+
+@pytest.mark.parametrize("stage", ["benchmark", "autotune"])
+def test_what_is_seen_to_fit_at_once_is_what_jsonschema_says_fits(stage):
+    document = json.loads((ROOT / "results" / "recorded" / "h200" / "vector_add" / f"{stage}.json").read_text())
+    document = {key: value[:1] if isinstance(value, list) else value for key, value in document.items()}
+    ours = documents._validator(stage)
+    theirs = jsonschema.Draft202012Validator(ours.schema)
+    assert ours.is_valid(document) and theirs.is_valid(document)
+    wrong = 0
+    for path in places(document):
+        for value in (None, True, 3, 3.0, 2.5, "word", [1, 2.5], [1, "2"], {"new": 1}):
+            changed = put(document, path, value)
+            found, expected = (
+                [(list(e.absolute_path), e.message) for e in v.iter_errors(changed)] for v in (ours, theirs)
+            )
+            assert found == expected, f"{value!r} at {path}"
+            wrong += bool(found)
+    assert wrong > 100
 
 
 def overwrite(path, seconds):

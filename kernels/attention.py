@@ -27,27 +27,56 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration import (
-    GPU,
-    Capability,
-    Case,
-    Config,
     Declaration,
     Pass,
     Variant,
     case,
     choose,
     eager,
-    element_size,
     gpu_of,
     gradients,
-    torch_dtype,
 )
-from atlas.declaration.products import as_interpreted, uses_tensor_cores
+from atlas.declaration.products import as_interpreted
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.hopper.attention_backward as hopper_backward
 import kernels.hopper.attention_forward as hopper
+from kernels._attention_cases import (
+    _DTYPES,
+    _EDGE_CASES,
+    _HUGE_CASES,
+    _LARGEST_HEAD,
+    _NAMES,
+    _backward_inputs,
+    _by,
+    _bytes,
+    _cases,
+    _inputs,
+    _products,
+    _reference,
+    _reference_backward,
+    _torch,
+)
+from kernels._attention_spaces import (
+    _BACKWARD_SPACE,
+    _FORWARD_SPACE,
+    _HOPPER,
+    _HOPPER_SPACE,
+    _PART_CONFIG,
+    _TMA,
+    _backward_default,
+    _block_d,
+    _describes,
+    _fits_backward,
+    _fits_forward,
+    _fits_hopper,
+    _for_hopper,
+    _for_hopper_backward,
+    _forward_default,
+    _hopper_default,
+    _too_wide,
+)
 
 __all__ = ["attention_varlen", "attention_with_lse", "scaled_dot_product_attention"]
 
@@ -421,11 +450,6 @@ def _strides(x):
 def _lse_strides(lse):
     """Of batch and head; that of a packed batch is (heads, rows)."""
     return lse.stride()[:2] if lse.dim() == 3 else (0, lse.stride(0))
-
-
-def _block_d(head_dim):
-    """Columns of a block: the least power of two that ``tl.dot`` takes and holds the head."""
-    return max(16, triton.next_power_of_2(head_dim))
 
 
 def _described(x, rows):
@@ -845,449 +869,6 @@ def attention_varlen(
         return _empty(query, key, value, (query.shape[1], query.shape[0]))
     cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
     return _attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, scale)
-
-
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
-_LARGEST_HEAD = 256
-
-
-def _by_groups(*tensors):
-    """Tuples of [1, heads of a group, rows, columns], a group after the other: its scores alone may take gigabytes."""
-    b, g = tensors[1].shape[:2]
-    return zip(*(x.reshape(b * g, x.shape[1] // g, *x.shape[2:]).split(1) for x in tensors), strict=True)
-
-
-def _scores(q, k, causal, scale):
-    s = scale * (q @ k.transpose(-1, -2))
-    seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril() if causal else None
-    return s if seen is None else s.masked_fill(~seen, -math.inf)
-
-
-def _reference(q, k, v, causal, scale):
-    """(out, lse) by the formula."""
-    parts = []
-    for q_i, k_i, v_i in _by_groups(q, k, v):
-        s = _scores(q_i, k_i, causal, scale)
-        parts.append((torch.softmax(s, dim=-1) @ v_i, torch.logsumexp(s.float() if s.itemsize < 4 else s, dim=-1)))
-    out, lse = (torch.cat(column) for column in zip(*parts, strict=True))
-    return out.view(q.shape), lse.view(q.shape[:3])
-
-
-def _reference_backward(q, k, v, out, lse, dout, dlse, causal, scale):
-    """(dq, dk, dv) by the formulas, from P itself: out and lse follow from q, k and v."""
-    parts = []
-    for q_i, k_i, v_i, dout_i in _by_groups(q, k, v, dout):
-        p = torch.softmax(_scores(q_i, k_i, causal, scale), dim=-1)
-        ds = p * (dout_i @ v_i.transpose(-1, -2) - (dout_i * (p @ v_i)).sum(-1, keepdim=True))
-        dk, dv = ((x.transpose(-1, -2) @ y).sum(dim=1) for x, y in ((ds, q_i), (p, dout_i)))
-        parts.append((scale * (ds @ k_i), scale * dk, dv))
-    dq, dk, dv = (torch.cat(column) for column in zip(*parts, strict=True))
-    return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
-
-
-def _torch(q, k, v, causal, scale, **saved):
-    return torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
-
-
-def _by(backend):
-    """``_torch`` by one of its backends alone; NotImplementedError where that does not take the inputs."""
-
-    def attention(**inputs):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        try:
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                return _torch(**inputs)
-        except RuntimeError as error:
-            if "No available kernel" in str(error) or "No viable backend" in str(error):
-                raise NotImplementedError(f"torch's {backend} does not take these inputs") from error
-            raise
-
-    return attention
-
-
-def _inputs(problem: Case, device, generator):
-    dtype = torch_dtype(problem.dtype)
-
-    def draw(heads, length):
-        shape = (problem["b"], heads, length, problem["d"])
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
-    q, (k, v) = draw(problem["h"], problem["l"]), (draw(problem["g"], problem["s"]) for _ in "kv")
-    return {"q": q, "k": k, "v": v, "causal": problem["causal"], "scale": problem["d"] ** -0.5}
-
-
-def _backward_inputs(problem: Case, device, generator):
-    inputs = _inputs(problem, device, generator)
-    with torch.no_grad():
-        out = _torch(**inputs)
-        parts = [_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in _by_groups(inputs["q"], inputs["k"])]
-    dout = torch.randn(out.shape, dtype=out.dtype, device=device, generator=generator)
-    lse = torch.cat(parts).view(out.shape[:3])
-    parameters = {name: inputs.pop(name) for name in ("causal", "scale")}
-    return inputs | {"out": out.contiguous(), "lse": lse, "dout": dout, "dlse": None} | parameters
-
-
-def _lse(q, k, causal, scale):
-    """As exact as fp32 holds it: an error of lse is one of all P of its query.
-
-    By 512 heads, since torch's product of all in float64 has an operand of more than 2^31 elements in a huge case.
-    """
-    parts = (_scores(part.double(), k.double(), causal, scale) for part in q.split(512, dim=1))
-    return torch.cat([torch.logsumexp(s, dim=-1).float() for s in parts], dim=1)
-
-
-def _pairs(problem: Case) -> int:
-    """Pairs of a query and a key that it sees, in one head."""
-    length, s = problem["l"], problem["s"]
-    if not problem["causal"]:
-        return length * s
-    diagonal = min(length, s)
-    return diagonal * (diagonal + 1) // 2 + (length - diagonal) * s
-
-
-def _products(*names):
-    """``flops`` of so many products of all pairs with d elements each."""
-
-    def flops(problem: Case) -> dict[str, int]:
-        return dict.fromkeys(names, 2 * problem["b"] * problem["h"] * _pairs(problem) * problem["d"])
-
-    return flops
-
-
-def _bytes(queries, keys):
-    """``bytes`` of the tensors of the size of q and of k that are named, and of lse."""
-
-    def count(problem: Case) -> dict[str, int]:
-        b, h, g, length, s, d = (problem[name] for name in ("b", "h", "g", "l", "s", "d"))
-        size = element_size(problem.dtype)
-        of_queries = dict.fromkeys(queries.split(), b * h * length * d * size)
-        return of_queries | dict.fromkeys(keys.split(), b * g * s * d * size) | {"lse": 4 * b * h * length}
-
-    return count
-
-
-def _sized(dtype, reason="", causal=False, **sizes):
-    """A case; g is h and s is l unless given."""
-    b, h, length, d = (sizes[name] for name in ("b", "h", "l", "d"))
-    g, s = sizes.get("g", h), sizes.get("s", length)
-    return case(dtype, reason, b=b, h=h, g=g, l=length, s=s, d=d, causal=causal)
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    cases = [
-        _sized("bf16", "16 384 tokens of a model 2048 wide", causal, b=16384 // length, h=2048 // d, l=length, d=d)
-        for d, length in ((128, 1024), (128, 4096), (128, 16384), (64, 4096), (64, 16384))
-        for causal in (False, True)
-    ]
-    cases += [
-        _sized("bf16", "the largest heads", True, b=4, h=8, l=4096, d=256),
-        _sized("bf16", "32 heads share 8 of keys", True, b=4, h=32, g=8, l=4096, d=128),
-        _sized("bf16", "a length of no whole blocks", True, b=4, h=16, l=4000, d=128),
-        _sized("fp16", "", True, b=4, h=16, l=4096, d=128),
-        _sized("fp16", "small: less than a wave of programs", True, b=2, h=8, l=512, d=64),
-    ]
-    largest = gpu.memory_bytes // 64
-    return [c for c in cases if sum(_bytes("q out", "k v")(c).values()) <= largest]
-
-
-_EDGE_SHAPES = (
-    ((3, 3, 3, 20, 24, 16, False), "no mask but at the end: hard inputs reach all queries alike"),
-    ((1, 1, 1, 1, 2, 16, False), "one query; of a single key its gradient would be rounding errors around 0"),
-    ((1, 2, 2, 70, 70, 64, True), "a diagonal, and tails on both sides"),
-    (
-        (1, 2, 1, 50, 90, 40, True),
-        "more keys than queries; rows of no power of two, masked; two heads share one of keys",
-    ),
-    ((1, 4, 1, 1, 100, 64, False), "a single query; all heads share one of keys"),
-    ((1, 2, 1, 300, 270, 128, True), "several blocks of keys, whose shares of a query's gradient are added in order"),
-    ((1, 4, 2, 64, 64, 64, False), "whole blocks; of four heads two share each of two of keys"),
-    ((1, 1, 1, 90, 50, 80, True), "more queries than keys under a mask"),
-    ((1, 1, 1, 100, 33, 128, False), "several blocks of queries for a few keys"),
-    ((1, 1, 1, 24, 40, 256, True), "the largest head"),
-    ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
-)
-_EDGE_CASES = tuple(
-    _sized(dtype, reason, causal, b=b, h=h, g=g, l=length, s=s, d=d)
-    for dtype in _DTYPES
-    for (b, h, g, length, s, d, causal), reason in _EDGE_SHAPES[: 6 if dtype == "bf16" else None]  # same code as fp16
-)
-
-_HUGE_CASES = (
-    # Torch computes none but the first h mod 2^16 of more than 2^16 heads.  Of 2^13 + 8 heads in one batch torch's dq
-    # and that of every variant here differ from element 2^31 on, where forward passes agree.  Which is right was not
-    # settled, so a batch has less than 2^31 elements.
-    _sized("bf16", "offsets into queries beyond 2^31", b=2, h=2**12 + 4, g=1, l=2**11, s=64, d=128),
-    # With more keys tensor cores, which truncate sums, lose much of an output near 0; with fewer queries the gradient
-    # of a key hangs on one of them, and that one's rounding is large beside all others' gradients.
-    _sized("bf16", "offsets into keys beyond 2^31, within a head", b=1, h=1, l=192, s=2**23 + 3, d=256),
-)
-
-
-def _shared(rows, columns, problem, gpu, stages, tensors=1):
-    """Bytes of shared memory: ``tensors`` blocks of ``rows`` that stay, and two blocks of ``columns`` a stage."""
-    if not _wgmma(problem, gpu):  # the stage in work is in registers; before compute capability 8.0 there is one
-        stages = 1 if gpu.backend == "cuda" and int(gpu.arch) < 80 else max(1, stages - 1)
-    return (tensors * rows + 2 * stages * columns) * _block_d(problem["d"]) * element_size(problem.dtype) + 2048
-
-
-def _too_much(shared: int, gpu: GPU) -> str:
-    """Why so many bytes of shared memory cannot be had, or ``""``."""
-    return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
-
-
-def _wgmma(problem: Case, gpu: GPU) -> bool:
-    return Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu)
-
-
-def _few_programs(rows, columns):
-    """``fits`` on the interpreter, which takes as long for a small block as for a larger one."""
-    few = min(rows, columns) >= 32 and max(rows, columns) <= 64
-    return "" if few else "more programs than the interpreter has time for"
-
-
-def _many_addresses(rows, d, threads):
-    """Why a pipelined block of rows should not be read through pointers: their addresses are in registers."""
-    elements = rows * d // threads
-    return f"addresses of {elements} elements a thread of each block: registers spill" if elements > 32 else ""
-
-
-def _fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
-    """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
-    rows, columns, warps, stages = (config[name] for name in _FORWARD_SPACE)
-    if reason := _too_much(_shared(rows, columns, problem, gpu, stages), gpu):
-        return reason
-    if gpu.functional:
-        return _few_programs(rows, columns)
-    d = _block_d(problem["d"])
-    if not uses_tensor_cores(problem, gpu):
-        return _forward_by_fma(rows, columns, warps, stages, d)
-    if _wgmma(problem, gpu):
-        return _forward_by_wgmma(rows, columns, warps, stages, d, pointers)
-    return _forward_by_mma(rows, columns, warps, stages, d)
-
-
-def _forward_by_fma(rows, columns, warps, stages, d):
-    if max(rows, columns) > 32 or rows * columns * d > 512 * 32 * warps:
-        return "FMA holds its operands in registers: larger blocks spill"
-    return "" if stages == 1 else "the loop is bound by FMA, not by latency"
-
-
-def _forward_by_wgmma(rows, columns, warps, stages, d, pointers):
-    threads, d = 32 * warps, max(64, d)  # smaller heads are so rare that no config is tried for them alone
-    if rows < 16 * warps or stages == 1:
-        return "a warp multiplies at least 16 rows, while others are read"
-    if columns < (64 if d <= 128 else 32):
-        return "too few keys at a time"
-    live = rows * (d + columns) // threads
-    if not 64 <= live <= 192:
-        return f"{live} sums and scores a thread: registers spill, or too little work"
-    return _many_addresses(columns, d, threads) if pointers else ""
-
-
-def _forward_by_mma(rows, columns, warps, stages, d):
-    """By the tensor cores of the GPUs whose warps each multiply for themselves, and of AMD's."""
-    threads = 32 * warps
-    if rows * (1.5 * d + columns) > 120 * threads:  # queries are in registers, too
-        return "sums, scores and queries of a thread do not fit its registers"
-    if rows * columns < 8 * threads or rows < 8 * warps:
-        return "too little work a warp"
-    ahead = 3 if columns <= 32 and d <= 64 else 2
-    return "" if stages == ahead else "blocks of keys wait too long, or for too little"
-
-
-_FORWARD_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128),
-    "BLOCK_N": (16, 32, 64, 128),
-    "num_warps": (4, 8),
-    "num_stages": (1, 2, 3),
-}
-
-# By the columns of a block; the best without spills of a sweep on an H200 (bf16, 16 384 tokens, Triton 3.6).
-_WGMMA_DEFAULTS = {64: (64, 128, 4, 2), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}
-_WGMMA_DEFAULTS_POINTERS = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
-
-# Elsewhere the first that fits.
-_FORWARD_DEFAULTS = (
-    (128, 64, 8, 2),
-    (128, 32, 8, 2),
-    (64, 32, 8, 2),
-    (64, 32, 4, 2),
-    (32, 32, 4, 2),
-    (32, 32, 8, 1),
-    (32, 32, 4, 1),
-    (32, 16, 4, 1),
-    (16, 16, 4, 1),
-)
-
-
-def _forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
-    if _wgmma(problem, gpu):
-        defaults = _WGMMA_DEFAULTS_POINTERS if pointers else _WGMMA_DEFAULTS
-        return dict(zip(_FORWARD_SPACE, defaults[max(64, _block_d(problem["d"]))], strict=True))
-    configs = [dict(zip(_FORWARD_SPACE, values, strict=True)) for values in _FORWARD_DEFAULTS]
-    return next((config for config in configs if not _fits_forward(config, problem, gpu)), configs[-1])
-
-
-_PARTS = ("KEYS", "QUERIES")
-_PART_CONFIG = ("M", "N", "WARPS", "STAGES")
-
-
-def _fits_part(config, problem, gpu, part, pointers=False):
-    """Why a config of one of backward's kernels cannot launch or spills; ``part`` is what a program owns."""
-    rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
-    own, other = (columns, rows) if part == "KEYS" else (rows, columns)
-    if reason := _too_much(_shared(own, other, problem, gpu, stages, tensors=2), gpu):
-        return reason
-    if gpu.functional:
-        return _few_programs(rows, columns)
-    if not uses_tensor_cores(problem, gpu):
-        return _part_by_fma(own, other, warps, stages, problem)
-    d = max(64, _block_d(problem["d"]))  # smaller heads are so rare that no config is tried for them alone
-    sums = 2 if part == "KEYS" else 1
-    live = (sums * own * d + 2 * rows * columns) // (32 * warps)
-    if not _wgmma(problem, gpu):
-        return _part_by_mma(part, own, other, warps, stages, live, amd=gpu.backend == "hip")
-    return _part_by_wgmma(part, own, other, warps, stages, live, d, pointers)
-
-
-def _part_by_fma(own, other, warps, stages, problem):
-    if max(own, other) > 16 or stages > 1:
-        return "FMA holds its operands in registers: larger blocks spill"
-    d = _block_d(problem["d"])
-    few = d < 64 or (d == 64 and problem.dtype == "fp32")  # half precision is in registers in both
-    return "" if warps == (4 if few else 8) else "16 x 16 scores keep few warps busy, or registers spill"
-
-
-def _part_by_wgmma(part, own, other, warps, stages, live, d, pointers):
-    if own < (16 * warps if d <= 128 else 64) or other < (64 if part == "KEYS" and d <= 128 else 32):
-        return "a warp multiplies at least 16 rows, and with fewer than 64 at a time the others wait"
-    if stages != (3 if part == "QUERIES" and (warps == 8 or other == 128) and d <= 128 else 2):
-        return "blocks wait too long, or take the shared memory of a second program"
-    if not (128 if part == "KEYS" else 96) <= live <= 192:
-        return f"{live} sums and scores a thread: registers spill, or too little work"
-    return _many_addresses(other, d, 32 * warps) if pointers else ""
-
-
-def _part_by_mma(part, own, other, warps, stages, live, amd):
-    """As :func:`_forward_by_mma`; AMD's compiler holds more of what is read ahead in registers."""
-    least, most = (64 if part == "KEYS" and not amd else 40), (80 if amd else 96)
-    ahead = 1 if amd and live > 72 else 2
-    if not least <= live <= most or own < 4 * warps or own < other or other < 32 or stages != ahead:
-        return "registers spill, or too little work a warp"
-    return ""
-
-
-def _fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
-    reasons = (f"{part}: {why}" for part in _PARTS if (why := _fits_part(config, problem, gpu, part, pointers)))
-    return next(reasons, "")
-
-
-_BACKWARD_SPACE = {
-    "KEYS_M": (16, 32, 64, 128),
-    "KEYS_N": (16, 32, 64, 128),
-    "KEYS_WARPS": (4, 8),
-    "KEYS_STAGES": (1, 2),
-    "QUERIES_M": (16, 32, 64, 128),
-    "QUERIES_N": (16, 32, 64, 128),
-    "QUERIES_WARPS": (4, 8),
-    "QUERIES_STAGES": (1, 2, 3),
-}
-
-# Of each part (BLOCK_M, BLOCK_N, warps, stages): the first that fits.
-_PART_DEFAULTS = {
-    "KEYS": (
-        (64, 64, 4, 2),
-        (64, 128, 8, 2),
-        (32, 128, 8, 2),
-        (32, 64, 8, 2),
-        (32, 64, 8, 1),
-        (32, 32, 8, 2),
-        (16, 16, 8, 1),
-        (16, 16, 4, 1),
-    ),
-    "QUERIES": (
-        (128, 64, 8, 3),
-        (64, 32, 8, 2),
-        (128, 32, 8, 2),
-        (32, 32, 8, 2),
-        (16, 16, 8, 1),
-        (16, 16, 4, 1),
-    ),
-}
-
-
-def _part_default(part, problem, gpu, pointers):
-    names = [f"{part}_{name}" for name in _PART_CONFIG]
-    configs = [dict(zip(names, values, strict=True)) for values in _PART_DEFAULTS[part]]
-    return next((config for config in configs if not _fits_part(config, problem, gpu, part, pointers)), configs[-1])
-
-
-def _backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
-    return _part_default("KEYS", problem, gpu, pointers) | _part_default("QUERIES", problem, gpu, pointers)
-
-
-def _too_wide(problem: Case, gpu: GPU) -> str:
-    """Why the smallest blocks of backward's kernels do not fit, or ``""``."""
-    return _too_much(_shared(16, 16, problem, gpu, 1, tensors=2), gpu)
-
-
-def _describes(problem: Case, gpu: GPU) -> str:
-    """Why descriptors are not for a case."""
-    if problem.dtype == "fp32":
-        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
-    if problem["d"] * element_size(problem.dtype) % 16:
-        return "rows of a head are not aligned to 16 bytes"
-    return ""
-
-
-_TMA = frozenset({Capability.TENSOR_DESCRIPTORS})
-_HOPPER = _TMA | {Capability.WGMMA}
-
-_HOPPER_SPACE = {
-    "CONSUMERS": (2, 3),
-    "STAGES": (2, 3, 4),
-    "OVERLAP": (False, True),
-    "PINGPONG": (False, True),
-    "Q_REGISTERS": (False, True),
-}
-
-
-def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
-    if reason := _too_much(hopper.shared_bytes(config, problem["d"]), gpu):
-        return reason
-    if config["CONSUMERS"] == 3 and problem["d"] == 128:
-        return "three groups have 160 registers a thread, which would spill"
-    if config["Q_REGISTERS"] != (config["CONSUMERS"] == 2 and problem["d"] == 64):
-        return "Q in registers spilled with three groups, and won nothing with larger heads"
-    if config["STAGES"] != {2: 256 // problem["d"], 3: 3}[config["CONSUMERS"]]:
-        return "shared memory holds more blocks of keys, or a group waits for its next one"
-    if config["PINGPONG"] and not config["OVERLAP"]:
-        return "a group's turn would last until its softmax is done"
-    return ""
-
-
-def _hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    stages, in_registers = 256 // problem["d"], problem["d"] == 64
-    return {"CONSUMERS": 2, "STAGES": stages, "OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": in_registers}
-
-
-def _for_hopper(heads, problem: Case, gpu: GPU) -> str:
-    """Why a Gluon kernel, which multiplies by wgmma and takes such heads, is not for a case."""
-    if gpu.functional:
-        return "Gluon has no interpreter"
-    if problem.dtype == "fp32":
-        return "for 16 bits at most"
-    return "" if problem["d"] in heads else f"for heads of {', '.join(map(str, heads))}"
-
-
-def _for_hopper_backward(problem: Case, gpu: GPU) -> str:
-    if problem["causal"] and problem["s"] > problem["l"]:
-        return "a program's first blocks of keys have as many queries as there are, its last ones none"
-    return _for_hopper(hopper_backward.HEADS, problem, gpu)
 
 
 DECLARATION = Declaration(

@@ -39,28 +39,32 @@ from atlas.declaration import (
 from atlas.operators import Operator, launch
 
 import kernels.hopper.attention_fp8 as hopper
-from kernels.attention import (
-    _HOPPER,
-    LN2,
-    LOWEST,
+from kernels._attention_cases import (
     _by,
     _by_groups,
-    _describable,
+    _products,
+    _scores,
+    _torch,
+)
+from kernels._attention_cases import _reference as _exact
+from kernels._attention_cases import _sized as _case_sized
+from kernels._attention_spaces import (
+    _HOPPER,
     _for_hopper,
+    _too_much,
+)
+from kernels.attention import (
+    LN2,
+    LOWEST,
+    _describable,
     _head_of,
     _keys_of,
     _place,
-    _products,
     _read,
-    _scores,
     _sees,
     _strides,
-    _too_much,
-    _torch,
     _write,
 )
-from kernels.attention import _reference as _exact
-from kernels.attention import _sized as _case_sized
 
 __all__ = ["attention_fp8", "quantise_heads"]
 

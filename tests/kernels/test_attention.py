@@ -7,7 +7,9 @@ import torch
 from atlas.declaration import GPU
 from torch.nn import functional
 
-from kernels.attention import DECLARATION, _attention, _described, _fits_backward, _fits_forward, _sized
+from kernels._attention_cases import _sized
+from kernels._attention_spaces import _fits_backward, _fits_forward
+from kernels.attention import DECLARATION, _attention, _described
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention

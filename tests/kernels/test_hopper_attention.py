@@ -119,7 +119,8 @@ def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s,
 
 def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
     """The first block of queries that sees a block of keys would lie behind the last one."""
-    from kernels.attention import DECLARATION, _sized
+    from kernels._attention_cases import _sized
+    from kernels.attention import DECLARATION
 
     gluon, hopper = DECLARATION.backward.variant("gluon"), gpu("h200", load_gpus()["h200"])
     for length, causal, dtype, d, taken in (

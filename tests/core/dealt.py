@@ -22,6 +22,8 @@ def serve(connection, tasks, folder):
         with (Path(folder) / "log").open("a") as log:
             log.write(f"{os.getpid()} begins {asked.index}\n")
         connection.send(Part(f"{label} {asked.index}"))
+        if label == "meets":
+            _wait_for_another(Path(folder))
         if label == "dies":
             os.abort()
         if label == "killed":
@@ -35,6 +37,13 @@ def serve(connection, tasks, folder):
         with (Path(folder) / "log").open("a") as log:
             log.write(f"{os.getpid()} ends {asked.index}\n")
         connection.send(Done((f"noted {asked.index}",), 1.5, short, "it is lost" if label == "loses" else ""))
+
+
+def _wait_for_another(folder):
+    """Until two processes have begun something; for a minute at most, where nobody comes."""
+    end = time.monotonic() + 60
+    while len({line.split()[0] for line in (folder / "log").read_text().splitlines()}) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def tasks(*labels):

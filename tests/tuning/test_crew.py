@@ -9,7 +9,7 @@ import pytest
 import tuning_fakes as fakes
 from atlas.errors import AtlasError
 from atlas.tuning import tuner
-from atlas.tuning.crew import Crew, Devices
+from atlas.tuning.crew import Crew, Devices, Member
 from atlas.tuning.journal import Journal
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.session import Ended, NoWorker, Session
@@ -23,7 +23,7 @@ class Lease:
 
     def __init__(self, host, index):
         self.host, self.index = host, index
-        self.device_name = "fake"
+        self.uuid, self.device_name = f"GPU-{index}", "fake"
         self.environment = {"CUDA_VISIBLE_DEVICES": f"GPU-{index}"}
 
     def release(self):
@@ -83,7 +83,7 @@ class Quick(Session):
     def _ask(self, problem, request, timeout_seconds):
         self.await_worker()
         for gate in self.gates if not self.answers else ():
-            gate.wait(20)
+            gate.wait(60)
         self.answers += 1
         if self.answers > self.dies.get(self.index, 10**6):
             raise NoWorker("the worker did not start: its process ended by SIGBUS")
@@ -135,6 +135,14 @@ def test_several_devices_share_the_queue_and_find_what_one_finds(tmp_path, quick
     assert [row["sizes"]["n"] for row in together["best"]] == list(SIZES)  # in the document's order, not the queue's
     assert without_times(together) == without_times(alone)
     assert sorted(host.free) == list(range(1, count)), "every borrowed device is given back"
+
+
+def test_a_device_that_is_given_back_and_lent_again_is_one_device():
+    host = Host(3)
+    crew = Crew(lambda lease: None, host.devices)
+    crew.members += [Member(None, Lease(host, index), is_first=False, problems=1) for index in (1, 2, 1)]
+    crew.members.append(Member(None, Lease(host, 3), is_first=False))  # it came to no problem
+    assert crew.device_names == ["fake"] * 3
 
 
 def test_what_presumably_takes_longest_comes_first(tmp_path, quick):

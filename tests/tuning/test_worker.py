@@ -61,11 +61,12 @@ def test_faults_cost_their_own_trials_and_the_search_still_finds_the_optimum(tmp
 
 def test_a_hang_costs_one_time_out(tmp_path):
     began = time.perf_counter()
-    document = tune(tmp_path, timeout=2.0, faults=(((32, 1), "hangs"),), tiles=(16, 32, 64))
-    assert sum(document["seconds_by_phase"].values()) == pytest.approx(time.perf_counter() - began, abs=2)
+    document = tune(tmp_path, timeout=5.0, faults=(((32, 1), "hangs"),), tiles=(16, 32, 64))
+    took = time.perf_counter() - began
+    assert sum(document["seconds_by_phase"].values()) == pytest.approx(took, abs=2 + 0.1 * took)
     assert rows(document)[32, 1]["status"] == "timeout"
     assert document["trials_by_status"]["timeout"] == 1
-    assert 2.0 <= document["seconds_by_phase"]["lost"] < 4.0
+    assert 5.0 <= document["seconds_by_phase"]["lost"] < 10.0  # two would be 10
     assert document["best"][0]["config"] == fakes.OPTIMUM
 
 

@@ -112,6 +112,12 @@ class Crew:
         return self.members[0].session
 
     @property
+    def device_names(self) -> list[str]:
+        """Of each device that took part; one that was given back and lent again is one device."""
+        took_part = [member for member in self.members if member.problems or member.is_first]
+        return list({member.lease and member.lease.uuid: member.device_name for member in took_part}.values())
+
+    @property
     def sessions(self) -> list[Session]:
         """All there were."""
         return [member.session for member in self.members]

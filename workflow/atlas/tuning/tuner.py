@@ -133,7 +133,7 @@ def tune(
         measured=sum(session.measured for session in crew.sessions),
         journal=journal,
         certificates=certificates,
-        device_names=[member.device_name or gpu.name for member in crew.members if member.problems or member.is_first],
+        device_names=[name or gpu.name for name in crew.device_names],
         notes=crew.notes,
         compile_seconds=crew.first.compile_seconds,
     )

@@ -17,8 +17,6 @@ MARGIN, SHORT_MARGIN = 0.02, 0.10
 """How far two runs of the same code lie apart at the 95th percentile (docs/proving.md, repeatability): of cases over
 20 us the limit that is claimed; shorter ones have none, and came to just under a tenth."""
 
-VERDICTS = ("slower", "faster", "same", "undecided")
-
 
 def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]:
     """A row per case that a measured benchmark and the record of its GPU and kernel both timed.

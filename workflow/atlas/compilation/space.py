@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -69,16 +70,23 @@ def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case]) -
     candidates: list[Candidate] = []
     refusals: list[Refusal] = []
     with compile_only(gpu, compiling=False) as requests:
-        for direction, work in declaration.passes.items():
-            for variant in work.variants:
-                for dtype in dict.fromkeys(case.dtype for case in cases):
-                    of_dtype = [case for case in cases if case.dtype == dtype]
-                    reasons = [variant.unsupported(case, gpu) for case in of_dtype]
-                    if all(reasons):
-                        refusals.append(Refusal(direction, variant.name, dtype, reasons[0]))
-                    handled = [case for case, reason in zip(of_dtype, reasons, strict=True) if not reason]
-                    candidates += _of_variant(work, direction, variant, handled, gpu, requests)
+        for direction, variant, of_dtype in _groups(declaration, cases):
+            reasons = [variant.unsupported(case, gpu) for case in of_dtype]
+            if all(reasons):
+                refusals.append(Refusal(direction, variant.name, of_dtype[0].dtype, reasons[0]))
+            handled = [case for case, reason in zip(of_dtype, reasons, strict=True) if not reason]
+            candidates += _of_variant(declaration.passes[direction], direction, variant, handled, gpu, requests)
     return Space(tuple(candidates), tuple(refusals))
+
+
+def _groups(declaration: Declaration, cases: Sequence[Case]) -> Iterator[tuple[str, Variant, list[Case]]]:
+    """Every variant of every pass, with the cases of each dtype in turn."""
+    by_dtype: dict[str, list[Case]] = {}
+    for case in cases:
+        by_dtype.setdefault(case.dtype, []).append(case)
+    for direction, work in declaration.passes.items():
+        for variant, of_dtype in itertools.product(work.variants, by_dtype.values()):
+            yield direction, variant, of_dtype
 
 
 def _of_variant(

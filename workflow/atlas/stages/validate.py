@@ -73,7 +73,6 @@ def _write(job: frame.Job, body: Body) -> None:
 
 def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
     """All tasks in this process."""
-    from ..dealing import Do, Done, Outcome
     from ..validation.worker import Desk, Setting
 
     here = Desk(Setting(**_asked(job)))
@@ -84,16 +83,18 @@ def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
         bar = shown.add_task("validate", total=len(tasks), note="")
         for index, task in enumerate(tasks):
             shown.update(bar, note=task.label)
-            outcome = outcomes[index] = Outcome()
-            for message in here.do(Do(index, spent)):
-                if isinstance(message, Done):
-                    outcome.notes, spent = message.notes, spent + message.seconds
-                    if message.lost:
-                        return here.opened, outcomes, message.lost
-                else:
-                    outcome.parts.append(message.content)
+            outcomes[index], done = _outcome(here, dealing.Do(index, spent))
+            if done.lost:
+                return here.opened, outcomes, done.lost
+            spent += done.seconds
             shown.advance(bar)
     return here.opened, outcomes, ""
+
+
+def _outcome(here: desk.Desk, asked: dealing.Do) -> tuple[Outcome, dealing.Done]:
+    """What one task found, and its end."""
+    *parts, done = here.do(asked)
+    return dealing.Outcome([part.content for part in parts], done.notes), done
 
 
 def _dealt(dealt: dealing.Dealing, job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:

@@ -168,8 +168,11 @@ def _as_interpreted(x):
 
 
 def _launch_hopper(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, config):
-    """:func:`_launch_tiled` in Gluon; what the copy engine cannot read goes the way of pointers."""
-    if all(map(_describable, (q, k, v))):
+    """:func:`_launch_tiled` in Gluon; what the copy engine cannot read goes the way of pointers.
+
+    So does out in fp32, whose blocks would take more shared memory than the configs count with.
+    """
+    if out_dtype.itemsize == 2 and all(map(_describable, (q, k, v))):
         return hopper.forward(q, k, v, *scales, causal, scale, out_dtype, config=config)
     plain = _default(_case_of(q, k, causal), gpu_of(q.device))
     return _launch_tiled(q, k, v, scales, causal, scale, out_dtype, config=plain)

@@ -66,6 +66,21 @@ def test_one_scale_stands_for_all_heads_and_out_is_of_the_dtype_asked_for(out_dt
     assert_close((out, lse), exact(q, k, v, torch.tensor(0.5), torch.tensor(2.0), torch.tensor(3.0), scale=0.1))
 
 
+def test_out_in_fp32_does_not_go_to_the_kernel_for_hopper_which_has_no_room_for_it(monkeypatch):
+    def refused(*others, config):
+        raise KeyError("no such block")
+
+    monkeypatch.setattr(hopper, "forward", refused)
+    q, k, v = heads()
+    scales = [torch.ones(x.shape[:2]) for x in (q, k, v)]
+    launch = WORK.variant("gluon").launch
+    found = launch(q, k, v, scales, False, 0.1, torch.float32, config={})
+    assert found[0].dtype == torch.float32
+    assert_close(found, exact(q, k, v, scale=0.1))
+    with pytest.raises(KeyError):
+        launch(q, k, v, scales, False, 0.1, torch.float16, config={})
+
+
 def test_strides_may_be_any():
     q, k, v = heads(b=2, h=4, g=2, length=21, s=24, d=40)
     expected = exact(q, k, v)

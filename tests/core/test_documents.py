@@ -90,21 +90,18 @@ def put(document, path, value):
 
 
 @pytest.mark.parametrize("stage", ["benchmark", "autotune"])
-def test_what_is_seen_to_fit_at_once_is_what_jsonschema_says_fits(stage):
+def test_both_validators_say_the_same_fits(stage):
+    """One says whether, the other what is wrong: a document that only one refuses would pass, or have no message."""
     document = json.loads((ROOT / "results" / "recorded" / "h200" / "vector_add" / f"{stage}.json").read_text())
     document = {key: value[:1] if isinstance(value, list) else value for key, value in document.items()}
-    ours = documents._validator(stage)
-    theirs = jsonschema.Draft202012Validator(ours.schema)
-    assert ours.is_valid(document) and theirs.is_valid(document)
+    fast, telling = documents._validator(stage), jsonschema.Draft202012Validator(documents._schema(stage))
+    assert fast.is_valid(document) and telling.is_valid(document)
     wrong = 0
     for path in places(document):
         for value in (None, True, 3, 3.0, 2.5, "word", [1, 2.5], [1, "2"], {"new": 1}):
             changed = put(document, path, value)
-            found, expected = (
-                [(list(e.absolute_path), e.message) for e in v.iter_errors(changed)] for v in (ours, theirs)
-            )
-            assert found == expected, f"{value!r} at {path}"
-            wrong += bool(found)
+            assert fast.is_valid(changed) == telling.is_valid(changed), f"{value!r} at {path}"
+            wrong += not fast.is_valid(changed)
     assert wrong > 100
 
 

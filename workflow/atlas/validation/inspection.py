@@ -211,8 +211,10 @@ class Inspection:
                     self._leave_out(direction, case, reason)
                     return
                 yield from body(Problem(self.declaration, direction, case, self.device, seed))
-            except (NoReference, huge.NotComparable, torch.OutOfMemoryError) as error:
-                self._leave_out(direction, case, str(error).splitlines()[0])
+            except (NoReference, huge.NotComparable) as error:
+                self._leave_out(direction, case, str(error))
+            except torch.OutOfMemoryError as error:
+                self._leave_out(direction, case, in_a_line(error))
             except devices.DeviceLost:
                 raise
             except Exception as error:

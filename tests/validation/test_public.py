@@ -22,7 +22,7 @@ def test_gradients_without_memory_are_left_out_and_not_the_kernels_fault():
     def exhausted(function, inputs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand more words")
 
-    with pytest.raises(NoReference, match=r"^gradients: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.$"):
+    with pytest.raises(NoReference, match=r"^gradients: OutOfMemoryError: CUDA out of memory. Tried to .* 2.00 GiB.$"):
         list(public.check_gradients(problem(call=exhausted), every_layout=False))
 
 

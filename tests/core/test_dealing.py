@@ -128,10 +128,18 @@ def test_what_was_found_is_kept_where_no_other_worker_starts(deal, tmp_path):
     assert losses == ["it is lost", "no worker starts: no room"]
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also where a shell started the tests in the background and so has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("end", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["ctrl-c", "terminated"]
 )
-def test_no_worker_is_left_however_it_ends(tmp_path, monkeypatch, end, raised):
+def test_no_worker_is_left_however_it_ends(tmp_path, monkeypatch, interruptible, end, raised):
     new = functools.partial(Child, dealt.serve, dealt.tasks("hangs"), str(tmp_path))
 
     def interrupt(label, done):

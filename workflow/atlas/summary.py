@@ -1,4 +1,6 @@
-"""The verdict as a person reads it at the end of a run: a table, a line per failure, and where to look further."""
+"""The verdict as a person reads it at the end of a run: a table of what has figures or is amiss, a line for each GPU on
+the rest, a line per failure, and where to look further.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,66 @@ from rich.text import Text
 
 from .verdict import case_label
 
+_LITTLE = {
+    "functional": "ok in the interpreter, which says nothing of speed",
+    "compiled": "compiled; nothing ran there",
+}
 _STYLES = {"ok": "green", "wrong": "bold red", "failed": "bold red", "suspect": "bold red"}
 
 
-def table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """A row per kernel and GPU: status, kind, headline figure, against the fastest peer, share of the roof."""
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("kernel", "GPU", "status", "kind"):
-        shown.add_column(column, no_wrap=True)
-    shown.add_column("headline case", overflow="fold")
-    for column in ("figure", "% of roof", "against peer", "all cases"):
-        shown.add_column(column, justify="right", no_wrap=True)
+_COLUMNS = (
+    # header, width of the terminal from which on it is there, its own greatest width where it is wrapped
+    ("kernel", 0, None),
+    ("GPU", 0, None),
+    ("status", 0, None),
+    ("kind", 93, 10),
+    ("headline case", 132, 40),
+    ("figure", 0, None),
+    ("% of roof", 104, None),
+    ("against peer", 0, 16),
+    ("all cases", 0, 12),
+)
+_FIGURES = ("figure", "% of roof", "against peer", "all cases")
+_NAMED = 6
+"""So many kernels are named in a line, of more the number is said."""
+
+
+def table(rows: Iterable[Mapping[str, Any]], width: int) -> Table:
+    """A row per kernel and GPU: status, kind, headline figure, against the fastest peer, share of the roof.
+
+    Columns that a terminal of ``width`` characters has no room for are left out; the report has them all.
+    """
+    columns = [(header, most) for header, needed, most in _COLUMNS if width >= needed]
+    shown = Table(box=None, padding=(0, 2 if width > 80 else 1, 0, 0), pad_edge=False, header_style="bold")
+    for header, most in columns:
+        justify = "right" if header in _FIGURES else "left"
+        shown.add_column(header, justify=justify, no_wrap=most is None, max_width=most, overflow="fold")
     for row in rows:
-        status = Text(row["status"], style=_STYLES.get(row["status"], "yellow"))
-        kind = row["kind"] + (" (stale)" if row["stale"] else "")
-        shown.add_row(row["kernel"], row["gpu"], status, kind, *_figures(row))
+        cells = {
+            "kernel": row["kernel"],
+            "GPU": row["gpu"],
+            "status": Text(row["status"], style=_STYLES.get(row["status"], "yellow")),
+            "kind": row["kind"] + (" (stale)" if row["stale"] else ""),
+            **dict(zip(("headline case", *_FIGURES), _figures(row), strict=True)),
+        }
+        shown.add_row(*(cells[header] for header, _ in columns))
     return shown
+
+
+def says_little(row: Mapping[str, Any]) -> bool:
+    """Whether all there is to say is that the kernel works in the interpreter, or compiles for a GPU elsewhere."""
+    return row["status"] == "ok" and row["kind"] in _LITTLE and not row["stale"]
+
+
+def in_short(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each GPU and kind, of rows that say little."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        groups.setdefault((row["gpu"], row["kind"]), []).append(row["kernel"])
+    return [
+        f"{gpu}: {', '.join(kernels) if len(kernels) <= _NAMED else f'{len(kernels)} kernels'} {_LITTLE[kind]}"
+        for (gpu, kind), kernels in sorted(groups.items())
+    ]
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:

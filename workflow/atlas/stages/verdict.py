@@ -11,7 +11,7 @@ from rich.console import Console
 
 from .. import catalog, changes, collection, gpus
 from ..config import GPUS_FILE, load_gpus
-from ..summary import failures, places, table
+from ..summary import failures, in_short, places, says_little, table
 from ..verdict import verdicts
 
 
@@ -33,10 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
     rows = verdicts(collection.collect(arguments.results, kernels, names))
     width = os.get_terminal_size().columns if Console().is_terminal else 140
     console = Console(highlight=False, width=width)
-    if rows:
-        console.print(table(rows))
-    else:
+    if not rows:
         console.print(f"No documents under {arguments.results} for this selection: nothing to judge.")
+    if telling := [row for row in rows if not says_little(row)]:
+        console.print(table(telling, width))
+    for line in in_short(row for row in rows if says_little(row)):
+        console.print(line, soft_wrap=True)
     compared = changes.against_record(collection.measured_and_recorded(arguments.results, kernels, names))
     for line in changes.sentences(compared):
         console.print(line, soft_wrap=True, markup=False)

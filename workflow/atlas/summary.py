@@ -25,10 +25,10 @@ _COLUMNS = (
     ("kernel", 0, None),
     ("GPU", 0, None),
     ("status", 0, None),
-    ("kind", 93, 10),
+    ("kind", 105, 18),
     ("headline case", 132, 40),
     ("figure", 0, None),
-    ("% of roof", 104, None),
+    ("% of roof", 116, None),
     ("against peer", 0, 16),
     ("all cases", 0, 12),
 )

@@ -1,6 +1,8 @@
 """kernels/ as a library, and the rules of the house that keep it one."""
 
 import ast
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -190,3 +192,30 @@ def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can
         "                print(kernel, gpu.name, variant.name, case.dtype, reason)\n"
     )
     assert not out, out
+
+
+def test_the_readme_s_table_of_functions_has_every_kernel_and_exactly_the_variants_there_are():
+    def names(text: str) -> set[str]:
+        return set(re.findall(r"`(\w+)`", text))
+
+    printed = run(
+        "import json, kernels\n"
+        "from atlas import catalog\n"
+        "table = {}\n"
+        "for name in catalog.names():\n"
+        "    forward, backward = [], []\n"
+        "    for direction, work in catalog.load(name).passes.items():\n"
+        "        (forward if direction == 'forward' else backward).extend(v.name for v in work.variants)\n"
+        "    table[name] = (kernels._functions(name), forward, backward)\n"
+        "print(json.dumps(table))\n"
+    )
+    declared = json.loads(printed)
+    shown = set()
+    for functions, variants in re.findall(r"^\| (`\w.*?) \| (.*?) \|$", (ROOT / "README.md").read_text(), re.M):
+        row = {kernel for kernel, (offered, _, _) in declared.items() if names(functions) & set(offered)}
+        assert row, f"{functions}: no kernel offers these"
+        forward, _, backward = variants.partition("backward")
+        for column, said in ((1, forward), (2, backward)):
+            assert names(said) == {v for kernel in row for v in declared[kernel][column]}, functions
+        shown |= row
+    assert shown == set(declared)

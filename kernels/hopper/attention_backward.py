@@ -372,14 +372,18 @@ def _masks(number, step, n, first, count, sizes, CAUSAL: gl.constexpr, TAIL: gl.
 
 
 @gluon.jit
-def _part(number, part, begin, count, steps):
-    """(whether part ``part`` of a causal job's steps, which begins at ``begin``, is the diagonal's, where it ends).
+def _part(number, part, count, steps):
+    """(whether part ``part`` of a causal job's steps is the diagonal's, where it begins, where it ends).
 
     In a head two steps are, and so need a mask: the first ones of a long job, the last ones of a short one.  The others
-    have a loop of their own, for the assembler moves nothing across a branch to the mask.
+    have a loop of their own, for the assembler moves nothing across a branch to the mask.  Where a part begins is
+    computed, not carried from the one before: Triton 3.6 and 3.7.1 drop what a loop carries for the bounds of an inner
+    one alone.
     """
     diagonal = (part + number) % 2 == 0
-    return diagonal, gl.minimum(begin + gl.where(diagonal, 2, count - 2), steps)
+    before = gl.where(number % 2 == 0, 2, count - 2)  # steps of a head's first part
+    begin = part // 2 * count + part % 2 * before
+    return diagonal, begin, gl.minimum(begin + gl.where(diagonal, 2, count - 2), steps)
 
 
 @gluon.jit
@@ -454,9 +458,8 @@ def _consume(
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
             s = warpgroup_mma_wait(0, deps=[s])
             if CAUSAL:
-                begin = 0
                 for part in range(2 * group):
-                    diagonal, end = _part(number, part, begin, count, steps - UNROLL)
+                    diagonal, begin, end = _part(number, part, count, steps - UNROLL)
                     masked = diagonal
                     if TAIL:
                         masked = masked | (n == n_blocks - 1)
@@ -475,7 +478,6 @@ def _consume(
                                 first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
-                    begin = end
             else:
                 for _ in range(steps // UNROLL - 1):
                     dk, dv, s, lse = _blocks(

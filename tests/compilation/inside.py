@@ -130,6 +130,19 @@ def keys_asked_for(kernel, dtype, on_memory):
     return keys
 
 
+def loops_of_a_carried_bound():
+    """How many values each loop of the kernel carries, outer first, as Triton has it before LLVM."""
+    import re
+
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    signature = {"out_ptr": "*i32", "parts": "i32", "count": "i32"}
+    source = ASTSource(fn=small_kernels.carried_bound_kernel, signature=signature)
+    text = compile(source, target=GPUTarget("cuda", 90, 32)).asm["ttgir"]
+    return [len(re.findall("= ", carried)) for carried in re.findall(r"scf\.for.*iter_args\((.*?)\)", text)]
+
+
 def compile_twice():
     """The compile seconds of one config, the first time and the second."""
     declaration, gpu = small_kernels.copies(), gpu_named("a100")

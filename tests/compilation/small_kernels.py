@@ -33,6 +33,19 @@ def _broken_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs, tl.load(x_ptr + offs))
 
 
+@triton.jit
+def carried_bound_kernel(out_ptr, parts, count):
+    """Counts to ``parts * count`` in parts; where one begins is carried to it, and is a loop's bound alone."""
+    begin = 0
+    total = 0
+    for _ in range(parts):
+        end = begin + count
+        for i in range(begin, end):
+            total += i
+        begin = end
+    tl.store(out_ptr, total)
+
+
 def _dot(a, b, *, config):
     c = torch.empty(config["BLOCK"], config["BLOCK"], dtype=a.dtype, device=a.device)
     options = {"num_warps": 4, "num_stages": config["stages"]}

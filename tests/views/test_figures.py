@@ -130,18 +130,23 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
             tables[name]["kernel"] = tables[name]["kernel"].replace("softmax", long)
     tables["benchmark"]["provider"] = tables["benchmark"]["provider"].replace("liger", "liger-kernel with autograd")
     with matplotlib.rc_context(RC):
-        figures = [draw(tables) for draw in (heat.speedup, heat.transfer, roofs.roof_fraction, spent.seconds)]
+        overviews = (heat.speedup, heat.transfer, roofs.roof_fraction, roofs.rooflines, spent.seconds)
+        figures = [draw(tables) for draw in overviews]
         figures += [draw(tables, long) for draw in (sizes.throughput, sizes.overlay, search.tuning, compiled.build)]
     for figure in figures:
-        figure.draw_without_rendering()
-        width, height = figure.get_size_inches() * figure.dpi
-        shown = [(text, text.get_window_extent()) for text in drawn(figure)]
-        for text, box in shown:
-            assert box.x0 > -2 and box.x1 < width + 2 and box.y0 > -2 and box.y1 < height + 2, text.get_text()
-        # A slanted label's box is larger than the label, so only level text is compared.
-        level = [(text, box.shrunk(0.9, 0.8)) for text, box in shown if text.get_rotation() == 0]
-        for (one, first), (other, second) in itertools.combinations(level, 2):
-            assert not first.overlaps(second), f"{one.get_text()!r} over {other.get_text()!r}"
+        nothing_is_clipped_or_overlaps(figure)
+
+
+def nothing_is_clipped_or_overlaps(figure):
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches() * figure.dpi
+    shown = [(text, text.get_window_extent()) for text in drawn(figure)]
+    for text, box in shown:
+        assert box.x0 > -2 and box.x1 < width + 2 and box.y0 > -2 and box.y1 < height + 2, text.get_text()
+    # A slanted label's box is larger than the label, so only level text is compared.
+    level = [(text, box.shrunk(0.9, 0.8)) for text, box in shown if text.get_rotation() == 0]
+    for (one, first), (other, second) in itertools.combinations(level, 2):
+        assert not first.overlaps(second), f"{one.get_text()!r} over {other.get_text()!r}"
 
 
 def test_slanted_sizes_leave_the_next_panels_title_its_room(scenes):
@@ -167,12 +172,103 @@ def test_slanted_sizes_leave_the_next_panels_title_its_room(scenes):
         ([{"m": 8, "n": 32}, {"m": 16, "n": 4}], ["8\u00d732", "16\u00d74"], "m \u00d7 n"),  # two sizes vary
         ([{"s": 1024, "h": 16}, {"s": 2048, "h": 16}], ["1024", "2048"], "s   (h=16)"),  # one is fixed
         ([{"m": 7}], ["7"], "m"),  # a single case
+        ([{"m": 8, "n": 9}, {"m": 8, "n": 9, "pitch": 16}], ["8\u00d79", "8\u00d79 pitch=16"], "m \u00d7 n"),
     ],
 )
 def test_the_size_axis_names_what_varies(cases, labels, title):
     table = pd.DataFrame({"sizes": [json.dumps(case) for case in cases], "bytes": range(1, len(cases) + 1)})
     axis = facts.CaseAxis(list(table.sizes), list(table.bytes))
     assert (axis.labels, axis.title) == (labels, title)
+
+
+def of_gpus(scenes, *gpus):
+    """The tables of five GPUs, with the benchmarks and trials of these alone."""
+    tables = store.read(scenes["five"] / "tables")
+    return tables | {name: tables[name][tables[name].gpu.isin(gpus)].copy() for name in ("benchmark", "trials")}
+
+
+def test_gpus_of_one_magnitude_stand_side_by_side_on_one_scale(scenes):
+    def tops(*gpus):
+        figure = sizes.throughput(of_gpus(scenes, *gpus), "matmul")
+        return [axes.get_ylim() for axes in figure.axes[: len(gpus)]]
+
+    assert tops("h100", "h200")[0] == tops("h100", "h200")[1]
+    t4, h200 = sorted(tops("t4", "h200"))
+    assert h200[1] > 100 * t4[1], "where one is far slower its curves would lie along the axis"
+    panels = [axes for axes in roofs.rooflines(of_gpus(scenes, "t4", "h200")).axes if axes.get_visible()]
+    assert panels[0].get_ylim() == panels[1].get_ylim() and panels[0].get_xlim() == panels[1].get_xlim()
+    seconds = spent.seconds(store.read(scenes["one"] / "tables")).axes
+    assert len({axes.get_xlim() for axes in seconds}) == 1, "a second is as long where a GPU was only compiled for"
+
+
+def test_a_gpu_without_some_of_the_cases_is_named_where_they_are_missing(scenes):
+    tables = of_gpus(scenes, "h100", "h200")
+    rows = tables["benchmark"]
+    tables["benchmark"] = rows[(rows.gpu == "h200") | ((rows.dtype == "bf16") & (rows.kernel == "softmax"))]
+    throughput = texts(sizes.throughput(tables, "softmax"))
+    assert "not timed on h100" in throughput and "no fp32 case" not in throughput
+    assert texts(sizes.overlay(tables, "softmax")).count("not timed: h100") == 2, "fp32, forward and backward"
+    assert texts(roofs.roof_fraction(tables)).count("not timed") == 1, "matmul"
+    rows = tables["benchmark"]
+    tables["benchmark"] = rows.assign(roof_fraction=rows.roof_fraction.where(rows.gpu == "h200"))
+    assert texts(roofs.roof_fraction(tables)).count("no survey") == 2, "softmax, forward and backward"
+    assert texts(sizes.overlay(tables, "softmax")).count("no survey: h100") == 2, "bf16, forward and backward"
+
+
+def test_a_gpu_has_one_colour_whichever_others_ran_the_kernel(scenes):
+    tables = of_gpus(scenes, "a100", "h100", "h200")
+    rows = tables["benchmark"]
+    tables["benchmark"] = rows[(rows.kernel == "softmax") | (rows.gpu != "a100")]
+    colours = []
+    for kernel in ("softmax", "matmul"):
+        legend = sizes.overlay(tables, kernel).legends[0]
+        labels = [text.get_text().rstrip("\N{DAGGER}") for text in legend.get_texts()]
+        colours.append(dict(zip(labels, [line.get_color() for line in legend.get_lines()], strict=True)))
+    assert colours[0]["h200"] == colours[1]["h200"] and "a100" not in colours[1]
+
+
+def test_a_line_breaks_at_a_case_that_was_not_timed(scenes):
+    tables = of_gpus(scenes, "h200")
+    rows = tables["benchmark"]
+    middle = rows.sizes == rows[rows.kernel == "matmul"].sort_values("bytes").sizes.unique()[2]
+    tables["benchmark"] = rows[~((rows.provider == "pointers") & middle)]
+    lines = {line.get_marker(): line.get_ydata() for line in sizes.throughput(tables, "matmul").axes[0].lines}
+    assert sorted(np.isnan(np.asarray(y, float)).sum() for y in lines.values() if len(y) == 5)[-2:] == [0, 1]
+
+
+def test_a_variant_and_a_peer_may_share_a_name(scenes):
+    tables = of_gpus(scenes, "h200")
+    tables["benchmark"]["provider"] = tables["benchmark"].provider.replace("pointers", "torch")
+    panel = sizes.throughput(tables, "matmul").axes[0]
+    assert sum(len(line.get_ydata()) == 5 for line in panel.lines) == 5, "three variants and two peers"
+
+
+def test_what_one_size_makes_no_curve_of_is_named(scenes):
+    tables = of_gpus(scenes, "h200")
+    rows = tables["benchmark"]
+    tables["benchmark"] = rows[(rows.dtype != "fp16") | (rows.sizes == rows[rows.kernel == "matmul"].sizes.iloc[0])]
+    assert "in the tables alone: forward\u00a0\u00b7\u00a0fp16." in texts(sizes.throughput(tables, "matmul"))
+
+
+def test_a_peer_beyond_the_roof_is_within_the_axis(scenes):
+    tables = of_gpus(scenes, "h200")
+    rows = tables["benchmark"]
+    peer = rows[(rows.provider_kind == "peer") & (rows.provider == rows.peer)].index[0]
+    rows.loc[peer, "roof_fraction"] = 1.7
+    assert roofs.roof_fraction(tables).axes[0].get_xlim()[1] > 170
+
+
+def test_long_headings_stay_above_their_own_panel(scenes):
+    tables = of_gpus(scenes, "h100", "h200")
+    flag = {"activation": "gelu_tanh", "bias": False, "residual": False}
+    rows = tables["benchmark"]
+    tables["benchmark"] = rows.assign(sizes=[json.dumps(json.loads(case) | flag) for case in rows.sizes])
+    with matplotlib.rc_context(RC):
+        figure = sizes.throughput(tables, "matmul")
+    figure.draw_without_rendering()
+    headings = [text.get_text() for text in drawn(figure) if text.get_text().startswith("forward")]
+    assert len(headings) == 4 and all("\n" in heading for heading in headings), "in two lines"
+    nothing_is_clipped_or_overlaps(figure)
 
 
 def test_the_same_tables_give_the_same_bytes(pages, tmp_path, atlas):

@@ -38,7 +38,8 @@ def origin(rows: pd.DataFrame) -> str:
         alike.setdefault(words, []).append(gpu)
     parts = [f"{', '.join(gpus)} {words}".replace(" ", "\N{NO-BREAK SPACE}") for words, gpus in alike.items()]
     protocols = sorted(set(rows.protocol.dropna())) if "protocol" in rows else []
-    text = " · ".join(parts + ([f"protocol\N{NO-BREAK SPACE}{' and '.join(protocols)}"] if protocols else []))
+    parts += [f"protocol\N{NO-BREAK SPACE}{' and '.join(protocols)}"] if protocols else []
+    text = "\N{NO-BREAK SPACE}· ".join(parts)
     legend = []
     if (rows.kind == "recorded").any():
         legend.append("† recorded: measured earlier, elsewhere")
@@ -83,15 +84,18 @@ class CaseAxis:
     def __init__(self, sizes: Sequence[str], cost: Sequence[float]):
         ordered = sorted(dict.fromkeys(sizes), key=dict(zip(sizes, cost, strict=True)).get)
         cases = [{k: v for k, v in json.loads(s).items() if not isinstance(v, bool | str)} for s in ordered]
-        names = list(cases[0]) if cases else []
-        same_names = all(list(case) == names for case in cases)
-        varying = [n for n in names if len({case.get(n) for case in cases}) > 1] if same_names else names
+        names = [n for n in cases[0] if all(n in case for case in cases)] if cases else []
+        varying = [n for n in names if len({case[n] for case in cases}) > 1]
+        tied = len(varying) > 1 and all(len({case[n] for n in varying}) == 1 for case in cases)
+        shown = varying[:1] if tied else varying or names  # square problems, m = n = k, have one size
+        # What only some cases have, as a row's pitch, is named on these.
+        more = [[f"{n}={_short(case[n])}" for n in case if n not in names] for case in cases]
         self.position = {size: float(i) for i, size in enumerate(ordered)}
-        self.labels = ["\u00d7".join(_short(case.get(n)) for n in varying or names) for case in cases]
-        fixed = [f"{n}={_short(cases[0][n])}" for n in names if n not in varying] if varying and same_names else []
-        tied = len(varying) > 1 and all(len({case[n] for n in varying}) == 1 for case in cases) if same_names else False
-        if tied:  # square problems: m = n = k
-            self.labels = [_short(case[varying[0]]) for case in cases]
+        self.labels = [
+            " ".join(["\u00d7".join(_short(case[n]) for n in shown), *own]).strip()
+            for case, own in zip(cases, more, strict=True)
+        ]
+        fixed = [f"{n}={_short(cases[0][n])}" for n in names if n not in varying] if varying else []
         title = (" = " if tied else " \u00d7 ").join(varying or names)
         self.title = title + (f"   ({', '.join(fixed)})" if fixed else "")
 

@@ -30,7 +30,8 @@ CAPTIONS = {
     ),
     "rooflines": (
         "The fastest variant of every case: arithmetic per byte of least traffic against the rate reached. Lines are "
-        "roofs: solid as measured by the survey, dashed from the datasheet where the GPU has no survey."
+        "roofs: solid as measured by the survey, dashed from the datasheet where the GPU has no survey. All have one "
+        "scale."
     ),
     "transfer": (
         "The best configs of one GPU (row), timed on another (column), as a share of what that GPU's own best config "
@@ -41,11 +42,12 @@ CAPTIONS = {
     ),
     "throughput": (
         "Median throughput of each variant with its tuned config (coloured, solid) and of each peer (grey, dashed); "
-        "bars span the quartiles. Dotted lines are measured roofs."
+        "bars span the quartiles. Dotted lines are measured roofs. GPUs of one magnitude share a row's scale; a line "
+        "breaks at a case that was not timed."
     ),
     "overlay": (
         "The fastest variant on each GPU (solid) and the fastest peer there (dashed, hollow): left the rate, right "
-        "what it is of that GPU's own roof."
+        "what it is of that GPU's own roof. A GPU that timed no such case is named in the corner."
     ),
     "tuning": (
         "Above: the best time any config had shown so far, relative to the best at the end, against the seconds since "

@@ -14,21 +14,23 @@ from .sheet import Sheet, blank, empty, label_room
 from .style import INK, MUTED, hues
 
 _OURS, _PEER = "#0072B2", "#8a8f98"
+_ROOF_NAMES = 1.1
+"""Inches right of a panel for the names of its roofs, which would hide cases inside it."""
 
 
 def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
     """A row per kernel and pass, a column per GPU: every case of the fastest variant, and of the fastest peer."""
     title = OVERVIEWS["roof-fraction"]
-    timed = performance(tables["benchmark"])
-    if timed.empty:
+    every = performance(tables["benchmark"])
+    if every.empty:
         return empty(title, NO_PERFORMANCE)
-    timed = timed[timed.roof_fraction.notna()]
+    timed = every[every.roof_fraction.notna()]
     if timed.empty:
         return empty(title, "No GPU that was timed has a survey, so no measured roof is known.")
     best = timed[timed.best.fillna(False)]
     peers = timed[(timed.provider_kind == "peer") & (timed.provider == timed.peer)]
-    rows = sorted({(r.kernel, r.direction) for r in timed.itertuples()}, key=lambda r: (r[0], r[1] != "forward"))
-    gpus = sorted(timed.gpu.unique())
+    rows = sorted({(r.kernel, r.direction) for r in every.itertuples()}, key=lambda r: (r[0], r[1] != "forward"))
+    gpus = sorted(every.gpu.unique())
     labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
     dot = {"linestyle": "", "marker": "o", "ms": 6}
     sheet = Sheet(
@@ -39,25 +41,22 @@ def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
                 (Line2D([], [], color=_PEER, mfc="white", **dot), "fastest peer"),
                 (Line2D([], [], color=INK, linestyle="", marker="|", ms=11, mew=1.6), "median case of the variant")],
     )  # fmt: skip
-    right = max(105.0, 100 * float(timed.roof_fraction[timed.best.fillna(False)].max()) * 1.05)
+    right = max(105.0, 105 * float(pd.concat([best, peers]).roof_fraction.max()))
     for j, gpu in enumerate(gpus):
         axes = sheet.axes[0, j]
         for i, (kernel, direction) in enumerate(rows):
-            for table, offset, color, face in ((peers, 0.17, _PEER, "white"), (best, -0.12, _OURS, _OURS)):
-                cell = table[(table.gpu == gpu) & (table.kernel == kernel) & (table.direction == direction)]
-                if not cell.empty:
-                    area = 10 + 45 * (np.log2(cell.bytes) - 10).clip(0, 24) / 24
-                    axes.scatter(100 * cell.roof_fraction, np.full(len(cell), i + offset), s=area, color=face,
-                                 edgecolors=color, linewidths=0.9, alpha=0.85)  # fmt: skip
-                if table is best and not cell.empty:
-                    axes.plot([100 * cell.roof_fraction.median()], [i - 0.12], marker="|", ms=15, mew=1.6, color=INK)
+            cells = [
+                table[(table.gpu == gpu) & (table.kernel == kernel) & (table.direction == direction)]
+                for table in (best, peers, every)
+            ]
+            _fractions(axes, i, *cells)
         axes.axvline(100, color=INK, lw=0.9)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, right)
         axes.set_yticks(range(len(rows)), labels if j == 0 else [])
         axes.set_xticks([tick for tick in (0, 25, 50, 75, 100, 150, 200, 300, 400) if tick <= right])
         axes.set_xlabel("% of the measured roof")
-        axes.set_title(f"{gpu}{mark(timed[timed.gpu == gpu])}", loc="left", fontweight="bold", fontsize=10.5)
+        axes.set_title(f"{gpu}{mark(every[every.gpu == gpu])}", loc="left", fontweight="bold", fontsize=10.5)
         axes.tick_params(axis="y", length=0)
         for i in range(1, len(rows)):
             axes.axhline(i - 0.5, color="#e4e6ea", lw=0.7)
@@ -65,13 +64,27 @@ def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
     return sheet.figure
 
 
+def _fractions(axes: Axes, place: int, best: pd.DataFrame, peers: pd.DataFrame, every: pd.DataFrame) -> None:
+    """A kernel's pass on one GPU: a dot a case for the fastest variant and the fastest peer, or why there is none."""
+    if best.empty and peers.empty:
+        reason = "not timed" if every.empty else "no survey"
+        axes.text(2, place, reason, va="center", fontsize=8, color=MUTED)
+    for cell, offset, color, face in ((peers, 0.17, _PEER, "white"), (best, -0.12, _OURS, _OURS)):
+        area = 10 + 45 * (np.log2(cell.bytes) - 10).clip(0, 24) / 24
+        axes.scatter(100 * cell.roof_fraction, np.full(len(cell), place + offset), s=area, color=face,
+                     edgecolors=color, linewidths=0.9, alpha=0.85)  # fmt: skip
+    if not best.empty:
+        axes.plot([100 * best.roof_fraction.median()], [place - 0.12], marker="|", ms=15, mew=1.6, color=INK)
+
+
 def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
-    """A panel per GPU: its roofs, and the fastest variant of every case at its arithmetic intensity."""
+    """A panel per GPU, all of one scale: its roofs, and the fastest variant of every case at its intensity."""
     title = OVERVIEWS["rooflines"]
     timed = performance(tables["benchmark"])
     best = timed[timed.best.fillna(False) & (timed.flops > 0) & (timed.bytes > 0)]
     if best.empty:
         return empty(title, NO_PERFORMANCE)
+    best = best.assign(intensity=best.flops / best.bytes, rate=best.flops / best.median_us / 1e6)
     gpus = sorted(best.gpu.unique())
     kernels = sorted(best.kernel.unique())
     lines = hues(kernels)
@@ -81,30 +94,32 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
         plain = {"linestyle": "", "color": MUTED, "marker": "o", "ms": 6}
         legend.append((Line2D([], [], **plain), "filled: forward"))
         legend.append((Line2D([], [], mfc="white", **plain), "hollow: backward"))
-    intensity = best.flops / best.bytes
-    low, high = 2.0 ** np.floor(np.log2(intensity.min()) - 1), 2.0 ** np.ceil(np.log2(intensity.max()) + 1)
+    low = 2.0 ** np.floor(np.log2(best.intensity.min()) - 1)
+    high = max(2.0 ** np.ceil(np.log2(best.intensity.max()) + 1), 256.0)
     sheet = Sheet(
         title, origin(best), rows=-(-len(gpus) // columns), columns=columns, width=3.9 if columns > 1 else 5.6,
-        height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.65, legend=legend, head=0.35,
+        height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.75 + _ROOF_NAMES, right=_ROOF_NAMES, legend=legend, head=0.35,
     )  # fmt: skip
-    for axes, gpu in zip(sheet.all(), gpus, strict=False):
+    panels = sheet.all()[: len(gpus)]
+    for axes, gpu in zip(panels, gpus, strict=True):
         here = best[best.gpu == gpu]
-        _draw_roofs(axes, tables["survey"], gpu, set(here.dtype), low, max(high, 256.0))
         for (kernel, direction), cell in here.groupby(["kernel", "direction"]):
             face = lines[kernel].color if direction == "forward" else "white"
             axes.plot(
-                cell.flops / cell.bytes, cell.flops / cell.median_us / 1e6, linestyle="", marker=lines[kernel].marker,
-                ms=5, color=lines[kernel].color, mfc=face, mew=1, alpha=0.9,
+                cell.intensity, cell.rate, linestyle="", marker=lines[kernel].marker, ms=5, color=lines[kernel].color,
+                mfc=face, mew=1, alpha=0.9,
             )  # fmt: skip
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xlim(low, max(high, 256.0))
-        rate = here.flops / here.median_us / 1e6
-        axes.set_ylim(bottom=10.0 ** np.floor(np.log10(max(rate.min(), 1e-4))))
-        axes.set_ylim(top=2.2 * axes.get_ylim()[1])
+        axes.set_xlim(low, high)
         axes.set_xlabel("flops per byte of least traffic")
         axes.set_ylabel("TFLOP/s")
         axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
+        _draw_roofs(axes, tables["survey"], gpu, set(here.dtype), low, high)
+    bottom = 10.0 ** np.floor(np.log10(max(best.rate.min() / 1.5, 1e-4)))
+    top = 2.2 * max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(bottom, top)
     for axes in sheet.all()[len(gpus) :]:
         axes.set_axis_off()
     return sheet.figure
@@ -130,16 +145,15 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], lo
     source = "" if len(measured) else "datasheet "
     axes.annotate(f"{source}{bandwidth.roof.iloc[0]} {slope * 1e3:,.0f} GB/s", (0.02, 0.97), xycoords="axes fraction",
                   fontsize=7.5, color=MUTED, va="top")  # fmt: skip
-    labels: list[list] = []  # plateaus whose labels would overlap, on an axis of eight decades
     for roof in plateaus.itertuples():
-        if labels and roof.value / labels[-1][0].value < 1.9:
-            labels[-1].append(roof)
+        axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
+    groups: list[list] = []  # plateaus whose names would overlap, on an axis of eight decades
+    for roof in plateaus.itertuples():
+        if groups and roof.value / groups[-1][0].value < 1.9:
+            groups[-1].append(roof)
         else:
-            labels.append([roof])
-    for group in labels:
-        for roof in group:
-            axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
+            groups.append([roof])
+    for group in groups:
         text = ", ".join(f"{roof.roof.removeprefix('matmul_')} {roof.value:,.0f}" for roof in reversed(group))
-        paper = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # where cases lie behind it
-        axes.annotate(text, (high, group[-1].value), (-2, 3.0), textcoords="offset points", fontsize=7, color=MUTED,
-                      ha="right", bbox=paper, zorder=5)  # fmt: skip
+        middle = float(np.sqrt(group[0].value * group[-1].value))
+        axes.annotate(text, (high, middle), (4, 0), textcoords="offset points", fontsize=7, color=MUTED, va="center")

@@ -31,6 +31,7 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
         right=0.45,
         legend=[(Patch(color=STAGE_COLOURS[stage]), stage) for stage in stages],
     )  # fmt: skip
+    longest = spent.groupby(["gpu", "row"]).seconds.sum().max()
     for j, gpu in enumerate(gpus):
         axes, here = sheet.axes[0, j], spent[spent.gpu == gpu]
         left = pd.Series(0.0, index=rows)
@@ -42,7 +43,7 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
             if total:
                 axes.annotate(_duration(total), (total, i), (3, 0), textcoords="offset points", va="center",
                               fontsize=7.5, color=MUTED)  # fmt: skip
-        axes.set_xlim(0, max(left.max(), 1e-9) * 1.28)
+        axes.set_xlim(0, max(longest, 1e-9) * 1.28)  # one scale: a second is as long on every GPU
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks(range(len(rows)), rows if j == 0 else [])
         axes.tick_params(axis="y", length=0)

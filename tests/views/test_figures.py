@@ -271,6 +271,36 @@ def test_long_headings_stay_above_their_own_panel(scenes):
     nothing_is_clipped_or_overlaps(figure)
 
 
+def test_a_config_that_was_given_up_on_the_other_gpu_counts_as_slow_as_it_was(scenes):
+    tables = of_gpus(scenes, "h100", "h200")
+
+    def cell(row, column):
+        words = [text.get_text() for text in heat.transfer(tables).axes[0].texts]
+        return words[2 * row + column]
+
+    share, cases = cell(0, 1).split(" %\n")
+    trials = tables["trials"]
+    problem = ["kernel", "direction", "dtype", "sizes", "variant", "config"]
+    theirs = trials[trials.best & (trials.gpu == "h100")][problem]
+    chosen = trials[(trials.gpu == "h200") & ~trials.best].reset_index().merge(theirs, on=problem).iloc[0]["index"]
+    there = trials.index == chosen
+    trials.loc[there, ["status", "median_us"]] = ["stopped", 1e6 * float(trials.median_us.max())]
+    slow, same = cell(0, 1).split(" %\n")
+    assert float(slow) < float(share) and same == cases
+    tables["trials"] = trials[~there]
+    assert cell(0, 1).split("\n")[1] == f"{int(cases.split()[0]) - 1} of {cases}"
+
+
+def test_the_share_of_close_configs_is_of_all_that_were_timed(scenes):
+    tables = of_gpus(scenes, "h200")
+    trials = tables["trials"]
+    slow = trials.median_us > 1.3 * trials.groupby(["kernel", "direction", "dtype", "sizes"]).median_us.transform("min")
+    before = search.tuning(tables, "matmul").axes[1]
+    tables["trials"] = trials.assign(status=trials.status.where(~slow, "stopped"))
+    after = search.tuning(tables, "matmul").axes[1]
+    assert [list(line.get_xdata()) for line in after.lines] == [list(line.get_xdata()) for line in before.lines]
+
+
 def test_the_same_tables_give_the_same_bytes(pages, tmp_path, atlas):
     (tmp_path / "tables").symlink_to(pages["none"] / "tables")
     atlas("figures", tmp_path)

@@ -11,6 +11,9 @@ import pandas as pd
 PERFORMANCE = ("measured", "recorded")
 """The kinds a figure about speed may show; the interpreter's times are not among them."""
 
+TIMED = ("ok", "stopped")
+"""The trials that have a time; a search stops those that one sample shows to be far slower than the best."""
+
 NO_PERFORMANCE = "No GPU was measured here and there is no record of one, so there is nothing to draw."
 
 

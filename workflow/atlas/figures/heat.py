@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from .facts import NO_PERFORMANCE, geometric_mean, mark, origin, performance
+from .facts import NO_PERFORMANCE, PERFORMANCE, TIMED, geometric_mean, mark, origin, performance
 from .names import OVERVIEWS
 from .sheet import Sheet, empty, label_room
 from .style import DIVERGING, INK, MUTED
@@ -57,7 +57,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     bar = sheet.figure.add_axes((box.x1 + 0.18 * inch, box.y0, 0.13 * inch, box.height))
     ticks = [-1, -0.5, 0, 0.5, 1] if len(rows) > 2 else [-1, 0, 1]
     sheet.figure.colorbar(axes.collections[0], cax=bar, ticks=ticks)
-    ends = {-1: "\nslower", 1: "\nfaster"}
+    ends = {-1: "\nor slower", 1: "\nor faster"}
     bar.set_yticklabels([f"{2**tick:.2g}\u00d7{ends.get(tick, '')}" for tick in ticks])
     bar.tick_params(length=2)
     bar.grid(False)
@@ -68,27 +68,23 @@ def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
     """GPU by GPU: what the row's best configs reach on the column, of what the column's own best ones reach."""
     title = OVERVIEWS["transfer"]
     trials = tables["trials"]
-    trials = trials[trials.kind.isin(("measured", "recorded")) & (trials.status == "ok") & trials.median_us.notna()]
+    trials = trials[trials.kind.isin(PERFORMANCE) & trials.status.isin(TIMED) & trials.median_us.notna()]
     gpus = sorted(trials.gpu.unique())
     if not gpus:
         return empty(title, NO_PERFORMANCE)
     if len(gpus) == 1:
         return empty(title, f"Only {gpus[0]} has tuning results; a second GPU is needed to compare with.")
-    problem = ["kernel", "direction", "dtype", "sizes"]
-    best = trials[trials.best.fillna(False)]
-    own = best.groupby(["gpu", *problem])["median_us"].min().rename("own_us").reset_index()
-    pairs = best[["gpu", *problem, "variant", "config"]].merge(
-        trials[["gpu", *problem, "variant", "config", "median_us"]],
-        on=[*problem, "variant", "config"],
-        suffixes=("_tuned", "_run"),
-    )
-    pairs = pairs.merge(own.rename(columns={"gpu": "gpu_run"}), on=["gpu_run", *problem])
     values = pd.DataFrame(np.nan, index=gpus, columns=gpus)
     words = pd.DataFrame("no case\nin common", index=gpus, columns=gpus)
-    for (tuned, run), group in pairs.groupby(["gpu_tuned", "gpu_run"]):
-        share = 100 * geometric_mean(group.own_us / group.median_us)
-        values.loc[tuned, run] = share
-        words.loc[tuned, run] = f"{share:.0f} %\n{len(group)} case{'s' if len(group) > 1 else ''}"
+    for (tuned, run), group in _carried(trials).groupby(["gpu_tuned", "gpu_run"]):
+        shares = group.share.dropna()
+        cases = f"{len(group)} case{'s' if len(group) > 1 else ''}"
+        if shares.empty:
+            words.loc[tuned, run] = f"none timed\nof {cases}"
+            continue
+        values.loc[tuned, run] = 100 * geometric_mean(shares)
+        counted = cases if len(shares) == len(group) else f"{len(shares)} of {cases}"
+        words.loc[tuned, run] = f"{values.loc[tuned, run]:.3g} %\n{counted}"
     sheet = Sheet(
         title, f"Share of the GPU's own best, geometric mean over cases.\n{origin(trials)}",
         width=1.1 * len(gpus), height=0.52 * len(gpus), left=1.0, right=0.4, bottom=0.3, head=0.5,
@@ -102,6 +98,18 @@ def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
     axes.set_xlabel("run on")
     axes.xaxis.set_label_position("top")
     return sheet.figure
+
+
+def _carried(trials: pd.DataFrame) -> pd.DataFrame:
+    """A row for every case that two GPUs tuned: ``gpu_tuned gpu_run``, and ``share``, what the first one's best config
+    reaches of the second one's own best there; NaN where the second did not time that config."""
+    problem = ["kernel", "direction", "dtype", "sizes"]
+    best = trials[trials.best.fillna(False)][["gpu", *problem, "variant", "config", "median_us"]]
+    own = best.drop(columns=["variant", "config"]).rename(columns={"median_us": "own_us"})
+    pairs = best.drop(columns="median_us").merge(own, on=problem, suffixes=("_tuned", "_run"))
+    timed = trials[["gpu", *problem, "variant", "config", "median_us"]].rename(columns={"gpu": "gpu_run"})
+    pairs = pairs.merge(timed, how="left", on=["gpu_run", *problem, "variant", "config"])
+    return pairs.assign(share=pairs.own_us / pairs.median_us)
 
 
 def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours, low: float, high: float) -> None:

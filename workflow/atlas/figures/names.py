@@ -35,7 +35,8 @@ CAPTIONS = {
     ),
     "transfer": (
         "The best configs of one GPU (row), timed on another (column), as a share of what that GPU's own best config "
-        "reaches: geometric mean over all cases both GPUs tuned and whose config the second one timed as well."
+        "reaches: geometric mean over the cases both GPUs tuned and whose config the second one timed as well, be it "
+        "by the one sample after which its search gave it up."
     ),
     "seconds": (
         "Wall time of each stage as its document states it. A record's time was spent when and where it was measured."
@@ -52,7 +53,7 @@ CAPTIONS = {
     "tuning": (
         "Above: the best time any config had shown so far, relative to the best at the end, against the seconds since "
         "a case's first trial; each thin line is a case, the thick one their geometric mean. Below: how many of the "
-        "timed configs come within a factor of their case's best."
+        "timed configs come within a factor of their case's best; of one given up after a single sample that counts."
     ),
     "build": (
         "One dot per compiled config, by GPU and its architecture; the black ring is a variant's default config. "

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from .facts import PERFORMANCE, mark, origin
+from .facts import PERFORMANCE, TIMED, mark, origin
 from .names import PER_KERNEL
 from .sheet import Sheet, blank, empty
 from .style import INK, MUTED, Line, hues
@@ -32,9 +32,10 @@ def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     trials = trials.assign(group=trials.direction + " " + trials.dtype)
     groups = sorted(trials.group.unique(), key=lambda name: (not name.startswith("forward"), name))
     lines = hues(groups)
-    timed = trials[(trials.status == "ok") & trials.median_us.notna()]
-    worst = (timed.median_us / timed.groupby(["gpu", "group", "sizes"]).median_us.transform("min")).max()
-    top = next((factor for factor in _FACTORS[2:] if factor >= worst), _FACTORS[-1])
+    timed = trials[trials.status.isin(TIMED) & trials.median_us.notna()]
+    finished = timed[timed.status == "ok"]
+    behind = timed.median_us / timed.groupby(["gpu", "group", "sizes"]).median_us.transform("min")
+    tops = [_top(behind[finished.index]), _top(behind)]
     legend = [(Line2D([], [], color=lines[name].color, lw=1.4), name) for name in groups]
     legend.append((Line2D([], [], color=INK, lw=2.4), "geometric mean of all cases"))
     sheet = Sheet(
@@ -53,8 +54,8 @@ def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
             blank(above, "no config was timed")
             blank(below, "no config was timed")
             continue
-        _progress(above, done, lines, top)
-        _landscape(below, done, lines, top)
+        _progress(above, finished[finished.gpu == gpu], lines, tops[0])
+        _landscape(below, done, lines, tops[1])
         if j == 0:
             above.set_ylabel("best so far, \u00d7 the final best")
             below.set_ylabel("% of the timed configs")
@@ -62,6 +63,12 @@ def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
             above.set_yticklabels([])
             below.set_yticklabels([])
     return sheet.figure
+
+
+def _top(behind: pd.Series) -> float:
+    """The labelled factor that an axis of these factors ends at."""
+    worst = behind.max()
+    return next((factor for factor in _FACTORS[2:] if factor >= worst), _FACTORS[-1])
 
 
 def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line], top: float) -> None:

@@ -301,6 +301,12 @@ def test_the_share_of_close_configs_is_of_all_that_were_timed(scenes):
     assert [list(line.get_xdata()) for line in after.lines] == [list(line.get_xdata()) for line in before.lines]
 
 
+def test_later_architectures_stand_to_the_right():
+    assert sorted(["sm_100", "sm_75", "gfx942", "sm_90"], key=compiled._generation) == [
+        "gfx942", "sm_75", "sm_90", "sm_100",
+    ]  # fmt: skip
+
+
 def test_the_same_tables_give_the_same_bytes(pages, tmp_path, atlas):
     (tmp_path / "tables").symlink_to(pages["none"] / "tables")
     atlas("figures", tmp_path)

@@ -29,19 +29,21 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     if done.empty:
         failed = "" if configs.empty else f" {configs.iloc[0].gpu}: {configs.iloc[0].status}, {configs.iloc[0].reason}"
         return empty(title, f"No config of {kernel} was compiled.{failed}")
-    gpus = sorted(configs.gpu.unique(), key=lambda gpu: (configs[configs.gpu == gpu].arch.iloc[0], gpu))
+    gpus = sorted(configs.gpu.unique(), key=lambda gpu: (_generation(_arch(configs, gpu)), gpu))
+    names = [f"{gpu}\n{_arch(configs, gpu)}\n{_counts(configs, gpu)}" for gpu in gpus]
+    widest = max(len(line) for name in names for line in name.split("\n"))
     present = [name for name in INSTRUCTIONS if (done.matrix_instruction.fillna("none") == name).any()]
     legend = [_entry(*INSTRUCTIONS[name]) for name in present]
     legend.append((Line2D([], [], linestyle="", marker="o", mfc="none", mec=INK, mew=1.3, ms=8), "default config"))
     sheet = Sheet(
-        title, _origin(configs), columns=3, width=max(2.3, 0.62 * len(gpus)), height=2.6, left=0.7, gap_x=0.7,
-        bottom=0.75, legend=legend, head=0.3,
+        title, _origin(configs), columns=3, width=max(2.3, (0.1 + 0.07 * widest) * len(gpus)), height=2.6, left=0.7,
+        gap_x=0.7, bottom=0.75, legend=legend, head=0.3,
     )  # fmt: skip
     for axes, (column, label, unit) in zip(sheet.all(), _PANELS, strict=True):
         for i, gpu in enumerate(gpus):
             _column(axes, done[done.gpu == gpu], i, column, unit)
         axes.set_title(label, loc="left", color=INK)
-        axes.set_xticks(range(len(gpus)), [f"{gpu}\n{_arch(configs, gpu)}\n{_counts(configs, gpu)}" for gpu in gpus])
+        axes.set_xticks(range(len(gpus)), names)
         axes.tick_params(axis="x", length=0, labelsize=7.5)
         axes.set_xlim(-0.6, len(gpus) - 0.4)
         top = float((done[column].astype(float) / unit).max())
@@ -73,6 +75,12 @@ def _entry(color: str, marker: str, label: str) -> tuple[Line2D, str]:
 
 def _arch(configs: pd.DataFrame, gpu: str) -> str:
     return str(configs[configs.gpu == gpu].arch.iloc[0])
+
+
+def _generation(arch: str) -> tuple[str, int]:
+    """To sort architectures by: sm_90 before sm_100."""
+    family = arch.rstrip("0123456789")
+    return family, int(arch.removeprefix(family) or 0)
 
 
 def _counts(configs: pd.DataFrame, gpu: str) -> str:

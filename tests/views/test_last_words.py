@@ -53,6 +53,24 @@ def test_kernels_that_only_compile_or_work_in_the_interpreter_are_a_line_of_each
     ]
 
 
+def test_of_a_gpu_that_ran_other_kernels_it_is_not_said_that_nothing_ran():
+    rows = [row("softmax", "h100"), row("matmul", "h100", "compiled")]
+    assert in_short(rows) == ["h100: matmul compiled, not run there as others were"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        (("build", "validate"), "validated, not benchmarked"),
+        (("build", "validate", "autotune"), "tuned, not benchmarked"),
+        (("benchmark",), "no forward case was timed"),
+    ],
+)
+def test_a_row_without_a_figure_says_how_far_the_kernel_came(stages, words):
+    (line,) = printed([row("softmax", figure=None, stages=dict.fromkeys(stages, "ok"))], 200)[1:]
+    assert words in line
+
+
 @pytest.mark.parametrize(
     "telling",
     [

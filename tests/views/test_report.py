@@ -201,9 +201,33 @@ def test_what_a_selection_left_out_is_a_sentence_and_no_row(kernels, tmp_path, a
     notes = {(row[0].text, row[1].text): row[2].note for row in outcome.verdict_table(tables).rows}
     assert notes == {
         ("matmul", "a100"): "validated, not benchmarked",  # why a kernel that is right has no figure
-        ("matmul", "t4"): "",
         ("softmax", "h200"): "",
     }
+    assert outcome.compiled_only(tables) == "Compiled, with nothing run: 1 kernel for t4; see Build."
+
+
+def test_a_gpu_that_ran_some_kernels_is_said_to_have_run_so_many(kernels, tmp_path, atlas):
+    softmax, matmul = kernels
+    synthetic.write_everything(tmp_path, kernels, recorded=["h200"], built=["t4"], functional=False)
+    for document in synthetic.on_gpu(softmax, "h100"):
+        synthetic.write(tmp_path, "recorded", document)
+    synthetic.write(tmp_path, "measured", synthetic.build(matmul, "h100"))
+    atlas("tables", tmp_path)
+    tables = store.read(tmp_path / "tables")
+    first = outcome.summary(tables).split(".")[0]
+    assert first == "2 kernels: h100 (1 of them) and h200 from records; t4 compiled only"
+    compiled = outcome.compiled_only(tables)
+    assert compiled == "Compiled, with nothing run: 1 kernel for h100 and 2 kernels for t4; see Build."
+    assert ("matmul", "h100") not in {(row[0].text, row[1].text) for row in outcome.verdict_table(tables).rows}
+    coverage = tables["coverage"].query("kernel == 'matmul' and gpu == 'h100' and stage == 'benchmark'")
+    assert coverage.reason.iloc[0] == "matmul on h100 was not measured here and there is no record"
+
+
+def test_a_run_that_compiled_alone_says_so_in_place_of_its_verdicts(kernels, tmp_path, atlas):
+    synthetic.write_everything(tmp_path, kernels, built=["t4"], functional=False)
+    atlas("tables", tmp_path)
+    table = outcome.verdict_table(store.read(tmp_path / "tables"))
+    assert not table.rows and table.empty == "Nothing has run; what was compiled is under Build."
 
 
 def test_a_check_at_which_torch_misses_the_tolerance_is_not_shown_as_a_failure(kernels, tmp_path, atlas):

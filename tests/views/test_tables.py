@@ -104,7 +104,7 @@ def test_coverage_names_every_cell_even_those_without_a_document(scenes):
     coverage = store.read(scenes["one"] / "tables")["coverage"]
     cell = coverage.query("kernel == 'matmul' and gpu == 't4'").set_index("stage")
     assert cell.status.to_dict() == {"build": "ok", "validate": "none", "autotune": "none", "benchmark": "none"}
-    assert "t4 was not measured here and there is no record" in cell.reason["benchmark"]
+    assert "matmul on t4 was not measured here and there is no record" in cell.reason["benchmark"]
     assert "build" not in set(coverage[coverage.gpu == "cpu"].stage), "the interpreter compiles nothing"
 
 

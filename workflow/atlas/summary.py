@@ -11,12 +11,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from .verdict import case_label
+from .verdict import case_label, why_no_figure
 
 _LITTLE = {
     "functional": "ok in the interpreter, which says nothing of speed",
     "compiled": "compiled; nothing ran there",
 }
+_ELSE_RAN = "compiled, not run there as others were"
+"""Of kernels that were only compiled for a GPU on which others ran."""
 _STYLES = {"ok": "green", "wrong": "bold red", "failed": "bold red", "suspect": "bold red"}
 
 
@@ -65,13 +67,16 @@ def says_little(row: Mapping[str, Any]) -> bool:
 
 
 def in_short(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each GPU and kind, of rows that say little."""
+    """A line for each GPU and kind on those of all ``rows`` that say little."""
+    rows = list(rows)
+    ran = {row["gpu"] for row in rows if row["kind"] != "compiled"}
     groups: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        groups.setdefault((row["gpu"], row["kind"]), []).append(row["kernel"])
+    for row in filter(says_little, rows):
+        said = _ELSE_RAN if row["kind"] == "compiled" and row["gpu"] in ran else _LITTLE[row["kind"]]
+        groups.setdefault((row["gpu"], said), []).append(row["kernel"])
     return [
-        f"{gpu}: {', '.join(kernels) if len(kernels) <= _NAMED else f'{len(kernels)} kernels'} {_LITTLE[kind]}"
-        for (gpu, kind), kernels in sorted(groups.items())
+        f"{gpu}: {', '.join(kernels) if len(kernels) <= _NAMED else f'{len(kernels)} kernels'} {said}"
+        for (gpu, said), kernels in sorted(groups.items())
     ]
 
 
@@ -121,4 +126,4 @@ def _why_none(row: Mapping[str, Any]) -> str:
         return "interpreter: no figures"
     if row["kind"] == "compiled":
         return "compiled only: nothing ran"
-    return "no forward case was timed"
+    return why_no_figure(row["stages"])

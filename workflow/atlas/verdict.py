@@ -113,6 +113,14 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
+def why_no_figure(stages: Mapping[str, str]) -> str:
+    """Why a row without failures, of a GPU that ran, has no figure: the last of its ``stages`` that it reached."""
+    if "benchmark" in stages:
+        return "no forward case was timed"
+    done = [words for stage, words in (("autotune", "tuned, "), ("validate", "validated, ")) if stage in stages]
+    return f"{next(iter(done), '')}not benchmarked"
+
+
 def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
     kind = min((entry.kind for entry in entries), key=KINDS.index)
     # A build is compiled whatever else the GPU did, so it belongs to a row of any kind.

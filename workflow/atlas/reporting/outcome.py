@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ..collection import Entry
-from ..verdict import KINDS, SEVERITY
+from ..verdict import KINDS, SEVERITY, why_no_figure
 from .grid import Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
 
 Tables = dict[str, pd.DataFrame]
@@ -60,11 +60,17 @@ def alarms(tables: Tables) -> list[Alarm]:
 def summary(tables: Tables) -> str:
     """The figures of a run in two sentences."""
     verdicts, cases = tables["verdicts"], compared(tables)
-    kinds = verdicts.groupby("kind").gpu.unique()
     words = {"measured": "measured here", "recorded": "from records", "functional": "in the interpreter",
              "compiled": "compiled only"}  # fmt: skip
-    where = [f"{listed(sorted(kinds[kind]))} {words[kind]}" for kind in KINDS if kind in kinds.index]
-    first = counted(verdicts.kernel.nunique(), "kernel") + (": " + "; ".join(where) if where else "") + "."
+    ran = set(verdicts[verdicts.kind.isin(KINDS[:-1])].gpu)
+    every = verdicts.kernel.nunique()
+    where = []
+    for kind in KINDS:
+        own = verdicts[(verdicts.kind == kind) & ~((kind == "compiled") & verdicts.gpu.isin(ran))]
+        counts = own.groupby("gpu").kernel.nunique()
+        names = [gpu if n == every or kind == "compiled" else f"{gpu} ({n} of them)" for gpu, n in counts.items()]
+        where += [f"{listed(names)} {words[kind]}"] if names else []
+    first = counted(every, "kernel") + (": " + "; ".join(where) if where else "") + "."
     if cases.empty:
         return f"{first} No case was timed against a peer on a GPU."
     outcomes = cases.outcome.value_counts()
@@ -77,16 +83,31 @@ def verdict_table(tables: Tables) -> Grid:
     """Kernel by GPU: status, kind, best config, figure, against the fastest peer, share of the roof."""
     table = tables["verdicts"]
     strength = {kind: place for place, kind in enumerate(KINDS)}
-    table = table[table.status != "none"]
+    there = table[table.status != "none"]
+    table = there[~_only_compiled(there)]
     ordered = sorted(table.itertuples(), key=lambda row: (row.kernel, strength.get(row.kind, len(strength)), row.gpu))
     return Grid(
         "verdicts",
         ("kernel", "GPU", "status", "kind", "headline case", "best config", "figure", "% of roof",
          "against the fastest peer", "all cases", "worst case"),
         [_verdict_row(row) for row in ordered],
-        empty="There is no document of any kernel: run `snakemake` first.",
+        empty="There is no document of any kernel: run `snakemake` first." if there.empty else
+        "Nothing has run; what was compiled is under Build.",
         numeric=frozenset({6, 7, 8, 9, 10}),
     )  # fmt: skip
+
+
+def _only_compiled(verdicts: pd.DataFrame) -> pd.Series:
+    """The pairs of which there is nothing to say but that the kernel compiles for the GPU."""
+    return (verdicts.kind == "compiled") & (verdicts.status == "ok") & ~verdicts.stale.fillna(False)
+
+
+def compiled_only(tables: Tables) -> str:
+    """A sentence on the kernels that were compiled for a GPU on which they did not run; or nothing."""
+    table = tables["verdicts"]
+    counts = table[_only_compiled(table)].groupby("gpu").kernel.nunique()
+    parts = [f"{counted(count, 'kernel')} for {gpu}" for gpu, count in counts.items()]
+    return f"Compiled, with nothing run: {listed(parts)}; see Build." if parts else ""
 
 
 def not_run(tables: Tables) -> str:
@@ -104,8 +125,8 @@ def _verdict_row(row) -> list[Cell]:
     timed = not missing(row.figure)
     note = "" if missing(row.reason) else row.reason
     if row.status == "ok" and row.kind in PERFORMANCE and not timed:
-        note = _not_timed(row.stages)
-    # A build that went well is no evidence that the kernel is right, so it is not painted green.
+        note = why_no_figure(json.loads(row.stages))
+    # A build that went well is no evidence that the kernel is right, so a stale one is not painted green.
     built = row.kind == "compiled" and row.status == "ok"
     status = Cell("builds", style="badge") if built else badge(row.status, note=note)
     if not missing(row.stale) and row.stale:
@@ -130,13 +151,6 @@ def _verdict_row(row) -> list[Cell]:
                note="" if missing(row.worst_case) else row.worst_case,
                style="bad" if not missing(row.speedup_worst) and row.speedup_worst < 0.995 else ""),
     ]  # fmt: skip
-
-
-def _not_timed(stages: str) -> str:
-    """Why a row without failures has no figure: the last stage that its documents reach."""
-    done = json.loads(stages)
-    reached = next((words for stage, words in (("autotune", "tuned"), ("validate", "validated")) if stage in done), "")
-    return "no forward case was timed" if "benchmark" in done else f"{reached}, not benchmarked".removeprefix(", ")
 
 
 def compared(tables: Tables) -> pd.DataFrame:

@@ -42,6 +42,7 @@ def page(
         failed_checks=outcome.failed_checks(tables),
         untimed=outcome.untimed(tables),
         unsupported=outcome.unsupported(tables),
+        compiled_only=outcome.compiled_only(tables),
         not_run=outcome.not_run(tables),
         ladder=outcome.ladder_table(tables),
         build=work.build_table(tables),

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"No documents under {arguments.results} for this selection: nothing to judge.")
     if telling := [row for row in rows if not says_little(row)]:
         console.print(table(telling, width))
-    for line in in_short(row for row in rows if says_little(row)):
+    for line in in_short(rows):
         console.print(line, soft_wrap=True)
     compared = changes.against_record(collection.measured_and_recorded(arguments.results, kernels, names))
     for line in changes.sentences(compared):

@@ -34,7 +34,7 @@ def coverage(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) 
     ]
     for kernel, gpu, stage in cells:
         entry = by_cell.get((kernel, gpu, stage))
-        yield {"kernel": kernel, "gpu": gpu, "stage": stage} | (_there(entry) if entry else _absent(gpu, stage))
+        yield {"kernel": kernel, "gpu": gpu, "stage": stage} | (_there(entry) if entry else _absent(kernel, gpu, stage))
 
 
 def _there(entry: Entry) -> Row:
@@ -49,8 +49,9 @@ def _there(entry: Entry) -> Row:
     }
 
 
-def _absent(gpu: str, stage: str) -> Row:
-    reason = "nothing was compiled" if stage == "build" else f"{gpu} was not measured here and there is no record"
+def _absent(kernel: str | None, gpu: str, stage: str) -> Row:
+    subject = gpu if kernel is None else f"{kernel} on {gpu}"
+    reason = "nothing was compiled" if stage == "build" else f"{subject} was not measured here and there is no record"
     return {"kind": NONE, "status": NONE, "reason": reason, "stale": False}
 
 
@@ -63,7 +64,7 @@ def verdict_rows(entries: Iterable[Entry]) -> Iterator[Row]:
         for gpu in gpus:
             row = judged.get((kernel, gpu))
             if row is None:
-                yield {"kernel": kernel, "gpu": gpu} | _absent(gpu, "any") | {"failing": False, "stages": "{}"}
+                yield {"kernel": kernel, "gpu": gpu} | _absent(kernel, gpu, "any") | {"failing": False, "stages": "{}"}
             else:
                 yield _flat(row)
 

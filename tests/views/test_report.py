@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 import synthetic
 from atlas.collection import collect
-from atlas.reporting import evidence, outcome, work
+from atlas.reporting import evidence, grid, outcome, work
 from atlas.tables import store
 
 
@@ -228,6 +228,15 @@ def test_a_run_that_compiled_alone_says_so_in_place_of_its_verdicts(kernels, tmp
     atlas("tables", tmp_path)
     table = outcome.verdict_table(store.read(tmp_path / "tables"))
     assert not table.rows and table.empty == "Nothing has run; what was compiled is under Build."
+
+
+@pytest.mark.parametrize(
+    ("time", "words"),
+    [(5.28, "5.28 µs"), (372.4, "372 µs"), (999.4, "999 µs"), (999.6, "1 ms"), (37874.9, "37.9 ms"),
+     (1234567.0, "1,235 ms")],
+)  # fmt: skip
+def test_a_time_is_written_without_an_exponent(time, words):
+    assert grid.microseconds(time) == words
 
 
 def test_a_check_at_which_torch_misses_the_tolerance_is_not_shown_as_a_failure(kernels, tmp_path, atlas):

@@ -71,8 +71,9 @@ def duration(seconds: float) -> str:
 
 
 def microseconds(value: float) -> str:
-    """A time of three digits in the unit that suits it."""
-    return f"{value:.3g} \N{MICRO SIGN}s" if value < 1000 else f"{value / 1000:.3g} ms"
+    """A time of three digits, or of all before the point, in the unit that suits it."""
+    number, unit = (value, "\N{MICRO SIGN}s") if value < 999.5 else (value / 1000, "ms")
+    return f"{number:,.0f} {unit}" if number >= 99.95 else f"{number:.3g} {unit}"
 
 
 def config_words(config: str | Mapping[str, Any] | None) -> str:

@@ -164,6 +164,16 @@ def test_a_later_build_of_a_record_does_not_sign_its_figures(tmp_path):
     assert tree.root.span[1] - tree.root.span[0] == pytest.approx(1000 * took, abs=1), "not the months between"
 
 
+def test_what_was_measured_here_does_not_bear_the_figures_of_a_record(tmp_path):
+    sample.put(tmp_path, sample.benchmark("softmax", "h100"), "recorded")
+    sample.put(tmp_path, sample.validate("softmax", "h100"))
+    (tree,) = described.trees(collection.collect(tmp_path), 0, tmp_path)
+    assert tree.root.tags["kind"] == "measured"
+    assert "median_us" not in tree.root.metrics and "fastest config" not in tree.root.note
+    (benchmark,) = [run for run in tree.root.children if run.tags["stage"] == "benchmark"]
+    assert benchmark.tags["kind"] == "recorded" and benchmark.metrics["median_us"] > 0
+
+
 def test_listings_and_figures_are_artifacts(atlas):
     assert artifact(atlas.run("softmax · h200 · build"), "listings", "blocks.ptx").exists()
     assert artifact(atlas.run("softmax · h200"), "figures", "throughput-softmax.png").exists()

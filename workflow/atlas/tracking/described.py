@@ -54,8 +54,8 @@ def _survey(gpu: str, entry: Entry) -> Tree:
 
 def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figures: Path) -> Tree:
     (verdict,) = verdicts(entries)
-    benchmark = next((e.document for e in entries if e.stage == "benchmark" and e.kind in TIMED), None)
-    best = best_of_each_case(benchmark["rows"]) if benchmark else []
+    benchmark = next((e for e in entries if e.stage == "benchmark" and e.kind in TIMED), None)
+    best = best_of_each_case(benchmark.document["rows"]) if benchmark else []
     # No figure without its kind, and in a list of runs the name is what one reads.
     kind = "" if verdict["kind"] == "measured" else f" ({verdict['kind']})"
     context = Context(f"{kernel} · {gpu}{kind}", trial_runs, headline(best))
@@ -73,7 +73,8 @@ def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figure
         )
         describe(run, entry, context, timed=entry.kind in TIMED)
         stages.append(run)
-    root = _root(verdict, context, best, entries, stages)
+    # As in the verdict: what was measured here has no figures of a record.  The stage's own run has them.
+    root = _root(verdict, context, best if best and benchmark.kind == verdict["kind"] else [], entries, stages)
     drawn = sorted(path for name in PER_KERNEL for path in figures.glob(f"{name}-{kernel}.png"))
     root.files = {f"figures/{path.name}": path for path in drawn}
     documents = [(stage, hashes[stage], entry.kind, entry.stale) for stage, entry in zip(hashes, entries, strict=True)]
@@ -93,6 +94,7 @@ def _root(
     own = [entry for entry in entries if entry.kind == verdict["kind"]]
     newest = max(own, key=lambda entry: (entry.stage == "benchmark", span_of(entry.document)[1]))
     began = min(run.span[0] for run in stages)
+    top = headline(best)
     tags = words({"stage": "all", "level": "kernel", **{key: verdict[key] for key in ("kind", "status", "reason")}})
     summary = {key: verdict[key] for key in ("speedup_geomean", "speedup_worst")}
     run = Run(
@@ -100,13 +102,13 @@ def _root(
         tags=tags_of(newest) | {"stale": str(verdict["stale"]).lower()} | tags,
         span=(began, began + round(1000 * sum(entry.document["seconds"] for entry in entries))),  # pauses left out
         failed=verdict["status"] in FAILING,
-        note=notes.kernel_note(verdict, best, context.headline),
+        note=notes.kernel_note(verdict, best, top),
         metrics=numbers(summary | {"seconds": sum(entry.document["seconds"] for entry in entries)}),
         children=stages,
     )
-    if context.headline is not None:
-        add_row(run, context.headline)
-        run.tags |= words({"peer": context.headline["peer"], "roof": context.headline.get("roof")})
+    if top is not None:
+        add_row(run, top)
+        run.tags |= words({"peer": top["peer"], "roof": top.get("roof")})
         run.metrics["cases"] = float(len(best))
         run.tables["best_configs.json"] = [table_row(row) for row in best]
     return run

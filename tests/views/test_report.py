@@ -112,6 +112,12 @@ def test_counters_are_shown_with_what_the_declaration_says_must_move(page):
     assert "Nothing was profiled" in page("none").text["s-counters"], "and how to get one"
 
 
+def test_a_gpu_is_named_once_with_the_tensor_cores_it_uses(page):
+    words = {("h200", "wgmma"), ("h200", "mma"), ("a100", "mma")}
+    assert work._with_instructions(words) == ["a100 (mma)", "h200 (mma, wgmma)"]
+    assert "on tensor cores on a100 (mma) and h200 (wgmma)." in page("one").text["s-build"]
+
+
 def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):
     # In fp32 without tf32 tl.dot is FMA everywhere, as it should be.
     for gpu in ("h200", "t4"):

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ..tables.columns import generation
 from .names import PER_KERNEL
 from .sheet import Sheet, empty
 from .style import INK, INSTRUCTIONS, MUTED
@@ -29,7 +30,7 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     if done.empty:
         failed = "" if configs.empty else f" {configs.iloc[0].gpu}: {configs.iloc[0].status}, {configs.iloc[0].reason}"
         return empty(title, f"No config of {kernel} was compiled.{failed}")
-    gpus = sorted(configs.gpu.unique(), key=lambda gpu: (_generation(_arch(configs, gpu)), gpu))
+    gpus = sorted(configs.gpu.unique(), key=lambda gpu: (generation(_arch(configs, gpu)), gpu))
     names = [f"{gpu}\n{_arch(configs, gpu)}\n{_counts(configs, gpu)}" for gpu in gpus]
     widest = max(len(line) for name in names for line in name.split("\n"))
     present = [name for name in INSTRUCTIONS if (done.matrix_instruction.fillna("none") == name).any()]
@@ -75,12 +76,6 @@ def _entry(color: str, marker: str, label: str) -> tuple[Line2D, str]:
 
 def _arch(configs: pd.DataFrame, gpu: str) -> str:
     return str(configs[configs.gpu == gpu].arch.iloc[0])
-
-
-def _generation(arch: str) -> tuple[str, int]:
-    """To sort architectures by: sm_90 before sm_100."""
-    family = arch.rstrip("0123456789")
-    return family, int(arch.removeprefix(family) or 0)
 
 
 def _counts(configs: pd.DataFrame, gpu: str) -> str:

@@ -209,7 +209,7 @@ def ladder_table(tables: Tables) -> Grid:
                 number(None) if missing(row.figure)
                 else Cell(rate(row.figure, row.unit), row.figure, f"{row.dtype} {row.case}", "num"),
             ]
-            for row in tables["ladder"].itertuples()
+            for row in tables["ladder"].sort_values(["kernel", "gpu"], kind="stable").itertuples()
         ],
         empty="No benchmark on a GPU tells its kernel's variants apart.",
         caption="Step: time of the variant it was made from over its own, geometric mean over the cases both were timed"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
 
 from ..collection import Entry
+from ..tables.columns import generation
 from ..tables.rows import compact
 from ..verdict import case_label, geometric_mean
 from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
@@ -21,7 +22,8 @@ _DOTS = {"fma": "FMA path"}
 def build_table(tables: Tables) -> Grid:
     """A row per kernel and GPU: how much of the space compiles and can launch, and what it takes."""
     rows = []
-    for (kernel, _, gpu), group in tables["build"].groupby(["kernel", "arch", "gpu"]):
+    groups = tables["build"].groupby(["kernel", "arch", "gpu"])
+    for (kernel, _, gpu), group in sorted(groups, key=lambda item: (item[0][0], generation(item[0][1]), item[0][2])):
         done = group[group.registers.notna()]
         counts = group.status.value_counts()
         status = ", ".join(f"{count} {name}" for name, count in counts.items())
@@ -56,7 +58,7 @@ def lost_tensor_cores(tables: Tables) -> list[str]:
     """A sentence for each GPU on which tl.dot became FMA in a dtype that another GPU runs on tensor cores."""
     done = tables["build"]
     done = done[done.matrix_instruction.isin(["fma", *_TENSOR_CORES])]
-    lost: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    lost: dict[tuple[str, str, str], dict[str, set[Any]]] = {}
     for (kernel, dtype), group in done.groupby(["kernel", "dtype"]):
         cores = group[group.matrix_instruction.isin(_TENSOR_CORES)]
         for (gpu, arch), own in group.groupby(["gpu", "arch"]):
@@ -66,12 +68,20 @@ def lost_tensor_cores(tables: Tables) -> list[str]:
             seen = lost.setdefault((gpu, arch, triton), {"kernels": set(), "others": set(), "dtypes": set()})
             seen["kernels"].add(kernel)
             seen["dtypes"].add(dtype)
-            seen["others"] |= {f"{row.gpu} ({row.matrix_instruction})" for row in cores.itertuples()}
+            seen["others"] |= set(zip(cores.gpu, cores.matrix_instruction, strict=True))
     return [
         f"On {gpu} ({arch}) Triton {triton} lowers tl.dot to scalar FMA: the tensor cores stay idle, and "
         f"{listed(sorted(seen['kernels']))} in {listed(sorted(seen['dtypes']))} cannot pass the FMA rate there. "
-        f"The same kernels run on tensor cores on {listed(sorted(seen['others']))}."
+        f"The same kernels run on tensor cores on {listed(_with_instructions(seen['others']))}."
         for (gpu, arch, triton), seen in sorted(lost.items())
+    ]
+
+
+def _with_instructions(pairs: Collection[tuple[str, str]]) -> list[str]:
+    """``h200 (mma, wgmma)`` of pairs of GPU and instruction."""
+    return [
+        f"{gpu} ({', '.join(sorted(name for other, name in pairs if other == gpu))})"
+        for gpu in sorted({gpu for gpu, _ in pairs})
     ]
 
 

@@ -244,3 +244,9 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 """Table -> column -> pandas type, in the order of the files."""
+
+
+def generation(arch: str) -> tuple[str, int]:
+    """To sort a column ``arch`` by: sm_90 before sm_100."""
+    family = arch.rstrip("0123456789")
+    return family, int(arch.removeprefix(family) or 0)

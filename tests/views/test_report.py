@@ -4,10 +4,11 @@ import re
 import types
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import synthetic
 from atlas.collection import collect
-from atlas.reporting import evidence, grid, outcome, work
+from atlas.reporting import across, evidence, grid, outcome, work
 from atlas.tables import store
 
 
@@ -116,6 +117,30 @@ def test_a_gpu_is_named_once_with_the_tensor_cores_it_uses(page):
     words = {("h200", "wgmma"), ("h200", "mma"), ("a100", "mma")}
     assert work._with_instructions(words) == ["a100 (mma)", "h200 (mma, wgmma)"]
     assert "on tensor cores on a100 (mma) and h200 (wgmma)." in page("one").text["s-build"]
+
+
+def test_two_gpus_are_compared_on_the_cases_both_timed_beside_their_roofs(scenes, page):
+    tables = store.read(scenes["five"] / "tables")
+    pair = {"h100", "h200"}
+    tables["benchmark"] = tables["benchmark"][tables["benchmark"].gpu.isin(pair)]
+    best = tables["benchmark"].query("best and kernel == 'matmul'").set_index(["dtype", "sizes"])
+    times = {gpu: best[best.gpu == gpu].median_us for gpu in pair}
+    row = {row[0].text: row for row in across.across_table(tables).rows}["matmul"]
+    assert [cell.text for cell in row[1:5]] == ["forward", "h200", "h100", "10"], "h200 has the more bandwidth"
+    assert (row[2].note, row[3].note) == ("measured", "recorded")
+    steps = times["h100"] / times["h200"]
+    assert row[5].sort == pytest.approx(float(np.exp(np.log(steps.astype(float)).mean())))
+    assert (row[7].sort, row[8].sort) == pytest.approx((steps.min(), steps.max()))
+    assert float(row[6].sort) > 1, "4300 over 3000 GB/s, 780 over 720 TFLOP/s"
+    assert row[9].text.endswith(" of 10")
+    assert "nothing to compare" in page("one").text["s-gpus"]
+
+
+def test_a_gpu_without_survey_is_compared_without_roofs(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    tables["survey"] = tables["survey"][tables["survey"].gpu != "h200"]
+    rows = [row for row in across.across_table(tables).rows if "h200" in (row[2].text, row[3].text)]
+    assert rows and all(row[6].text == "\N{EN DASH}" for row in rows)
 
 
 def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):

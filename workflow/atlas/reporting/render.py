@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ..collection import Entry
-from . import changed, evidence, machines, outcome, profiles, work
+from . import across, changed, evidence, machines, outcome, profiles, work
 from .pictures import Picture
 
 
@@ -34,6 +34,7 @@ def page(
         summary=outcome.summary(tables),
         verdicts=outcome.verdict_table(tables),
         gpus=machines.gpu_table(tables, entries),
+        across=across.across_table(tables),
         losses=outcome.case_table(tables, "slower"),
         wins=outcome.case_table(tables, "faster"),
         changed_sentences=changed.changed_sentences(tables),

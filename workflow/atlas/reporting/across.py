@@ -1,0 +1,64 @@
+"""The same kernel on two GPUs: how much faster the one is, beside what their roofs would give."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..verdict import geometric_mean
+from .grid import Grid, number, text
+from .outcome import PERFORMANCE
+
+_CASE = ["kernel", "direction", "dtype", "sizes"]
+_TIMES = "{:.2f}\N{MULTIPLICATION SIGN}"
+
+
+def across_table(tables: dict[str, pd.DataFrame]) -> Grid:
+    """A row per kernel, pass and pair of GPUs, the one with more bandwidth first."""
+    pairs = _pairs(tables["benchmark"], tables["survey"])
+    forward_first = pairs.assign(backward=pairs.direction != "forward")
+    rows = []
+    for (kernel, _, gpu, other), group in forward_first.groupby(["kernel", "backward", "gpu", "gpu_other"]):
+        allowed = group.allowed.dropna()
+        same = int(group.same.sum())
+        rows.append([
+            text(kernel, style="name"), text(group.direction.iloc[0]),
+            text(gpu, note=group.kind.iloc[0], style="name"),
+            text(other, note=group.kind_other.iloc[0], style="name"),
+            number(len(group), "{:.0f}"),
+            number(geometric_mean(list(group.step)), _TIMES),
+            number(geometric_mean(list(allowed)), _TIMES,
+                   note="" if len(allowed) in (0, len(group)) else f"of {len(allowed)} cases"),
+            number(group.step.min(), _TIMES), number(group.step.max(), _TIMES),
+            number(same / len(group), f"{same} of {len(group)}"),
+        ])  # fmt: skip
+    return Grid(
+        "across",
+        ("kernel", "pass", "GPU", "against", "cases", "times as fast", "by the roofs", "least", "most", "same config"),
+        rows,
+        empty="No two GPUs timed the same case of a kernel, so there is nothing to compare.",
+        caption="Times as fast: time of the fastest variant on the second GPU over that on the first, geometric mean "
+        "over the cases both timed, each with the config tuned there. By the roofs: the same of the measured roofs "
+        "that bind these cases on each. A kernel that gains less is bound by something else, as short cases are by "
+        "launch latency. Same config: cases at which both came to one variant and config.",
+        numeric=frozenset(range(4, 10)),
+    )  # fmt: skip
+
+
+def _pairs(benchmark: pd.DataFrame, survey: pd.DataFrame) -> pd.DataFrame:
+    """Every case of every two GPUs: ``step``, how many times as fast the first is; ``allowed``, the quotient of the
+    roofs, NaN where one is not known; ``same``, whether variant and config are."""
+    best = benchmark[benchmark.kind.isin(PERFORMANCE) & benchmark.best.fillna(False)]
+    best = best[["gpu", "kind", *_CASE, "provider", "config", "median_us", "roof"]]
+    measured = survey[survey.kind != "published"][["gpu", "roof", "value", "unit"]]
+    best = best.merge(measured, how="left", on=["gpu", "roof"])
+    pairs = best.merge(best, on=_CASE, suffixes=("", "_other"))
+    bandwidth = measured[measured.roof == "copy"].set_index("gpu").value.to_dict()
+    order = sorted(best.gpu.unique(), key=lambda gpu: (-bandwidth.get(gpu, 0.0), gpu))
+    place = {gpu: i for i, gpu in enumerate(order)}
+    pairs = pairs[pairs.gpu.map(place) < pairs.gpu_other.map(place)]
+    alike = (pairs.unit == pairs.unit_other).fillna(False)
+    return pairs.assign(
+        step=pairs.median_us_other / pairs.median_us,
+        allowed=(pairs.value / pairs.value_other).where(alike),
+        same=(pairs.provider == pairs.provider_other) & (pairs.config == pairs.config_other),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -48,6 +49,15 @@ class _Worker:
         except (EOFError, ConnectionError):
             return None
 
+    def outcome(self, readable: bool, timeout_seconds: float) -> tuple[Compiled | None, bool]:
+        """What became of its task, None while it is under way, and whether the process can take another."""
+        if readable:
+            answer = self.answer()
+            return (self.death(), False) if answer is None else (answer, True)
+        if time.monotonic() >= self.deadline:
+            return Compiled("failed", f"not compiled within {timeout_seconds:g} s"), False
+        return None, True
+
     def death(self) -> Compiled:
         """How a process that gave no answer ended."""
         self.process.join(_DYING_SECONDS)
@@ -76,36 +86,38 @@ def compile_all(
     where this process has a single thread and has not touched CUDA; elsewhere take ``forkserver`` or ``spawn``.
     """
     context = multiprocessing.get_context(start_method)
-    waiting = enumerate(tasks)
-    upcoming = next(waiting, None)
     workers: list[_Worker] = []
-    started = 0
     with tempfile.TemporaryDirectory(prefix="kernel-atlas-build-") as folder:
         try:
-            while upcoming is not None or workers:
-                while upcoming is not None and len(workers) < jobs:
-                    workers.append(_Worker(context, Path(folder) / f"{started}.log"))
-                    workers[-1].give(*upcoming, timeout_seconds)
-                    upcoming = next(waiting, None)
-                    started += 1
-                first = min(worker.deadline for worker in workers)
-                ready = wait([worker.connection for worker in workers], max(0.0, first - time.monotonic()))
-                for worker in list(workers):
-                    answer = result = worker.answer() if worker.connection in ready else None
-                    if worker.connection in ready and answer is None:
-                        result = worker.death()
-                    elif answer is None and time.monotonic() >= worker.deadline:
-                        result = Compiled("failed", f"not compiled within {timeout_seconds:g} s")
-                    if result is None:
-                        continue
-                    index = worker.index
-                    if answer is not None and upcoming is not None:
-                        worker.give(*upcoming, timeout_seconds)
-                        upcoming = next(waiting, None)
-                    else:
-                        workers.remove(worker)
-                        worker.kill()
-                    yield index, result
+            started = (_Worker(context, Path(folder) / f"{number}.log") for number in itertools.count())
+            yield from _compiled(tasks, jobs, timeout_seconds, workers, started)
         finally:
             for worker in workers:
                 worker.kill()
+
+
+def _compiled(
+    tasks: Iterable[Task], jobs: int, timeout_seconds: float, workers: list[_Worker], started: Iterator[_Worker]
+) -> Iterator[tuple[int, Compiled]]:
+    """The results as they come; ``workers`` holds whoever is at work, ``started`` gives one more."""
+    waiting = enumerate(tasks)
+    upcoming = next(waiting, None)
+    while upcoming is not None or workers:
+        while upcoming is not None and len(workers) < jobs:
+            workers.append(next(started))
+            workers[-1].give(*upcoming, timeout_seconds)
+            upcoming = next(waiting, None)
+        first = min(worker.deadline for worker in workers)
+        ready = wait([worker.connection for worker in workers], max(0.0, first - time.monotonic()))
+        for worker in list(workers):
+            result, fit = worker.outcome(worker.connection in ready, timeout_seconds)
+            if result is None:
+                continue
+            index = worker.index
+            if fit and upcoming is not None:
+                worker.give(*upcoming, timeout_seconds)
+                upcoming = next(waiting, None)
+            else:
+                workers.remove(worker)
+                worker.kill()
+            yield index, result

@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,23 +105,39 @@ def lease(name: str, block: Mapping[str, Any]) -> Lease:
             return Lease(device, None)
     asked = time.monotonic()
     silent = True
-    with contextlib.ExitStack() as queue:
-        queued: set[str] = set()
+    marks: dict[str, FileLock] = {}
+    try:
         while True:
             with _gate():
-                for device in candidates:
-                    if lock := _try(_lock_file(device)):
-                        return _lent(device, lock)
-                for device in candidates:
-                    # One waiter's mark on a device speaks for all of them; if that one is served, another marks it.
-                    if device.uuid not in queued and (mark := _try(_queue_file(device))):
-                        queue.callback(mark.release)
-                        queued.add(device.uuid)
+                if free := _first_free(candidates):
+                    return free
+                _queue_up(candidates, marks)
             if silent and time.monotonic() - asked > _PATIENCE_SECONDS:
                 silent = False
                 holders = "; ".join(f"{device.uuid or device.name} by {_holder(device)}" for device in candidates)
                 print(f"waiting for GPU {name!r}, leased: {holders}; locks in {_folder()}", file=sys.stderr, flush=True)
             time.sleep(_POLL_SECONDS)
+    finally:
+        for mark in marks.values():
+            mark.release()
+
+
+def _first_free(candidates: Iterable[Device]) -> Lease | None:
+    """A lease of the first device that nobody holds; only behind the gate."""
+    for device in candidates:
+        if lock := _try(_lock_file(device)):
+            return _lent(device, lock)
+    return None
+
+
+def _queue_up(candidates: Iterable[Device], marks: dict[str, FileLock]) -> None:
+    """Mark the devices that one waits for, beside those already in ``marks``; only behind the gate.
+
+    One waiter's mark on a device speaks for all of them; if that one is served, another marks it.
+    """
+    for device in candidates:
+        if device.uuid not in marks and (mark := _try(_queue_file(device))):
+            marks[device.uuid] = mark
 
 
 def spare(name: str, block: Mapping[str, Any]) -> Lease | None:
@@ -141,10 +157,7 @@ def spare(name: str, block: Mapping[str, Any]) -> Lease | None:
             return None
         if sum(_taken(_lock_file(device)) for device in _visible()) >= limit:
             return None
-        for device in candidates:
-            if lock := _try(_lock_file(device)):
-                return _lent(device, lock)
-    return None
+        return _first_free(candidates)
 
 
 def wanted(name: str, block: Mapping[str, Any]) -> bool:

@@ -36,6 +36,7 @@ class Certificate:
     status: str
 
 
+@np.errstate(all="ignore")  # the interpreter's NumPy would warn of what is planted
 def certify(
     declaration: Declaration,
     direction: str,
@@ -65,11 +66,10 @@ def certify(
         for seed in seeds:
             first = seed == seeds[0]
             try:
-                with np.errstate(all="ignore"):  # the interpreter's NumPy would warn of what is planted
-                    problem = Problem(declaration, direction, case, device, seed)
-                    findings = list(variants.check_variant(problem, variant, config, twice=first))
-                    if first and not ran:
-                        findings += _once(problem, variant, config)
+                problem = Problem(declaration, direction, case, device, seed)
+                findings = list(variants.check_variant(problem, variant, config, twice=first))
+                if first and not ran:
+                    findings += _once(problem, variant, config)
             except NoReference as error:
                 refused = str(error)
                 break

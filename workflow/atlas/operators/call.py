@@ -32,6 +32,26 @@ def written(
     ``types`` are the schema's, as words.  The function is generated, for a loop over arguments would cost a microsecond
     or two, which is as much as launching a kernel does.
     """
+    scope = {
+        "Parameter": Parameter,
+        "Tensor": torch.Tensor,
+        "current_device": _current_device,
+        "device": torch.cuda.device,
+        "first": first,
+        "entering": triton.knobs.runtime.launch_enter_hook,
+        "leaving": triton.knobs.runtime.launch_exit_hook,
+        "modes": torch._C._len_torch_dispatch_stack,
+        "op": op,
+        "plans": plans,
+        "run": run,
+        "watched": torch._C._is_torch_function_mode_enabled,
+    }
+    exec(_source(types, varying), scope)
+    return scope["now"]
+
+
+def _source(types: Sequence[str], varying: Collection[int]) -> str:
+    """The text of the function ``now``; its free names are those of :func:`written`'s scope."""
     names = [f"a{number}" for number in range(len(types))]
     given = ", ".join(names)
     checks, key, index = [], [], "-1"
@@ -66,19 +86,4 @@ def written(
         f"            return repeat({given})",
         f"    return repeat({given})",
     ]
-    scope = {
-        "Parameter": Parameter,
-        "Tensor": torch.Tensor,
-        "current_device": _current_device,
-        "device": torch.cuda.device,
-        "first": first,
-        "entering": triton.knobs.runtime.launch_enter_hook,
-        "leaving": triton.knobs.runtime.launch_exit_hook,
-        "modes": torch._C._len_torch_dispatch_stack,
-        "op": op,
-        "plans": plans,
-        "run": run,
-        "watched": torch._C._is_torch_function_mode_enabled,
-    }
-    exec("\n".join(source), scope)
-    return scope["now"]
+    return "\n".join(source)

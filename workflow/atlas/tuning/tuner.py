@@ -97,15 +97,10 @@ def tune(
     ahead: Ahead | None = None
 
     def open_session(lease: Lease | None) -> Session:
-        first = lease is devices.own
         session = Session(
-            setting,
-            journal,
-            options.trial_timeout_seconds,
-            process=process if first else None,
-            environment=lease.environment if lease else None,
-            **shared,
-        )
+            setting, journal, options.trial_timeout_seconds, process=process if lease is devices.own else None,
+            environment=lease.environment if lease else None, **shared,
+        )  # fmt: skip
         session.ahead = ahead
         return session
 
@@ -120,16 +115,12 @@ def tune(
             ahead = crew.first.ahead = stack.enter_context(Ahead(setting.load, gpu, wanted, options.jobs))
         searching = time.perf_counter()
         found = _search_all(problems, crew, options, title)
-    seconds = {"import": entered - began, "enumerate": searching - entered, "idle": crew.idle_seconds}
-    for session in crew.sessions:
-        for phase, spent in session.seconds.items():
-            seconds[phase] = seconds.get(phase, 0.0) + spent
     run = Run(
         strategy=options.strategy,
         protocol=PROTOCOL,
         budget_seconds=options.budget_seconds,
         wall_seconds=time.perf_counter() - began,
-        seconds=seconds,
+        seconds=_spent(crew, {"import": entered - began, "enumerate": searching - entered}),
         measured=sum(session.measured for session in crew.sessions),
         journal=journal,
         certificates=certificates,
@@ -138,6 +129,15 @@ def tune(
         compile_seconds=crew.first.compile_seconds,
     )
     return fields(found, run)
+
+
+def _spent(crew: Crew, before: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by phase: those ``before`` the search, and those of the sessions together."""
+    seconds = {**before, "idle": crew.idle_seconds}
+    for session in crew.sessions:
+        for phase, spent in session.seconds.items():
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+    return seconds
 
 
 def _unknown(problems: Iterable[Problem], journal: Journal, strategy: Strategy) -> Iterable[tuple[Problem, Candidate]]:

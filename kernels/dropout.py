@@ -33,7 +33,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, constant_result, launch
 
 ROUNDS = tl.constexpr(7)
 """Rounds of Philox: the fewest that pass every test of BigCrush (Salmon et al., table 2).  Ten, as torch takes, are
@@ -217,7 +217,7 @@ _seed_operator = getattr(torch.ops, _library.ns).dropout_seed
 _places = itertools.count()
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _place():
     """Another number for every call that is traced."""
     return next(_places)

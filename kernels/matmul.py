@@ -34,7 +34,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, constant_result, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -488,7 +488,7 @@ def _launch_vector(a, b, tf32=False, *, config):
     return c if splits == 1 else _sum(parts, c)
 
 
-@torch.compiler.assume_constant_result  # torch.compile compiles anew when the switch is changed
+@constant_result  # torch.compile compiles anew when the switch is changed
 def _tf32_allowed():
     """Whether fp32 operands may be multiplied as tf32, as torch is told."""
     return fp32_precision() == "tf32"

@@ -40,6 +40,12 @@ def test_importing_the_package_imports_no_kernel_and_no_stage():
     assert out.strip() == "['kernels.nn']"
 
 
+def test_importing_a_kernel_loads_no_compiler_of_torch():
+    imports = "\n".join(f"import kernels.{file.stem}" for file in FILES if file.stem != "__init__")
+    out = run(f"import sys\n{imports}\nprint('torch._dynamo' in sys.modules)")  # some 2 s, in every process
+    assert out.strip() == "False"
+
+
 @pytest.fixture
 def library(tmp_path):
     """A folder with a package ``kernels`` of small files: one of two functions, a module, a package, one broken."""

@@ -9,7 +9,7 @@ import types
 
 import pytest
 import torch
-from atlas.operators import Differentiable, Operator, call, descriptors, launch, launching, plan
+from atlas.operators import Differentiable, Operator, call, constant_result, descriptors, launch, launching, plan
 from torch.overrides import TorchFunctionMode
 from triton.backends.nvidia import driver as nvidia
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -436,3 +436,16 @@ def test_a_file_loaded_under_another_name_registers_operators_of_its_own():
     assert [module.name for module in modules] == [
         "kernel_atlas::same_name", "kernel_atlas__atlas_planted_trial::same_name",
     ]  # fmt: skip
+
+
+def test_a_constant_result_is_marked_as_torch_marks_it_and_traced_once():
+    answers = iter((2, 3))
+
+    @constant_result
+    def answer():
+        return next(answers)
+
+    assert vars(answer) == vars(torch.compiler.assume_constant_result(lambda: 0))
+    compiled = torch.compile(lambda x: x * answer(), fullgraph=True, backend="eager")
+    for _ in range(2):
+        assert compiled(torch.ones(())) == 2

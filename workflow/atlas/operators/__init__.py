@@ -4,7 +4,8 @@ Like :mod:`atlas.declaration` a leaf that kernels may import.  A launcher runs o
 and launched is recorded, and a later call on tensors of the same kind repeats just that.
 """
 
+from .constant import constant_result
 from .launching import launch
 from .operator import Differentiable, Operator
 
-__all__ = ["Differentiable", "Operator", "launch"]
+__all__ = ["Differentiable", "Operator", "constant_result", "launch"]

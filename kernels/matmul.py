@@ -434,6 +434,17 @@ def _launch_specialized(a, b, tf32=False, *, config):
     return c
 
 
+def _launch_swizzled(a, b, tf32=False, *, config):
+    """Launch the kernel in Gluon for fp32; operands that no descriptor can describe are read through pointers."""
+    import kernels.hopper.matmul_fp32 as hopper
+
+    if a.dtype != torch.float32 or not _all_describable(a, b):
+        return _launch(_tiled_kernel, a, b, tf32, config=dict(zip(_SPACE, (64, 64, 32, 8, 4, 3), strict=True)))
+    c = _empty(a, b)
+    hopper.product(a, b, c, config=config)
+    return c
+
+
 def _launch_split(a, b, tf32=False, *, config):
     """Launch ``_split_kernel``, and ``_sum_kernel`` if there are several parts."""
     (m, k), n = a.shape, b.shape[1]
@@ -668,6 +679,10 @@ _EDGE_CASES = (
     ),
     case("fp16", "a row times a matrix by columns", m=1, n=72, k=200, layout="NT"),
     case("fp16", "a matrix by columns times a column", m=72, n=1, k=200, layout="TN"),
+    *(
+        case("fp32", f"more tiles of 64 x 64 than SMs, with tails: {layout}", m=4228, n=132, k=36, layout=layout)
+        for layout in ("NN", "NT", "TN", "TT")
+    ),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
 )
@@ -987,6 +1002,56 @@ def _specialises(problem: Case, gpu: GPU) -> str:
     return _describes(problem, gpu)
 
 
+_SWIZZLED_SPACE = {
+    "BLOCK_M": (64, 128),
+    "BLOCK_N": (64, 128),
+    "BLOCK_K": (32,),
+    "GROUP_M": (8,),
+    "STAGES": (3, 4),
+    "num_warps": (2, 4, 8),
+}
+
+# As ``_FMA_TILES``, of tiles of which each thread owns 8 x 8 elements.  Estimates, for the tuner to replace.
+_SWIZZLED_TILES = {(128, 128, 8): 1.0, (128, 64, 4): 0.98, (64, 128, 4): 0.97, (64, 64, 2): 0.96}
+
+
+def _swizzles(problem: Case, gpu: GPU, row_lengths: tuple[int, ...] = ()) -> str:
+    """Why ``swizzled`` does not take a case; ``row_lengths`` are those of its operands, if not of a matmul."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem.dtype != "fp32":
+        return "for FMA; tensor cores read other layouts"
+    if any(length % 4 for length in row_lengths or _row_lengths(problem)[:2]):
+        return "rows of A or B are not aligned to 16 bytes"
+    if min(problem["m"], problem["n"]) < 64:
+        return "the smallest tile is taller or wider than C"
+    tiles = triton.cdiv(problem["m"], 64) * triton.cdiv(problem["n"], 64)
+    return "" if tiles >= gpu.sms else f"{tiles} tiles, of two warps each, leave SMs idle"
+
+
+def _fits_swizzled(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``swizzled`` cannot launch, or cannot be the best."""
+    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
+    if (rows, columns, warps) not in _SWIZZLED_TILES:
+        return "other than 8 x 8 elements a thread: registers spill, or more is read from shared memory"
+    programs = 8 // warps  # 8 warps have all of an SM's registers
+    if programs * config["STAGES"] * (rows + columns) * config["BLOCK_K"] * 4 + 1024 * programs > gpu.shared_bytes:
+        return "shared memory holds fewer programs than registers do"
+    if rows * columns > 64 * 64 and _tiles(config, problem) * 2 < gpu.sms:
+        return "tiles leave half of the SMs idle"
+    return ""
+
+
+def _default_swizzled(problem: Case, gpu: GPU) -> dict[str, int]:
+    def seconds(tile):  # in units of one multiplication-addition on every SM
+        rows, columns, _ = tile
+        tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+        return triton.cdiv(tiles, gpu.sms) * rows * columns / _SWIZZLED_TILES[tile]
+
+    rows, columns, warps = min(_SWIZZLED_TILES, key=seconds)
+    return dict(zip(_SWIZZLED_SPACE, (rows, columns, 32, 8, 3, warps), strict=True))
+
+
 _SPECIALISED_SPACE = {
     "BLOCK_M": (128, 256),
     "BLOCK_N": (128, 256),
@@ -1160,6 +1225,17 @@ DECLARATION = Declaration(
                 fits=_fits_descriptor,
                 handles=_describes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="tiled",
+            ),
+            Variant(
+                name="swizzled",
+                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 elements a thread",
+                launch=_launch_swizzled,
+                space=_SWIZZLED_SPACE,
+                default=_default_swizzled,
+                fits=_fits_swizzled,
+                handles=_swizzles,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
                 follows="tiled",
             ),
             Variant(

@@ -16,7 +16,8 @@ act is not relu without a residual, whose y says as much.
 Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets the copy engine (TMA) move blocks;
 `persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts; `specialized`
 (Gluon, kernels/hopper) has a warp that only loads, and two groups of warps that share a tile, one behind the other;
-`alternating` gives each group tiles of its own, so that one multiplies while the other is at its epilogue.
+`alternating` gives each group tiles of its own, so that one multiplies while the other is at its epilogue; `swizzled`
+(Gluon, too) is for fp32, which FMA multiplies.
 """
 
 import functools
@@ -50,7 +51,15 @@ from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
-from kernels.matmul import _grouped, matmul
+from kernels.matmul import (
+    _SWIZZLED_SPACE,
+    _all_describable,
+    _default_swizzled,
+    _fits_swizzled,
+    _grouped,
+    _swizzles,
+    matmul,
+)
 
 __all__ = ["linear"]
 
@@ -302,6 +311,22 @@ def _launch_specialized(
     hopper.specialized(
         x, weight, bias, residual, y, z, activation, scale,
         config=config, programs=gpu_of(x.device).sms, alternate=alternate,
+    )  # fmt: skip
+    return (y, z) if keep else y
+
+
+def _launch_swizzled(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """The same of fp32 by FMA in Gluon; operands that no descriptor can describe are read through pointers."""
+    import kernels.hopper.matmul_fp32 as hopper
+
+    if x.dtype != torch.float32 or not _all_describable(x, weight):
+        plain = dict(zip(_SPACE, (64, 64, 16, config["GROUP_M"], 4, 2), strict=True))
+        return _launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
+    y, z = _outputs(x, weight, out_dtype, keep)
+    hopper.product(
+        x, weight.t(), y, bias=bias, residual=residual, z=z, activation=activation, scale=scale, config=config
     )  # fmt: skip
     return (y, z) if keep else y
 
@@ -670,6 +695,13 @@ _EDGE_CASES = tuple(
         ("none", True, True, (17024, 256, 128), "whole tiles only, of two rounds and more, with a residual"),
     )
 )
+_EDGE_CASES += tuple(
+    case("fp32", reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
+    for activation, bias, residual, (m, n, k), reason in (
+        ("gelu", True, True, (4228, 132, 36), "more tiles of 64 x 64 than SMs, with tails everywhere"),
+        ("relu", False, False, (8512, 64, 8), "a block of K for a tile, not filled"),
+    )
+)
 
 _HUGE_CASES = (
     case("bf16", "offsets into x beyond 2^31", activation="relu", bias=True, residual=False, m=2**18 + 1, n=16, k=8192),
@@ -820,7 +852,7 @@ _ALTERNATING_SPACE = {
     "STAGES": (5, 6),
     "BUFFERS": (1, 2),
 }
-_PULL_SPACE = {"ROWS": (128,), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
+_PULL_SPACE = {"ROWS": (16, 32, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -875,15 +907,29 @@ def _specializes(problem: Case, gpu: GPU) -> str:
     return "Gluon is not interpreted" if gpu.functional else _persists(problem, gpu)
 
 
+def _multiplies(problem: Case, gpu: GPU) -> str:
+    """Why `swizzled` does not take a case."""
+    return _swizzles(problem, gpu, (problem["k"],))
+
+
 def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
     vectors = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * 16)
     if not 1 <= vectors <= 4:
         return f"{vectors:g} 16-byte vectors a thread of each matrix; 1 to 4 keep memory busy without spills"
+    if config["ROWS"] != 128 and config["ROWS"] != _rows_of_strip(config["BLOCK_N"], problem, gpu):
+        return "strips are shorter where whole ones leave SMs idle, and no shorter than that takes"
     return ""
 
 
+def _rows_of_strip(block_n: int, problem: Case, gpu: GPU) -> int:
+    """The longest strips that are four for each SM: of rows one after the other, a loop waits for memory each time."""
+    columns = triton.cdiv(problem["n"], block_n)
+    enough = (rows for rows in (128, 32) if triton.cdiv(problem["m"], rows) * columns >= 4 * gpu.sms)
+    return next(enough, 16)
+
+
 def _default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
-    return {"ROWS": 128, "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}
+    return {"ROWS": _rows_of_strip(256, problem, gpu), "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}
 
 
 def _flops(problem: Case) -> dict[str, float]:
@@ -942,6 +988,17 @@ DECLARATION = Declaration(
                 default=_default_specialized,
                 fits=_fits_specialized,
                 handles=_specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="swizzled",
+                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 elements a thread",
+                follows="tiled",
+                launch=_launch_swizzled,
+                space=_SWIZZLED_SPACE,
+                default=_default_swizzled,
+                fits=_fits_swizzled,
+                handles=_multiplies,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
             Variant(

@@ -261,3 +261,21 @@ def hopper_attention_fp8(head_dim, causal, config):
         attention_fp8.forward(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
     code = requests[-1].kernel.asm["sass"]  # the first transposes V
     return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", code, re.MULTILINE)
+
+
+def hopper_fp32(layout, config, activation="relu"):
+    """(names of instructions, bytes spilled) of the Gluon kernel for fp32: act(A B + bias) + c, and z kept."""
+    import re
+
+    import torch
+    from atlas.compilation.resources import resources_of
+
+    from kernels.hopper import matmul_fp32
+
+    a, b, c, z = (torch.empty(1024, 1024, device="meta") for _ in range(4))
+    a, b = (x if name == "N" else x.t() for x, name in zip((a, b), layout, strict=True))
+    with compile_only(gpu_named("h200")) as requests:
+        matmul_fp32.product(a, b, c, bias=c[0], residual=c, z=z, activation=activation, config=config)
+    kernel = requests[0].kernel
+    names = re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", kernel.asm["sass"], re.MULTILINE)
+    return names, resources_of(kernel).spill_bytes

@@ -40,3 +40,23 @@ def test_fp8_attentions_weights_go_round_the_loop_as_words(compiling):
         assert softmax.count("F2FP") == 32
         assert {"PRMT", "SHF"}.isdisjoint(softmax) and update.count("PRMT") + update.count("SHF") < 8
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+
+
+FP32 = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "STAGES": 3, "num_warps": 4}
+
+
+@pytest.mark.parametrize("tile", [(128, 128, 8), (128, 64, 4), (64, 64, 2)])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_layout(compiling, layout, tile):
+    """16 bytes at a time, and a block's 32 of k in 2048 multiplications of each thread."""
+    names, spilled = compiling(
+        inside.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
+    )
+    assert [name for name in names if name.startswith("LDS")] == ["LDS.128"] * 128
+    assert 2048 <= names.count("FFMA") < 2200 and spilled == 0
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activation):
+    _, spilled = compiling(inside.hopper_fp32, "NT", FP32, activation)
+    assert spilled == 0

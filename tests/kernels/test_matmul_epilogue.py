@@ -206,6 +206,26 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
 
 
+@pytest.mark.parametrize(("m", "n", "rows"), [(512, 512, 16), (512, 14336, 32), (4096, 4096, 32), (8192, 4096, 128)])
+def test_strips_of_the_backward_pass_are_no_shorter_than_four_for_each_sm_ask(m, n, rows):
+    problem = case("bf16", activation="relu", bias=True, residual=False, m=m, n=n, k=64)
+    assert DECLARATION.backward.variant("pull").default(problem, GPUS["h200"])["ROWS"] == rows
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "variant"),
+    [
+        ("fp32", (1024, 1024, 1024), "swizzled"),
+        ("fp32", (1024, 1024, 1022), "tiled"),  # rows that no descriptor describes
+        ("fp32", (512, 512, 512), "tiled"),  # too few tiles
+        ("tf32", (1024, 1024, 1024), "tiled"),
+    ],
+)
+def test_fp32_goes_to_the_swizzled_loop_where_its_tiles_reach_every_sm(dtype, sizes, variant):
+    problem = case(dtype, activation="relu", bias=True, residual=False, **dict(zip("mnk", sizes, strict=True)))
+    assert DECLARATION.forward.preferred(problem, GPUS["h200"]).name == variant
+
+
 @pytest.mark.parametrize(
     ("tiles", "most", "parts"),
     [

@@ -691,6 +691,13 @@ def launch_specialized(bits, x, words, scales, zeros, n, group, *, config):
     return y
 
 
+def launch_shared(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch the kernel of the file of its own."""
+    import kernels._shared_fragments as shared
+
+    return shared.launch_shared(bits, x, words, scales, zeros, n, group, config=config)
+
+
 # --- The operator and the public functions ---------------------------------------------------------------------------
 
 
@@ -878,6 +885,7 @@ _EDGE_CASES = tuple(
         ((1, 16, 32, 32, True), "half a tile of weights, one row"),
         ((5, 40, 96, 32, True), "tails in m, n and k; two groups in a tile"),
         ((12, 40, 384, 128, True), "9 to 16 rows, tails in m and n; three groups of two tiles"),
+        ((16, 40, 1152, 128, True), "k in parts of unequal length; nine groups of two tiles"),
         ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
         ((70, 70, 192, 64, True), "more rows than the kernel for few takes; three groups"),
         ((8, 1, 128, 128, True), "one row of weights"),
@@ -942,6 +950,66 @@ def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
     else:
         shape = (1, 2, 8, 40, 0) if triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms else (1, 2, 4, 24, 0)
     return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
+
+
+SHARED_SPACE = {
+    "ROW_TILES": (1, 2),
+    "DEPTH": (2, 4),
+    "num_warps": (4, 8),
+    "STAGES": (4, 5),
+    "SPLITS": (1, 2, 4, 8, 16),
+}
+
+# By bits: steps of 128 columns, for 8 bits of 64 too, with two to four programs an SM.
+_SHARED = {
+    4: ((1, 2, 4, 4), (1, 2, 4, 5), (1, 2, 8, 4), (2, 2, 4, 4), (2, 2, 8, 4)),
+    8: ((1, 4, 4, 4), (2, 2, 4, 5), (2, 4, 4, 4), (2, 4, 8, 4)),
+}
+_WARPS_OF_SM = (6, 16)
+"""Warps for each SM that programs have in all: fewer wait for memory, more do not fit at once."""
+
+
+def shares(bits, problem: Case, gpu: GPU) -> str:
+    """Why ``shared`` does not take a case."""
+    if bits == 4 and problem["group"] == 32:
+        return "a packed tile is multiplied before it is scaled, and has two groups"
+    return decodes(problem, gpu)
+
+
+def _steps_and_warps(bits, config: Config, problem: Case):
+    """(steps of k, warps of all programs that share it)."""
+    rows = ROWS * config["ROW_TILES"] * config["num_warps"]
+    steps = triton.cdiv(problem["k"] * bits, 256 * config["DEPTH"])
+    return steps, triton.cdiv(problem["n"], rows) * config["num_warps"]
+
+
+def fits_shared(bits, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``shared`` cannot launch or be the best."""
+    import kernels._shared_fragments as shared
+
+    *shape, splits = (config[name] for name in SHARED_SPACE)
+    if tuple(shape) not in _SHARED[bits]:
+        return "too few bytes under way, or programs too large to run beside each other"
+    if problem["group"] and config["DEPTH"] * 256 // bits % problem["group"]:
+        return "a group is longer than a step"
+    steps, warps = _steps_and_warps(bits, config, problem)
+    fewest, most = (gpu.sms * number for number in _WARPS_OF_SM)
+    if splits > 1 and splits * warps > most:
+        return "more parts than run at once"
+    if 2 * splits in SHARED_SPACE["SPLITS"] and 8 * splits <= steps and splits * warps < fewest:
+        return "SMs without work"
+    _, bytes_ = shared.shared_bytes(bits, problem["m"], problem["group"], problem["zeros"], config)
+    return f"{bytes_} bytes of shared memory, {gpu.shared_bytes} at most" if bytes_ > gpu.shared_bytes else ""
+
+
+def shared_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
+    """As many parts of k as give each SM its warps, unless they get short."""
+    config = dict(zip(SHARED_SPACE, (2 if bits == 4 else 1, 2 if bits == 4 else 4, 4, 4, 1), strict=True))
+    steps, warps = _steps_and_warps(bits, config, problem)
+    fewest = _WARPS_OF_SM[0] * gpu.sms
+    while config["SPLITS"] < 16 and 8 * config["SPLITS"] <= steps and config["SPLITS"] * warps < fewest:
+        config["SPLITS"] *= 2
+    return config
 
 
 TILES_SPACE = {
@@ -1043,6 +1111,16 @@ def variants_of(bits):
             default=functools.partial(fragments_default, bits),
             fits=functools.partial(fits_fragments, bits),
             handles=decodes,
+            needs=frozenset({Capability.TENSOR_CORES}),
+        ),
+        Variant(
+            name="shared",
+            summary="for few rows: the warps of a program share x and have columns of their own; programs share k",
+            launch=functools.partial(launch_shared, bits),
+            space=SHARED_SPACE,
+            default=functools.partial(shared_default, bits),
+            fits=functools.partial(fits_shared, bits),
+            handles=functools.partial(shares, bits),
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
         Variant(

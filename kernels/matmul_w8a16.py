@@ -130,6 +130,7 @@ _EDGE_CASES = tuple(
         ((1, 16, 32, 0), "one tile, one row"),
         ((5, 40, 96, 32), "tails in m and n; three groups, of a tile each"),
         ((12, 40, 160, 0), "9 to 16 rows, tails in m and n; five tiles along k"),
+        ((16, 40, 1120, 0), "k in parts of unequal length, the last of which ends within a step"),
         ((17, 33, 288, 0), "17 rows, a tail of one row of weights, nine tiles along k"),
         ((70, 70, 256, 128), "more rows than the kernel for few takes; two groups of four tiles"),
         ((8, 1, 128, 64), "one row of weights"),

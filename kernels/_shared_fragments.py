@@ -1,0 +1,290 @@
+"""Few rows of x times packed weights: `shared` of `matmul_w4a16` and `matmul_w8a16`, where formats and PTX are told.
+
+As `fragments` it feeds tensor cores from a ring of asynchronous copies.  There the warps of a program share k, each has
+x of its own, and every program reads all of x.  Here each warp has row tiles of its own, so one reading of x serves 16
+ROW_TILES columns of y for each warp, and programs share k: of SPLITS parts each leaves its sums in scratch memory, and
+the program that is last there adds them, in the order of the parts.  So two runs agree bit by bit, and there is no
+second launch.  Counters are made in the call's own memory, as `reduction`'s are.
+"""
+
+import torch
+import triton
+from atlas.operators import launch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from kernels._packed import ROWS
+from kernels.matmul_w4a16 import (
+    _COMMIT,
+    _COPY_4,
+    _COPY_16,
+    _COPY_X,
+    _ORDER,
+    _READ_X,
+    _READ_X_OPERANDS,
+    _UNPACK_8_OPERANDS,
+    _WAIT_FOR_ALL,
+    OWN,
+    _after,
+    _copy,
+    _m_tiles,
+    _minus_zeros_at,
+    _mma,
+    _multiply,
+    _places,
+    _ring_asm,
+    _scales_asm,
+    _scales_at,
+    _unpack_4,
+    _unpack_4_asm,
+    _unpack_8_asm,
+    _zeros_asm,
+)
+
+_TAG = 0x7FF8A71A5C3D
+"""The upper 48 bits of a counter in use, a NaN that no arithmetic makes; `reduction`'s, where it is told."""
+
+_OPEN = gl.constexpr(f"""{{ .reg .pred done; .reg .b32 t; .reg .b64 held, seen, tag;
+mov.u32 t, %tid.x; setp.ne.u32 done, t, 0; @done bra OPENED;
+atom.global.gpu.relaxed.cas.b64 held, [$1], 0, {_TAG << 16};
+AGAIN: setp.eq.s64 done, held, 0; @done bra OPENED;
+shr.s64 tag, held, 16; setp.eq.s64 done, tag, {_TAG}; @done bra OPENED;
+atom.global.gpu.relaxed.cas.b64 seen, [$1], held, {_TAG << 16};
+setp.eq.s64 done, seen, held; mov.b64 held, seen; @!done bra AGAIN;
+OPENED: mov.b32 $0, 0; }}""")
+"""PTX: thread 0 makes the word at 1 a counter at 0, unless another program did.  No other thread waits for it, as all
+would for a scalar of Triton's."""
+
+
+@gluon.jit
+def _fill(
+    at, to_scales, to_x, word_ptrs, scale_ptrs, zero_ptrs, x_ptr, row_tile, warp, lane, step, end, tiles_n, tiles_k,
+    groups, M, K, GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, M_TILES: gl.constexpr,
+    ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr, EVEN: gl.constexpr,
+):  # fmt: skip
+    """Begin to copy a step: this thread's own words and scales, and its share of x, which is for all warps.
+
+    A thread copies 16 bytes of x, eight of them a row of 64 columns; they lie as lanes will read them, 512 bytes for
+    each half of 32 columns and eight rows.  Nothing is read for steps from ``end`` on.
+    """
+    SPAN: gl.constexpr = DEPTH * 256 // BITS
+    GROUPS: gl.constexpr = SPAN // GROUP if GROUP > 0 else 0
+    PIECES: gl.constexpr = SPAN // 64 * M_TILES * 2
+    KINDS: gl.constexpr = 2 if HAS_ZEROS else 1
+    due = step < end
+    for r in gl.static_range(ROW_TILES):
+        inside = due if EVEN else (row_tile + r < tiles_n) & due
+        for d in gl.static_range(DEPTH):
+            tile = step * DEPTH + d
+            there = inside if EVEN else inside & (tile < tiles_k)
+            ptrs = word_ptrs + (tile.to(gl.int64) + r * tiles_k) * 128
+            _copy(at + (r * DEPTH + d) * (WARPS * 512), ptrs, there, 16, _COPY_16)
+        for s in gl.static_range(GROUPS):
+            group = step * GROUPS + s
+            there = inside if EVEN else inside & (group < groups)
+            offs = (group + r * groups) * 16
+            place = at + to_scales + (r * GROUPS + s) * (KINDS * WARPS * 128)
+            _copy(place, scale_ptrs + offs, there, 4, _COPY_4)
+            if HAS_ZEROS:
+                _copy(place + WARPS * 128, zero_ptrs + offs, there, 4, _COPY_4)
+    for i in gl.static_range((PIECES + WARPS - 1) // WARPS):
+        piece = (warp + WARPS * i) % PIECES  # warps without a piece copy one again
+        unit, m_tile = piece // (2 * M_TILES), piece // 2 % M_TILES
+        row, chunk = piece % 2 * 4 + lane // 8, lane % 8
+        there = due if EVEN else (step * SPAN + unit * 64 + chunk * 8 < K) & due
+        ptrs = x_ptr + (gl.minimum(m_tile * 8 + row, M - 1) * (K // 2) + (unit * 32 + chunk * 4)).to(gl.int64)
+        place = at + to_x + ((2 * unit + chunk // 4) * M_TILES + m_tile) * 512
+        _copy(place + (row * 4 + chunk % 4 - lane) * 16, ptrs + step * (SPAN // 2), there, 16, _COPY_X)
+
+
+@gluon.jit
+def _read_x(addresses):
+    return gl.inline_asm_elementwise(_READ_X, _READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
+
+
+@gluon.jit
+def _multiply_step(
+    words_at, scales_at, zeros_at, x_at, acc, zero, GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr, LOW: gl.constexpr,
+    HIGH: gl.constexpr, M_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """acc plus the products of a step; the sum of a group is scaled once."""
+    SPAN: gl.constexpr = DEPTH * 256 // BITS
+    GROUPS: gl.constexpr = SPAN // GROUP if GROUP > 0 else 1
+    HALF: gl.constexpr = M_TILES * 512
+    for s in gl.static_range(GROUPS):
+        to_group = s * (2 if HAS_ZEROS else 1) * (WARPS * 128)
+        total = acc if GROUP == 0 else zero
+        if BITS == 4:
+            minus = _minus_zeros_at(zeros_at + to_group, HAS_ZEROS, BF16, ZEROS, layout)
+        for i in gl.static_range(DEPTH // GROUPS):
+            tile = s * (DEPTH // GROUPS) + i
+            words = words_at + tile * (WARPS * 512)
+            if BITS == 4:
+                low, high = _read_x(x_at + 2 * tile * HALF), _read_x(x_at + (2 * tile + 1) * HALF)
+                a, b, c, d = _unpack_4(words, minus, UNPACK)
+                total = _multiply(b, low, _multiply(a, low, total, LOW), HIGH)
+                total = _multiply(d, high, _multiply(c, high, total, LOW), HIGH)
+            else:
+                x = _read_x(x_at + tile * HALF)
+                a, b = gl.inline_asm_elementwise(UNPACK, _UNPACK_8_OPERANDS, [words],
+                                                 dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
+                total = _multiply(b, x, _multiply(a, x, total, LOW), HIGH)
+        acc = total if GROUP == 0 else gl.fma(_scales_at(scales_at + to_group, SCALES), total, acc)
+    return acc
+
+
+@gluon.jit
+def _shared_kernel(
+    x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, scratch_ptr, M, N, K, groups, blocks,
+    GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, RING: gl.constexpr, WAIT: gl.constexpr,
+    UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr,
+    M_TILES: gl.constexpr, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    STAGE: gl.constexpr, X_AT: gl.constexpr, SPLITS: gl.constexpr, OWN_RING: gl.constexpr, EVEN: gl.constexpr,
+):  # fmt: skip
+    """One program owns 16 ROW_TILES WARPS columns of y and one of SPLITS parts of k, in steps of DEPTH packed tiles.
+
+    Dimensions of every tensor: eight rows of x, packed tiles along n of a warp, 1, warps, lanes, registers of a lane.
+    A step of the ring has words and scales, each where the thread that copied it reads it, and from X_AT on x.  All
+    threads await a step together; so nobody reads the step before it any more, whose place is filled next.  EVEN:
+    blocks and steps are whole.  x_ptr counts in words, two elements of x; scratch_ptr has a counter of 64 bits for each
+    block, then the parts.
+    """
+    HAS_ZEROS: gl.constexpr = zeros_ptr is not None
+    KINDS: gl.constexpr = 2 if HAS_ZEROS else 1
+    GROUPS: gl.constexpr = DEPTH * 256 // BITS // GROUP if GROUP > 0 else 0
+    lanes: gl.constexpr = [1, 1, 1, 1, 32, 1]
+    warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
+    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, 1, 1, 1, 4], lanes, warps, _ORDER)
+    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, _ORDER)
+    if not OWN_RING:
+        ring = gl.allocate_shared_memory(
+            gl.int32, [(STAGE * STAGES + 1023) // 1024, 1, 256], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+        )
+    block = gl.program_id(0) // SPLITS
+    split = gl.program_id(0) % SPLITS
+    tiles_n, tiles_k = gl.cdiv(N, 16), gl.cdiv(K, 256 // BITS)
+    steps = gl.cdiv(tiles_k, DEPTH)
+    begin = split * steps // SPLITS
+    end = (split + 1) * steps // SPLITS
+    first_at, to_scales = gl.inline_asm_elementwise(
+        RING, "=&r,=&r,r", [gl.full([1, 1, 1, 1, 1, 1], 0, gl.int32, own_layout)],
+        dtype=(gl.int32, gl.int32), is_pure=False, pack=1,
+    )  # fmt: skip
+    _, _, warp, lane = _places(1, 1, WARPS, own_layout)
+    row_tile = (block * WARPS + warp) * ROW_TILES
+    far = row_tile.to(gl.int64)
+    word_ptrs = words_ptr + far * tiles_k * 128 + lane * 4
+    scale_ptrs = scales_ptr + far * groups * 16 + lane // 4 * 2
+    zero_ptrs = scale_ptrs
+    if HAS_ZEROS:
+        zero_ptrs = zeros_ptr + far * groups * 16 + lane // 8 * 4  # those of four rows, of which two are the lane's
+    to_x = X_AT - warp * 512
+    last_at = first_at + (STAGES - 1) * STAGE
+    for stage in gl.static_range(STAGES - 1):
+        _fill(first_at + stage * STAGE, to_scales, to_x, word_ptrs, scale_ptrs, zero_ptrs, x_ptr, row_tile, warp, lane,
+              begin + stage, end, tiles_n, tiles_k, groups, M, K, GROUP, BITS, HAS_ZEROS, M_TILES, ROW_TILES, DEPTH,
+              WARPS, EVEN)  # fmt: skip
+        _after(first_at, _COMMIT)
+    counter_ptr = scratch_ptr.to(gl.pointer_type(gl.int64)) + block
+    if SPLITS > 1:  # while the first steps are on their way
+        gl.inline_asm_elementwise(_OPEN, "=r,l", [counter_ptr + gl.full([1, 1, 1, 1, 1, 1], 0, gl.int64, own_layout)],
+                                  dtype=gl.int32, is_pure=False, pack=1)  # fmt: skip
+
+    m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
+    register = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
+    own_tile, _, warp_of, lane_of = _places(ROW_TILES, 1, WARPS, layout)
+    spread = gl.zeros([1, 1, 1, 1, 1, 4], gl.int32, layout)  # what a lane's four registers have the same
+    words_at = own_tile * (DEPTH * WARPS * 512) + spread
+    scales_at = gl.convert_layout(to_scales, layout) + own_tile * (GROUPS * KINDS * WARPS * 128) + spread
+    zeros_at = scales_at + WARPS * 128 + lane_of // 4 % 2 * 2
+    x_at = X_AT - warp_of * 512 + m_tile * 512 + spread
+    acc = gl.zeros([M_TILES, ROW_TILES, 1, WARPS, 32, 4], gl.float32, layout)
+    zero = gl.zeros([M_TILES, ROW_TILES, 1, WARPS, 32, 4], gl.float32, layout)
+    at, fill = first_at, last_at
+    for step in range(begin, end):
+        now = gl.convert_layout(_after(at, WAIT), layout)
+        _fill(fill, to_scales, to_x, word_ptrs, scale_ptrs, zero_ptrs, x_ptr, row_tile, warp, lane, step + (STAGES - 1),
+              end, tiles_n, tiles_k, groups, M, K, GROUP, BITS, HAS_ZEROS, M_TILES, ROW_TILES, DEPTH, WARPS,
+              EVEN)  # fmt: skip
+        _after(fill, _COMMIT)
+        acc = _multiply_step(now + words_at, now + scales_at, now + zeros_at, now + x_at, acc, zero, GROUP, BITS, BF16,
+                             HAS_ZEROS, UNPACK, SCALES, ZEROS, LOW, HIGH, M_TILES, DEPTH, WARPS, layout)  # fmt: skip
+        fill = at
+        at = gl.where(at == last_at, first_at, at + STAGE)
+    if not OWN_RING:
+        _after(at, _WAIT_FOR_ALL)
+        if SPLITS > 1:
+            ring._keep_alive()
+        else:  # Triton gives no memory where nothing of its own touches it
+            flat: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [1, WARPS], [1, 0])
+            ring.index(0).store(gl.zeros([1, 256], gl.int32, flat))
+
+    tile = (block * WARPS + warp_of) * ROW_TILES + own_tile
+    if SPLITS > 1:
+        parts_ptr = scratch_ptr + (2 * blocks + 3) // 4 * 4
+        part = blocks * (WARPS * ROW_TILES * M_TILES * 128)
+        offs = (tile * M_TILES + m_tile) * 128 + lane_of * 4 + register
+        gl.store(parts_ptr + split.to(gl.int64) * part + offs, acc)
+        gl.thread_barrier()  # the one thread that counts releases what every thread of the program stored
+        ticket = gl.atomic_add(counter_ptr, gl.to_tensor(1).to(gl.int64), sem="acq_rel")
+        if (ticket & 0xFFFF) == SPLITS - 1:
+            total = zero
+            for s in gl.static_range(SPLITS):  # from L2, where other programs wrote them
+                total += gl.load(parts_ptr + s * part.to(gl.int64) + offs, cache_modifier=".cg")
+            _write(total, scales_ptr, y_ptr, tile, m_tile, lane_of, register, M, N, tiles_n, GROUP)
+            # The tag goes, so that nobody who is given this memory next finds a counter in use.
+            gl.store(counter_ptr, gl.to_tensor(0).to(gl.int64))
+    else:
+        _write(acc, scales_ptr, y_ptr, tile, m_tile, lane_of, register, M, N, tiles_n, GROUP)
+
+
+@gluon.jit
+def _write(total, scales_ptr, y_ptr, tile, m_tile, lane, register, M, N, tiles_n, GROUP: gl.constexpr):
+    """Store sums as y; without groups each row has a scale, multiplied last."""
+    if GROUP == 0:
+        place = tile * 16 + lane // 4 * 2 + register // 2
+        scales = gl.load(scales_ptr + place, mask=tile < tiles_n, other=0.0).to(gl.float32)
+        total = total * gl.fma(scales, gl.zeros_like(scales), scales)
+    n = tile * 16 + lane // 4 + register // 2 * 8
+    m = m_tile * 8 + lane % 4 * 2 + register % 2
+    gl.store(y_ptr + m * N + n, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n < N))
+
+
+def stage_bytes(bits, m, group, zeros, config):
+    """(bytes of words, scales and zero points, bytes of x) of a step of the ring."""
+    span = config["DEPTH"] * 256 // bits
+    scales = span // group * (2 if zeros else 1) * 128 if group else 0
+    packed = config["ROW_TILES"] * config["num_warps"] * (config["DEPTH"] * 512 + scales)
+    return packed, _m_tiles(m) * span * 16
+
+
+def shared_bytes(bits, m, group, zeros, config):
+    """(whether the ring is declared by inline assembly, bytes of shared memory)."""
+    ring = config["STAGES"] * sum(stage_bytes(bits, m, group, zeros, config))
+    return ring + 16 <= OWN, ring  # 8 bytes are Triton's, for the count
+
+
+def launch_shared(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch ``_shared_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
+    (m, k), warps, bf16, m_tiles = x.shape, config["num_warps"], x.dtype == torch.bfloat16, _m_tiles(x.shape[0])
+    rows, depth, stages, splits = (config[name] for name in ("ROW_TILES", "DEPTH", "STAGES", "SPLITS"))
+    packed_bytes, x_bytes = stage_bytes(bits, m, group, zeros is not None, config)
+    own, ring = shared_bytes(bits, m, group, zeros is not None, config)
+    blocks = triton.cdiv(n, ROWS * rows * warps)
+    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    scratch = y
+    if splits > 1:
+        counters, parts = (2 * blocks + 3) // 4 * 4, splits * blocks * rows * warps * m_tiles * 128
+        scratch = torch.empty(counters + parts, dtype=torch.float32, device=x.device)
+    launch(
+        _shared_kernel, (blocks * splits,),
+        x.view(torch.int32), words, scales, zeros, y, scratch, m, n, k, k // group if group else 1, blocks,
+        GROUP=group, BITS=bits, BF16=bf16, RING=_ring_asm(ring if own else 0, rows * depth * warps * 512),
+        WAIT=f"cp.async.wait_group {stages - 2}; bar.sync 0; mov.b32 $0, $1;",
+        UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16), SCALES=_scales_asm(bf16), ZEROS=_zeros_asm(bf16),
+        LOW=_mma(bf16, 0), HIGH=_mma(bf16, 1), M_TILES=m_tiles, ROW_TILES=rows, DEPTH=depth, WARPS=warps,
+        STAGES=stages, STAGE=packed_bytes + x_bytes, X_AT=packed_bytes, SPLITS=splits, OWN_RING=own,
+        EVEN=k % (depth * 256 // bits) == 0 and n % (ROWS * rows * warps) == 0, num_warps=warps,
+    )  # fmt: skip
+    return y

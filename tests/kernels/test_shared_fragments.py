@@ -1,0 +1,216 @@
+"""`shared` of the products with packed weights, run on the host: its own source, with numpy where Gluon would be.
+
+Gluon is not interpreted, so every thread's addresses are followed here: copies fill an array of bytes, tensor cores and
+PTX are a few lines of numpy by their documented layouts, and programs run one after the other.
+"""
+
+import re
+import types
+
+import numpy as np
+import pytest
+import torch
+
+import kernels._shared_fragments as shared
+from kernels import matmul_w4a16, matmul_w8a16, pack_w4, pack_w8
+
+
+class Array(np.ndarray):
+    """A tensor or, with one element, a scalar of a kernel."""
+
+    def to(self, _):
+        return self
+
+
+def array(values):
+    return np.asarray(values).view(Array)
+
+
+def scalar(value):
+    return array(value).reshape(1, 1, 1, 1, 1, 1)
+
+
+class Pointer:
+    """Places of elements in a flat array."""
+
+    dtype = types.SimpleNamespace(element_ty=None)
+
+    def __init__(self, elements, at=0):
+        self.elements, self.at = elements, at
+
+    def __add__(self, offset):
+        return Pointer(self.elements, self.at + offset)
+
+    def to(self, dtype):
+        return Pointer(self.elements.view(dtype), self.at)
+
+
+def sixteen_bits(words):
+    """Two bf16 of each 32-bit word, as numbers, in a new last dimension."""
+    return (np.stack([words << 16, words & 0xFFFF0000], -1).astype(np.uint32)).view(np.float32)
+
+
+class Host:
+    """What `_shared_kernel` calls, for one program at a time."""
+
+    def __init__(self, ring_bytes):
+        self.ring, self.program = np.full(ring_bytes, 0xA5, np.uint8), 0
+        names = {
+            "constexpr": None, "int32": np.int32, "int64": np.int64, "float32": np.float32, "where": np.where,
+            "minimum": np.minimum, "static_range": range, "cdiv": lambda a, b: -(-a // b), "pointer_type": lambda d: d,
+            "program_id": lambda _: scalar(self.program), "arange": lambda a, b: array(np.arange(a, b)),
+            "set_auto_layout": lambda t, _: t, "convert_layout": lambda t, _: t, "thread_barrier": lambda: None,
+            "zeros": lambda shape, dtype, _: array(np.zeros(shape, dtype)), "zeros_like": lambda t: 0 * t,
+            "full": lambda shape, value, *_: array(np.full(shape, value)), "fma": lambda a, b, c: a * b + c,
+            "to_tensor": scalar, "load": self.load, "store": self.store, "atomic_add": self.atomic_add,
+            "inline_asm_elementwise": self.assembly, "BlockedLayout": lambda *_: None,
+            "SwizzledSharedLayout": lambda *_: None,
+        }  # fmt: skip
+        memory = types.SimpleNamespace(_keep_alive=lambda: None, index=lambda _: self.stored)
+        names["allocate_shared_memory"] = lambda *_: memory
+        self.stored = types.SimpleNamespace(store=lambda _: None)
+        scope = dict(vars(shared)) | {
+            "gl": types.SimpleNamespace(**names), "_after": lambda address, _: address, "_copy": self.copy,
+            "_multiply": self.multiply, "_unpack_4": self.unpack_4, "_scales_at": self.scales_at,
+            "_minus_zeros_at": self.zeros_at, "range": lambda a, b: map(scalar, range(a.item(), b.item())),
+        }  # fmt: skip
+        for name in ("_places",):
+            scope[name] = types.FunctionType(getattr(shared, name).fn.__code__, scope)
+        for name in ("_fill", "_read_x", "_multiply_step", "_write", "_shared_kernel"):
+            scope[name] = types.FunctionType(getattr(shared, name).fn.__code__, scope)
+        self.kernel = scope["_shared_kernel"]
+
+    def read(self, addresses, size):
+        """``size`` bytes of the ring at each address."""
+        return self.ring[np.asarray(addresses)[..., None] + np.arange(size)]
+
+    def words_at(self, addresses, count):
+        """32-bit words at the addresses of a lane's first register."""
+        return self.read(addresses[..., 0], 4 * count).view(np.uint32).astype(np.int64)
+
+    def copy(self, addresses, pointers, inside, size, _):
+        places, at, inside = np.broadcast_arrays(addresses, pointers.at, inside)
+        source = pointers.elements.view(np.uint8)
+        for place, start, there in zip(places.flat, (at * pointers.elements.itemsize).flat, inside.flat, strict=True):
+            self.ring[place : place + size] = source[start : start + size] if there else 0
+
+    def assembly(self, text, _, given, **__):
+        text = getattr(text, "value", text)
+        if text.startswith("{ .reg .b32 t, r;"):  # the ring: addresses by thread
+            thread = np.arange(32 * self.warps).reshape(1, 1, 1, self.warps, 32, 1)
+            return array(16 * thread), array(int(re.search(r"t, -12, (\d+)", text)[1]) - 12 * thread)
+        if text == shared._OPEN.value:
+            pointer = given[0]
+            held = pointer.elements[int(pointer.at.flat[0])]
+            if held >> 16 != shared._TAG:
+                pointer.elements[int(pointer.at.flat[0])] = shared._TAG << 16
+            return None
+        if text == shared._READ_X.value:
+            return array(self.words_at(given[0], 4))
+        return self.unpack_8(given[0])
+
+    def unpack_4(self, addresses, zeros, _):
+        words = self.words_at(addresses, 4)
+        shifts = 4 * np.arange(4)[:, None] + np.array([0, 16])  # register, column of a pair
+        return [(words[..., i, None, None] >> shifts & 15) - zeros[..., None] for i in range(4)]
+
+    def unpack_8(self, addresses):
+        words = self.words_at(addresses, 4)
+        byte = np.stack([words >> 8 * i & 255 for i in range(4)], -1)
+        number = np.where(np.roll(byte, -1, -1) > 127, -1, 1) * (byte & 127)  # h + 2 p
+        number = number.reshape(*number.shape[:-1], 2, 2).swapaxes(-1, -2)  # word, h, p
+        pairs = number.reshape(*number.shape[:-3], 2, 4, 2)  # product; q, h; p
+        return pairs[..., 0, :, :], pairs[..., 1, :, :]
+
+    def scales_at(self, addresses, _):
+        return sixteen_bits(self.words_at(addresses, 1))[..., 0, [0, 0, 1, 1]]
+
+    def zeros_at(self, addresses, has_zeros, *_):
+        if not has_zeros:
+            return np.full(addresses.shape, 8)
+        return self.read(addresses[..., 0], 2)[..., [0, 0, 1, 1]][..., [0, 2, 0, 2]].astype(np.int64)
+
+    def multiply(self, weights, x, acc, text):
+        """mma.m16n8k16 in every warp: registers by lane (g, t) as PTX documents them."""
+        half = int(re.search(r"\{\$(\d+), \$\d+\}, \{\$12", text)[1]) - 8
+        a = np.asarray(weights)
+        a = a.reshape(*a.shape[:-3], 8, 4, 2, 2, 2)  # g, t, columns 8 apart, rows 8 apart, pair
+        b = sixteen_bits(np.asarray(x)[..., half : half + 2])
+        b = b.reshape(*b.shape[:-3], 8, 4, 2, 2)  # row of x, t, columns 8 apart, pair
+        c = np.einsum("...gtqhp,...mtqp->...ghm", a, b)
+        c = c.reshape(*c.shape[:-1], 4, 2).swapaxes(-3, -2)  # g, t, h, pair
+        return array(c.reshape(*c.shape[:-4], 32, 4) + acc)
+
+    def load(self, pointer, mask=True, other=0.0, **_):
+        at, mask = np.broadcast_arrays(pointer.at, mask)
+        found = pointer.elements[np.where(mask, at, 0)]
+        return array(np.where(mask, sixteen_bits(found.astype(np.int64))[..., 0] if found.dtype == np.uint16 else found,
+                              other))  # fmt: skip
+
+    def store(self, pointer, values, mask=True):
+        at, values, mask = np.broadcast_arrays(pointer.at, values, mask)
+        pointer.elements[at[mask]] = values[mask]
+
+    def atomic_add(self, pointer, value, **_):
+        before = scalar(pointer.elements[int(pointer.at.flat[0])])
+        pointer.elements[int(pointer.at.flat[0])] += int(value.flat[0])
+        return before
+
+    def run(self, grid, arguments, constants):
+        """Every program, in the order of launching; the last part of a block is not always the last to count."""
+        self.warps = constants["WARPS"]
+        for self.program in sorted(range(grid), key=lambda program: (program * 7) % 11):
+            self.kernel(*arguments, **constants)
+
+
+def numbers(tensor):
+    """A flat numpy array of a tensor's bits."""
+    bits = tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return np.ascontiguousarray(bits).reshape(-1)
+
+
+def on_the_host(monkeypatch, bits, x, packed, config):
+    """y of `launch_shared`, whose launch is replaced."""
+    found = {}
+
+    def launch(kernel, grid, *arguments, num_warps, **constants):
+        m, n = x.shape[0], packed.out_features
+        x_, words, scales, zeros, _, scratch, *sizes = arguments
+        y = np.full(m * n, np.nan, np.float32)
+        parts = np.full(scratch.numel(), np.nan, np.float32)
+        pointers = [Pointer(numbers(x_)), Pointer(numbers(words)), Pointer(numbers(scales)),
+                    None if zeros is None else Pointer(numbers(zeros)), Pointer(y), Pointer(parts)]  # fmt: skip
+        *sizes, blocks = sizes
+        Host(constants["STAGE"] * constants["STAGES"]).run(grid[0], [*pointers, *sizes, scalar(blocks)], constants)
+        found["y"], found["counters"] = y.reshape(m, n), parts.view(np.int64)[:blocks] if constants["SPLITS"] > 1 else 0
+
+    monkeypatch.setattr(shared, "launch", launch)
+    words, scales, zeros, n, _, group = packed
+    shared.launch_shared(bits, x, words, scales, zeros, n, group, config=config)
+    return found["y"], found["counters"]
+
+
+# m, n, k, group (0: one scale a row), zero points, (ROW_TILES, DEPTH, warps, STAGES, SPLITS), reason
+CASES = [
+    (4, 3, 64, 256, 128, True, (1, 2, 4, 4, 1), "whole steps"),
+    (4, 12, 200, 640, 128, True, (2, 2, 4, 4, 2), "16 rows of x, tails in n, parts of unequal length"),
+    (4, 17, 40, 192, 64, False, (1, 2, 4, 4, 2), "four tiles of x, symmetric, half a step at the end"),
+    (4, 2, 140, 128, 128, True, (1, 2, 8, 4, 4), "more parts than steps, more warps than pieces of x"),
+    (8, 5, 70, 544, 0, False, (1, 4, 4, 4, 2), "one scale a row, a quarter of a step at the end"),
+    (8, 16, 130, 256, 64, False, (2, 2, 4, 5, 4), "groups of 64, a step each"),
+    (8, 9, 64, 256, 128, False, (1, 4, 4, 4, 1), "groups of four tiles"),
+]
+
+
+@pytest.mark.parametrize(("bits", "m", "n", "k", "group", "zeros", "shape", "reason"), CASES, ids=lambda v: str(v)[:30])
+def test_every_thread_finds_what_it_multiplies(monkeypatch, bits, m, n, k, group, zeros, shape, reason):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(n, k, generator=generator).bfloat16()
+    packed = pack_w4(weight, group, not zeros) if bits == 4 else pack_w8(weight, group or None)
+    x = torch.randn(m, k, generator=generator).bfloat16()
+    config = dict(zip(matmul_w4a16.SHARED_SPACE, shape, strict=True))
+    y, counters = on_the_host(monkeypatch, bits, x, packed, config)
+    module = matmul_w4a16 if bits == 4 else matmul_w8a16
+    exact = module.dequantised(packed.words, packed.scales.double(), packed.zeros, n, k, group)
+    np.testing.assert_allclose(y, (x.double() @ exact.T).numpy(), rtol=1e-4, atol=1e-3)
+    assert not np.any(counters)  # no tag is left in memory that others are given

@@ -8,8 +8,9 @@ warps (the consumers) take half of a block's keys each, and keep its dK and dV i
 
 where P^T and dS^T go from registers into the products of dV and dK, and dS through shared memory into that of dQ, of
 which each group computes half of the columns.  Softmax, the exchange of dS and the way out of dQ run under products.
-One warp loads (the producer): K and V once, Q, dO and their statistics into a ring of two blocks, by TMA.  Two others
-(the writers) add the dQ of a block of keys to what others have added, in memory, in fp32, by TMA.
+One warp loads (the producer): K and V once (of heads of 64 while the block before is worked on), Q, dO and their
+statistics into a ring of two blocks, by TMA.  Two others (the writers) add the dQ of a block of keys to what others
+have added, in memory, in fp32, by TMA.
 
 Gradients are the same bits at every run, for the order of those additions is fixed: each block of queries counts them,
 and a writer waits for its number (:func:`_rank`).  Nobody waits long, for programs go through the queries in such an
@@ -61,7 +62,10 @@ def _add_to_global(desc, coord, smem, _semantic=None):
 
 @gluon.jit
 def _wait_for_turn(turn_ptr, rank):
-    """Wait until ``rank`` blocks of keys have added their dQ, and see what they wrote."""
+    """Wait until ``rank`` blocks of keys have added their dQ, and see what they wrote.
+
+    The fence is of global memory alone, here and in :func:`_pass_turn`: else a barrier of the whole GPU comes with it.
+    """
     gl.inline_asm_elementwise(
         """
         {
@@ -71,7 +75,7 @@ def _wait_for_turn(turn_ptr, rank):
         ld.acquire.gpu.global.b32 found, [$1];
         setp.ne.s32 waits, found, $2;
         @waits bra again;
-        fence.proxy.async;
+        fence.proxy.async.global;
         mov.b32 $0, found;
         }
         """,
@@ -88,7 +92,7 @@ def _pass_turn(turn_ptr, rank):
         .reg .b32 next;
         cp.async.bulk.wait_group 0;
         bar.warp.sync 0xffffffff;
-        fence.proxy.async;
+        fence.proxy.async.global;
         add.s32 next, $2, 1;
         st.release.gpu.global.b32 [$1], next;
         mov.b32 $0, next;
@@ -104,14 +108,14 @@ def _job(number, sizes, CAUSAL: gl.constexpr):
 
     A head's programs of one turn are at work at the same time, and begin at different blocks of queries, from which
     they go round.  With CAUSAL a turn has two jobs: one of the first blocks of keys, which many queries see, and one
-    of the last: together as many as those of any other turn.
+    of the last: together as many as those of any other turn.  One of the two is even and comes first, the other is odd.
     """
     _, _, _, all_heads, m_blocks, n_blocks, tiles, width, _ = sizes
     if CAUSAL:
         tile = number // 2 * width + gl.program_id(0)
         head = tile // tiles
         pair = tile % tiles
-        n = gl.where(number % 2 == 0, pair, 2 * tiles - 1 - pair)
+        n = gl.where((number + pair) % 2 == 0, pair, 2 * tiles - 1 - pair)
         first = 2 * n
         count = m_blocks - first
         there = (head < all_heads) & (n < n_blocks)
@@ -128,14 +132,25 @@ def _job(number, sizes, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def _block_of(number, step, first, count, m_blocks, CAUSAL: gl.constexpr):
-    """The block of queries of a job's ``step``-th step within a head."""
+def _block_of(number, step, first, m_blocks, CAUSAL: gl.constexpr):
+    """The block of queries of a job's ``step``-th step within a head.
+
+    With CAUSAL the first job of a turn goes up, the second one down, with neighbours exchanged: then the even blocks of
+    keys come to a block of queries at steps that are m modulo 4, the odd ones at m + 2 (without groups), so that two
+    additions lie two steps apart.
+    """
     if CAUSAL:
-        m = gl.where(number % 2 == 0, first + step, m_blocks - 1 - step)
+        m = gl.where(number % 2 == 0, first + step, m_blocks - 1 - (step ^ 1))
     else:
         m = first + step
         m = gl.where(m >= m_blocks, m - m_blocks, m)
     return m
+
+
+@gluon.jit
+def _evens(begin, end):
+    """How many even numbers there are from ``begin`` to ``end``."""
+    return gl.maximum(((end + 1) >> 1) - ((begin + 1) >> 1), 0)
 
 
 @gluon.jit
@@ -147,26 +162,28 @@ def _rank(number, head, member, n, m, sizes, CAUSAL: gl.constexpr):
     """
     _, _, group, _, m_blocks, n_blocks, pairs, width, _ = sizes
     if CAUSAL:
-        # Of a turn's pairs begin <= c < end the long job comes to m at step long_0 - c long_c, if it does at all, and
-        # the short one, of block 2 pairs - 1 - c, at step short_0 - c short_c; at one step the short one is the first.
+        # Of a turn are the blocks of keys begin <= n < end, and back = 2 pairs - end <= n < 2 pairs - begin.  The even
+        # ones come to m at step up_0 - n up_n, the odd ones at down_0 + n down_n; at one step the even one comes first.
         begin = gl.maximum(number // 2 * width - head * pairs, 0)
         end = gl.minimum((number // 2 + 1) * width - head * pairs, pairs)
         seen = gl.minimum(m // 2 + 1, n_blocks)  # blocks of keys that these queries see
-        end_long = gl.minimum(end, seen)
-        first_short = gl.maximum(2 * pairs - seen, 0)
-        before = gl.minimum(begin, seen) + gl.maximum(begin - first_short, 0)
-        long_0 = member * m_blocks + m
-        long_c = 2 * (member + 1)
-        short_0 = (group + member + 1) * m_blocks - member * (4 * pairs - 2) - 1 - m
-        short_c = 2 * (group - member)
-        if number % 2 == 0:
-            since = gl.cdiv(gl.maximum(short_0 - long_0 + long_c * n, 0), short_c)
-            within = end_long - 1 - n + gl.maximum(end - gl.maximum(gl.maximum(first_short, begin), since), 0)
-        else:
-            pair = 2 * pairs - 1 - n
-            since = gl.maximum(long_0 - short_0 + short_c * pair + long_c, 0) // long_c
-            within = end - 1 - pair + gl.maximum(end_long - gl.maximum(begin, since), 0)
-        rank = before + within
+        back = 2 * pairs - end
+        back_end = gl.minimum(2 * pairs - begin, seen)
+        before = gl.minimum(begin, seen) + seen - back_end
+        end = gl.minimum(end, seen)
+        up_0 = member * m_blocks + m
+        up_n = 2 * (member + 1)
+        down_0 = (group + member) * m_blocks - (4 * pairs - 2) * group + ((m_blocks - 1 - m) ^ 1)
+        down_n = 2 * (group - member)
+        # Of the even ones those from since on are there before, of the odd ones those up to until.
+        even = number % 2 == 0
+        slope = gl.where(even, down_n, up_n)  # of those of the other kind
+        ahead = gl.maximum(up_0 - down_0 - n * (2 * group + 2 - slope), 0)
+        bound = (ahead + slope - 1) // slope
+        since = gl.where(even, n + 1, bound)
+        until = gl.where(even, bound, n)
+        rank = before + _evens(gl.maximum(since, begin), end) + _evens(gl.maximum(since, back), back_end)
+        rank += _evens(begin + 1, gl.minimum(until, end) + 1) + _evens(back + 1, gl.minimum(until, back_end) + 1)
     else:
         begin = gl.maximum(number * width - head * n_blocks, 0)
         end = gl.minimum((number + 1) * width - head * n_blocks, n_blocks)
@@ -186,6 +203,7 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
     _, heads_k, group, _, m_blocks, _, _, _, jobs = sizes
     rows: gl.constexpr = q_desc.block_shape[2]
     keys: gl.constexpr = k_desc.block_shape[2]
+    BLOCKS: gl.constexpr = k_full.shape[0]
     step = 0
     done = 0
     for number in range(jobs):
@@ -193,39 +211,42 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
         if there:
             batch = head_all // heads_k
             head_k = head_all % heads_k
-            mbarrier.wait(k_empty, (done & 1) ^ 1)
-            mbarrier.expect(k_full, 2 * GROUPS * k_desc.block_type.nbytes)
+            block = done % BLOCKS
+            full = k_full.index(block)
+            mbarrier.wait(k_empty.index(block), (done // BLOCKS & 1) ^ 1)
+            mbarrier.expect(full, 2 * GROUPS * k_desc.block_type.nbytes)
             for c in gl.static_range(GROUPS):
-                first_k = (n * GROUPS + c) * keys
-                tma.async_copy_global_to_shared(k_desc, [batch, head_k, first_k, 0], k_full, k_smem.index(c))
-                tma.async_copy_global_to_shared(v_desc, [batch, head_k, first_k, 0], k_full, v_smem.index(c))
+                corner, part = [batch, head_k, (n * GROUPS + c) * keys, 0], block * GROUPS + c
+                tma.async_copy_global_to_shared(k_desc, corner, full, k_smem.index(part))
+                tma.async_copy_global_to_shared(v_desc, corner, full, v_smem.index(part))
             done += 1
-            for i in range(count * group):
-                head = head_k * group + i // count
-                m = _block_of(number, i % count, first, count, m_blocks, CAUSAL)
-                slot = step % STAGES
-                parity = (step // STAGES & 1) ^ 1
-                full = q_full.index(slot)
-                mbarrier.wait(q_empty.index(slot), parity)
-                mbarrier.expect(full, q_desc.block_type.nbytes + stats_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(q_desc, [batch, head, m * rows, 0], full, q_smem.index(slot))
-                place = [0, batch * heads_k * group + head, m * rows]
-                tma.async_copy_global_to_shared(stats_desc, place, full, stats_smem.index(slot))
-                full = dout_full.index(slot)
-                mbarrier.expect(full, dout_desc.block_type.nbytes)
-                tma.async_copy_global_to_shared(dout_desc, [batch, head, m * rows, 0], full, dout_smem.index(slot))
-                step += 1
+            for member in range(group):
+                head = head_k * group + member
+                for i in range(count):
+                    m = _block_of(number, i, first, m_blocks, CAUSAL)
+                    slot = step % STAGES
+                    parity = (step // STAGES & 1) ^ 1
+                    full = q_full.index(slot)
+                    mbarrier.wait(q_empty.index(slot), parity)
+                    mbarrier.expect(full, q_desc.block_type.nbytes + stats_desc.block_type.nbytes)
+                    tma.async_copy_global_to_shared(q_desc, [batch, head, m * rows, 0], full, q_smem.index(slot))
+                    place = [0, head_all * group + member, m * rows]
+                    tma.async_copy_global_to_shared(stats_desc, place, full, stats_smem.index(slot))
+                    full = dout_full.index(slot)
+                    mbarrier.expect(full, dout_desc.block_type.nbytes)
+                    tma.async_copy_global_to_shared(dout_desc, [batch, head, m * rows, 0], full, dout_smem.index(slot))
+                    step += 1
 
 
 @gluon.jit
 def _write(
     dq_desc, turns_ptr, buffers, barriers, sizes,
-    CAUSAL: gl.constexpr, PARTS: gl.constexpr, TURN_FIRST: gl.constexpr, SLOT: gl.constexpr,
+    CAUSAL: gl.constexpr, PARTS: gl.constexpr, SLOT: gl.constexpr,
 ):  # fmt: skip
     """Writer ``SLOT``: adds dQ of every other block of queries to what is in memory, when the turn comes.
 
     A turn takes longer than a block of queries, for what TMA adds has to arrive in memory: so there are two writers.
-    With TURN_FIRST a writer looks for its turn while the block is computed, else when it is there.
+    They wait for their turn while the block is computed.
     """
     _, _, _, _, _, _, dq_smem = buffers
     _, _, _, _, _, _, _, dq_full, dq_empty = barriers
@@ -235,26 +256,23 @@ def _write(
     for number in range(jobs):
         head_all, n, first, count, there = _job(number, sizes, CAUSAL)
         if there:
-            for i in range(SLOT, count * group, STAGES):
-                member = i // count
-                m = _block_of(number, i % count, first, count, m_blocks, CAUSAL)
-                rank = _rank(number, head_all, member, n, m, sizes, CAUSAL)
-                place = (head_all * group + member) * m_blocks + m
-                if TURN_FIRST:
+            for member in range(group):
+                for i in range(SLOT, count, STAGES):  # an even number, so the writers go on in turn
+                    m = _block_of(number, i, first, m_blocks, CAUSAL)
+                    rank = _rank(number, head_all, member, n, m, sizes, CAUSAL)
+                    place = (head_all * group + member) * m_blocks + m
                     _wait_for_turn(turns_ptr + place, rank)
-                mbarrier.wait(dq_full.index(SLOT), ring & 1)
-                if not TURN_FIRST:
-                    _wait_for_turn(turns_ptr + place, rank)
-                for c in gl.static_range(PARTS):
-                    block = dq_smem.index(SLOT * PARTS + c)
-                    if rank == 0:
-                        tma.async_copy_shared_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
-                    else:
-                        _add_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
-                tma.store_wait(0)  # read, that is
-                mbarrier.arrive(dq_empty.index(SLOT), count=1)
-                _pass_turn(turns_ptr + place, rank)
-                ring += 1
+                    mbarrier.wait(dq_full.index(SLOT), ring & 1)
+                    for c in gl.static_range(PARTS):
+                        block = dq_smem.index(SLOT * PARTS + c)
+                        if rank == 0:
+                            tma.async_copy_shared_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                        else:
+                            _add_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                    tma.store_wait(0)  # read, that is
+                    mbarrier.arrive(dq_empty.index(SLOT), count=1)
+                    _pass_turn(turns_ptr + place, rank)
+                    ring += 1
 
 
 @gluon.jit
@@ -281,12 +299,13 @@ def _statistics(stats_smem, slot, ROWS: gl.constexpr):
 
 @gluon.jit
 def _block(
-    dk, dv, s, lse, buffers, barriers, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked, limit,
-    MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
+    dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
+    limit, MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
 ):  # fmt: skip
     """(dk, dv, s, lse) after a block of queries, of which come S^T and the statistics: the new ones, unless LAST.
 
-    With QUERIES the group computes dQ of the block, or of half of its columns.
+    K and V lie from ``base`` on in their rings.  With QUERIES the group computes dQ of the block, or of half of its
+    columns.
     """
     q_smem, dout_smem, stats_smem, k_smem, v_smem, ds_smem, dq_smem = buffers
     _, _, _, q_full, q_empty, dout_full, ds_full, dq_full, dq_empty = barriers
@@ -300,7 +319,7 @@ def _block(
     columns: gl.constexpr = DQ_COLUMNS
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
     PART: gl.constexpr = GROUP if columns < D else 0
-    zero = _anew(gl.to_tensor(0))
+    zero = _anew(base)
     k = k_smem.index(zero + GROUP).reshape([keys, D])
     v = v_smem.index(zero + GROUP).reshape([keys, D])
     q = q_smem.index(slot).reshape([rows, D])
@@ -365,7 +384,7 @@ def _masks(number, step, n, first, count, sizes, CAUSAL: gl.constexpr, TAIL: gl.
     if TAIL:
         masked = n == n_blocks - 1
     if CAUSAL:
-        m = _block_of(number, step, first, count, m_blocks, CAUSAL)
+        m = _block_of(number, step, first, m_blocks, CAUSAL)
         masked = masked | (m < first + 2)
         first_m = m * ROWS
     return first_m, masked
@@ -399,7 +418,7 @@ def _slots(step, u, UNROLL: gl.constexpr):
 
 @gluon.jit
 def _blocks(
-    dk, dv, s, lse, buffers, barriers, step, within, number, n, first, count, scale, first_n, limit, sizes,
+    dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale, first_n, limit, sizes,
     MASKED: gl.constexpr, ALL: gl.constexpr, LAST: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr,
     GROUP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, UNROLL: gl.constexpr,
 ):  # fmt: skip
@@ -416,8 +435,8 @@ def _blocks(
                 masked = some
         slot, next_slot, parity, next_parity = _slots(step + u, u, UNROLL)
         dk, dv, s, lse = _block(
-            dk, dv, s, lse, buffers, barriers, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
-            limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
+            dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m,
+            masked, limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
         )  # fmt: skip
     return dk, dv, s, lse
 
@@ -434,8 +453,7 @@ def _consume(
     len_k, heads_k, group, _, _, n_blocks, _, _, jobs = sizes
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    k = k_smem.index(GROUP).reshape([KEYS, D])
-    v = v_smem.index(GROUP).reshape([KEYS, D])
+    BLOCKS: gl.constexpr = k_full.shape[0]
     # Where one group computes the dQ of a block, they take turns, and blocks are even in number.
     UNROLL: gl.constexpr = D // DQ_COLUMNS % 2 + 1
     step = 0
@@ -448,7 +466,11 @@ def _consume(
             limit = len_k - 1
             dk = gl.zeros([KEYS, D], gl.float32, acc_layout)
             dv = gl.zeros([KEYS, D], gl.float32, acc_layout)
-            mbarrier.wait(k_full, done & 1)
+            block = done % BLOCKS
+            base = block * GROUPS
+            k = k_smem.index(base + GROUP).reshape([KEYS, D])
+            v = v_smem.index(base + GROUP).reshape([KEYS, D])
+            mbarrier.wait(k_full.index(block), done // BLOCKS & 1)
             slot = step % STAGES
             mbarrier.wait(q_full.index(slot), step // STAGES & 1)
             q = q_smem.index(slot).reshape([ROWS, D])
@@ -467,26 +489,26 @@ def _consume(
                         for i in range(begin, end, UNROLL):
                             within = i - part // 2 * count
                             dk, dv, s, lse = _blocks(
-                                dk, dv, s, lse, buffers, barriers, step, within, number, n, first, count, scale,
+                                dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale,
                                 first_n, limit, sizes, True, True, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
                     else:
                         for _ in range(begin, end, UNROLL):
                             dk, dv, s, lse = _blocks(
-                                dk, dv, s, lse, buffers, barriers, step, 0, number, n, first, count, scale,
+                                dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale,
                                 first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
             else:
                 for _ in range(steps // UNROLL - 1):
                     dk, dv, s, lse = _blocks(
-                        dk, dv, s, lse, buffers, barriers, step, 0, number, n, first, count, scale, first_n,
+                        dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale, first_n,
                         limit, sizes, TAIL, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
                     )  # fmt: skip
                     step += UNROLL
             dk, dv, s, lse = _blocks(
-                dk, dv, s, lse, buffers, barriers, step, count - UNROLL, number, n, first, count, scale, first_n,
+                dk, dv, s, lse, buffers, barriers, base, step, count - UNROLL, number, n, first, count, scale, first_n,
                 limit, sizes, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
             )  # fmt: skip
             step += UNROLL
@@ -495,14 +517,14 @@ def _consume(
             place = [head_all // heads_k, head_all % heads_k, first_n, 0]
             v.store(dv.to(v.dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(GROUP))
+            tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
             mbarrier.arrive(k_read, count=1)
             mbarrier.wait(k_read, (done & 1) ^ 1)
             k.store((dk * scale_out).to(k.dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(GROUP))
+            tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
             tma.store_wait(0)
-            mbarrier.arrive(k_empty, count=1)
+            mbarrier.arrive(k_empty.index(block), count=1)
 
 
 @gluon.jit(
@@ -514,7 +536,6 @@ def attention_backward_kernel(
     q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, dk_desc, dv_desc, turns_ptr, scale, scale_out,
     len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
-    TURN_FIRST: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
 
@@ -526,14 +547,15 @@ def attention_backward_kernel(
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], dtype)
     q_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout)
     dout_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], dout_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, KEYS, D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, KEYS, D], v_desc.layout)
+    BLOCKS: gl.constexpr = 3 - D // DQ_COLUMNS  # of keys: heads of 128 leave no room for a second one
+    k_smem = gl.allocate_shared_memory(dtype, [BLOCKS * GROUPS, 1, 1, KEYS, D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [BLOCKS * GROUPS, 1, 1, KEYS, D], v_desc.layout)
     ds_smem = gl.allocate_shared_memory(dtype, [STAGES * GROUPS, KEYS, ROWS], ds_layout)
     PARTS: gl.constexpr = D // DQ_COLUMNS
     dq_smem = gl.allocate_shared_memory(gl.float32, [STAGES * PARTS, ROWS * DQ_COLUMNS // 128, 128], dq_desc.layout)
     stats_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2, 1, ROWS], stats_desc.layout)
-    k_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
-    k_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], barrier)
     k_read = gl.allocate_shared_memory(gl.int64, [1], barrier)
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
@@ -541,8 +563,9 @@ def attention_backward_kernel(
     ds_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     dq_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     dq_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    mbarrier.init(k_full, count=1)
-    mbarrier.init(k_empty, count=GROUPS)
+    for block in gl.static_range(BLOCKS):
+        mbarrier.init(k_full.index(block), count=1)
+        mbarrier.init(k_empty.index(block), count=GROUPS)
     mbarrier.init(k_read, count=GROUPS)
     for slot in gl.static_range(STAGES):
         mbarrier.init(q_full.index(slot), count=1)
@@ -562,8 +585,8 @@ def attention_backward_kernel(
             (_consume, (dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
                         CAUSAL, TAIL, D, ROWS, KEYS, 1)),
             (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
-            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, TURN_FIRST, 0)),
-            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, TURN_FIRST, 1)),
+            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
+            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
         ],
         [4, 1, 1, 1],
         [240, 24, 24, 24],
@@ -606,7 +629,8 @@ def backward(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
 
     ``stats`` [2, b, h, padded] are log2(e) lse and D of each query, inf and 0 behind the last up to whole blocks;
-    ``turns`` [b h padded / ROWS] of int32 are 0.
+    ``turns`` [b h padded / ROWS] of int32 are 0.  With EVEN each program has as many blocks of keys as any other, else
+    those of the last turn lie idle that it has none for.
     """
     (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
     dq, dk, dv = gradients
@@ -615,16 +639,19 @@ def backward(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
     sums = torch.empty((batch * heads * padded * d // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
-    programs = min(gpu_of(q.device).sms, batch * heads_k * tiles)
+    tiles_all = batch * heads_k * tiles
+    programs = min(gpu_of(q.device).sms, tiles_all)
+    if config["EVEN"]:
+        programs = -(-tiles_all // -(-tiles_all // programs))
     launch(
         attention_backward_kernel, (programs,),
         _descriptor(q, ROWS, d), _descriptor(k, KEYS, d), _descriptor(v, KEYS, d), _descriptor(dout, ROWS, d),
         _plain(stats.view(2, batch * heads, padded), [2, 1, ROWS]), _plain(sums, [ROWS * columns // 128, 128]),
         _descriptor(dk, KEYS, d), _descriptor(dv, KEYS, d), turns, scale * LOG2_E, scale,
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
-        -(-batch * heads_k * tiles // programs) * (2 if causal else 1),
+        -(-tiles_all // programs) * (2 if causal else 1),
         CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,
-        launch_cooperative_grid=True, **config,
+        launch_cooperative_grid=True,
     )  # fmt: skip
     launch(
         finish_queries_kernel, (batch * heads * m_blocks * d // columns,),

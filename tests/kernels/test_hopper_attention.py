@@ -54,6 +54,7 @@ def _jobs(monkeypatch, length, s, heads, group, causal, programs):
     programs = min(programs, heads * tiles)
     jobs = -(-heads * tiles // programs) * (1 + causal)
     sizes = s, heads, group, heads, m_blocks, n_blocks, tiles, programs, jobs
+    monkeypatch.setattr(module, "_evens", module._evens.fn)
     for pid in range(programs):
         language = SimpleNamespace(
             program_id=lambda axis, pid=pid: pid, maximum=max, minimum=min, cdiv=lambda x, y: -(-x // y),
@@ -71,7 +72,7 @@ def _additions(monkeypatch, length, s, heads, group, causal, programs):
         for number in range(jobs):
             head, n, first, count, there = module._job.fn(number, sizes, causal)
             for step in range(count * group if there else 0):
-                m = module._block_of.fn(number, step % count, first, count, m_blocks, causal)
+                m = module._block_of.fn(number, step % count, first, m_blocks, causal)
                 rank = module._rank.fn(number, head, step // count, n, m, sizes, causal)
                 found.append(((head, step // count, m), rank))
         yield found
@@ -98,6 +99,18 @@ def test_shares_of_dq_are_added_in_an_order_and_nobody_waits_in_a_circle(
     assert added == {block: min(block[2] // 2 + 1, keys) if causal else keys for block in blocks}
 
 
+@pytest.mark.parametrize(("length", "heads"), [(1024, 40), (2048, 19), (2304, 9)])
+def test_causal_additions_to_a_block_of_queries_lie_two_steps_apart(monkeypatch, length, heads):
+    """One takes longer than a step.  Jobs of a turn are as long together as any other's, so places are times."""
+    times = collections.defaultdict(dict)
+    for additions in _additions(monkeypatch, length, length, heads, 1, True, SMS):
+        for time, (block, rank) in enumerate(additions):
+            times[block][rank] = time
+    for ranked in times.values():
+        ordered = [time for _, time in sorted(ranked.items())]
+        assert all(after - before >= 2 for before, after in itertools.pairwise(ordered))
+
+
 @pytest.mark.parametrize("unroll", [1, 2])
 @pytest.mark.parametrize(("length", "s", "group"), [(128, 100, 1), (512, 512, 1), (600, 600, 4), (1100, 300, 2)])
 def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s, group, unroll):
@@ -111,7 +124,7 @@ def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s,
                 assert end <= begin or (begin == done and (end - begin) % unroll == 0)
                 for step in range(begin, end):
                     within = step - part // 2 * count
-                    m = module._block_of.fn(number, within, first, count, sizes[4], True)
+                    m = module._block_of.fn(number, within, first, sizes[4], True)
                     assert diagonal == ((n + 1) * 2 * module.KEYS - 1 > m * module.ROWS) and 0 <= within < count
                 done = max(done, end)
             assert done == last or not there

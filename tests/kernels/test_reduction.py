@@ -4,11 +4,11 @@ import pytest
 import torch
 from atlas.config import load_gpus
 from atlas.declaration import case
-from atlas.declaration.hardware import INTERPRETER
+from atlas.declaration.hardware import INTERPRETER, pretend
 from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 
-from kernels.reduction import DECLARATION, amax, max, mean, sum
+from kernels.reduction import DECLARATION, _policy, amax, max, mean, sum
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -222,6 +222,15 @@ def test_few_results_are_shared_by_programs_and_many_are_not():
         return not DECLARATION.forward.variant("stream_twice").unsupported(problem, GPUS["h200"])
 
     assert shared(1, 2**20) and shared(16, 2**20) and not shared(8192, 2**15)
+
+
+def test_what_is_a_few_times_the_cache_leaves_it_first():
+    def policy(megabytes):
+        with pretend(GPUS["h200"]):  # an L2 of 63 MB
+            return _policy(torch.empty((1, megabytes * 10**6 // 4, 1), device="meta"))
+
+    assert [policy(4), policy(67), policy(134)] == ["evict_first"] * 3
+    assert [policy(1074), policy(2147)] == [""] * 2
 
 
 @pytest.mark.parametrize("name", GPUS)

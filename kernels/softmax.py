@@ -7,9 +7,9 @@ Forward reads x and writes y, MN elements each.  Backward is dx = y * (dy - sum_
 dx = dy - exp(y) * sum_j dy: it reads y and dy and writes dx, 3 MN.  Both do a handful of operations an element, so
 memory bounds them: a row should be read once and enough bytes kept in flight.  Arithmetic is fp32 whatever the dtype.
 
-Variants: `one_pass` holds whole rows in registers; `online` and backward's `stream` read a row of any length twice, the
-second time from cache as far as it reaches, forward with the running maximum and sum of Milakov and Gimelshein
-(arXiv:1805.02867).
+Variants: `one_pass` holds whole rows in registers, backward's `held` those of dy; `online` and backward's `stream` read
+a row of any length twice, the second time from cache as far as it reaches, forward with the running maximum and sum of
+Milakov and Gimelshein (arXiv:1805.02867).
 """
 
 import torch
@@ -30,7 +30,9 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import (
+    OTHER_REGISTERS,
     REGISTERS,
+    THREAD_REGISTERS,
     VECTOR_BYTES,
     block_n,
     fits_stream,
@@ -143,6 +145,49 @@ def _one_pass_backward_kernel(
     if CAUSAL:
         dx = tl.where(taken, dx, 0.0)  # where inner is NaN, too
     tl.store(dx_ptr + offs, dx, mask=inside)
+
+
+@triton.jit
+def _held_backward_kernel(
+    y_ptr, dy_ptr, dx_ptr, n, q,
+    BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """One program owns one row of CHUNKS tiles of BLOCK_N columns: its dy stays in registers, its y is read again.
+
+    dy goes past L1 (`.cg`), so that L1 has room for y, which is read backwards: what was read last is in cache.  Of the
+    logarithm y is read once.  EVEN says that the tiles cover the row exactly.
+    """
+    n = n // WIDTH * WIDTH  # as in _one_pass_kernel
+    row = tl.program_id(0).to(tl.int64)
+    limit = n
+    if CAUSAL:
+        limit = (row % q).to(tl.int32) + (n - q) + 1
+    y_ptr, dy_ptr, dx_ptr = y_ptr + row * n, dy_ptr + row * n, dx_ptr + row * n
+    columns = tl.arange(0, BLOCK_N)
+    dys = ()
+    products = tl.zeros([BLOCK_N], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        offs = i * BLOCK_N + columns
+        taken = offs < limit if CAUSAL else (offs < n) | EVEN
+        # 0 is the identity of the sum.
+        dy = tl.load(dy_ptr + offs, mask=taken, other=0.0, cache_modifier=".cg")
+        dys += (dy,)
+        if LOG:
+            products += dy.to(tl.float32)
+        else:
+            y = tl.load(y_ptr + offs, mask=taken, other=0.0, eviction_policy="evict_last")
+            products += y.to(tl.float32) * dy.to(tl.float32)
+    inner = tl.sum(products, axis=0)
+    for i in tl.static_range(CHUNKS):
+        offs = (CHUNKS - 1 - i) * BLOCK_N + columns
+        inside = (offs < n) | EVEN
+        taken = offs < limit if CAUSAL else inside
+        y = tl.load(y_ptr + offs, mask=taken, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        dx = _pull(y, _unmerged(dys[CHUNKS - 1 - i], inner).to(tl.float32), inner, LOG)
+        if CAUSAL:
+            dx = tl.where(taken, dx, 0.0)  # as in _one_pass_backward_kernel
+        tl.store(dx_ptr + offs, dx, mask=inside)
 
 
 @triton.jit
@@ -423,6 +468,18 @@ def _launch_one_pass_backward(y, dy, log=False, causal=False, *, config):
     tiles = _tiles(y, m, n, config)
     grid = (triton.cdiv(m, config["BLOCK_M"]),)
     launch(_one_pass_backward_kernel, grid, y, dy, dx, m, n, q, **tiles, LOG=log, CAUSAL=causal)
+    return dx
+
+
+def _launch_held_backward(y, dy, log=False, causal=False, *, config):
+    dx = torch.empty_like(y)
+    m, n, q = _matrix(y, causal)
+    columns, chunks = triton.next_power_of_2(n), config["CHUNKS"]
+    launch(
+        _held_backward_kernel, (m,), y, dy, dx, n, q, BLOCK_N=columns // chunks, CHUNKS=chunks,
+        WIDTH=VECTOR_BYTES // y.element_size(), EVEN=n == columns, LOG=log, CAUSAL=causal,
+        num_warps=config["num_warps"],
+    )  # fmt: skip
     return dx
 
 
@@ -794,6 +851,26 @@ def _backward_stream_default(problem: Case, gpu: GPU) -> dict:
     return split if _overflow(problem, gpu) > 0.75 and not _fits_stream(split, problem, gpu) else config
 
 
+def _fits_held(config: dict, problem: Case, gpu: GPU) -> str:
+    threads, held = 32 * config["num_warps"], block_n(problem) * element_size(problem.dtype)
+    if config["num_warps"] > _most_warps(gpu):
+        return "over 1024 threads"
+    if held < config["CHUNKS"] * threads * VECTOR_BYTES:
+        return "less than one 16-byte vector a thread"
+    needed, available = held / 4 / threads + OTHER_REGISTERS, min(THREAD_REGISTERS, REGISTERS // threads)
+    return f"{needed:.0f} registers a thread, of {available}: dy would spill" if needed > available else ""
+
+
+def _handles_held(problem: Case, gpu: GPU) -> str:
+    """Rows of which dy alone fits half of an SM's registers."""
+    size = element_size(problem.dtype)
+    if block_n(problem) * size != 2 * REGISTERS:
+        return f"rows of {problem['n']} elements: padded to a power of two not 128 KiB"
+    if problem["n"] * size % VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    return "" if any(not _fits_held(c, problem, gpu) for c in _HELD_CONFIGS) else "no program of 128 KiB of registers"
+
+
 def _cost(problem: Case) -> float:
     """Elements of a matrix that are read: of causal scores those on and below the diagonal."""
     m, n, q = problem["m"], problem["n"], _flag(problem, "q")
@@ -817,6 +894,8 @@ def _backward_bytes(c: Case) -> dict[str, float]:
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768)
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
+_HELD_SPACE = {"CHUNKS": (4, 8), "num_warps": (16, 32)}
+_HELD_CONFIGS = [{"CHUNKS": 4, "num_warps": warps} for warps in (32, 16)]
 _ONLINE_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
 _STREAM_SPACE = _ONLINE_SPACE | {"SPLITS": (1, 2), "PROGRAMS_PER_SM": (0, 1)}  # 0: a program for each share of a row
 
@@ -876,6 +955,16 @@ DECLARATION = Declaration(
                 default=_one_pass_default,
                 fits=_fits_rows("backward"),
                 handles=_handles_rows("backward", streams=2),
+            ),
+            Variant(
+                name="held",
+                summary="dy of a row in registers, y read again from L1",
+                follows="one_pass",
+                launch=_launch_held_backward,
+                space=_HELD_SPACE,
+                default=lambda problem, gpu: next(c for c in _HELD_CONFIGS if not _fits_held(c, problem, gpu)),
+                fits=_fits_held,
+                handles=_handles_held,
             ),
             Variant(
                 name="stream",

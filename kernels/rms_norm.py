@@ -10,7 +10,7 @@ It reads x, dy (and dsum) and writes dx: 3 MN, 4 MN with a residual, whose gradi
 rows: each program sums that of the rows it owns into one partial row, and a last kernel adds the partial rows, always
 in one order.  Arithmetic is fp32 whatever the dtype.
 
-Variants: `one_pass` and backward's `rows` hold whole rows in registers; `stream` and backward's `reread`
+Variants: `one_pass`, `late` and backward's `rows` hold whole rows in registers; `stream` and backward's `reread`
 read a row a second time while a cache still has it, `columns` when none has.
 """
 
@@ -52,7 +52,8 @@ from kernels.layer_norm import _hear, _load_tiles, _look, _spans, _tell, _unset_
 
 
 @triton.jit
-def _load_rows(ptr, offs_m, mask_m, n, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr):
+def _load_rows(ptr, offs_m, mask_m, n, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr,
+               MODIFIER: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
     """Rows ``offs_m`` ([BLOCK_M, 1]) as CHUNKS tiles of BLOCK_N columns; 0, the identity of every sum, beyond n.
 
     Rows that are no power of two long waste fewer registers in several tiles.  EVEN says that the tiles cover them
@@ -62,7 +63,9 @@ def _load_rows(ptr, offs_m, mask_m, n, BLOCK_N: tl.constexpr, CHUNKS: tl.constex
     for i in tl.static_range(CHUNKS):
         offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         mask = mask_m & ((offs_n < n) | EVEN | (i < CHUNKS - 1))
-        rows += (tl.load(ptr + offs_m * n + offs_n, mask=mask, other=0.0),)
+        rows += (
+            tl.load(ptr + offs_m * n + offs_n, mask=mask, other=0.0, cache_modifier=MODIFIER, eviction_policy=POLICY),
+        )
     return rows
 
 
@@ -90,19 +93,24 @@ def _still_packed(x, zero):
 def _one_pass_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, rstd_ptr, m, n, eps,
     HAS_RESIDUAL: tl.constexpr, HAS_WEIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+    CHUNKS: tl.constexpr, WIDTH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, LATE: tl.constexpr,
+    AGAIN: tl.constexpr, MODIFIER: tl.constexpr, POLICY: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M rows, which stay in registers from load to store."""
+    """One program owns BLOCK_M rows, which stay in registers from load to store, unless it reads x AGAIN.
+
+    LATE loads weight once the sums are known, which leaves registers for rows twice as long.  MODIFIER and POLICY say
+    how caches take x.
+    """
     n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
     weight = ()
-    if HAS_WEIGHT:
-        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N)
+    if HAS_WEIGHT and not LATE:
+        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N, "", "")
     offs_m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     mask_m = (offs_m < m) | EVEN_M
-    x = _load_rows(x_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N)
+    x = _load_rows(x_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N, MODIFIER, POLICY)
     if HAS_RESIDUAL:
         added = ()
-        residual = _load_rows(residual_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N)
+        residual = _load_rows(residual_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N, MODIFIER, POLICY)
         for i in tl.static_range(CHUNKS):
             added += ((x[i].to(tl.float32) + residual[i].to(tl.float32)).to(x_ptr.dtype.element_ty),)
             _store_tile(sum_ptr, added[i], offs_m, mask_m, n, i, BLOCK_N, CHUNKS, EVEN_N)
@@ -114,8 +122,16 @@ def _one_pass_kernel(
     tl.store(rstd_ptr + offs_m, rstd, mask=mask_m)
     zero = (rstd < 0).to(tl.int16)
     for i in tl.static_range(CHUNKS):
-        out = _still_packed(x[i], zero).to(tl.float32) * rstd
-        if HAS_WEIGHT:
+        offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        inside = (offs_n < n) | EVEN_N | (i < CHUNKS - 1)
+        if AGAIN:
+            again = tl.load(x_ptr + offs_m * n + offs_n, mask=mask_m & inside, other=0.0, eviction_policy="evict_first")
+            out = again.to(tl.float32) * rstd
+        else:
+            out = _still_packed(x[i], zero).to(tl.float32) * rstd
+        if HAS_WEIGHT and LATE:
+            out *= tl.load(weight_ptr + offs_n, mask=inside, other=0.0).to(tl.float32)
+        elif HAS_WEIGHT:
             out *= weight[i].to(tl.float32)
         _store_tile(out_ptr, out, offs_m, mask_m, n, i, BLOCK_N, CHUNKS, EVEN_N)
 
@@ -173,16 +189,16 @@ def _backward_rows_kernel(
     weight = ()
     dweight = ()
     if HAS_WEIGHT:
-        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N)
+        weight = _load_rows(weight_ptr, tl.zeros([1, 1], tl.int32), True, n, BLOCK_N, CHUNKS, EVEN_N, "", "")
         for _ in tl.static_range(CHUNKS):
             dweight += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)
     for block in tl.range(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.num_programs(0), num_stages=NUM_STAGES):
         offs_m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         mask_m = (offs_m < m) | EVEN_M
-        x = _load_rows(x_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N)
-        dy = _load_rows(dy_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N)
+        x = _load_rows(x_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N, "", "")
+        dy = _load_rows(dy_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N, "", "")
         if HAS_DSUM:
-            dsum = _load_rows(dsum_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N)
+            dsum = _load_rows(dsum_ptr, offs_m, mask_m, n, BLOCK_N, CHUNKS, EVEN_N, "", "")
         rstd = tl.load(rstd_ptr + offs_m, mask=mask_m, other=0.0)
         products = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for i in tl.static_range(CHUNKS):
@@ -472,10 +488,20 @@ def _launch_forward(kernel, x, residual, weight, eps, *sizes, grid, **meta):
     return (out, rstd) if residual is None else (out, added, rstd)
 
 
-def _launch_one_pass(x, residual, weight, eps, *, config):
+def _launch_one_pass(x, residual, weight, eps, *, config, late=False, again=False, modifier="", policy=""):
     return _launch_forward(
-        _one_pass_kernel, x, residual, weight, eps, *_rows(x), grid=_programs(x, config), **_tiles(x, config)
-    )
+        _one_pass_kernel, x, residual, weight, eps, *_rows(x), grid=_programs(x, config), **_tiles(x, config),
+        LATE=late, AGAIN=again, MODIFIER=modifier, POLICY=policy,
+    )  # fmt: skip
+
+
+def _launch_late(x, residual, weight, eps, *, config):
+    """x past L1, which then holds weight from row to row: else the way from L2 carries as much of weight as of x.
+
+    With AGAIN caches are asked to keep x, and it is read from there a second time: then no row waits in registers.
+    """
+    caches = {"policy": "evict_last"} if config["AGAIN"] else {"modifier": ".cg"}
+    return _launch_one_pass(x, residual, weight, eps, config=config, late=True, again=config["AGAIN"], **caches)
 
 
 def _launch_stream(x, residual, weight, eps, *, config):
@@ -883,6 +909,22 @@ def _fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
     return _rows_obstacle(config, problem, (_FORWARD_LIVE[0], _FORWARD_LIVE[1] + problem["residual"]))
 
 
+def _fits_late(config: dict, problem: Case, gpu: GPU) -> str:
+    if config["AGAIN"] and problem["residual"]:
+        return "the sum with a residual is in registers alone"
+    return _rows_obstacle(config, problem, (_FORWARD_LIVE[0], 1 + problem["residual"]))
+
+
+def _handles_late(problem: Case, gpu: GPU) -> str:
+    if gpu.backend != "cuda":
+        return "warps of 64 lanes: programs of 32 of them are too large"
+    if problem["n"] < 8192:
+        return "short rows: registers hold weight beside them, and its latency does not show"
+    if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    return _handles(_LATE_SPACE, _fits_late, longest=32768)(problem, gpu)
+
+
 def _fits_persistent(live: tuple, streams: int):
     """``fits`` for ``live`` registers and ``streams`` inputs (and a residual) whose next rows are prefetched."""
 
@@ -1021,6 +1063,7 @@ def _away_from(elements: int):
 
 
 _ROWS_SPACE = {"BLOCK_M": (1, 2, 4), "num_warps": (1, 2, 4, 8, 16)}
+_LATE_SPACE = {"BLOCK_M": (1,), "num_warps": (8, 16, 32), "AGAIN": (True, False)}
 _STREAM_SPACE = {"BLOCK_N": (1024, 2048, 4096, 8192, 16384), "num_warps": (4, 8, 16, 32)}
 _BACKWARD_SPACE = {
     "BLOCK_M": (1, 2, 4),
@@ -1082,6 +1125,16 @@ DECLARATION = Declaration(
                 fits=_fits_one_pass,
                 # Longer rows fill more than half of an SM's registers: memory is idle while its one program sums.
                 handles=_handles(_ROWS_SPACE, _fits_one_pass, longest=16384),
+            ),
+            Variant(
+                name="late",
+                summary="as one_pass, for long rows: weight loaded after the sums, x past L1 or a second time from it",
+                follows="one_pass",
+                launch=_launch_late,
+                space=_LATE_SPACE,
+                default=_default(_LATE_SPACE, _fits_late, _away_from(elements=32)),
+                fits=_fits_late,
+                handles=_handles_late,
             ),
             Variant(
                 name="stream",

@@ -8,7 +8,7 @@ from atlas.tuning.budget import Budget
 from atlas.tuning.candidates import Candidate
 from atlas.tuning.halving import LEAST, survivors
 from atlas.tuning.outcome import Outcome
-from atlas.tuning.search import search
+from atlas.tuning.search import Search, search
 from atlas.tuning.strategies import STRATEGIES, strategy
 from tuning_tables import Table, find
 
@@ -131,6 +131,32 @@ def test_problems_side_by_side_share_a_budget_of_all_devices_seconds():
         assert not last.over  # 10 and 4 of 30 are spent
         second[0] += 0.1
         assert last.over
+
+
+def test_what_is_left_over_in_the_end_is_shared_by_those_that_were_cut_short():
+    spent = [0.0]
+    budget = Budget(40, 4)
+    for seconds in (10, 10, 1, 1):  # the first two are cut short, the others need a tenth of theirs
+        with budget.share(lambda: spent[0]):
+            spent[0] += seconds
+    for _ in range(2):
+        with budget.rest(lambda: spent[0]) as share:  # 18 left for two
+            spent[0] += 8.9
+            assert not share.over
+            spent[0] += 0.1
+            assert share.over
+
+
+def test_a_search_that_was_cut_short_goes_on_and_asks_nothing_twice():
+    table, whole = Table(), find(Table())
+    (problem,) = fakes.problems()
+    begun = Search(problem, STRATEGIES["halving"], table, Budget(10, 1).share(lambda: table.elapsed_seconds))
+    assert begun.compare() is not None and begun.cut_short
+    begun.resume(Budget(None, 1).share(lambda: table.elapsed_seconds))
+    found = begun.settle()
+    assert not begun.cut_short and not found.untried
+    assert found.ranking[0] == whole.ranking[0]
+    assert len(table.screened) == len(set(table.screened))
 
 
 def test_a_problem_that_goes_back_to_the_queue_gets_its_share_of_what_is_left():

@@ -100,11 +100,14 @@ class Search:
     checked: dict[Candidate, Outcome] = field(default_factory=dict)
     finals: Mapping[Candidate, Outcome] = field(default_factory=dict)
     hopeless: bool = False
+    cut_short: bool = False
+    """Whether the budget ended before the strategy did."""
 
     def compare(self) -> Candidate | None:
         """Up to the comparison of the finalists; the fastest of them, None where nothing works."""
         while not ranked(self.finals):
             ended = self._explore()
+            self.cut_short = not ended and not self.hopeless
             known_wrong = self._wrong()
             right = self._check(FINALISTS if ended else 1)
             if self._wrong() != known_wrong:
@@ -113,6 +116,11 @@ class Search:
                 break
             self.finals = self._compare(right)
         return next(iter(ranked(self.finals)), None)
+
+    def resume(self, budget: Limit) -> Candidate | None:
+        """:meth:`compare` anew within more of the budget; what was measured is remembered."""
+        self.budget, self.finals = budget, {}
+        return self.compare()
 
     def settle(self) -> Found:
         """Certify the winner; where no finalist is certified, search on without them."""

@@ -167,6 +167,10 @@ def _search_all(problems: Sequence[Problem], crew: Crew, options: Options, title
                     # Certified once all are searched: by then what that launches has been compiled beside them.
                     return Later(begun)
                 begun.measuring = watched
+                if begun.cut_short:  # by now it is known what the others left over
+                    with budget.rest(lambda: session.busy_seconds) as share:
+                        if not share.over:
+                            begun.resume(share)
                 found = begun.settle()
             finally:
                 notes.set(str(problem), "")

@@ -413,6 +413,17 @@ def test_the_gradient_is_the_same_eager_and_compiled():
     torch.library.opcheck(double.op, (torch.randn(4, requires_grad=True),))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_repeats_recordings_in_both_passes(backend):
+    forward, backward = Kernel(), Kernel()
+    double, back = operator(doubling(forward)), operator(doubling(backward))
+    twice = Differentiable(double, lambda ctx, inputs, output: None, lambda ctx, grad: back(grad.contiguous()))
+    compiled = torch.compile(lambda x: twice(x) * 3, fullgraph=True, backend=backend)
+    for _ in range(4):
+        compiled(torch.randn(4, 6, requires_grad=True)).sum().backward()
+    assert [(len(kernel.launched), len(kernel.repeated)) for kernel in (forward, backward)] == [(1, 3), (1, 3)]
+
+
 def test_without_a_gradient_asked_for_none_is_kept():
     twice = Differentiable(operator(real), lambda ctx, inputs, output: None, lambda ctx, grad: grad)
     x = torch.randn(3, requires_grad=True)

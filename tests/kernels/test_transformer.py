@@ -1,9 +1,15 @@
 """A small transformer of kernels.nn trains as its twin of torch's modules does, also under torch.compile."""
 
+import collections
+import dataclasses
+import time
+
 import pytest
 import torch
 import transformer
+from torch._dynamo.backends.common import aot_autograd
 
+import kernels
 from kernels import nn
 
 
@@ -23,6 +29,50 @@ def test_it_trains_to_the_loss_curve_of_its_torch_twin():
 def test_under_torch_compile_it_is_one_graph_and_trains_alike():
     expected, found = curves(2, compiled=True)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=0, atol=1e-4)
+
+
+def operators_traced(layers, steps):
+    """(graphs that the model was traced into, operators of this project in each of its two passes)."""
+    torch._dynamo.reset()
+    graphs, passes = [], []
+
+    def keep(graph, inputs):
+        nodes = collections.Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        passes.append(sum(count for name, count in nodes.items() if name.startswith("kernel_atlas.")))
+        return graph.forward
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return aot_autograd(fw_compiler=keep)(graph, inputs)
+
+    sizes = dataclasses.replace(transformer.SMALL, layers=layers)
+    ours = transformer.twins(sizes)[1]
+    step = torch.compile(ours, fullgraph=True, backend=backend)
+    transformer.train(step, ours, transformer.batches(sizes, steps), 1e-2)
+    return len(graphs), passes
+
+
+def test_torch_compile_traces_it_once_whatever_the_steps_and_a_layer_adds_the_same_operators_each_time():
+    (once, one), (again, two), (third, three) = (operators_traced(layers, 2) for layers in (1, 2, 3))
+    assert once == again == third == 1 and len(one) == 2
+    assert [b - a for a, b in zip(one, two, strict=True)] == [c - b for b, c in zip(two, three, strict=True)] == [5, 5]
+
+
+def test_parts_that_are_not_named_are_torchs():
+    _, mixed = transformer.twins(transformer.SMALL, parts=("RMSNorm", "attention"))
+    assert isinstance(mixed.norm, nn.RMSNorm) and not isinstance(mixed.embedding, nn.Embedding)
+    assert mixed.blocks[0].attention is kernels.scaled_dot_product_attention
+
+
+def test_whoever_takes_long_is_shown_where_he_stands_and_for_how_long(capfd):
+    def waits():
+        time.sleep(0.3)
+
+    with transformer.told("a pass", 0.05, waits):
+        pass
+    said = capfd.readouterr()
+    assert said.out.splitlines()[0] == "a pass: …" and "a pass: 0.3 s" in said.out
+    assert "in waits" in said.err
 
 
 def test_its_state_dict_is_that_of_its_torch_twin():

@@ -1,15 +1,22 @@
 """A small decoder twice, of torch's modules and of kernels.nn's, and what shows that they train alike.
 
 ``python tests/kernels/transformer.py`` (with ``PYTHONPATH=workflow:.``) trains both on a GPU in bf16, prints their loss
-curves, the largest difference and the tokens per second of torch eager, torch.compile and the kernels.
+curves, the largest difference, the seconds that compilation took, and the tokens per second of torch eager,
+torch.compile and the kernels.  Each line appears as soon as it is known; while one is long in coming, stderr shows
+where each thread stands.  ``--parts`` and ``--backend`` narrow down what it waits for.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import faulthandler
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from torch.nn import functional as F
@@ -37,6 +44,10 @@ SMALL = Sizes(vocabulary=11, hidden=16, heads=2, mlp=24, layers=1, batch=2, leng
 """What the interpreter trains in seconds."""
 
 
+PARTS = ("Embedding", "RMSNorm", "RotaryEmbedding", "SwiGLU", "CrossEntropyLoss", "attention")
+"""What there is of torch and of the kernels."""
+
+
 def torch_parts() -> dict[str, Callable]:
     """The parts of the model in torch's own operations."""
     return {
@@ -53,7 +64,7 @@ def kernel_parts() -> dict[str, Callable]:
     """The same parts in the kernels of the library."""
     import kernels.nn
 
-    modules = {name: getattr(kernels.nn, name) for name in torch_parts() if name != "attention"}
+    modules = {name: getattr(kernels.nn, name) for name in PARTS if name != "attention"}
     return modules | {"attention": kernels.scaled_dot_product_attention}
 
 
@@ -146,11 +157,14 @@ class Transformer(torch.nn.Module):
         return self.loss(self.head(x).flatten(0, 1), targets.flatten()).float().mean()
 
 
-def twins(sizes: Sizes, device="cpu", dtype=torch.float32, seed=0) -> tuple[Transformer, Transformer]:
-    """(of torch, of the kernels) with equal parameters."""
+def twins(
+    sizes: Sizes, device="cpu", dtype=torch.float32, seed=0, parts: Collection[str] = PARTS
+) -> tuple[Transformer, Transformer]:
+    """(of torch, of the kernels) with equal parameters; what ``parts`` does not name is torch's in both."""
     torch.manual_seed(seed)
     plain = Transformer(sizes, torch_parts()).to(device, dtype)
-    ours = Transformer(sizes, kernel_parts()).to(device, dtype)
+    chosen = {name: part for name, part in kernel_parts().items() if name in parts}
+    ours = Transformer(sizes, torch_parts() | chosen).to(device, dtype)
     ours.load_state_dict(plain.state_dict())
     return plain, ours
 
@@ -182,6 +196,55 @@ def train(step: Callable, model: Transformer, data: Sequence, rate: float) -> li
     return [float(loss) for loss in losses]  # read at the end: reading waits for the GPU
 
 
+def show_threads() -> None:
+    """Print the stack of every other thread to stderr, autograd's included."""
+    for thread, frame in sys._current_frames().items():
+        if thread != threading.get_ident():
+            print(f"thread {thread}:", *traceback.format_stack(frame), sep="\n", end="", file=sys.stderr, flush=True)
+
+
+def _show_every(patience: float, done: threading.Event) -> None:
+    """Until ``done``.  Where no other thread gets to run Python, C shows the stacks, once; they stand still then.
+
+    (Stacks that change while C reads them without Python's lock can crash the process: Python 3.11 did.)
+    """
+    while not done.is_set():
+        faulthandler.dump_traceback_later(patience + 15)
+        if not done.wait(patience):
+            print(f"after another {patience:g} s", file=sys.stderr)
+            show_threads()
+    faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def told(what: str, patience: float, synchronize: Callable[[], None]) -> Iterator[None]:
+    """Print how long the block took, its work on the GPU included.
+
+    Every ``patience`` seconds that it lasts, stderr shows where each thread stands: one that waits for the GPU in
+    ``synchronize``, one that compiles elsewhere.
+    """
+    print(f"{what}: …")
+    done = threading.Event()
+    watcher = threading.Thread(target=_show_every, args=(patience, done), daemon=True)
+    watcher.start()
+    start = time.perf_counter()
+    try:
+        yield
+        synchronize()
+    finally:
+        done.set()
+        watcher.join()
+    print(f"{what}: {time.perf_counter() - start:.1f} s")
+
+
+def compile_both_passes(name: str, step: Callable, batch: tuple[torch.Tensor, ...], watch: Callable) -> None:
+    """Run each pass of a compiled model once, which compiles it; ``watch(what)`` is :func:`told`."""
+    with watch(f"{name}, first forward"):
+        loss = step(*batch)
+    with watch(f"{name}, first backward"):
+        loss.backward()
+
+
 def tokens_per_second(step: Callable, model: Transformer, data: Sequence, rate: float) -> float:
     """Of training on ``data``, once warm."""
     train(step, model, data[:3], rate)
@@ -197,8 +260,7 @@ def _apart(expected: Sequence[float], found: Sequence[float]) -> str:
     return f"largest difference {max(differences):.4f}, mean {sum(differences) / len(differences):.4f}"
 
 
-def main() -> None:
-    """Train the twins on this machine's GPU and print how they compare."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for field in dataclasses.fields(Sizes):
         parser.add_argument(f"--{field.name}", type=int, default=field.default)
@@ -206,32 +268,52 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=20, help="steps that are timed")
     parser.add_argument("--rate", type=float, default=3e-4, help="of AdamW")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    given = parser.parse_args()
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="made of kernels; others are torch's")
+    parser.add_argument("--backend", default="inductor", help="of torch.compile: eager and aot_eager compile less")
+    parser.add_argument("--patience", type=float, default=30, help="seconds until stderr shows where threads stand")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train the twins on this machine's GPU and print how they compare."""
+    given = _arguments()
     sizes = Sizes(**{field.name: getattr(given, field.name) for field in dataclasses.fields(Sizes)})
     dtype, device = getattr(torch, given.dtype), torch.device("cuda")
-    data = batches(sizes, given.steps, device)
+    sys.stdout.reconfigure(line_buffering=True)
+
+    def watch(what: str) -> contextlib.AbstractContextManager[None]:
+        return told(what, given.patience, torch.cuda.synchronize)
+
+    def compiled(name: str, model: Transformer) -> Callable:
+        step = torch.compile(model, fullgraph=True, backend=given.backend)
+        compile_both_passes(name, step, data[0], watch)
+        model.zero_grad()
+        return step
 
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {given.dtype}, {sizes}")
-    plain, ours = twins(sizes, device, dtype)
-    expected, found = train(plain, plain, data, given.rate), train(ours, ours, data, given.rate)
+    data = batches(sizes, given.steps, device)
+    plain, ours = twins(sizes, device, dtype, parts=given.parts)
+    with watch("training both twins"):
+        expected, found = train(plain, plain, data, given.rate), train(ours, ours, data, given.rate)
     print("step   torch    kernels")
     for step in range(0, given.steps, max(1, given.steps // 20)):
         print(f"{step:4d}  {expected[step]:7.4f}  {found[step]:7.4f}")
     print(f"last   {expected[-1]:.4f}, {found[-1]:.4f}")
     print(f"kernels and torch: {_apart(expected, found)}")
     again = twins(sizes, device, dtype)[0]
-    compiled = torch.compile(again, fullgraph=True)
-    noise = train(compiled, again, data, given.rate)
-    print(f"torch.compile and torch, the noise of rounding in another order: {_apart(expected, noise)}", flush=True)
+    fast = compiled("torch.compile", again)
+    noise = train(fast, again, data, given.rate)
+    print(f"torch.compile and torch, the noise of rounding in another order: {_apart(expected, noise)}")
 
-    for name, step, model in (
-        ("torch eager", plain, plain),
-        ("torch.compile", compiled, again),
-        ("kernels eager", ours, ours),
-        ("kernels, torch.compile", torch.compile(ours, fullgraph=True), ours),
-    ):
-        speed = tokens_per_second(step, model, data[: given.timed], given.rate)
-        print(f"{name:24s} {speed:12,.0f} tokens/s", flush=True)
+    def time_it(name: str, step: Callable, model: Transformer) -> None:
+        with watch(f"timing {name}"):
+            speed = tokens_per_second(step, model, data[: given.timed], given.rate)
+        print(f"{name:24s} {speed:12,.0f} tokens/s")
+
+    time_it("torch eager", plain, plain)
+    time_it("torch.compile", fast, again)
+    time_it("kernels eager", ours, ours)
+    time_it("kernels, torch.compile", compiled("kernels, torch.compile", ours), ours)
 
 
 if __name__ == "__main__":

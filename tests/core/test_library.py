@@ -200,6 +200,29 @@ def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can
     assert not out, out
 
 
+def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_its_variant_takes_that():
+    """What a kernel's author provides for them: elsewhere a mask may stand between a reference and a kernel."""
+    out = run(
+        "from atlas import catalog, gpus\n"
+        "from atlas.config import load_gpus\n"
+        "from atlas.validation import cases\n"
+        "from atlas.validation.certification import certifying_cases\n"
+        "gpu = gpus.gpu('h200', load_gpus()['h200'])\n"
+        "for kernel in catalog.names():\n"
+        "    declaration = catalog.load(kernel, interpret=True)\n"
+        "    for work in declaration.passes.values():\n"
+        "        known = [c for c in cases.candidates(declaration, gpu) if not cases.too_dear(work, c, gpu, None)]\n"
+        "        for case in set(cases.small_cases(work, known)) & set(declaration.edge_cases):\n"
+        "            for variant in work.variants:\n"
+        "                if not variant.unsupported(case, gpu) and min(cases.sizes_of(case)) > 2:\n"
+        "                    for config in (variant.default(case, gpu), *cases.spread(variant, known[-1], gpu, 4)):\n"
+        "                        asked = declaration, work, variant, config, case.dtype, gpu\n"
+        "                        if certifying_cases(*asked)[0][0] != case:\n"
+        "                            print(kernel, variant.name, case, config)\n"
+    )
+    assert not out, out
+
+
 def test_the_readme_s_table_of_functions_has_every_kernel_and_exactly_the_variants_there_are():
     def names(text: str) -> set[str]:
         return set(re.findall(r"`(\w+)`", text))

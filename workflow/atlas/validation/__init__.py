@@ -10,7 +10,7 @@ from .inspection import CHECKS, Inspection, Selection
 from .judging import Judgement, judge
 from .problems import Problem, full_precision
 
-PROTOCOL = "validation/2"
+PROTOCOL = "validation/3"
 """The method's name and version: raised whenever a tolerance, a check or the choice of cases changes."""
 
 __all__ = [

@@ -6,9 +6,12 @@ import json
 import os
 
 import pytest
+import torch
 from atlas import catalog, documents
 from atlas.cli import main
 from atlas.config import GPUS_FILE, load_gpus
+from atlas.cuda.programs import Programs
+from atlas.declaration import Peer
 from atlas.errors import AtlasError
 from atlas.profiling import counters, ncu
 from atlas.stages import frame, profile
@@ -163,6 +166,65 @@ def test_the_document_holds_the_launches_of_each_call(job, fake_ncu):
     assert found == [(name, [f"{name}_kernel"]) for name in ("blocks", "slow", "torch.compile")]
     assert document["rows"][0]["launches"][0]["duration_us"] == 7.0
     assert document["rows"][2]["config"] is None and document["rows"][0]["config"] == {"BLOCK": 512, "num_warps": 4}
+
+
+@pytest.fixture
+def fastest_in_cuda(job, monkeypatch):
+    """The job, with a peer in CUDA C++ that was the fastest; a call says why it cannot be loaded now."""
+    path = job.folder / "benchmark.json"
+    documents.write(path, json.loads(path.read_text()) | {"rows": [*ROWS, row("cuda", "peer", 9.0)]})
+
+    def put(obstacle):
+        monkeypatch.setattr(Peer, "missing", lambda peer: "")
+        monkeypatch.setattr(Programs, "obstacle", ("missing" if obstacle else "", obstacle))
+        profile.run(job.arguments)
+        document = read(job)
+        return document, [r["provider"] for r in document["rows"]]
+
+    return put
+
+
+def test_a_peer_in_cuda_is_profiled_with_what_the_cuda_stage_built(fastest_in_cuda, fake_ncu, job):
+    where = {"gpu": GPU, "folder": str(job.folder)}
+    fake_ncu(PAGES + f"assert {where!r}.items() <= plan['cases'][-1].items()\n", query="gpu__time_duration x\n")
+    document, providers = fastest_in_cuda("")
+    assert (document["status"], document["reason"], providers) == ("ok", "", ["blocks", "slow", "cuda"])
+
+
+def test_where_that_cannot_be_loaded_the_next_peer_is_profiled_and_the_document_says_so(fastest_in_cuda, fake_ncu):
+    fake_ncu(PAGES, query="gpu__time_duration x\n")
+    document, providers = fastest_in_cuda("not built: run python -m atlas cuda")
+    assert (document["status"], providers) == ("ok", ["blocks", "slow", "torch.compile"])
+    assert document["reason"] == "the fastest peer, cuda, was passed over: not built: run python -m atlas cuda"
+
+
+def test_a_peer_in_cuda_that_ends_the_watched_process_costs_no_other_its_counters(fastest_in_cuda, fake_ncu):
+    failing = "\nif any(case.get('peer') == 'cuda' for case in plan['cases']):\n    sys.exit('no cubin for sm_90')\n"
+    fake_ncu(PAGES + failing, query="gpu__time_duration x\n")
+    document, providers = fastest_in_cuda("")
+    assert (document["status"], providers) == ("ok", ["blocks", "slow", "torch.compile"])
+    assert "cuda, was passed over: RuntimeError: ncu ended with 1: " in document["reason"]
+    assert "no cubin for sm_90" in document["reason"]
+
+
+def test_a_watched_process_that_ends_for_another_reason_fails_the_profile(fastest_in_cuda, fake_ncu):
+    fake_ncu("sys.exit('out of memory')\n", query="gpu__time_duration x\n")
+    document, _ = fastest_in_cuda("")
+    assert document["status"] == "failed" and "out of memory" in document["reason"]
+
+
+def test_the_watched_process_loads_what_the_cuda_stage_built(monkeypatch, tmp_path):
+    from atlas.profiling import launches as watched
+
+    seen = []
+    monkeypatch.setattr(Programs, "prepare", lambda *asked: seen.append(asked) or "thunk")
+    asked = {"kernel": "vector_add", "direction": "forward", "dtype": "fp32", "sizes": {"n": 7}, "config": None}
+    device = torch.device("cpu")
+    assert watched.thunk(asked | {"peer": "cuda", "gpu": GPU, "folder": str(tmp_path)}, device) == "thunk"
+    ((programs, launcher, inputs),) = seen
+    assert programs == Programs("vector_add", GPU, tmp_path, device)
+    assert launcher == catalog.load("vector_add").forward.peers["cuda"].launcher and set(inputs) == {"x", "y"}
+    assert watched.thunk(asked | {"peer": "torch", "gpu": GPU, "folder": str(tmp_path)}, device)().shape == (7,)
 
 
 def test_without_ncu_the_document_says_what_to_install(job, monkeypatch):

@@ -53,7 +53,16 @@ _CODE = {
         *_WORKERS,
         *_SHARED,
     ),
-    "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_SHARED),
+    "profile": (
+        "stages/profile.py",
+        "profiling/*.py",
+        "cuda/__init__.py",
+        "cuda/program*.py",
+        "cuda/sources.py",
+        "timing/*.py",
+        "verdict.py",
+        *_SHARED,
+    ),
     "track": ("stages/track.py", "tracking/*.py", "figures/names.py", "collection.py", "verdict.py"),
     "tables": ("stages/tables.py", "tables/*.py", "changes.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
@@ -116,7 +125,7 @@ class Plan:
         return [_relative(path) for path in sources.files(wildcards.kernel)]
 
     def cuda_peers(self, wildcards: Any) -> list[str]:
-        """What a benchmark of CUDA C++ peers reads: the built ones, and how they are launched."""
+        """What a benchmark or a profile of CUDA C++ peers reads: the built ones, and how they are launched."""
         if gpus.functional(self.blocks[wildcards.gpu]) or not sources.files(wildcards.kernel):
             return []
         built = [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]

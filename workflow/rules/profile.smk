@@ -4,6 +4,7 @@ rule profile:
         PLAN.code("profile"),
         PLAN.kernel_file,
         PLAN.earlier("benchmark"),
+        PLAN.cuda_peers,
     output:
         "results/measured/{gpu}/{kernel}/profile.json",
     log:

@@ -1,4 +1,4 @@
-"""A kernel's CUDA C++ peers, as the cuda stage built them, for whoever times them."""
+"""A kernel's CUDA C++ peers, as the cuda stage built them, for whoever times or profiles them."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def cuda(launcher: str) -> Peer:
 
 
 def _not_built(**inputs: Any) -> Thunk:
-    raise NotImplementedError("a peer in CUDA C++ runs in a benchmark alone, which loads what the cuda stage built")
+    raise NotImplementedError("a peer in CUDA C++ is prepared by who loads what the cuda stage built: .cuda.programs")
 
 
 def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:

@@ -17,6 +17,7 @@ import triton
 
 from .. import catalog, runtime
 from ..config import load_gpus
+from ..cuda.programs import Programs
 from ..declaration import Case
 from ..timing.board import board_of
 from ..timing.cuda import CudaDevice
@@ -38,12 +39,17 @@ def mark() -> None:
 def thunk(asked: Mapping[str, Any], device: torch.device) -> Thunk:
     """One call of ``{"kernel", "direction", "dtype", "sizes"}`` on inputs drawn from the seed.
 
-    Of the variant under ``"variant"`` with the ``"config"``, or of the peer under ``"peer"``.
+    Of the variant under ``"variant"`` with the ``"config"``, or of the peer under ``"peer"``; where that is in CUDA C++
+    the ``"folder"`` holds what the cuda stage built for the GPU of the name ``"gpu"``.
     """
     work = catalog.load(asked["kernel"]).passes[asked["direction"]]
     inputs = runtime.draw(work, Case.from_json(asked), device, SEED)
     if "peer" in asked:
-        return work.peers[asked["peer"]].prepare(**inputs)
+        peer = work.peers[asked["peer"]]
+        if peer.launcher:
+            programs = Programs(asked["kernel"], asked["gpu"], Path(asked["folder"]), device)
+            return programs.prepare(peer.launcher, inputs)
+        return peer.prepare(**inputs)
     launch, config = work.variant(asked["variant"]).launch, asked["config"]
     return lambda: launch(config=config, **inputs)
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from ..errors import AtlasError
+from ..cuda import sources
+from ..errors import AtlasError, in_a_line
 from ..profiling import calls, counters, ncu
 from ..verdict import best_of_each_case, busiest
 from . import frame
 
 _SHARED_KEYS = ("provider", "provider_kind", "direction", "dtype", "sizes", "config", "bytes")
+
+Row = Mapping[str, Any]
+"""A row of a benchmark."""
+
+LeftOut = Mapping[tuple[str, str], str]
+"""Pass and name of each peer that cannot be profiled here, and why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,17 +50,63 @@ def _body(job: frame.Job) -> dict[str, Any]:
     except AtlasError as error:
         raise frame.Stop("skipped", str(error)) from None
     frame.require_ok(job, "benchmark")
-    chosen = list(choose(job.earlier("benchmark")["rows"], job.arguments.cases))
+    rows, cases, built = job.earlier("benchmark")["rows"], job.arguments.cases, _built(job)
+    lacking = {key: reason for key, reason in built.items() if reason}
+    try:
+        chosen, found = _profile(job, rows, lacking)
+    except RuntimeError as error:
+        if not _peers(choose(rows, cases, lacking)) & set(built):
+            raise
+        # The process that launches them all ended; whether it was for a peer in CUDA C++ shows without.
+        lacking = {key: reason or in_a_line(error) for key, reason in built.items()}
+        chosen, found = _profile(job, rows, lacking)
+    return {
+        "rows": [_row(asked, call) for asked, call in zip(chosen, found, strict=True)],
+        "reason": _passed_over(_peers(choose(rows, cases)), lacking),
+    }
+
+
+def _profile(job: frame.Job, rows: Sequence[Row], lacking: LeftOut) -> tuple[list[Row], list[list[ncu.Launch]]]:
+    """What is chosen, and the launches of one call of each."""
+    chosen = list(choose(rows, job.arguments.cases, lacking))
     if not chosen:
         raise frame.Stop("skipped", "the benchmark timed no variant")
     with tempfile.TemporaryDirectory(prefix="atlas-profile.") as folder:
-        found = _watch(job, chosen, Path(folder))
-    return {"rows": [_row(asked, call) for asked, call in zip(chosen, found, strict=True)]}
+        return chosen, _watch(job, chosen, Path(folder))
 
 
-def choose(rows: Sequence[Mapping[str, Any]], count: int) -> Iterator[Mapping[str, Any]]:
+def _built(job: frame.Job) -> dict[tuple[str, str], str]:
+    """Pass and name of each peer in CUDA C++, and why what the cuda stage built of it cannot be loaded, or ``""``."""
+    if not sources.files(job.kernel):
+        return {}
+    import torch
+
+    from ..cuda.programs import Programs
+
+    programs = Programs(job.kernel, job.gpu_name, job.folder, torch.device("cuda"))
+    return {
+        (direction, name): peer.missing() or programs.obstacle[1]
+        for direction, work in job.declaration().passes.items()
+        for name, peer in work.peers.items()
+        if peer.launcher
+    }
+
+
+def _peers(rows: Iterable[Row]) -> set[tuple[str, str]]:
+    return {(row["direction"], row["provider"]) for row in rows if row["provider_kind"] == "peer"}
+
+
+def _passed_over(fastest: set[tuple[str, str]], lacking: LeftOut) -> str:
+    """Which of the fastest peers another stands for, and why; ``""`` where none is."""
+    passed = sorted(fastest & set(lacking))
+    parts = [f"the fastest peer, {name}, was passed over: {lacking[direction, name]}" for direction, name in passed]
+    return "; ".join(dict.fromkeys(parts))
+
+
+def choose(rows: Sequence[Row], count: int, lacking: LeftOut = MappingProxyType({})) -> Iterator[Row]:
     """A benchmark's rows that are to be profiled: of each pass's ``count`` busiest cases the right variants with their
-    tuned configs, and the fastest peer."""
+    tuned configs, and the fastest peer that is not ``lacking``."""
+    rows = [row for row in rows if row["provider_kind"] != "peer" or (row["direction"], row["provider"]) not in lacking]
     best = best_of_each_case(rows)
     for direction in dict.fromkeys(row["direction"] for row in best):
         for top in busiest([row for row in best if row["direction"] == direction])[:count]:
@@ -78,7 +132,8 @@ def _watch(job: frame.Job, chosen: Sequence[Mapping[str, Any]], folder: Path) ->
 def _asked(job: frame.Job, row: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("direction", "dtype", "sizes", "config")
     by = "peer" if row["provider_kind"] == "peer" else "variant"
-    return {"kernel": job.kernel, by: row["provider"]} | {key: row[key] for key in keys}
+    place = {"gpu": job.gpu_name, "folder": str(job.folder.resolve())}
+    return {"kernel": job.kernel, by: row["provider"]} | place | {key: row[key] for key in keys}
 
 
 def _row(asked: Mapping[str, Any], call: Sequence[ncu.Launch]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def command(monkeypatch, capsys):
         ),
         ("strategy:", "stratgy:", ["config.yaml", "stratgy", "did you mean 'strategy'?"]),
         ("seeds: 5", "seeds: many", ["config.yaml", "validate.seeds", "'many'", "integer"]),
+        ("seeds: 5", "seeds: '0'", ["config.yaml", "validate.seeds", "minimum of 1"]),
+        ("run: false", "run: 'perhaps'", ["config.yaml", "profile.run", "'perhaps'", "boolean"]),
         ("seeds: 5", "seeds: 0", ["config.yaml", "validate.seeds", "minimum of 1"]),
         ("strategy: halving", "strategy: guess", ["autotune.strategy", "'guess'", "exhaustive"]),
         ("kernels: all", "kernels: 5", ["'kernels'", "5 does not fit", "all, or a list of names"]),

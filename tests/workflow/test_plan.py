@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from atlas import catalog, gpus, plan
 from atlas.config import CONFIG_FILE, load_yaml
+from snakemake.cli import parse_config
+from snakemake.utils import update_config
 
 L40S = """
 l40s:
@@ -55,6 +57,22 @@ def test_a_gpu_that_is_here_gets_every_stage(monkeypatch, devices, measured):
     assert made["survey"] == measured
     assert made["benchmark"] == (measured + 1) * kernels
     assert made["build"] == 4 * kernels, "a build is due for every GPU, here or not"
+
+
+def test_numbers_and_booleans_in_braces_on_the_command_line_are_read(monkeypatch):
+    """Snakemake's parse_config leaves ``--config 'profile={run: true}'`` as words, and merges them into the file's."""
+    for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "NVIDIA H200")
+    config = load_yaml(CONFIG_FILE)
+    given = parse_config(["profile={run: true, cases: 2}", "benchmark={min_seconds: 0.5}", "tracking={experiment: 7}"])
+    update_config(config, given)
+    settled = plan.settle(config)
+    assert settled.config["profile"] == {"run": True, "cases": 2}
+    assert settled.config["benchmark"] == {"min_seconds": 0.5, "max_samples": 200}
+    assert settled.config["tracking"]["experiment"] == "7"
+    assert "profile" in settled.stages("h200")
 
 
 def test_adding_a_gpu_is_one_block(checkout):

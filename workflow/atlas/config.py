@@ -87,3 +87,27 @@ def load_gpus(path: Path = GPUS_FILE) -> dict[str, dict[str, Any]]:
 def check_config(config: Mapping[str, Any], where: str) -> None:
     """Raise :class:`AtlasError` unless ``config`` fits the schema of ``config/config.yaml``."""
     check(dict(config), "config", where)
+
+
+def read_words(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with numbers and booleans of its sections read where the schema wants them and there are words.
+
+    Snakemake leaves what stands in braces on its command line, ``--config 'profile={run: true}'``, as words.
+    """
+    sections = schema("config")["properties"]
+    return {
+        name: {key: _read(value, sections[name]["properties"].get(key, {})) for key, value in section.items()}
+        if isinstance(section, Mapping) and "properties" in sections.get(name, {})
+        else section
+        for name, section in config.items()
+    }
+
+
+def _read(value: Any, wanted: Mapping[str, Any]) -> Any:
+    if not isinstance(value, str) or wanted.get("type") not in ("boolean", "integer", "number"):
+        return value
+    try:
+        found = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return found if isinstance(found, (bool, int, float)) else value

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import ROOT, catalog, gpus
 from .announce import announce
-from .config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus
+from .config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from .cuda import nvcc, sources
 from .errors import AtlasError
 from .figures.names import figure_names
@@ -235,7 +235,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     Raises :class:`AtlasError` for a config that does not fit, an unknown name, or a required GPU out of reach.
     """
     where = str(_relative(CONFIG_FILE))
-    config = dict(config)
+    config = read_words(config)
     for key in ("kernels", "gpus", "require"):  # `--config gpus=t4,cpu` comes as one word
         if isinstance(config.get(key), str) and config[key] != "all":
             config[key] = [name.strip() for name in config[key].split(",") if name.strip()]

@@ -159,3 +159,19 @@ def test_a_case_too_large_to_interpret_is_answered_with_the_smallest_that_fails_
 def test_a_mistake_is_named_with_what_would_be_right(debug, words, complaint):
     status, text = debug(*words)
     assert status == 2 and complaint in text
+
+
+@pytest.mark.parametrize(
+    ("case", "complaint"),
+    [
+        ("m=5", "'m=5': case m=5 fp32 has no size 'n'; row_kernel has m, n"),
+        ("m=5,n=33,k=2", "unknown size 'k'; row_kernel has m, n"),
+        ("m=five,n=33", "m cannot be 'five'; give a whole number, 0 or more"),
+        ("m=-5,n=33", "m cannot be -5"),
+        ("m=5.5,n=33", "m cannot be 5.5"),
+        ("m 5", "give sizes as name=value"),
+    ],
+)
+def test_a_case_that_the_kernel_cannot_have_is_refused_in_a_line(debug, case, complaint):
+    status, text = debug(case=case)
+    assert status == 2 and complaint in text and len(text.splitlines()) == 1

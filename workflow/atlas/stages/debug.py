@@ -17,6 +17,7 @@ from ..errors import AtlasError, in_a_line
 from . import frame
 
 _SHOWN = 3  # failing findings that are explained
+_KINDS = {bool: "True or False", int: "a whole number, 0 or more", float: "a number", str: "a word"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise AtlasError("--program names where --step is to stop: give --step as well")
     declaration = job.declaration()
     _check_names(arguments, declaration)
+    if arguments.case is not None:
+        _check_sizes(arguments.case, declaration)
     if job.functional:
         import torch
 
@@ -216,6 +219,26 @@ def _check_names(arguments: argparse.Namespace, declaration: Any) -> None:
         value = getattr(arguments, option)
         if value is not None and value not in values:
             raise AtlasError(f"--{option} {value!r}: {declaration.name} has {', '.join(values)}")
+
+
+def _check_sizes(text: str, declaration: Any) -> None:
+    """Refuse sizes that no declared case has, whose values are of another kind, or that say too little."""
+    from ..declaration import Case
+
+    asked = Case(declaration.dtypes[0], _sizes(text))
+    examples = dict(size for case in (*declaration.edge_cases, *declaration.huge_cases) for size in case.sizes)
+    has = f"{declaration.name} has {', '.join(examples)}"
+    for name, value in asked.sizes:
+        if name not in examples:
+            raise AtlasError(f"--case {text!r}: unknown size {name!r}; {has}")
+        kind = type(examples[name])
+        if not isinstance(value, (int, float) if kind is float else kind) or (type(value) is int and value < 0):
+            raise AtlasError(f"--case {text!r}: {name} cannot be {value!r}; give {_KINDS[kind]}")
+    try:
+        for work in declaration.passes.values():
+            work.bytes(asked), work.flops(asked)
+    except KeyError as error:
+        raise AtlasError(f"--case {text!r}: {error.args[0]}; {has}") from None
 
 
 def _sizes(text: str) -> tuple[tuple[str, Any], ...]:

@@ -27,3 +27,9 @@ def test_one_gpu_can_be_asked_for_and_the_page_written(scenes, capsys, tmp_path)
 def test_without_benchmarks_it_is_a_page_that_says_what_it_would_hold(scenes, capsys):
     page = printed(scenes["none"], capsys)
     assert page.startswith("# Kernel log") and "##" not in page
+    assert page.rstrip().endswith("No benchmark of a kernel was found.")
+
+
+def test_a_gpu_that_has_no_block_is_refused_and_one_near_it_offered(scenes, capsys):
+    assert cli.main(["log", "--results", str(scenes["one"]), "--gpu", "h20"]) == 2
+    assert "unknown GPU 'h20': no such block in gpus.yaml; did you mean 'h200'?" in capsys.readouterr().err

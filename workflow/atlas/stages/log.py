@@ -7,7 +7,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .. import gpus
 from ..collection import collect
+from ..config import GPUS_FILE, load_gpus
 from ..documents import write_text
 from ..tables import rows, store
 from ..verdict import geometric_mean
@@ -16,13 +18,17 @@ from ..verdict import geometric_mean
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which GPU's, and where to."""
     parser.add_argument("--gpu", help="a block of gpus.yaml (default: every GPU that was benchmarked)")
+    parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
     parser.add_argument("--output", type=Path, help="a file to write (default: print)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print or write the log; :class:`~atlas.documents.DocumentError` for a broken document."""
-    entries = collect(arguments.results, gpus=arguments.gpu and [arguments.gpu])
+    """Print or write the log; :class:`~atlas.errors.AtlasError` for a broken document or an unknown GPU."""
+    asked = [arguments.gpu] if arguments.gpu else None
+    if asked:
+        gpus.names_of(asked, load_gpus(arguments.gpus_file), "--gpu", "command line")
+    entries = collect(arguments.results, gpus=asked)
     text = "\n".join(_page(_dicts("ladder", rows.ladder(entries)), _dicts("benchmark", rows.benchmark(entries))))
     if arguments.output:
         write_text(arguments.output, text + "\n")
@@ -44,6 +50,8 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
         "were timed on, each with its tuned config. *Fastest*: cases at which it beats the kernel's other variants.",
         "*Figure*: on its case with the most traffic. Reasons and dead ends: `docs/kernels/`.",
     )
+    if not ladder:
+        yield from ("", "No benchmark of a kernel was found.")
     for kernel in sorted({row["kernel"] for row in ladder}):
         yield from ("", f"## {kernel}")
         own = [row for row in ladder if row["kernel"] == kernel]

@@ -9,6 +9,7 @@ second launch.  Counters are made in the call's own memory, as `reduction`'s are
 
 import torch
 import triton
+import triton.language as tl
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -226,7 +227,9 @@ def _shared_kernel(
         part = blocks * (WARPS * ROW_TILES * M_TILES * 128)
         offs = (tile * M_TILES + m_tile) * 128 + lane_of * 4 + register
         gl.store(parts_ptr + split.to(gl.int64) * part + offs, acc)
-        gl.thread_barrier()  # the one thread that counts releases what every thread of the program stored
+        # The one thread that counts releases what every thread of the program stored.  Triton's name for the barrier:
+        # Gluon's own is another in 3.7 than in 3.6.
+        tl.debug_barrier()
         ticket = gl.atomic_add(counter_ptr, gl.to_tensor(1).to(gl.int64), sem="acq_rel")
         if (ticket & 0xFFFF) == SPLITS - 1:
             total = zero

@@ -279,3 +279,18 @@ def hopper_fp32(layout, config, activation="relu"):
     kernel = requests[0].kernel
     names = re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", kernel.asm["sass"], re.MULTILINE)
     return names, resources_of(kernel).spill_bytes
+
+
+def shared_fragments(bits, config):
+    """Bytes spilled by `shared` of the products with packed weights: 16 rows, 1024 x 1024 weights in groups of 128."""
+    import torch
+    from atlas.compilation.resources import resources_of
+
+    from kernels import _shared_fragments
+
+    x, scales = (torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((16, 1024), (64, 8, 16)))
+    words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(64, 8, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    with compile_only(gpu_named("a100")) as requests:
+        _shared_fragments.launch_shared(bits, x, words, scales, zeros, 1024, 128, config=config)
+    return resources_of(requests[0].kernel).spill_bytes

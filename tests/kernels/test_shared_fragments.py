@@ -59,7 +59,7 @@ class Host:
             "constexpr": None, "int32": np.int32, "int64": np.int64, "float32": np.float32, "where": np.where,
             "minimum": np.minimum, "static_range": range, "cdiv": lambda a, b: -(-a // b), "pointer_type": lambda d: d,
             "program_id": lambda _: scalar(self.program), "arange": lambda a, b: array(np.arange(a, b)),
-            "set_auto_layout": lambda t, _: t, "convert_layout": lambda t, _: t, "thread_barrier": lambda: None,
+            "set_auto_layout": lambda t, _: t, "convert_layout": lambda t, _: t,
             "zeros": lambda shape, dtype, _: array(np.zeros(shape, dtype)), "zeros_like": lambda t: 0 * t,
             "full": lambda shape, value, *_: array(np.full(shape, value)), "fma": lambda a, b, c: a * b + c,
             "to_tensor": scalar, "load": self.load, "store": self.store, "atomic_add": self.atomic_add,
@@ -70,7 +70,8 @@ class Host:
         names["allocate_shared_memory"] = lambda *_: memory
         self.stored = types.SimpleNamespace(store=lambda _: None)
         scope = dict(vars(shared)) | {
-            "gl": types.SimpleNamespace(**names), "_after": lambda address, _: address, "_copy": self.copy,
+            "gl": types.SimpleNamespace(**names), "tl": types.SimpleNamespace(debug_barrier=lambda: None),
+            "_after": lambda address, _: address, "_copy": self.copy,
             "_multiply": self.multiply, "_unpack_4": self.unpack_4, "_scales_at": self.scales_at,
             "_minus_zeros_at": self.zeros_at, "range": lambda a, b: map(scalar, range(a.item(), b.item())),
         }  # fmt: skip

@@ -1,0 +1,12 @@
+"""`shared` of the products with packed weights: what no default that other tests compile shows."""
+
+import inside
+import pytest
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize(("bits", "depth"), [(4, 2), (8, 4)])
+def test_parts_of_k_are_added_by_what_each_triton_has(compiling, bits, depth, splits):
+    """Gluon's names differ between Triton 3.6 and 3.7, and only programs that share k meet at a barrier of Gluon's."""
+    config = {"ROW_TILES": 2, "DEPTH": depth, "num_warps": 4, "STAGES": 4, "SPLITS": splits}
+    assert compiling(inside.shared_fragments, bits, config) == 0

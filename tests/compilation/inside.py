@@ -233,10 +233,15 @@ def launch_after_compiling():
     }
 
 
-def hopper_attention(head_dim, causal, config):
-    """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
+def _instructions(kernel):
+    """The names of a compiled kernel's instructions, in order."""
     import re
 
+    return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", kernel.asm["sass"], re.MULTILINE)
+
+
+def hopper_attention(head_dim, causal, config):
+    """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
     import torch
 
     from kernels.hopper import attention_forward
@@ -244,13 +249,11 @@ def hopper_attention(head_dim, causal, config):
     q, k, v = (torch.empty(1, heads, 512, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2))
     with compile_only(gpu_named("h200")) as requests:
         attention_forward.forward(q, k, v, causal, 0.125, config=config)
-    return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", requests[0].kernel.asm["sass"], re.MULTILINE)
+    return _instructions(requests[0].kernel)
 
 
 def hopper_attention_fp8(head_dim, causal, config):
     """The same of attention of fp8 heads."""
-    import re
-
     import torch
 
     from kernels.hopper import attention_fp8
@@ -259,14 +262,11 @@ def hopper_attention_fp8(head_dim, causal, config):
     q_scale, k_scale = (torch.empty(x.shape[:2], device="meta") for x in (q, k))
     with compile_only(gpu_named("h200")) as requests:
         attention_fp8.forward(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
-    code = requests[-1].kernel.asm["sass"]  # the first transposes V
-    return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", code, re.MULTILINE)
+    return _instructions(requests[-1].kernel)  # the first transposes V
 
 
 def hopper_fp32(layout, config, activation="relu"):
     """(names of instructions, bytes spilled) of the Gluon kernel for fp32: act(A B + bias) + c, and z kept."""
-    import re
-
     import torch
     from atlas.compilation.resources import resources_of
 
@@ -277,8 +277,7 @@ def hopper_fp32(layout, config, activation="relu"):
     with compile_only(gpu_named("h200")) as requests:
         matmul_fp32.product(a, b, c, bias=c[0], residual=c, z=z, activation=activation, config=config)
     kernel = requests[0].kernel
-    names = re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", kernel.asm["sass"], re.MULTILINE)
-    return names, resources_of(kernel).spill_bytes
+    return _instructions(kernel), resources_of(kernel).spill_bytes
 
 
 def shared_fragments(bits, config):

@@ -44,10 +44,6 @@ SMALL = Sizes(vocabulary=11, hidden=16, heads=2, mlp=24, layers=1, batch=2, leng
 """What the interpreter trains in seconds."""
 
 
-PARTS = ("Embedding", "RMSNorm", "RotaryEmbedding", "SwiGLU", "CrossEntropyLoss", "attention")
-"""What there is of torch and of the kernels."""
-
-
 def torch_parts() -> dict[str, Callable]:
     """The parts of the model in torch's own operations."""
     return {
@@ -106,6 +102,10 @@ class _TorchRotary(torch.nn.Module):
             return (x.float() * cos + torch.cat((-high, low), dim=-1) * sin).to(x.dtype)
 
         return rotated(query), rotated(key)
+
+
+PARTS = tuple(torch_parts())
+"""The names of what there is of torch and of the kernels."""
 
 
 class Block(torch.nn.Module):

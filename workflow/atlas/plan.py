@@ -28,6 +28,7 @@ STARTED = time.time()
 # stages' real imports by a test.
 _SHARED = ("declaration/*.py", "operators/*.py", "runtime.py", "stages/frame.py")
 _WORKERS = ("stages/workers.py", "child.py", "dealing.py", "desk.py")
+_CUDA_PEERS = ("cuda/__init__.py", "cuda/program*.py", "cuda/sources.py")
 _CODE = {
     "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
     "build": ("stages/build.py", "compilation/*.py", *_SHARED),
@@ -45,24 +46,13 @@ _CODE = {
     "benchmark": (
         "stages/benchmark.py",
         "benchmarking/*.py",
-        "cuda/__init__.py",
-        "cuda/program*.py",
-        "cuda/sources.py",
         "timing/*.py",
         "validation/*.py",
+        *_CUDA_PEERS,
         *_WORKERS,
         *_SHARED,
     ),
-    "profile": (
-        "stages/profile.py",
-        "profiling/*.py",
-        "cuda/__init__.py",
-        "cuda/program*.py",
-        "cuda/sources.py",
-        "timing/*.py",
-        "verdict.py",
-        *_SHARED,
-    ),
+    "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_CUDA_PEERS, *_SHARED),
     "track": ("stages/track.py", "tracking/*.py", "figures/names.py", "collection.py", "verdict.py"),
     "tables": ("stages/tables.py", "tables/*.py", "changes.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),

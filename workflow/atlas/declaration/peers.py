@@ -65,7 +65,7 @@ def cuda(launcher: str) -> Peer:
 
 
 def _not_built(**inputs: Any) -> Thunk:
-    raise NotImplementedError("a peer in CUDA C++ is prepared by who loads what the cuda stage built: .cuda.programs")
+    raise NotImplementedError("a peer in CUDA C++ is prepared from what the cuda stage built, by atlas.cuda.programs")
 
 
 def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:

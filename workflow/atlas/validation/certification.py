@@ -83,7 +83,8 @@ def certify(
             if wrong is not None:
                 return Certificate(str(wrong), len(ran) + 1, checks, seeds.index(seed) + 1, wrong.status)
         reason = reason or refused
-        ran += [] if refused else [case]
+        if not refused:
+            ran.append(case)
     if ran and work.random is not None:
         widest = max(ran, key=lambda case: sum(work.bytes(case).values()))
         problem = Problem(declaration, direction, widest, device, seeds[0])

@@ -21,6 +21,9 @@ from typing import Any, Protocol
 KINDS = ("measured", "recorded", "functional", "compiled")
 """Kinds from the strongest evidence to the weakest."""
 
+PERFORMANCE = KINDS[:2]
+"""Those whose times say something of a GPU's speed."""
+
 SEVERITY = ("wrong", "failed", "suspect", "skipped", "unsupported", "ok")
 """Statuses from the worst to the best; a row has the worst of its documents."""
 
@@ -129,7 +132,7 @@ def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
     worst = min(own, key=lambda entry: (not fails(entry), SEVERITY.index(entry.document["status"])))
     status = worst.document["status"]
     benchmark = next((e.document for e in own if e.stage == "benchmark"), None)
-    figures = _figures(benchmark["rows"] if benchmark and kind in ("measured", "recorded") else [])
+    figures = _figures(benchmark["rows"] if benchmark and kind in PERFORMANCE else [])
     return {
         "kernel": kernel,
         "gpu": gpu,

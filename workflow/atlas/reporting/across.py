@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..verdict import geometric_mean
+from ..verdict import PERFORMANCE, geometric_mean
 from .grid import Grid, number, text
-from .outcome import PERFORMANCE
 
 _CASE = ["kernel", "direction", "dtype", "sizes"]
 _TIMES = "{:.2f}\N{MULTIPLICATION SIGN}"

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ..collection import Entry
-from ..verdict import KINDS, SEVERITY, why_no_figure
+from ..verdict import KINDS, PERFORMANCE, SEVERITY, why_no_figure
 from .grid import Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
 
 Tables = dict[str, pd.DataFrame]
-
-PERFORMANCE = ("measured", "recorded")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pandas as pd
 from ..collection import Entry
 from ..tables.columns import generation
 from ..tables.rows import compact
-from ..verdict import case_label, geometric_mean
+from ..verdict import PERFORMANCE, case_label, geometric_mean
 from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
@@ -130,7 +130,7 @@ def tuning_table(entries: Sequence[Entry]) -> Grid:
         regrets = [row["regret"] for row in best if not missing(row.get("regret"))]
         longest = sorted(document["seconds_by_phase"].items(), key=lambda phase: -phase[1])[:3]
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in longest if seconds)
-        timed = entry.kind in ("measured", "recorded")
+        timed = entry.kind in PERFORMANCE
         rows.append([
             text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
             text(document["strategy"]), number(sum(statuses.values()), "{:.0f}", note=others),
@@ -155,7 +155,7 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
     """Every case's best config, what it was compiled to, and the runner-up, of the GPUs that ran."""
     rows, builds = [], _builds(tables["build"])
     for entry in _tuned(entries):
-        if entry.kind not in ("measured", "recorded"):
+        if entry.kind not in PERFORMANCE:
             continue
         for row in entry.document["best"]:
             second = row.get("runner_up")

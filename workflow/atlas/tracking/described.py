@@ -9,14 +9,11 @@ from typing import Any
 
 from ..collection import Entry
 from ..figures.names import PER_KERNEL
-from ..verdict import FAILING, best_of_each_case, headline, verdicts
+from ..verdict import FAILING, PERFORMANCE, best_of_each_case, headline, verdicts
 from . import notes
 from .of_stage import Context, describe
 from .runs import Run, Tree, digest_of, numbers, span_of, words
 from .tags import add_row, table_row, tags_of
-
-TIMED = ("measured", "recorded")
-"""Kinds whose times say something of a GPU's speed; the others get no metric in microseconds."""
 
 _UNITS = {"GB/s": "gb_per_s", "TFLOP/s": "tflop_per_s", "us": "us"}
 
@@ -54,7 +51,7 @@ def _survey(gpu: str, entry: Entry) -> Tree:
 
 def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figures: Path) -> Tree:
     (verdict,) = verdicts(entries)
-    benchmark = next((e for e in entries if e.stage == "benchmark" and e.kind in TIMED), None)
+    benchmark = next((e for e in entries if e.stage == "benchmark" and e.kind in PERFORMANCE), None)
     best = best_of_each_case(benchmark.document["rows"]) if benchmark else []
     # No figure without its kind, and in a list of runs the name is what one reads.
     kind = "" if verdict["kind"] == "measured" else f" ({verdict['kind']})"
@@ -71,7 +68,7 @@ def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figure
             metrics={"seconds": float(entry.document["seconds"])},
             files={entry.path.name: entry.path},
         )
-        describe(run, entry, context, timed=entry.kind in TIMED)
+        describe(run, entry, context, timed=entry.kind in PERFORMANCE)
         stages.append(run)
     # As in the verdict: what was measured here has no figures of a record.  The stage's own run has them.
     root = _root(verdict, context, best if best and benchmark.kind == verdict["kind"] else [], entries, stages)

@@ -5,6 +5,7 @@ true kernels compute the same either way is validation's to say.
 """
 
 import contextvars
+import shutil
 import types
 
 import pytest
@@ -422,6 +423,21 @@ def test_compiled_code_repeats_recordings_in_both_passes(backend):
     for _ in range(4):
         compiled(torch.randn(4, 6, requires_grad=True)).sum().backward()
     assert [(len(kernel.launched), len(kernel.repeated)) for kernel in (forward, backward)] == [(1, 3), (1, 3)]
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor compiles for the CPU by g++, which is not here")
+def test_inductor_knows_operators_of_both_passes_before_it_meets_them(monkeypatch):
+    from torch._inductor import config
+    from torch._inductor.lowering import FALLBACK_ALLOW_LIST
+
+    double, back = operator(real), operator(real)
+    twice = Differentiable(double, lambda ctx, inputs, output: None, lambda ctx, grad: back(grad.contiguous()))
+    # Without this it refuses what it does not know; with it torch before 2.13 takes minutes for a deep network.
+    monkeypatch.setattr(config, "implicit_fallbacks", False)
+    x = torch.randn(4, 6, requires_grad=True)
+    torch.compile(lambda x: twice(x) * 3, fullgraph=True, backend="inductor")(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((4, 6), 6.0))
+    assert {double.name, back.name} <= FALLBACK_ALLOW_LIST
 
 
 def test_without_a_gradient_asked_for_none_is_kept():

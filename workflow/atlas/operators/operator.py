@@ -62,13 +62,28 @@ class Operator:
         self._library.define(f"{name}{schema}", tags=_TAGS)
         self._library.impl(name, lambda *args: self.now(*args), "CompositeExplicitAutograd")
         self.name = f"{library}::{name}"
-        torch.library.register_fake(self.name, fake, lib=self._library)
+
+        def known_fake(*args, **kwargs):
+            self._tell_inductor()
+            return fake(*args, **kwargs)
+
+        torch.library.register_fake(self.name, known_fake, lib=self._library)
         self.op = getattr(getattr(torch.ops, library), name).default
         arguments = self.op._schema.arguments
         self._varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
         self.now = written(
             [str(a.type) for a in arguments], self._varying, self._plans, self.op, self._first, self._run
         )
+
+    def _tell_inductor(self) -> None:
+        """Name the operator among those that inductor calls as they are; called while torch.compile traces it.
+
+        Of one that it does not know, inductor before torch 2.13 writes out all that leads to its arguments, for a log
+        that nobody reads: twice as long with each layer of a network, minutes at four (pytorch#185951).
+        """
+        lowering = sys.modules.get("torch._inductor.lowering")
+        if lowering is not None:
+            lowering.FALLBACK_ALLOW_LIST.add(self.name)
 
     def register_autograd(self, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Tell torch the gradient of the operator, as :func:`torch.library.register_autograd`."""

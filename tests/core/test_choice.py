@@ -127,3 +127,11 @@ def test_flags_must_be_equal_and_sizes_may_differ():
     assert choice.distance({"n": 8, "causal": True}, {"n": 16, "causal": True}) == 1.0
     assert math.isinf(choice.distance({"n": 8, "causal": True}, {"n": 8, "causal": False}))
     assert math.isinf(choice.distance({"n": 8}, {"n": 8, "k": 1}))
+
+
+def test_another_layout_is_taken_where_none_of_the_same_is_near_or_fits():
+    square, by_columns = {"n": 64}, {"n": 64, "layout": "TN"}
+    assert choice.distance(by_columns, by_columns) == 0.0
+    assert choice.distance(by_columns, {"n": 64 * 64, "layout": "TN"}) < choice.distance(by_columns, square)
+    assert choice.distance(square, by_columns) == choice.distance(by_columns, {"n": 64, "layout": "NT"}) < math.inf
+    assert math.isinf(choice.distance(by_columns, {"k": 64, "layout": "TN"}))

@@ -13,7 +13,17 @@ from atlas.declaration.hardware import INTERPRETER, pretend
 from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 
-from kernels.matmul import DECLARATION, _along_k, _buffers, _describe, _part_of_k, _precision, _stage_bytes, matmul
+from kernels.matmul import (
+    DECLARATION,
+    _along_k,
+    _buffers,
+    _case_of,
+    _describe,
+    _part_of_k,
+    _precision,
+    _stage_bytes,
+    matmul,
+)
 
 MODULE = sys.modules["kernels.matmul"]  # the package gives the function instead
 WORK = DECLARATION.forward
@@ -311,6 +321,25 @@ def test_fp32_precision_follows_torch_in_the_gradient_too(switch, allowed, monke
     assert asked == [allowed, allowed]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_call_asks_for_the_config_of_its_layout(layout):
+    problem = _case_of(laid(40, 88, layout[0]), laid(88, 72, layout[1]), False)
+    assert problem == case("fp32", m=40, n=72, k=88, **({} if layout == "NN" else {"layout": layout}))
+
+
+def test_products_of_a_linear_layer_and_its_gradients_find_cases_of_their_layouts():
+    cases = {(problem.dtype, problem.label) for problem in DECLARATION.cases(GPUS["h200"])}
+    for dtype, label in (
+        ("bf16", "m=1 n=8192 k=8192 layout=NT"),
+        ("bf16", "m=512 n=4096 k=14336"),
+        ("bf16", "m=14336 n=4096 k=512 layout=TN"),
+        ("fp32", "m=1024 n=1024 k=1024"),
+        ("fp32", "m=1024 n=1024 k=1024 layout=TN"),
+        ("fp32", "m=1024 n=1024 k=1024 layout=NT"),
+    ):
+        assert (dtype, label) in cases
+
+
 @pytest.mark.parametrize(("name", "precision"), [("h200", "tf32"), ("a100", "tf32"), ("t4", "ieee")])
 def test_tf32_is_for_gpus_that_have_it(name, precision):
     with pretend(GPUS[name]):
@@ -343,6 +372,7 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
         ("persistent", (8192, 8192, 8192), (128, 256, 64, 8, 8, 3, 1)),
         ("descriptor", (1024, 1024, 1024), (64, 128, 128, 8, 4, 4)),
         ("descriptor", (2048, 2048, 2048), (128, 256, 64, 8, 8, 4)),
+        ("descriptor", (512, 4096, 14336), (128, 128, 64, 8, 8, 5)),  # dx of 512 tokens through 14336 features
         ("split", (16, 8192, 8192), (16, 128, 128, 4, 8, 1)),
         ("vector", (1, 8192, 8192), (64, 512, 1, 16)),
     ):

@@ -1023,8 +1023,17 @@ _SWIZZLED_SPACE = {
     "num_warps": (2, 4, 8),
 }
 
-# As ``_FMA_TILES``, of tiles of which each thread owns 8 x 8 elements.  Estimates, for the tuner to replace.
-_SWIZZLED_TILES = {(128, 128, 8): 1.0, (128, 64, 4): 0.98, (64, 128, 4): 0.97, (64, 64, 2): 0.96}
+# As ``_FMA_TILES``, once enough warps are on every SM.  Estimates, for the tuner to replace: with 4 x 8 elements a
+# thread half as many multiplications have three quarters of the reads.
+_SWIZZLED_TILES = {
+    (128, 128, 8): 1.0,
+    (128, 64, 4): 0.98,
+    (64, 128, 4): 0.97,
+    (64, 64, 2): 0.96,
+    (64, 64, 4): 0.9,
+    (128, 64, 8): 0.89,
+    (64, 128, 8): 0.88,
+}
 
 
 def _swizzles(problem: Case, gpu: GPU, row_lengths: tuple[int, ...] = ()) -> str:
@@ -1038,15 +1047,26 @@ def _swizzles(problem: Case, gpu: GPU, row_lengths: tuple[int, ...] = ()) -> str
     if min(problem["m"], problem["n"]) < 64:
         return "the smallest tile is taller or wider than C"
     tiles = triton.cdiv(problem["m"], 64) * triton.cdiv(problem["n"], 64)
-    return "" if tiles >= gpu.sms else f"{tiles} tiles, of two warps each, leave SMs idle"
+    return "" if tiles >= gpu.sms else f"{tiles} tiles leave SMs idle"
+
+
+def _swizzled_programs(tile: tuple[int, int, int]) -> int:
+    """Programs that an SM's registers hold, in every layout (ptxas of Triton 3.6).
+
+    8 x 8 elements a thread take up to 255: 8 warps.  4 x 8 take 128 to 160 where a tile is 64 x 64: 12 warps or 16;
+    and 128 to 184 where it has 8 warps: there may be room for a second program, or not.
+    """
+    rows, columns, warps = tile
+    return (8 if rows * columns == 64 * 32 * warps else 12) // warps
 
 
 def _fits_swizzled(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``swizzled`` cannot launch, or cannot be the best."""
-    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
-    if (rows, columns, warps) not in _SWIZZLED_TILES:
-        return "other than 8 x 8 elements a thread: registers spill, or more is read from shared memory"
-    programs = 8 // warps  # 8 warps have all of an SM's registers
+    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    tile = (rows, columns, config["num_warps"])
+    if tile not in _SWIZZLED_TILES:
+        return "other than 8 x 8 or 4 x 8 elements a thread: registers spill, or more is read from shared memory"
+    programs = _swizzled_programs(tile)
     if programs * config["STAGES"] * (rows + columns) * config["BLOCK_K"] * 4 + 1024 * programs > gpu.shared_bytes:
         return "shared memory holds fewer programs than registers do"
     if rows * columns > 64 * 64 and _tiles(config, problem) * 2 < gpu.sms:
@@ -1055,10 +1075,14 @@ def _fits_swizzled(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def _default_swizzled(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The tile that ends first by the estimates: one of few warps where an SM has several tiles of it, or of many."""
+
     def seconds(tile):  # in units of one multiplication-addition on every SM
-        rows, columns, _ = tile
-        tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
-        return triton.cdiv(tiles, gpu.sms) * rows * columns / _SWIZZLED_TILES[tile]
+        rows, columns, warps = tile
+        of_one = triton.cdiv(triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns), gpu.sms)
+        # Fewer than 8 warps wait for what they read: 1024 each way (linear, H200), 86 us with 4 of them, 64 with 8.
+        awake = min(1.0, min(of_one, _swizzled_programs(tile)) * warps / 8) ** 0.5
+        return of_one * rows * columns / (_SWIZZLED_TILES[tile] * awake)
 
     rows, columns, warps = min(_SWIZZLED_TILES, key=seconds)
     return dict(zip(_SWIZZLED_SPACE, (rows, columns, 32, 8, 3, warps), strict=True))
@@ -1241,7 +1265,7 @@ DECLARATION = Declaration(
             ),
             Variant(
                 name="swizzled",
-                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 elements a thread",
+                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
                 launch=_launch_swizzled,
                 space=_SWIZZLED_SPACE,
                 default=_default_swizzled,

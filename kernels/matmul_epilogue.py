@@ -992,7 +992,7 @@ DECLARATION = Declaration(
             ),
             Variant(
                 name="swizzled",
-                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 elements a thread",
+                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
                 follows="tiled",
                 launch=_launch_swizzled,
                 space=_SWIZZLED_SPACE,

@@ -1,8 +1,10 @@
 """Products of fp32 in IEEE precision for Hopper (sm_90): c = act(scale * (A @ B) + bias) + residual, by FMA.
 
 No tensor cores take part: a multiprocessor multiplies and adds 128 pairs a clock, from registers.  What feeds them is
-shared memory, at 128 bytes a clock, so each thread owns 8 x 8 (or more) elements of a tile: 16 numbers are read for 64
-multiplications.  Threads read 16 bytes at a time along whatever is contiguous, which decides which elements they own:
+shared memory, at 128 bytes a clock, so each thread owns 8 x 8 elements of a tile: 16 numbers are read for 64
+multiplications.  Registers suffice for 8 such warps; where tiles are too few for as many, 4 x 8 elements a thread make
+twice the warps, with 12 numbers for 32 multiplications.  Threads read 16 bytes at a time along whatever is contiguous,
+which decides which elements they own:
 
 - along k: 4 steps of k of one row, and the 8 neighbouring lanes read 8 neighbouring rows.  TMA's swizzle puts those
   into different banks; as `tl.dot` lays blocks out, they lie 4 rows apart in one bank, and take 8 turns instead.
@@ -79,7 +81,7 @@ def matmul_fp32_kernel(
 ):  # fmt: skip
     """One program owns one tile of c; bias [n], residual, z (what act is applied to; [m, n] as c) may be None.
 
-    The order of tiles goes down GROUP_M rows of them first.  A warp has 4 x 8 threads, and so 32 x 64 elements.
+    The order of tiles goes down GROUP_M rows of them first.  A warp has 4 x 8 threads, and so 32 or 16 x 64 elements.
     """
     WARPS_N: gl.constexpr = BLOCK_N // 64
     layout: gl.constexpr = gl.BlockedLayout(

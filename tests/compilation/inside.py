@@ -266,7 +266,7 @@ def hopper_attention_fp8(head_dim, causal, config):
 
 
 def hopper_fp32(layout, config, activation="relu"):
-    """(names of instructions, bytes spilled) of the Gluon kernel for fp32: act(A B + bias) + c, and z kept."""
+    """(names of instructions, bytes spilled, registers) of the Gluon kernel for fp32: act(A B + bias) + c, z kept."""
     import torch
     from atlas.compilation.resources import resources_of
 
@@ -277,7 +277,8 @@ def hopper_fp32(layout, config, activation="relu"):
     with compile_only(gpu_named("h200")) as requests:
         matmul_fp32.product(a, b, c, bias=c[0], residual=c, z=z, activation=activation, config=config)
     kernel = requests[0].kernel
-    return _instructions(kernel), resources_of(kernel).spill_bytes
+    resources = resources_of(kernel)
+    return _instructions(kernel), resources.spill_bytes, resources.registers
 
 
 def shared_fragments(bits, config):

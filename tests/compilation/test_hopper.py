@@ -49,14 +49,27 @@ FP32 = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "STAGES": 3,
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_layout(compiling, layout, tile):
     """16 bytes at a time, and a block's 32 of k in 2048 multiplications of each thread."""
-    names, spilled = compiling(
+    names, spilled, _ = compiling(
         inside.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
     )
     assert [name for name in names if name.startswith("LDS")] == ["LDS.128"] * 128
     assert 2048 <= names.count("FFMA") < 2200 and spilled == 0
 
 
+@pytest.mark.parametrize("tile", [(64, 64, 4), (128, 64, 8), (64, 128, 8)])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_more_warps(compiling, layout, tile):
+    """12 numbers for 32 multiplications, and registers for 12 warps, or for 8 where one program has as many."""
+    names, spilled, registers = compiling(
+        inside.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
+    )
+    assert [name for name in names if name.startswith("LDS")] == ["LDS.128"] * 96
+    assert 1024 <= names.count("FFMA") < 1100 and spilled == 0
+    assert registers <= (168 if tile[2] == 4 else 255)
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
-def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activation):
-    _, spilled = compiling(inside.hopper_fp32, "NT", FP32, activation)
+@pytest.mark.parametrize("warps", [4, 8])
+def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activation, warps):
+    _, spilled, _ = compiling(inside.hopper_fp32, "NT", FP32 | {"num_warps": warps}, activation)
     assert spilled == 0

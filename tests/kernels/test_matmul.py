@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from atlas import catalog
 from atlas.config import load_gpus
 from atlas.declaration import Case, case
 from atlas.declaration.hardware import INTERPRETER, pretend
@@ -378,6 +379,40 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
     ):
         problem = case("bf16", **dict(zip("mnk", sizes, strict=True)))
         assert best in [tuple(config.values()) for config in WORK.variant(name).configs(problem, on)], (name, sizes)
+
+
+SWIZZLED_TILES = [(128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 2), (64, 64, 4), (128, 64, 8), (64, 128, 8)]
+
+
+@pytest.mark.parametrize("tile", SWIZZLED_TILES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_edge_cases_reach_every_tile_of_fp32_in_every_layout(layout, tile):
+    on, variant = GPUS["h200"], WORK.variant("swizzled")
+    config = dict(zip(variant.space, (*tile[:2], 32, 8, 3, tile[2]), strict=True))
+    reached = [
+        problem
+        for problem in DECLARATION.edge_cases
+        if dict(problem.sizes).get("layout", "NN") == layout and not variant.unsupported(problem, on)
+    ]
+    assert any(config in list(variant.configs(problem, on)) for problem in reached)
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [(1024, (64, 64, 4)), (1536, (64, 64, 2)), (4096, (128, 128, 8))],  # 2, 5 and 32 tiles of 64 x 64 an SM
+)
+def test_small_products_of_fp32_get_more_warps_a_tile(size, tile):
+    config = WORK.variant("swizzled").default(case("fp32", m=size, n=size, k=size), GPUS["h200"])
+    assert (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) == tile
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_epilogue"])
+def test_the_space_of_fp32_holds_the_best_by_hand_at_1024(name):
+    sizes = {"m": 1024, "n": 1024, "k": 1024}
+    flags = {"activation": "relu", "bias": True, "residual": False} if name == "matmul_epilogue" else {}
+    variant = catalog.load(name).forward.variant("swizzled")
+    configs = [tuple(config.values()) for config in variant.configs(case("fp32", **flags, **sizes), GPUS["h200"])]
+    assert {(64, 64, 32, 8, 3, 4), (128, 64, 32, 8, 3, 8), (64, 128, 32, 8, 3, 8)} <= set(configs)
 
 
 def test_the_sweep_fits_the_memory_of_every_gpu():

@@ -39,6 +39,8 @@ from atlas.operators.rounding import rounding_to_tf32
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels._matmul_swizzled import swizzled
+
 
 @triton.jit
 def _multiply_tile(
@@ -1014,80 +1016,6 @@ def _specialises(problem: Case, gpu: GPU) -> str:
     return _describes(problem, gpu)
 
 
-_SWIZZLED_SPACE = {
-    "BLOCK_M": (64, 128),
-    "BLOCK_N": (64, 128),
-    "BLOCK_K": (32,),
-    "GROUP_M": (8,),
-    "STAGES": (3, 4),
-    "num_warps": (2, 4, 8),
-}
-
-# As ``_FMA_TILES``, once enough warps are on every SM.  Estimates, for the tuner to replace: with 4 x 8 elements a
-# thread half as many multiplications have three quarters of the reads.
-_SWIZZLED_TILES = {
-    (128, 128, 8): 1.0,
-    (128, 64, 4): 0.98,
-    (64, 128, 4): 0.97,
-    (64, 64, 2): 0.96,
-    (64, 64, 4): 0.9,
-    (128, 64, 8): 0.89,
-    (64, 128, 8): 0.88,
-}
-
-
-def _swizzles(problem: Case, gpu: GPU, row_lengths: tuple[int, ...] = ()) -> str:
-    """Why ``swizzled`` does not take a case; ``row_lengths`` are those of its operands, if not of a matmul."""
-    if gpu.functional:
-        return "Gluon is not interpreted"
-    if problem.dtype != "fp32":
-        return "for FMA; tensor cores read other layouts"
-    if any(length % 4 for length in row_lengths or _row_lengths(problem)[:2]):
-        return "rows of A or B are not aligned to 16 bytes"
-    if min(problem["m"], problem["n"]) < 64:
-        return "the smallest tile is taller or wider than C"
-    tiles = triton.cdiv(problem["m"], 64) * triton.cdiv(problem["n"], 64)
-    return "" if tiles >= gpu.sms else f"{tiles} tiles leave SMs idle"
-
-
-def _swizzled_programs(tile: tuple[int, int, int]) -> int:
-    """Programs that an SM's registers hold, in every layout (ptxas of Triton 3.6).
-
-    8 x 8 elements a thread take up to 255: 8 warps.  4 x 8 take 128 to 160 where a tile is 64 x 64: 12 warps or 16;
-    and 128 to 184 where it has 8 warps: there may be room for a second program, or not.
-    """
-    rows, columns, warps = tile
-    return (8 if rows * columns == 64 * 32 * warps else 12) // warps
-
-
-def _fits_swizzled(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``swizzled`` cannot launch, or cannot be the best."""
-    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
-    tile = (rows, columns, config["num_warps"])
-    if tile not in _SWIZZLED_TILES:
-        return "other than 8 x 8 or 4 x 8 elements a thread: registers spill, or more is read from shared memory"
-    programs = _swizzled_programs(tile)
-    if programs * config["STAGES"] * (rows + columns) * config["BLOCK_K"] * 4 + 1024 * programs > gpu.shared_bytes:
-        return "shared memory holds fewer programs than registers do"
-    if rows * columns > 64 * 64 and _tiles(config, problem) * 2 < gpu.sms:
-        return "tiles leave half of the SMs idle"
-    return ""
-
-
-def _default_swizzled(problem: Case, gpu: GPU) -> dict[str, int]:
-    """The tile that ends first by the estimates: one of few warps where an SM has several tiles of it, or of many."""
-
-    def seconds(tile):  # in units of one multiplication-addition on every SM
-        rows, columns, warps = tile
-        of_one = triton.cdiv(triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns), gpu.sms)
-        # Fewer than 8 warps wait for what they read: 1024 each way (linear, H200), 86 us with 4 of them, 64 with 8.
-        awake = min(1.0, min(of_one, _swizzled_programs(tile)) * warps / 8) ** 0.5
-        return of_one * rows * columns / (_SWIZZLED_TILES[tile] * awake)
-
-    rows, columns, warps = min(_SWIZZLED_TILES, key=seconds)
-    return dict(zip(_SWIZZLED_SPACE, (rows, columns, 32, 8, 3, warps), strict=True))
-
-
 _SPECIALISED_SPACE = {
     "BLOCK_M": (128, 256),
     "BLOCK_N": (128, 256),
@@ -1263,17 +1191,7 @@ DECLARATION = Declaration(
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),
-            Variant(
-                name="swizzled",
-                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
-                launch=_launch_swizzled,
-                space=_SWIZZLED_SPACE,
-                default=_default_swizzled,
-                fits=_fits_swizzled,
-                handles=_swizzles,
-                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
-                follows="tiled",
-            ),
+            swizzled(_launch_swizzled, row_lengths=lambda c: _row_lengths(c)[:2]),
             Variant(
                 name="tiled",
                 summary="large pipelined tiles, ordered in groups that share rows and columns in L2",

@@ -51,15 +51,8 @@ from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
-from kernels.matmul import (
-    _SWIZZLED_SPACE,
-    _all_describable,
-    _default_swizzled,
-    _fits_swizzled,
-    _grouped,
-    _swizzles,
-    matmul,
-)
+from kernels._matmul_swizzled import swizzled
+from kernels.matmul import _all_describable, _grouped, matmul
 
 __all__ = ["linear"]
 
@@ -907,11 +900,6 @@ def _specializes(problem: Case, gpu: GPU) -> str:
     return "Gluon is not interpreted" if gpu.functional else _persists(problem, gpu)
 
 
-def _multiplies(problem: Case, gpu: GPU) -> str:
-    """Why `swizzled` does not take a case."""
-    return _swizzles(problem, gpu, (problem["k"],))
-
-
 def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
     vectors = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * 16)
     if not 1 <= vectors <= 4:
@@ -990,17 +978,7 @@ DECLARATION = Declaration(
                 handles=_specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
-            Variant(
-                name="swizzled",
-                summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
-                follows="tiled",
-                launch=_launch_swizzled,
-                space=_SWIZZLED_SPACE,
-                default=_default_swizzled,
-                fits=_fits_swizzled,
-                handles=_multiplies,
-                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
-            ),
+            swizzled(_launch_swizzled, row_lengths=lambda c: (c["k"],)),
             Variant(
                 name="tiled",
                 summary="pipelined tiles in an order that shares rows and columns in L2; the epilogue from registers",

@@ -14,6 +14,7 @@ from atlas.declaration.hardware import INTERPRETER, pretend
 from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 
+from kernels._matmul_swizzled import _TILES
 from kernels.matmul import (
     DECLARATION,
     _along_k,
@@ -381,10 +382,7 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
         assert best in [tuple(config.values()) for config in WORK.variant(name).configs(problem, on)], (name, sizes)
 
 
-SWIZZLED_TILES = [(128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 2), (64, 64, 4), (128, 64, 8), (64, 128, 8)]
-
-
-@pytest.mark.parametrize("tile", SWIZZLED_TILES, ids=str)
+@pytest.mark.parametrize("tile", _TILES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edge_cases_reach_every_tile_of_fp32_in_every_layout(layout, tile):
     on, variant = GPUS["h200"], WORK.variant("swizzled")

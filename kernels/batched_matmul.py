@@ -32,21 +32,9 @@ from atlas.operators import Differentiable, Operator, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.matmul import (
-    _BARRIERS,
-    _buffers,
-    _describes,
-    _fma_stages,
-    _grouped,
-    _layout,
-    _multiply_tile,
-    _narrow,
-    _precision,
-    _stage_bytes,
-    _store_tile,
-    _tf32_allowed,
-    _turned,
-)
+from kernels._matmul_cases import _layout
+from kernels._matmul_spaces import _BARRIERS, _buffers, _describes, _fma_stages, _narrow, _stage_bytes
+from kernels.matmul import _grouped, _multiply_tile, _precision, _store_tile, _tf32_allowed, _turned
 
 __all__ = ["bmm"]
 
@@ -326,7 +314,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
     if uses_tensor_cores(problem, gpu) and not _narrow(problem):
         most, right_k, stages = 64 if problem.dtype == "tf32" else 128, row_bytes == 128, (3, 4)
-    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul.py
+    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/_matmul_spaces.py
         most, right_k, stages = 64, row_bytes == 64, (2,)
     else:
         least, most = 16 if warps == 8 else 4, 64 if problem.dtype == "fp32" else 32
@@ -377,7 +365,7 @@ def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     if config["PARTS"] > 1 and rows * columns < 128 * 256:
         return "the tile of C is small beside the blocks"
     if rows * columns == 128 * 256 and columns < 256:
-        return "wide tiles, as in kernels/matmul.py"
+        return "wide tiles, as matmul's"
     return _fits(config, problem, gpu)
 
 

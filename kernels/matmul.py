@@ -16,10 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration import (
-    GPU,
     Capability,
-    Case,
-    Config,
     Declaration,
     Pass,
     Variant,
@@ -28,17 +25,52 @@ from atlas.declaration import (
     compiled,
     cuda,
     eager,
-    element_size,
     gpu_of,
     max_autotuned,
-    torch_dtype,
 )
-from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
+from atlas.declaration.products import as_interpreted, describable, fp32_precision
 from atlas.operators import Differentiable, Operator, constant_result, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels._matmul_cases import (
+    _DTYPES,
+    _EDGE_CASES,
+    _HUGE_CASES,
+    _LARGEST,
+    _MAX_AUTOTUNED,
+    _NAMES,
+    _bytes,
+    _cases,
+    _inputs,
+    _reference,
+)
+from kernels._matmul_spaces import (
+    _NAIVE_SPACE,
+    _PERSISTENT_SPACE,
+    _SPACE,
+    _SPECIALISED_SPACE,
+    _SPLIT_SPACE,
+    _VECTOR_SPACE,
+    _default,
+    _default_persistent,
+    _default_specialized,
+    _default_split,
+    _default_vector,
+    _describes,
+    _fits,
+    _fits_descriptor,
+    _fits_persistent,
+    _fits_specialized,
+    _fits_split,
+    _fits_vector,
+    _is_vector,
+    _naive_config,
+    _row_lengths,
+    _specialises,
+    _splits,
+)
 from kernels._matmul_swizzled import swizzled
 
 
@@ -600,547 +632,6 @@ def _refuse(input, other):
     raise ValueError(
         f"matmul takes dense tensors of one device: {input.layout} on {input.device}, {other.layout} on {other.device}"
     )
-
-
-_DTYPES = ("fp32", "tf32", "fp16", "bf16")
-_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-_LARGEST = 2**31 - 1025
-"""Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
-
-
-def _reference(a, b, tf32):
-    return a @ b
-
-
-def _layout(problem: Case) -> str:
-    """Two letters, of A and B: N for a matrix stored by rows, T for one stored by columns; NN unless said."""
-    return dict(problem.sizes).get("layout", "NN")
-
-
-def _inputs(problem: Case, device, generator):
-    def draw(rows, columns, layout):
-        shape = (rows, columns) if layout == "N" else (columns, rows)
-        matrix = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-        return matrix if layout == "N" else matrix.t()
-
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
-    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
-
-
-def _bytes(problem: Case) -> dict[str, float]:
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    size = element_size(problem.dtype)
-    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8
-    squares = {"bf16": (512, 1024, 2048, 4096, 8192, 16384), "fp16": (4096,), "tf32": (4096,), "fp32": (4096,)}
-    cases = [case(dtype, m=n, n=n, k=n) for dtype, sizes in squares.items() for n in sizes]
-    cases += [
-        case("bf16", reason, m=4096, n=4096, k=4096, layout=layout)
-        for layout, reason in (("NT", "a linear layer"), ("TN", "the gradient of its weight"))
-    ]
-    cases += [
-        case("bf16", "feed-forward, up, of a model 4096 wide", m=4096, n=14336, k=4096),
-        case("bf16", "feed-forward, down: the long sum", m=4096, n=4096, k=14336),
-    ]
-    cases += [case("bf16", "few tokens: reads the weights and little else", m=m, n=8192, k=8192) for m in _SKINNY]
-    cases += [
-        case("bf16", "one token through a linear layer: rows of the weight are long", m=1, n=8192, k=8192, layout="NT"),
-        case("bf16", "the gradient of 512 tokens through 14336 features", m=512, n=4096, k=14336),
-        case("bf16", "and that of the weight", m=14336, n=4096, k=512, layout="TN"),
-        case("fp32", "a small linear layer", m=1024, n=1024, k=1024, layout="NT"),
-        case("fp32", "the gradient of its input", m=1024, n=1024, k=1024),
-        case("fp32", "the gradient of its weight", m=1024, n=1024, k=1024, layout="TN"),
-    ]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
-
-
-_SKINNY = (1, 16, 128)
-
-_MAX_AUTOTUNED = (case("bf16", m=1024, n=1024, k=1024), case("bf16", m=4096, n=4096, k=4096))
-"""Few, since inductor compiles 20 kernels for each: some 5 s on a host of an H200."""
-
-_SHAPES = {
-    "one element of each": (1, 1, 1),
-    "whole tiles only": (128, 128, 64),
-    "tails everywhere, strides that allow no wide loads": (33, 65, 129),
-    "a single row": (1, 96, 128),
-    "a tail in k: the masked loop": (64, 64, 70),
-    "k smaller than any block of it": (48, 40, 7),
-    "a single column": (128, 1, 96),
-    "a tail in m": (70, 64, 64),
-    "a tail in n": (64, 70, 64),
-    "more columns of tiles than rows: the last group is not full": (16, 256, 64),
-    "more rows of tiles than columns": (320, 32, 16),
-}
-# fp32 has loops of its own (FMA, other configs), and bf16 only another instruction: they need not show again that
-# tiles are in the right order.
-_SHOWN = {"fp16": len(_SHAPES), "fp32": 7, "bf16": 4}
-
-_EDGE_CASES = (
-    *(
-        case(dtype, reason, m=m, n=n, k=k)
-        for dtype, shown in _SHOWN.items()
-        for reason, (m, n, k) in list(_SHAPES.items())[:shown]
-    ),
-    *(
-        case("fp16", f"either layout and tails: {layout}", m=72, n=136, k=200, layout=layout)
-        for layout in ("NT", "TN", "TT")
-    ),
-    case("fp16", "a row times a matrix by columns", m=1, n=72, k=200, layout="NT"),
-    case("fp16", "a matrix by columns times a column", m=72, n=1, k=200, layout="TN"),
-    *(
-        case("fp32", f"more tiles of 64 x 64 than SMs, with tails: {layout}", m=4228, n=132, k=36, layout=layout)
-        for layout in ("NN", "NT", "TN", "TT")
-    ),
-    case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
-    case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
-)
-
-_HUGE_CASES = (
-    case("bf16", "offsets into A beyond 2^31", m=2**18 + 1, n=16, k=8192),
-    case("bf16", "offsets into C beyond 2^31", m=2**18 + 1, n=8192, k=16),
-)
-
-
-def _buffers(config: Config, problem: Case, gpu: GPU) -> int:
-    """How many blocks of A and of B lie in shared memory at a time, as Triton 3.6 and 3.7 allocate them."""
-    if gpu.backend == "cuda" and int(gpu.arch) < 80:
-        return 1  # no asynchronous copies: the loop is not pipelined
-    if Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu) and config["BLOCK_M"] >= 64:
-        return config["num_stages"]  # wgmma reads its operands where they lie
-    return max(1, config["num_stages"] - 1)  # the stage in work is in registers
-
-
-def _row_lengths(problem: Case) -> tuple[int, int, int]:
-    """Elements of a row of A, of B and of C, where a row is what is contiguous."""
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
-    return k if of_a == "N" else m, n if of_b == "N" else k, n
-
-
-def _narrow(problem: Case) -> bool:
-    """Whether operands may have to be read element by element, through registers, and the loop is not pipelined.
-
-    Triton knows of a size or stride only whether 16 divides it.
-    """
-    return any(length % 16 for length in (*_row_lengths(problem)[:2], problem["k"]))
-
-
-def _stage_bytes(config: Config, problem: Case) -> int:
-    return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
-
-
-def _tiles(config: Config, problem: Case) -> int:
-    return triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
-
-
-def _shape(config: Config, problem: Case, gpu: GPU) -> str:
-    """``thin``: the tile is as tall or as wide as C; ``full``: C has two of the largest tiles for every SM; ``few``."""
-    m, n = problem["m"], problem["n"]
-    if config["BLOCK_M"] >= max(16, m) or config["BLOCK_N"] >= max(32, n):
-        return "thin"
-    return "full" if m * n >= 2 * gpu.sms * 128 * 256 else "few"
-
-
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``tiled`` cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if problem.dtype == "tf32" and config["BLOCK_M"] * config["BLOCK_N"] > 64 * 32 * config["num_warps"]:
-        return "operands of 32 bits are turned round in registers: with so many accumulators they spill"
-    kind = _fits_tensor_cores if uses_tensor_cores(problem, gpu) else _fits_fma
-    return _fits_problem(config, problem, gpu) or kind(config, problem, gpu)
-
-
-def _copied(problem: Case, gpu: GPU) -> bool:
-    """Whether this GPU has a copy engine that can read the operands."""
-    return Capability.TENSOR_DESCRIPTORS in gpu.capabilities and not _describes(problem, gpu)
-
-
-def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
-    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
-    if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
-        return "a tile twice as large as C"
-    shape = _shape(config, problem, gpu)
-    if shape != "thin" and (rows < 32 or max(rows, columns) > 2 * min(rows, columns)):
-        return "of two tiles of one area, the one nearer to square reads less"
-    tiles = _tiles(config, problem)
-    if rows * columns > 2048 and 4 * tiles < gpu.sms:
-        return f"{tiles} tiles leave most of {gpu.sms} SMs idle"
-    tensor_cores = uses_tensor_cores(problem, gpu)
-    if shape == "few" and tiles > 4 * gpu.sms and (tensor_cores or rows * columns < 64 * 64):
-        return f"{tiles} tiles, where fewer and larger ones reach every SM"
-    # Programs that run together should cover a square of C.  The order does not matter where all run together, where C
-    # is thin, and where FMA is the bound.
-    ordered = shape == "full" and tensor_cores
-    if not (1024 <= config["GROUP_M"] * rows <= 2048 if ordered else config["GROUP_M"] == 8):
-        return "a group far from square, or an order that does not matter"
-    return ""
-
-
-def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
-    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
-    accumulators = rows * columns // (32 * warps)
-    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if _narrow(problem):  # a block that waits in registers: with more of either, sm_80 and sm_90 spill (Triton 3.7.1)
-        if accumulators > 64 or row_bytes != 64 or config["num_stages"] > 2:
-            return "elements that are read one by one take registers, and no stages"
-        return ""
-    if not (64 if warps > 4 else 4) <= accumulators <= 128:
-        # 128 x 256 in 4 warps spills 800 bytes a thread on sm_90 (Triton 3.7.1)
-        return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
-    if not 128 <= row_bytes <= 256:
-        return "shared memory is swizzled in rows of 128 bytes: less wastes it, more than two costs a stage"
-    shape = _shape(config, problem, gpu)
-    if shape == "full" and rows * columns // (rows + columns) < 64:  # multiplications with each element read from L2
-        return "reads more from L2 than a larger tile, of which there are enough"
-    if _copied(problem, gpu):
-        return _fits_copied(config, problem, gpu)
-    # Latency times bandwidth asks for some 32 KiB under way in every SM.  A full GPU has one or two programs on each;
-    # where tiles are small or thin several share an SM and reach it together.
-    under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
-    least, most = {"full": (64, 144), "few": (32, 96), "thin": (16, 96)}[shape]
-    if not least <= under_way <= most:
-        return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
-    return ""
-
-
-def _fits_copied(config: Config, problem: Case, gpu: GPU) -> str:
-    """What sweeps on an H200 left of ``tiled`` and ``descriptor``: deep pipelines, large tiles that still reach SMs."""
-    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
-    shape, tiles = _shape(config, problem, gpu), _tiles(config, problem)
-    if shape == "few" and 16 * min(problem["m"], problem["n"]) <= max(problem["m"], problem["n"]):
-        return "a tile as tall or wide as C reads the other operand once"
-    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if row_bytes != 128 and (shape == "full" or rows * columns > 128 * 64):
-        return "a longer block of K costs a stage"
-    if rows * columns > 64 * 32 and 2 * tiles < gpu.sms:
-        return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
-    if shape == "few" and rows * columns < 128 * 128 and tiles > 2 * gpu.sms:
-        return f"{tiles} tiles, where fewer and larger ones reach every SM"
-    # One tile an SM may want them: 512 x 4096 x 14336 takes 82.5 us by 128 x 128 in 8 warps, as cuBLAS.
-    alone = shape == "few" and rows * columns == 128 * 128
-    if config["num_warps"] > 4 and rows * columns < 128 * 256 and problem.dtype != "tf32" and not alone:
-        return "4 warps multiply as fast and wait for one another less"
-    if config["GROUP_M"] != 8:
-        return "an order that brought nothing"
-    stage = _stage_bytes(config, problem) // 1024
-    under_way = (config["num_stages"] - 1) * stage
-    least, most = {"full": (80, 144), "few": (96, 144), "thin": (64 if rows < 64 else 96, 168)}[shape]
-    if not least <= under_way <= most:
-        return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
-    deeper = next((stages for stages in _SPACE["num_stages"] if stages > config["num_stages"]), math.inf)
-    if shape != "full" and (deeper - 1) * stage <= most:
-        return "more stages would fit"
-    return ""
-
-
-def _fits_fma(config: Config, problem: Case, gpu: GPU) -> str:
-    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
-    accumulators = rows * columns // (32 * warps)
-    # 16-bit operands are held a second time, as fp32: 64 x 128 in 4 warps spills 570 bytes on sm_75 (Triton 3.7.1).
-    most = 64 if problem.dtype == "fp32" else 32
-    if not (32 if warps > 4 else 4) <= accumulators <= most or max(rows, columns) > 128:
-        return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
-    if config["BLOCK_K"] > (32 if problem.dtype == "fp32" else 16):
-        return "all of a block of A and B passes through registers, in fp32: a longer one spills"
-    if config["num_stages"] != _fma_stages(problem, gpu):
-        return "too few stages to hide latency, or more than FMA leaves to hide"
-    if _shape(config, problem, gpu) == "full" and accumulators < 32:
-        return "too few multiplications for each operand read from shared memory"
-    return ""
-
-
-_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128, 256),
-    "BLOCK_N": (32, 64, 128, 256),
-    "BLOCK_K": (16, 32, 64, 128),
-    "GROUP_M": (4, 8, 16),
-    "num_warps": (4, 8),
-    "num_stages": (2, 3, 4, 5, 6, 8),
-}
-
-# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
-# from how often an operand is used again; the tuner replaces them.
-_TENSOR_CORE_TILES = {
-    (128, 256, 8): 1.0,
-    (128, 128, 4): 0.9,
-    (128, 128, 8): 0.85,
-    (64, 128, 4): 0.7,
-    (128, 64, 4): 0.7,
-    (64, 64, 4): 0.5,
-    (32, 64, 4): 0.3,
-    (16, 64, 4): 0.2,
-    (16, 32, 4): 0.1,
-}
-_FMA_TILES = {(128, 128, 8): 1.0, (128, 64, 8): 1.0, (64, 64, 4): 1.02, (32, 64, 4): 0.8, (16, 32, 4): 0.3}
-
-
-def _fma_stages(problem: Case, gpu: GPU) -> int:
-    """Stages of a loop of FMA: fp32 operands gain from asynchronous copies (1024 each way on an H200: 95 us, 68 us)."""
-    return 3 if problem.dtype == "fp32" and gpu.backend == "cuda" and int(gpu.arch) >= 80 else 2
-
-
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Of a few tiles worth a trial, the one that ends first if all SMs take tiles in step.
-
-    Compute capability 7.5 takes at most 64 x 64: the FMA form of fp16 holds both operands in registers as fp32.
-    """
-    tensor_cores = uses_tensor_cores(problem, gpu)
-    shares = _TENSOR_CORE_TILES if tensor_cores else _FMA_TILES
-    if not tensor_cores and gpu.backend == "cuda" and int(gpu.arch) < 80:
-        shares = {tile: share for tile, share in shares.items() if tile[0] * tile[1] <= 64 * 64}
-
-    def config(rows, columns, warps):
-        stages = _fma_stages(problem, gpu)
-        block_k = 32 if stages > 2 else 16  # half the barriers; 16 takes fewer registers where loads pass through them
-        if tensor_cores and _narrow(problem):
-            block_k, stages = 64 // element_size(problem.dtype), 2
-        elif _copied(problem, gpu):
-            block_k = (256 if rows * columns <= 128 * 64 else 128) // element_size(problem.dtype)
-            stage = (rows + columns) * block_k * element_size(problem.dtype)
-            stages = next(s for s in (8, 6, 5, 4, 3) if (s - 1) * stage <= 144 * 1024)
-        elif tensor_cores:
-            # Rows of 128 bytes in shared memory fill the widest swizzle; a thin tile wants more of K under way.
-            block_k = (256 if rows == 16 else 128) // element_size(problem.dtype)
-            stages = 3 if rows == 128 else 4
-        return dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
-
-    def seconds(tile):  # in units of one multiplication-addition on every SM
-        waves = triton.cdiv(_tiles(config(*tile), problem), gpu.sms)
-        return waves * tile[0] * tile[1] / shares[tile]
-
-    fitting = [tile for tile in shares if not _fits(config(*tile), problem, gpu)]
-    return config(*min(fitting or list(shares)[-1:], key=seconds))
-
-
-def _describes(problem: Case, gpu: GPU) -> str:
-    """Why ``descriptor`` and what follows from it do not take a case."""
-    if problem.dtype == "fp32":
-        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
-    if any(length * element_size(problem.dtype) % 16 for length in _row_lengths(problem)):
-        return "rows of A, B or C are not aligned to 16 bytes"
-    return ""
-
-
-def _fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``descriptor`` cannot launch, or cannot be the best."""
-    size = element_size(problem.dtype)
-    if problem.dtype == "tf32":  # the tile of C, of 32 bits, lies beside the blocks
-        shared = config["num_stages"] * _stage_bytes(config, problem) + config["BLOCK_M"] * config["BLOCK_N"] * size
-        if shared + _BARRIERS > gpu.shared_bytes:
-            return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    return _fits(config, problem, gpu)
-
-
-def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``persistent`` cannot launch, or cannot be the best."""
-    beside = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) // config["PARTS"]
-    if config["PARTS"] > 1 and config["BLOCK_M"] * config["BLOCK_N"] < 128 * 128:
-        return "the tile of C is small beside the blocks"
-    if _shape(config, problem, gpu) == "thin":
-        return "a thin C has no more tiles than programs: `descriptor` with a loop around it"
-    return _fits_loop(config, problem, gpu, beside)
-
-
-def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
-    """Why not this config of a loop over tiles whose epilogue has ``beside`` bytes of shared memory to itself."""
-    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
-    stages = _stages(config, problem, gpu, beside)
-    if config["num_stages"] != stages:
-        return f"{stages} stages fit, no fewer should be taken"
-    largest, tiles = 128 * 256, _tiles(config, problem)
-    row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if row_bytes != 128 and not (row_bytes == 256 and rows * columns <= 128 * 64):
-        return "rows of 128 bytes fill the widest swizzle; more costs stages"
-    if warps != (8 if rows * columns == largest else 4) or rows * columns > largest:
-        return "registers spill, or too little work a warp"
-    if min(rows, columns) * 2 < max(rows, columns):
-        return "of two tiles of one area, the one nearer to square reads less"
-    if 2 * tiles < gpu.sms:
-        return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
-    if tiles > gpu.sms and rows * columns < largest:
-        return "a larger tile, which reads less, would reach every SM"
-    if config["GROUP_M"] != 8 and tiles <= 2 * gpu.sms:
-        return "an order that does not matter"
-    return ""
-
-
-def _stages(config: Config, problem: Case, gpu: GPU, beside: int) -> int:
-    """How many stages there is shared memory for: at least 2, at most 6."""
-    return max(2, min(6, (gpu.shared_bytes - _BARRIERS - beside) // _stage_bytes(config, problem)))
-
-
-_BARRIERS = 2048
-"""Bytes of shared memory beside the blocks, at most: barriers and alignment."""
-
-_PERSISTENT_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128, 256),
-    "BLOCK_N": (32, 64, 128, 256),
-    "BLOCK_K": (16, 32, 64, 128),
-    "GROUP_M": (8, 16),
-    "num_warps": (4, 8),
-    "num_stages": (2, 3, 4, 5, 6),
-    "PARTS": (1, 2),
-}
-
-
-def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
-    tile = _default(problem, gpu)
-    wgmma = Capability.WGMMA in gpu.capabilities
-    if wgmma and problem.dtype == "tf32" and tile["BLOCK_M"] == tile["BLOCK_N"] == 128:
-        tile["BLOCK_N"] = 256  # its operands lie as the tensor cores want them
-    parts = 2 if tile["BLOCK_M"] * tile["BLOCK_N"] >= 128 * 128 else 1
-    beside = tile["BLOCK_M"] * tile["BLOCK_N"] * element_size(problem.dtype) // parts
-    if problem.dtype == "tf32" and not wgmma:
-        tile["num_stages"] = 3  # compute capability 10.0 exchanges the whole tile of C through shared memory
-    else:
-        tile["num_stages"] = 2 if _narrow(problem) else _stages(tile, problem, gpu, beside)
-    return {**tile, "PARTS": parts}
-
-
-def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``specialized`` cannot launch, or cannot be the best."""
-    # Two groups of 4 warps multiply, half a tile each.
-    halves = {**config, "num_warps": 8}
-    return _fits_loop(halves, problem, gpu, config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype))
-
-
-def _specialises(problem: Case, gpu: GPU) -> str:
-    """Why ``specialized`` does not take a case."""
-    if problem.dtype == "tf32":
-        return "Triton 3.6 does not compile it for tf32 operands that must pass through registers"
-    return _describes(problem, gpu)
-
-
-_SPECIALISED_SPACE = {
-    "BLOCK_M": (128, 256),
-    "BLOCK_N": (128, 256),
-    "BLOCK_K": (64,),
-    "GROUP_M": (8, 16),
-    "num_warps": (4,),
-    "num_stages": (2, 3, 4),
-}
-
-
-def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    full = _shape({"BLOCK_M": 128, "BLOCK_N": 256}, problem, gpu) == "full"
-    return dict(zip(_SPECIALISED_SPACE, (128, 256, 64, 8, 4, 3) if full else (128, 128, 64, 8, 4, 4), strict=True))
-
-
-def _naive_config(problem: Case, gpu: GPU) -> dict[str, int]:
-    return {name: values[0] for name, values in _NAIVE_SPACE.items()}
-
-
-# One fixed tile, small enough for every GPU, and no pipelining: the first rung of the ladder.
-_NAIVE_SPACE = {"BLOCK_M": (64,), "BLOCK_N": (64,), "BLOCK_K": (16,), "num_warps": (4,), "num_stages": (1,)}
-
-
-def _splits(problem: Case, gpu: GPU) -> str:
-    """Why ``split`` does not take a case."""
-    thin = min(problem["m"], problem["n"])
-    return f"C is {thin} wide at least: its tiles reach every SM" if thin > _THIN else ""
-
-
-_THIN = 128
-"""Rows or columns of C up to which K is worth splitting: one tile covers them."""
-
-
-def _fits_split(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``split`` cannot launch, or cannot be the best."""
-    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
-    m, n, size = problem["m"], problem["n"], element_size(problem.dtype)
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if (rows if m <= n else columns) != min(_THIN, max(16, triton.next_power_of_2(min(m, n)))):
-        return "the tile is not as thin as C"
-    warps_per_sm = _tiles(config, problem) * config["SPLITS"] * warps / gpu.sms
-    if not 10 <= warps_per_sm <= 36 and config["SPLITS"] != (1 if warps_per_sm > 36 else 16):
-        return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
-    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
-        if config["num_stages"] > 1 or config["BLOCK_K"] * size > 64 or not 4 <= rows * columns // (32 * warps) <= 32:
-            return "all of a block passes through registers: a larger one spills"
-        return ""
-    if config["num_stages"] > 1 and _copied(problem, gpu):
-        return "pipelined thin tiles are `descriptor`'s"
-    if config["num_stages"] > 1:
-        under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
-        return "" if 32 <= under_way <= 64 and rows * columns <= 4096 else f"{under_way} KiB under way"
-    if warps < 8:
-        return "8 warps, or ptxas of CUDA 12.9 spills a few bytes"
-    streamed = (columns if m <= n else rows) * config["BLOCK_K"] * size // (32 * warps)
-    return "" if streamed == 128 else f"{streamed} bytes a thread at a time, where eight loads of 16 hide latency"
-
-
-_SPLIT_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128),
-    "BLOCK_N": (16, 32, 64, 128),
-    "BLOCK_K": (16, 32, 64, 128),
-    "SPLITS": (1, 2, 4, 8, 16),
-    "num_warps": (4, 8),
-    "num_stages": (1, 4),
-}
-
-
-def _default_split(problem: Case, gpu: GPU) -> dict[str, int]:
-    thin = min(_THIN, max(16, triton.next_power_of_2(min(problem["m"], problem["n"]))))
-    size = element_size(problem.dtype)
-    block_k, wide, warps = 256 // size, 128, 8
-    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
-        block_k, wide = (16, 32) if problem.dtype != "fp32" or thin > 32 else (16, 64)
-        warps = 8 if thin * wide >= 2048 else 4
-    rows, columns = (thin, wide) if problem["m"] <= problem["n"] else (wide, thin)
-    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
-    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
-    return dict(zip(_SPLIT_SPACE, (rows, columns, block_k, splits, warps, 1), strict=True))
-
-
-def _is_vector(problem: Case, gpu: GPU) -> str:
-    """Why ``vector`` does not take a case."""
-    if min(problem["m"], problem["n"]) > 1:
-        return "neither operand is a vector"
-    return ""
-
-
-def _along_the_sum(problem: Case) -> bool:
-    """Whether the matrix that a vector is multiplied with is contiguous along K."""
-    of_a, of_b = _layout(problem)
-    return of_b == "T" if problem["m"] == 1 else of_a == "N"
-
-
-def _fits_vector(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``vector`` cannot be the best."""
-    size, block_n, warps = element_size(problem.dtype), config["BLOCK_N"], config["num_warps"]
-    if block_n * config["BLOCK_K"] * size // (32 * warps) != 128:
-        return "other than eight loads of 16 bytes a thread at a time"
-    if block_n > 16 if _along_the_sum(problem) else block_n * size != 128:
-        return "rows of 128 bytes where columns are adjacent, long ones where K is"
-    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
-    warps_per_sm = tiles * config["SPLITS"] * warps / gpu.sms
-    if not 12 <= warps_per_sm <= 40 and config["SPLITS"] != (1 if warps_per_sm > 40 else 16):
-        return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
-    return ""
-
-
-_VECTOR_SPACE = {
-    "BLOCK_N": (4, 8, 16, 32, 64),
-    "BLOCK_K": (64, 128, 256, 512, 1024, 2048, 4096),
-    "SPLITS": (1, 2, 4, 8, 16),
-    "num_warps": (4, 8, 16),
-}
-
-
-def _default_vector(problem: Case, gpu: GPU) -> dict[str, int]:
-    size, warps = element_size(problem.dtype), 8
-    block_n = 16 if _along_the_sum(problem) else 128 // size
-    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
-    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
-    block_k = 128 * 32 * warps // (block_n * size)
-    return dict(zip(_VECTOR_SPACE, (block_n, block_k, splits, warps), strict=True))
 
 
 DECLARATION = Declaration(

@@ -27,10 +27,7 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration import (
-    GPU,
     Capability,
-    Case,
-    Config,
     Declaration,
     Pass,
     Peer,
@@ -40,17 +37,56 @@ from atlas.declaration import (
     compiled,
     compiled_gradients,
     eager,
-    element_size,
     gpu_of,
     gradients,
     max_autotuned,
     torch_dtype,
 )
-from atlas.declaration.products import as_interpreted, describable, fp32_precision, uses_tensor_cores
+from atlas.declaration.products import as_interpreted, describable, fp32_precision
 from atlas.operators import Differentiable, Operator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
+from kernels._matmul_epilogue_cases import (
+    _ACTIVATIONS,
+    _DTYPES,
+    _EDGE_CASES,
+    _HUGE_CASES,
+    _LARGEST,
+    _NAMES,
+    _backward_bytes,
+    _backward_flops,
+    _backward_inputs,
+    _backward_reference,
+    _bytes,
+    _call,
+    _cases,
+    _flops,
+    _inputs,
+    _prepare_cublaslt,
+    _pulled_back,
+    _reference,
+    _tuned_by_torch,
+)
+from kernels._matmul_epilogue_spaces import (
+    _ALTERNATING_SPACE,
+    _PERSISTENT_SPACE,
+    _PULL_SPACE,
+    _SPACE,
+    _SPECIALIZED_SPACE,
+    _default,
+    _default_alternating,
+    _default_persistent,
+    _default_pull,
+    _default_specialized,
+    _describes,
+    _fits,
+    _fits_persistent,
+    _fits_pull,
+    _fits_specialized,
+    _persists,
+    _specializes,
+)
 from kernels._matmul_swizzled import swizzled
 from kernels.matmul import _all_describable, _grouped, matmul
 
@@ -524,409 +560,6 @@ def _checked(name, tensor, shape, input):
             f"linear takes a {name} of shape {tuple(shape)} on {input.device}: {tuple(tensor.shape)} on {tensor.device}"
         )
     return tensor.contiguous()
-
-
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
-_ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
-_LARGEST = 2**31 - 1025
-"""Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
-
-
-def _reference(x, weight, bias, residual, activation, scale):
-    if scale == 1.0 and (bias is None or bias.dtype == x.dtype):
-        z = torch.nn.functional.linear(x, weight, bias)
-    else:
-        z = scale * torch.nn.functional.linear(x, weight)
-        z = z if bias is None else z + bias
-    y = _TORCH[activation](z)
-    return y if residual is None else y + residual
-
-
-_TORCH = {
-    "none": lambda z: z,
-    "relu": torch.relu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
-    "silu": torch.nn.functional.silu,
-}
-
-
-def _backward_reference(x, weight, bias, residual, z, dy, activation, scale):
-    """The formulas of the docstring on top of this file, with torch's derivative of act at z."""
-    g = dy
-    if activation != "none":
-        with torch.enable_grad():
-            z = z.detach().requires_grad_()
-            (g,) = torch.autograd.grad(_TORCH[activation](z), z, dy)
-    dx, dweight = scale * (g @ weight), scale * (g.t() @ x)
-    return (dx, dweight) if bias is None else (dx, dweight, g.sum(dim=0))
-
-
-def _pulled_back(make, compiles):
-    """A backward peer by autograd, of the inputs that the case has; it keeps its own z."""
-
-    def prepare(z, **inputs):
-        wrt = tuple(name for name in ("x", "weight", "bias") if inputs[name] is not None)
-        return make(_reference, wrt).prepare(**inputs)
-
-    return Peer(prepare, compiles=compiles)
-
-
-def _prepare_cublaslt(x, weight, bias, residual, activation, scale):
-    """torch's private way to the epilogues of cuBLASLt, which take a bias and relu or gelu (by tanh)."""
-    if activation not in ("relu", "gelu_tanh") or bias is None or residual is not None or scale != 1.0:
-        raise NotImplementedError("_addmm_activation takes a bias, relu or gelu by tanh, and no residual")
-    return lambda: torch._addmm_activation(bias, x, weight.t(), use_gelu=activation == "gelu_tanh")
-
-
-def _inputs(problem: Case, device, generator):
-    m, n, k, dtype = problem["m"], problem["n"], problem["k"], torch_dtype(problem.dtype)
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
-    return {
-        "x": draw(m, k),
-        "weight": draw(n, k) * (1 / math.sqrt(k)),  # so that z is of size 1, where activations bend
-        "bias": draw(n) if problem["bias"] else None,
-        "residual": draw(m, n) if problem["residual"] else None,
-        "activation": problem["activation"],
-        "scale": 1.0,
-    }
-
-
-def _backward_inputs(problem: Case, device, generator):
-    forward = _inputs(problem, device, generator)
-    activation, scale = forward.pop("activation"), forward.pop("scale")
-    x, weight, bias, residual = forward.values()
-    z = None if activation == "none" else torch.nn.functional.linear(x, weight, bias)
-    if activation == "relu" and residual is None:
-        z = torch.relu(z)
-    dy = torch.randn((problem["m"], problem["n"]), dtype=x.dtype, device=device, generator=generator)
-    return {**forward, "z": z, "dy": dy, "activation": activation, "scale": scale}
-
-
-def _call(function, inputs):
-    activation = None if inputs["activation"] == "none" else inputs["activation"]
-    return function(
-        inputs["x"], inputs["weight"], inputs["bias"],
-        activation=activation, residual=inputs["residual"], scale=inputs["scale"],
-    )  # fmt: skip
-
-
-def _bytes(problem: Case) -> dict[str, float]:
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    size = element_size(problem.dtype)
-    terms = {"x": m * k * size, "weight": n * k * size, "y": m * n * size}
-    optional = {"bias": n * size, "residual": m * n * size}
-    return terms | {name: bytes for name, bytes in optional.items() if problem[name]}
-
-
-def _backward_bytes(problem: Case) -> dict[str, float]:
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    size = element_size(problem.dtype)
-    terms = {"x, dx": 2 * m * k * size, "weight, dweight": 2 * n * k * size, "dy": m * n * size}
-    optional = {"z": m * n * size * (problem["activation"] != "none"), "dbias": n * size * problem["bias"]}
-    return terms | {name: bytes for name, bytes in optional.items() if bytes}
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    shapes = {
-        "bf16": (
-            ("gelu_tanh", True, False, 512, 512, 512),  # the launch is the cost
-            ("relu", True, False, 1024, 1024, 1024),
-            ("relu", False, False, 4096, 4096, 4096),
-            ("relu", False, False, 8192, 8192, 8192),
-            ("gelu", True, False, 4096, 4096, 4096),
-            ("gelu", True, False, 8192, 4096, 1024),  # feed-forward, up, of a model 1024 wide
-            ("silu", False, False, 8192, 8192, 2048),  # the gate of one 2048 wide
-            ("silu", False, False, 2048, 11008, 4096),  # n is no multiple of 256 x 8
-            ("gelu_tanh", True, False, 4096, 14336, 4096),  # up, of one 4096 wide
-            ("gelu_tanh", True, False, 512, 14336, 4096),  # for few tokens
-            ("none", True, True, 4096, 4096, 14336),  # and down: the long sum, and the block's residual
-            ("none", True, True, 4096, 4096, 4096),  # attention's projection, and the block's residual
-        ),
-        "fp16": (("gelu_tanh", True, False, 4096, 4096, 4096),),
-        "fp32": (("relu", True, False, 1024, 1024, 1024),),
-    }
-    return [
-        c
-        for dtype, named in shapes.items()
-        for activation, bias, residual, m, n, k in named
-        for c in [case(dtype, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)]
-        if sum(_backward_bytes(c).values()) <= gpu.memory_bytes // 8
-    ]
-
-
-def _tuned_by_torch(problem: Case) -> bool:
-    """Cases on which torch.compile may tune products of Triton's beside cuBLAS's: a long sum, and a short one."""
-    return problem["activation"] == "gelu" and problem["k"] in (1024, 4096)
-
-
-_EDGE_CASES = tuple(
-    case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
-    for dtype in _DTYPES
-    for activation, bias, residual, (m, n, k), reason in (
-        ("relu", True, True, (1, 1, 1), "one element of each"),
-        ("none", False, False, (128, 128, 64), "whole tiles only; the plain product"),
-        ("gelu", True, False, (70, 64, 64), "a tail in m"),
-        ("gelu_tanh", True, True, (64, 72, 64), "a tail in n, rows aligned to 16 bytes"),
-        ("silu", False, True, (33, 65, 129), "tails everywhere, strides that allow no wide loads"),
-        ("relu", True, False, (48, 40, 7), "k smaller than any block of it"),
-        ("none", True, False, (16, 256, 72), "a bias alone; a tail in k; more columns of tiles than rows"),
-        ("silu", True, False, (320, 32, 16), "more rows of tiles than columns: the last group is not full"),
-    )
-) + tuple(  # of more tiles of 128 x 128, or 256, than an H200 has SMs, in rows of whole 16 bytes
-    case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
-    for dtype in ("fp16", "bf16")
-    for activation, bias, residual, (m, n, k), reason in (
-        ("relu", True, False, (16904, 40, 40), "133 tiles: a second one for one program, with tails everywhere"),
-        ("gelu_tanh", True, False, (26872, 72, 72), "210 tiles: too many in the last round for it to be cut"),
-        ("gelu", False, False, (17016, 264, 16), "a block of K for a tile, not filled; a cut third or fourth round"),
-        ("silu", False, True, (6724, 520, 392), "more blocks of K than stages; a cut last round; a residual"),
-        ("none", True, True, (17024, 256, 128), "whole tiles only, of two rounds and more, with a residual"),
-    )
-)
-_EDGE_CASES += tuple(
-    case("fp32", reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
-    for activation, bias, residual, (m, n, k), reason in (
-        ("gelu", True, True, (4228, 132, 36), "more tiles of 64 x 64 than SMs, with tails everywhere"),
-        ("relu", False, False, (8512, 64, 8), "a block of K for a tile, not filled"),
-    )
-)
-
-_HUGE_CASES = (
-    case("bf16", "offsets into x beyond 2^31", activation="relu", bias=True, residual=False, m=2**18 + 1, n=16, k=8192),
-    case("bf16", "offsets into y beyond 2^31", activation="gelu", bias=True, residual=True, m=2**18 + 1, n=8192, k=16),
-)
-
-
-def _narrow(problem: Case) -> bool:
-    """Whether operands may be read element by element, through registers: 16 must divide sizes for wide loads."""
-    return bool(problem["n"] % 16 or problem["k"] % 16)
-
-
-# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
-# from how often an operand is used again; the tuner replaces them.
-_TENSOR_CORE_TILES = {
-    (128, 256, 8): 1.0,
-    (256, 128, 8): 0.95,
-    (128, 128, 4): 0.9,
-    (128, 128, 8): 0.85,
-    (64, 128, 4): 0.7,
-    (64, 64, 4): 0.5,
-    (32, 64, 4): 0.3,
-    (16, 64, 4): 0.2,
-    (16, 32, 4): 0.1,
-}
-_FMA_TILES = {(128, 64, 8): 0.9, (64, 64, 8): 0.85, (64, 64, 4): 0.8, (32, 64, 4): 0.6, (16, 32, 4): 0.3}
-
-
-def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
-    """The tiles worth a thought, by what they compute with; larger ones spill (ptxas of Triton 3.6 and 3.7)."""
-    if uses_tensor_cores(problem, gpu):
-        # A residual waits in registers beside the accumulator; operands that are read one by one do so, too.
-        # 4096 accumulators a warp beside gelu by tanh spill on sm_100 (Triton 3.6, 3.7).
-        many = problem["residual"] or (gpu.backend == "cuda" and int(gpu.arch) >= 100)
-        most = 1024 if _narrow(problem) else 2048 if many else 4096
-        return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] // tile[2] <= most}
-    if problem.dtype != "fp32":  # held a second time, as fp32: 64 x 128 in 4 warps spills on sm_75 (Triton 3.7.1)
-        return {tile: share for tile, share in _FMA_TILES.items() if tile[0] * tile[1] // tile[2] <= 1024}
-    return _FMA_TILES
-
-
-def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
-    """How long all tiles take if SMs take them in step, in units of one multiplication-addition on every SM."""
-    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
-    return triton.cdiv(tiles, gpu.sms) * tile[0] * tile[1] / _shares(problem, gpu)[tile]
-
-
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
-    tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
-    if tile not in shares:
-        return "registers spill, or too little work a warp"
-    if config["BLOCK_K"] != _block_k(problem, gpu):
-        return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
-    stages = config["num_stages"]
-    pipelined = uses_tensor_cores(problem, gpu) and not _narrow(problem)
-    if not pipelined and stages != 2:
-        return "the loop is bound by FMA or by reading single elements, not by latency"
-    if pipelined and stages < 3:
-        return "too few bytes under way to hide latency"
-    shared = _stage_bytes(config, problem) * _buffers(stages, gpu)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if pipelined and stages == 3 and tile[:2] != (128, 128) and shared // 3 * 4 <= gpu.shared_bytes:
-        return "leaves room for a further stage, and not for a second program"
-    best = min(_seconds(other, problem, gpu) for other in shares)
-    return (
-        "" if _seconds(tile, problem, gpu) <= 1.5 * best else "tiles of another size keep all SMs busier, or read less"
-    )
-
-
-def _stage_bytes(config: Config, problem: Case) -> int:
-    return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
-
-
-def _buffers(stages: int, gpu: GPU) -> int:
-    """Blocks of x and of W in shared memory at a time."""
-    if gpu.backend == "cuda" and int(gpu.arch) < 80:
-        return 1  # no asynchronous copies: the loop is not pipelined
-    return stages if Capability.WGMMA in gpu.capabilities else stages - 1
-
-
-def _block_k(problem: Case, gpu: GPU) -> int:
-    if not uses_tensor_cores(problem, gpu):
-        return 16
-    return (64 if _narrow(problem) else 128) // element_size(problem.dtype)
-
-
-def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
-    """The same for `persistent`, whose stages and epilogue are in shared memory together."""
-    blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
-    stage = _stage_bytes(config, problem)
-    shared = config["num_stages"] * stage + blocks * element_size(problem.dtype)
-    return _room(shared, stage, gpu)
-
-
-def _room(shared: int, stage: int, gpu: GPU) -> str:
-    """Why so many bytes are too many, or not all there is room for."""
-    most = gpu.shared_bytes - _BARRIERS
-    if shared > most:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    return "leaves room for a further stage" if shared + stage <= most else ""
-
-
-def _fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
-    """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
-    # One leaves while the next is filled; where that hides behind the other group, a further stage is worth more.
-    parts = config["BLOCK_N"] // 64 if problem["residual"] else 1 if alternate else 2
-    if config["BUFFERS"] != parts:
-        return "a residual is fetched whole while the tile is multiplied; else stages make more of the room"
-    rows = 128 if alternate else 64  # of a group, and so of each of its buffers
-    stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
-    shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
-    return _room(shared, stage, gpu)
-
-
-_BARRIERS = 1024
-"""Bytes that barriers and the like may take of the shared memory."""
-
-_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128, 256),
-    "BLOCK_N": (32, 64, 128, 256),
-    "BLOCK_K": (16, 32, 64),
-    "GROUP_M": (8,),
-    "num_warps": (4, 8),
-    "num_stages": (2, 3, 4),
-}
-_PERSISTENT_SPACE = {
-    "BLOCK_M": (128,),
-    "BLOCK_N": (256,),
-    "BLOCK_K": (64,),
-    "GROUP_M": (8, 16),
-    "PARTS": (1, 2),
-    "num_warps": (8,),
-    "num_stages": (3, 4),
-}
-_SPECIALIZED_SPACE = {
-    "BLOCK_N": (256,),
-    "BLOCK_K": (64,),
-    "GROUP_M": (8, 16),
-    "STAGES": (3, 4),
-    "BUFFERS": (2, 4),
-}
-_ALTERNATING_SPACE = {
-    "BLOCK_N": (128,),
-    "BLOCK_K": (64,),
-    "GROUP_M": (4, 8, 16),
-    "STAGES": (5, 6),
-    "BUFFERS": (1, 2),
-}
-_PULL_SPACE = {"ROWS": (16, 32, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
-
-
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Of the tiles that fit, the one that ends first by the estimate."""
-    configs = []
-    for rows, columns, warps in _shares(problem, gpu):
-        for stages in (4, 3, 2):
-            values = (rows, columns, _block_k(problem, gpu), 8, warps, stages)
-            configs.append(dict(zip(_SPACE, values, strict=True)))
-    fitting = [config for config in configs if not _fits(config, problem, gpu)]
-    return min(
-        fitting or configs[-1:], key=lambda c: _seconds((c["BLOCK_M"], c["BLOCK_N"], c["num_warps"]), problem, gpu)
-    )
-
-
-def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
-    stages = 3 if problem["residual"] else 4
-    return dict(zip(_PERSISTENT_SPACE, (128, 256, 64, 16, 2, 8, stages), strict=True))
-
-
-def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    room = (3, 4) if problem["residual"] else (4, 2)
-    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 16, *room), strict=True))
-
-
-def _default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
-    room = (5, 2) if problem["residual"] else (6, 1)
-    return dict(zip(_ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
-
-
-def _describes(problem: Case, gpu: GPU) -> str:
-    """Why descriptors do not take a case."""
-    if problem.dtype in ("fp32", "tf32"):
-        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
-    if any(problem[size] * element_size(problem.dtype) % 16 for size in "nk"):
-        return "rows of x, W or y are not aligned to 16 bytes"
-    return ""
-
-
-def _persists(problem: Case, gpu: GPU) -> str:
-    """Why `persistent` does not take a case."""
-    if _describes(problem, gpu):
-        return _describes(problem, gpu)
-    if gpu.functional:
-        return ""
-    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
-    return "" if tiles > gpu.sms else f"{tiles} tiles: no SM has a second one"
-
-
-def _specializes(problem: Case, gpu: GPU) -> str:
-    """Why `specialized` does not take a case."""
-    return "Gluon is not interpreted" if gpu.functional else _persists(problem, gpu)
-
-
-def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
-    vectors = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * 16)
-    if not 1 <= vectors <= 4:
-        return f"{vectors:g} 16-byte vectors a thread of each matrix; 1 to 4 keep memory busy without spills"
-    if config["ROWS"] != 128 and config["ROWS"] != _rows_of_strip(config["BLOCK_N"], problem, gpu):
-        return "strips are shorter where whole ones leave SMs idle, and no shorter than that takes"
-    return ""
-
-
-def _rows_of_strip(block_n: int, problem: Case, gpu: GPU) -> int:
-    """The longest strips that are four for each SM: of rows one after the other, a loop waits for memory each time."""
-    columns = triton.cdiv(problem["n"], block_n)
-    enough = (rows for rows in (128, 32) if triton.cdiv(problem["m"], rows) * columns >= 4 * gpu.sms)
-    return next(enough, 16)
-
-
-def _default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
-    return {"ROWS": _rows_of_strip(256, problem, gpu), "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}
-
-
-def _flops(problem: Case) -> dict[str, float]:
-    return {"x @ W^T": 2 * problem["m"] * problem["n"] * problem["k"]}
-
-
-def _backward_flops(problem: Case) -> dict[str, float]:
-    product = 2 * problem["m"] * problem["n"] * problem["k"]
-    return {"g @ W": product, "g^T @ x": product}
 
 
 DECLARATION = Declaration(

@@ -14,18 +14,9 @@ from atlas.declaration.hardware import INTERPRETER, pretend
 from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 
+from kernels._matmul_spaces import _buffers, _stage_bytes
 from kernels._matmul_swizzled import _TILES
-from kernels.matmul import (
-    DECLARATION,
-    _along_k,
-    _buffers,
-    _case_of,
-    _describe,
-    _part_of_k,
-    _precision,
-    _stage_bytes,
-    matmul,
-)
+from kernels.matmul import DECLARATION, _along_k, _case_of, _describe, _part_of_k, _precision, matmul
 
 MODULE = sys.modules["kernels.matmul"]  # the package gives the function instead
 WORK = DECLARATION.forward

@@ -211,7 +211,9 @@ _products = Differentiable(
 
 def _case_of(a, b, tf32):
     dtype = "tf32" if _precision(a, tf32) == "tf32" else _NAMES[a.dtype]
-    return case(dtype, b=a.shape[0], m=a.shape[1], n=b.shape[2], k=a.shape[2])
+    layout = "".join("T" if _by_columns(matrices) else "N" for matrices in (a, b))
+    sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
+    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
 
 
 def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:

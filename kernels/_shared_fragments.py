@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels._packed import ROWS
-from kernels.matmul_w4a16 import (
+from kernels._packed_fragments import (
     _COMMIT,
     _COPY_4,
     _COPY_16,

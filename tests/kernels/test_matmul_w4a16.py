@@ -8,6 +8,7 @@ from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.gpus import gpu
 
+from kernels import _packed_spaces as spaces
 from kernels import (
     dequantise_w4,
     dequantise_w8,
@@ -20,6 +21,7 @@ from kernels import (
     pack_w8,
 )
 from kernels._packed import GROUP_SIZES
+from kernels._packed_fragments import ring_stages, stage_bytes
 
 W4, W8 = matmul_w4a16, matmul_w8a16
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -160,7 +162,8 @@ def test_a_module_has_the_layers_output_and_saves_its_packed_weights(kind):
 
 # Every size of a step, whether its config is worth a trial or not.
 FRAGMENTS_CONFIGS = [
-    dict(zip(W4.FRAGMENTS_SPACE, values, strict=True)) for values in itertools.product(*W4.FRAGMENTS_SPACE.values())
+    dict(zip(spaces.FRAGMENTS_SPACE, values, strict=True))
+    for values in itertools.product(*spaces.FRAGMENTS_SPACE.values())
 ]
 WIDTHS = [(4, W4.DECLARATION, GROUP_SIZES), (8, W8.DECLARATION, (0, *GROUP_SIZES))]
 
@@ -176,9 +179,9 @@ def few_rows(problem, **sizes):
 def test_a_ring_has_two_steps_or_more_whatever_the_config(bits, declaration, groups):
     # of one step alone the kernel reads what it has not waited for
     for config, group, m in itertools.product(FRAGMENTS_CONFIGS, groups, (1, 9, 17)):
-        stages, own, shared = W4.ring_stages(bits, m, group, config)
+        stages, own, shared = ring_stages(bits, m, group, config)
         assert stages >= 2
-        assert shared >= stages * sum(W4.stage_bytes(bits, m, group, config))
+        assert shared >= stages * sum(stage_bytes(bits, m, group, config))
         assert not own or shared <= 48 * 1024  # what ptxas takes of static shared memory
 
 

@@ -13,6 +13,7 @@ import torch
 
 import kernels._shared_fragments as shared
 from kernels import matmul_w4a16, matmul_w8a16, pack_w4, pack_w8
+from kernels._packed_spaces import SHARED_SPACE
 
 
 class Array(np.ndarray):
@@ -209,7 +210,7 @@ def test_every_thread_finds_what_it_multiplies(monkeypatch, bits, m, n, k, group
     weight = torch.randn(n, k, generator=generator).bfloat16()
     packed = pack_w4(weight, group, not zeros) if bits == 4 else pack_w8(weight, group or None)
     x = torch.randn(m, k, generator=generator).bfloat16()
-    config = dict(zip(matmul_w4a16.SHARED_SPACE, shape, strict=True))
+    config = dict(zip(SHARED_SPACE, shape, strict=True))
     y, counters = on_the_host(monkeypatch, bits, x, packed, config)
     module = matmul_w4a16 if bits == 4 else matmul_w8a16
     exact = module.dequantised(packed.words, packed.scales.double(), packed.zeros, n, k, group)

@@ -52,7 +52,12 @@ MUTANTS = (
     Mutant(
         "matmul_w4a16", "minus 128 without the zero point of the second row", "wrong operand",
         "two registers of an instruction belong to one row, and two to another",
-        (('("$20", "$22")', '("$20", "$20")'),),
+        ((
+            "from kernels._packed_fragments import launch_fragments\n",
+            "import kernels._packed_fragments as decode\nfrom kernels._packed_fragments import launch_fragments\n\n"
+            "_both_rows_asm = decode._unpack_4_asm\n"
+            "decode._unpack_4_asm = lambda bf16: _both_rows_asm(bf16).replace('$22', '$20')\n",
+        ),),
         VALUES, "forward", "fragments", gpu_only="the variant needs tensor cores",
         needs=frozenset({Capability.TENSOR_CORES}),
     ),

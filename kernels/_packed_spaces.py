@@ -13,11 +13,17 @@ FEW_ROWS = 32
 On an H200 it takes 100 to 140 us for 64 rows of 8192 x 8192 weights, as long as ``separate``."""
 
 
+def _foreign(gpu: GPU) -> str:
+    """Why neither ``fragments`` nor ``shared`` runs on a GPU."""
+    if gpu.backend == "cuda":
+        return ""
+    return "written in instructions of NVIDIA's tensor cores, which Triton's interpreter and other GPUs lack"
+
+
 def decodes(problem: Case, gpu: GPU) -> str:
     """Why ``fragments`` does not take a case."""
-    if gpu.backend != "cuda":
-        return "written in instructions of NVIDIA's tensor cores, which Triton's interpreter and other GPUs lack"
-    return f"more than {FEW_ROWS} rows: x is read again for every few columns" if problem["m"] > FEW_ROWS else ""
+    few = problem["m"] <= FEW_ROWS
+    return _foreign(gpu) or ("" if few else f"more than {FEW_ROWS} rows: x is read again for every few columns")
 
 
 FRAGMENTS_SPACE = {
@@ -65,17 +71,25 @@ def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 SHARED_SPACE = {
-    "ROW_TILES": (1, 2),
+    "ROW_TILES": (1, 2, 4),
     "DEPTH": (2, 4),
     "num_warps": (4, 8),
-    "STAGES": (4, 5),
+    "STAGES": (3, 4, 5),
     "SPLITS": (1, 2, 4, 8, 16),
 }
 
-# By bits: steps of 128 columns, for 8 bits of 64 too, with two to four programs an SM.
+SHARED_ROWS = 64
+"""The most rows of x that `shared` takes: four row tiles' accumulators of 64 rows are half of a lane's registers."""
+
+# By bits and most rows of x: steps of 128 columns, for 8 bits of 64 too, with two to four programs an SM.  More rows
+# want more row tiles a warp, for which x is read from shared memory once.
 _SHARED = {
-    4: ((1, 2, 4, 4), (1, 2, 4, 5), (1, 2, 8, 4), (2, 2, 4, 4), (2, 2, 8, 4)),
-    8: ((1, 4, 4, 4), (2, 2, 4, 5), (2, 4, 4, 4), (2, 4, 8, 4)),
+    (4, 16): ((1, 2, 4, 4), (1, 2, 4, 5), (1, 2, 8, 4), (2, 2, 4, 4), (2, 2, 8, 4), (2, 4, 4, 3)),
+    (4, 32): ((1, 2, 8, 4), (2, 2, 4, 4), (2, 2, 8, 4), (2, 4, 4, 3), (4, 2, 4, 3), (4, 2, 8, 3)),
+    (4, 64): ((2, 2, 4, 3), (2, 2, 4, 4), (2, 2, 8, 4), (4, 2, 4, 3), (4, 2, 8, 3)),
+    (8, 16): ((1, 4, 4, 4), (2, 2, 4, 5), (2, 4, 4, 4), (2, 4, 8, 4)),
+    (8, 32): ((2, 2, 4, 5), (2, 4, 4, 3), (2, 4, 4, 4), (2, 4, 8, 4), (4, 2, 4, 4), (4, 4, 4, 3)),
+    (8, 64): ((2, 2, 4, 5), (2, 4, 4, 3), (2, 4, 8, 3), (4, 2, 4, 4), (4, 4, 4, 3), (4, 2, 8, 4)),
 }
 _WARPS_OF_SM = (6, 16)
 """Warps for each SM that programs have in all: fewer wait for memory, more do not fit at once."""
@@ -85,7 +99,12 @@ def shares(bits, problem: Case, gpu: GPU) -> str:
     """Why ``shared`` does not take a case."""
     if bits == 4 and problem["group"] == 32:
         return "a packed tile is multiplied before it is scaled, and has two groups"
-    return decodes(problem, gpu)
+    return _foreign(gpu) or ("" if problem["m"] <= SHARED_ROWS else f"more than {SHARED_ROWS} rows")
+
+
+def _shared_shapes(bits, problem: Case):
+    """Shapes worth a trial, for the rows that accumulators are made for."""
+    return _SHARED[bits, next(rows for rows in (16, 32, SHARED_ROWS) if problem["m"] <= rows)]
 
 
 def _steps_and_warps(bits, config: Config, problem: Case):
@@ -98,8 +117,8 @@ def _steps_and_warps(bits, config: Config, problem: Case):
 def fits_shared(bits, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``shared`` cannot launch or be the best."""
     *shape, splits = (config[name] for name in SHARED_SPACE)
-    if tuple(shape) not in _SHARED[bits]:
-        return "too few bytes under way, or programs too large to run beside each other"
+    if tuple(shape) not in _shared_shapes(bits, problem):
+        return "too few bytes under way, too many registers, or programs too large to run beside each other"
     if problem["group"] and config["DEPTH"] * 256 // bits % problem["group"]:
         return "a group is longer than a step"
     steps, warps = _steps_and_warps(bits, config, problem)
@@ -114,7 +133,10 @@ def fits_shared(bits, config: Config, problem: Case, gpu: GPU) -> str:
 
 def shared_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
     """As many parts of k as give each SM its warps, unless they get short."""
-    config = dict(zip(SHARED_SPACE, (2 if bits == 4 else 1, 2 if bits == 4 else 4, 4, 4, 1), strict=True))
+    shape = (1, 4, 4, 4) if bits == 8 else (2, 2, 4, 4)
+    if problem["m"] > 16:
+        shape = (2, 4, 4, 3) if bits == 8 else (2, 2, 4, 4 if problem["m"] <= 32 else 3)
+    config = dict(zip(SHARED_SPACE, (*shape, 1), strict=True))
     steps, warps = _steps_and_warps(bits, config, problem)
     fewest = _WARPS_OF_SM[0] * gpu.sms
     while config["SPLITS"] < 16 and 8 * config["SPLITS"] <= steps and config["SPLITS"] * warps < fewest:

@@ -6,9 +6,9 @@ scales and zero points (3 bytes a group, symmetric: 2), writes y (M N); 2 M N K 
 time) all of the work is to read the weights, a quarter of the bytes that bf16 weights have.
 
 *What is exact.*  The kernels multiply by the weights that the packed format stands for; the error of quantising, which
-`pack_w4` makes once, is not theirs.  q - z is exact in 16 bits.  `fragments` multiplies it by x in tensor cores and
-scales the fp32 sum of each group; `tiles` and `separate` round (q - z) s to x's dtype first, as weights that are kept
-in that dtype are.
+`pack_w4` makes once, is not theirs.  q - z is exact in 16 bits.  `fragments`, and `shared` up to 32 rows, multiply it
+by x in tensor cores and scale the fp32 sum of each group; all others round (q - z) s to x's dtype first, as weights
+that are kept in that dtype are.
 
 *The packed format* is the order in which tensor cores take their operands, so that no thread ever hands a weight to
 another.  Weights are cut into tiles of 16 rows (n) by 64 columns (k), stored one after the other along k.  A tile is
@@ -399,7 +399,7 @@ def sizes(problem: Case, bits: int) -> dict[str, float]:
 def common_cases(**given):
     """What weights of either width are timed at, with a group size and zero points as given."""
     return [
-        *(case("bf16", m=m, n=8192, k=8192, **given) for m in (1, 4, 16, 64, 512, 4096)),
+        *(case("bf16", m=m, n=8192, k=8192, **given) for m in (1, 4, 16, 32, 64, 512, 4096)),
         *(
             case("bf16", reason, m=m, n=n, k=k, **given)
             for m in (1, 16)
@@ -409,6 +409,7 @@ def common_cases(**given):
                 (28672, 8192, "feed-forward, up, of a model 8192 wide"),
             )
         ),
+        case("bf16", "more rows, of x that every program reads, for fewer steps", m=32, n=14336, k=4096, **given),
     ]
 
 
@@ -428,6 +429,13 @@ _EDGE_CASES = tuple(
         ((12, 40, 384, 128, True), "9 to 16 rows, tails in m and n; three groups of two tiles"),
         ((16, 40, 1152, 128, True), "k in parts of unequal length; nine groups of two tiles"),
         ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
+        (
+            (24, 72, 640, 128, True),
+            "17 to 32 rows, tails in m and n; five groups in parts of unequal length",
+        ),
+        ((33, 72, 384, 128, True), "33 to 64 rows, of which the last 31 are one again; weights scaled in 16 bits"),
+        ((64, 264, 576, 64, False), "64 rows; a tail in n for every block, half a step at the end; symmetric"),
+        ((64, 512, 512, 128, True), "64 rows; whole blocks and steps, so that nothing is masked"),
         ((70, 70, 192, 64, True), "more rows than the kernel for few takes; three groups"),
         ((8, 1, 128, 128, True), "one row of weights"),
         ((40, 136, 64, 64, True), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),

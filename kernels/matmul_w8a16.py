@@ -132,6 +132,13 @@ _EDGE_CASES = tuple(
         ((12, 40, 160, 0), "9 to 16 rows, tails in m and n; five tiles along k"),
         ((16, 40, 1120, 0), "k in parts of unequal length, the last of which ends within a step"),
         ((17, 33, 288, 0), "17 rows, a tail of one row of weights, nine tiles along k"),
+        ((24, 72, 352, 0), "17 to 32 rows, tails in m and n; eleven tiles in parts of unequal length"),
+        ((33, 72, 160, 0), "33 to 64 rows, of which the last 31 are one again; five tiles"),
+        (
+            (64, 264, 288, 32),
+            "64 rows; a tail in n for every block, half a step at the end; weights scaled in 16 bits",
+        ),
+        ((64, 512, 512, 128), "64 rows; whole blocks and steps, so that nothing is masked"),
         ((70, 70, 256, 128), "more rows than the kernel for few takes; two groups of four tiles"),
         ((8, 1, 128, 64), "one row of weights"),
         ((40, 136, 64, 64), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),

@@ -281,14 +281,14 @@ def hopper_fp32(layout, config, activation="relu"):
     return _instructions(kernel), resources.spill_bytes, resources.registers
 
 
-def shared_fragments(bits, config):
-    """Bytes spilled by `shared` of the products with packed weights: 16 rows, 1024 x 1024 weights in groups of 128."""
+def shared_fragments(bits, config, rows=16):
+    """Bytes spilled by `shared` of the products with packed weights, 1024 x 1024 in groups of 128, for rows of x."""
     import torch
     from atlas.compilation.resources import resources_of
 
     from kernels import _shared_fragments
 
-    x, scales = (torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((16, 1024), (64, 8, 16)))
+    x, scales = (torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((rows, 1024), (64, 8, 16)))
     words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
     zeros = torch.empty(64, 8, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("a100")) as requests:

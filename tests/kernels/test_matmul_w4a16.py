@@ -191,7 +191,7 @@ def test_defaults_for_few_rows_fit_every_group_size(bits, declaration, groups, n
     # the sizes of k are shorter than, and no multiple of, what the warps take in a turn
     variant, hopper = declaration.forward.variant(name), GPUS["h200"]
     some = declaration.edge_cases[0]
-    for m, n, k, group in itertools.product(range(1, 33), (1, 40, 8192), (128, 384, 8192), groups):
+    for m, n, k, group in itertools.product(range(1, 65), (1, 40, 8192), (128, 384, 8192), groups):
         problem = few_rows(some, m=m, n=n, k=k, group=group)
         if not variant.unsupported(problem, hopper):
             assert not variant.fits(variant.default(problem, hopper), problem, hopper), str(problem)

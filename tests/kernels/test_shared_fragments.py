@@ -74,11 +74,13 @@ class Host:
             "gl": types.SimpleNamespace(**names), "tl": types.SimpleNamespace(debug_barrier=lambda: None),
             "_after": lambda address, _: address, "_copy": self.copy,
             "_multiply": self.multiply, "_unpack_4": self.unpack_4, "_scales_at": self.scales_at,
-            "_minus_zeros_at": self.zeros_at, "range": lambda a, b: map(scalar, range(a.item(), b.item())),
+            "_minus_zeros_at": self.zeros_at, "_times": self.times,
+            "range": lambda *ends: map(scalar, range(*(np.asarray(end).item() for end in ends))),
         }  # fmt: skip
-        for name in ("_places",):
-            scope[name] = types.FunctionType(getattr(shared, name).fn.__code__, scope)
-        for name in ("_fill", "_read_x", "_multiply_step", "_write", "_shared_kernel"):
+        for name in (
+            "_places", "_fill", "_read_x", "_multiply_step", "_own_share", "_part_offsets", "_add_parts", "_write",
+            "_shared_kernel",
+        ):  # fmt: skip
             scope[name] = types.FunctionType(getattr(shared, name).fn.__code__, scope)
         self.kernel = scope["_shared_kernel"]
 
@@ -107,6 +109,8 @@ class Host:
             if held >> 16 != shared._TAG:
                 pointer.elements[int(pointer.at.flat[0])] = shared._TAG << 16
             return None
+        if text == shared._pairs_asm():
+            return self.scales_at(given[0], None)[..., [0, 2, 0, 2]]
         if text == shared._READ_X.value:
             return array(self.words_at(given[0], 4))
         return self.unpack_8(given[0])
@@ -126,6 +130,10 @@ class Host:
 
     def scales_at(self, addresses, _):
         return sixteen_bits(self.words_at(addresses, 1))[..., 0, [0, 0, 1, 1]]
+
+    def times(self, numbers, scales, _):
+        """Not rounded, which is the tensor cores' matter; two numbers to a register."""
+        return numbers * scales[..., None]
 
     def zeros_at(self, addresses, has_zeros, *_):
         if not has_zeros:
@@ -197,9 +205,16 @@ CASES = [
     (4, 3, 64, 256, 128, True, (1, 2, 4, 4, 1), "whole steps"),
     (4, 12, 200, 640, 128, True, (2, 2, 4, 4, 2), "16 rows of x, tails in n, parts of unequal length"),
     (4, 17, 40, 192, 64, False, (1, 2, 4, 4, 2), "four tiles of x, symmetric, half a step at the end"),
+    (4, 24, 72, 320, 64, True, (2, 4, 4, 3, 2), "three tiles of x, steps of four tiles, the last of one"),
+    (4, 33, 100, 384, 128, True, (2, 2, 4, 4, 2), "33 to 64 rows: weights scaled before they are multiplied"),
+    (4, 64, 200, 256, 64, False, (4, 2, 4, 3, 2), "64 rows, four row tiles, symmetric, a tail in n"),
+    (4, 40, 64, 256, 128, True, (4, 2, 4, 3, 1), "64 rows, four row tiles, one part"),
     (4, 2, 140, 128, 128, True, (1, 2, 8, 4, 4), "more parts than steps, more warps than pieces of x"),
     (8, 5, 70, 544, 0, False, (1, 4, 4, 4, 2), "one scale a row, a quarter of a step at the end"),
     (8, 16, 130, 256, 64, False, (2, 2, 4, 5, 4), "groups of 64, a step each"),
+    (8, 40, 100, 160, 0, False, (4, 2, 4, 4, 2), "33 to 64 rows, one scale a row, half a step at the end"),
+    (8, 48, 70, 256, 64, False, (2, 4, 4, 3, 2), "33 to 64 rows, groups of two tiles, two a step"),
+    (8, 64, 40, 128, 32, False, (1, 4, 4, 4, 1), "64 rows, groups of one tile"),
     (8, 9, 64, 256, 128, False, (1, 4, 4, 4, 1), "groups of four tiles"),
 ]
 

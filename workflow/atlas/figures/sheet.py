@@ -45,7 +45,8 @@ class Sheet:
         legend: Sequence[tuple[Artist, str]] = (),
     ):
         total = max(6.4, left + columns * width + (columns - 1) * gap_x + right)
-        subtitle = "\n".join(line for part in subtitle.split("\n") for line in textwrap.wrap(part, int(total * 14.5)))
+        lines = (line for part in subtitle.split("\n") for line in textwrap.wrap(part, int(total * 14.5)))
+        subtitle = "\n".join(line.removesuffix("\N{NO-BREAK SPACE}·") for line in lines)
         title = "\n".join(textwrap.wrap(title, int(total * 10)))
         top = 0.18 + 0.24 * (title.count("\n") + 1) + _LINE * (subtitle.count("\n") + 1) + 0.12 + head
         legend_rows, legend_columns = _legend_shape(legend, total)

@@ -4,10 +4,11 @@ This package is a leaf.  It imports torch and nothing else of the project, so th
 without the stages.
 """
 
+from .cases import Case, case, element_size, torch_dtype
 from .choice import choose
 from .hardware import GPU, Capability, gpu_of
 from .peers import Peer, compiled, compiled_gradients, cuda, eager, gradients, max_autotuned
-from .types import Case, Config, Declaration, Pass, Random, Variant, case, element_size, torch_dtype
+from .types import Config, Declaration, Pass, Random, Variant
 
 __all__ = [
     "GPU",

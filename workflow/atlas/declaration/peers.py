@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from .types import Case
+    from .cases import Case
 
 Thunk = Callable[[], Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from .cases import Case
 from .hardware import GPU, Capability
-from .types import Case
 
 
 def uses_tensor_cores(problem: Case, gpu: GPU) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 import triton
 
+from .cases import Case, element_size
 from .hardware import GPU
-from .types import Case, Config, element_size
+from .types import Config
 
 VECTOR_BYTES = 16
 """The widest access of one thread; narrower ones spend more instructions on the same bytes."""

@@ -24,7 +24,8 @@ def run(arguments: argparse.Namespace) -> None:
     What has no certificate is left out and named; AtlasError where that is everything.
     """
     from ..declaration.choice import TUNED
-    from ..tuning.export import exportable, left_out, text, tuned
+    from ..tuning.export import exportable, left_out
+    from ..tuning.tuned import text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     files = {
         name: tuned(name, blocks[name]["match"], own)
         for name in names
-        if (own := [entry for entry in entries if entry.gpu == name])
+        if (own := [entry.document for entry in entries if entry.gpu == name])
     }
     lacking = [said for entry in entries if (said := left_out(entry))]
     if not any(file["entries"] for file in files.values()):

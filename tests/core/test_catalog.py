@@ -28,3 +28,38 @@ def test_a_file_in_a_folder_is_no_kernel_and_is_part_of_the_digest(folder):
     before = catalog.digest("family"), catalog.digest("other")
     (folder / "hopper" / "part.py").write_text("PART = 2\n")
     assert catalog.digest("family") != before[0] and catalog.digest("other") == before[1]
+
+
+PRODUCT = '__all__ = ["product", "product_of_three"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from kernels.other import _helper, product\n", ["other"]),
+        ("from kernels.other import (\n    _helper,  # (no config)\n    product_of_three as triple,\n)\n", ["other"]),
+        ("def late():\n    from kernels.other import product\n", ["other"]),
+        ("from kernels._part import run\n", ["other"]),
+        ("import kernels.hopper.part as part\n", ["other"]),
+        ("from kernels.between import between\n", ["between", "other"]),
+        ("from kernels.between import _launch\n", []),
+        ("from kernels.other import _launch, products\n", []),
+        ("from kernels.other import launch as product\n", []),
+        ("import kernels.other\nproduct = kernels.other._helper\n", []),
+        ("from kernels.family import family\n", []),
+    ],
+)
+def test_a_kernel_calls_those_whose_public_functions_it_or_its_parts_import(folder, text, expected):
+    (folder / "other.py").write_text(PRODUCT)
+    (folder / "between.py").write_text("from kernels.other import product\n")
+    for part in ("_part.py", "hopper/part.py"):
+        (folder / part).write_text("from kernels.other import product\n")
+    (folder / "family.py").write_text(text)
+    assert catalog.called("family") == expected
+
+
+def test_the_kernels_call_one_another_where_their_launches_do_and_nowhere_else():
+    """linear's gradients are products of matmul; all others share launchers and helpers alone."""
+    assert {name: catalog.called(name) for name in catalog.names() if catalog.called(name)} == {
+        "matmul_epilogue": ["matmul"]
+    }

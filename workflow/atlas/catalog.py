@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 KERNELS = ROOT / "kernels"
 
+_IMPORT = re.compile(r"^\s*(?:import|from) kernels\.([\w.]+)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
+_LIST = re.compile(r"^__all__ = [\[(]([^])]*)", re.MULTILINE)
+
 
 def names() -> list[str]:
     """Every kernel's name, which is its file's stem; nothing is imported."""
@@ -40,11 +43,53 @@ def files(name: str) -> list[Path]:
     """
     found, waiting = [], [name]
     while waiting:
-        path = KERNELS / f"{waiting.pop().replace('.', '/')}.py"
+        path = _path(waiting.pop())
         if path not in found:
             found.append(path)
-            waiting += re.findall(r"^\s*(?:import|from) kernels\.([\w.]+)", path.read_text(), re.MULTILINE)
+            waiting += [module for module, _ in _imports(path)]
     return found
+
+
+def called(name: str) -> list[str]:
+    """The kernels whose public functions this one's launches call, sorted; nothing is imported.
+
+    They are those of which a public function is imported by its name (``from kernels.matmul import matmul``) in the
+    kernel's file, in its private parts (``kernels/_part.py``, ``kernels/hopper/part.py``) or in a kernel so called.
+    Such a function chooses its config itself; who imports a launcher or a helper gives it one.
+    """
+    found: set[str] = set()
+    seen, waiting = set(), [name]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for other, names in _imports(_path(module)):
+            if other.startswith("_") or "." in other:
+                waiting.append(other)
+            elif other != name and names & _public(other):
+                found.add(other)
+                waiting.append(other)
+    return sorted(found)
+
+
+def _path(module: str) -> Path:
+    """The file of ``kernels.<module>``."""
+    return KERNELS / f"{module.replace('.', '/')}.py"
+
+
+def _imports(path: Path) -> list[tuple[str, set[str]]]:
+    """What a file imports of the kernels, by its text: modules, and the names that are taken from each."""
+    return [
+        (module, set(re.findall(r"(\w+)(?: as \w+)?", names)))
+        for module, names in _IMPORT.findall(re.sub("#.*", "", path.read_text()))
+    ]
+
+
+def _public(name: str) -> set[str]:
+    """The names of a kernel's public functions, by its file's text, as ``kernels/__init__.py`` finds them."""
+    listed = _LIST.search(_path(name).read_text())
+    return set(re.findall(r"""["'](\w+)["']""", listed[1])) if listed else {name}
 
 
 def digest(name: str) -> str:

@@ -135,3 +135,34 @@ def test_another_layout_is_taken_where_none_of_the_same_is_near_or_fits():
     assert choice.distance(by_columns, {"n": 64 * 64, "layout": "TN"}) < choice.distance(by_columns, square)
     assert choice.distance(square, by_columns) == choice.distance(by_columns, {"n": 64, "layout": "NT"}) < math.inf
     assert math.isinf(choice.distance(by_columns, {"k": 64, "layout": "TN"}))
+
+
+@pytest.fixture
+def handed(tuned, tmp_path, monkeypatch):
+    """Writes the file that a stage hands on."""
+
+    def write(*entries: dict, match: str = "NVIDIA H200$") -> None:
+        path = tmp_path / "handed" / "h200.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({"gpu": "h200", "match": match, "entries": list(entries)}))
+        monkeypatch.setenv(choice.VARIABLE, str(path))
+
+    return write
+
+
+def test_configs_that_a_stage_hands_on_go_before_the_exported_ones(declaration, tuned, handed):
+    tuned(entry(1024, "short", 256))
+    handed(entry(2048, "short", 512))
+    assert chosen(declaration, 1024) == ("short", 512), "1024 is nearer, but of another tuning"
+
+
+def test_exported_configs_of_kernels_that_are_not_handed_on_stay(declaration, tuned, handed):
+    tuned(entry(1024, "short", 256))
+    handed(entry(1024, "short", 512) | {"kernel": "another"})
+    assert chosen(declaration, 1024) == ("short", 256)
+
+
+def test_handed_configs_of_another_gpu_are_never_used(declaration, tuned, handed):
+    tuned(entry(1024, "short", 256))
+    handed(entry(1024, "short", 512), match="Tesla T4")
+    assert chosen(declaration, 1024) == ("short", 256)

@@ -7,6 +7,9 @@ call's case, the one whose sizes are nearest (sum of absolute log2 ratios; flags
 Certified: this config of this variant validated on the edge cases of this dtype, not only where it was timed.  An entry
 that does not say so (in a file from before there were certificates) is passed over.  Nothing is tuned behind the
 caller's back.
+
+A stage that times a kernel which calls others hands it the configs that those were tuned to in the same run, in a file
+of the same form (:data:`VARIABLE`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +32,37 @@ TUNED = Path(find_spec("kernels").origin).parent / "tuned"
 """Where exported configs lie, beside the kernels they belong to."""
 
 
+VARIABLE = "KERNEL_ATLAS_TUNED"
+"""Names a file in the form of ``kernels/tuned/<gpu>.json`` that is read instead for the kernels it has entries of.
+
+A process reads it once, at the first choice.
+"""
+
+
+def exported(device_name: str) -> tuple[str, list[dict[str, Any]]]:
+    """The name of the file in ``kernels/tuned`` for the device with this driver name, and its entries.
+
+    ``""`` and none for a device that has no file.
+    """
+    return _first_match(sorted(TUNED.glob("*.json")), device_name)
+
+
 @functools.cache
 def _entries(device_name: str) -> list[dict[str, Any]]:
-    """The exported entries for the device with this driver name; none for an unknown one."""
-    for path in sorted(TUNED.glob("*.json")):
+    """The entries for the device with this driver name; none for an unknown one."""
+    given = os.environ.get(VARIABLE)
+    _, first = _first_match([Path(given)] if given else [], device_name)
+    theirs = {entry["kernel"] for entry in first}
+    return first + [entry for entry in exported(device_name)[1] if entry["kernel"] not in theirs]
+
+
+def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[str, Any]]]:
+    """Name and entries of the first of these files that is for the device; ``""`` and none where none is."""
+    for path in paths:
         document = json.loads(path.read_text())
         if device_name and re.search(document["match"], device_name):
-            return document["entries"]
-    return []
+            return path.name, document["entries"]
+    return "", []
 
 
 LAYOUT = 8.0

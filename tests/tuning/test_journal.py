@@ -79,6 +79,8 @@ def test_the_real_context_names_all_that_a_measurement_depends_on():
     assert context["device"] == {"device_name": "NVIDIA H200", "driver": "580", "power_cap_w": 700}
     assert context["kernel_digest"] == "digest" and context["protocol"] == tuner.PROTOCOL
     assert context["triton"] and context["ptxas"]
+    assert "calls" not in context, "so that journals of kernels that call none hold"
+    assert tuner.context("digest", fakes.DEVICE, device, {"matmul": "1"})["calls"] == {"matmul": "1"}
 
 
 def test_a_line_that_was_cut_off_is_reported_and_spoils_neither_neighbour(tmp_path):

@@ -1,9 +1,11 @@
 """What a run would do, for several sets of GPUs and edits: dry runs, nothing is executed."""
 
 import ast
+import re
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from atlas import catalog, gpus, plan
@@ -98,6 +100,40 @@ def test_adding_a_kernel_is_one_file(checkout):
 def test_the_config_selects_kernels_and_gpus(checkout):
     jobs = checkout.planned("--config", "gpus=t4,cpu", "kernels=softmax")
     assert (jobs["build"], jobs["validate"]) == (1, 1)
+
+
+TUNED_MATMUL = "results/measured/{}/matmul/autotune.json"
+
+
+def test_a_kernel_is_tuned_and_benchmarked_after_those_that_it_calls_are_tuned(checkout):
+    """Else it would be timed with what was exported of another day, or with defaults."""
+    target = "results/measured/a100/matmul_epilogue/benchmark.json"
+    chosen = ("--config", "gpus=a100,cpu", "kernels=matmul,matmul_epilogue")
+    dag = checkout.snakemake(target, *chosen, "--dag", devices="NVIDIA A100-SXM4-80GB").stdout
+    rules = dict(re.findall(r'^\s*(\d+)\[label = "(\w+)', dag, re.MULTILINE))
+    edges = re.findall(r"(\d+) -> (\d+)", dag)
+    build_of_matmul = re.search(r'(\d+)\[label = "build\\n[^"]*kernel: matmul"', dag)[1]
+    (tuned,) = (after for before, after in edges if before == build_of_matmul)
+    assert rules[tuned] == "autotune"
+    assert {rules[after] for before, after in edges if before == tuned} == {"autotune", "benchmark"}
+    assert checkout.planned(target, *chosen, devices="NVIDIA A100-SXM4-80GB")["autotune"] == 2
+
+
+def test_only_what_this_run_tunes_on_a_gpu_is_waited_for(monkeypatch):
+    def waited_for(kernel, gpu, *kernels):
+        for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "NVIDIA H200")
+        settled = plan.settle(load_yaml(CONFIG_FILE) | {"kernels": list(kernels)})
+        return settled.called(SimpleNamespace(kernel=kernel, gpu=gpu))
+
+    both = ("matmul", "matmul_epilogue")
+    assert waited_for("matmul_epilogue", "h200", *both) == [TUNED_MATMUL.format("h200")]
+    assert waited_for("matmul", "h200", *both) == []
+    assert waited_for("matmul_epilogue", "h200", "matmul_epilogue") == [], "this run does not tune matmul"
+    assert waited_for("matmul_epilogue", "a100", *both) == [], "out of reach"
+    assert waited_for("matmul_epilogue", "cpu", *both) == [], "the interpreter runs defaults"
 
 
 def test_on_a_cluster_a_gpus_jobs_ask_for_it_by_the_blocks_resources(checkout):

@@ -84,6 +84,14 @@ def measured_and_recorded(
     return pairs
 
 
+def calls(document: Mapping[str, Any]) -> dict[str, str]:
+    """By kernel that a document's kernel calls, where its configs were from, and the beginning of their digest."""
+    return {
+        name: f"{used['configs']} ({used['sha256'][:12]})" if "sha256" in used else used["configs"]
+        for name, used in document.get("calls", {}).items()
+    }
+
+
 def _order(stage: str) -> int:
     return list(documents.VERSIONS).index(stage)
 

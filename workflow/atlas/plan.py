@@ -28,6 +28,7 @@ STARTED = time.time()
 # stages' real imports by a test.
 _SHARED = ("declaration/*.py", "operators/*.py", "runtime.py", "stages/frame.py")
 _WORKERS = ("stages/workers.py", "child.py", "dealing.py", "desk.py")
+_CALLED = ("stages/called.py", "tuning/__init__.py", "tuning/tuned.py")
 _CUDA_PEERS = ("cuda/__init__.py", "cuda/program*.py", "cuda/sources.py")
 _CODE = {
     "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
@@ -36,6 +37,7 @@ _CODE = {
     "validate": ("stages/validate.py", "validation/*.py", *_WORKERS, *_SHARED),
     "autotune": (
         "stages/autotune.py",
+        "stages/called.py",
         "tuning/*.py",
         "timing/*.py",
         "compilation/*.py",
@@ -45,6 +47,7 @@ _CODE = {
     ),
     "benchmark": (
         "stages/benchmark.py",
+        *_CALLED,
         "benchmarking/*.py",
         "timing/*.py",
         "validation/*.py",
@@ -52,7 +55,7 @@ _CODE = {
         *_WORKERS,
         *_SHARED,
     ),
-    "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_CUDA_PEERS, *_SHARED),
+    "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_CALLED, *_CUDA_PEERS, *_SHARED),
     "track": ("stages/track.py", "tracking/*.py", "figures/names.py", "collection.py", "verdict.py"),
     "tables": ("stages/tables.py", "tables/*.py", "changes.py", "collection.py", "verdict.py"),
     "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
@@ -198,6 +201,17 @@ class Plan:
             ]
 
         return answer
+
+    def called(self, wildcards: Any) -> list[str]:
+        """The autotune documents of the kernels that this one calls, whose configs they are timed with.
+
+        None where this run does not tune the called kernel, and on the interpreter, where calls run their defaults.
+        """
+        gpu = wildcards.gpu
+        if gpus.functional(self.blocks[gpu]) or "autotune" not in self.stages(gpu):
+            return []
+        selected = [name for name in catalog.called(wildcards.kernel) if name in self.kernels]
+        return [f"results/measured/{gpu}/{name}/autotune.json" for name in selected]
 
     def documents(self) -> list[str]:
         """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""

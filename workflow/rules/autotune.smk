@@ -3,6 +3,7 @@ rule autotune:
         PLAN.code("autotune"),
         PLAN.kernel_file,
         PLAN.earlier("build", "validate"),
+        PLAN.called,
     output:
         "results/measured/{gpu}/{kernel}/autotune.json",
     log:

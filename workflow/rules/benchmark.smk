@@ -3,6 +3,7 @@ rule benchmark:
         PLAN.code("benchmark"),
         PLAN.kernel_file,
         PLAN.earlier("survey", "validate", "autotune"),
+        PLAN.called,
         PLAN.cuda_peers,
     output:
         "results/measured/{gpu}/{kernel}/benchmark.json",

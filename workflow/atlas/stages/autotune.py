@@ -16,7 +16,7 @@ from ..errors import AtlasError
 from ..tuning import compilers
 from ..tuning.session import worker
 from ..tuning.worker import Setting
-from . import frame
+from . import called, frame
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> None:
     before = _process_seconds()
     with frame.leased(job) as lease:
         began = time.perf_counter() - before  # waiting for a device is not the stage's time
-        frame.write_document(job, empty, functools.partial(_autotune, lease=lease, began=began))
+        with called.settled(job, lease) as used:
+            frame.write_document(job, empty | used, lambda job: _autotune(job, lease, used, began) | used)
 
 
 def _process_seconds() -> float:
@@ -88,7 +89,7 @@ def _strategy(job: frame.Job) -> Strategy:
     return FUNCTIONAL if job.functional else asked
 
 
-def _autotune(job: frame.Job, lease: Lease | None, began: float) -> dict[str, Any]:
+def _autotune(job: frame.Job, lease: Lease | None, used: dict[str, Any], began: float) -> dict[str, Any]:
     frame.require_ok(job, "validate")
     if _build(job) is not None:
         frame.require_ok(job, "build")
@@ -103,10 +104,12 @@ def _autotune(job: frame.Job, lease: Lease | None, began: float) -> dict[str, An
         process.start()
         if not job.functional:
             compilers.start()
-        return _tune(job, lease, setting, process, began)
+        return _tune(job, lease, setting, process, used, began)
 
 
-def _tune(job: frame.Job, lease: Lease | None, setting: Setting, process: Child, began: float) -> dict[str, Any]:
+def _tune(
+    job: frame.Job, lease: Lease | None, setting: Setting, process: Child, used: dict[str, Any], began: float
+) -> dict[str, Any]:
     from .. import environment, leases
     from ..tuning import candidates, crew, tuner
     from ..tuning.journal import Journal
@@ -129,7 +132,7 @@ def _tune(job: frame.Job, lease: Lease | None, setting: Setting, process: Child,
     if lease is not None:
         asked = (job.gpu_name, job.block)
         devices = crew.Devices(lease, functools.partial(leases.spare, *asked), functools.partial(leases.wanted, *asked))
-    context = tuner.context(digest, gpu, environment.device(lease.uuid) if lease else {})
+    context = tuner.context(digest, gpu, environment.device(lease.uuid) if lease else {}, called.digests(used))
     title = f"autotune {job.kernel} on {job.gpu_name}"
     with Journal(job.folder / "journal.jsonl", context, arguments.trial_timeout_seconds) as journal:
         return tuner.tune(

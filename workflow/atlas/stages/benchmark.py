@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import dealing, desk
 from ..progress import progress
-from . import frame, workers
+from . import called, frame, workers
 
 if TYPE_CHECKING:
     from ..leases import Lease
@@ -37,8 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     job = frame.job("benchmark", arguments)
     workers.at_least(arguments, jobs=1)
-    with frame.leased(job) as lease:
-        frame.write_document(job, {"protocol": timing.PROTOCOL, "rows": []}, functools.partial(_body, lease))
+    with frame.leased(job) as lease, called.settled(job, lease) as used:
+        empty = {"protocol": timing.PROTOCOL, "rows": []} | used
+        frame.write_document(job, empty, lambda job: _body(lease, job) | used)
 
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:

@@ -13,7 +13,7 @@ from ..cuda import sources
 from ..errors import AtlasError, in_a_line
 from ..profiling import calls, counters, ncu
 from ..verdict import best_of_each_case, busiest
-from . import frame
+from . import called, frame
 
 _SHARED_KEYS = ("provider", "provider_kind", "direction", "dtype", "sizes", "config", "bytes")
 
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise AtlasError(f"GPU {job.gpu_name!r} is the interpreter, which has no counters; profile on another GPU")
     if arguments.cases < 1:
         raise AtlasError(f"--cases {arguments.cases}: give at least 1")
-    with frame.leased(job):
-        document = frame.write_document(job, {"rows": []}, _body)
+    with frame.leased(job) as lease, called.settled(job, lease) as used:
+        document = frame.write_document(job, {"rows": []} | used, lambda job: _body(job) | used)
     if document["reason"]:
         print(f"atlas profile: {job.kernel} on {job.gpu_name}: {document['status']}: {document['reason']}")
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..child import Child
@@ -49,9 +50,14 @@ class Options:
     certify_seeds: int = 0
 
 
-def context(kernel_digest: str, gpu: GPU, device: Mapping[str, Any]) -> dict[str, Any]:
-    """What a measurement holds for; ``device`` is :func:`atlas.environment.device`'s answer."""
-    return {
+def context(
+    kernel_digest: str, gpu: GPU, device: Mapping[str, Any], calls: Mapping[str, str | None] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What a measurement holds for; ``device`` is :func:`atlas.environment.device`'s answer.
+
+    ``calls`` are the digests of the configs that called kernels run with.
+    """
+    found = {
         "protocol": PROTOCOL,
         "kernel_digest": kernel_digest,
         "gpu": gpu.name,
@@ -60,6 +66,7 @@ def context(kernel_digest: str, gpu: GPU, device: Mapping[str, Any]) -> dict[str
         "triton": importlib.metadata.version("triton"),
         "ptxas": _ptxas(gpu),
     }
+    return found | {"calls": dict(calls)} if calls else found
 
 
 def _ptxas(gpu: GPU) -> str | None:

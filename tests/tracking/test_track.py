@@ -138,6 +138,14 @@ def test_providers_can_be_sorted_by_time_and_compared_over_size(atlas):
     assert len({point.step for point in curve}) == 3, "a point for each case, at its bytes"
 
 
+def test_a_stage_of_a_kernel_that_calls_another_has_its_configs_as_a_param(small):
+    calls = {"matmul": {"configs": "kernels/tuned/t4.json", "sha256": "0123456789ab" + 52 * "0"}}
+    sample.put(small.results, sample.benchmark("softmax", "t4") | {"calls": calls})
+    small.track()
+    run = small.run("softmax · t4 · benchmark")
+    assert run.data.params["configs_of_matmul"] == "kernels/tuned/t4.json (0123456789ab)"
+
+
 def test_a_record_says_so_in_its_name(atlas):
     recorded = atlas.run("softmax · h100 (recorded)")
     assert recorded.data.tags["kind"] == "recorded" and "median_us" in recorded.data.metrics

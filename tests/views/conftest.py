@@ -34,6 +34,9 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made = {name: root / name for name in ("none", "one", "five")}
         synthetic.write_everything(made["none"], kernels=(), functional=False)
         synthetic.write_everything(made["one"], KERNELS, measured=["h200"], built=["a100", "t4"])
+        used = {"configs": "autotune of this run", "sha256": "0123456789ab" + 52 * "0"}
+        calling = synthetic.benchmark(KERNELS[1], "h200") | {"calls": {"softmax": used}}
+        synthetic.write(made["one"], "measured", calling)
         synthetic.write_everything(made["five"], KERNELS, measured=["h200"], recorded=["a100", "h100", "l40s", "t4"])
         synthetic.write(made["five"], "measured", synthetic.validate(KERNELS[0], "h200", wrong="naive"))
         for folder, gpu, worst in (("measured", "h200", 0.031), ("recorded", "a100", 0.015)):

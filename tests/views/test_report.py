@@ -66,6 +66,12 @@ def test_a_run_without_failures_says_where_it_looked(page):
     assert "No kernel is wrong on cpu and h200, where they ran." in page("one").text["header"]
 
 
+def test_a_kernel_that_calls_another_says_with_which_configs_it_was_benchmarked(page):
+    said = "Benchmarked on h200 (measured) with configs of softmax from: autotune of this run (0123456789ab)."
+    assert page("one").text["s-kernels"].count(said) == 1
+    assert "with configs of" not in page("five").text["s-kernels"], "its documents do not say"
+
+
 def test_an_empty_run_says_what_to_do(page):
     text = page("none").text
     assert "Nothing has run" in text["header"]

@@ -56,6 +56,7 @@ def page(
         provenance=machines.provenance(entries),
         overviews=overviews,
         kernels=kernels,
+        called_configs=work.called_configs(entries),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..collection import Entry
+from ..collection import Entry, calls
 from ..tables.columns import generation
 from ..tables.rows import compact
 from ..verdict import PERFORMANCE, case_label, geometric_mean
@@ -183,6 +183,17 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
         "same source. A range: cases compile this config differently, and the build does not say which is this one's.",
         numeric=frozenset({8, 10}),
     )  # fmt: skip
+
+
+def called_configs(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """By kernel a sentence for each GPU and each kernel that it calls: with which configs this was benchmarked."""
+    sentences: dict[str, list[str]] = {}
+    for entry in entries:
+        for name, used in calls(entry.document).items():
+            if entry.stage == "benchmark" and entry.kind in PERFORMANCE:
+                said = f"Benchmarked on {entry.gpu} ({entry.kind}) with configs of {name} from: {used}."
+                sentences.setdefault(entry.kernel or "", []).append(said)
+    return sentences
 
 
 def _builds(table: pd.DataFrame) -> dict[tuple[str, ...], list[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..collection import Entry
+from ..collection import Entry, calls
 from .notes import config_label
 from .runs import Point, Run, metric_name, numbers, words
 from .tags import add_case, add_row, figures_of, table_row
@@ -30,6 +30,7 @@ def describe(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     {"build": _build, "validate": _validate, "autotune": _autotune, "benchmark": _benchmark, "profile": _profile}[
         entry.stage
     ](run, entry, context, timed)
+    run.params |= words({f"configs_of_{name}": used for name, used in calls(entry.document).items()})
 
 
 def _build(run: Run, entry: Entry, context: Context, timed: bool) -> None:

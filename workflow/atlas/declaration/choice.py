@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from .hardware import GPU, gpu_of
 
 if TYPE_CHECKING:
-    from .types import Case, Config, Declaration, Variant
+    from .cases import Case
+    from .types import Config, Declaration, Variant
 
 TUNED = Path(find_spec("kernels").origin).parent / "tuned"
 """Where exported configs lie, beside the kernels they belong to."""

@@ -131,10 +131,17 @@ def test_flags_must_be_equal_and_sizes_may_differ():
 
 def test_another_layout_is_taken_where_none_of_the_same_is_near_or_fits():
     square, by_columns = {"n": 64}, {"n": 64, "layout": "TN"}
-    assert choice.distance(by_columns, by_columns) == 0.0
-    assert choice.distance(by_columns, {"n": 64 * 64, "layout": "TN"}) < choice.distance(by_columns, square)
-    assert choice.distance(square, by_columns) == choice.distance(by_columns, {"n": 64, "layout": "NT"}) < math.inf
+    assert choice.distance(by_columns, by_columns) == choice.distance(square, {"n": 64, "layout": "NN"}) == 0.0
+    assert choice.distance(by_columns, {"n": 64 * 4, "layout": "TN"}) < choice.distance(by_columns, square)
+    assert choice.distance(by_columns, square) < choice.distance(by_columns, {"n": 64 * 16, "layout": "TN"})
+    assert choice.distance(square, by_columns) == choice.distance(square, {"n": 64, "layout": "NT"}) < math.inf
     assert math.isinf(choice.distance(by_columns, {"k": 64, "layout": "TN"}))
+
+
+def test_an_order_of_which_one_operand_lies_otherwise_is_nearer_than_one_of_which_two_do():
+    both, right, left = ({"n": 64, "layout": layout} for layout in ("TT", "NT", "TN"))
+    assert choice.distance(both, right) < choice.distance(both, {"n": 64})
+    assert choice.distance(right, both) < choice.distance(right, left)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ of the same form (:data:`VARIABLE`).
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -66,22 +67,25 @@ def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[st
     return "", []
 
 
-LAYOUT = 8.0
-"""What another ``layout`` adds to the distance of two cases.
+LAYOUT = 3.0
+"""What each operand in another order adds to the distance of two cases: as much as one size 8 times too large.
 
-Operands in the wrong order cost more than sizes that are 16 times too large or small, at which ``fits`` looks besides:
-fp32 with an operand along k takes 3.2 times as long by the variant that is best where it lies by rows (H200).
+More than 0, so that of two cases of one size the one in the call's order is taken: by the best config of operands by
+rows, 1024 each way in fp32 with B along k take 2.8 times as long as by their own (H200).  And not much more, since most
+orders cost little and sizes do not: the best config of that case, for few tiles, takes 1.08 times the best one's time
+at 4096 each way, and that of 64 batched products along k = 128 1.07 times at k = 1024.
 """
 
 
 def distance(sizes: dict[str, Any], other: dict[str, Any]) -> float:
     """How far two cases' sizes are apart: sum of \\|log2 ratio\\|; infinite where names or flags differ.
 
-    ``layout``, the order of operands in memory, may differ or be left out, which says that they lie by rows.
+    ``layout``, the order of operands in memory, may differ: a letter for each, N (by rows) where it is left out.
     """
     if sizes.keys() - {"layout"} != other.keys() - {"layout"}:
         return math.inf
-    total = 0.0 if sizes.get("layout") == other.get("layout") else LAYOUT
+    orders = itertools.zip_longest(sizes.get("layout", ""), other.get("layout", ""), fillvalue="N")
+    total = LAYOUT * sum(one != another for one, another in orders)
     for name, value in sizes.items():
         if name == "layout":
             continue

@@ -6,6 +6,7 @@ true kernels compute the same either way is validation's to say.
 
 import contextvars
 import shutil
+import sys
 import types
 
 import pytest
@@ -439,6 +440,13 @@ def test_inductor_knows_operators_of_both_passes_before_it_meets_them(monkeypatc
     torch.compile(lambda x: twice(x) * 3, fullgraph=True, backend="inductor")(x).sum().backward()
     torch.testing.assert_close(x.grad, torch.full((4, 6), 6.0))
     assert {double.name, back.name} <= FALLBACK_ALLOW_LIST
+
+
+def test_an_inductor_without_a_list_of_operators_to_call_is_told_none(monkeypatch):
+    """As one that another thread is importing, which lies there without its names."""
+    double = operator(real)
+    monkeypatch.setitem(sys.modules, "torch._inductor.lowering", types.ModuleType("lowering"))
+    assert double.op(torch.empty(3, device="meta")).shape == (3,)
 
 
 def test_without_a_gradient_asked_for_none_is_kept():

@@ -81,9 +81,10 @@ class Operator:
         Of one that it does not know, inductor before torch 2.13 writes out all that leads to its arguments, for a log
         that nobody reads: twice as long with each layer of a network, minutes at four (pytorch#185951).
         """
-        lowering = sys.modules.get("torch._inductor.lowering")
-        if lowering is not None:
-            lowering.FALLBACK_ALLOW_LIST.add(self.name)
+        # None where another backend traces, another thread is at the import, or a torch has no such list.
+        known = getattr(sys.modules.get("torch._inductor.lowering"), "FALLBACK_ALLOW_LIST", None)
+        if known is not None:
+            known.add(self.name)
 
     def register_autograd(self, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Tell torch the gradient of the operator, as :func:`torch.library.register_autograd`."""

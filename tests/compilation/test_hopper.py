@@ -59,13 +59,13 @@ def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_la
 @pytest.mark.parametrize("tile", [(64, 64, 4), (128, 64, 8), (64, 128, 8)])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_more_warps(compiling, layout, tile):
-    """12 numbers for 32 multiplications, and registers for 12 warps, or for 8 where one program has as many."""
+    """12 numbers for 32 multiplications, and registers for 12 warps, or for 11 where one program has 8 of them."""
     names, spilled, registers = compiling(
         inside.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
     )
     assert [name for name in names if name.startswith("LDS")] == ["LDS.128"] * 96
     assert 1024 <= names.count("FFMA") < 1100 and spilled == 0
-    assert registers <= (168 if tile[2] == 4 else 255)
+    assert registers <= (168 if tile[2] == 4 else 184)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])

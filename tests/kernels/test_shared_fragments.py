@@ -1,7 +1,8 @@
 """`shared` of the products with packed weights, run on the host: its own source, with numpy where Gluon would be.
 
-Gluon is not interpreted, so every thread's addresses are followed here: copies fill an array of bytes, tensor cores and
-PTX are a few lines of numpy by their documented layouts, and programs run one after the other.
+Gluon is not interpreted, so every thread's addresses are followed here: copies fill an array of bytes, no sooner than
+they are awaited, tensor cores and PTX are a few lines of numpy by their documented layouts, and programs run one after
+the other.
 """
 
 import re
@@ -14,6 +15,9 @@ import torch
 import kernels._shared_fragments as shared
 from kernels import matmul_w4a16, matmul_w8a16, pack_w4, pack_w8
 from kernels._packed_spaces import SHARED_SPACE
+
+NOTHING = 0xC7
+"""Bytes of the ring that no copy has filled: scales of -1e5 as bf16, and zero points of 199."""
 
 
 class Array(np.ndarray):
@@ -55,7 +59,7 @@ class Host:
     """What `_shared_kernel` calls, for one program at a time."""
 
     def __init__(self, ring_bytes):
-        self.ring, self.program = np.full(ring_bytes, 0xA5, np.uint8), 0
+        self.ring, self.program = np.empty(ring_bytes, np.uint8), 0
         names = {
             "constexpr": None, "int32": np.int32, "int64": np.int64, "float32": np.float32, "where": np.where,
             "minimum": np.minimum, "static_range": range, "cdiv": lambda a, b: -(-a // b), "pointer_type": lambda d: d,
@@ -72,7 +76,7 @@ class Host:
         self.stored = types.SimpleNamespace(store=lambda _: None)
         scope = dict(vars(shared)) | {
             "gl": types.SimpleNamespace(**names), "tl": types.SimpleNamespace(debug_barrier=lambda: None),
-            "_after": lambda address, _: address, "_copy": self.copy,
+            "_after": self.after, "_copy": self.copy,
             "_multiply": self.multiply, "_unpack_4": self.unpack_4, "_scales_at": self.scales_at,
             "_minus_zeros_at": self.zeros_at, "_times": self.times,
             "range": lambda *ends: map(scalar, range(*(np.asarray(end).item() for end in ends))),
@@ -93,10 +97,29 @@ class Host:
         return self.read(addresses[..., 0], 4 * count).view(np.uint32).astype(np.int64)
 
     def copy(self, addresses, pointers, inside, size, _):
-        places, at, inside = np.broadcast_arrays(addresses, pointers.at, inside)
-        source = pointers.elements.view(np.uint8)
-        for place, start, there in zip(places.flat, (at * pointers.elements.itemsize).flat, inside.flat, strict=True):
-            self.ring[place : place + size] = source[start : start + size] if there else 0
+        """Begin a copy: what was at its place is gone, and what will be is not there yet."""
+        places, at, inside = (np.asarray(t).ravel() for t in np.broadcast_arrays(addresses, pointers.at, inside))
+        source, starts = pointers.elements.view(np.uint8), at[inside] * pointers.elements.itemsize
+        for offsets, end in ((places, self.ring.size), (starts, source.size)):
+            assert np.all((offsets >= 0) & (offsets + size <= end) & (offsets % size == 0))
+        found = np.zeros((places.size, size), np.uint8)
+        found[inside] = source[starts[:, None] + np.arange(size)]
+        self.ring[places[:, None] + np.arange(size)] = NOTHING
+        self.begun.append((places[:, None] + np.arange(size), found))
+
+    def after(self, address, text):
+        """What is done before the address is known: a group of copies ends, or all but the last few are awaited."""
+        text = getattr(text, "value", text)
+        if text == shared._COMMIT.value:
+            self.groups.append(self.begun)
+            self.begun = []
+        elif "cp.async.wait" in text:
+            assert "bar.sync" in text  # others copied what a thread reads
+            under_way = re.search(r"wait_group (\d+)", text)
+            while len(self.groups) > (int(under_way[1]) if under_way else 0):
+                for places, found in self.groups.pop(0):
+                    self.ring[places] = found
+        return address
 
     def assembly(self, text, _, given, **__):
         text = getattr(text, "value", text)
@@ -170,6 +193,7 @@ class Host:
         """Every program, in the order of launching; the last part of a block is not always the last to count."""
         self.warps = constants["WARPS"]
         for self.program in sorted(range(grid), key=lambda program: (program * 7) % 11):
+            self.ring[:], self.begun, self.groups = NOTHING, [], []
             self.kernel(*arguments, **constants)
 
 

@@ -1,5 +1,6 @@
 """Which config a call runs: the nearest tuned one that supports the call, else the default."""
 
+import dataclasses
 import json
 import math
 
@@ -87,6 +88,25 @@ def test_a_tuned_variant_that_cannot_run_the_case_is_passed_over(declaration, tu
 def test_a_config_that_does_not_fit_the_case_is_passed_over(declaration, tuned):
     tuned(entry(32, "short", 512))
     assert chosen(declaration, 32) == ("short", 128)
+
+
+def test_a_default_that_does_not_fit_gives_way_to_the_config_most_like_it(declaration, tuned):
+    """As on a GPU with less shared memory than those that the default was written for."""
+    short = dataclasses.replace(
+        declaration.forward.variants[0],
+        space={"BLOCK": (128, 256, 512), "STAGES": (2, 3)},
+        default=lambda problem, gpu: {"BLOCK": 512, "STAGES": 3},
+        fits=lambda config, problem, gpu: "too much" if config["BLOCK"] * config["STAGES"] > problem["n"] else "",
+    )
+    declaration = dataclasses.replace(declaration, forward=dataclasses.replace(declaration.forward, variants=(short,)))
+
+    def config(n):
+        with pretend(SMALL):
+            return choose(declaration, "forward", case("fp32", n=n), torch.device("cpu"))[1]
+
+    assert config(2048) == {"BLOCK": 512, "STAGES": 3}
+    assert config(800) == {"BLOCK": 128, "STAGES": 3}
+    assert config(100) == {"BLOCK": 512, "STAGES": 3}, "nothing fits, so its author's word is taken"
 
 
 def test_a_config_of_another_dtype_is_never_used(declaration, tuned):

@@ -119,7 +119,16 @@ def _choose(declaration: Declaration, direction: str, case: Case, gpu: GPU) -> t
     if variant is None:
         reasons = "; ".join(f"{v.name}: {v.unsupported(case, gpu)}" for v in work.variants)
         raise NotImplementedError(f"{declaration.name} {direction} has no variant for {case} on {gpu.name}: {reasons}")
-    return variant, variant.default(case, gpu)
+    return variant, _default(variant, case, gpu)
+
+
+def _default(variant: Variant, case: Case, gpu: GPU) -> Config:
+    """The variant's default; where it does not fit (a GPU of less shared memory), the config most like it that does."""
+    default = variant.default(case, gpu)
+    if not variant.fits(default, case, gpu):
+        return default
+    others = variant.configs(case, gpu)
+    return min(others, key=lambda other: sum(other[name] != default[name] for name in default), default=default)
 
 
 def choose(declaration: Declaration, direction: str, case: Case, device: Any) -> tuple[Variant, Config]:

@@ -6,7 +6,9 @@ import math
 import pandas as pd
 import pytest
 import synthetic
+from atlas import collection
 from atlas.errors import AtlasError
+from atlas.tables import rows as made
 from atlas.tables import store
 from atlas.tables.columns import TABLES
 
@@ -61,6 +63,17 @@ def test_a_rung_of_the_ladder_says_what_its_step_brought(scenes):
     assert gains.min() < row.step_geomean < gains.max()
     first = ladder.loc["h200", "matmul", "forward", "pointers"]
     assert first.follows == "" and first.compared == 0 and pd.isna(first.step_geomean)
+
+
+def test_a_rung_counts_with_its_default_config_where_the_tuned_one_is_slower(scenes):
+    found = collection.collect(scenes["one"], kernels=["matmul"], gpus=["h200"])
+    entry = next(entry for entry in found if entry.stage == "benchmark")
+    before = {row["variant"]: row for row in made.ladder([entry])}["persistent"]
+    for row in entry.document["rows"]:
+        if (row["provider"], row["provider_kind"]) == ("persistent", "default") and row.get("median_us"):
+            row["median_us"] /= 16  # far faster than what the tuner chose
+    after = {row["variant"]: row for row in made.ladder([entry])}["persistent"]
+    assert after["step_geomean"] > 4 * before["step_geomean"]
 
 
 def test_the_interpreter_climbs_no_ladder(scenes):

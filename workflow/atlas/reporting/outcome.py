@@ -211,8 +211,8 @@ def ladder_table(tables: Tables) -> Grid:
         ],
         empty="No benchmark on a GPU tells its kernel's variants apart.",
         caption="Step: time of the variant it was made from over its own, geometric mean over the cases both were timed"
-        " on, each with its tuned config. Fastest of: the cases at which it beats all other variants. Figure: its case "
-        "with the most traffic.",
+        " on, each with the faster of its tuned and its default config. Fastest of: the cases at which it beats all"
+        " other variants. Figure: its case with the most traffic.",
         numeric=frozenset({7, 8, 9, 10, 11}),
     )  # fmt: skip
 

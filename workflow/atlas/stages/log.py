@@ -47,8 +47,8 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
         "",
         "What each step of each kernel's optimisation brought, out of the benchmarks: made by `python -m atlas log`.",
         "*Step*: time of the variant it was made from over its own, geometric mean (least to most) over the cases both",
-        "were timed on, each with its tuned config. *Fastest*: cases at which it beats the kernel's other variants.",
-        "*Figure*: on its case with the most traffic. Reasons and dead ends: `docs/kernels/`.",
+        "were timed on, each with the faster of its tuned and its default config. *Fastest*: cases at which it beats",
+        "all other variants. *Figure*: on its case with the most traffic. Reasons, dead ends: `docs/kernels/`.",
     )
     if not ladder:
         yield from ("", "No benchmark of a kernel was found.")

@@ -62,8 +62,9 @@ TABLES: dict[str, dict[str, str]] = {
         **_PROVENANCE,
     },
     # One row per variant that a benchmark timed, after the one it `follows`.  `step_*`: that one's median over this
-    # variant's, over the `compared` cases both were timed on; `fastest`: cases where no other variant was faster;
-    # `figure`: on the `case` with the most traffic that it was timed on, in bf16 where there is one.
+    # variant's, over the `compared` cases both were timed on, each with its tuned or its default config, whichever is
+    # faster; `fastest`: cases where no other variant was; `figure`: on the `case` with the most traffic that it was
+    # timed on, in bf16 where there is one.
     "ladder": {
         **_SUBJECT,
         "direction": TEXT,

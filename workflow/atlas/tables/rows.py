@@ -78,7 +78,11 @@ def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
 
 
 def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
-    """One row per rung and GPU, of benchmarks on real ones that hold the ladder."""
+    """One row per rung and GPU, of benchmarks on real ones that hold the ladder.
+
+    A rung counts with the faster of its tuned and its default config: a tuner's finals are run among the fastest of all
+    variants, so what it finds for one that loses may be slower than that one's default.
+    """
     for entry in _of(entries, "benchmark"):
         if entry.kind == "functional":
             continue
@@ -86,8 +90,9 @@ def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
         fastest = {_key(row): row["provider"] for row in best_of_each_case(rows)}
         timed: dict[tuple[str, str], dict[tuple[Any, ...], Mapping[str, Any]]] = {}
         for row in rows:
-            if row["provider_kind"] == "variant" and row["status"] == "ok" and row.get("median_us"):
-                timed.setdefault((row["direction"], row["provider"]), {})[_key(row)] = row
+            if row["provider_kind"] in ("variant", "default") and row["status"] == "ok" and row.get("median_us"):
+                own = timed.setdefault((row["direction"], row["provider"]), {})
+                own[_key(row)] = min(row, own.get(_key(row), row), key=lambda one: one["median_us"])
         forward_first = sorted(timed, key=lambda key: key[0] != "forward")
         unordered = [{"direction": d, "variant": v, "follows": "", "summary": ""} for d, v in forward_first]
         for step in entry.document.get("steps", unordered):  # earlier documents hold no ladder

@@ -38,9 +38,10 @@ def document(tmp_path):
     return documents.read(tmp_path / "results" / "measured" / "cpu" / "row_kernel" / "validate.json", "validate")
 
 
-def test_a_right_kernel_has_a_document_that_says_ok_and_how_near_the_limit_it_came(kernel, tmp_path):
+def test_a_right_kernel_has_a_document_that_says_ok_and_how_near_the_limit_it_came(kernel, tmp_path, capsys):
     kernel()
     assert validate(tmp_path, "--seeds", "2") == 0
+    assert capsys.readouterr().out.startswith("atlas validate: row_kernel on cpu: ok\n  ")
     written = document(tmp_path)
     assert (written["status"], written["reason"], written["kind"]) == ("ok", "", "functional")
     values = [row for row in written["checks"] if row["check"] == "values"]
@@ -55,6 +56,9 @@ def test_a_wrong_kernel_exits_0_says_wrong_and_its_replay_finds_the_same(kernel,
     assert written["status"] == "wrong"
     assert "variant rows, forward, m=5 n=33 fp32" in written["reason"]
     failing = next(row for row in written["checks"] if row["status"] == "fail")
+    said = capsys.readouterr().out
+    assert f"atlas validate: row_kernel on cpu: wrong: {written['reason']}\n" in said
+    assert "validate.json\n" in said and f"fails: {failing['replay']}\n" in said
     words = shlex.split(failing["replay"])
     assert words[:5] == ["python", "-m", "atlas", "debug", "row_kernel"]
     before = (tmp_path / "results" / "measured" / "cpu" / "row_kernel" / "validate.json").stat().st_mtime_ns

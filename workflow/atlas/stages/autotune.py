@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
     with frame.leased(job) as lease:
         began = time.perf_counter() - before  # waiting for a device is not the stage's time
         with called.settled(job, lease) as used:
-            frame.write_document(job, empty | used, lambda job: _autotune(job, lease, used, began) | used)
+            document = frame.write_document(job, empty | used, lambda job: _autotune(job, lease, used, began) | used)
+            frame.tell(job, document)
 
 
 def _process_seconds() -> float:

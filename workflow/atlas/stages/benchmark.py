@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     workers.at_least(arguments, jobs=1)
     with frame.leased(job) as lease, called.settled(job, lease) as used:
         empty = {"protocol": timing.PROTOCOL, "rows": []} | used
-        frame.write_document(job, empty, lambda job: _body(lease, job) | used)
+        frame.tell(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
 
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:

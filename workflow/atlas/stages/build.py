@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
         if value is not None and value < 1:
             raise AtlasError(f"command line: --{option} is {value}; give 1 or more")
     empty = {"target": _target(job), "scope": {"mode": _mode(job), "total": 0, "compiled": 0}, "configs": []}
-    frame.write_document(job, empty, _build, kind="compiled")
+    frame.tell(job, frame.write_document(job, empty, _build, kind="compiled"))
 
 
 def _mode(job: frame.Job) -> str:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,6 +180,17 @@ def write_document(
     document = envelope(job, kind, status, reason, time.perf_counter() - start) | fields
     documents.write(output or job.output, document)
     return document
+
+
+def tell(job: Job, document: Mapping[str, Any]) -> None:
+    """Say how the stage ended and where its document is: whoever types a stage's command sees its status alone.
+
+    The exit status does not tell: in a run, a kernel that is wrong is the verdict's matter and stops no other job.
+    """
+    subject = " on ".join(name for name in (job.kernel, job.gpu_name) if name)
+    status = f"{document['status']}: {document['reason']}" if document["reason"] else document["status"]
+    print(f"atlas {job.stage}: {subject}: {status}")
+    print(f"  {job.output}")
 
 
 def require_ok(job: Job, *stages: str) -> None:

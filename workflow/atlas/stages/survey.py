@@ -25,7 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
     from .. import timing
 
     with frame.leased(job):
-        frame.write_document(job, {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}, _body)
+        empty = {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}
+        frame.tell(job, frame.write_document(job, empty, _body))
 
 
 def _body(job: frame.Job) -> dict[str, Any]:

@@ -68,7 +68,12 @@ def _write(job: frame.Job, body: Body) -> None:
     from .. import validation
 
     empty = {"protocol": validation.PROTOCOL, "seeds": [], "checks": []}
-    frame.write_document(job, empty, lambda job: _document(job, *body(job)))
+    document = frame.write_document(job, empty, lambda job: _document(job, *body(job)))
+    frame.tell(job, document)
+    replays = (row["replay"] for row in document["checks"] if row["status"] in ("fail", "error"))
+    replay = next(filter(None, replays), "")
+    if replay:
+        print(f"  repeat the first check that fails: {replay}")
 
 
 def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:

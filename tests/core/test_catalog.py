@@ -2,6 +2,7 @@
 
 import pytest
 from atlas import catalog
+from atlas.errors import AtlasError
 
 
 @pytest.fixture
@@ -28,6 +29,12 @@ def test_a_file_in_a_folder_is_no_kernel_and_is_part_of_the_digest(folder):
     before = catalog.digest("family"), catalog.digest("other")
     (folder / "hopper" / "part.py").write_text("PART = 2\n")
     assert catalog.digest("family") != before[0] and catalog.digest("other") == before[1]
+
+
+@pytest.mark.parametrize(("name", "owner"), [("linear", "matmul_epilogue"), ("int_mm", "matmul_8bit")])
+def test_a_public_function_given_for_a_kernel_is_answered_with_the_kernel(name, owner):
+    with pytest.raises(AtlasError, match=f"unknown kernel '{name}'.*a function of the kernel '{owner}'"):
+        catalog.check_name(name)
 
 
 PRODUCT = '__all__ = ["product", "product_of_three"]\n'

@@ -28,10 +28,13 @@ def names() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`AtlasError` for a kernel there is no file of, with the nearest name there is."""
+    """Raise :class:`AtlasError` for a kernel there is no file of, with the nearest name, or whose function it is."""
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names())}"
+        owner = next((kernel for kernel in names() if name in _public(kernel)), None)
+        if owner is not None:
+            hint = f"it is a function of the kernel {owner!r}"
         raise AtlasError(f"unknown kernel {name!r}: no file kernels/{name}.py; {hint}")
 
 

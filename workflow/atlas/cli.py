@@ -14,6 +14,7 @@ COMMANDS = {
     "cuda": "compile a kernel's peers in CUDA C++ for a GPU's architecture, on any host with nvcc",
     "validate": "check every variant of a kernel against its float64 reference",
     "debug": "repeat one check, explain what is wrong, step through the program that did it",
+    "choose": "say which variant and config a call runs on a GPU, and why; on any host",
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
     "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",

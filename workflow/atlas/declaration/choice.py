@@ -20,6 +20,8 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,30 +98,56 @@ def distance(sizes: dict[str, Any], other: dict[str, Any]) -> float:
     return total
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a call runs, and why."""
+
+    variant: Variant
+    config: Config
+    entry: dict[str, Any] | None
+    """The tuned entry it comes from; None where it is the default."""
+    passed_over: tuple[tuple[dict[str, Any], str], ...]
+    """Nearer entries, and why they are not taken."""
+
+
 @functools.lru_cache(maxsize=4096)
 def _choose(declaration: Declaration, direction: str, case: Case, gpu: GPU) -> tuple[Variant, Config]:
+    made = explained(declaration, direction, case, gpu, _entries(gpu.device_name))
+    return made.variant, made.config
+
+
+def explained(
+    declaration: Declaration, direction: str, case: Case, gpu: GPU, entries: Sequence[dict[str, Any]]
+) -> Choice:
+    """The choice for ``case`` on ``gpu`` out of these entries of a file of tuned configs; raises as :func:`choose`."""
     work = declaration.passes[direction]
     sizes = dict(case.sizes)
     near = sorted(
         (
             (distance(sizes, entry["sizes"]), position, entry)
-            for position, entry in enumerate(_entries(gpu.device_name))
+            for position, entry in enumerate(entries)
             if (entry["kernel"], entry["direction"], entry["dtype"]) == (declaration.name, direction, case.dtype)
             and entry.get("certificate")
         ),
         key=lambda item: item[:2],
     )
+    passed_over = []
     for apart, _, entry in near:
+        if math.isinf(apart):
+            break  # a flag differs, in this one and in all that follow
         variant = next((v for v in work.variants if v.name == entry["variant"]), None)
-        if math.isinf(apart) or variant is None or set(entry["config"]) != set(variant.space):
-            continue  # a flag differs, or the file is older than the kernel
-        if not variant.unsupported(case, gpu) and not variant.fits(entry["config"], case, gpu):
-            return variant, entry["config"]
+        if variant is None or set(entry["config"]) != set(variant.space):
+            reason = "the entry is older than the kernel's variants"
+        else:
+            reason = variant.unsupported(case, gpu) or variant.fits(entry["config"], case, gpu)
+        if not reason:
+            return Choice(variant, entry["config"], entry, tuple(passed_over))
+        passed_over.append((entry, reason))
     variant = work.preferred(case, gpu)
     if variant is None:
         reasons = "; ".join(f"{v.name}: {v.unsupported(case, gpu)}" for v in work.variants)
         raise NotImplementedError(f"{declaration.name} {direction} has no variant for {case} on {gpu.name}: {reasons}")
-    return variant, _default(variant, case, gpu)
+    return Choice(variant, _default(variant, case, gpu), None, tuple(passed_over))
 
 
 def _default(variant: Variant, case: Case, gpu: GPU) -> Config:

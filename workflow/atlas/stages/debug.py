@@ -221,6 +221,22 @@ def _check_names(arguments: argparse.Namespace, declaration: Any) -> None:
             raise AtlasError(f"--{option} {value!r}: {declaration.name} has {', '.join(values)}")
 
 
+def case_of(text: str, dtype: str, declaration: Any) -> Any:
+    """The case that ``--case`` and ``--dtype`` name: all sizes of one of its declared cases, in that order."""
+    from ..declaration import Case
+
+    if dtype not in declaration.dtypes:
+        raise AtlasError(f"--dtype {dtype!r}: {declaration.name} has {', '.join(declaration.dtypes)}")
+    _check_sizes(text, declaration)
+    given = dict(_sizes(text))
+    shapes = {tuple(name for name, _ in case.sizes) for case in (*declaration.edge_cases, *declaration.huge_cases)}
+    order = next((names for names in sorted(shapes) if set(names) == set(given)), None)
+    if order is None:
+        every = " or ".join(",".join(names) for names in sorted(shapes))
+        raise AtlasError(f"--case {text!r}: give all sizes of a case: {every}")
+    return Case(dtype, tuple((name, given[name]) for name in order))
+
+
 def _check_sizes(text: str, declaration: Any) -> None:
     """Refuse sizes that no declared case has, whose values are of another kind, or that say too little."""
     from ..declaration import Case

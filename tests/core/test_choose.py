@@ -1,0 +1,50 @@
+"""The command that says which config a call runs, and why."""
+
+import json
+
+import pytest
+from atlas import cli
+from atlas.declaration import choice
+
+CASE = ["--dtype", "bf16", "--case"]
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch, capsys):
+    """What the command says of softmax where h200's file holds these entries."""
+
+    def ask(*words, entries=(), status=0):
+        document = {"gpu": "h200", "match": "NVIDIA H200$", "entries": list(entries)}
+        (tmp_path / "h200.json").write_text(json.dumps(document))
+        assert cli.main(["choose", "softmax", *words]) == status
+        captured = capsys.readouterr()
+        return captured.err if status else captured.out
+
+    monkeypatch.setattr(choice, "TUNED", tmp_path)
+    return ask
+
+
+def entry(n: int, **config) -> dict:
+    return {"kernel": "softmax", "direction": "forward", "dtype": "bf16", "sizes": {"m": 4096, "n": n},
+            "variant": "one_pass", "config": config, "certificate": {"cases": 5}, "median_us": 8.4}  # fmt: skip
+
+
+def test_a_tuned_config_is_named_with_the_case_it_was_tuned_at(said):
+    near = entry(1024, BLOCK_M=1, num_warps=2)
+    text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[near])
+    assert "one_pass BLOCK_M=1 num_warps=2" in text and "at this very case where it took 8.4 us" in text
+    text = said("--gpu", "h200", *CASE, "n=512,m=4096", entries=[near])
+    assert "tuned at m=4096 n=1024, 1.00 away, where" in text, "whatever the order of the sizes"
+
+
+def test_a_default_says_why_nothing_tuned_is_taken(said):
+    assert "there is no kernels/tuned/h100.json" in said("--gpu", "h100", *CASE, "m=4096,n=1024")
+    assert "h200.json has nothing of softmax" in said("--gpu", "h200", *CASE, "m=4096,n=1024")
+    text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[entry(1024, OLD=1)])
+    assert "no entry of" in text and "passed over: one_pass OLD=1: the entry is older" in text
+
+
+def test_what_is_not_a_case_is_refused_with_what_would_be(said):
+    assert "has no size 'n'" in said("--gpu", "h200", *CASE, "m=4096", status=2)
+    assert "did you mean" in said("--gpu", "h20", *CASE, "m=4096,n=8", status=2)
+    assert "softmax has fp32" in said("--gpu", "h200", "--dtype", "bf8", "--case", "m=8,n=8", status=2)

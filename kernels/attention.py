@@ -659,15 +659,21 @@ def _incoming(out, dout, dlse):
 class _Once(torch.autograd.Function):
     """Gradients as they are, which hang on q, k and v in a way that nobody computes."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, q, k, v, *gradients):
+    def forward(q, k, v, *gradients):
         return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
 
     @staticmethod
     def backward(ctx, *_):
         raise NotImplementedError(
-            "attention has no second derivatives: use torch's scaled_dot_product_attention under "
-            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+            "attention has no second derivatives, and none in forward mode: use torch's scaled_dot_product_attention "
+            "under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
         )
 
 

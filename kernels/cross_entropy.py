@@ -33,7 +33,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import REGISTERS, VECTOR_BYTES, block_n, fits_stream, rows_obstacle, stream_default
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, derivative_wanted, launch, torch_gradients
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
@@ -403,8 +403,7 @@ def _setup(ctx, inputs, output):
 def _pull_back(ctx, dloss, dlse, dscale):
     x, target, lse, scale = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
-        loss = _torch_loss(x.float(), target, *ctx.parameters)
-        (dx,) = torch.autograd.grad(loss, x, dloss.float(), create_graph=True)
+        (dx,) = torch_gradients(lambda x: _torch_loss(x.float(), target, *ctx.parameters), (x,), dloss.float())
     else:
         dx = _backward(x, target, lse, scale, dloss.contiguous(), *ctx.parameters)
     return dx, *(None,) * 5
@@ -518,7 +517,7 @@ def cross_entropy(
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel():
         return _torch_loss(input, target, *parameters)  # nothing to launch for
-    if inplace_gradient and torch.is_grad_enabled() and input.requires_grad:
+    if inplace_gradient and derivative_wanted(input):
         _check_in_place(input, reduction)
         return _GradientInPlace.apply(input, target.contiguous(), *parameters)
     if not _is_matrix(input):

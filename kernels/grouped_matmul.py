@@ -347,13 +347,14 @@ def _pull_sums(ctx, dc):
     return da, db, None, None
 
 
+_SCHEMA = "(Tensor a, Tensor b, Tensor offs, str out) -> Tensor"
 _rows = Differentiable(
-    Operator("grouped_rows", "(Tensor a, Tensor b, Tensor offs, str out) -> Tensor", run=_run_rows, fake=_fake_rows),
+    Operator("grouped_rows", _SCHEMA, run=_run_rows, fake=_fake_rows, state=fp32_precision),
     _setup,
     _pull_rows,
 )
 _sums = Differentiable(
-    Operator("grouped_sums", "(Tensor a, Tensor b, Tensor offs, str out) -> Tensor", run=_run_sums, fake=_fake_sums),
+    Operator("grouped_sums", _SCHEMA, run=_run_sums, fake=_fake_sums, state=fp32_precision),
     _setup,
     _pull_sums,
 )

@@ -41,7 +41,7 @@ from atlas.declaration import (
     rows,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, launch, torch_gradients
 
 
 @triton.jit
@@ -780,13 +780,14 @@ def _pull_back_residual(ctx, dy, dsum, dmean, drstd):
 
 
 def _differentiable_backward(x, weight, bias, n, eps, dy, dsum):
-    inputs = [tensor for tensor in (x, weight, bias) if tensor is not None and tensor.requires_grad]
     shape = (n,) if weight is None and bias is None else (bias if weight is None else weight).shape
-    rows_of = x if tuple(x.shape[-len(shape) :]) == tuple(shape) else x.view(-1, n)
-    out = torch.nn.functional.layer_norm(rows_of, shape, weight, bias, eps).view(x.shape)
-    found = iter(torch.autograd.grad(out, inputs, dy, create_graph=True))
-    dx, *columns = (next(found) if t is not None and t.requires_grad else None for t in (x, weight, bias))
-    return dx if dsum is None or dx is None else dx + dsum, *columns
+
+    def normalised(x, weight, bias):
+        rows_of = x if tuple(x.shape[-len(shape) :]) == tuple(shape) else x.view(-1, n)
+        return torch.nn.functional.layer_norm(rows_of, shape, weight, bias, eps).view(x.shape)
+
+    dx, dweight, dbias = torch_gradients(normalised, (x, weight, bias), dy)
+    return dx if dsum is None else dx + dsum, dweight, dbias
 
 
 _forward = Operator(

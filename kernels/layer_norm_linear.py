@@ -34,7 +34,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import uses_tensor_cores
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, launch, torch_gradients
 
 from kernels.layer_norm import _fits_one_pass, _launch_one_pass
 
@@ -221,11 +221,10 @@ def _pull_back(ctx, dy):
 
 
 def _differentiable_backward(x, weight, bias, eps, w, c, dy):
-    given = (x, weight, bias, w, c)
-    inputs = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
-    out = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    found = iter(torch.autograd.grad(torch.nn.functional.linear(out, w, c), inputs, dy, create_graph=True))
-    dx, dweight, dbias, dw, dc = (next(found) if t is not None and t.requires_grad else None for t in given)
+    def y(x, weight, bias, w, c):
+        return torch.nn.functional.linear(torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps), w, c)
+
+    dx, dweight, dbias, dw, dc = torch_gradients(y, (x, weight, bias, w, c), dy)
     return dx, dweight, dbias, None, dw, dc
 
 

@@ -40,7 +40,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import VECTOR_BYTES, fits_stream, stream_default
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, launch, torch_gradients
 
 from kernels.cross_entropy import _edges, _gradient, _lanes_of, _launch_total, _loss_of, _target_of
 
@@ -315,10 +315,11 @@ def _pull_back(ctx, dloss, *_):
 
 
 def _differentiable_backward(hidden, weight, bias, target, parameters, dloss):
-    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None and tensor.requires_grad]
-    loss = _torch_loss(hidden, weight, bias, target, *parameters)
-    found = iter(torch.autograd.grad(loss, inputs, dloss, create_graph=True))
-    return [next(found) if t is not None and t.requires_grad else None for t in (hidden, weight, bias)]
+    return torch_gradients(
+        lambda hidden, weight, bias: _torch_loss(hidden, weight, bias, target, *parameters),
+        (hidden, weight, bias),
+        dloss,
+    )
 
 
 def _scaled(gradient, dloss):

@@ -43,7 +43,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, derivative_wanted, launch, torch_gradients
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
@@ -463,21 +463,23 @@ def _pull_back(ctx, dy, _=None):
 
 
 def _differentiable_backward(x, weight, bias, residual, activation, scale, dy):
-    given = (x, weight, bias, residual)
-    inputs = [tensor for tensor in given if tensor is not None and tensor.requires_grad]
-    y = _reference(x, weight, bias, residual, activation, scale).to(dy.dtype)
-    found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
-    return *(next(found) if t is not None and t.requires_grad else None for t in given), None, None, None
+    def y(*tensors):
+        return _reference(*tensors, activation, scale).to(dy.dtype)
+
+    return *torch_gradients(y, (x, weight, bias, residual), dy), None, None, None
 
 
 _SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, float scale, str out)"
-_linear = Differentiable(Operator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake), _setup, _pull_back)
+_linear = Differentiable(
+    Operator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake, state=fp32_precision), _setup, _pull_back
+)
 _kept_linear = Differentiable(
     Operator(
         "linear_kept",
         f"{_SCHEMA} -> (Tensor, Tensor)",
         run=functools.partial(_run, keep=True),
         fake=lambda *arguments: (_fake(*arguments), _fake(*arguments)),
+        state=fp32_precision,
     ),
     _setup,
     _pull_back,
@@ -535,7 +537,7 @@ def linear(
         raise ValueError(f"linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {tuple(weight.shape)}")
     if not (x.numel() and shape[-1]):  # nothing to launch for
         y = _reference(x, weight, bias, residual, activation, scale).to(torch_dtype(out))
-    elif _keeps(activation, residual) and torch.is_grad_enabled() and _any_wants(x, weight, bias, residual):
+    elif _keeps(activation, residual) and derivative_wanted(x, weight, bias, residual):
         y = _kept_linear(x, weight, bias, residual, activation, scale, out)[0]
     else:
         y = _linear(x, weight, bias, residual, activation, scale, out)
@@ -545,10 +547,6 @@ def linear(
 def _keeps(activation, residual):
     """Whether backward needs z: y says whether z was positive, which is all that relu needs."""
     return activation != "none" and (activation != "relu" or residual is not None)
-
-
-def _any_wants(*tensors):
-    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _checked(name, tensor, shape, input):

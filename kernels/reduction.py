@@ -42,7 +42,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, THREAD_REGISTERS, VECTOR_BYTES
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, derivative_wanted, launch
 
 __all__ = ["amax", "max", "mean", "sum"]
 
@@ -766,7 +766,7 @@ def amax(input: torch.Tensor, dim=(), keepdim: bool = False) -> torch.Tensor:
     _check(input, "amax")
     if not input.numel():
         return torch.amax(input, dim, keepdim)
-    wanted = torch.is_grad_enabled() and input.requires_grad
+    wanted = derivative_wanted(input)
     x, begin, end, restore = _laid_out(input, dim, keepdim)
     out = _amax_with_ties(x, begin, end, keepdim)[0] if wanted else _amax(x, begin, end, keepdim)
     return out if restore is None else restore(out)

@@ -30,7 +30,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import VECTOR_BYTES
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, derivative_wanted, launch
 
 __all__ = ["rope", "rope_qk"]
 
@@ -277,7 +277,7 @@ def rope(
     cos, sin = _checked("rope", x, cos, sin, heads_first)
     if not inplace:
         return _rope(_readable(x), cos, sin, interleaved, heads_first, False)
-    if x.requires_grad and torch.is_grad_enabled():
+    if derivative_wanted(x):
         raise RuntimeError("rope: inplace=True has no gradient; call it under torch.no_grad() or with inplace=False")
     if x.stride(-1) != 1:
         raise RuntimeError(f"rope: inplace=True takes heads of consecutive elements: strides {x.stride()}")

@@ -106,6 +106,14 @@ def test_tensors_of_another_kind_are_recorded_anew(other):
     assert len(kernel.launched) == 2 and not kernel.repeated
 
 
+def test_what_a_launcher_reads_of_torchs_state_is_part_of_what_a_recording_is_of():
+    kernel, state = Kernel(), types.SimpleNamespace(value="ieee")
+    double, x = operator(doubling(kernel), state=lambda: state.value), torch.randn(4, 6)
+    for state.value in ("tf32", "ieee", "tf32"):
+        double(x)
+    assert len(kernel.launched) == 2 and len(kernel.repeated) == 1
+
+
 def test_scalars_are_part_of_what_a_recording_is_of():
     kernel = Kernel()
 
@@ -219,27 +227,40 @@ def test_inputs_that_share_memory_are_told_apart_by_where_they_begin():
         gate, up = both.chunk(2, dim=1)
         glu(gate, up)
     assert kernel.repeated[0][9:11] == (gate.data_ptr(), up.data_ptr())
-    same = torch.randn(4, 16)[:, :8]
-    glu(same, same)  # repeats the above: same strides, other memory
-    assert kernel.repeated[1][9:11] == (same.data_ptr(), same.data_ptr())
 
 
-def test_one_tensor_given_twice_is_not_recorded():
-    kernel = Kernel()
+def adding(kernel, *parts):
+    """An operator whose kernel reads these ``parts`` of x and y, functions of one tensor."""
 
     def run(x, y):
         out = torch.empty(x.shape)
-        launch(kernel, (1,), x, y, 1)
+        launch(kernel, (1,), *(part(tensor) for part, tensor in zip(parts, (x, y), strict=True)), 1)
         return out
 
-    add = operator(run, "(Tensor x, Tensor y) -> Tensor", lambda x, y: torch.empty(x.shape))
-    x = torch.randn(8)
-    add(x, x)  # which of the two an address belongs to cannot be told
-    assert "share memory" in " ".join(add.obstacles)
-    y = torch.randn(8)
+    return operator(run, "(Tensor x, Tensor y) -> Tensor", lambda x, y: torch.empty(x.shape))
+
+
+def test_one_tensor_given_twice_has_a_recording_of_its_own():
+    kernel = Kernel()
+    add, x, y = adding(kernel, lambda x: x, lambda y: y), torch.randn(8), torch.randn(8)
+    for pair in ((x, x), (x, x), (x, y), (x, y), (y, y)):
+        add(*pair)
+    assert not add.obstacles and len(kernel.launched) == 2
+    assert [words[9:11] for words in kernel.repeated] == [
+        (x.data_ptr(), x.data_ptr()), (x.data_ptr(), y.data_ptr()), (y.data_ptr(), y.data_ptr()),
+    ]  # fmt: skip
+
+
+def test_views_of_one_memory_are_told_apart_by_the_input_that_they_are_of():
+    """Where two inputs share memory, an address says nothing of which one a later call has there."""
+    kernel = Kernel()
+    add = adding(kernel, lambda x: x, lambda y: y[4:])
+    shared = torch.randn(20)
+    add(shared[4:12], shared[:8])  # y[4:] begins where x does
+    x, y = torch.randn(8), torch.randn(8)
     add(x, y)
-    add(x, y)
-    assert kernel.repeated[0][9:11] == (x.data_ptr(), y.data_ptr())
+    assert not add.obstacles and len(kernel.launched) == 1
+    assert kernel.repeated[0][9:11] == (x.data_ptr(), y.data_ptr() + 16)
 
 
 class Launcher:

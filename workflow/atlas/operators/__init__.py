@@ -7,5 +7,6 @@ and launched is recorded, and a later call on tensors of the same kind repeats j
 from .constant import constant_result
 from .launching import launch
 from .operator import Differentiable, Operator
+from .transforms import derivative_wanted, torch_gradients
 
-__all__ = ["Differentiable", "Operator", "constant_result", "launch"]
+__all__ = ["Differentiable", "Operator", "constant_result", "derivative_wanted", "launch", "torch_gradients"]

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .launching import bind_context
 from .tape import Described, Unrepeatable
 
 _MOST_MAPS = 256
@@ -38,6 +39,7 @@ class Maps(dict):
     def __missing__(self, address: int) -> Any:
         if len(self) >= _MOST_MAPS:
             self.clear()
+        bind_context()
         self[address] = made = self._fill(address)
         return made
 

@@ -20,10 +20,26 @@ class Tape(Protocol):
 class _Recording(threading.local):
     tape: Tape | None = None
     launching: bool = False
+    bound: int | None = None
 
 
 recording = _Recording()
-"""The tape of each thread, while a call is recorded in it, and whether a kernel is being launched."""
+"""Of each thread: the tape, while a call is recorded in it; whether a kernel is being launched; for which device
+:func:`bind_context` was called last."""
+
+
+def bind_context() -> None:
+    """Give this thread the CUDA context of its current device, which calls of the driver need.
+
+    In a thread that is new the first call of the runtime that needs a context binds it, and an allocation from torch's
+    cache is none.  To describe a tensor to the copy engine is a call of the driver.
+    """
+    if not torch.cuda.is_initialized():
+        return
+    device = torch.cuda.current_device()
+    if recording.bound != device:
+        torch.cuda.mem_get_info(device)
+        recording.bound = device
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
@@ -59,10 +75,37 @@ class Varying(int):
     __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __truediv__ = _refuse
 
 
+def compiles_only() -> bool:
+    """Whether launches only compile, for a GPU that need not be there."""
+    try:
+        return getattr(triton.runtime.driver.active, "compiles_only", False)
+    except RuntimeError:  # no driver
+        return False
+
+
+def _check_memory(args: tuple[Any, ...]) -> None:
+    """Raise RuntimeError for tensors whose memory does not hold their elements: meta and lazily negated ones.
+
+    Operators keep them away.  A launcher that is called past them would lose the process its GPU, or get a sign wrong.
+    """
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            if value.is_meta and not compiles_only():
+                raise RuntimeError(
+                    "kernels cannot be launched on a meta tensor, which has no memory: call the operator"
+                )
+            if value.is_neg():
+                raise RuntimeError(
+                    "kernels cannot be launched on a lazily negated tensor: call its resolve_neg() first"
+                )
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     """``kernel[grid](*args, **meta)``: launch a ``@triton.jit`` kernel on one to three dimensions of programs."""
     plain = tuple(int(value) if isinstance(value, Varying) else value for value in args)
+    _check_memory(plain)
     allow_scratch()
+    bind_context()
     recording.launching = True
     try:
         compiled = kernel[grid](*plain, **meta)

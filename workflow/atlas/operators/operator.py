@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .call import written
-from .launching import Varying
+from .launching import Varying, compiles_only
 from .plan import Plan, plan
 from .tape import CallTape, Unrepeatable
+from .transforms import transformable
 
 NAMESPACE = "kernel_atlas"
 
@@ -25,6 +28,8 @@ _ATTEMPTS = 2
 
 _is_compiling = torch.compiler.is_compiling
 
+_transforms = torch._C._are_functorch_transforms_active
+
 _registered: set[str] = set()
 """Operators of this process: torch takes a name once, and a file may be loaded twice."""
 
@@ -34,7 +39,8 @@ class Operator:
 
     ``schema`` is torch's, without the name: ``"(Tensor x, float eps) -> (Tensor, Tensor)"``.  ``run`` takes these
     arguments, all by position, and returns the outputs; ``fake`` returns tensors like the outputs without computing
-    them.  ``varying`` names int arguments that differ from call to call.
+    them.  ``varying`` names int arguments that differ from call to call.  ``state`` reads what ``run`` asks of torch's
+    global state (a precision): a recording holds for one value of it.
 
     On CUDA tensors, outside torch.compile, the first call for given shapes, strides, dtypes, alignment and scalars is
     recorded and later ones repeat its allocations and launches.  What a launcher does beyond that makes it
@@ -46,10 +52,16 @@ class Operator:
     """Types of devices whose calls are recorded."""
 
     def __init__(
-        self, name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], varying: Sequence[str] = ()
+        self,
+        name: str,
+        schema: str,
+        run: Callable[..., Any],
+        fake: Callable[..., Any],
+        varying: Sequence[str] = (),
+        state: Callable[[], Hashable] | None = None,
     ):
         self.obstacles: set[str] = set()
-        self._run = run
+        self._run = _without_autocast(run)
         self._plans: dict[tuple, Plan] = {}
         self._attempts: dict[tuple, int] = {}
         # A kernel file that is loaded a second time under another name must not take the first one's operators over.
@@ -60,7 +72,7 @@ class Operator:
         _registered.add(f"{library}::{name}")
         self._library = torch.library.Library(library, "FRAGMENT")
         self._library.define(f"{name}{schema}", tags=_TAGS)
-        self._library.impl(name, lambda *args: self.now(*args), "CompositeExplicitAutograd")
+        self._library.impl(name, lambda *args: self._straight(*args), "CompositeExplicitAutograd")
         self.name = f"{library}::{name}"
 
         def known_fake(*args, **kwargs):
@@ -71,8 +83,15 @@ class Operator:
         self.op = getattr(getattr(torch.ops, library), name).default
         arguments = self.op._schema.arguments
         self._varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
-        self.now = written(
-            [str(a.type) for a in arguments], self._varying, self._plans, self.op, self._first, self._run
+        self.now, self._straight = written(
+            [str(a.type) for a in arguments],
+            self._varying,
+            self._plans,
+            self.op,
+            transformable(name, self, self.op),
+            self._first,
+            self._run,
+            state,
         )
 
     def _tell_inductor(self) -> None:
@@ -98,6 +117,8 @@ class Operator:
         """A call that no recording is of; it is recorded where that can be of use."""
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         device = tensors[0].device
+        if any(tensor.is_meta for tensor in tensors):
+            return self._run(*args) if compiles_only() else self.op(*args)
         if (
             device.type not in self.repeats_on
             or self._attempts.get(key, 0) >= _ATTEMPTS
@@ -119,6 +140,19 @@ class Operator:
         return result
 
 
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, for which autocast is off: which dtypes an operator computes in is settled before it is called."""
+
+    @functools.wraps(function)
+    def called(*args):
+        if not torch._C._is_any_autocast_enabled():
+            return function(*args)
+        with torch._C._DisableAutocast():
+            return function(*args)
+
+    return called
+
+
 class Differentiable:
     """An operator with a gradient; call it with all the operator's arguments, by position.
 
@@ -130,6 +164,7 @@ class Differentiable:
 
     def __init__(self, operator: Operator, setup_context: Callable[..., None], backward: Callable[..., Any]):
         self.operator = operator
+        backward = _without_autocast(backward)
         operator.register_autograd(setup_context, backward)
 
         class Function(torch.autograd.Function):
@@ -139,13 +174,17 @@ class Differentiable:
                 setup_context(ctx, args, output)
                 return output
 
+        name = operator.name.rpartition(":")[2]
         Function.backward = staticmethod(backward)
-        Function.__name__ = Function.__qualname__ = operator.name.rpartition(":")[2]
+        Function.__name__ = Function.__qualname__ = name
         self._function = Function
+        self._transformed = transformable(name, self, operator.op, setup_context, backward)
 
     def __call__(self, *args: Any) -> Any:
         if _is_compiling():
             return self.operator.op(*args)
+        if _transforms() or forward_ad._current_level >= 0:
+            return self._transformed(*args)
         if torch.is_grad_enabled():
             for value in args:
                 if isinstance(value, torch.Tensor) and value.requires_grad:

@@ -93,9 +93,12 @@ class CallTape(TorchDispatchMode):
         self.allocations: list[Geometry] = []
         self.launches: list[Launch] = []
         self._obstacle = ""
-        self._kept: list[torch.Tensor] = []  # so that no address is given twice while the tape runs
+        self._kept: list[torch.Tensor] = []  # no address and no id is given twice while the tape runs
         self._allocated: dict[int, int] = {}
         self._inputs = [(number, value) for number, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        # Inputs that share memory are told apart by which of them a tensor is, or is a view of.  Of one that stands
+        # in two places the first is taken: a recording is of calls in which the same arguments are one tensor.
+        self._origins = {id(value): number for number, value in reversed(self._inputs)}
         storages = [value.untyped_storage().data_ptr() for _, value in self._inputs]
         self._shared = {storage for storage in storages if storages.count(storage) > 1}
 
@@ -116,9 +119,19 @@ class CallTape(TorchDispatchMode):
             if result.numel():
                 self._allocated[result.untyped_storage().data_ptr()] = len(self.allocations)
                 self.allocations.append(Geometry.of(result))
-        elif not (func.is_view or func is torch.ops.aten.detach.default):
+        elif func.is_view or func is torch.ops.aten.detach.default:
+            self._follow(args[0], result)
+        else:
             self._hinder(f"it calls {func}")
         return result
+
+    def _follow(self, tensor: torch.Tensor, views: Any) -> None:
+        """Remember of which input ``views``, one or several, are, if ``tensor`` is one or a view of one."""
+        origin = self._origins.get(id(tensor))
+        for view in views if isinstance(views, list | tuple) else (views,):
+            self._kept.append(view)
+            if origin is not None:
+                self._origins[id(view)] = origin
 
     def launched(self, kernel: Any, grid: tuple[int, ...], args: tuple, meta: dict[str, Any], compiled: Any) -> None:
         """Keep a launch; its tensors are found among the inputs and allocations by their memory."""
@@ -172,9 +185,9 @@ class CallTape(TorchDispatchMode):
         storage, address = tensor.untyped_storage().data_ptr(), tensor.data_ptr()
         if storage in self._allocated:
             return Source(True, self._allocated[storage], address - storage)
-        same = [number for number, value in self._inputs if value.data_ptr() == address]
-        if len(same) == 1:
-            return Source(False, same[0])
+        if id(tensor) in self._origins:
+            number = self._origins[id(tensor)]
+            return Source(False, number, address - dict(self._inputs)[number].data_ptr())
         if storage in self._shared:
             raise Unrepeatable("its inputs share memory in a way that another call's may not")
         for number, value in self._inputs:

@@ -37,7 +37,7 @@ from atlas.declaration import (
     gradients,
 )
 from atlas.declaration.products import as_interpreted
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.hopper.attention_backward as hopper_backward
@@ -736,6 +736,8 @@ def _rows_contiguous(x):
 
 def _checked(name, query, key, value, dims, layout, heads_at, grouped):
     """The three tensors as kernels take them; raises for what is not supported."""
+    if autocasting():
+        query, key, value = autocast("scaled_dot_product_attention", query, key, value)
     if query.dtype not in _NAMES or key.dtype is not query.dtype or value.dtype is not query.dtype:
         raise TypeError(
             f"{name} takes tensors of one dtype out of {', '.join(_DTYPES)}: {query.dtype}, {key.dtype}, {value.dtype}"

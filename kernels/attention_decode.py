@@ -35,7 +35,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted
-from atlas.operators import Operator, launch
+from atlas.operators import Operator, autocast, autocasting, launch
 
 __all__ = ["decode_attention"]
 
@@ -261,6 +261,8 @@ def decode_attention(
 
     There is no gradient.  Raises TypeError for dtypes, ValueError for shapes, devices and strides.
     """
+    if autocasting():
+        q, k_cache, v_cache = autocast("scaled_dot_product_attention", q, k_cache, v_cache)
     _check(q, k_cache, v_cache, cache_lens)
     if q.stride(3) != 1:
         q = q.contiguous()

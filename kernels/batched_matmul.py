@@ -28,7 +28,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -225,6 +225,8 @@ def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
     Raises TypeError for other dtypes; ValueError for tensors not of three dimensions, shapes that do not agree, two
     devices, sparse tensors, and sizes or tiles beyond 32 bits.
     """
+    if autocasting():
+        input, mat2 = autocast("bmm", input, mat2)
     if input.dtype != mat2.dtype or input.dtype not in _NAMES:
         raise TypeError(f"bmm takes two tensors of one dtype out of fp32, fp16, bf16: {input.dtype}, {mat2.dtype}")
     shape, other = input.shape, mat2.shape

@@ -33,7 +33,16 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import REGISTERS, VECTOR_BYTES, block_n, fits_stream, rows_obstacle, stream_default
-from atlas.operators import Differentiable, Operator, derivative_wanted, launch, torch_gradients
+from atlas.operators import (
+    FP32,
+    Differentiable,
+    Operator,
+    autocast_rule,
+    autocasting,
+    derivative_wanted,
+    launch,
+    torch_gradients,
+)
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
@@ -303,10 +312,14 @@ def _empty_like(x):
     return torch.empty((x.shape[0], _stride(x)), dtype=x.dtype, device=x.device)[:, : x.shape[1]]
 
 
-def _rows_and_scale(x, reduction):
+def _rows_and_scale(x, reduction, wide_loss):
     """Losses of the rows, in fp32 where they are still to be summed, and what they are multiplied by."""
-    rows = torch.empty(x.shape[0], dtype=x.dtype if reduction == "none" else torch.float32, device=x.device)
+    rows = torch.empty(x.shape[0], dtype=_loss_dtype(x, wide_loss or reduction != "none"), device=x.device)
     return rows, torch.empty(1, dtype=torch.float32, device=x.device)
+
+
+def _loss_dtype(x, wide_loss):
+    return torch.float32 if wide_loss else x.dtype
 
 
 def _total(rows, target, scale, ignore_index, reduction, dtype):
@@ -325,9 +338,11 @@ def _launch_total(rows, target, loss, scale, ignore_index, reduction, total):
     )  # fmt: skip
 
 
-def _launch_one_pass(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, dx=None):
+def _launch_one_pass(
+    x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, dx=None, wide_loss=False
+):
     m, n = x.shape
-    rows, scale = _rows_and_scale(x, reduction)
+    rows, scale = _rows_and_scale(x, reduction, wide_loss)
     if gradient:
         saved = _empty_like(x) if dx is None else dx
         _launch_total(rows, target, rows, scale, ignore_index, reduction, total=False)
@@ -341,22 +356,24 @@ def _launch_one_pass(x, target, ignore_index, reduction, label_smoothing, z_loss
         BLOCK_N=triton.next_power_of_2(n), WIDTH=1 if n % vector or _stride(x) % vector else vector,
         num_warps=config["num_warps"],
     )  # fmt: skip
-    return _total(rows, target, scale, ignore_index, reduction, x.dtype), saved, scale
+    return _total(rows, target, scale, ignore_index, reduction, _loss_dtype(x, wide_loss)), saved, scale
 
 
-def _launch_stream(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config):
+def _launch_stream(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, wide_loss=False):
     m, n = x.shape
-    rows, scale = _rows_and_scale(x, reduction)
+    rows, scale = _rows_and_scale(x, reduction, wide_loss)
     lse = torch.empty(m, dtype=torch.float32, device=x.device)
     launch(
         _stream_kernel, (m,), x, target, rows, lse, n, _stride(x), ignore_index, label_smoothing, z_loss,
         SMOOTHING=label_smoothing != 0, **_lanes(x, config), num_warps=config["num_warps"],
     )  # fmt: skip
-    return _total(rows, target, scale, ignore_index, reduction, x.dtype), lse, scale
+    return _total(rows, target, scale, ignore_index, reduction, _loss_dtype(x, wide_loss)), lse, scale
 
 
-def _launch_stream_gradient(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, dx=None):
-    rows, scale = _rows_and_scale(x, reduction)
+def _launch_stream_gradient(
+    x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, dx=None, wide_loss=False
+):
+    rows, scale = _rows_and_scale(x, reduction, wide_loss)
     dx = _empty_like(x) if dx is None else dx
     _launch_total(rows, target, rows, scale, ignore_index, reduction, total=False)
     launch(
@@ -364,7 +381,7 @@ def _launch_stream_gradient(x, target, ignore_index, reduction, label_smoothing,
         x, target, rows, scale, dx, x.shape[1], _stride(x), ignore_index, label_smoothing, z_loss,
         SMOOTHING=label_smoothing != 0, **_lanes(x, config), num_warps=config["num_warps"],
     )  # fmt: skip
-    return _total(rows, target, scale, ignore_index, reduction, x.dtype), dx, scale
+    return _total(rows, target, scale, ignore_index, reduction, _loss_dtype(x, wide_loss)), dx, scale
 
 
 def _launch_backward(x, target, lse, scale, dloss, ignore_index, reduction, label_smoothing, z_loss, *, config):
@@ -380,12 +397,13 @@ def _launch_backward(x, target, lse, scale, dloss, ignore_index, reduction, labe
 
 
 def _run_forward(x, target, *parameters):
+    *parameters, wide_loss = parameters
     variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
-    return variant.launch(x, target, *parameters, False, config=config)
+    return variant.launch(x, target, *parameters, False, config=config, wide_loss=wide_loss)
 
 
-def _fake_forward(x, target, ignore_index, reduction, label_smoothing, z_loss):
-    loss = x.new_empty((x.shape[0],) if reduction == "none" else ())
+def _fake_forward(x, target, ignore_index, reduction, label_smoothing, z_loss, wide_loss):
+    loss = x.new_empty((x.shape[0],) if reduction == "none" else (), dtype=_loss_dtype(x, wide_loss))
     return loss, x.new_empty((x.shape[0],), dtype=torch.float32), x.new_empty((1,), dtype=torch.float32)
 
 
@@ -395,7 +413,7 @@ def _run_backward(x, *others):
 
 
 def _setup(ctx, inputs, output):
-    x, target, *ctx.parameters = inputs
+    x, target, *ctx.parameters, _ = inputs
     ctx.save_for_backward(x, target, *output[1:])
     ctx.set_materialize_grads(False)
 
@@ -406,14 +424,14 @@ def _pull_back(ctx, dloss, dlse, dscale):
         (dx,) = torch_gradients(lambda x: _torch_loss(x.float(), target, *ctx.parameters), (x,), dloss.float())
     else:
         dx = _backward(x, target, lse, scale, dloss.contiguous(), *ctx.parameters)
-    return dx, *(None,) * 5
+    return dx, *(None,) * 6
 
 
 _PARAMETERS = "int ignore_index, str reduction, float label_smoothing, float z_loss"
 
 _forward = Operator(
     "cross_entropy_forward",
-    f"(Tensor x, Tensor target, {_PARAMETERS}) -> (Tensor, Tensor, Tensor)",
+    f"(Tensor x, Tensor target, {_PARAMETERS}, bool wide_loss) -> (Tensor, Tensor, Tensor)",
     run=_run_forward,
     fake=_fake_forward,
 )
@@ -444,8 +462,9 @@ class _GradientInPlace(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, target, *parameters):
+        *parameters, wide_loss = parameters
         variant, config = choose(DECLARATION, "forward", _case_of(x, gradient=True), x.device)
-        loss, *_ = variant.launch(x, target, *parameters, True, config=config, dx=x)
+        loss, *_ = variant.launch(x, target, *parameters, True, config=config, dx=x, wide_loss=wide_loss)
         torch.autograd.graph.increment_version(x)  # who saved the logits is told that they are gone
         ctx.save_for_backward(x)
         return loss
@@ -458,7 +477,7 @@ class _GradientInPlace(torch.autograd.Function):
         blocks = triton.cdiv(dx.shape[1], 4096)
         launch(_scale_kernel, (dx.shape[0] * blocks,), dx, dloss, dx.shape[1], _stride(dx), blocks, BLOCK=4096)
         torch.autograd.graph.increment_version(dx)  # a second backward would scale it again
-        return dx.detach(), *(None,) * 5
+        return dx.detach(), *(None,) * 6
 
 
 def _case_of(x, **flags):
@@ -514,15 +533,17 @@ def cross_entropy(
             f"cross_entropy takes a reduction out of {', '.join(_REDUCTIONS)} and a label_smoothing in [0, 1]: "
             f"{reduction!r}, {label_smoothing}"
         )
+    # Where torch takes logits in 16 bits and gives a loss in fp32, the loss alone is: nothing has to be copied.
+    wide_loss = autocasting() and autocast_rule("nll_loss", input.device) == FP32
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel():
-        return _torch_loss(input, target, *parameters)  # nothing to launch for
+        return _torch_loss(input.float() if wide_loss else input, target, *parameters)  # nothing to launch for
     if inplace_gradient and derivative_wanted(input):
         _check_in_place(input, reduction)
-        return _GradientInPlace.apply(input, target.contiguous(), *parameters)
+        return _GradientInPlace.apply(input, target.contiguous(), *parameters, wide_loss)
     if not _is_matrix(input):
         input = input.contiguous()
-    return _cross_entropy(input, target.contiguous(), *parameters)[0]
+    return _cross_entropy(input, target.contiguous(), *parameters, wide_loss)[0]
 
 
 def _refuse(input, target, weight, size_average, reduce):

@@ -41,7 +41,7 @@ from atlas.declaration import (
     rows,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, launch, torch_gradients
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch, torch_gradients
 
 
 @triton.jit
@@ -829,6 +829,12 @@ def layer_norm(
     copied first.  Second derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError
     for shapes or devices that do not fit.
     """
+    if autocasting():
+        total = input if residual is None else input + residual  # in their own dtype, as torch adds
+        out, weight, bias = autocast("layer_norm", total, weight, bias)
+        if residual is not None and out is not total:
+            return layer_norm(out, normalized_shape, weight, bias, eps), total
+        input = out if residual is None else input
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if input.dtype not in _NAMES:
         raise TypeError(f"layer_norm takes {', '.join(_DTYPES)}: {input.dtype}")

@@ -34,7 +34,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import uses_tensor_cores
-from atlas.operators import Differentiable, Operator, launch, torch_gradients
+from atlas.operators import Differentiable, Operator, autocast_rule, autocasting, launch, torch_gradients
 
 from kernels.layer_norm import _fits_one_pass, _launch_one_pass
 
@@ -252,6 +252,8 @@ def layer_norm_linear(
     multiplied in IEEE precision.  Inputs that are not contiguous are copied first.  Raises TypeError for another dtype
     and ValueError for shapes or devices that do not fit, and for sizes of 2^31 - 1024 or more.
     """
+    if autocasting() and autocast_rule("linear", input.device):
+        return _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps)
     if input.dtype not in _NAMES:
         raise TypeError(f"layer_norm_linear takes {', '.join(_DTYPES)}: {input.dtype}")
     if not input.dim() or linear_weight.dim() != 2 or linear_weight.shape[1] != input.shape[-1]:
@@ -268,6 +270,14 @@ def layer_norm_linear(
     if not input.numel() or not n:  # nothing to launch for
         return _reference(input, weight, bias, eps, linear_weight, linear_bias)
     return _layer_norm_linear(input.contiguous(), weight, bias, eps, linear_weight, linear_bias)
+
+
+def _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps):
+    """Under autocast torch normalises in fp32 and multiplies in 16 bits: two kernels, each with its own rule."""
+    import kernels  # whole, since a kernel whose function is imported by name counts as one that launches call
+
+    out = kernels.layer_norm(input, (input.shape[-1],), weight, bias, eps)
+    return kernels.linear(out, linear_weight, linear_bias)
 
 
 def _checked(name, tensor, shape, input):

@@ -40,7 +40,16 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import VECTOR_BYTES, fits_stream, stream_default
-from atlas.operators import Differentiable, Operator, launch, torch_gradients
+from atlas.operators import (
+    FP32,
+    Differentiable,
+    Operator,
+    autocast,
+    autocast_rule,
+    autocasting,
+    launch,
+    torch_gradients,
+)
 
 from kernels.cross_entropy import _edges, _gradient, _lanes_of, _launch_total, _loss_of, _target_of
 
@@ -176,7 +185,7 @@ def _chunk_rows(m, k, adds_in_fp32=False):
 
 def _launch(
     hidden, weight, bias, target, dloss, ignore_index, reduction, label_smoothing, z_loss, gradient, weight_gradient,
-    chunk_rows, *, config,
+    chunk_rows, wide_loss=False, *, config,
 ):  # fmt: skip
     """(loss, dhidden, dweight, dbias), of which what is not asked for has no elements.
 
@@ -188,7 +197,8 @@ def _launch(
     chunk = min(m, chunk_rows or _chunk_rows(m, k, wide))
     width = VECTOR_BYTES // hidden.element_size()
     pitch = triton.cdiv(n, _PITCH) * _PITCH
-    rows = torch.empty(m, dtype=hidden.dtype if reduction == "none" else torch.float32, device=hidden.device)
+    of_loss = torch.float32 if wide_loss else hidden.dtype
+    rows = torch.empty(m, dtype=of_loss if reduction == "none" else torch.float32, device=hidden.device)
     scale = torch.empty(1, dtype=torch.float32, device=hidden.device)
     logits = torch.empty((chunk, pitch), dtype=hidden.dtype, device=hidden.device)
     blocks = _blocks(weight)
@@ -220,7 +230,7 @@ def _launch(
     dweight = dweight.to(hidden.dtype)
     loss = rows
     if reduction != "none":
-        loss = torch.empty((), dtype=hidden.dtype, device=hidden.device)
+        loss = torch.empty((), dtype=of_loss, device=hidden.device)
         _launch_total(rows, target, loss, scale, ignore_index, reduction, total=True)
     return loss, dhidden, dweight, dbias.to(hidden.dtype)
 
@@ -279,14 +289,30 @@ too, for any vocabulary."""
 
 
 def _run(hidden, weight, bias, target, dloss, *parameters):
-    gradient = parameters[-3] or parameters[-2]
+    *_, of_hidden, of_weight, _, _ = parameters
+    gradient = of_hidden or of_weight
     variant, config = choose(DECLARATION, "forward", _case_of(hidden, weight, gradient), hidden.device)
     return variant.launch(hidden, weight, bias, target, dloss, *parameters, config=config)
 
 
-def _fake(hidden, weight, bias, target, dloss, ignore_index, reduction, smoothing, z_loss, gradient, of_weight, chunk):
+def _fake(
+    hidden,
+    weight,
+    bias,
+    target,
+    dloss,
+    ignore_index,
+    reduction,
+    smoothing,
+    z_loss,
+    gradient,
+    of_weight,
+    chunk,
+    wide_loss,
+):
+    of_loss = torch.float32 if wide_loss else hidden.dtype
     return (
-        hidden.new_empty((hidden.shape[0],) if reduction == "none" else ()),
+        hidden.new_empty((hidden.shape[0],) if reduction == "none" else (), dtype=of_loss),
         torch.empty_like(hidden) if gradient else hidden.new_empty((0,)),
         torch.empty_like(weight) if of_weight else hidden.new_empty((0,)),
         torch.empty_like(bias) if of_weight and bias is not None else hidden.new_empty((0,)),
@@ -294,7 +320,9 @@ def _fake(hidden, weight, bias, target, dloss, ignore_index, reduction, smoothin
 
 
 def _setup(ctx, inputs, output):
-    hidden, weight, bias, target, _, *ctx.parameters, ctx.gradient, ctx.of_weight, ctx.chunk_rows = inputs
+    hidden, weight, bias, target, _, *ctx.parameters, ctx.gradient, ctx.of_weight, ctx.chunk_rows, ctx.wide_loss = (
+        inputs
+    )
     ctx.save_for_backward(hidden, weight, bias, target, *output[1:])
     ctx.set_materialize_grads(False)
 
@@ -306,17 +334,18 @@ def _pull_back(ctx, dloss, *_):
     elif ctx.parameters[1] == "none":  # the gradient of each row's loss is known only now
         wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
         found = _operator(
-            hidden, weight, bias, target, dloss.contiguous(), *ctx.parameters, *wanted, ctx.chunk_rows
+            hidden, weight, bias, target, dloss.contiguous(), *ctx.parameters, *wanted, ctx.chunk_rows,
+            ctx.wide_loss,
         )[1:]  # fmt: skip
     else:
         found = [_scaled(gradient, dloss) for gradient in gradients]
     found = [gradient if needed else None for gradient, needed in zip(found, ctx.needs_input_grad, strict=False)]
-    return *found, *(None,) * 9
+    return *found, *(None,) * 10
 
 
 def _differentiable_backward(hidden, weight, bias, target, parameters, dloss):
     return torch_gradients(
-        lambda hidden, weight, bias: _torch_loss(hidden, weight, bias, target, *parameters),
+        lambda hidden, weight, bias: _torch_loss(hidden, weight, bias, target, *parameters).to(dloss.dtype),
         (hidden, weight, bias),
         dloss,
     )
@@ -338,7 +367,7 @@ def _scaled(gradient, dloss):
 _operator = Operator(
     "linear_cross_entropy",
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? dloss, int ignore_index, str reduction,"
-    " float label_smoothing, float z_loss, bool gradient, bool weight_gradient, int chunk_rows)"
+    " float label_smoothing, float z_loss, bool gradient, bool weight_gradient, int chunk_rows, bool wide_loss)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     run=_run,
     fake=_fake,
@@ -376,6 +405,9 @@ def linear_cross_entropy(
     dtypes; ValueError for what does not fit together.
     """
     ignore_index = -100 if ignore_index is None else ignore_index
+    wide = autocasting() and autocast_rule("nll_loss", input.device) == FP32
+    if autocasting():
+        input, linear_weight, linear_bias = autocast("linear", input, linear_weight, linear_bias)
     _check(input, linear_weight, target, linear_bias, weight)
     if reduction not in _REDUCTIONS or not 0.0 <= label_smoothing <= 1.0 or chunk_rows < 0:
         raise ValueError(
@@ -390,7 +422,7 @@ def linear_cross_entropy(
     bias = None if linear_bias is None else linear_bias.contiguous()
     return _linear_cross_entropy(
         input.contiguous(), linear_weight.contiguous(), bias, target.contiguous(), None, *parameters,
-        now and input.requires_grad, now and of_weight, chunk_rows,
+        now and input.requires_grad, now and of_weight, chunk_rows, wide,
     )[0]  # fmt: skip
 
 

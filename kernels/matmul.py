@@ -29,7 +29,7 @@ from atlas.declaration import (
     max_autotuned,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision
-from atlas.operators import Differentiable, Operator, constant_result, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, constant_result, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -587,6 +587,8 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     Raises NotImplementedError for a batched ``other``, TypeError for other dtypes, ValueError for shapes that do not
     agree, two devices, sparse tensors, and sizes of 2^31 - 1024 or more.
     """
+    if autocasting():
+        input, other = autocast("matmul", input, other)
     left, right = input.shape, other.shape
     if (
         input.dtype is not other.dtype

@@ -43,7 +43,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision
-from atlas.operators import Differentiable, Operator, derivative_wanted, launch, torch_gradients
+from atlas.operators import Differentiable, Operator, autocast, autocasting, derivative_wanted, launch, torch_gradients
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
@@ -516,6 +516,8 @@ def linear(
         activation = "none"
     if activation not in _ACTIVATIONS:
         raise ValueError(f"linear: activation is None or one of {', '.join(_ACTIVATIONS[1:])}: {activation!r}")
+    if autocasting():
+        input, weight, bias = autocast("linear", input, weight, bias)
     if input.dtype not in _NAMES or weight.dtype != input.dtype:
         raise TypeError(f"linear takes input and weight of one dtype out of {', '.join(_DTYPES)}: "
                         f"{input.dtype}, {weight.dtype}")  # fmt: skip

@@ -38,7 +38,7 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 
 from kernels._packed import (
     DTYPES,
@@ -291,6 +291,8 @@ def case_of(x, zeros, n, group):
 
 def call_linear(name, linear, input, packed):
     """``input`` [..., k] through a differentiable operator of ``linear_operator``, checked."""
+    if autocasting():
+        (input,) = autocast("linear", input)
     words, scales, zeros, n, k, group = packed
     if input.dtype != scales.dtype:
         raise TypeError(f"{name} takes an input of the dtype that was packed: {input.dtype}, {scales.dtype}")

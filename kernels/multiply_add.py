@@ -29,7 +29,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 
 
 @triton.jit
@@ -247,6 +247,8 @@ def multiply_add(
     layouts are copied first.  Second derivatives go through torch's operations.  Raises TypeError for other or mixed
     dtypes, ValueError for shapes or devices that differ: nothing is broadcast.
     """
+    if autocasting():
+        input, tensor1, tensor2 = autocast("addcmul", input, tensor1, tensor2)
     dtype, shape, device = input.dtype, input.shape, input.device
     if dtype not in _NAMES or tensor1.dtype is not dtype or tensor2.dtype is not dtype:
         found = f"{dtype}, {tensor1.dtype}, {tensor2.dtype}"

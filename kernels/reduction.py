@@ -42,7 +42,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, THREAD_REGISTERS, VECTOR_BYTES
-from atlas.operators import Differentiable, Operator, derivative_wanted, launch
+from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, derivative_wanted, launch
 
 __all__ = ["amax", "max", "mean", "sum"]
 
@@ -795,6 +795,8 @@ def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False):
 
 def _summed(input, dim, keepdim, dtype, average):
     x = input
+    if autocasting() and dtype is None and not average and autocast_rule("sum.dim_IntList", x.device) == FP32:
+        dtype = torch.float32
     if dtype is not None and dtype != x.dtype and (dtype != torch.float32 or x.dtype not in _NAMES):
         x = x.to(dtype)
     _check(x, "mean" if average else "sum")

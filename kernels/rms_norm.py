@@ -46,7 +46,7 @@ from atlas.declaration.rows import (
     stream_default,
     width,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 
 from kernels.layer_norm import _hear, _load_tiles, _look, _spans, _tell, _unset_slots
 
@@ -694,6 +694,12 @@ def rms_norm(
     through torch's operations.  Raises TypeError for another dtype and ValueError for shapes or devices that do not
     fit.
     """
+    if autocasting():
+        total = input if residual is None else input + residual  # in their own dtype, as torch adds
+        out, weight = autocast("rms_norm", total, weight)
+        if residual is not None and out is not total:
+            return rms_norm(out, normalized_shape, weight, eps), total
+        input = out if residual is None else input
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     _check(input, shape, weight, residual)
     if eps is None:

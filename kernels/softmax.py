@@ -39,7 +39,7 @@ from atlas.declaration.rows import (
     rows_obstacle,
     stream_default,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, launch
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
@@ -568,6 +568,8 @@ def softmax(
     Second derivatives go through torch's operations.  Raises TypeError for another dtype, IndexError for a ``dim`` that
     the input does not have, ValueError for a mask that does not fit.
     """
+    if autocasting() and dtype is None and autocast_rule("softmax.int", input.device) == FP32:
+        dtype = torch.float32
     plain = mask is None and not causal and dtype is None
     if plain and dim == -1 and input.is_contiguous() and input.dtype in _NAMES and input.numel():
         return _softmax(input, None, False, False)
@@ -576,6 +578,8 @@ def softmax(
 
 def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
     """``torch.nn.functional.log_softmax(input, dim, dtype=dtype)``; all else as for :func:`softmax`."""
+    if autocasting() and dtype is None and autocast_rule("log_softmax.int", input.device) == FP32:
+        dtype = torch.float32
     if dim == -1 and dtype is None and input.is_contiguous() and input.dtype in _NAMES and input.numel():
         return _softmax(input, None, True, False)
     return _any_layout("log_softmax", input, dim, dtype, None, True, False)

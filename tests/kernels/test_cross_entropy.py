@@ -225,9 +225,10 @@ def test_compiled_it_is_one_graph_with_the_same_values():
     close(x.grad, exact.grad)
 
 
-def test_the_operator_keeps_torch_s_rules():
-    x, target = randn(4, 10).requires_grad_(), targets(4, 10)
-    torch.library.opcheck(_forward.op, (x, target, *PLAIN.values()))
+@pytest.mark.parametrize("wide_loss", [False, True], ids=["", "a loss in fp32, as under autocast"])
+def test_the_operator_keeps_torch_s_rules(wide_loss):
+    x, target = randn(4, 10).to(torch.bfloat16).requires_grad_(), targets(4, 10)
+    torch.library.opcheck(_forward.op, (x, target, *PLAIN.values(), wide_loss))
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_no_tensor_holds_all_the_logits():
 
 def test_without_gradients_nothing_is_computed_but_the_loss():
     hidden, weight, bias, target = problem(6, 4, 11)
-    outputs = _operator(hidden, weight, bias, target, None, *PARAMETERS, False, False, 0)
+    outputs = _operator(hidden, weight, bias, target, None, *PARAMETERS, False, False, 0, False)
     assert [output.numel() for output in outputs] == [1, 0, 0, 0]
     close(outputs[0], in_torch(hidden.double(), weight.double(), bias.double(), target))
 
@@ -180,10 +180,12 @@ def test_compiled_it_is_one_graph_with_the_same_gradients(reduction):
         close(leaf.grad, other.grad)
 
 
-def test_the_operator_keeps_torch_s_rules():
+@pytest.mark.parametrize("wide_loss", [False, True], ids=["", "a loss in fp32, as under autocast"])
+def test_the_operator_keeps_torch_s_rules(wide_loss):
     hidden, weight, bias, target = problem(6, 4, 11)
+    hidden, weight, bias = (tensor.to(torch.bfloat16) for tensor in (hidden, weight, bias))
     hidden.requires_grad_()
-    torch.library.opcheck(_operator.op, (hidden, weight, bias, target, None, *PARAMETERS, True, False, 0))
+    torch.library.opcheck(_operator.op, (hidden, weight, bias, target, None, *PARAMETERS, True, False, 0, wide_loss))
 
 
 def test_layouts_are_copied_and_no_rows_are_as_in_torch():

@@ -4,9 +4,21 @@ Like :mod:`atlas.declaration` a leaf that kernels may import.  A launcher runs o
 and launched is recorded, and a later call on tensors of the same kind repeats just that.
 """
 
+from .autocast import FP32, autocast, autocast_rule, autocasting
 from .constant import constant_result
 from .launching import launch
 from .operator import Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients
 
-__all__ = ["Differentiable", "Operator", "constant_result", "derivative_wanted", "launch", "torch_gradients"]
+__all__ = [
+    "FP32",
+    "Differentiable",
+    "Operator",
+    "autocast",
+    "autocast_rule",
+    "autocasting",
+    "constant_result",
+    "derivative_wanted",
+    "launch",
+    "torch_gradients",
+]

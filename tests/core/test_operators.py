@@ -404,6 +404,16 @@ def test_somebody_who_watches_allocations_sees_them():
     assert Watch.seen == 1 and not kernel.repeated
 
 
+def test_a_default_device_watches_nothing():
+    """It is a mode of torch functions as well; whoever sets one must not pay for the launcher at every call."""
+    kernel = Kernel()
+    double, x = operator(doubling(kernel)), torch.randn(8)
+    with torch.device("cpu"):
+        double(x)
+        double(x)
+    assert len(kernel.launched) == len(kernel.repeated) == 1
+
+
 def test_torch_compile_sees_one_operator_without_a_graph_break():
     kernel = Kernel()
     double = operator(doubling(kernel))

@@ -10,6 +10,7 @@ import torch
 import triton
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.utils._device import DeviceContext
 
 from .plan import Plan
 
@@ -57,10 +58,22 @@ def written(
         "run": run,
         "state": state,
         "transforms": torch._C._are_functorch_transforms_active,
-        "watched": torch._C._is_torch_function_mode_enabled,
+        "modes_of_functions": torch._C._is_torch_function_mode_enabled,
+        "watched": watched,
     }
     exec(_source(types, varying, state is not None), scope)
     return scope["now"], scope["straight"]
+
+
+def watched() -> bool:
+    """Whether a mode of torch functions is active that may want to see allocations.
+
+    ``torch.set_default_device`` and ``with torch.device(…)`` are such modes, and see to calls without a device alone.
+    """
+    if not torch._C._is_torch_function_mode_enabled():
+        return False
+    stack = (torch._C._get_function_stack_at(n) for n in range(torch._C._len_torch_function_stack()))
+    return any(type(mode) is not DeviceContext for mode in stack)
 
 
 def _pattern(*tensors: torch.Tensor | None) -> tuple[int, ...]:
@@ -98,7 +111,7 @@ def _source(types: Sequence[str], varying: Collection[int], stateful: bool) -> s
         f"    repeat = plans.get(key := (index, {', '.join(key)}))",
         "    if repeat is None:",
         f"        return first(key, {given})",
-        "    if watched() or entering.calls or leaving.calls:",
+        "    if modes_of_functions() and watched() or entering.calls or leaving.calls:",
         f"        return run({given})",
         "    if current_device() != index:",
         "        with device(index):",

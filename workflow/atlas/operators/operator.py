@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from .call import written
+from .call import watched, written
 from .launching import Varying, compiles_only
 from .plan import Plan, plan
 from .tape import CallTape, Unrepeatable
@@ -122,7 +122,7 @@ class Operator:
         if (
             device.type not in self.repeats_on
             or self._attempts.get(key, 0) >= _ATTEMPTS
-            or torch._C._is_torch_function_mode_enabled()
+            or watched()
             or any(tensor.device != device for tensor in tensors)
         ):
             return self._run(*args)

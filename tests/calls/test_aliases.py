@@ -78,7 +78,7 @@ CASES = {
         lambda r: (x := r(6, 40), x), lambda r: (r(6, 40), r(6, 40))),
     "swiglu of two halves of one tensor": (
         kernels.swiglu, lambda x, y: F.silu(x.double()) * y.double(), FP32,
-        lambda r: (x := r(6, 80)).chunk(2, -1), lambda r: (r(6, 80)[:, :40], r(6, 80)[:, 40:])),
+        lambda r: r(6, 80).chunk(2, -1), lambda r: (r(6, 80)[:, :40], r(6, 80)[:, 40:])),
     "layer_norm whose residual is its input": (
         lambda x, y: kernels.layer_norm(x, 40, residual=y)[0],
         lambda x, y: F.layer_norm(x.double() + y.double(), (40,)), FP32,

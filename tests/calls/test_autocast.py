@@ -1,11 +1,11 @@
-"""Inside ``torch.autocast``: dtypes as torch's functions of the same name give them there, values and gradients near."""
+"""Inside ``torch.autocast``: dtypes as torch's function of the same name gives them, values and gradients near."""
 
 import pytest
 import torch
 
 import kernels.nn
 
-from .table import BF16, CALLS, FP16, FP32, assert_near, weighted
+from .table import BF16, CALLS, FP16, FP32, assert_near, repeats, weighted
 
 CAST = [call for call in CALLS if call.torch is not None and call.shapes and call.dtype == FP32]
 LOW = {"fp16": FP16, "bf16": BF16}
@@ -31,7 +31,7 @@ def test_dtypes_are_torchs_and_values_near(call, given, low, device):
     inputs = drawn(call, device, given, low)
     with torch.autocast(device, low):
         expected = call.run_torch(inputs)
-        found = [call.run(inputs) for _ in range(3)][-1]
+        found = [call.run(inputs) for _ in repeats(device)][-1]
     assert [x.dtype for x in found] == [x.dtype for x in expected]
     assert_near(found, call.run_exact(inputs), call, low)
 
@@ -54,7 +54,7 @@ def test_gradients_have_their_inputs_dtypes_and_are_near(call, given, low, devic
 def test_a_call_after_autocast_is_as_one_before(call, device):
     """A recording made inside must not be repeated outside, nor one made outside inside."""
     inputs = call.draw(device)
-    before = [call.run(inputs) for _ in range(2)][-1]
+    before = [call.run(inputs) for _ in repeats(device)][-1]
     with torch.autocast(device, BF16):
         inside = [x.dtype for x in call.run(inputs)]
         with torch.autocast(device, enabled=False):
@@ -66,7 +66,7 @@ def test_a_call_after_autocast_is_as_one_before(call, device):
         assert [x.dtype for x in call.run(inputs)] == inside
 
 
-def step(model, x, target, low, device, scaler=None):
+def step(model, x, target, low, device):
     """One step of training with autocast: the loss, and every gradient."""
     model.zero_grad()
     with torch.autocast(device, low):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .table import CALLS, DIFFERENTIABLE, FP32, assert_near, weighted
+from .table import CALLS, DIFFERENTIABLE, FP32, assert_near, repeats, weighted
 
 DRAWN = [call for call in CALLS if call.shapes]
 NEGATED = [pytest.param(call, name, id=f"{call.label}-{name}") for call in DRAWN for name in call.shapes]
@@ -25,7 +25,7 @@ def assert_same(found, expected):
 def test_a_lazily_negated_input_counts_as_what_it_stands_for(call, name, device):
     inputs = call.draw(device)
     resolved = call.run(inputs | {name: -inputs[name]})
-    for _ in range(3):  # the first is recorded, and the others repeat it
+    for _ in repeats(device):
         assert_same(call.run(inputs | {name: lazily_negated(inputs[name])}), resolved)
     assert_same(call.run(inputs | {name: -inputs[name]}), resolved)
 
@@ -72,7 +72,7 @@ def test_a_class_of_tensors_that_changes_nothing_gives_torchs_type_and_the_same_
     plain = call.run(inputs)
     names = list(call.shapes) if every else list(call.shapes)[:1]
     own = inputs | {name: inputs[name].as_subclass(Own) for name in names}
-    for _ in range(2):
+    for _ in repeats(device):
         found = call.run(own)
         assert [type(x) for x in found] == (of_torch(call, own) or [Own] * len(found))
         assert_same([x.as_subclass(torch.Tensor) for x in found], plain)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .table import CALLS, DIFFERENTIABLE, assert_near, weighted
+from .table import CALLS, DIFFERENTIABLE, assert_near, repeats, weighted
 
 
 @contextlib.contextmanager
@@ -54,9 +54,9 @@ MODES = {
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.label)
 def test_a_mode_changes_no_result(call, mode, device):
     inputs = call.draw(device)
-    expected = [call.run(inputs) for _ in range(3)][-1]
+    expected = [call.run(inputs) for _ in repeats(device)][-1]
     with mode():
-        found = [call.run(call.draw(device) if mode is torch.inference_mode else inputs) for _ in range(3)][-1]
+        found = [call.run(call.draw(device) if mode is torch.inference_mode else inputs) for _ in repeats(device)][-1]
     assert_equal(found, expected)
     assert_equal(call.run(inputs), expected)
 
@@ -65,7 +65,7 @@ def test_a_mode_changes_no_result(call, mode, device):
 def test_gradients_are_the_same_in_deterministic_mode(call, device):
     plain = gradients(call, device, call.run)
     with deterministic():
-        for _ in range(3):
+        for _ in repeats(device):
             found = gradients(call, device, call.run)
     assert_equal(found[0] + found[1], plain[0] + plain[1])
 
@@ -79,7 +79,7 @@ def test_saved_tensors_may_be_moved_away_and_back(call, device):
         return x.detach().to("cpu", copy=True), x.device
 
     plain = gradients(call, device, call.run)
-    for _ in range(2):
+    for _ in repeats(device):
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept[0].to(kept[1])):
             found = gradients(call, device, call.run)
         assert_equal(found[0] + found[1], plain[0] + plain[1])

@@ -36,6 +36,7 @@ def tangents(inputs, names):
 
 def pure(run, call, inputs, names):
     """``run`` as a function of the named inputs alone; floating results only, which are what derivatives are of."""
+
     def function(*values):
         results = run(inputs | dict(zip(names, values, strict=True)))
         return tuple(x for x in results if x.is_floating_point())

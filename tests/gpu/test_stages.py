@@ -1,5 +1,6 @@
 """Lease, certification and the validate command, on the device itself."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -74,8 +75,6 @@ def test_a_kernel_s_default_is_certified_here_and_a_wrong_one_is_not(kernel, dty
     found = certify(declaration, "forward", variant, *asked)
     assert (found.status, found.reason) == ("pass", "")
     assert found.cases >= 2 and found.checks > 10
-
-    import dataclasses
 
     def wrong(**inputs):
         result = variant.launch(**inputs)

@@ -1,4 +1,4 @@
-# reproduce, test, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
+# reproduce, test, test-gpu, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,14 +6,18 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test ui lint clean
+.PHONY: reproduce test test-gpu ui lint clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
 
 test: $(VENV)/.ready
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation tests/calls
+
+# What runs on a GPU alone, in one process: tests that time something must not run beside others.
+test-gpu: $(VENV)/.ready
+	$(BIN)/pytest -m gpu
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

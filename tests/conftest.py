@@ -1,16 +1,20 @@
 """Two runs, not one: ``@triton.jit`` reads TRITON_INTERPRET when a kernel file is imported, once for the process.
 
-``pytest`` collects what compiles; ``pytest tests/kernels tests/validation`` collects what is interpreted.
-``make test`` runs both.
+``pytest`` collects what compiles; ``pytest tests/kernels tests/validation tests/calls`` collects what is interpreted.
+``make test`` runs both.  A third, ``pytest -m gpu``, is for a GPU host: it collects the folders that have such tests
+and no others, whose imports may be missing there, and interprets nothing.
 """
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-INTERPRETED = ("kernels", "validation")
+INTERPRETED = ("kernels", "validation", "calls")
+ON_GPU = ("gpu", "calls", "compilation")
+"""Folders with tests marked gpu."""
 LONGEST = (
     "compilation/test_cross_compilation.py",
     "workflow/test_run.py",
@@ -37,7 +41,13 @@ def _interpreted(path: Path) -> bool:
     return any(_HERE / name in (path, *path.parents) for name in INTERPRETED)
 
 
+def _is_for_a_gpu(config) -> bool:
+    return config.option.markexpr == "gpu"
+
+
 def _whole_run_is_interpreted(config) -> bool:
+    if _is_for_a_gpu(config):
+        return False
     paths = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
     return bool(paths) and all(_interpreted(path) for path in paths)
 
@@ -56,6 +66,8 @@ def pytest_configure(config):
 def pytest_ignore_collect(collection_path, config):
     """Leave the other run's folders to the other run."""
     if collection_path.parent == _HERE and collection_path.is_dir():
+        if _is_for_a_gpu(config):
+            return collection_path.name not in ON_GPU or None
         return _interpreted(collection_path) != _whole_run_is_interpreted(config) or None
     return None
 
@@ -67,10 +79,59 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_report_header(config):
-    """Say which half this is."""
+    """Say which of the runs this is."""
+    if _is_for_a_gpu(config):
+        return "kernels run on a GPU, one test at a time"
     if _whole_run_is_interpreted(config):
         return "kernels run in Triton's interpreter"
     return f"interpreted tests are a run of their own: pytest {' '.join(f'tests/{name}' for name in INTERPRETED)}"
+
+
+_lost = ""
+"""The test that cost this process its GPU: no later one can tell anything."""
+
+
+def pytest_runtest_setup(item):
+    """Skip without a GPU; fail at once where an illegal access has made it useless to this process."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("this host shows no GPU")
+    if _lost:
+        pytest.fail(f"not tried: the GPU answers this process no more since {_lost}", pytrace=False)
+
+
+def pytest_runtest_teardown(item):
+    """Find out which test it was that lost the GPU."""
+    global _lost
+    torch = sys.modules.get("torch")
+    if item.get_closest_marker("gpu") is None or _lost or torch is None or not torch.cuda.is_initialized():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        _lost = item.nodeid
+        pytest.fail(f"the GPU answers this process no more: {error}", pytrace=False)
+
+
+_WHOLE = 100
+"""Selected tests from which on compiling what they share on several cores is worth starting processes for it."""
+
+
+def pytest_collection_finish(session):
+    """Before a whole run on a GPU: compile in parallel, since the tests themselves run one at a time."""
+    if not _is_for_a_gpu(session.config) or session.config.option.collectonly or len(session.items) < _WHOLE:
+        return
+    import torch
+
+    if torch.cuda.device_count():  # which opens no context
+        from calls import ahead
+
+        began = time.perf_counter()
+        ahead.compile_all()
+        print(f"\ncompiled ahead in {time.perf_counter() - began:.0f} s")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,100 @@
+"""Inputs that are not plain tensors: lazily negated or conjugated ones, and those of a class of their own."""
+
+import pytest
+import torch
+
+from .table import CALLS, DIFFERENTIABLE, FP32, assert_near, repeats, weighted
+
+DRAWN = [call for call in CALLS if call.shapes]
+NEGATED = [pytest.param(call, name, id=f"{call.label}-{name}") for call in DRAWN for name in call.shapes]
+
+
+def lazily_negated(x):
+    """-x, by a bit that says so: the memory holds x."""
+    negated = torch._neg_view(x)
+    assert negated.is_neg()
+    return negated
+
+
+def assert_same(found, expected):
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype and torch.equal(x.resolve_neg(), y.resolve_neg())
+
+
+@pytest.mark.parametrize(("call", "name"), NEGATED)
+def test_a_lazily_negated_input_counts_as_what_it_stands_for(call, name, device):
+    inputs = call.draw(device)
+    resolved = call.run(inputs | {name: -inputs[name]})
+    for _ in repeats(device):
+        assert_same(call.run(inputs | {name: lazily_negated(inputs[name])}), resolved)
+    assert_same(call.run(inputs | {name: -inputs[name]}), resolved)
+
+
+@pytest.mark.parametrize(("call", "name"), NEGATED)
+def test_the_imaginary_part_of_a_conjugate_counts_as_what_it_stands_for(call, name, device):
+    if call.dtype != FP32:
+        pytest.skip("torch has no complex numbers of that precision")
+    inputs = call.draw(device)
+    z = torch.complex(torch.ones_like(inputs[name]), inputs[name])
+    lazy = z.conj().imag
+    assert lazy.is_neg()
+    if name.endswith("_cache"):
+        pytest.skip("a cache has no gaps within its rows")
+    found = call.run(inputs | {name: lazy})
+    assert_near(found, call.run(inputs | {name: -inputs[name]}), call, call.dtype)
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_a_gradient_that_arrives_lazily_negated_counts_as_what_it_stands_for(call, device):
+    inputs = call.leaves(call.draw(device))
+    results = [x for x in call.run(inputs) if x.requires_grad]
+    given = [torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x) for x in results]
+    wanted = [inputs[name] for name in call.wanting]
+    expected = torch.autograd.grad(results, wanted, [-x for x in given], retain_graph=True)
+    results = [x for x in call.run(inputs) if x.requires_grad]
+    found = torch.autograd.grad(results, wanted, [lazily_negated(x) for x in given])
+    assert_near(found, expected, call, call.dtype, "gradient")
+
+
+class Own(torch.Tensor):
+    """A class of tensors that changes nothing."""
+
+
+def of_torch(call, inputs):
+    """The types that torch's way gives; of what torch does not have, the class of the inputs."""
+    return [type(x) for x in call.run_torch(inputs)] if call.torch and call.dtype == FP32 else None
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["all inputs", "the first input"])
+@pytest.mark.parametrize("call", DRAWN, ids=lambda call: call.label)
+def test_a_class_of_tensors_that_changes_nothing_gives_torchs_type_and_the_same_values(call, every, device):
+    inputs = call.draw(device)
+    plain = call.run(inputs)
+    names = list(call.shapes) if every else list(call.shapes)[:1]
+    own = inputs | {name: inputs[name].as_subclass(Own) for name in names}
+    for _ in repeats(device):
+        found = call.run(own)
+        assert [type(x) for x in found] == (of_torch(call, own) or [Own] * len(found))
+        assert_same([x.as_subclass(torch.Tensor) for x in found], plain)
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_a_class_of_tensors_that_changes_nothing_has_the_same_gradients(call, device):
+    plain = call.leaves(call.draw(device))
+    weighted(call.run(plain)).backward()
+    inputs = {
+        name: x.as_subclass(Own).requires_grad_() if name in call.wanting else x
+        for name, x in call.draw(device).items()
+    }
+    weighted(call.run(inputs)).backward()
+    for name in call.wanting:
+        assert_near(inputs[name].grad.as_subclass(torch.Tensor), plain[name].grad, call, call.dtype, name)
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_parameters_give_what_tensors_give(call, device):
+    inputs = call.draw(device)
+    parameters = {name: torch.nn.Parameter(x) if name in call.wanting else x for name, x in inputs.items()}
+    found = call.run(parameters)
+    assert_near(found, call.run(inputs), call, call.dtype)
+    assert all(type(x) is torch.Tensor for x in found)

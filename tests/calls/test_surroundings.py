@@ -1,0 +1,101 @@
+"""What a program may have around a call: deterministic mode, inference mode, hooks on saved tensors, checkpointing."""
+
+import contextlib
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from .table import CALLS, DIFFERENTIABLE, assert_near, repeats, weighted
+
+
+@contextlib.contextmanager
+def deterministic():
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # which also fills what is allocated and not yet written with NaN
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def gradients(call, device, run):
+    """Results and gradients of a call that ``run`` makes."""
+    inputs = call.leaves(call.draw(device))
+    results = run(inputs)
+    weighted(results).backward()
+    return [x.detach() for x in results], [inputs[name].grad for name in call.wanting]
+
+
+def assert_equal(found, expected):
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype and torch.equal(x, y)
+
+
+MODES = {
+    "deterministic": deterministic,
+    "inference": torch.inference_mode,
+    "no gradients": torch.no_grad,
+    "default dtype": lambda: default_dtype(torch.float64),
+}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.label)
+def test_a_mode_changes_no_result(call, mode, device):
+    inputs = call.draw(device)
+    expected = [call.run(inputs) for _ in repeats(device)][-1]
+    with mode():
+        found = [call.run(call.draw(device) if mode is torch.inference_mode else inputs) for _ in repeats(device)][-1]
+    assert_equal(found, expected)
+    assert_equal(call.run(inputs), expected)
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_gradients_are_the_same_in_deterministic_mode(call, device):
+    plain = gradients(call, device, call.run)
+    with deterministic():
+        for _ in repeats(device):
+            found = gradients(call, device, call.run)
+    assert_equal(found[0] + found[1], plain[0] + plain[1])
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_saved_tensors_may_be_moved_away_and_back(call, device):
+    seen = []
+
+    def pack(x):
+        seen.append(x)
+        return x.detach().to("cpu", copy=True), x.device
+
+    plain = gradients(call, device, call.run)
+    for _ in repeats(device):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept[0].to(kept[1])):
+            found = gradients(call, device, call.run)
+        assert_equal(found[0] + found[1], plain[0] + plain[1])
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["", "reentrant"])
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_checkpointing_gives_the_same_gradients(call, reentrant, device):
+    plain = gradients(call, device, call.run)
+    names = list(call.shapes)
+
+    def run(inputs):
+        given = [inputs[name] for name in names]
+        again = lambda *values: call.run(inputs | dict(zip(names, values, strict=True)))  # noqa: E731
+        return checkpoint(again, *given, use_reentrant=reentrant)
+
+    found = gradients(call, device, run)
+    assert_equal(found[0], plain[0])
+    assert_near(found[1], plain[1], call, call.dtype, "gradient")

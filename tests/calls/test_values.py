@@ -1,0 +1,48 @@
+"""The table itself: it has every public function, and each call of it gives what torch does, forward and backward."""
+
+import pytest
+import torch
+
+import kernels
+import kernels.nn
+
+from .table import CALLS, DIFFERENTIABLE, FP32, MODULES, assert_near, on, tensors, weighted
+
+COMPARED = [call for call in CALLS if call.torch is not None]
+
+
+def test_the_table_has_every_public_function_and_every_module(device):
+    assert {call.function for call in CALLS} == set(kernels.__all__)
+    assert {module.name for module in MODULES} == set(kernels.nn.__all__)
+    labels = [call.label for call in CALLS]
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("call", COMPARED, ids=lambda call: call.label)
+def test_a_plain_call_gives_what_torch_gives(call, device):
+    inputs = call.draw(device)
+    found = call.run(inputs)
+    assert_near(found, call.run_exact(inputs), call, call.dtype)
+    assert [x.dtype for x in found] == [x.dtype for x in call.run_torch(inputs)]
+
+
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
+def test_gradients_are_those_of_torch_in_float64(call, device):
+    inputs = call.leaves(call.draw(device))
+    weighted(call.run(inputs)).backward()
+    wide = call.leaves({name: x.double() if name in call.shapes else x for name, x in call.draw(device).items()})
+    weighted(call.run_exact(wide)).backward()
+    for name in call.wanting:
+        assert inputs[name].grad.dtype == inputs[name].dtype
+        assert_near(inputs[name].grad, wide[name].grad, call, call.dtype, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_a_module_runs_forward_and_backward(module, device):
+    made = module.make().to(device)
+    given = [x.requires_grad_() if x.is_floating_point() else x for x in on(module.inputs(), device)]
+    results = tensors(made(*given))
+    assert all(x.device.type == device and x.dtype in (FP32, torch.float16) for x in results)
+    weighted(results).backward()
+    for x in (*filter(torch.is_floating_point, given), *made.parameters()):
+        assert x.grad is not None and bool(x.grad.isfinite().all())

@@ -39,7 +39,6 @@ from atlas.operators import (
     Operator,
     autocast_rule,
     autocasting,
-    derivative_wanted,
     launch,
     torch_gradients,
 )
@@ -538,12 +537,17 @@ def cross_entropy(
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel():
         return _torch_loss(input.float() if wide_loss else input, target, *parameters)  # nothing to launch for
-    if inplace_gradient and derivative_wanted(input):
+    if inplace_gradient and torch.is_grad_enabled() and input.requires_grad and _is_plain(input):
         _check_in_place(input, reduction)
         return _GradientInPlace.apply(input, target.contiguous(), *parameters, wide_loss)
     if not _is_matrix(input):
         input = input.contiguous()
     return _cross_entropy(input, target.contiguous(), *parameters, wide_loss)[0]
+
+
+def _is_plain(x):
+    """Whether memory of the logits can be written over: they have some, and it holds what they are."""
+    return not (x.is_meta or x.is_neg() or transformed())
 
 
 def _refuse(input, target, weight, size_average, reduce):

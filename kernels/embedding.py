@@ -378,7 +378,15 @@ _backward = Operator(
     run=_run_backward,
     fake=lambda dy, index, rows, padding_idx: dy.new_empty((rows, dy.shape[-1])),
 )
-_embedding = Differentiable(_forward, setup_context=_setup_context, backward=_pull_back)
+
+
+def _push_forward(args, tangents):
+    """Linear in the table; the row of ``padding_idx``, which has no gradient, is looked up as any other."""
+    index, _, padding_idx = args
+    return _embedding(index, tangents[1], padding_idx)
+
+
+_embedding = Differentiable(_forward, _setup_context, _pull_back, _push_forward)
 
 
 def embedding(

@@ -47,6 +47,7 @@ from atlas.operators import (
     autocast,
     autocast_rule,
     autocasting,
+    derivative_wanted,
     launch,
     torch_gradients,
 )
@@ -355,8 +356,9 @@ def _scaled(gradient, dloss):
     """The gradient times that of the loss, in place in eager mode: weight's is too large to have twice."""
     if not gradient.numel():
         return gradient
-    if type(gradient) is not torch.Tensor or torch.compiler.is_compiling():
+    if type(gradient) is not torch.Tensor or gradient.is_meta or torch.compiler.is_compiling():
         return gradient * dloss
+    dloss = dloss.resolve_neg()
     launch(
         _scale_kernel, (triton.cdiv(gradient.numel(), 4096),), gradient, dloss, gradient.numel(), BLOCK=4096
     )  # fmt: skip
@@ -417,12 +419,12 @@ def linear_cross_entropy(
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel() or not linear_weight.numel():
         return _torch_loss(input, linear_weight, linear_bias, target, *parameters)  # nothing to launch for
-    now = torch.is_grad_enabled() and reduction != "none"
-    of_weight = linear_weight.requires_grad or (linear_bias is not None and linear_bias.requires_grad)
+    of_input = reduction != "none" and derivative_wanted(input)
+    of_weight = reduction != "none" and derivative_wanted(linear_weight, linear_bias)
     bias = None if linear_bias is None else linear_bias.contiguous()
     return _linear_cross_entropy(
         input.contiguous(), linear_weight.contiguous(), bias, target.contiguous(), None, *parameters,
-        now and input.requires_grad, now and of_weight, chunk_rows, wide,
+        of_input, of_weight, chunk_rows, wide,
     )[0]  # fmt: skip
 
 

@@ -43,7 +43,16 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision
-from atlas.operators import Differentiable, Operator, autocast, autocasting, derivative_wanted, launch, torch_gradients
+from atlas.operators import (
+    Differentiable,
+    Operator,
+    autocast,
+    autocast_rule,
+    autocasting,
+    derivative_wanted,
+    launch,
+    torch_gradients,
+)
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.activation
@@ -518,6 +527,8 @@ def linear(
         raise ValueError(f"linear: activation is None or one of {', '.join(_ACTIVATIONS[1:])}: {activation!r}")
     if autocasting():
         input, weight, bias = autocast("linear", input, weight, bias)
+        if residual is not None and out_dtype is None and autocast_rule("linear", input.device):
+            out_dtype = torch.promote_types(input.dtype, residual.dtype)  # as torch adds what it does not cast
     if input.dtype not in _NAMES or weight.dtype != input.dtype:
         raise TypeError(f"linear takes input and weight of one dtype out of {', '.join(_DTYPES)}: "
                         f"{input.dtype}, {weight.dtype}")  # fmt: skip

@@ -8,7 +8,7 @@ from .autocast import FP32, autocast, autocast_rule, autocasting
 from .constant import constant_result
 from .launching import launch
 from .operator import Differentiable, Operator
-from .transforms import derivative_wanted, torch_gradients
+from .transforms import derivative_wanted, torch_gradients, transformed
 
 __all__ = [
     "FP32",
@@ -21,4 +21,5 @@ __all__ = [
     "derivative_wanted",
     "launch",
     "torch_gradients",
+    "transformed",
 ]

@@ -14,6 +14,8 @@ LOWER = "lower"
 """Floating inputs are cast to autocast's dtype."""
 FP32 = "fp32"
 """Floating inputs are cast to fp32."""
+FIRST = "first"
+"""Floating inputs are cast to the dtype of the first."""
 WIDEST = "widest"
 """Floating inputs are cast to the widest of their dtypes."""
 
@@ -38,6 +40,9 @@ _RULES_ON = {
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operation}", key)
 }
 """Of these rules the ones that torch has on a type of device, by both names."""
+
+for _norm in ("layer_norm", "rms_norm"):
+    _RULES_ON.setdefault(("cpu", _norm), FIRST)  # torch's kernels for the CPU take parameters of another dtype
 
 autocasting = torch._C._is_any_autocast_enabled
 """Whether the caller is in an autocast context of any device; cheap, to ask first."""
@@ -70,6 +75,8 @@ def autocast(operation: str, *tensors: torch.Tensor | None) -> tuple[torch.Tenso
         dtype = torch.get_autocast_dtype(device.type)
     elif rule == FP32:
         dtype = torch.float32
+    elif rule == FIRST:
+        dtype = tensors[0].dtype
     else:
         dtype = functools.reduce(
             torch.promote_types, (tensor.dtype for tensor, cast in zip(tensors, casts, strict=True) if cast)

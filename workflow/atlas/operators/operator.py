@@ -160,9 +160,18 @@ class Differentiable:
     :func:`torch.library.register_autograd`; ``backward`` returns a gradient for each argument, None where it has none.
     Under torch.compile the call is the registered operator; in eager mode it costs no more than an autograd function,
     and where no argument wants a gradient, no more than the operator.
+
+    Transforms of torch.func and derivatives in forward mode follow from the gradient; ``pushforward(args, tangents)``
+    gives the latter where the gradient is not quite the transpose of the derivative.
     """
 
-    def __init__(self, operator: Operator, setup_context: Callable[..., None], backward: Callable[..., Any]):
+    def __init__(
+        self,
+        operator: Operator,
+        setup_context: Callable[..., None],
+        backward: Callable[..., Any],
+        pushforward: Callable[..., Any] | None = None,
+    ):
         self.operator = operator
         backward = _without_autocast(backward)
         operator.register_autograd(setup_context, backward)
@@ -178,7 +187,7 @@ class Differentiable:
         Function.backward = staticmethod(backward)
         Function.__name__ = Function.__qualname__ = name
         self._function = Function
-        self._transformed = transformable(name, self, operator.op, setup_context, backward)
+        self._transformed = transformable(name, self, operator.op, setup_context, backward, pushforward)
 
     def __call__(self, *args: Any) -> Any:
         if _is_compiling():

@@ -16,9 +16,14 @@ from torch.autograd import forward_ad
 _transforms = torch._C._are_functorch_transforms_active
 
 
+def transformed() -> bool:
+    """Whether the caller is under a transform of torch.func, or takes derivatives in forward mode."""
+    return not torch.compiler.is_compiling() and (_transforms() or forward_ad._current_level >= 0)
+
+
 def derivative_wanted(*tensors: torch.Tensor | None) -> bool:
     """Whether a derivative of what is computed from these may be asked for: a gradient, or one in forward mode."""
-    if not torch.compiler.is_compiling() and (_transforms() or forward_ad._current_level >= 0):
+    if transformed():
         return True
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
@@ -49,11 +54,13 @@ def transformable(
     op: Callable[..., Any],
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
+    pushforward: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """The function ``call`` of the operator ``name``, in a form that transforms and forward mode can take.
 
     ``op`` computes it on plain tensors.  Without a ``backward`` every derivative raises NotImplementedError; with it,
-    those taken forwards are found by taking the gradient twice, for which ``backward`` must be differentiable itself.
+    those taken forwards are ``pushforward(args, tangents)``, or found by taking the gradient twice, for which
+    ``backward`` must be differentiable itself.
     """
 
     class Function(torch.autograd.Function):
@@ -83,6 +90,8 @@ def transformable(
             # Without the tangents that they have, or this would be asked for again.
             saved = [None if x is None else forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
             args = [given if x is None else x for given, x in zip(ctx.given, saved, strict=True)]
+            if pushforward is not None:
+                return pushforward(args, tangents)
             found = _pushed_forward(name, call, args, tangents, ctx.moves)
             return found if len(found) > 1 else found[0]
 

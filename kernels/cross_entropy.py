@@ -41,6 +41,7 @@ from atlas.operators import (
     autocasting,
     launch,
     torch_gradients,
+    transformed,
 )
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)

@@ -260,3 +260,24 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                 if not variant.unsupported(problem, GPUS[name]):
                     config = variant.default(problem, GPUS[name])
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+
+
+@pytest.mark.parametrize("way", ["meta", "lazily negated", "under a transform"])
+def test_a_gradient_is_not_put_where_there_is_no_such_memory(way):
+    """Where the logits cannot be written over, ``inplace_gradient`` changes nothing."""
+    x, target = randn(4, 10), targets(4, 10)
+
+    def loss(x):
+        return cross_entropy(x * 1 if way != "lazily negated" else x, target.to(x.device), inplace_gradient=True)
+
+    if way == "meta":
+        assert loss(x.to("meta").requires_grad_()).is_meta
+        return
+    if way == "lazily negated":
+        lazy = torch.complex(torch.zeros_like(x), -x).conj().imag
+        assert lazy.is_neg()
+        x = lazy.requires_grad_()
+    found = torch.func.grad(loss)(x) if way == "under a transform" else torch.autograd.grad(loss(x), x)[0]
+    leaf = x.detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(torch.nn.functional.cross_entropy(leaf, target), leaf)
+    torch.testing.assert_close(found.resolve_neg(), expected)

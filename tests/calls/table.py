@@ -184,13 +184,8 @@ def _fp8_attention(query, key, value, query_scale, key_scale, value_scale):
 
 def _grouped(mat_a, mat_b, offs):
     ends = (0, 3, 3, 12)
-    products = torch.cat([mat_a[ends[g] : ends[g + 1]] @ mat_b[g] for g in range(3)])
-    return products.to(mat_a.dtype)  # autocast leaves torch's grouped_mm alone
-
-
-def _linear(activation, input, weight, bias, residual):
-    z = F.linear(input, weight, bias)
-    return (activation(z) + residual).to(z.dtype)  # as fused: rounded once, to the dtype of torch's linear
+    with torch.autocast(mat_a.device.type, enabled=False):  # which torch's grouped_mm pays no attention to
+        return torch.cat([mat_a[ends[g] : ends[g + 1]] @ mat_b[g] for g in range(3)])
 
 
 def _rotated(x, cos, sin):
@@ -297,8 +292,7 @@ CALLS: tuple[Call, ...] = (
     *(Call("linear", {"input": (6, 32), "weight": (24, 32), "bias": (24,), "residual": (6, 24)},
            lambda f, input, weight, bias, residual, word=word: f(input, weight, bias, activation=word,
                                                                  residual=residual),
-           lambda input, weight, bias, residual, function=function: _linear(
-               function, input, weight, bias, residual),
+           lambda input, weight, bias, residual, function=function: function(F.linear(input, weight, bias)) + residual,
            special=f"{word} and residual")
       for word, function in (("gelu", F.gelu), ("silu", F.silu))),
     Call("linear_w4a16", {"input": (6, 64)}, lambda f, input, packed: f(input, packed),

@@ -61,6 +61,8 @@ def pytest_configure(config):
         interpreter.mend()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
+    # Without it cuBLAS refuses what a test's own torch asks of it in deterministic mode.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -147,8 +147,8 @@ def test_the_flush_leaves_nothing_of_an_input_in_l2(device, clock, figure):
     warm, cold, twice = timed(read), timed(device.flush), timed(both)
     figure(f"L2: {size / 2**20:.0f} MiB read in {warm:.1f} us warm, {cold:.1f} us after the flush")
     assert cold > 1.25 * warm
-    assert twice == pytest.approx(cold, rel=0.1)  # a second flush finds nothing left to evict
-    assert clock.measure(read).median_us == pytest.approx(cold, rel=0.15)
+    assert twice == pytest.approx(cold, rel=0.15)  # a second flush finds nothing left to evict
+    assert clock.measure(read).median_us == pytest.approx(cold, rel=0.25)
 
 
 def test_the_host_s_time_of_a_call_leaves_out_what_the_device_does(clock, out):

@@ -54,7 +54,7 @@ def test_launching_takes_microseconds(clock, cuda, figure):
     rows = {row["name"]: row["value"] for row in latency.roofs(clock, cuda)}
     figure("survey: " + ", ".join(f"{name} {value:.2f} us" for name, value in rows.items()))
     assert 0.5 < rows["launch_latency"] < 50
-    assert 0 < rows["event_floor"] <= rows["empty_kernel"] < 20
+    assert 0 < rows["event_floor"] < rows["empty_kernel"] + 0.5 < 20
 
 
 def test_the_driver_s_figures_are_those_of_the_gpu_s_block(cuda, block):

@@ -22,7 +22,7 @@ def in_threads(work, count=THREADS):
     def run(number):
         try:
             stream = torch.cuda.Stream()
-            gate.wait()
+            gate.wait(timeout=60)
             with torch.cuda.stream(stream):
                 stream.wait_event(ready)
                 work(number)

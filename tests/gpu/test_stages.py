@@ -32,7 +32,7 @@ with leases.adopted(own):
 @pytest.fixture
 def environment(tmp_path):
     """Of a command with locks of its own, so that no other job of this host is waited for."""
-    path = f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"
+    path = os.pathsep.join([str(ROOT / "workflow"), str(ROOT), *sys.path])
     return os.environ | {leases.FOLDER_VARIABLE: str(tmp_path / "leases"), "PYTHONPATH": path}
 
 

@@ -186,14 +186,15 @@ def _run(a, b, tf32):
 
 
 def _setup_context(ctx, inputs, output):
-    *operands, ctx.tf32 = inputs
-    ctx.save_for_backward(*operands)
+    a, b, _ = inputs
+    ctx.save_for_backward(a, b)
 
 
 def _backward(ctx, dc):
     a, b = ctx.saved_tensors
-    da = _products(dc, b.transpose(1, 2), ctx.tf32) if ctx.needs_input_grad[0] else None
-    db = _products(a.transpose(1, 2), dc, ctx.tf32) if ctx.needs_input_grad[1] else None
+    tf32 = _tf32_allowed()
+    da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
+    db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None
 
 

@@ -545,15 +545,17 @@ def _run(a, b, tf32):
 
 
 def _setup_context(ctx, inputs, output):
-    *operands, ctx.tf32 = inputs
-    ctx.save_for_backward(*operands)
+    a, b, _ = inputs
+    ctx.save_for_backward(a, b)
 
 
 def _backward(ctx, dc):
-    # Two products of the same kind: differentiable in their turn, and transposed by strides alone.
+    # Two products of the same kind: differentiable in their turn, and transposed by strides alone.  Each is as precise
+    # as torch is told to be when it is made.
     a, b = ctx.saved_tensors
-    da = _product(dc, b.t(), ctx.tf32) if ctx.needs_input_grad[0] else None
-    db = _product(a.t(), dc, ctx.tf32) if ctx.needs_input_grad[1] else None
+    tf32 = _tf32_allowed()
+    da = _product(dc, b.t(), tf32) if ctx.needs_input_grad[0] else None
+    db = _product(a.t(), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None
 
 

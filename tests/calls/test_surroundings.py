@@ -97,5 +97,6 @@ def test_checkpointing_gives_the_same_gradients(call, reentrant, device):
         return checkpoint(again, *given, use_reentrant=reentrant)
 
     found = gradients(call, device, run)
-    assert_equal(found[0], plain[0])
+    # Near and not equal: where no gradient is wanted, a kernel that keeps nothing for one may round otherwise.
+    assert_near(found[0], plain[0], call, call.dtype)
     assert_near(found[1], plain[1], call, call.dtype, "gradient")

@@ -115,7 +115,8 @@ def test_the_blocking_kernel_holds_the_device_as_long_as_it_is_told(device):
         device.block(microseconds)
         end.record()
         device.synchronize()
-        assert 1000 * start.elapsed_time(end) == pytest.approx(microseconds, rel=0.1, abs=10)
+        held = 1000 * start.elapsed_time(end)
+        assert 0.98 * microseconds < held < 1.4 * microseconds  # cycles of the highest clock, run at today's
 
 
 def test_the_flush_leaves_nothing_of_an_input_in_l2(device, clock, figure):

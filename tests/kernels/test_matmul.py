@@ -297,21 +297,22 @@ def test_what_is_not_supported_is_refused_with_the_reason(a, b, error, says):
         matmul(a, b)
 
 
-@pytest.mark.parametrize(("switch", "allowed"), [("highest", False), ("high", True)])
-def test_fp32_precision_follows_torch_in_the_gradient_too(switch, allowed, monkeypatch):
+@pytest.mark.parametrize("backward", ["highest", "high"])
+@pytest.mark.parametrize("forward", ["highest", "high"])
+def test_each_product_is_as_precise_as_torch_is_told_when_it_is_made(forward, backward, monkeypatch):
     asked = []
-    monkeypatch.setattr(MODULE, "_run", None)  # the operator has its own reference to it
     monkeypatch.setattr(
         MODULE._product.operator, "now", lambda a, b, tf32: asked.append(tf32) or a.new_empty(a.shape[0], b.shape[1])
     )
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(switch)
     try:
+        torch.set_float32_matmul_precision(forward)
         product = matmul(randn(4, 4).requires_grad_(), randn(4, 4))
+        torch.set_float32_matmul_precision(backward)
+        product.sum().backward()
     finally:
         torch.set_float32_matmul_precision(before)
-    product.sum().backward()
-    assert asked == [allowed, allowed]
+    assert asked == [forward == "high", backward == "high"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

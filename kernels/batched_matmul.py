@@ -239,7 +239,7 @@ def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
         )
     if max(*shape[1:], other[2]) > _LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > _LARGEST:
         raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {_LARGEST}: {tuple(shape)}, {tuple(other)}")
-    return _products(input.resolve_neg(), mat2.resolve_neg(), _tf32_allowed())
+    return _products(input, mat2, input.dtype is torch.float32 and _tf32_allowed())
 
 
 _DTYPES = ("fp32", "tf32", "fp16", "bf16")

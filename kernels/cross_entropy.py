@@ -474,6 +474,7 @@ class _GradientInPlace(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise NotImplementedError("cross_entropy: inplace_gradient=True has no second derivatives")
         (dx,) = ctx.saved_tensors
+        dloss = dloss.resolve_neg()
         blocks = triton.cdiv(dx.shape[1], 4096)
         launch(_scale_kernel, (dx.shape[0] * blocks,), dx, dloss, dx.shape[1], _stride(dx), blocks, BLOCK=4096)
         torch.autograd.graph.increment_version(dx)  # a second backward would scale it again

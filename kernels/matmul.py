@@ -606,12 +606,10 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     rows = left[0] if len(left) == 2 else math.prod(left[:-1])
     if max(rows, *right) > _LARGEST:
         raise ValueError(f"matmul takes sizes up to {_LARGEST}: {tuple(left)} times {tuple(right)}")
-    # Raw addresses know nothing of a lazy negation (the imaginary part of a conjugate has one): carry it out.
-    a, b = input.resolve_neg(), other.resolve_neg()
     tf32 = input.dtype is torch.float32 and _tf32_allowed()
     if len(left) == 2 and len(right) == 2:
-        return _product(a, b, tf32)
-    product = _product(a.reshape(rows, left[-1]), b if len(right) == 2 else b[:, None], tf32)
+        return _product(input, other, tf32)
+    product = _product(input.reshape(rows, left[-1]), other if len(right) == 2 else other[:, None], tf32)
     return product.reshape(left[:-1] + right[1:])
 
 

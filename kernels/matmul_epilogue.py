@@ -42,7 +42,7 @@ from atlas.declaration import (
     max_autotuned,
     torch_dtype,
 )
-from atlas.declaration.products import as_interpreted, describable, fp32_precision
+from atlas.declaration.products import as_interpreted, describable, fp32_precision, precision_of
 from atlas.operators import (
     Differentiable,
     Operator,
@@ -480,7 +480,7 @@ def _differentiable_backward(x, weight, bias, residual, activation, scale, dy):
 
 _SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, float scale, str out)"
 _linear = Differentiable(
-    Operator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake, state=fp32_precision), _setup, _pull_back
+    Operator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake, state=precision_of), _setup, _pull_back
 )
 _kept_linear = Differentiable(
     Operator(
@@ -488,7 +488,7 @@ _kept_linear = Differentiable(
         f"{_SCHEMA} -> (Tensor, Tensor)",
         run=functools.partial(_run, keep=True),
         fake=lambda *arguments: (_fake(*arguments), _fake(*arguments)),
-        state=fp32_precision,
+        state=precision_of,
     ),
     _setup,
     _pull_back,

@@ -108,7 +108,7 @@ def test_tensors_of_another_kind_are_recorded_anew(other):
 
 def test_what_a_launcher_reads_of_torchs_state_is_part_of_what_a_recording_is_of():
     kernel, state = Kernel(), types.SimpleNamespace(value="ieee")
-    double, x = operator(doubling(kernel), state=lambda: state.value), torch.randn(4, 6)
+    double, x = operator(doubling(kernel), state=lambda x: state.value), torch.randn(4, 6)
     for state.value in ("tf32", "ieee", "tf32"):
         double(x)
     assert len(kernel.launched) == 2 and len(kernel.repeated) == 1

@@ -22,6 +22,11 @@ def fp32_precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
+def precision_of(x: torch.Tensor, *_: object) -> str | None:
+    """What decides how products of ``x`` are made besides its dtype: :func:`fp32_precision`, of fp32 alone."""
+    return fp32_precision() if x.dtype is torch.float32 else None
+
+
 def as_interpreted(x: torch.Tensor) -> torch.Tensor:
     """On the CPU bf16 as fp32: the kernel multiplies the same values, and rounds what it writes all the same.
 

@@ -25,14 +25,14 @@ def written(
     aside: Callable[..., Any],
     first: Callable[..., Any],
     run: Callable[..., Any],
-    state: Callable[[], Hashable] | None,
+    state: Callable[..., Hashable] | None,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The functions ``now`` and ``straight`` of one call: from Python, and as torch's dispatcher calls it.
 
     A recording in ``plans`` is looked up under what it depends on: each tensor's device, shape, strides, dtype and
-    alignment to 16 bytes, which arguments are one tensor, each scalar that is not ``varying``, and what ``state`` reads
-    of torch's global state.  Without one, ``first(key, *args)`` is called; while somebody watches allocations or
-    launches, ``run(*args)``.
+    alignment to 16 bytes, which arguments are one tensor, each scalar that is not ``varying``, and what ``state``,
+    given the arguments, reads of torch's global state.  Without one, ``first(key, *args)`` is called; while somebody
+    watches allocations or launches, ``run(*args)``.
 
     ``now`` leaves to torch what the dispatcher is there for.  Calls under a dispatch mode, with tensors of other types
     than plain ones and with lazily negated ones go to ``op``, those in which derivatives are taken forwards, and those
@@ -102,7 +102,7 @@ def _source(types: Sequence[str], varying: Collection[int], stateful: bool) -> s
             described += f", {name}.get_device()"
         key.append(f"None if {name} is None else ({described})" if optional else f"({described})")
     if stateful:
-        key.append("state()")
+        key.append(f"state({given})")
     equal = " or ".join(f"{one} is {other}" for one, other in itertools.combinations(tensors, 2))
     if equal:
         key.append(f"pattern({', '.join(tensors)}) if {equal} else None")

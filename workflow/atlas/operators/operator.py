@@ -39,8 +39,8 @@ class Operator:
 
     ``schema`` is torch's, without the name: ``"(Tensor x, float eps) -> (Tensor, Tensor)"``.  ``run`` takes these
     arguments, all by position, and returns the outputs; ``fake`` returns tensors like the outputs without computing
-    them.  ``varying`` names int arguments that differ from call to call.  ``state`` reads what ``run`` asks of torch's
-    global state (a precision): a recording holds for one value of it.
+    them.  ``varying`` names int arguments that differ from call to call.  ``state``, given
+    the arguments, reads what ``run`` asks of torch's global state (a precision): a recording holds for one value of it.
 
     On CUDA tensors, outside torch.compile, the first call for given shapes, strides, dtypes, alignment and scalars is
     recorded and later ones repeat its allocations and launches.  What a launcher does beyond that makes it
@@ -58,7 +58,7 @@ class Operator:
         run: Callable[..., Any],
         fake: Callable[..., Any],
         varying: Sequence[str] = (),
-        state: Callable[[], Hashable] | None = None,
+        state: Callable[..., Hashable] | None = None,
     ):
         self.obstacles: set[str] = set()
         self._run = _without_autocast(run)

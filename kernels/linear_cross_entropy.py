@@ -452,6 +452,11 @@ def _check(input, linear_weight, target, linear_bias, weight):
             f"{tuple(target.shape)} and linear_bias {linear_bias if linear_bias is None else tuple(linear_bias.shape)}"
             " do not fit together"
         )
+    tensors = [tensor for tensor in (input, linear_weight, target, linear_bias) if tensor is not None]
+    if len({tensor.device for tensor in tensors}) > 1:
+        raise ValueError(
+            f"linear_cross_entropy takes tensors of one device: {', '.join(str(tensor.device) for tensor in tensors)}"
+        )
 
 
 _DTYPES = ("fp32", "fp16", "bf16")

@@ -98,3 +98,20 @@ def test_parameters_give_what_tensors_give(call, device):
     found = call.run(parameters)
     assert_near(found, call.run(inputs), call, call.dtype)
     assert all(type(x) is torch.Tensor for x in found)
+
+
+SEVERAL = [
+    pytest.param(call, name, id=f"{call.label}-{name}")
+    for call in CALLS
+    if sum(isinstance(x, torch.Tensor) for x in call.draw("cpu").values()) > 1
+    for name, x in call.draw("cpu").items()
+    if isinstance(x, torch.Tensor)
+]
+
+
+@pytest.mark.parametrize(("call", "name"), SEVERAL)
+def test_a_tensor_of_another_device_is_refused(call, name, device):
+    """A kernel would read its address on the wrong device."""
+    inputs = call.draw(device)
+    with pytest.raises((TypeError, ValueError, RuntimeError), match="device|on cpu|on cuda|on meta"):
+        call.run(inputs | {name: inputs[name].to("cpu" if device == "cuda" else "meta")})

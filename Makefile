@@ -1,4 +1,4 @@
-# reproduce, test, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
+# reproduce, test, outside, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test ui lint clean
+.PHONY: reproduce test outside ui lint clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -14,6 +14,10 @@ reproduce: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation
+
+# torch's own sample inputs, all of them; make test has the small ones.
+outside: $(VENV)/.ready
+	$(BIN)/python -m tests.outside
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

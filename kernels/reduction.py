@@ -832,15 +832,17 @@ def _laid_out(name, x, dim, keepdim):
     one of more than 64.
     """
     rank = x.dim()
-    several = isinstance(dim, list | tuple)
-    if dim is None or (several and not dim):
+    if type(dim) is int and 0 < rank <= _MOST_AXES and x.is_contiguous():  # what is asked for most, and first
+        begin = axis_of(name, dim, rank)
+        return x, begin, begin + 1, None
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         if x.is_contiguous():
             return x, 0, rank, None
         axes = list(range(rank))
     else:
-        axes = [axis_of(name, d, rank) for d in (dim if several else (dim,))]
         if rank > _MOST_AXES:
             raise RuntimeError(f"{name} takes a dim of inputs of up to {_MOST_AXES} axes, as torch does: {rank}")
+        axes = [axis_of(name, d, rank) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))]
         if len(axes) == 1 and rank and x.is_contiguous():
             return x, axes[0], axes[0] + 1, None
         if len(set(axes)) < len(axes):

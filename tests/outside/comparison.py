@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ def compare(function: Callable[..., Any], torchs: Callable[..., Any], operation:
         return Finding("failed", f"computes where torch raises {_said(theirs)}")
     if not all(torch.equal(old, _bits(new)) for old, new in zip(before, tensors(sample.call), strict=True)):
         return Finding("failed", "writes to its inputs")
-    wrong = _unlike(ours, theirs) or _misjudged(ours, theirs, torchs, operation, sample.call)
+    wrong = _unlike(ours, theirs) or _misjudged(ours, theirs, torchs, operation, sample)
     return Finding("failed", wrong) if wrong else Finding("passed")
 
 
@@ -131,27 +132,36 @@ def _described(tensor: torch.Tensor | None) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}{gradient}"
 
 
-def _misjudged(ours: _Results, theirs: _Results, torchs, operation: Operation, call: Call) -> str:
+def _misjudged(ours: _Results, theirs: _Results, torchs, operation: Operation, sample: Sample) -> str:
     """What is beyond the project's tolerances, or empty."""
+    call = sample.call
+    judged = functools.partial(_judged, ours, sample)
     if operation.random:
         kept = _exactly(torchs, call.having(training=False))
-        return _judged(ours, _without_the_dropped(ours.outputs[0], kept, call), None, call, {})
+        return judged(_without_the_dropped(ours.outputs[0], kept, call), None)
     function = operation.exact or torchs
     exact = _exactly(function, call)
-    reason = _judged(ours, exact, theirs, call, {})
+    reason = judged(exact, theirs)
     if not reason:
         return ""
     spreads = _spreads(function, call, exact)
+    if operation.terms is not None and exact.gradients:
+        terms = operation.terms(exact.outputs[0].detach().abs())
+        spreads |= {name: spreads[name] + terms for name in exact.of("gradient")}
     exponent = 0.0 if operation.exponent is None else operation.exponent(call)
     for yardstick in (theirs, _of_copies(torchs, call)):
-        reason = _judged(ours, exact, yardstick, call, spreads, exponent)
+        reason = judged(exact, yardstick, spreads, exponent)
         if not reason:
             return ""
     return reason
 
 
-def _judged(ours: _Results, exact: _Results, theirs: _Results | None, call: Call, spreads: dict, exponent=0.0) -> str:
+def _judged(
+    ours: _Results, sample: Sample, exact: _Results, theirs: _Results | None, spreads=None, exponent=0.0
+) -> str:
     """``spreads``, where there are any, are by output's or gradient's name."""
+    call, spreads = sample.call, spreads or {}
+    dtype = _NAMES.get(call.kwargs.get("dtype", sample.dtype), "fp32")
     terms = max((tensor.numel() for tensor in tensors(call)), default=1)
     for kind, passes in (("output", 1), ("gradient", 2)):  # backward starts from what forward rounded
         found, expected = ours.of(kind), exact.of(kind)
@@ -161,7 +171,7 @@ def _judged(ours: _Results, exact: _Results, theirs: _Results | None, call: Call
             [expected[name] for name in names],
             None if theirs is None else [theirs.of(kind)[name] for name in names],
             names,
-            _NAMES.get(call.kwargs.get("dtype") or call.args[0].dtype, "fp32"),
+            dtype,
             terms,
             slack=[exponent * tolerances.rounding("fp32", judging.scale(expected[name].detach())[0]) for name in names],
             spreads=[spreads.get(name) for name in names],

@@ -1,4 +1,4 @@
-"""Which public function stands for which of torch's operations, and how a sample of one becomes a call of the other.
+"""Which public function or module is named as which of torch's, and how a sample of one becomes a call of the other.
 
 A public function that no operation in torch's list answers to (``swiglu``, ``rope``, ``grouped_mm``, …) is in
 :data:`WITHOUT_SAMPLES`: a new one must be put in one of the two.
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+import kernels.nn
+
 
 @dataclass(frozen=True)
 class Call:
@@ -24,6 +26,16 @@ class Call:
     def having(self, **kwargs: Any) -> Call:
         """The call with these keyword arguments, too."""
         return Call(self.args, {**self.kwargs, **kwargs})
+
+
+def as_function(module_class: type[torch.nn.Module]) -> Callable[..., Any]:
+    """``function((args, kwargs) of the constructor, parameters by name, args, kwargs)`` of a module."""
+
+    def function(constructor, parameters, args, kwargs):
+        module = module_class(*constructor[0], **constructor[1])
+        return torch.func.functional_call(module, parameters, tuple(args), kwargs)
+
+    return function
 
 
 def _as_it_is(call: Call) -> Call:
@@ -60,6 +72,25 @@ def _rms_norm(input, normalized_shape, weight=None, eps=None):
     return torch.nn.functional.rms_norm(input, normalized_shape, weight, eps)
 
 
+def _out_of_the_table(call: Call) -> bool:
+    """torch raises for it on a CPU, and ends the process' context on a GPU; the library's row is NaN."""
+    _, parameters, args, _ = call.args
+    index = args[0] if args else torch.empty(0)
+    return "weight" in parameters and not index.is_floating_point() and int(index.max()) >= len(parameters["weight"])
+
+
+def _weights(y: torch.Tensor) -> torch.Tensor:
+    """Of softmax: y (dy - sum y dy), with dy of size 1."""
+    return y
+
+
+class _RMSNorm(torch.nn.RMSNorm):
+    """As :func:`_rms_norm`."""
+
+    def forward(self, input):
+        return _rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+
 def _scaled_mm(a, b, scale_a, scale_b, out_dtype):
     return (a @ b) * scale_a * scale_b
 
@@ -84,6 +115,12 @@ class Operation:
     """Computes in float64 what results are judged by, where that is not torch's function of the same arguments."""
     exponent: Callable[[Call], float] | None = None
     """How large the arguments of exponentials get: rounded to fp32 they are a relative error of what is computed."""
+    module: bool = False
+    """Of torch's list of modules: see :mod:`.modules`."""
+    differs: Callable[[Call], bool] | None = None
+    """Which calls are documented to give something else than torch: they are left out."""
+    terms: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """How large the terms are of which a gradient is the sum where the output is so much: they may cancel."""
     random: bool = False
     """Elements are dropped at random: one is either 0 or what it is without training, over 1 - p."""
 
@@ -116,11 +153,20 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "scaled_dot_product_attention": (Operation(_functional("scaled_dot_product_attention"), exponent=_largest_score),),
     "scaled_mm": (Operation("torch._scaled_mm", calls=_with_out_dtypes, exact=_scaled_mm),),
     "silu": (Operation(_functional("silu")),),
-    "softmax": (Operation("softmax"), Operation("softmax", "with_dtype", calls=_with_narrow_dtypes)),
+    "softmax": (
+        Operation("softmax", terms=_weights),
+        Operation("softmax", "with_dtype", calls=_with_narrow_dtypes, terms=_weights),
+    ),
     "sum": (Operation("sum"),),
     "vector_add": (Operation("add"),),
+    "nn.Embedding": (Operation("nn.Embedding", module=True, differs=_out_of_the_table),),
+    "nn.RMSNorm": (Operation("nn.RMSNorm", module=True, exact=as_function(_RMSNorm)),),
+    "nn.Softmax": (Operation("nn.Softmax", module=True, terms=_weights),),
+} | {
+    f"nn.{name}": (Operation(f"nn.{name}", module=True),)
+    for name in ("CrossEntropyLoss", "GELU", "LayerNorm", "Linear", "LinearCrossEntropyLoss", "LogSoftmax", "SiLU")
 }
-"""The library's functions, each with the operations of torch whose samples it is given."""
+"""The library's functions and modules, each with the operations of torch whose samples it is given."""
 
 _OF_ITS_OWN = "torch has no such function"
 
@@ -143,5 +189,19 @@ WITHOUT_SAMPLES = {
     "rope": _OF_ITS_OWN,
     "rope_qk": _OF_ITS_OWN,
     "swiglu": "torch lists no samples of it",
+    "nn.Dropout": "torch lists no samples of the module",
+    "nn.LayerNormLinear": _OF_ITS_OWN,
+    "nn.LinearW4": _OF_ITS_OWN,
+    "nn.LinearW8": _OF_ITS_OWN,
+    "nn.RotaryEmbedding": _OF_ITS_OWN,
+    "nn.SelfAttention": _OF_ITS_OWN,
+    "nn.SwiGLU": _OF_ITS_OWN,
 }
-"""The other public functions, each with the reason why torch's list has nothing for it."""
+"""The other public functions and modules, each with the reason why torch's list has nothing for it."""
+
+
+def public(name: str) -> Callable[..., Any]:
+    """The library's function of a name in :data:`OPERATIONS`; a module as a function."""
+    if name.startswith("nn."):
+        return as_function(getattr(kernels.nn, name.removeprefix("nn.")))
+    return getattr(kernels, name)

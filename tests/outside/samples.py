@@ -1,7 +1,7 @@
-"""torch's sample inputs and error inputs of an operation, as calls; its list is ``torch.testing._internal``'s.
+"""torch's sample inputs and error inputs of operations and modules, as calls, from ``torch.testing._internal``.
 
-Importing the list changes torch's global state (it freezes the flags of ``torch.backends``) and takes ten seconds: in a
-process of its own.
+Importing its lists changes torch's global state (it freezes the flags of ``torch.backends``) and takes ten seconds: do
+so in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .functions import Call, Operation
+from . import modules
+from .functions import Call, Operation, as_function
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 """Those that samples are drawn in, as far as an operation has them; fp8 where it has no other."""
@@ -33,6 +34,7 @@ class Sample:
     kind: str
     number: int
     dtype: torch.dtype
+    module: bool = False
 
     @property
     def label(self) -> str:
@@ -64,6 +66,13 @@ def _listed() -> dict[tuple[str, str], Any]:
     return {(entry.name, entry.variant_test_name): entry for entry in op_db}
 
 
+@functools.cache
+def _listed_modules() -> dict[str, Any]:
+    from torch.testing._internal.common_modules import module_db
+
+    return {f"nn.{entry.module_cls.__name__}": entry for entry in module_db}
+
+
 def missing() -> str:
     """Why torch's list cannot be read here, and what would help; empty where it can."""
     try:
@@ -74,20 +83,30 @@ def missing() -> str:
 
 
 def torchs(operation: Operation) -> Callable[..., Any] | None:
-    """torch's function; None where this torch does not list the operation."""
+    """torch's function, of a module as one; None where this torch does not list the operation."""
+    if operation.module:
+        entry = _listed_modules().get(operation.name)
+        return None if entry is None else as_function(entry.module_cls)
     entry = _listed().get((operation.name, operation.variant))
     return None if entry is None else entry.op
 
 
 def samples(operation: Operation, device: str, dtype: torch.dtype) -> Iterator[Sample]:
-    """What torch lists for a dtype and a device: the same at every call.
+    """What torch lists for a dtype and a device: the same at every call."""
+    torch.manual_seed(0)
+    found = (_module_calls if operation.module else _function_calls)(operation, device, dtype)
+    count = itertools.count()
+    for kind, calls in found.items():
+        for one in calls:
+            for call in operation.calls(one):
+                yield Sample(call, kind, next(count), dtype, operation.module)
 
-    Inputs of its reference tests, of which elementwise operations have some of their own, ask for no gradients.
-    """
+
+def _function_calls(operation: Operation, device: str, dtype: torch.dtype) -> dict[str, list[Call]]:
+    """By kind.  Inputs of reference tests, of which elementwise operations have some, ask for no gradients."""
     entry = _listed().get((operation.name, operation.variant))
     if entry is None or not entry.supports_dtype(dtype, torch.device(device).type):
-        return
-    torch.manual_seed(0)
+        return {}
     differentiable = dtype.is_floating_point and dtype.itemsize > 1
     drawn = list(entry.sample_inputs(device, dtype, requires_grad=differentiable))
     found = {"sample": drawn, "with gaps": [one.noncontiguous() for one in drawn]}
@@ -95,8 +114,17 @@ def samples(operation: Operation, device: str, dtype: torch.dtype) -> Iterator[S
         found["reference"] = list(entry.reference_inputs(device, dtype, requires_grad=False))
     if entry.error_inputs_func is not None and dtype == torch.float32:
         found["error"] = [error.sample_input for error in entry.error_inputs(device)]
-    count = itertools.count()
-    for kind, inputs in found.items():
-        for one in inputs:
-            for call in operation.calls(Call((one.input, *one.args), one.kwargs)):
-                yield Sample(call, kind, next(count), dtype)
+    return {kind: [Call((one.input, *one.args), one.kwargs) for one in inputs] for kind, inputs in found.items()}
+
+
+def _module_calls(operation: Operation, device: str, dtype: torch.dtype) -> dict[str, list[Call]]:
+    """By kind; torch lists modules for fp32 and fp64, and they are drawn in 16 bits all the same."""
+    entry = _listed_modules().get(operation.name)
+    if entry is None or dtype.itemsize == 1:
+        return {}
+    arguments = {"device": device, "dtype": dtype, "requires_grad": True, "training": True}
+    found = {"sample": list(entry.module_inputs_func(entry, **arguments))}
+    if entry.module_error_inputs_func is not None and dtype == torch.float32:
+        errors = entry.module_error_inputs_func(entry, **arguments)
+        found["error"] = [error.module_error_input for error in errors]
+    return {kind: modules.calls(inputs, entry.module_cls, device, dtype) for kind, inputs in found.items()}

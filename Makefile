@@ -1,4 +1,5 @@
-# reproduce, test, test-gpu, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
+# reproduce, test, test-gpu, outside, ui and lint each set up .venv by themselves when it is missing or its requirements
+# changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test test-gpu ui lint clean
+.PHONY: reproduce test test-gpu outside ui lint clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -18,6 +19,10 @@ test: $(VENV)/.ready
 # What runs on a GPU alone, in one process: tests that time something must not run beside others.
 test-gpu: $(VENV)/.ready
 	$(BIN)/pytest -m gpu
+
+# torch's own sample inputs, all of them; make test has the small ones.
+outside: $(VENV)/.ready
+	$(BIN)/python -m tests.outside
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

@@ -770,9 +770,16 @@ def _scaled(query, scale):
     """(query, scale > 0) of the same scores: rows' maxima are taken before scores are scaled."""
     if scale is None:
         scale = query.shape[-1] ** -0.5
-    if scale > 0:
+    if 0 < scale < math.inf:
         return query, scale
-    return (-query, -scale) if scale < 0 else (query * 0, 1.0)
+    if -math.inf < scale < 0:
+        return -query, -scale
+    return query * scale, 1.0  # 0, infinite, or NaN: scores are what the product of the two is
+
+
+def _one_wide(*heads):
+    """Heads of no elements as such of one, 0: their scores are all 0, and kernels take them."""
+    return (torch.nn.functional.pad(x, (0, 1)) for x in heads)
 
 
 def attention_with_lse(
@@ -792,6 +799,9 @@ def attention_with_lse(
     query, key, value = _checked("attention", query, key, value, 4, layout, 1, enable_gqa)
     if query.shape[0] != key.shape[0]:
         raise ValueError(f"attention takes one batch for all: {tuple(query.shape)}, {tuple(key.shape)}")
+    if not query.shape[-1]:
+        out, lse = attention_with_lse(*_one_wide(query, key, value), is_causal, 1.0, enable_gqa)
+        return out[..., :0], lse
     query, scale = _scaled(query, scale)
     if not (query.numel() and key.numel()):
         return _empty(query, key, value, query.shape[:3])
@@ -799,8 +809,9 @@ def attention_with_lse(
 
 
 def _empty(query, key, value, rows):
-    """Attention to nothing, or of nothing: 0 and -inf, with gradients of 0."""
-    out = query * 0 + 0 * (key.sum() + value.sum())
+    """Attention to nothing, or of nothing: 0 and -inf, with gradients of 0, whatever the inputs hold."""
+    never = torch.zeros((), dtype=torch.bool, device=query.device)
+    out = torch.where(never, query, 0.0) + torch.where(never, key.sum() + value.sum(), 0.0)
     return out, torch.full(rows, -math.inf, dtype=torch.float32, device=query.device)
 
 
@@ -872,6 +883,10 @@ def attention_varlen(
             f"attention_varlen takes one more cumulative length than sequences, of queries as of keys: "
             f"{cu_seqlens_q.numel()}, {cu_seqlens_k.numel()}"
         )
+    if not query.shape[-1]:
+        wide = _one_wide(query, key, value)
+        out, lse = attention_varlen(*wide, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, 1.0)
+        return out[..., :0], lse
     query, scale = _scaled(query, scale)
     if not (query.numel() and key.numel() and max_q > 0 and max_k > 0 and cu_seqlens_q.numel() > 1):
         return _empty(query, key, value, (query.shape[1], query.shape[0]))

@@ -268,8 +268,14 @@ def decode_attention(
         q = q.contiguous()
     if q.requires_grad or k_cache.requires_grad or v_cache.requires_grad:
         q, k_cache, v_cache = q.detach(), k_cache.detach(), v_cache.detach()
+    if not q.shape[-1]:  # heads of no elements: all scores are 0, as those of one that is 0
+        wide = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k_cache, v_cache))
+        out, lse = decode_attention(*wide, cache_lens, 1.0, return_lse=True)
+        return (out[..., :0], lse) if return_lse else out[..., :0]
     if scale is None:
         scale = q.shape[-1] ** -0.5
+    elif not -math.inf < scale < math.inf:
+        q, scale = q * scale, 1.0  # scores are what the product of the two is
     if not q.numel():
         out, lse = _fake(q, k_cache, v_cache, cache_lens, scale)
     else:

@@ -256,10 +256,14 @@ def attention_fp8(
             ("query", query, query_scale), ("key", key, key_scale), ("value", value, value_scale)
         )
     ]  # fmt: skip
+    if not query.shape[-1]:  # heads of no elements: all scores are 0, as those of one that is 0
+        wide = (x.new_zeros((*x.shape[:3], 1)) for x in (query, key, value))
+        out, lse = attention_fp8(*wide, *scales, is_causal, 1.0, enable_gqa, out_dtype)
+        return out[..., :0], lse
     if scale is None:
         scale = query.shape[-1] ** -0.5
-    if scale <= 0:
-        raise ValueError(f"attention_fp8 takes a positive scale, not {scale}")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"attention_fp8 takes a positive and finite scale, not {scale}")
     if not (query.numel() and key.numel()):
         lse = torch.full(query.shape[:3], -math.inf, dtype=torch.float32, device=query.device)
         return torch.zeros(query.shape, dtype=out_dtype, device=query.device), lse

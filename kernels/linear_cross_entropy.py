@@ -394,6 +394,7 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     chunk_rows: int = 0,
+    options=None,
 ) -> torch.Tensor:
     """``torch.nn.functional.linear_cross_entropy`` of input [m, k], linear_weight [n, k] and class indices.
 
@@ -403,10 +404,12 @@ def linear_cross_entropy(
     so a forward serves one backward; with ``reduction="none"`` backward computes the logits again.  Second derivatives
     go through torch's operations, which have all logits at once.  A target outside [0, n) makes its row NaN.
 
-    Raises NotImplementedError for class weights, probabilities as targets and other dimensions; TypeError for other
-    dtypes; ValueError for what does not fit together.
+    Raises NotImplementedError for class weights, probabilities as targets, other dimensions and torch's ``options``;
+    TypeError for other dtypes; ValueError for what does not fit together.
     """
     ignore_index = -100 if ignore_index is None else ignore_index
+    if options is not None:
+        raise NotImplementedError("linear_cross_entropy takes none of torch's options: chunk_rows sets a chunk's size")
     wide = autocasting() and autocast_rule("nll_loss", input.device) == FP32
     if autocasting():
         input, linear_weight, linear_bias = autocast("linear", input, linear_weight, linear_bias)

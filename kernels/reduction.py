@@ -44,6 +44,8 @@ from atlas.declaration import (
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, THREAD_REGISTERS, VECTOR_BYTES
 from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, derivative_wanted, launch
 
+from kernels._axes import axis_of
+
 __all__ = ["amax", "max", "mean", "sum"]
 
 _largest = max  # the builtin: the public function below takes its name
@@ -746,9 +748,10 @@ _max_backward = Operator(
 def sum(input: torch.Tensor, dim=None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """``torch.sum(input, dim, keepdim, dtype=dtype)`` in fp32, fp16 or bf16, over one, several or all axes.
 
-    With ``dtype`` the input is cast first; 16 bits to fp32 without a copy.  A contiguous tensor in another order of its
-    axes is read as it lies; other layouts, and several axes that are not neighbours in memory, are copied first.
-    Raises TypeError for another dtype, IndexError and RuntimeError for a ``dim`` as torch does.
+    ``dim`` is an int or several; None and none of them are all axes.  With ``dtype`` the input is cast first; 16 bits
+    to fp32 without a copy.  A contiguous tensor in another order of its axes is read as it lies; other layouts, and
+    several axes that are not neighbours in memory, are copied first.  Raises TypeError for another dtype; TypeError,
+    IndexError and RuntimeError for a ``dim`` as torch does.
     """
     return _summed(input, dim, keepdim, dtype, False)
 
@@ -767,7 +770,7 @@ def amax(input: torch.Tensor, dim=(), keepdim: bool = False) -> torch.Tensor:
     if not input.numel():
         return torch.amax(input, dim, keepdim)
     wanted = derivative_wanted(input)
-    x, begin, end, restore = _laid_out(input, dim, keepdim)
+    x, begin, end, restore = _laid_out("amax", input, dim, keepdim)
     out = _amax_with_ties(x, begin, end, keepdim)[0] if wanted else _amax(x, begin, end, keepdim)
     return out if restore is None else restore(out)
 
@@ -776,17 +779,21 @@ def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False):
     """``torch.max(input)`` over all elements, or ``torch.max(input, dim, keepdim)``: (values, indices) of the first
     maximum along one axis, a NaN before any number.
 
-    The gradient over all elements is that of :func:`amax`: NaN everywhere where the maximum is NaN.  Raises
-    NotImplementedError for indices along an axis of 2^31 elements or more.
+    The gradient over all elements is that of :func:`amax`: NaN everywhere where the maximum is NaN.  Raises TypeError
+    for a ``keepdim`` without a ``dim``, as torch does, and NotImplementedError for the maximum of two tensors and for
+    indices along an axis of 2^31 elements or more.
     """
-    if dim is None:
-        if not input.numel():
-            return torch.max(input)
-        return amax(input)
+    if isinstance(dim, torch.Tensor):
+        raise NotImplementedError("max takes an int as dim: the larger elements of two tensors are torch.maximum's")
     _check(input, "max")
-    if not input.numel() or not isinstance(dim, int):
+    if dim is None:
+        if keepdim:
+            raise TypeError("max keeps a dim that is named: name one, or use amax(input, keepdim=True)")
+        return amax(input) if input.numel() else torch.max(input)
+    dim = axis_of("max", dim, input.dim())
+    if not input.numel():
         return torch.max(input, dim, keepdim)
-    x, begin, end, restore = _laid_out(input, dim, keepdim)
+    x, begin, end, restore = _laid_out("max", input, dim, keepdim)
     out, indices = _max(x, begin, end, keepdim)
     if restore is not None:
         out, indices = restore(out), restore(indices)
@@ -794,42 +801,55 @@ def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False):
 
 
 def _summed(input, dim, keepdim, dtype, average):
-    x = input
+    x, name = input, "mean" if average else "sum"
     if autocasting() and dtype is None and not average and autocast_rule("sum.dim_IntList", x.device) == FP32:
         dtype = torch.float32
     if dtype is not None and dtype != x.dtype and (dtype != torch.float32 or x.dtype not in _NAMES):
         x = x.to(dtype)
-    _check(x, "mean" if average else "sum")
+    _check(x, name)
     if not x.numel():
         return (torch.mean if average else torch.sum)(input, dim, keepdim, dtype=dtype)
     widen = dtype is torch.float32 and x.dtype is not dtype
-    x, begin, end, restore = _laid_out(x, dim, keepdim)
+    x, begin, end, restore = _laid_out(name, x, dim, keepdim)
     out = _sum(x, begin, end, keepdim, average, widen)
     return out if restore is None else restore(out)
 
 
 def _check(x, name):
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} takes a tensor: {x!r}")
     if x.dtype not in _NAMES:
         names = ", ".join(_DTYPES)
         raise TypeError(f"{name} takes {names}: {x.dtype}; cast the input, or name one as dtype= where {name} has it")
 
 
-def _laid_out(x, dim, keepdim):
+_MOST_AXES = 64
+"""torch's, where a dim is named."""
+
+
+def _laid_out(name, x, dim, keepdim):
     """x contiguous, the range of its axes to reduce, and how to put the result's axes in order again, None for as is.
 
-    Raises IndexError for an axis that is not there and RuntimeError for one named twice.
+    Raises TypeError for what is no axis, IndexError for one that is not there, RuntimeError for one named twice and for
+    one of more than 64.
     """
     rank = x.dim()
-    if dim is None or dim == ():
+    if type(dim) is int and 0 < rank <= _MOST_AXES and x.is_contiguous():  # what is asked for most, and first
+        begin = axis_of(name, dim, rank)
+        return x, begin, begin + 1, None
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         if x.is_contiguous():
             return x, 0, rank, None
         axes = list(range(rank))
     else:
-        axes = [_axis(d, rank) for d in ((dim,) if isinstance(dim, int) else dim)] if rank else []
-        if len(axes) == 1 and x.is_contiguous():
+        if rank > _MOST_AXES:
+            raise RuntimeError(f"{name} takes a dim of inputs of up to {_MOST_AXES} axes, as torch does: {rank}")
+        axes = [axis_of(name, d, rank) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))]
+        if len(axes) == 1 and rank and x.is_contiguous():
             return x, axes[0], axes[0] + 1, None
         if len(set(axes)) < len(axes):
-            raise RuntimeError(f"dim {tuple(dim)} names an axis more than once")
+            raise RuntimeError(f"{name}: dim {tuple(dim)} names an axis more than once")
+        axes = axes if rank else []
     # The axes as they lie in memory, where that is without gaps; then those to reduce have to be neighbours.
     order = sorted(range(rank), key=lambda axis: -x.stride(axis))
     places = sorted(order.index(axis) for axis in axes)
@@ -842,12 +862,6 @@ def _laid_out(x, dim, keepdim):
     back = [left.index(axis) for axis in sorted(left)]
     restore = None if back == sorted(back) else lambda out: out.permute(back)
     return x.permute(order).contiguous(), begin, begin + len(places), restore
-
-
-def _axis(dim, rank):
-    if not -rank <= dim < rank:
-        raise IndexError(f"dim {dim} is outside [{-rank}, {rank - 1}] of the input's axes")
-    return dim % rank
 
 
 _FUNCTIONS = {"sum": sum, "mean": mean, "amax": amax, "ties": amax, "max": max}

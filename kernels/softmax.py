@@ -41,6 +41,8 @@ from atlas.declaration.rows import (
 )
 from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, launch
 
+from kernels._axes import axis_of
+
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
 exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
@@ -565,8 +567,8 @@ def softmax(
     (b, 1, 1, k) will do for scores of (b, h, q, k).  ``causal`` leaves to row i of each (q, k) the columns
     j <= i + k - q.  Both go with the last ``dim`` alone.  A row of which nothing takes part is NaN, as in torch.
 
-    Second derivatives go through torch's operations.  Raises TypeError for another dtype, IndexError for a ``dim`` that
-    the input does not have, ValueError for a mask that does not fit.
+    Second derivatives go through torch's operations.  Raises TypeError for another dtype and a ``dim`` that is no int,
+    IndexError for one that the input does not have, ValueError for a mask that does not fit.
     """
     if autocasting() and dtype is None and autocast_rule("softmax.int", input.device) == FP32:
         dtype = torch.float32
@@ -590,10 +592,8 @@ def _any_layout(name, input, dim, dtype, mask, log, causal):
     x = input if dtype is None else input.to(dtype)
     if x.dtype not in _NAMES:
         raise TypeError(f"{name} takes {', '.join(_DTYPES)}: {x.dtype}; name one of them as dtype= to cast the input")
-    rank = max(x.dim(), 1)  # a scalar is a row of one, as in torch
-    if not -rank <= dim < rank:
-        raise IndexError(f"{name}: dim {dim} is outside [{-rank}, {rank - 1}] of an input of shape {tuple(x.shape)}")
-    last = dim in (-1, rank - 1)
+    dim = axis_of(name, dim, x.dim())  # a scalar is a row of one, as in torch
+    last = dim == max(x.dim(), 1) - 1
     if mask is not None:
         mask = _checked_mask(x, mask)
     if (mask is not None or causal) and (not last or x.dim() < 2):
@@ -615,8 +615,7 @@ def _checked_mask(x, mask):
         )
     if mask.dim() and mask.stride(-1) != 1 and mask.shape[-1] > 1:
         mask = mask.contiguous()
-    if x.numel():
-        _mask_rows(x.shape, mask)
+    _mask_rows(x.shape, mask)
     return mask
 
 

@@ -77,6 +77,8 @@ def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Raises TypeError and ValueError for anything else: shapes are not broadcast and dtypes not promoted.  Inputs that
     are not contiguous are copied first.
     """
+    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
+        raise TypeError(f"vector_add takes two tensors, and no numbers: {type(x).__name__}, {type(y).__name__}")
     if x.dtype is not y.dtype or x.dtype not in _NAMES:
         raise TypeError(f"vector_add takes two tensors of one dtype out of {', '.join(_DTYPES)}: {x.dtype}, {y.dtype}")
     if x.shape != y.shape or x.device != y.device:

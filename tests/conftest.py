@@ -20,6 +20,7 @@ LONGEST = (
     "workflow/test_run.py",
     "workflow/test_several_gpus.py",
     "workflow/test_wrong_kernel.py",
+    "outside/test_outside.py",
     "tracking/test_track.py",
     "workflow/test_plan.py",
     "views/test_figures.py",

@@ -9,7 +9,8 @@ class LinearCrossEntropyLoss(torch.nn.Module):
     """``torch.nn.LinearCrossEntropyLoss`` (torch 2.13) of rows [m, in_features] and class indices.
 
     The linear layer is ``linear``; its weight may be shared, ``loss.linear.weight = embedding.weight``.  ``z_loss`` is
-    that of :func:`kernels.linear_cross_entropy`.
+    that of :func:`kernels.linear_cross_entropy`.  Raises NotImplementedError for ``out_features``, ``weight`` and
+    ``options``, which torch's has.
     """
 
     def __init__(
@@ -17,14 +18,21 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         in_features: int,
         num_classes: int,
         *,
+        out_features: tuple[int, ...] = (),
         bias: bool = False,
         device=None,
         dtype=None,
         reduction: str = "mean",
+        weight: torch.Tensor | None = None,
         ignore_index: int | None = None,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
+        options=None,
     ):
+        if len(out_features) or weight is not None or options is not None:
+            raise NotImplementedError(
+                "LinearCrossEntropyLoss is of rows and class indices: it has no out_features, weight or options"
+            )
         super().__init__()
         self.linear = torch.nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
         self.reduction, self.ignore_index = reduction, ignore_index

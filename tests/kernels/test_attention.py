@@ -6,6 +6,7 @@ import pytest
 import torch
 from atlas.declaration import GPU
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels._attention_cases import _sized
 from kernels._attention_spaces import _fits_backward, _fits_forward
@@ -64,6 +65,50 @@ def test_heads_in_groups_need_enable_gqa_as_in_torch():
 @pytest.mark.parametrize("scale", [0.7, 0.0, -0.5])  # rows' maxima are taken before scores are scaled
 def test_any_scale_is_that_of_torch(scale):
     against_torch(qkv(), scale=scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf])
+def test_a_scale_that_is_no_number_makes_no_weights(scale, dtype):
+    tensors = qkv(length=5, s=7, dtype=dtype)
+    leaves, exact = [t.requires_grad_() for t in tensors], [t.detach().double().requires_grad_() for t in tensors]
+    out, lse = with_lse(*leaves, scale=scale)
+    with sdpa_kernel(SDPBackend.MATH):  # torch's kernel for CPUs gives 0 for a scale of NaN, its formula NaN
+        expected = functional.scaled_dot_product_attention(*exact, scale=scale)
+    assert out.isnan().all() and expected.isnan().all() and lse.isnan().all()
+    found, reference = (torch.autograd.grad(y.sum(), x) for y, x in ((out, leaves), (expected, exact)))
+    assert all(torch.equal(a.isnan(), b.isnan()) for a, b in zip(found, reference, strict=True))
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5])
+def test_a_query_of_infinity_spoils_its_row_alone(scale):
+    q, k, v = qkv(length=5, s=7)
+    q[0, 0, 2] = math.inf
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), scale=scale)
+    torch.testing.assert_close(attention(q, k, v, scale=scale).double(), expected, rtol=5e-6, atol=5e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_heads_of_no_elements_weigh_all_keys_alike(causal):
+    tensors = [x.requires_grad_() for x in qkv(length=3, s=2, d=0)]
+    seen = torch.tensor([1.0, 2.0, 2.0] if causal else [2.0] * 3)
+    for scale in (None, 0.5, -1.0, math.nan):
+        out, lse = with_lse(*tensors, is_causal=causal, scale=scale)
+        assert out.shape == (1, 2, 3, 0)
+        torch.testing.assert_close(lse, seen.log().expand(1, 2, 3))
+        assert attention(*tensors, is_causal=causal, scale=scale).shape == (1, 2, 3, 0)
+        gradients = torch.autograd.grad(lse.sum() + out.sum(), tensors)
+        assert [x.shape for x in gradients] == [x.shape for x in tensors]
+    assert with_lse(*qkv(length=3, s=0, d=0))[1].eq(-math.inf).all()
+
+
+def test_sequences_of_heads_of_no_elements_weigh_their_keys_alike():
+    q, k, v = torch.empty(5, 2, 0), torch.empty(6, 2, 0), torch.empty(6, 2, 0)
+    cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 5], [0, 4, 6]))
+    out, lse = varlen(q, k, v, cu_q, cu_k, 3, 4)
+    assert out.shape == q.shape
+    torch.testing.assert_close(lse, torch.tensor([4.0, 4.0, 4.0, 2.0, 2.0]).log().expand(2, 5))
 
 
 def test_gradients_are_in_the_dtype_of_the_inputs():
@@ -144,11 +189,22 @@ def test_a_packed_query_that_sees_no_key_gets_nothing():
     assert not gradients[0][:5].any() and all(x.isfinite().all() for x in gradients)
 
 
-def test_attention_to_nothing_is_nothing():
-    q, k, v = (x.requires_grad_() for x in qkv(s=0))
+@pytest.mark.parametrize("value", [1.0, math.inf, math.nan])
+@pytest.mark.parametrize("lengths", [{"s": 0}, {"length": 0}], ids=["no keys", "no queries"])
+def test_attention_to_nothing_is_nothing_whatever_the_others_hold(lengths, value):
+    q, k, v = ((value * x.abs()).requires_grad_() for x in qkv(**lengths))
     out, lse = with_lse(q, k, v)
     assert not out.any() and (lse == -math.inf).all()
-    assert all(x is not None and not x.any() for x in torch.autograd.grad(out.sum(), (q, k, v)))
+    gradients = torch.autograd.grad(out, (q, k, v), torch.full_like(out, value))
+    assert all(x is not None and not x.any() for x in gradients)
+
+
+def test_a_batch_without_keys_is_nothing_whatever_the_queries_hold():
+    q, k, v = torch.full((5, 2, 16), math.inf, requires_grad=True), randn(0, 2, 16), randn(0, 2, 16)
+    cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 5], [0, 0]))
+    out, lse = varlen(q, k, v, cu_q, cu_k, 5, 0)
+    assert not out.any() and (lse == -math.inf).all()
+    assert not torch.autograd.grad(out.sum(), q)[0].any()
 
 
 def test_second_derivatives_are_refused():

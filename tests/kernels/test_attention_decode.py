@@ -146,6 +146,25 @@ def test_nothing_to_do_gives_nothing():
     assert decode_attention(q[:, :, :0], k, v).shape == (2, 4, 0, 32)
 
 
+def test_heads_of_no_elements_weigh_all_rows_alike():
+    q, k, v = drawn(queries=2, seq=5, head_dim=0)
+    out, lse = decode_attention(q, k, v, torch.tensor([5, 1], dtype=torch.int32), return_lse=True)
+    assert out.shape == q.shape and decode_attention(q, k, v).shape == q.shape
+    torch.testing.assert_close(lse.exp(), torch.tensor([[4.0, 5.0], [0.0, 1.0]])[:, None].expand(2, 4, 2))
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf])
+def test_a_scale_that_is_no_number_makes_no_weights(scale):
+    out, lse = decode_attention(*drawn(), scale=scale, return_lse=True)
+    assert out.isnan().all() and lse.isnan().all()
+
+
+def test_a_query_of_infinity_over_an_empty_cache_gives_nothing():
+    q, k, v = drawn(seq=0)
+    out, lse = decode_attention(q * math.inf, k, v, return_lse=True)
+    assert not out.any() and (lse == -math.inf).all()
+
+
 def test_traffic_counts_what_is_filled():
     sizes = {"batch": 4, "heads": 8, "kv_heads": 2, "seq": 100, "queries": 1, "head_dim": 64}
     full, ragged = (DECLARATION.forward.bytes(_case(**sizes, ragged=r))["k"] for r in (False, True))

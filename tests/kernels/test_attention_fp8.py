@@ -115,8 +115,17 @@ def test_nothing_to_look_at():
     assert out.shape == (1, 1, 0, 32) and lse.shape == (1, 1, 0)
 
 
+def test_heads_of_no_elements_weigh_all_keys_alike():
+    out, lse = attention_fp8(*heads(h=1, s=9, d=0), ONE, ONE, ONE, is_causal=True, out_dtype=torch.float16)
+    assert out.shape[-1] == 0 and out.dtype == torch.float16
+    torch.testing.assert_close(lse[0, 0].exp(), torch.arange(1.0, 21.0).clamp(max=9))
+
+
 def test_refusals():
     q, k, v = heads()
+    for scale in (math.nan, math.inf, -1.0):
+        with pytest.raises(ValueError, match="positive and finite"):
+            attention_fp8(q, k, v, ONE, ONE, ONE, scale=scale, enable_gqa=True)
     with pytest.raises(TypeError, match="float8_e4m3fn"):
         attention_fp8(q.float(), k, v, ONE, ONE, ONE, enable_gqa=True)
     with pytest.raises(TypeError, match="int8"):

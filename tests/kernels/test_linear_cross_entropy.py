@@ -201,6 +201,7 @@ def test_layouts_are_copied_and_no_rows_are_as_in_torch():
     [
         ({"weight": torch.ones(10)}, NotImplementedError, "class weights"),
         ({"target": torch.rand(4, 10)}, NotImplementedError, "probabilities"),
+        ({"options": object()}, NotImplementedError, "chunk_rows"),
         ({"input": torch.zeros(2, 4, 6)}, NotImplementedError, r"input \[m, k\]"),
         ({"input": torch.zeros(4, 6, dtype=torch.float64)}, TypeError, "float64"),
         ({"linear_weight": torch.zeros(10, 6, dtype=torch.float16)}, TypeError, "float16"),

@@ -1,5 +1,6 @@
 """Reductions on the interpreter: values, NaN, ties, axes and layouts, gradients, refusals."""
 
+import numpy
 import pytest
 import torch
 from atlas.config import load_gpus
@@ -86,7 +87,19 @@ def test_a_counter_needs_no_zeroed_memory_and_leaves_no_trace(filling, monkeypat
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize(
     ("shape", "dim"),
-    [((5, 7), 0), ((3, 4, 6), 1), ((3, 4, 6), None), ((3, 4, 6), (1, -1)), ((3, 4, 6), (0, 2)), ((), 0), ((4, 5), ())],
+    [
+        ((5, 7), 0),
+        ((3, 4, 6), 1),
+        ((3, 4, 6), None),
+        ((3, 4, 6), (1, -1)),
+        ((3, 4, 6), (0, 2)),
+        ((), 0),
+        ((), (-1,)),
+        ((), []),
+        ((4, 5), ()),
+        ((4, 5), []),
+        ((3, 4, 6), [2, 0]),
+    ],
     ids=str,
 )
 def test_any_axes_are_reduced(name, shape, dim):
@@ -97,6 +110,69 @@ def test_any_axes_are_reduced(name, shape, dim):
         expected = reference(x.double(), dim if dim is not None else (), keepdim)
         assert found.shape == expected.shape
         assert_close(found, expected, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_axes_named_are_all_of_them_in_every_layout_and_for_gradients(name):
+    for x in (randn(3, 4, 6), randn(3, 4, 6).transpose(0, 1), randn(3, 8, 6)[:, ::2]):
+        leaf, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+        for dim in ([], ()):
+            found, expected = FUNCTIONS[name](leaf, dim), getattr(torch, name)(exact, dim)
+            assert not found.dim()
+            assert_close(found.detach(), expected.detach())
+            assert_close(torch.autograd.grad(found, leaf)[0], torch.autograd.grad(expected, exact)[0])
+
+
+def values(result):
+    """Those of max without its indices."""
+    return result if isinstance(result, torch.Tensor) else result.values
+
+
+@pytest.mark.parametrize("function", [sum, mean, amax, max])
+def test_a_scalar_has_one_axis(function):
+    for dim in (1, -2, 5):
+        with pytest.raises(IndexError, match=f"dim {dim} is outside"):
+            function(torch.tensor(3.0), dim)
+        if function is not max:
+            with pytest.raises(IndexError, match=f"dim {dim}"):
+                function(torch.tensor(3.0), (dim,))
+    if function is not max:
+        with pytest.raises(RuntimeError, match="more than once"):
+            function(torch.tensor(3.0), (0, -1))
+    assert values(function(torch.tensor(3.0), -1)) == values(function(torch.tensor(3.0), 0)) == 3
+
+
+@pytest.mark.parametrize("function", [sum, mean, amax, max])
+def test_a_dim_is_what_counts_as_an_integer(function):
+    x = randn(4, 5)
+    assert torch.equal(values(function(x, numpy.int64(1))), values(function(x, 1)))
+    for dim in (True, 1.0, "1", (1.0,), (True,), {1}):
+        with pytest.raises(TypeError, match="integers as dim"):
+            function(x, dim)
+
+
+@pytest.mark.parametrize("function", [sum, mean, amax, max])
+def test_a_dim_of_more_axes_than_torch_takes_is_refused(function):
+    assert function(torch.ones([1] * 64), 63) is not None
+    with pytest.raises(RuntimeError, match="64 axes"):
+        function(torch.ones([1] * 65), 0)
+
+
+def test_keepdim_of_the_largest_of_all_is_refused_as_in_torch():
+    for keep in (torch.max, max):
+        with pytest.raises(TypeError, match="keepdim|keeps"):
+            keep(randn(2, 3), keepdim=True)
+
+
+def test_the_larger_of_two_tensors_is_left_to_torch():
+    with pytest.raises(NotImplementedError, match=r"torch\.maximum"):
+        max(randn(2, 3), randn(2, 3))
+
+
+def test_what_is_no_tensor_is_refused():
+    for function in (sum, mean, amax, max):
+        with pytest.raises(TypeError, match="takes a tensor"):
+            function(2.5)
 
 
 def test_max_over_all_gives_a_value_and_along_an_axis_values_and_indices():

@@ -13,9 +13,11 @@ from atlas.gpus import gpu
 from atlas.validation.problems import Problem
 from torch.nn import functional
 
+from kernels.nn import RMSNorm
 from kernels.rms_norm import DECLARATION, rms_norm
 
 CPU = torch.device("cpu")
+FP32_EPS = torch.finfo(torch.float32).eps
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
 VARIANTS = [
@@ -107,7 +109,7 @@ def test_weight_and_residual_are_optional_forward_and_backward(has_residual, has
     residual, weight = residual if has_residual else None, weight if has_weight else None
     exact = [None if t is None else t.detach().double().requires_grad_() for t in (x, residual, weight)]
     added = exact[0] if residual is None else exact[0] + exact[1]
-    expected = [functional.rms_norm(added, (24,), exact[2], torch.finfo(dtype).eps), added][: 1 + has_residual]
+    expected = [functional.rms_norm(added, (24,), exact[2], FP32_EPS), added][: 1 + has_residual]
     found = rms_norm(x, 24, weight, residual=residual)
     found = found if has_residual else (found,)
     upstream = [randn(2, 3, 24, dtype=dtype, seed=3 + i) for i in range(len(found))]
@@ -143,10 +145,23 @@ def test_either_output_alone_may_be_differentiated(used):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-def test_epsilon_is_by_default_that_of_the_dtype(dtype):
-    x = torch.full((2, 8), 2.0**-7, dtype=dtype)  # its square is of epsilon's size in bf16
-    expected = functional.rms_norm(x.double(), (8,), eps=torch.finfo(dtype).eps)
-    assert_close(rms_norm(x, 8), expected, dtype)
+def test_epsilon_is_by_default_fp32_s_in_every_dtype_as_in_torch(dtype):
+    x = randn(2, 8, dtype=dtype) * 2.0**-11  # squares of fp32 epsilon's size: bf16's own would be all that counts
+    exact = functional.rms_norm(x.double(), (8,), eps=FP32_EPS)
+    for found in (rms_norm(x, 8), RMSNorm(8, dtype=dtype)(x), rms_norm(x, 8, residual=torch.zeros_like(x))[0]):
+        assert_close(found.detach(), exact, dtype)
+        assert_close(found.detach(), functional.rms_norm(x, (8,)), dtype)  # what torch documents is not what it does
+    assert_close(torch.nn.RMSNorm(8, dtype=dtype)(x).detach(), exact, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_gradients_without_an_epsilon_are_those_of_fp32_s(dtype):
+    leaf, dy = (randn(2, 8, dtype=dtype) * 2.0**-11).requires_grad_(), randn(2, 8, dtype=dtype, seed=1)
+    exact = leaf.detach().double().requires_grad_()
+    (found,) = torch.autograd.grad(rms_norm(leaf, 8), leaf, dy)
+    (expected,) = torch.autograd.grad(functional.rms_norm(exact, (8,), eps=FP32_EPS), exact, dy.double())
+    size = expected.abs().max()
+    assert_close(found / size, expected / size, dtype)
 
 
 @pytest.mark.parametrize(

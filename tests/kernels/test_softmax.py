@@ -291,6 +291,14 @@ def test_masks_go_with_the_last_dimension_of_a_matrix_alone():
         softmax(randn(4), causal=True)
 
 
+def test_a_mask_must_fit_also_where_there_are_no_scores():
+    x = torch.empty(2, 6, 0)
+    assert softmax(x, mask=torch.ones(6, 0, dtype=torch.bool)).shape == x.shape
+    for shape in ((6, 9), (5, 0), (3, 2, 6, 0)):
+        with pytest.raises(ValueError, match="a mask of shape"):
+            softmax(x, mask=torch.ones(shape, dtype=torch.bool))
+
+
 @pytest.mark.parametrize("flags", [{}, {"causal": True}, {"mask": torch.tensor([True, False, True, True])}], ids=str)
 def test_torch_compile_takes_forward_and_backward_as_one_graph(flags):
     def double(x):
@@ -316,6 +324,13 @@ def test_torch_accepts_the_operators():
 def test_other_dtypes_are_refused_by_name(dtype):
     with pytest.raises(TypeError, match=str(dtype)):
         softmax(torch.ones(2, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize("dim", [True, 1.0, "1", None, (1,)], ids=repr)
+def test_a_dimension_that_is_no_integer_is_refused_as_in_torch(dim):
+    for function in (softmax, log_softmax):
+        with pytest.raises(TypeError, match="integers as dim"):
+            function(randn(2, 3), dim)
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((2, 3), 2), ((2, 3), -3), ((), 1)], ids=str)

@@ -113,9 +113,15 @@ def test_embedding_and_losses_give_what_torchs_do():
     assert torch.equal(ours(tokens), torchs(tokens))
     expected = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(x, tokens.flatten())
     torch.testing.assert_close(nn.CrossEntropyLoss(label_smoothing=0.1)(x, tokens.flatten()), expected)
-    fused = nn.LinearCrossEntropyLoss(6, 5, bias=True)
+    fused = nn.LinearCrossEntropyLoss(6, 5, out_features=(), bias=True, weight=None, options=None)  # torch's defaults
     logits = torch.nn.functional.linear(x, fused.linear.weight, fused.linear.bias)
     torch.testing.assert_close(fused(x, tokens.flatten()), torch.nn.functional.cross_entropy(logits, tokens.flatten()))
+
+
+@pytest.mark.parametrize("name", ["out_features", "weight", "options"])
+def test_a_fused_loss_says_which_of_torchs_arguments_it_lacks(name):
+    with pytest.raises(NotImplementedError, match=name):
+        nn.LinearCrossEntropyLoss(6, 5, **{name: torch.ones(5)})
 
 
 def test_a_fused_layer_norm_and_linear_have_the_state_dict_of_their_sequence():

@@ -57,6 +57,9 @@ def test_other_dtypes_shapes_and_mixtures_are_refused_by_name():
         vector_add(torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     with pytest.raises(TypeError, match="float16"):
         vector_add(torch.ones(2), torch.ones(2).half())
+    for pair in ((torch.ones(2), 1.0), (1, torch.ones(2)), (1.0, 1.0)):
+        with pytest.raises(TypeError, match="no numbers"):
+            vector_add(*pair)
     with pytest.raises(ValueError, match=r"\[2, 1\]"):  # nothing is broadcast
         vector_add(torch.ones(2, 3), torch.ones(2, 1))
 

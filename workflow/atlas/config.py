@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import yaml
 
-from . import ROOT
+from . import ROOT, strict
 from .errors import AtlasError
 
 SCHEMAS = ROOT / "workflow" / "schemas"
@@ -48,8 +48,20 @@ def check(document: Any, schema_name: str, where: str) -> None:
         raise AtlasError(f"{where}: {explain(error)}")
 
 
-def explain(error: jsonschema.ValidationError) -> str:
-    """One schema error as a sentence that names the key, the value and what would be right."""
+_LIMITS = {
+    "minimum": "less than the minimum of",
+    "maximum": "more than the maximum of",
+    "exclusiveMinimum": "not more than",
+}
+
+
+def explain(error: jsonschema.ValidationError | None) -> str:
+    """One schema error as a sentence that names the key, the value and what would be right.
+
+    None is what one of two validators found and the other did not.
+    """
+    if error is None:
+        return "does not fit its schema"
     key = ".".join(str(part) for part in error.absolute_path)
     prefix = f"key {key!r}: " if key else ""
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
@@ -61,20 +73,23 @@ def explain(error: jsonschema.ValidationError) -> str:
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
         return f"{prefix}missing key {missing[0]!r}"
+    value = strict.shown(error.instance)
     if error.validator == "enum":
         near = difflib.get_close_matches(str(error.instance), [str(v) for v in error.validator_value], n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(map(str, error.validator_value))}"
-        return f"{prefix}{error.instance!r} is not allowed; {hint}"
+        return f"{prefix}{value} is not allowed; {hint}"
+    meant = f": {error.schema['description']}" if "description" in error.schema else ""
     if error.validator == "type":
         wanted = error.validator_value
         wanted = " or ".join(wanted) if isinstance(wanted, list) else wanted
-        meant = f": {error.schema['description']}" if "description" in error.schema else ""
-        return f"{prefix}{error.instance!r} is of the wrong type; give a value of type {wanted}{meant}"
+        return f"{prefix}{value} is of the wrong type; give a value of type {wanted}{meant}"
+    if error.validator in _LIMITS:
+        return f"{prefix}{value} is {_LIMITS[error.validator]} {error.validator_value}{meant}"
     if error.validator == "format":
-        return f"{prefix}{error.instance!r} is not a valid {error.validator_value}"
+        return f"{prefix}{value} is not a valid {error.validator_value}"
     if error.validator in ("anyOf", "pattern") and "description" in error.schema:
-        return f"{prefix}{error.instance!r} does not fit; give {error.schema['description']}"
-    return prefix + error.message
+        return f"{prefix}{value} does not fit; give {error.schema['description']}"
+    return prefix + (error.message if len(error.message) < 300 else f"{value} does not fit: {error.validator}")
 
 
 def load_gpus(path: Path = GPUS_FILE) -> dict[str, dict[str, Any]]:

@@ -222,3 +222,13 @@ def test_what_a_stage_cannot_write_as_json_becomes_null_or_a_question_mark(tmp_p
     documents.write(tmp_path / "benchmark.json", document)
     read = documents.read(tmp_path / "benchmark.json", "benchmark")
     assert read["rows"][0]["median_us"] is None and read["reason"] == "half ? a character"
+
+
+class Version(str):
+    """As torch's own is."""
+
+
+def test_a_kind_of_text_or_of_number_is_written_as_what_it_is(tmp_path, whole):
+    document, _ = whole["benchmark"]
+    documents.write(tmp_path / "benchmark.json", put(document, ("software", "torch"), Version("2.13.0")))
+    assert documents.read(tmp_path / "benchmark.json", "benchmark")["software"]["torch"] == "2.13.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import sys
 
 from .errors import AtlasError
@@ -44,7 +45,28 @@ def main(words: list[str] | None = None) -> int:
     stage.add_arguments(stage_parser)
     arguments = stage_parser.parse_args(rest + words[1:])
     try:
+        _check_numbers(arguments)
         return stage.run(arguments) or 0
     except AtlasError as error:
         print(f"atlas {chosen.command}: {error}", file=sys.stderr)
         return 2
+
+
+_FROM_ZERO = {"seed", "first_seed", "certify_seeds", "trial_runs"}
+"""Numbers that may be 0; all others of the command line count something that there is, or limit a time."""
+
+_MOST = 2**31 - 1
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    """Raise :class:`AtlasError` for a number that no option means: NaN passes every comparison that refuses it."""
+    for name, value in vars(arguments).items():
+        option = f"command line: --{name.replace('_', '-')} is"
+        if type(value) is float and not (math.isfinite(value) and value > 0):
+            raise AtlasError(f"{option} {value:g}; give more than 0" + ("" if value <= 0 else ", and a finite number"))
+        if type(value) is int:
+            least = 0 if name in _FROM_ZERO else 1
+            if value < least:
+                raise AtlasError(f"{option} {value if value > -_MOST else 'too small'}; give {least} or more")
+            if value > _MOST:
+                raise AtlasError(f"{option} too large; give {_MOST} at most")

@@ -57,11 +57,14 @@ def _complaint(document: Any, stage: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same value with NaN and infinities as None, and halves of characters as ``?``: JSON has none of them."""
+    """The same value with NaN and infinities as None, and halves of characters as ``?``: JSON has none of them.
+
+    What is a kind of text or of number, as torch's version is, becomes just that.
+    """
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, str):
-        return value if value.isascii() else value.encode(errors="replace").decode()
+        return str(value) if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -7,6 +7,7 @@ import importlib
 import math
 import sys
 
+from . import lifeline
 from .errors import AtlasError
 
 COMMANDS = {
@@ -40,11 +41,12 @@ def main(words: list[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
-    stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
-    stage_parser = argparse.ArgumentParser(prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command])
-    stage.add_arguments(stage_parser)
-    arguments = stage_parser.parse_args(rest + words[1:])
     try:
+        lifeline.follow()
+        stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
+        stage_parser = argparse.ArgumentParser(prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command])
+        stage.add_arguments(stage_parser)
+        arguments = stage_parser.parse_args(rest + words[1:])
         _check_numbers(arguments)
         return stage.run(arguments) or 0
     except AtlasError as error:

@@ -99,6 +99,30 @@ def test_planted_nan_and_the_public_functions_gradient_are_explained_too(debug):
     assert "gradient of x[0, 0]: program (0, 0, 0) of _backward_kernel stored" in text
 
 
+WORSE = "{5: 1.5, 2: 3.0}.get(x.stride(1), 1.0)"
+"""A fault of two layouts: wrong of the transposed input, which is tried first, and more so of every second element."""
+
+
+@pytest.mark.parametrize(
+    ("check", "fault", "what"),
+    [
+        (
+            "non_contiguous",
+            ("EPS=EPS, BLOCK=config", f"EPS=EPS * {WORSE}, BLOCK=config"),
+            "inputs every second element",
+        ),
+        ("gradients", ("x.contiguous(), dy.contiguous()", "x.contiguous(), dy"), "transposed in memory dY"),
+    ],
+)
+def test_what_is_watched_is_the_launch_that_the_sheet_is_of(debug, check, fault, what):
+    _, text = debug("--variant", "public", "--check", check, faults=[fault])
+    assert re.search(rf"what +with {what}: ", text)
+    assert re.findall(r"launched (.*)", text) == [f"with {what}"]
+    ((label, stored),) = re.findall(r"^  (.*\]): program .* stored (\S+), expected", text, re.M)
+    sheet = {line[2:26].strip(): line.split()[-2] for line in text.splitlines() if re.match(r"  \S.{16,}\S$", line)}
+    assert sheet[label] == stored, "the value that the story tells stands in the table"
+
+
 def test_what_passes_says_so_and_exits_0(debug):
     status, text = debug("--variant", "rows", "--direction", "forward", "--config", '{"BLOCK": 16}', case="m=2,n=19")
     assert status == 0

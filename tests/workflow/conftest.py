@@ -19,6 +19,7 @@ PRIVATE = (
     "KERNEL_ATLAS_GPUS",
     "KERNEL_ATLAS_LEASE",
     "KERNEL_ATLAS_PLACES",
+    "KERNEL_ATLAS_RUN",
     "KERNEL_ATLAS_TUNED",
 )
 """Variables of the process that runs the tests, which the commands of a checkout shall not inherit."""

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from atlas import cli, gpus, plan
-from atlas.config import load_yaml
+from atlas.config import load_config, load_yaml
 from atlas.errors import AtlasError
 
 from .conftest import make_checkout
@@ -76,6 +76,21 @@ def command(monkeypatch, capsys):
         ("strategy: halving", "strategy: guess", ["autotune.strategy", "'guess'", "exhaustive"]),
         ("kernels: all", "kernels: 5", ["'kernels'", "5 does not fit", "all, or a list of names"]),
         ("placement: local", "placement: [", ["config.yaml", "line"]),
+        ("seeds: 5", "seeds: 5\n  seeds: 1", ["config.yaml, line", "key 'seeds' stands there twice"]),
+        (
+            "placement: local",
+            "placement: local\nkernels: []",
+            ["config.yaml, line", "key 'kernels' stands there twice"],
+        ),
+        ("budget_seconds: 120", "budget_seconds: .nan", ["key 'autotune.budget_seconds': nan is not a finite"]),
+        ("min_seconds: 0.2", "min_seconds: .inf", ["key 'benchmark.min_seconds': inf is not a finite number"]),
+        ("seeds: 5", f"seeds: {30 * '9'}", ["key 'validate.seeds': an integer of more than 64 bits"]),
+        ("seeds: 5", f"seeds: {9000 * '9'}", ["config.yaml, line", "an integer of more than 64 bits"]),
+        ("kernels: all", "yes: all", ["key True is no text; write it in quotes"]),
+        ("kernels: all", f"kernels: {3000 * '['}{3000 * ']'}", ["config.yaml: nested more than 32 deep"]),
+        ("kernels: all", f"kernels: {40 * '['}{40 * ']'}", ["nested more than 32 deep"]),
+        ("kernels: all", "kernels: &a [*a]", ["nested more than 32 deep"]),
+        ("kernels: all", "? [a]\n: b", ["a key is no text"]),
     ],
 )
 def test_a_mistake_in_config_yaml_is_named(settled, old, new, says):
@@ -92,6 +107,12 @@ def test_a_mistake_in_config_yaml_is_named(settled, old, new, says):
         ("  sms: 40\n", "", ["gpus.yaml", "t4", "missing key 'sms'"]),
         ("    bandwidth_gb_per_s: 320", "    bandwidth_gb_per_s: fast", ["gpus.yaml", "bandwidth_gb_per_s", "number"]),
         ("match: (Tesla|NVIDIA) T4$", "match: (Tesla", ["gpus.yaml", "t4.match", "regex"]),
+        ("match: (Tesla|NVIDIA) T4$", "match: (T+)+4$", ["gpus.yaml", "t4.match", "'(T+)+4$'", "repeats a group"]),
+        ("\nt4:", "\na100:", ["gpus.yaml, line", "key 'a100' stands there twice"]),
+        ("\nt4:", "\nyes:", ["gpus.yaml", "key True is no text"]),
+        ("\nt4:", "\n4:", ["gpus.yaml", "key 4 is no text"]),
+        ("\nt4:", "\nT4:", ["gpus.yaml", "T4", "lower-case"]),
+        ("  sms: 40", "  sms: .inf", ["gpus.yaml", "key 't4.sms': inf is not a finite number"]),
     ],
 )
 def test_a_mistake_in_gpus_yaml_is_named(settled, old, new, says):
@@ -112,6 +133,78 @@ def test_snakemake_ends_with_the_sentence_and_no_traceback(checkout, old, new, s
     checkout.edit("config/config.yaml", old, new)
     message = sentence(checkout.snakemake("-n"))
     assert "config.yaml" in message and says in message
+
+
+BILLIONS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 30)}]\n" for i in range(1, 9))
+"""Nine lines, each of which names the one before thirty times."""
+
+NO_CONFIG = {
+    "a list": (b"- kernels\n", "['kernels'] is no mapping"),
+    "a scalar": (b"softmax\n", "'softmax' is no mapping"),
+    "nothing": (b"", "None is no mapping"),
+    "binary": (b"\x7fELF\x02\x01\x00\xff", "not UTF-8 at byte 7"),
+    "control characters": (b"kernels: \x00\x01", "not YAML that can be used"),
+    "half a character": (b'kernels: "\\ud800"', "text with half a character"),
+    "too long": (b"#" * 2**21, "has 2097152 bytes, of which 1048576 are read at most"),
+    "lines that name one another": (BILLIONS.encode(), "holds more than 2000000 values"),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), NO_CONFIG.values(), ids=NO_CONFIG)
+def test_what_is_no_config_is_named(tmp_path, content, says):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    with pytest.raises(AtlasError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(str(path)) and says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_keys_that_are_merged_in_may_be_overridden(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: &base {a: 1, b: 2}\nown: {<<: *base, b: 3}\n")
+    assert load_config(tmp_path / "mine.yaml")["own"] == {"a": 1, "b": 3}
+
+
+def test_another_config_file_is_looked_at_as_closely(checkout):
+    (checkout.root / "mine.yaml").write_text("validate: {seeds: 5}\nvalidate: {seeds: 1}\n")
+    message = sentence(checkout.snakemake("-n", "--configfile", "mine.yaml"))
+    assert "mine.yaml, line 2: not YAML that can be used: key 'validate' stands there twice" in message
+
+
+def test_a_number_that_is_none_in_the_config_of_the_command_line_is_named(pristine):
+    message = sentence(pristine.snakemake("-n", "--config", "autotune={budget_seconds: .nan}"))
+    assert "key 'autotune.budget_seconds': nan is not a finite number" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verdict",), ("tables",), ("log", "--gpu", "h200"), ("choose", "softmax", "--gpu", "h200", "--dtype", "bf16",
+        "--case", "m=1,n=1"), ("validate", "softmax", "--gpu", "cpu"), ("debug", "softmax", "--gpu", "cpu"),
+        ("record", "--gpu", "h200"), ("export", "--gpu", "h200"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_folder_for_the_blocks_of_the_gpus_is_named(command, tmp_path, words):
+    chosen = ["--gpus", "h200"] if words[0] == "verdict" else []
+    said = command(tmp_path, *words, *chosen, "--gpus-file", str(tmp_path))
+    assert said == f"atlas {words[0]}: {tmp_path}: is a folder, not a file\n"
+
+
+NUMBERS = {
+    "autotune": ("--budget-seconds", "--trial-timeout-seconds", "--jobs"),
+    "benchmark": ("--min-seconds", "--max-samples", "--jobs"),
+    "build": ("--timeout-seconds", "--jobs", "--sample"),
+    "validate": ("--seeds", "--jobs"),
+    "profile": ("--cases",),
+    "debug": ("--seed",),
+}
+
+
+@pytest.mark.parametrize(("stage", "option"), [(stage, name) for stage, names in NUMBERS.items() for name in names])
+def test_a_number_that_no_option_means_is_named(command, tmp_path, stage, option):
+    for number in ("nan", "inf", "-inf", "-1", "1e999") if option.endswith("seconds") else ("-1", "9" * 30):
+        said = command(tmp_path, stage, "softmax", "--gpu", "t4", f"{option}={number}")
+        assert said.startswith(f"atlas {stage}: command line: {option} is ") and said.count("\n") == 1
 
 
 def test_an_unknown_name_on_the_command_line_is_named(pristine):

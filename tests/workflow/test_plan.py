@@ -176,6 +176,8 @@ INCIDENTAL = (
     "gpus",
     "devices",
     "leases",
+    "strict",
+    "patterns",
 )
 
 

@@ -39,7 +39,7 @@ def announce(
     for name, place in places.items():
         where = Text(place.where, style=_STYLES[place.where])
         table.add_row(name, where, _device(place), _will(name, blocks[name], place, kernels, recorded))
-    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
+    console = Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 120)
     console.print(f"{_count(kernels, 'kernel')}: {', '.join(kernels)}", soft_wrap=True)
     console.print(table)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import sys
 
+from . import lifeline
 from .errors import AtlasError
 
 COMMANDS = {
@@ -39,12 +41,34 @@ def main(words: list[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
-    stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
-    stage_parser = argparse.ArgumentParser(prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command])
-    stage.add_arguments(stage_parser)
-    arguments = stage_parser.parse_args(rest + words[1:])
     try:
+        lifeline.follow()
+        stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
+        stage_parser = argparse.ArgumentParser(prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command])
+        stage.add_arguments(stage_parser)
+        arguments = stage_parser.parse_args(rest + words[1:])
+        _check_numbers(arguments)
         return stage.run(arguments) or 0
     except AtlasError as error:
         print(f"atlas {chosen.command}: {error}", file=sys.stderr)
         return 2
+
+
+_FROM_ZERO = {"seed", "first_seed", "certify_seeds", "trial_runs"}
+"""Numbers that may be 0; all others of the command line count something that there is, or limit a time."""
+
+_MOST = 2**31 - 1
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    """Raise :class:`AtlasError` for a number that no option means: NaN passes every comparison that refuses it."""
+    for name, value in vars(arguments).items():
+        option = f"command line: --{name.replace('_', '-')} is"
+        if type(value) is float and not (math.isfinite(value) and value > 0):
+            raise AtlasError(f"{option} {value:g}; give more than 0" + ("" if value <= 0 else ", and a finite number"))
+        if type(value) is int:
+            least = 0 if name in _FROM_ZERO else 1
+            if value < least:
+                raise AtlasError(f"{option} {value if value > -_MOST else 'too small'}; give {least} or more")
+            if value > _MOST:
+                raise AtlasError(f"{option} too large; give {_MOST} at most")

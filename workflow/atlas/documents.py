@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import jsonschema_rs
 
+from . import strict
 from .config import explain, schema
 from .errors import AtlasError, unwritable
 
@@ -32,6 +33,7 @@ def _schema(stage: str) -> dict[str, Any]:
         "required": envelope["required"] + body.get("required", []),
         "properties": envelope["properties"] | body["properties"],
         "additionalProperties": False,
+        "$defs": envelope["$defs"],
     }
 
 
@@ -46,6 +48,8 @@ def _complaint(document: Any, stage: str) -> str:
     Whether it fits is asked of the fast one of two libraries: the records of 21 kernels are read by every view, and
     take the other, which knows what to say, 11 s.
     """
+    if said := strict.trouble(document):
+        return said
     if _validator(stage).is_valid(document):
         return ""
     errors = jsonschema.Draft202012Validator(_schema(stage)).iter_errors(document)
@@ -53,9 +57,14 @@ def _complaint(document: Any, stage: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same value with NaN and infinities as None: JSON has neither."""
+    """The same value with NaN and infinities as None, and halves of characters as ``?``: JSON has none of them.
+
+    What is a kind of text or of number, as torch's version is, becomes just that.
+    """
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value) if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -108,12 +117,11 @@ def write_text(path: Path, text: str) -> None:
 def read(path: Path, stage: str) -> dict[str, Any]:
     """The ``stage`` document at ``path``, checked; :class:`DocumentError` says what is wrong with it and what to do."""
     try:
-        document = json.loads(path.read_text())
+        document = strict.load_json(path)
     except FileNotFoundError:
         raise DocumentError(f"{path}: no such document; run the {stage} stage first") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DocumentError(
-            f"{path}: cut off or not JSON ({error}); delete the file to have it made again, or restore it from git"
-        ) from None
+    except strict.Unreadable as error:
+        remedy = "delete the file to have it made again, or restore it from git"
+        raise DocumentError(f"{path}: {error}; {remedy}") from None
     check(document, stage, str(path))
     return document

@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import devices, environment
+from . import devices, environment, patterns
 from .errors import AtlasError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def matches(block: Mapping[str, Any], device_name: str) -> bool:
     pattern = block.get("match")
     if pattern is None or (" MIG " in device_name and "MIG" not in pattern):
         return False
-    return re.search(pattern, device_name) is not None
+    return patterns.found(pattern, device_name)
 
 
 def names_of(selection: str | list[str], blocks: Mapping[str, Any], key: str, where: str) -> list[str]:

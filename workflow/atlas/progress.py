@@ -31,11 +31,11 @@ def progress() -> Progress:
     shown = console()
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=shown or Console(stderr=True),
         transient=True,
         disable=shown is None,

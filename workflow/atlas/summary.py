@@ -57,7 +57,8 @@ def table(rows: Iterable[Mapping[str, Any]], width: int) -> Table:
             "kind": row["kind"] + (" (stale)" if row["stale"] else ""),
             **dict(zip(("headline case", *_FIGURES), _figures(row), strict=True)),
         }
-        shown.add_row(*(cells[header] for header, _ in columns))
+        # As text, not as markup: a reason holds brackets, and is somebody else's words.
+        shown.add_row(*(Text.assemble(cells[header]) for header, _ in columns))
     return shown
 
 

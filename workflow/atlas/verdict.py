@@ -31,8 +31,8 @@ FAILING = frozenset({"wrong", "failed", "suspect"})
 """Statuses that make a run fail."""
 
 _DTYPES = ("bf16", "fp16", "fp32")
-_STAGES = ("build", "validate", "autotune", "benchmark")
-"""Those that judge a kernel."""
+JUDGING = ("build", "validate", "autotune", "benchmark")
+"""Stages whose documents judge a kernel; a profile, say, does not."""
 
 
 class Entry(Protocol):
@@ -57,7 +57,7 @@ def verdicts(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
-        if entry.kernel is not None and entry.stage in _STAGES:
+        if entry.kernel is not None and entry.stage in JUDGING:
             groups.setdefault((entry.kernel, entry.gpu), []).append(entry)
     return [_verdict(kernel, gpu, group) for (kernel, gpu), group in sorted(groups.items())]
 
@@ -127,7 +127,7 @@ def why_no_figure(stages: Mapping[str, str]) -> str:
 def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
     kind = min((entry.kind for entry in entries), key=KINDS.index)
     # A build is compiled whatever else the GPU did, so it belongs to a row of any kind.
-    own = sorted((e for e in entries if e.kind in (kind, "compiled")), key=lambda e: _STAGES.index(e.stage))
+    own = sorted((e for e in entries if e.kind in (kind, "compiled")), key=lambda e: JUDGING.index(e.stage))
     # What fails the run comes first: a record's worse status must not hide it.
     worst = min(own, key=lambda entry: (not fails(entry), SEVERITY.index(entry.document["status"])))
     status = worst.document["status"]

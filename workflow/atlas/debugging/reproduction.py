@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,17 +46,42 @@ def reproduce(
     watcher: Watcher | None = None,
     only: str | None = None,
 ) -> Run:
-    """The first of the finding's launches that goes wrong, else the last of them; ``only`` that with these inputs."""
+    """The launch that the finding is of; where it does not say, the first that goes wrong, else the last.
+
+    ``only`` that with these inputs.  A check launches with several inputs, and its finding is the worst of them, which
+    need not be the first that is wrong.
+    """
     subject = finding.subject
     problem = Problem(declaration, subject.direction, subject.case, device, finding.seed or 0)
+    tried = list(_launches(problem, finding.check))
+    said = [launch for launch in tried if launch.what and finding.reason.startswith(f"{launch.what}: ")]
     run = None
-    for what, tried in _problems(problem, finding.check):
-        if only not in (None, what):
+    for launch in said if only is None and said else tried:
+        if only not in (None, launch.what):
             continue
-        run = _watched(tried, finding, what, watcher)
+        run = _watched(launch, finding, watcher)
         if run.wrong:
             break
     return run
+
+
+@dataclass(frozen=True, eq=False)
+class _Launch:
+    """One of the launches of a check: which inputs, as a finding's reason begins, and the layout of dY."""
+
+    what: str
+    problem: Problem
+    upstream: Callable[[torch.Tensor], torch.Tensor] = public.as_is
+
+
+def _launches(problem: Problem, check: str) -> Iterator[_Launch]:
+    if check == public.GRADIENTS:
+        yield _Launch("", problem)
+        for name, layout in public.UPSTREAM_LAYOUTS.items():
+            yield _Launch(f"with {name} dY", problem, layout)
+    else:
+        for what, tried in _problems(problem, check):
+            yield _Launch(what, tried)
 
 
 def _problems(problem: Problem, check: str) -> Iterator[tuple[str, Problem]]:
@@ -75,11 +100,12 @@ def _problems(problem: Problem, check: str) -> Iterator[tuple[str, Problem]]:
                 yield f"with inputs {name}", problem.with_inputs(public.laid_out(problem.inputs, layout))
 
 
-def _watched(problem: Problem, finding: Finding, what: str, watcher: Watcher | None) -> Run:
+def _watched(launch: _Launch, finding: Finding, watcher: Watcher | None) -> Run:
+    problem = launch.problem
     guard = Guard(run=0)
     inputs = guard.place_inputs(problem.inputs)
     trace = Trace(watcher, forbidden=lambda: _bands(guard))
-    run = Run(what, problem, guard, trace, problem.work.outputs)
+    run = Run(launch.what, problem, guard, trace, problem.work.outputs)
     subject, declaration = finding.subject, problem.declaration
     with np.errstate(all="ignore"), full_precision(problem.case.dtype), trace:
         if subject.variant:
@@ -88,7 +114,7 @@ def _watched(problem: Problem, finding: Finding, what: str, watcher: Watcher | N
                 run.outputs = as_tuple(variant.launch(**inputs, config=subject.config))
             run.judgement = problem.judge(run.outputs)
         elif finding.check == public.GRADIENTS:
-            found = public.gradients(problem, public.as_is, guard)
+            found = public.gradients(problem, launch.upstream, guard)
             run.names, run.outputs, run.judgement = found.names, found.outputs, found.judgement
         else:
             with torch.no_grad(), guard:

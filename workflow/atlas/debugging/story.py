@@ -56,10 +56,10 @@ def _first(run: Run, element: Element) -> Iterator[str]:
         return
     last = stores[-1]
     stored = last.value_at(address)
-    yield f"{element.label}: {last.who} stored {stored:.6g}, expected {element.expected:.6g}"
+    yield f"{element.label}: {last.who} stored {stored:.8g}, expected {element.expected:.8g}"
     yield from _where(last)
     for store in stores[:-1][-_SHOWN:]:
-        yield f"  before that {store.who} stored {store.value_at(address):.6g}"
+        yield f"  before that {store.who} stored {store.value_at(address):.8g}"
         yield from _where(store)
 
 

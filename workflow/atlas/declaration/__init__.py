@@ -1,7 +1,7 @@
 """What a kernel file may import: the words in which it declares itself.
 
-This package is a leaf.  It imports torch and nothing else of the project, so that ``kernels/`` works as a library
-without the stages.
+This package is a leaf.  It imports torch, and of the project what reads a tuned file strictly (``strict.py``,
+``patterns.py``, which import nothing), so that ``kernels/`` works as a library without the stages.
 """
 
 from .cases import Case, case, element_size, torch_dtype

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 import os
-import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import patterns
+from . import tuned
 from .hardware import GPU, gpu_of
 
 if TYPE_CHECKING:
@@ -61,11 +62,21 @@ def _entries(device_name: str) -> list[dict[str, Any]]:
 
 
 def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[str, Any]]]:
-    """Name and entries of the first of these files that is for the device; ``""`` and none where none is."""
-    for path in paths:
-        document = json.loads(path.read_text())
-        if device_name and re.search(document["match"], device_name):
-            return path.name, document["entries"]
+    """Name and entries of the first of these files that is for the device; ``""`` and none where none is.
+
+    What is wrong with a file is a warning: a model that trains shall not end because its configs cannot be read.
+    """
+    for path in paths if device_name else []:
+        pattern, entries, faults = tuned.read(path)
+        if faults:
+            said = f"{faults[0]}{f', and {len(faults) - 1} more' if len(faults) > 1 else ''}"
+            warnings.warn(
+                f"{path}: {said}: not used, so calls run default configs; write it again with `python -m atlas export`",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        if pattern and patterns.found(pattern, device_name):
+            return path.name, entries
     return "", []
 
 
@@ -83,8 +94,11 @@ def distance(sizes: dict[str, Any], other: dict[str, Any]) -> float:
     """How far two cases' sizes are apart: sum of \\|log2 ratio\\|; infinite where names or flags differ.
 
     ``layout``, the order of operands in memory, may differ: a letter for each, N (by rows) where it is left out.
+    1, 1.0 and True are three values.
     """
     if sizes.keys() - {"layout"} != other.keys() - {"layout"}:
+        return math.inf
+    if any(type(sizes[name]) is not type(other[name]) for name in sizes.keys() & other.keys()):
         return math.inf
     orders = itertools.zip_longest(sizes.get("layout", ""), other.get("layout", ""), fillvalue="N")
     total = LAYOUT * sum(one != another for one, another in orders)
@@ -136,7 +150,7 @@ def explained(
         if math.isinf(apart):
             break  # a flag differs, in this one and in all that follow
         variant = next((v for v in work.variants if v.name == entry["variant"]), None)
-        if variant is None or set(entry["config"]) != set(variant.space):
+        if variant is None or not _in_space(entry["config"], variant):
             reason = "the entry is older than the kernel's variants"
         else:
             reason = variant.unsupported(case, gpu) or variant.fits(entry["config"], case, gpu)
@@ -148,6 +162,13 @@ def explained(
         reasons = "; ".join(f"{v.name}: {v.unsupported(case, gpu)}" for v in work.variants)
         raise NotImplementedError(f"{declaration.name} {direction} has no variant for {case} on {gpu.name}: {reasons}")
     return Choice(variant, _default(variant, case, gpu), None, tuple(passed_over))
+
+
+def _in_space(config: Config, variant: Variant) -> bool:
+    """Whether a config is of the variant's space: of its names, each with one of the values, in their types."""
+    return set(config) == set(variant.space) and all(
+        any(type(value) is type(one) and value == one for one in variant.space[name]) for name, value in config.items()
+    )
 
 
 def _default(variant: Variant, case: Case, gpu: GPU) -> Config:

@@ -6,8 +6,8 @@ It reads ``kernels/tuned/<gpu>.json``, as a call on that GPU does; the rule is t
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import AtlasError
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.direction not in declaration.passes:
         raise AtlasError(f"--direction {arguments.direction}: {declaration.name} has {', '.join(declaration.passes)}")
     path = choice.TUNED / f"{job.gpu_name}.json"
-    entries = json.loads(path.read_text())["entries"] if path.is_file() else []
+    entries, faults = _tuned(path)
     try:
         made = choice.explained(declaration, arguments.direction, case, job.gpu(), entries)
     except NotImplementedError as error:
@@ -42,6 +42,18 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"  {made.variant.name} {_words(made.config)}")
     for line in _reasons(made, dict(case.sizes), entries, declaration.name, path):
         print(f"  {line}")
+    for fault in faults:
+        print(f"  not used: {path.name}, {fault}")
+
+
+def _tuned(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The file's entries as a call reads them, and what is wrong with others; none where there is no file."""
+    from ..declaration import tuned
+
+    if not path.exists():
+        return [], []
+    _, entries, faults = tuned.read(path)
+    return entries, faults
 
 
 def _reasons(made: Any, sizes: Mapping[str, Any], entries: list[Any], kernel: str, path: Any) -> Iterator[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .. import gpus
-from ..collection import collect
+from ..collection import Entry, collect
 from ..config import GPUS_FILE, load_gpus
 from ..documents import write_text
 from ..tables import rows, store
@@ -28,12 +28,16 @@ def run(arguments: argparse.Namespace) -> None:
     asked = [arguments.gpu] if arguments.gpu else None
     if asked:
         gpus.names_of(asked, load_gpus(arguments.gpus_file), "--gpu", "command line")
-    entries = collect(arguments.results, gpus=asked)
-    text = "\n".join(_page(_dicts("ladder", rows.ladder(entries)), _dicts("benchmark", rows.benchmark(entries))))
+    text = page(collect(arguments.results, gpus=asked))
     if arguments.output:
         write_text(arguments.output, text + "\n")
     else:
         print(text)
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """The log of these documents, as Markdown."""
+    return "\n".join(_page(_dicts("ladder", rows.ladder(entries)), _dicts("benchmark", rows.benchmark(entries))))
 
 
 def _dicts(name: str, made: Iterable[rows.Row]) -> list[rows.Row]:
@@ -58,16 +62,12 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
         for (gpu, direction), rungs in itertools.groupby(own, lambda row: (row["gpu"], row["direction"])):
             rungs = list(rungs)
             stale = ", of an earlier version of the file" if rungs[0]["stale"] else ""
-            best = [
-                row
-                for row in timed
-                if (row["kernel"], row["gpu"], row["direction"]) == (kernel, gpu, direction)
-                and row["best"]
-                and row["speedup"]
-            ]
+            every = [row for row in timed if (row["kernel"], row["gpu"], row["direction"]) == (kernel, gpu, direction)]
+            best = [row for row in every if row["best"] and row["speedup"]]
             yield from ("", f"**{direction}, {gpu}{stale}**: {_against_peers(best)}", "")
             yield from ("| variant | what it does | over | step | fastest | figure |", "|---|---|---|---|---|---|")
             yield from map(_line, rungs)
+            yield from _failures(every)
 
 
 def _against_peers(best: list[rows.Row]) -> str:
@@ -80,6 +80,21 @@ def _against_peers(best: list[rows.Row]) -> str:
         f"{row['speedup']:.2f} at {row['dtype']} {row['case']} ({row['peer']})" for row in (best[0], best[-1])
     )
     return f"{mean:.2f} times the fastest peer over {len(best)} cases, from {least} to {most}."
+
+
+def _failures(timed: Sequence[rows.Row]) -> Iterator[str]:
+    """A line for each variant, config and reason that should have given a figure and gave none, or one in doubt."""
+    groups: dict[tuple[str, str, str], list[rows.Row]] = {}
+    for row in timed:
+        if row["provider_kind"] != "peer" and row["status"] not in ("ok", "unsupported"):
+            config = "default" if row["provider_kind"] == "default" else "tuned"
+            subject = f"`{row['provider']}` with its {config} config"
+            groups.setdefault((subject, row["status"], row["reason"] or ""), []).append(row)
+    for position, ((subject, status, reason), own) in enumerate(groups.items()):
+        others = f" (one of {len(own)} cases)" if len(own) > 1 else ""
+        said = f": {' '.join(reason.split())}" if reason else ""
+        yield from ([""] if not position else [])
+        yield f"- **{status}**: {subject} at {own[0]['dtype']} {own[0]['case']}{others}{said}"
 
 
 def _line(row: rows.Row) -> str:

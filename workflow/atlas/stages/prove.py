@@ -67,7 +67,7 @@ def show(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=160)
+    console = Console(width=160, markup=False)
     if document["rows"]:
         table = Table(*document["rows"][0], title=f"{document['proof']} on {document['gpu']}")
         for row in document["rows"]:

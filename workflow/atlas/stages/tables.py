@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..collection import collect, measured_and_recorded
+import pandas as pd
+
+from ..collection import Entry, collect, measured_and_recorded
 from ..config import GPUS_FILE, load_gpus
 from ..tables import cells, rows, store
 
@@ -19,11 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write every table; raises :class:`~atlas.documents.DocumentError` for a broken document."""
     blocks = load_gpus(arguments.gpus_file)
-    entries = collect(arguments.results)
+    entries, pairs = collect(arguments.results), measured_and_recorded(arguments.results)
+    for name, table in frames(entries, pairs, blocks).items():
+        store.write(arguments.results / "tables", name, table)
+
+
+def frames(
+    entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]], blocks: Mapping[str, Mapping[str, Any]]
+) -> dict[str, pd.DataFrame]:
+    """Every table by name, of these documents, of benchmarks beside their records, and of the blocks of gpus.yaml."""
     made = {
         "benchmark": rows.benchmark(entries),
         "ladder": rows.ladder(entries),
-        "changes": rows.changes(measured_and_recorded(arguments.results)),
+        "changes": rows.changes(pairs),
         "build": rows.build(entries),
         "profile": rows.profile(entries),
         "validation": rows.validation(entries),
@@ -32,5 +44,4 @@ def run(arguments: argparse.Namespace) -> None:
         "coverage": cells.coverage(entries, blocks),
         "verdicts": cells.verdict_rows(entries),
     }
-    for name, table in made.items():
-        store.write(arguments.results / "tables", name, store.frame(name, table))
+    return {name: store.frame(name, table) for name, table in made.items()}

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from .. import collection, documents
-from ..config import CONFIG_FILE, load_yaml
+from ..config import CONFIG_FILE, load_config
 from ..tracking import store as stores
 
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Track every document once and write ``mlflow/tracked.json``, a summary without credentials."""
     settings = (
-        load_yaml(CONFIG_FILE).get("tracking", {}) if None in (arguments.experiment, arguments.trial_runs) else {}
+        load_config(CONFIG_FILE).get("tracking", {}) if None in (arguments.experiment, arguments.trial_runs) else {}
     )
     experiment = arguments.experiment or settings.get("experiment", "kernel-atlas")
     trial_runs = settings.get("trial_runs", 10) if arguments.trial_runs is None else arguments.trial_runs

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         gpus.names_of(names, load_gpus(arguments.gpus_file), "--gpus", "command line")
     rows = verdicts(collection.collect(arguments.results, kernels, names))
     width = os.get_terminal_size().columns if Console().is_terminal else 140
-    console = Console(highlight=False, width=width)
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
     if not rows:
         console.print(f"No documents under {arguments.results} for this selection: nothing to judge.")
     if telling := [row for row in rows if not says_little(row)]:
@@ -41,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(line, soft_wrap=True)
     compared = changes.against_record(collection.measured_and_recorded(arguments.results, kernels, names))
     for line in changes.sentences(compared):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     console.print(f"\n{places(arguments.results)}", soft_wrap=True)
     wrong = failures(rows)
     for line in wrong:
-        console.print(line, style="bold red", soft_wrap=True, markup=False)
+        console.print(line, style="bold red", soft_wrap=True)
     return 1 if wrong else 0
 
 

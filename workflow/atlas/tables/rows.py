@@ -102,7 +102,7 @@ def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
             yield (
                 dict(step)
                 | _subject(entry)
-                | {"cases": len(own), "fastest": sum(fastest[key] == step["variant"] for key in own)}
+                | {"cases": len(own), "fastest": sum(fastest.get(key) == step["variant"] for key in own)}
                 | {"compared": len(gains), "step_geomean": geometric_mean(gains)}
                 | {"step_least": min(gains, default=None), "step_most": max(gains, default=None)}
                 | _largest(own.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..collection import Entry
 from ..figures.names import PER_KERNEL
-from ..verdict import FAILING, PERFORMANCE, best_of_each_case, headline, verdicts
+from ..verdict import FAILING, JUDGING, PERFORMANCE, best_of_each_case, headline, verdicts
 from . import notes
 from .of_stage import Context, describe
 from .runs import Run, Tree, digest_of, numbers, span_of, words
@@ -19,7 +19,7 @@ _UNITS = {"GB/s": "gb_per_s", "TFLOP/s": "tflop_per_s", "us": "us"}
 
 
 def trees(entries: Iterable[Entry], trial_runs: int, figures: Path) -> list[Tree]:
-    """A tree per (kernel, GPU) and per surveyed GPU.
+    """A tree per (kernel, GPU) of which a document judges the kernel, and per surveyed GPU.
 
     ``trial_runs`` is how many of the best trials become runs of their own; ``figures`` is the folder of drawn figures,
     of which a kernel's run gets those that bear its name.
@@ -30,6 +30,7 @@ def trees(entries: Iterable[Entry], trial_runs: int, figures: Path) -> list[Tree
     return [
         _kernel(kernel, gpu, group, trial_runs, figures) if kernel else _survey(gpu, group[0])
         for (gpu, kernel), group in groups.items()
+        if kernel is None or any(entry.stage in JUDGING for entry in group)
     ]
 
 

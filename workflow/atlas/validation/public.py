@@ -62,8 +62,8 @@ def check_gradients(problem: Problem, every_layout: bool) -> Iterator[Finding]:
     ``every_layout`` adds a dY in other layouts, and one of stride 0 as reductions hand back.
     """
     if problem.declaration.differentiable:
-        layouts = dict(LAYOUTS) | {"expanded": _expanded} if every_layout else {}
-        for name, layout in ({"contiguous": as_is} | layouts).items():
+        layouts = UPSTREAM_LAYOUTS if every_layout else {}
+        for name, layout in ({"contiguous": as_is} | dict(layouts)).items():
             prefix = "" if name == "contiguous" else f"with {name} dY: "
             yield _attempt(GRADIENTS, problem, lambda layout=layout: _gradients(problem, layout), _REFUSALS, prefix)
         if every_layout and problem.device.type == "cuda":
@@ -297,3 +297,6 @@ LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one element past alignment": _shifted,
 }
 """Layouts by name: each keeps shape and values."""
+
+UPSTREAM_LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {**LAYOUTS, "expanded": _expanded}
+"""Layouts of a dY: one more keeps the shape and repeats the first of its slices."""

@@ -1,0 +1,71 @@
+"""Every view of a results folder, made without drawing and without MLflow: what must not stop at any document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from atlas import changes, summary
+from atlas.collection import Entry
+from atlas.config import load_gpus
+from atlas.figures.compiled import build
+from atlas.figures.heat import speedup, transfer
+from atlas.figures.names import OVERVIEWS, PER_KERNEL
+from atlas.figures.roofs import roof_fraction, rooflines
+from atlas.figures.search import tuning
+from atlas.figures.sizes import overlay, throughput
+from atlas.figures.spent import seconds
+from atlas.reporting.pictures import Picture
+from atlas.reporting.render import page
+from atlas.stages import log, tables
+from atlas.tracking import views
+from atlas.tracking.described import trees
+from atlas.verdict import verdicts
+from rich.console import Console
+
+BLOCKS = load_gpus()
+
+
+def entry(document: dict[str, Any], path: Path, kind: str = "") -> Entry:
+    """The document as a view gets it; ``path`` must hold it, since tracking keeps the file."""
+    return Entry(document["gpu"], document["kernel"], document["stage"], document, kind or document["kind"], path)
+
+
+def told(entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]] = (), proofs: Sequence[Entry] = ()) -> dict:
+    """By view what it says: tables, verdict, log and report as text, runs as MLflow would be given them."""
+    frames = tables.frames(entries, pairs, BLOCKS)
+    rows = verdicts(entries)
+    console = Console(width=140, highlight=False, markup=False)
+    with console.capture() as screen:
+        console.print(summary.table(rows, 140))
+        for line in (*summary.in_short(rows), *summary.failures(rows)):
+            console.print(line)
+        for line in changes.sentences(changes.against_record(pairs)):
+            console.print(line)
+    kernels = sorted({one.kernel for one in entries if one.kernel})
+    picture = Picture("name", "title", "caption", "data:,")
+    described = trees(entries, 3, Path("no figures"))
+    views.tags(views.views(described))
+    return {
+        "tables": frames,
+        "verdict": screen.get(),
+        "log": log.page(entries),
+        "report": page(
+            frames,
+            entries,
+            proofs,
+            dict.fromkeys(OVERVIEWS, picture),
+            {kernel: [picture for _ in PER_KERNEL] for kernel in kernels},
+        ),
+        "runs": [run for tree in described for run in tree.root.walk()],
+    }
+
+
+def drawn(frames: dict[str, pd.DataFrame], kernel: str) -> None:
+    """Lay out every figure; nothing is saved."""
+    for overview in (speedup, roof_fraction, rooflines, transfer, seconds):
+        overview(frames)
+    for own in (throughput, overlay, tuning, build):
+        own(frames, kernel)

@@ -52,6 +52,6 @@ def _nudged(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             generator = torch.Generator(device=value.device).manual_seed(1000 * seed + position)
             sign = torch.randint(0, 2, value.shape, generator=generator, device=value.device) * 2 - 1
-            value = value.detach().double() * (1 + sign * U32)
+            value = value.detach().double() * (1 + sign.double() * U32)
         nudged[name] = value
     return nudged

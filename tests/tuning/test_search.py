@@ -27,6 +27,31 @@ def test_the_default_is_measured_first_and_takes_part_in_the_last_comparison():
     assert found.problem.default in found.finals
 
 
+def test_the_four_fastest_and_the_default_are_compared_in_the_end():
+    # Costs of the fake kernel: 1, 1.4, 1.4, 1.8 and so on; the default takes three times as long.
+    found = find(Table(), "exhaustive")
+    by_time = sorted(found.problem.candidates, key=lambda c: fakes.cost_us(c.config, 1000))
+    fastest = {fakes.cost_us(c.config, 1000) for c in by_time[:4]}
+    compared = [c for c in found.finals if c != found.problem.default]
+    assert len(compared) == 4 and found.problem.default in found.finals
+    assert {fakes.cost_us(c.config, 1000) for c in compared} <= fastest
+
+
+def test_a_lucky_first_look_takes_no_finalist_s_place():
+    # Half of the space looks twice as fast at 5 samples as it is; those that go on are found out on the next rung.
+    class Lucky(Table):
+        def screen(self, problem, candidate, samples, limit_us):
+            outcome = super().screen(problem, candidate, samples, None)
+            lucky = samples == 5 and candidate.config["tile"] == 128
+            return dataclasses.replace(outcome, median_us=outcome.median_us / 2) if lucky else outcome
+
+    found = find(Lucky())
+    assert found.ranking[0].config == fakes.OPTIMUM
+    last = max(trial.rung for trial in found.trials.values())
+    stayed = [c for c, t in found.trials.items() if t.rung < last and c.config["tile"] == 128]
+    assert not set(stayed) & set(found.finals)
+
+
 def test_exhaustive_knows_its_regret_and_halving_says_that_it_does_not():
     assert find(Table(), "exhaustive").regret == 0.0
     assert find(Table(), "halving").regret is None

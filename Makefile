@@ -1,4 +1,4 @@
-# reproduce, test, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
+# reproduce, test, mutants, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test ui lint clean
+.PHONY: reproduce test mutants ui lint clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -14,6 +14,10 @@ reproduce: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation
+
+# Do the tests notice faults in the code that measures?  For instance: make mutants CORES=2 MUTANTS="--room timing"
+mutants: $(VENV)/.ready
+	$(BIN)/python tests/mutants/harness_mutants.py --jobs $(CORES) $(MUTANTS)
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

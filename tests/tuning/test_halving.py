@@ -38,8 +38,8 @@ def test_what_lies_within_one_per_cent_goes_on_however_calm_the_samples(within, 
 
 @pytest.mark.parametrize(("within", "goes_on"), [(1.15, True), (1.16, False)])
 def test_what_lies_within_four_standard_errors_goes_on(within, goes_on):
-    # Quartiles 10 of 100 apart: 5 samples' median errs by sqrt(pi / 2) / 1.349 * 0.1 / sqrt(5) = 4.15 %... of the faster
-    # half in the median, whose quartiles are 10 of 107 apart: 3.88 %, and four of them are 15.5 %.
+    # In the faster half's median the quartiles are 10 of 107 apart: a median of 5 samples errs by
+    # sqrt(pi / 2) / 1.349 * 0.0935 / sqrt(5) = 3.88 %, and four of these are 15.5 %.
     medians = [100.0] + [107.0] * 8 + [100.0 * within] * 9
     assert len(halving.survivors(outcomes(medians, 5.0))) == (18 if goes_on else 9)
 

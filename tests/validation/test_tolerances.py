@@ -1,4 +1,4 @@
-"""The numbers of docs/measuring.md, written out: a test that took them from the code could not notice a change of them."""
+"""The numbers of docs/measuring.md, written out: a test that took them from the code could not notice a change."""
 
 import math
 

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from atlas.validation.guards import ALIGNMENT, Guard, place
+from atlas.validation.guards import Guard, place
+
+ALIGNMENT = 512
+"""Bytes that torch's CUDA allocator aligns to: an address modulo this decides which loads a kernel may widen."""
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
           torch.int64, torch.int32, torch.int8, torch.bool]  # fmt: skip

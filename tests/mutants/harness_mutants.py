@@ -241,7 +241,7 @@ def try_all(mutants: Sequence[Mutant], root: Path, jobs: int, seconds: float) ->
                 result = done.result()
                 results[result.mutant.name] = result
                 print(f"[{len(results)}/{len(mutants)}] {_line(result)}", flush=True)
-        except BaseException:  # Ctrl-C among them, which the tests' own process groups do not see
+        except BaseException:  # Ctrl-C among them, which the tests' process groups do not see
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(_running):
                 _end(process)
@@ -340,4 +340,5 @@ def main(words: Sequence[str] | None = None, folder: Path = HERE, root: Path = R
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as by Ctrl-C: with its tests and its scratch folders
     sys.exit(main())

@@ -38,7 +38,7 @@ def slack(
     try:
         for repetition in range(_REPETITIONS):
             for position, output in enumerate(evaluate(_nudged(inputs, seed + repetition))[: len(expected)]):
-                change = (output.double() - expected[position]).flatten()
+                change = (output.double() - expected[position].double()).flatten()
                 change = change[change.isfinite()]
                 squares[position] += float(change.square().mean()) if change.numel() else 0.0
     except torch.OutOfMemoryError:

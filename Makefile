@@ -1,5 +1,5 @@
-# reproduce, test, test-gpu, outside, ui and lint each set up .venv by themselves when it is missing or its requirements
-# changed.
+# reproduce, test, test-gpu, outside, mutants, ui and lint each set up .venv by themselves when it is missing or its
+# requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test test-gpu outside ui lint clean
+.PHONY: reproduce test test-gpu outside mutants ui lint clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -23,6 +23,10 @@ test-gpu: $(VENV)/.ready
 # torch's own sample inputs, all of them; make test has the small ones.
 outside: $(VENV)/.ready
 	$(BIN)/python -m tests.outside
+
+# Do the tests notice faults in the code that measures?  For instance: make mutants CORES=2 MUTANTS="--room timing"
+mutants: $(VENV)/.ready
+	$(BIN)/python tests/mutants/harness_mutants.py --jobs $(CORES) $(MUTANTS)
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

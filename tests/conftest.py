@@ -75,8 +75,10 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-def pytest_collection_modifyitems(items):
-    """The longest files first."""
+def pytest_collection_modifyitems(config, items):
+    """The longest files first where workers share them; a process alone takes them as they were named."""
+    if not hasattr(config, "workerinput"):
+        return
     rank = {_HERE / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 

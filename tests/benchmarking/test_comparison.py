@@ -20,6 +20,8 @@ def row(median, spread=0.0, kind="variant", provider="a", status="ok"):
         (99.8, 0.02, "same"),
         (97.0, 0.05, "undecided"),  # medians 3 % apart, intervals overlap
         (99.2, 0.002, "undecided"),  # apart, but by less than 0.5 %
+        (103.0, 0.05, "undecided"),  # and the same on the other side
+        (100.8, 0.002, "undecided"),
     ],
 )
 def test_a_difference_counts_where_quartile_intervals_are_half_a_percent_apart(mine, spread, expected):

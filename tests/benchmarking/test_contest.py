@@ -8,7 +8,7 @@ from atlas.benchmarking.outcome import outcome
 from atlas.benchmarking.roofs import Survey
 from atlas.validation import device
 
-from .small_kernel import GPU_HERE, Stage, trial, tuned
+from .small_kernel import CASE, GPU_HERE, Stage, trial, tuned
 
 TIMES = {"good 1": 30.0, "good 2": 20.0, "bad 1": 1.0, "torch": 25.0, "other": 40.0}
 BEST = tuned(trial({"BLOCK": 2}), best={"BLOCK": 2})
@@ -53,6 +53,16 @@ def test_a_wrong_peer_is_not_timed_and_concerns_only_its_row():
 
 def test_a_peer_less_exact_than_torch_but_within_the_tolerance_is_timed():
     rows = Stage(TIMES, peers={"other": lambda x: 2 * x * (1 + 5e-7)}).rows()
+    assert rows["peer other"]["status"] == "ok"
+
+
+def test_a_variant_within_the_tolerance_is_wrong_where_torch_does_much_better_and_a_peer_is_not():
+    # 1.2e-6 of each element is less than fp32's 1.3e-6; of the largest it is over twice what torch's error counts as.
+    def careless(x):
+        return (2 * x.double() * (1 + 1.2e-6)).float()
+
+    rows = Stage(TIMES, variants={"good": lambda x, config: careless(x)}, peers={"other": careless}).rows()
+    assert rows["default good"]["status"] == "wrong" and "that of torch" in rows["default good"]["reason"]
     assert rows["peer other"]["status"] == "ok"
 
 
@@ -108,6 +118,24 @@ def test_a_provider_that_waits_for_the_device_puts_launch_latency_into_its_own_r
     assert not rows["peer torch"]["reason"] and not rows["default good"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "ends"),
+    [
+        ("peer", "suspect", "suspect"),  # faster than the hardware allows: then the yardstick is wrong
+        ("peer", "wrong", "ok"),  # nobody's business but its own
+        ("variant", "suspect", "suspect"),
+        ("default", "failed", "failed"),  # what an untuned call runs
+        ("variant", "unsupported", "ok"),
+    ],
+)
+def test_a_row_that_is_amiss_makes_the_document_so_by_whose_it_is(kind, status, ends):
+    fine = {"provider": "a", "provider_kind": "variant", "direction": "forward", "dtype": "fp32", "sizes": {"n": 1}}
+    fine |= {"status": "ok", "reason": ""}
+    amiss = fine | {"provider": "b", "provider_kind": kind, "status": status, "reason": "why"}
+    assert outcome([fine, amiss])["status"] == ends
+    assert outcome([amiss, fine])["status"] == ends
+
+
 def test_same_config_is_measured_once_and_shown_twice():
     stage = Stage(TIMES, tuned=tuned(best={"BLOCK": 1}))
     rows = stage.rows()
@@ -137,6 +165,23 @@ def test_host_time_is_taken_where_launching_matters_and_nowhere_else():
     assert "call_us" not in long["variant good"]
 
 
+def test_host_time_is_taken_of_all_where_the_fastest_is_short():
+    rows = Stage({"good 1": 3.0, "torch": 500.0}).rows()
+    assert rows["default good"]["call_us"] > 0 and rows["peer torch"]["call_us"] > 0
+
+
+def test_host_time_of_a_forward_variant_is_that_of_the_public_function_and_of_a_peer_its_own():
+    stage, called = Stage({"good 1": 3.0, "torch": 4.0}), []
+
+    def public(x):
+        called.append(1)
+        return 2 * x
+
+    bench = dataclasses.replace(stage.bench, declaration=dataclasses.replace(stage.declaration, function=public))
+    bench.contest("forward", CASE)
+    assert len(called) == 1 + 11 * 50, "one call untimed, then eleven rows of fifty, for the one variant"
+
+
 def test_inputs_that_cannot_be_made_fail_every_row_and_say_why():
     stage = Stage(TIMES, tuned=BEST)
 
@@ -145,8 +190,6 @@ def test_inputs_that_cannot_be_made_fail_every_row_and_say_why():
 
     forward = dataclasses.replace(stage.declaration.forward, inputs=no_memory)
     bench = dataclasses.replace(stage.bench, declaration=dataclasses.replace(stage.declaration, forward=forward))
-    from .small_kernel import CASE
-
     rows = bench.contest("forward", CASE)
     assert {row["status"] for row in rows} == {"failed"}
     assert all("1 TiB" in row["reason"] for row in rows)

@@ -2,8 +2,9 @@
 
 import dataclasses
 
+import pytest
 from atlas.benchmarking.providers import Tuned, providers
-from atlas.declaration import GPU, Peer, Variant, max_autotuned
+from atlas.declaration import GPU, Peer, Variant, case, max_autotuned
 
 from .small_kernel import CASE, GPU_HERE, Stage, trial, tuned
 
@@ -37,6 +38,28 @@ def test_a_trial_stopped_for_being_slow_still_gives_a_config():
     assert found["variant good"].config == {"BLOCK": 2}
 
 
+def test_a_trial_that_was_stopped_gives_way_to_one_that_ran_to_its_end():
+    given_up = trial({"BLOCK": 2}, status="stopped") | {"median_us": 1.0}  # one sample, and luckier than it is fast
+    assert chosen(tuned(given_up, trial({"BLOCK": 4}, median_us=8.0)))["variant good"].config == {"BLOCK": 4}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_case_has_the_config_that_was_tuned_for_it(which):
+    sizes = ({"m": 1, "n": 64}, {"m": 64, "n": 1})
+    best = [
+        {"direction": "forward", "dtype": "fp32", "sizes": size, "variant": "good", "config": {"BLOCK": block}}
+        for size, block in zip(sizes, (2, 4), strict=True)
+    ]
+    found = Tuned({"best": best, "trials": []}).config("forward", case("fp32", **sizes[which]), "good")
+    assert found == {"BLOCK": (2, 4)[which]}
+
+
+@pytest.mark.parametrize("changed", [{"direction": "backward"}, {"dtype": "bf16"}, {"variant": "other"}])
+def test_what_was_tuned_for_another_pass_dtype_or_variant_is_not_taken(changed):
+    best = {"direction": "forward", **CASE.to_json(), "variant": "good", "config": {"BLOCK": 2}} | changed
+    assert Tuned({"best": [best], "trials": []}).config("forward", CASE, "good") is None
+
+
 def test_equal_tuned_and_default_configs_share_one_measurement():
     assert chosen(tuned(best={"BLOCK": 1}))["default good"].same_as == "variant good"
     assert chosen(tuned(best={"BLOCK": 2}))["default good"].same_as == ""
@@ -54,6 +77,12 @@ def test_a_case_too_large_for_a_variant_is_a_limit_and_no_failure():
     found = chosen(tuned(trial({"BLOCK": 1}, status="timeout"), trial({"BLOCK": 2}, status="out_of_memory")))
     assert found["variant good"].status == "unsupported"
     assert "1 timeout, 1 out_of_memory" in found["variant good"].reason
+
+
+def test_a_case_on_which_a_config_crashed_is_a_failure_whatever_the_others_did():
+    ended = [trial({"BLOCK": 1}, status="timeout"), trial({"BLOCK": 2}, status="crashed", reason="illegal access")]
+    found = chosen(tuned(*ended))["variant good"]
+    assert (found.status, found.reason) == ("failed", "in autotune: 1 timeout, 1 crashed: illegal access")
 
 
 def test_a_variant_this_gpu_lacks_something_for_is_unsupported():

@@ -36,6 +36,14 @@ def test_the_longer_of_memory_and_arithmetic_binds():
     assert bound(one_row, "bf16", H200).roof == "read"
 
 
+def test_no_figure_is_faster_than_the_longer_of_memory_and_arithmetic_permits():
+    square = bound(of(2 * 4096 * 4096 * 2, 4096 * 4096 * 2, 2 * 4096**3), "bf16", H200)
+    assert square.least_us == square.roof_us == pytest.approx(2 * 4096**3 / 800e6)
+    assert "matmul_bf16" in beyond(square.roof_us / 1.02, square), "memory alone would permit a quarter of it"
+    one_row = bound(of(2 * 8192 * 8192, 2 * 8192, 2 * 8192 * 8192), "bf16", H200)
+    assert one_row.least_us == pytest.approx(2 * 8192 * 8192 / 4.426e6, rel=1e-3)
+
+
 def test_tf32_and_ieee_products_of_fp32_have_different_roofs():
     work = of(3e6, 1e6, 1e12)
     assert bound(work, "tf32", H200).roof == "matmul_tf32"

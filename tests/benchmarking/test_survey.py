@@ -6,10 +6,11 @@ import pytest
 import torch
 from atlas import documents
 from atlas.declaration import GPU
-from atlas.survey import multiplication
+from atlas.survey import bandwidth, multiplication
 from atlas.survey.ways import Way, best
 from atlas.timing import Clock
 from atlas.timing.board import SilentBoard
+from atlas.timing.queue import Batch
 
 from .small_kernel import GPU_HERE, Sampler
 
@@ -48,6 +49,54 @@ def test_the_best_rate_wins_over_sizes_and_ways(sampler, clock):
     assert row["value"] == pytest.approx(4e6 / 18e-6 / 1e9)
     assert row["how"].startswith("large, torch")
     assert row["median_us"] == 18.0
+
+
+def test_the_three_fastest_of_many_ways_are_measured_and_no_other(sampler, clock):
+    ways = [way(sampler, f"way {us}", float(us)) for us in (30, 12, 50, 10, 11, 40)]
+    row = best(clock, "copy", "GB/s", [lambda: ways])
+    assert row["how"] == "way 10; the best of 3 measured"
+    assert sampler.order.count("way 10") > 5 == sampler.order.count("way 30") == sampler.order.count("way 50")
+
+
+def test_a_way_that_was_lucky_while_it_was_screened_is_not_the_roof(sampler, clock):
+    lucky = way(sampler, "lucky", 5.0)
+
+    def run():
+        lucky.thunk()
+        sampler.times["lucky"] = 5.0 if sampler.order.count("lucky") < 5 else 20.0
+
+    ways = [dataclasses.replace(lucky, thunk=run), way(sampler, "steady", 10.0)]
+    row = best(clock, "copy", "GB/s", [lambda: ways])
+    assert row["how"].startswith("steady") and row["value"] == pytest.approx(1e6 / 10e-6 / 1e9)
+
+
+class TenMicroseconds(Sampler):
+    """Whatever is called takes 10 us."""
+
+    def take(self, calls, meanwhile=None):
+        for call in calls:
+            call()
+        return Batch([10.0] * len(calls), queued=True)
+
+
+def test_bytes_of_a_memory_roof_are_those_of_all_its_buffers(monkeypatch):
+    monkeypatch.setattr(bandwidth, "SIZES", (2**16,))
+    clock = Clock.of_parts(TenMicroseconds({}), SilentBoard())
+    rows = {row["name"]: row["value"] for row in bandwidth.roofs(clock, GPU_HERE, torch.device("cpu"))}
+    one_buffer = 2**16 / 10e-6 / 1e9
+    del rows["l2_read"]  # Triton's alone, and there is no GPU
+    assert rows == pytest.approx(
+        {"copy": 2 * one_buffer, "read": one_buffer, "write": one_buffer, "elementwise": 3 * one_buffer}
+    )
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_matmul_of_m_n_k_is_two_m_n_k_operations(monkeypatch, dtype):
+    monkeypatch.setattr(multiplication, "SHAPES", ((64, 32, 16),))
+    monkeypatch.setattr(multiplication, "RATES", {dtype: multiplication.RATES[dtype]})
+    clock = Clock.of_parts(TenMicroseconds({}), SilentBoard())
+    rows = {row["name"]: row for row in multiplication.roofs(clock, GPU_HERE, torch.device("cpu"), {})}
+    assert rows[f"cublas_{dtype}"]["value"] == pytest.approx(2 * 64 * 32 * 16 / 10e-6 / 1e12)
 
 
 def test_operations_are_counted_in_tflop_per_second(sampler, clock):

@@ -38,9 +38,13 @@ def test_a_reading_has_megahertz_degrees_and_watts(nvml):
     ("bits", "words"),
     [
         (0x04, ("power cap",)),
+        (0x08, ("hardware slowdown",)),
+        (0x20, ("thermal slowdown by the driver",)),
+        (0x80, ("power brake",)),
         (0x40, ("thermal slowdown by the hardware",)),
         (0x01, ()),  # idle
         (0x02, ()),  # clocks that an administrator set
+        (0x10, ()),  # boost clocks kept in step with other boards
         (0x24, ("power cap", "thermal slowdown by the driver")),
     ],
 )
@@ -80,6 +84,11 @@ def test_clocks_are_steady_when_the_last_readings_agree():
     assert steady([345.0, 1980.0, 1975.0, 1980.0, 1980.0, 1980.0])
     assert not steady([1980.0] * 3)  # too few to tell
     assert steady([None, None])  # a silent board: time alone decides
+
+
+@pytest.mark.parametrize(("lowest", "agree"), [(1962.0, True), (1958.0, False)])  # 0.9 and 1.1 % below the highest
+def test_clocks_agree_within_one_per_cent(lowest, agree):
+    assert steady([1980.0, lowest, 1980.0, 1970.0, 1980.0]) is agree
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import random
 import pytest
 from atlas.timing import PROTOCOL, Clock
 from atlas.timing.board import Reading, summary
+from atlas.timing.queue import Batch, Sampler
 
 from .fakes import GivenTimes, SaidBoard, SimulatedDevice, Sleeper
 
@@ -110,6 +111,20 @@ def test_a_measurement_throttled_twice_stands_and_is_flagged():
     assert timing.median_us == 1e5
 
 
+def test_every_reason_of_every_reading_counts_once_in_the_order_it_came_up():
+    cap, heat = "power cap", "thermal slowdown by the hardware"
+    readings = [Reading(throttled=(cap,)), Reading(throttled=(heat, cap)), Reading()]
+    assert summary(readings).throttled == (cap, heat), "the last reading alone would say that nothing was amiss"
+
+
+def test_a_board_that_recovers_before_the_end_has_throttled_all_the_same():
+    pauses = []
+    board = SaidBoard(Reading(throttled=("power cap",)), *[Reading()] * 3, Reading(throttled=("power cap",)), Reading())
+    timing = clock(board, pauses.append).measure(steady(5.0), max_samples=200)  # four batches
+    assert pauses == [1.0], "a second, as docs/measuring.md says"
+    assert timing.throttled_by == ("power cap",), "the second measurement stands"
+
+
 def test_readings_are_summed_up_as_median_clock_and_highest_heat():
     readings = [Reading(1000.0, 50.0, None), Reading(2000.0, 60.0, 100.0), Reading(1900.0, 55.0, 90.0, ("power cap",))]
     assert summary(readings) == Reading(1900.0, 60.0, 100.0, ("power cap",))
@@ -165,6 +180,54 @@ def test_a_screen_says_that_launching_could_not_be_kept_out():
     assert not Clock.of_parts(GivenTimes(queued=False), SaidBoard()).screen(steady(5.0)).queued
 
 
+class OneUnqueued(GivenTimes):
+    """A sampler of which launching could not be kept out of the ``which``-th batch."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.which = which
+
+    def take(self, calls, meanwhile=None):
+        batch = super().take(calls, meanwhile)
+        return Batch(batch.samples_us, queued=len(self.batches) != self.which)
+
+
+@pytest.mark.parametrize("which", [1, 2, 4])  # of 200 samples: the first batch, one in the middle, the last
+@pytest.mark.parametrize("way", ["screen", "measure"])
+def test_one_batch_with_launching_in_it_is_said_of_the_whole_figure(way, which):
+    timer = Clock.of_parts(OneUnqueued(which), SaidBoard())
+    if way == "screen":
+        assert not timer.screen(steady(5.0), samples=200).queued
+    else:
+        assert not timer.measure(steady(5.0), min_samples=200, max_samples=200).queued
+
+
+def test_every_measurement_begins_with_the_first_guess_of_the_wait():
+    device = SimulatedDevice()
+    timer = Clock.of_parts(Sampler(device), SaidBoard())
+    timer.screen(device.kernel(2.0, host_us=900.0), samples=20)
+    waited = len(device.blocks)
+    timer.screen(device.kernel(50.0), samples=20)
+    assert device.blocks[waited] == device.blocks[0] < max(device.blocks[:waited])
+
+
+def test_a_device_that_rests_while_the_first_call_compiles_is_roused_after_it(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("atlas.timing.clock.time.monotonic", lambda: now[0])
+    device = Sleeper()
+    timer = Clock.of_parts(GivenTimes(), SaidBoard(), device=device)
+    timer.screen(steady(5.0))
+    device.notes.clear()
+
+    def compiles_first():
+        now[0] += 30.0 if "call" not in device.notes else 0.0
+        device.notes.append("call")
+        return 5.0
+
+    timer.screen(compiles_first, samples=2)
+    assert device.notes == ["soak", "call", "rouse", "call", "call"]
+
+
 def test_a_device_that_rested_is_roused_before_it_is_sampled_and_one_at_work_is_not(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("atlas.timing.clock.time.monotonic", lambda: now[0])
@@ -202,6 +265,17 @@ def test_host_time_of_a_call_leaves_out_what_the_device_does(monkeypatch):
     monkeypatch.setattr("atlas.timing.clock.time.perf_counter", lambda: device.host / 1e6)
     taken = Clock.of_parts(sampler, SaidBoard()).call_us(device.kernel(device_us=30.0, host_us=8.0))
     assert taken == pytest.approx(8.0)
+
+
+def test_host_time_of_a_call_is_the_median_of_eleven_rows_of_fifty(monkeypatch):
+    host, calls = [0.0], itertools.count(-1)  # the first call is not timed
+
+    def slower_by_the_row():
+        host[0] += 1e-6 * (1 + next(calls) // 50)  # 1, 2, ... 11 us
+
+    monkeypatch.setattr("atlas.timing.clock.time.perf_counter", lambda: host[0])
+    assert clock().call_us(slower_by_the_row) == pytest.approx(6.0)
+    assert next(calls) == 11 * 50
 
 
 def test_the_cpu_is_timed_by_the_same_calls_with_few_samples():

@@ -39,6 +39,23 @@ def test_a_drained_queue_is_noticed_and_the_batch_repeated_behind_a_longer_wait(
     assert device.blocks[-1] > 10 * 900.0
 
 
+def test_one_sample_that_the_device_waited_for_spoils_its_batch_wherever_it_stands():
+    # Behind the exposed one lies enough work that neither the last sample nor the trailing edge shows anything.
+    device = SimulatedDevice()
+    slow, long = device.kernel(2.0, host_us=5000.0), device.kernel(10_000.0)
+    batch = Sampler(device).take([long, slow, slow, slow, slow, long, long])
+    assert len(device.blocks) > 1
+    assert batch.queued
+    assert batch.samples_us == pytest.approx([10_000.0, 2.0, 2.0, 2.0, 2.0, 10_000.0, 10_000.0])
+
+
+def test_a_first_sample_that_the_device_waited_for_spoils_its_batch():
+    device = SimulatedDevice()
+    batch = Sampler(device).take([device.kernel(2.0, host_us=5000.0), *[device.kernel(10_000.0)] * 5])
+    assert batch.samples_us == pytest.approx([2.0] + [10_000.0] * 5)
+    assert device.blocks[-1] > 5000.0
+
+
 def test_the_length_of_wait_that_served_is_remembered_until_told_to_forget():
     device = SimulatedDevice()
     sampler = Sampler(device)
@@ -62,6 +79,13 @@ def test_a_call_that_waits_for_the_device_is_said_to_be_not_queued_and_ends_all_
     batch = Sampler(device).take([waits] * 5)
     assert not batch.queued
     assert len(batch.samples_us) == 5
+
+
+def test_a_call_that_keeps_the_host_longer_than_the_longest_wait_is_said_to_be_not_queued():
+    device = SimulatedDevice()
+    batch = Sampler(device).take([device.kernel(2.0, host_us=50_000.0)] * 10)  # half a second to queue
+    assert device.blocks[-1] == 200_000.0, "0.2 s at most"
+    assert not batch.queued
 
 
 def test_a_full_launch_queue_holds_the_host_up_but_does_not_spoil_the_samples():

@@ -40,6 +40,12 @@ def test_narrow_samples_settle_and_wide_ones_do_not():
     assert not settled([100 + generator.gauss(0, 10) for _ in range(20)])
 
 
+@pytest.mark.parametrize(("end", "enough"), [(100.4, True), (99.6, True), (100.6, False), (99.4, False)])
+def test_both_ends_of_the_interval_must_lie_within_half_a_per_cent(end, enough):
+    # Of 20 samples the interval is from the 6th to the 15th: one end is the median itself, the other is ``end``.
+    assert settled([100.0] * 11 + [end] * 9) is enough
+
+
 def test_an_outlier_neither_unsettles_the_median_nor_is_dropped_from_the_quartiles():
     samples = [100.0] * 19 + [5000.0]
     assert settled(samples)

@@ -16,6 +16,7 @@ import pytest
 import tuning_fakes as fakes
 from atlas.errors import AtlasError
 from atlas.tuning import tuner
+from atlas.tuning.candidates import Candidate
 from atlas.tuning.journal import Journal, entries
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.session import Session
@@ -71,6 +72,21 @@ def test_a_measurement_holds_for_its_case_config_and_way_of_measuring_alone(tmp_
         assert book.find(problem, candidate, "screen 15") is None
         assert book.find(other, candidate, "screen 5") is None
         assert book.find(problem, problem.candidates[1], "screen 5") is None
+
+
+@pytest.mark.parametrize("other", ["pass", "dtype", "variant"])
+def test_a_measurement_holds_for_its_pass_dtype_and_variant_alone(tmp_path, other):
+    # Both passes of a kernel, and two variants, often have one name and one space.
+    fill(tmp_path, OK)
+    problem, candidate = first()
+    if other == "pass":
+        problem = dataclasses.replace(problem, direction="backward")
+    elif other == "dtype":
+        problem = dataclasses.replace(problem, case=dataclasses.replace(problem.case, dtype="bf16"))
+    else:
+        candidate = Candidate.of("tiled", candidate.config)
+    with journal(tmp_path) as book:
+        assert book.find(problem, candidate, "screen 5") is None
 
 
 def test_the_real_context_names_all_that_a_measurement_depends_on():

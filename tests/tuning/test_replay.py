@@ -168,6 +168,14 @@ def test_a_contest_has_chance_with_as_many_trials_beside_what_leaves_configs_out
     assert rows["guided"].lost == 0 and rows["guided"].regret_worst < 0.05
 
 
+def test_a_percentile_is_a_regret_that_occurs_and_the_worse_where_it_lies_between_two():
+    regrets = [i / 100 for i in range(1, 11)]  # the 95th percentile lies between the ninth and the last
+    expected = {"regret_median": 0.06, "regret_p95": 0.10, "regret_worst": 0.10}
+    assert contest.spread(regrets) == expected
+    assert contest.spread(regrets[::-1]) == expected
+    assert set(contest.spread([]).values()) == {None}
+
+
 def arguments(path, **given):
     asked = {"context": None, "gpu": "fake", "kernel": "any", "strategy": "halving", "seeds": 1, "output": None}
     asked["budget_seconds"] = None

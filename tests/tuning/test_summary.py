@@ -49,6 +49,15 @@ def test_best_runner_up_and_default_are_stated_with_their_times():
     assert best["space"] == best["trials"] == len(every_config())
 
 
+def test_the_default_s_time_is_the_default_s_and_none_where_it_lost_its_final():
+    found = find(Table())
+    (best,) = document(found)["best"]
+    assert best["default_us"] == fakes.cost_us({"tile": 16, "warps": 2}, 1000) > best["runner_up"]["median_us"]
+    lost = find(Table(final_fails=[{"tile": 16, "warps": 2}]))
+    (best,) = document(lost)["best"]
+    assert best["default_us"] is None and best["runner_up"] is not None
+
+
 def test_the_statuses_of_all_trials_are_counted_and_nothing_else_is():
     whole = document(find(Table(fails=[fakes.OPTIMUM])))
     assert whole["trials_by_status"]["launch_error"] == 1

@@ -1,7 +1,9 @@
 """Sums that cancel: a right result is not held to a tolerance that is smaller than rounding, and a wrong one is."""
 
+import pytest
 import torch
 from atlas.declaration import Declaration, Pass, case, eager
+from atlas.validation import conditioning
 from atlas.validation.problems import Problem
 
 # One column of eight terms: in fp32 every order gives another last bit, and their sum is a millionth of each of them.
@@ -36,3 +38,26 @@ def test_an_error_of_a_hundred_roundings_is_wrong():
     asked = problem()
     off = torch.tensor([float(asked.expected[0]) + 100 * 2**-23 * float(TERMS.abs().max())]).float()
     assert "the tolerance" in asked.judge(off).reason
+
+
+def test_the_reference_is_asked_four_times_of_inputs_off_by_half_an_ulp_each_time_elsewhere():
+    seen = []
+
+    def evaluate(inputs):
+        seen.append(inputs["x"] / TERMS.double()[:, None] - 1)
+        return [inputs["x"].sum(dim=0)]
+
+    exact = [TERMS.double()[:, None].sum(dim=0)]
+    conditioning.slack(evaluate, {"x": TERMS[:, None].clone(), "eps": 1e-5}, exact, seed=3)
+    assert len(seen) == 4
+    assert all(((change.abs() - 2**-24).abs() < 2**-50).all() for change in seen), "half an ulp of fp32, up or down"
+    signs = {tuple((change > 0).flatten().tolist()) for change in seen}
+    assert len(signs) == 4, "one draw may cancel where an output has a single element"
+
+
+def test_what_is_granted_is_four_times_the_root_mean_square_of_the_changes():
+    changes = iter([1.0, -3.0, 5.0, 1.0])  # squares 1, 9, 25, 1: their mean is 9
+    granted = conditioning.slack(
+        lambda inputs: [torch.full((2,), next(changes), dtype=torch.float64)], {}, [torch.zeros(2)], seed=0
+    )
+    assert granted == pytest.approx([4 * 3.0])

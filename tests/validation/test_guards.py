@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from atlas.validation.guards import ALIGNMENT, Guard, place
+from atlas.validation.guards import Guard, place
+
+ALIGNMENT = 512
+"""Bytes that torch's CUDA allocator aligns to: an address modulo this decides which loads a kernel may widen."""
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
           torch.int64, torch.int32, torch.int8, torch.bool]  # fmt: skip
@@ -73,12 +76,48 @@ def test_a_store_outside_is_found_with_its_distance(at, words):
     assert "stored outside out" in guard.overstepped((out,), ("out",))
 
 
+@pytest.mark.parametrize(
+    ("at", "words"), [(-1, "1 element(s) before its start, the nearest 1"), (5, "the first 1 past")]
+)
+def test_a_store_outside_an_input_is_found_too(at, words):
+    guard = Guard(0)
+    x = guard.place_inputs({"x": torch.ones(5), "w": torch.ones(3)})["x"]
+    assert guard.overstepped((), ()) == ""
+    x.as_strided((1,), (1,), x.storage_offset() + at).fill_(0)
+    found = guard.overstepped((), ())
+    assert found.startswith("stored outside input x: ") and words in found
+
+
+@pytest.mark.parametrize("run", [0, 1])
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.is_floating_point])
+def test_what_is_read_past_an_input_and_stored_past_an_output_is_found(dtype, run):
+    # As a kernel without a mask does: its last program copies beyond both ends.
+    with Guard(run) as guard:
+        x = guard.place_inputs({"x": torch.ones(5, dtype=dtype)})["x"]
+        out = torch.empty(5, dtype=dtype)
+    size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    past_x, past_out = (t.view(size).as_strided((1,), (1,), t.storage_offset() + 5) for t in (x, out))
+    past_out.copy_(past_x)
+    assert "stored outside out: 1 element(s) past its end" in guard.overstepped((out,), ("out",))
+
+
 def test_reading_past_an_input_gives_nan_and_past_an_index_a_small_number():
     guard = Guard(0)
     inputs = guard.place_inputs({"x": torch.ones(5), "labels": torch.zeros(5, dtype=torch.int64), "eps": 1e-5})
     past = {n: t.as_strided((1,), (1,), t.storage_offset() + 5) for n, t in inputs.items() if n != "eps"}
     assert bool(past["x"].isnan().all()) and int(past["labels"]) == 1
     assert inputs["eps"] == 1e-5
+
+
+def test_a_store_between_the_elements_of_a_strided_input_is_found():
+    # In the caller's memory they are another view's elements: the other half of a packed projection.
+    x = torch.arange(12.0).view(6, 2)[:, 0]
+    guard = Guard(0)
+    placed = guard.place_inputs({"x": x})["x"]
+    assert guard.changed_inputs({"x": x}) == {}
+    placed.as_strided((1,), (1,), placed.storage_offset() + 3).fill_(0)
+    (changed,) = guard.changed_inputs({"x": x}).values()
+    assert not changed.any(), "none of its own elements"
 
 
 def test_a_changed_input_is_found_bit_by_bit():

@@ -64,7 +64,15 @@ def test_a_mutant_is_caught_by_the_check_that_is_for_it(mutant, tmp_path):
 def test_a_right_kernel_trips_a_statistical_check_at_most_once_in_a_billion(count, rate):
     least, most = randomness.bounds(count, rate)
     beyond = stats.binom.cdf(least - 1, count, rate) + stats.binom.sf(most, count, rate)
-    assert beyond <= randomness.FALSE_ALARM
+    assert beyond <= 1e-9
+
+
+def test_the_bounds_are_no_wider_than_once_in_a_billion_asks_for():
+    # By the normal approximation 6.1 standard deviations of sqrt(n p q) on either side.
+    least, most = randomness.bounds(40_000, 0.9)
+    reach = 6.1 * math.sqrt(40_000 * 0.9 * 0.1)
+    assert least == pytest.approx(36_000 - reach, abs=0.02 * reach)
+    assert most == pytest.approx(36_000 + reach, abs=0.02 * reach)
 
 
 def test_what_a_check_sees_hangs_on_the_number_of_elements():

@@ -20,7 +20,7 @@ def test_an_offset_is_in_proportion_to_its_tensor_and_leaves_the_values_apart(dt
     x = (scale * torch.randn(1000, generator=torch.Generator().manual_seed(0))).to(dtype)
     raised = specials.offset({"x": x, "eps": 1e-5, "w": x}, ["x"], name)
     assert raised["x"].dtype == dtype and raised["eps"] == 1e-5 and raised["w"] is x
-    apart = raised["x"].double() - scale * 2.0 ** specials.OFFSETS[name]
+    apart = raised["x"].double() - scale * 2.0 ** {"fp32": 10, "fp16": 10, "bf16": 7}[name]
     assert 0.9 * scale < float(apart.std()) < 1.2 * scale
     assert abs(float(apart.mean())) < 0.2 * scale
 
@@ -64,6 +64,37 @@ def test_a_variance_that_cancels_is_far_beyond_what_careful_arithmetic_needs(dty
     # fp32's share is that of the tolerance without what conditioning adds, since it is added only where needed.
     if dtype == "fp16":
         assert used(catalog.load(CARELESS.kernel, interpret=True)) < 1 / 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_nan_and_both_infinities_are_planted_one_at_a_time(dtype):
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = {what.partition(" ")[0]: inputs["x"] for what, inputs in specials.planted({"x": x}, ["x"], seed=0)}
+    assert found.keys() == {"NaN", "+inf", "-inf"}
+    assert bool((found["+inf"] == float("inf")).any()) and bool((found["-inf"] == -float("inf")).any())
+    assert all(int((~planted.isfinite()).sum()) == 1 for planted in found.values())
+
+
+def test_each_seed_plants_at_places_of_its_own():
+    x = torch.zeros(100, 100)
+    places = [{what for what, _ in specials.planted({"x": x}, ["x"], seed)} for seed in range(5)]
+    assert len(set.union(*places)) == 5 * 3
+    assert places[0] == {what for what, _ in specials.planted({"x": x}, ["x"], 0)}, "and the same ones again"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"),
+    [
+        (torch.float16, 2.0**9),  # its square passes 65504, and it does not by far
+        (torch.bfloat16, 2.0**13),  # exp overflows, squares and their sums do not
+        (torch.float32, 2.0**13),
+    ],
+)
+def test_large_inputs_lie_where_careless_arithmetic_overflows(dtype, largest):
+    x = torch.tensor([0.3, -1.7, 0.01]).to(dtype)
+    found = specials.magnified({"x": x}, ["x"])["x"].double()
+    assert largest / 2 <= float(found.abs().max()) < largest
+    assert torch.equal(found / found.abs().max(), x.double() / x.double().abs().max()), "scaled exactly"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def slack(
     try:
         for repetition in range(_REPETITIONS):
             for position, output in enumerate(evaluate(_nudged(inputs, seed + repetition))[: len(expected)]):
-                change = (output.double() - expected[position]).flatten()
+                change = (output.double() - expected[position].double()).flatten()
                 change = change[change.isfinite()]
                 squares[position] += float(change.square().mean()) if change.numel() else 0.0
     except torch.OutOfMemoryError:
@@ -52,6 +52,6 @@ def _nudged(inputs: Mapping[str, Any], seed: int) -> dict[str, Any]:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             generator = torch.Generator(device=value.device).manual_seed(1000 * seed + position)
             sign = torch.randint(0, 2, value.shape, generator=generator, device=value.device) * 2 - 1
-            value = value.detach().double() * (1 + sign * U32)
+            value = value.detach().double() * (1 + sign.double() * U32)
         nudged[name] = value
     return nudged

@@ -1,0 +1,114 @@
+"""What makes a job due again, asked of a settled plan: no Snakemake is started."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from atlas import catalog, gpus, plan
+from atlas.config import CONFIG_FILE, load_yaml
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """``settled(devices, cores=…)``: the plan where these GPUs are, separated by ``;``."""
+
+    def settle(devices="NVIDIA H200", cores=None, gpu_limit=None, **config):
+        for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
+            monkeypatch.setenv(name, "")  # so that what settling puts there goes with the test
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("KERNEL_ATLAS_DEVICES", devices)
+        return plan.settle(load_yaml(CONFIG_FILE) | config, cores, gpu_limit)
+
+    return settle
+
+
+def job(kernel="softmax", gpu="h200"):
+    return SimpleNamespace(kernel=kernel, gpu=gpu)
+
+
+@pytest.fixture
+def built_upon(tmp_path, monkeypatch):
+    """Kernels that build upon one another: ``upper`` on ``middle`` on ``lower``."""
+    monkeypatch.setattr(catalog, "KERNELS", tmp_path)
+    (tmp_path / "lower.py").write_text("helper = 1\n")
+    (tmp_path / "middle.py").write_text("from kernels.lower import helper\n")
+    (tmp_path / "upper.py").write_text("from kernels.middle import helper\n")
+    return tmp_path
+
+
+def test_a_job_reads_its_kernel_s_file_and_all_that_this_one_builds_upon(settled, built_upon):
+    named = settled(kernels=["upper", "lower"]).kernel_file
+    assert {Path(path).name for path in named(job("upper"))} == {"upper.py", "middle.py", "lower.py"}
+    assert {Path(path).name for path in named(job("lower"))} == {"lower.py"}
+
+
+def test_a_benchmark_on_a_gpu_reads_the_survey_and_one_on_the_interpreter_has_none(settled):
+    reads = settled().earlier("survey", "build", "autotune")
+    folder = "results/measured/h200"
+    assert reads(job()) == [f"{folder}/survey.json", f"{folder}/softmax/build.json", f"{folder}/softmax/autotune.json"]
+    assert reads(job(gpu="cpu")) == ["results/measured/cpu/softmax/autotune.json"]
+
+
+def places(state):
+    return {"h200": gpus.Place(gpus.HERE, device_name="NVIDIA H200", count=1, state=state)}
+
+
+def test_another_driver_or_power_cap_of_a_gpu_that_is_here_makes_its_jobs_due(settled):
+    here = settled()
+    states = set()
+    for state in ("580.1 700 W", "580.2 700 W", "580.2 500 W"):
+        states.add(plan.Plan(here.config, here.kernels, here.blocks, places(state)).device_state(job()))
+    assert len(states) == 3
+
+
+def test_any_edit_to_a_gpu_s_block_makes_its_own_jobs_due_and_no_other_s(settled):
+    here = settled()
+    digest = here.block_digest(job())
+    edited = {**here.blocks, "h200": {**here.blocks["h200"], "memory_gib": 1}}
+    after = plan.Plan(here.config, here.kernels, edited, here.places)
+    assert after.block_digest(job()) != digest
+    assert after.block_digest(job(gpu="t4")) == here.block_digest(job(gpu="t4"))
+    assert plan.Plan(here.config, here.kernels, dict(here.blocks), here.places).block_digest(job()) == digest
+
+
+@pytest.mark.parametrize(
+    ("devices", "cores", "gpu_limit", "share"),
+    [
+        (4, 16, 4, 4),  # four work at a time, each with a fourth of the cores
+        (4, 16, 2, 8),
+        (2, 16, 8, 8),  # no more can work than there are
+        (4, 3, 4, 1),  # never none
+        (4, 16, None, 1024),  # one at a time, which takes all there are
+        (1, 16, 1, 1024),
+        (4, None, 4, 1024),  # nobody knows how many cores there are
+    ],
+)
+def test_gpus_that_work_at_a_time_share_the_cores(settled, devices, cores, gpu_limit, share):
+    made = settled(";".join(["NVIDIA H200"] * devices), cores, gpu_limit)
+    assert made.tuning_threads == made.worker_threads(job()) == share
+    assert made.worker_threads(job(gpu="cpu")) == 1, "the interpreter keeps one core busy"
+
+
+def test_a_job_takes_one_gpu_and_one_on_the_interpreter_none(settled):
+    asked = settled().device_resources()
+    assert {gpu: asked["gpu"](job(gpu=gpu)) for gpu in ("h200", "cpu")} == {"h200": 1, "cpu": 0}
+
+
+def test_a_kernel_that_calls_another_waits_for_its_tuning_where_this_run_tunes_it(settled):
+    chosen = ["matmul", "matmul_epilogue"]
+    epilogue = job("matmul_epilogue")
+    assert settled(kernels=chosen).called(epilogue) == ["results/measured/h200/matmul/autotune.json"]
+    assert settled(kernels=chosen, devices="").called(epilogue) == [], "out of reach"
+    assert settled(kernels=chosen).called(job("matmul_epilogue", "cpu")) == []
+
+
+def test_proofs_made_by_hand_and_records_are_inputs_of_the_views(settled, tmp_path, monkeypatch):
+    made = settled()
+    monkeypatch.chdir(tmp_path)
+    named = {"results/measured/h200/proof/overhead.json", "results/recorded/h200/softmax/benchmark.json"}
+    others = {"results/measured/h300/proof/overhead.json", "results/recorded/h200/notes.txt"}
+    for name in named | others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    documents = set(made.documents())
+    assert named <= documents and not others & documents

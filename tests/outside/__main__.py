@@ -125,6 +125,8 @@ def main() -> int:
     for name in options.functions or OPERATIONS:
         tallies[name] = check(name, device, bounded if options.bounded else lambda sample: True)
         print(f"{name}: {dict(tallies[name].outcomes)}", file=sys.stderr, flush=True)
+        for what in tallies[name].failures:  # now, since a whole run may be cut short
+            print(f"{name} failed: {what}", file=sys.stderr, flush=True)
 
     seen = {f"{name}: {what}": count for name, tally in tallies.items() for what, count in tally.refusals.items()}
     if options.accept:

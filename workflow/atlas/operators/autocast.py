@@ -41,8 +41,9 @@ _RULES_ON = {
 }
 """Of these rules the ones that torch has on a type of device, by both names."""
 
-for _norm in ("layer_norm", "rms_norm"):
-    _RULES_ON.setdefault(("cpu", _norm), FIRST)  # torch's kernels for the CPU take parameters of another dtype
+for _device, _norm in (("cpu", "layer_norm"), ("cpu", "rms_norm"), ("cuda", "rms_norm")):
+    # Where torch has no rule its kernels take parameters of another dtype (on a GPU those of torch 2.11 do).
+    _RULES_ON.setdefault((_device, _norm), FIRST)
 
 autocasting = torch._C._is_any_autocast_enabled
 """Whether the caller is in an autocast context of any device; cheap, to ask first."""

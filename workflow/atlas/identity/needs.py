@@ -30,7 +30,8 @@ def changed(stage: str, stated: Mapping[str, str], today: Mapping[str, str]) -> 
     """The names of the identities that a document states otherwise than ``today``'s are, or that one of both lacks."""
     now = needed(stage, today)
     then = {name: one for name, one in stated.items() if name not in kernel.PARTS or name in NEEDS.get(stage, ())}
-    return [name for name in dict.fromkeys((*now, *then)) if now.get(name) != then.get(name)]
+    names = [name for name in dict.fromkeys((*now, *then)) if now.get(name) != then.get(name)]
+    return sorted(names, key=lambda name: name in kernel.PARTS)  # variants first
 
 
 def in_words(name: str) -> str:

@@ -1,4 +1,4 @@
-# reproduce, test, ui and lint each set up .venv by themselves when it is missing or its requirements changed.
+# reproduce, test, ui, lint, identity and rekey each set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test ui lint clean
+.PHONY: reproduce test ui lint identity rekey clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -14,6 +14,14 @@ reproduce: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation
+
+# Are the kernels what they were when the records were made?  Seconds where no code changed, else up to 15 minutes.
+identity: $(VENV)/.ready
+	$(BIN)/python -m proofs.identity
+
+# Write the identities that are proved into the records and the tuned configs.
+rekey: $(VENV)/.ready
+	$(BIN)/python -m proofs.identity --rekey
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import catalog, documents
+from .identity import today
 from .identity.kernel import INPUTS, PEERS, PUBLIC, REFERENCES, WHOLE, find, name_of
 from .identity.needs import changed
 
@@ -69,7 +70,8 @@ def collect(results: Path, kernels: Collection[str] | None = None, gpus: Collect
             if (gpus is None or gpu in gpus) and (kernels is None or kernel is None or kernel in kernels):
                 found[gpu, kernel, stage] = (recorded, path)
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "", _order(item[0][2])))
-    return [_entry(*key, *place) for key, place in ordered]
+    with today.held():
+        return [_entry(*key, *place) for key, place in ordered]
 
 
 def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Plan:
     places: Mapping[str, gpus.Place]
     tuning_threads: int = _ALL
     """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
+    _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def gpus(self) -> list[str]:
@@ -61,17 +62,32 @@ class Plan:
 
         def answer(wildcards: Any) -> str:
             block = self.blocks.get(getattr(wildcards, "gpu", ""))
-            return today.of_stage(stage, block is not None and gpus.functional(block))
+            functional = block is not None and gpus.functional(block)
+            return self._once((stage, functional), lambda: today.of_stage(stage, functional))
 
         return answer
 
+    def identities(self, kernel: str) -> Mapping[str, str]:
+        """A kernel's identities, as they were when they were first asked for."""
+        return self._once((kernel,), lambda: catalog.identities(kernel))
+
+    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
+        """Snakemake asks of every job what a kernel's and a stage's have in common."""
+        if key not in self._found:
+            self._found[key] = find()
+        return self._found[key]
+
     def identity(self, stage: str) -> Question:
         """Changes when what a document of ``stage`` depends on does in the kernel, or in those it builds upon."""
-        return lambda wildcards: _digest(needed(stage, catalog.identities(wildcards.kernel)))
+
+        def answer(wildcards: Any) -> str:
+            return _digest(needed(stage, self.identities(wildcards.kernel)))
+
+        return answer
 
     def versions(self) -> str:
         """Changes when any identity of a kernel does: views say of which version of a kernel a document is."""
-        return _digest({name: catalog.identities(name) for name in self.kernels})
+        return _digest({name: self.identities(name) for name in self.kernels})
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
         """What a kernel's CUDA C++ peers are compiled from."""
@@ -183,7 +199,7 @@ class Plan:
         stated = heads.head(Path("results", "measured", wildcards.gpu, wildcards.kernel, f"{stage}.json"))
         if stated.identities is None or stated.code != self.code(stage)(wildcards):
             return True
-        return bool(changed(stage, stated.identities, catalog.identities(wildcards.kernel)))
+        return bool(changed(stage, stated.identities, self.identities(wildcards.kernel)))
 
     def called(self, wildcards: Any) -> list[str]:
         """The autotune documents of the kernels that this one calls, whose configs they are timed with.
@@ -244,9 +260,11 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
     plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
     if head:
-        announce(blocks, places, kernels)
+        with today.held():
+            announce(blocks, places, kernels)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
-        announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])
+        with today.held():
+            announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])
         gpus.publish(places)
         if gpu_limit is not None:
             os.environ[gpus.LIMIT_VARIABLE] = str(gpu_limit)

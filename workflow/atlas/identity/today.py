@@ -37,6 +37,22 @@ def of_stage(name: str, functional: bool = False) -> str:
     return known.of(f"{name} {functional}", lambda code: stage.identity(code, name, SCHEMAS, functional))
 
 
+_looked_at: set[tuple[Path | None, tuple[str, ...]]] | None = None
+"""The sources that were found as they were since :func:`held` was entered; None outside."""
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Inside, the source's files are looked at once, however many questions are asked."""
+    global _looked_at
+    before = _looked_at
+    _looked_at = set() if before is None else before
+    try:
+        yield
+    finally:
+        _looked_at = before
+
+
 def code_of(kernels: Path, atlas: Path = ATLAS) -> Code:
     """The source of a folder of kernels, and of all of the project that they may reach."""
     code = Code({"kernels": kernels, "atlas": atlas})
@@ -75,8 +91,12 @@ _sources: dict[tuple[Path | None, tuple[str, ...]], _Known] = {}
 
 def _known(kernels: Path | None, apart: tuple[str, ...] = ()) -> _Known:
     key = (kernels, apart)
+    if _looked_at is not None and key in _looked_at:
+        return _sources[key]
     if key not in _sources or not _sources[key].current():
         _sources[key] = _Known(kernels, apart)
+    if _looked_at is not None:
+        _looked_at.add(key)
     return _sources[key]
 
 

@@ -133,9 +133,11 @@ def _list(commit: str, jobs: int) -> None:
         paths = [Path(path) for path in tracked if path.endswith("/benchmark.json")]
         names = sorted(f"{path.parts[2]} {path.parts[3]}" for path in paths)
 
+        known = {name: kernel.identities(code, name.split()[1]) for name in names}  # one thread reads the source
+
         def made(name: str) -> tuple[dict[str, Any], str]:
             gpu, own = name.split()
-            identities = kernel.identities(code, own)
+            identities = known[name]
             configs = _recorded(gpu, own, lambda path: records.at(commit, path))
             variants = [one for one in identities if "." in one]
             answer = _ask(tree, own, gpu, configs, variants, {"of": commit} | identities)

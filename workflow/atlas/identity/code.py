@@ -79,6 +79,7 @@ class Code:
     """The source below ``roots``, which maps the name of a top-level package to its folder.
 
     References into the modules named in ``apart`` (with all below them) are not followed; their names count instead.
+    What was found is kept, so one thread at a time may ask.
     """
 
     def __init__(self, roots: Mapping[str, Path], apart: Collection[str] = ()):

@@ -12,6 +12,7 @@ import gc
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class _Known:
         self._key = hashlib.sha256(repr(apart).encode())
         for path, (_, size) in self._stamps.items():
             self._key.update(f"{os.path.relpath(path, ROOT)} {size} ".encode() + path.read_bytes())
+        self._turn = threading.Lock()
         self._found: dict[str, Any] = _kept().get(self._key.hexdigest(), {})
 
     def current(self) -> bool:
@@ -78,12 +80,13 @@ class _Known:
 
     def of(self, name: str, find: Callable[[Code], Any]) -> Any:
         """What was found under a name, or is now."""
-        if name not in self._found:
-            with _without_collection():
-                self._found[name] = find(self._code)
-            if self._folders[0] in (KERNELS, ATLAS):
-                _keep(self._key.hexdigest(), self._found)
-        return self._found[name]
+        with self._turn:  # a source is read by one thread at a time
+            if name not in self._found:
+                with _without_collection():
+                    self._found[name] = find(self._code)
+                if self._folders[0] in (KERNELS, ATLAS):
+                    _keep(self._key.hexdigest(), self._found)
+            return self._found[name]
 
 
 _sources: dict[tuple[Path | None, tuple[str, ...]], _Known] = {}

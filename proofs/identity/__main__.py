@@ -58,12 +58,17 @@ def _say(found: Mapping[str, Mapping[str, list[str]]]) -> bool:
     lost = False
     same = sum(not differences for own in found.values() for differences in own.values())
     print(f"{same} of {sum(map(len, found.values()))} identities are of the same code as when the records were made")
+    untold: dict[tuple[str, str], list[str]] = {}
     for name, own in found.items():
         for identity, differences in own.items():
-            if differences:
-                lost |= "." in identity
+            if differences and "." in identity:
+                lost = True
                 more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
                 print(f"  {name} {identity}: not proved: {differences[0]}{more}")
+            elif differences:
+                untold.setdefault((identity, differences[0]), []).append(name)
+    for (identity, difference), names in untold.items():
+        print(f"  {identity} of {', '.join(names)}: not proved: {difference}")
     return lost
 
 

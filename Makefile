@@ -1,5 +1,5 @@
-# reproduce, test, test-gpu, outside, mutants, ui and lint each set up .venv by themselves when it is missing or its
-# requirements changed.
+# reproduce, test, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
+# missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test test-gpu outside mutants ui lint clean
+.PHONY: reproduce test test-gpu outside mutants ui lint identity rekey clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -27,6 +27,14 @@ outside: $(VENV)/.ready
 # Do the tests notice faults in the code that measures?  For instance: make mutants CORES=2 MUTANTS="--room timing"
 mutants: $(VENV)/.ready
 	$(BIN)/python tests/mutants/harness_mutants.py --jobs $(CORES) $(MUTANTS)
+
+# Are the kernels what they were when the records were made?  Seconds where no code changed, else up to 15 minutes.
+identity: $(VENV)/.ready
+	$(BIN)/python -m proofs.identity
+
+# Write the identities that are proved into the records and the tuned configs.
+rekey: $(VENV)/.ready
+	$(BIN)/python -m proofs.identity --rekey
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)

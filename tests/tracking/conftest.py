@@ -12,8 +12,8 @@ from atlas.tracking import store as stores
 
 @pytest.fixture(autouse=True)
 def kernels_of_today(monkeypatch):
-    """The sample's kernels need not exist: their digest is today's."""
-    monkeypatch.setattr(collection, "_digest", lambda kernel: sample.DIGEST)
+    """The sample's kernels need not exist: their identities are today's."""
+    monkeypatch.setattr(collection, "_today", lambda kernel: sample.IDENTITIES)
     monkeypatch.delenv(stores.VARIABLE, raising=False)
 
 
@@ -81,7 +81,7 @@ def atlas(tmp_path_factory, empty_database):
     (results / "figures" / "throughput-softmax.png").write_bytes(b"\x89PNG")
     (results / "figures" / "throughput-matmul_softmax.png").write_bytes(b"\x89PNG")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collection, "_digest", lambda kernel: sample.DIGEST)
+        patch.setattr(collection, "_today", lambda kernel: sample.IDENTITIES)
         patch.delenv(stores.VARIABLE, raising=False)
         tracked = Tracked(results, empty_database)
         tracked.track("--trial-runs", "3")

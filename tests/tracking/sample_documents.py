@@ -15,6 +15,7 @@ SIZES = ({"m": 4096, "n": 1024}, {"m": 8192, "n": 8192}, {"m": 4096, "n": 32768}
 PEERS = {"torch": 0.55, "torch.compile": 0.82, "liger": 0.78}
 DATE = "2026-11-21T10:{:02d}:00+00:00"
 DIGEST = hashlib.sha256(b"a kernel's file").hexdigest()
+IDENTITIES = {"*": "0123456789abcdef"}
 
 
 def envelope(stage: str, kernel: str | None, gpu: str, kind: str = "measured", **changes: Any) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def envelope(stage: str, kernel: str | None, gpu: str, kind: str = "measured", *
         "status": "ok",
         "reason": "",
         "kernel_digest": DIGEST if kernel else None,
+        **({"identities": IDENTITIES} if kernel else {}),
         "software": {
             "torch": "2.11.0",
             "triton": "3.6.0",

@@ -5,7 +5,9 @@ import sys
 
 import sample_documents as sample
 from atlas import ROOT, catalog, config, gpus
-from atlas.announce import announce
+from atlas.announce import announce, reasons
+from atlas.identity.needs import needed
+from atlas.identity.today import of_stage
 
 
 def said(capsys, recorded, kernels=("vector_add",), **places):
@@ -32,14 +34,31 @@ def test_each_place_says_what_will_happen_there(capsys, tmp_path):
 
 
 def test_a_record_is_dated_and_its_stale_kernels_are_named(capsys, tmp_path):
-    digest = catalog.digest("vector_add")
-    sample.put(tmp_path, sample.validate("vector_add", "h100", kernel_digest=digest), "recorded")
+    now = needed("validate", catalog.identities("vector_add"))
+    sample.put(tmp_path, sample.validate("vector_add", "h100", identities=now), "recorded")
     place = gpus.Place(gpus.RECORDED)
     line = said(capsys, tmp_path / "recorded", h100=place)["h100"]
     assert "record of 2026-11-21 shown; cross-compiled for sm_90" in line
-    sample.put(tmp_path, sample.benchmark("vector_add", "h100", kernel_digest="0" * 64), "recorded")
+    then = needed("benchmark", catalog.identities("vector_add")) | {"forward.blocks": "another", "peers": "others"}
+    sample.put(tmp_path, sample.benchmark("vector_add", "h100", identities=then), "recorded")
     line = said(capsys, tmp_path / "recorded", h100=place)["h100"]
-    assert "1 stale, changed since: vector_add" in line
+    assert "1 stale, changed since: vector_add (forward `blocks`, the peers)" in line
+
+
+def test_what_is_due_again_is_said_with_its_reason(tmp_path):
+    now = catalog.identities("vector_add")
+    own = {"gpu": "h200", "kernel": "vector_add"}
+    for document in (sample.validate(**own, identities=needed("validate", now), code=of_stage("validate")),
+                     sample.autotune(**own, identities=needed("autotune", now) | {"forward.blocks": "another"}),
+                     sample.benchmark(**own, identities=needed("benchmark", now) | {"forward.blocks": "another"},
+                                      code="another")):  # fmt: skip
+        sample.put(tmp_path, document)
+    stages = ("build", "validate", "autotune", "benchmark")
+    found = reasons({("h200", "vector_add"): stages}, results=tmp_path / "measured")
+    assert found == [
+        "vector_add: forward `blocks` changed: autotune, benchmark (h200)",
+        "the code of benchmark changed: benchmark (h200)",
+    ]
 
 
 def test_a_record_that_is_no_json_is_stale_rather_than_the_end_of_the_run(capsys, tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import sample_documents as sample
-from atlas import announce, cli, collection, documents, records
+from atlas import cli, collection, documents, heads, records
 
 
 def record(folder, *options, gpu="h200"):
@@ -70,9 +70,9 @@ def test_a_kernel_that_is_not_ok_is_not_recorded_and_others_are(tmp_path, capsys
 
 def test_documents_of_an_older_kernel_are_not_recorded(tmp_path, capsys):
     sample.put_gpu(tmp_path, "h200", ("softmax",))
-    sample.put(tmp_path, sample.validate("softmax", "h200", kernel_digest="0" * 64))
+    sample.put(tmp_path, sample.validate("softmax", "h200", identities={"*": "another"}))
     assert record(tmp_path) == 1
-    assert "another version of kernels/softmax.py" in capsys.readouterr().out
+    assert "another version of softmax than today's (its code)" in capsys.readouterr().out
     assert recorded(tmp_path) == {"h200/survey.json"}
 
 
@@ -101,11 +101,13 @@ def test_an_unknown_gpu_is_named_with_the_nearest(tmp_path, capsys):
     assert "did you mean 'h200'?" in capsys.readouterr().err
 
 
-def test_digest_and_date_stand_in_the_first_lines_of_a_record(tmp_path):
+def test_identities_and_date_stand_in_the_first_lines_of_a_record(tmp_path):
     sample.put_gpu(tmp_path, "h200", ("softmax",))
     record(tmp_path)
     path = tmp_path / "recorded" / "h200" / "softmax" / "benchmark.json"
-    assert announce._head(path) == (sample.DIGEST, "2026-11-21T10:20:00+00:00")
+    stated = heads.head(path)
+    assert (stated.stage, stated.status, stated.date) == ("benchmark", "ok", "2026-11-21T10:20:00+00:00")
+    assert stated.identities == sample.IDENTITIES and len(path.read_text().partition("seconds")[0]) < 8192
 
 
 def test_rows_stand_on_lines_of_their_own_so_that_a_diff_shows_which_changed():

@@ -42,7 +42,7 @@ def test_a_changed_document_replaces_the_runs_of_its_kernel_and_gpu_alone(small)
 
 def test_a_kernel_that_went_stale_is_tracked_again_and_says_so(small, monkeypatch):
     small.track()
-    monkeypatch.setattr(collection, "_digest", lambda kernel: "0" * 64)
+    monkeypatch.setattr(collection, "_today", lambda kernel: {"*": "another"})
     assert small.track()["replaced"] == ["softmax/h200", "softmax/t4"]
     assert "**Stale**" in small.run("softmax · h200").data.tags["mlflow.note.content"]
 

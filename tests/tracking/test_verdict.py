@@ -139,7 +139,7 @@ def test_a_failure_of_today_is_not_hidden_by_a_worse_record(tmp_path, capsys):
 
 def test_a_stale_record_is_flagged_and_does_not_fail_the_run(tmp_path, capsys, monkeypatch):
     sample.put_gpu(tmp_path, "h100", ("softmax",), "recorded")
-    monkeypatch.setattr(collection, "_digest", lambda kernel: "0" * 64)
+    monkeypatch.setattr(collection, "_today", lambda kernel: {"*": "another"})
     assert run(tmp_path) == 0
     assert "recorded (stale)" in capsys.readouterr().out
 

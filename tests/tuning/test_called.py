@@ -13,6 +13,7 @@ from atlas import catalog, collection, documents
 from atlas.child import Child
 from atlas.config import GPUS_FILE, load_gpus
 from atlas.declaration import choice
+from atlas.identity.needs import needed
 from atlas.profiling import ncu
 from atlas.stages import autotune, benchmark, called, frame, profile
 from atlas.tuning import summary
@@ -41,6 +42,7 @@ def put(results, gpu="h200", certificate=CERTIFICATE, **changes):
         "kind": "measured", "status": "ok", "reason": "", "kernel_digest": catalog.digest("matmul"), "device": {},
         "software": {"torch": "2.11.0"}, "seconds": 1.0, "protocol": "timing/2 tuning/1", "strategy": "halving",
         "budget_seconds": None, "seconds_by_phase": {}, "trials_by_status": {}, "best": [best], "trials": [],
+        "identities": needed("autotune", catalog.identities("matmul")),
     } | changes  # fmt: skip
     documents.write(results / "measured" / gpu / "matmul" / "autotune.json", document)
     return document
@@ -91,7 +93,11 @@ def test_equal_configs_have_one_digest_whether_they_were_exported_or_not(tmp_pat
 
 @pytest.mark.parametrize(
     "changes",
-    [{"kernel_digest": "0" * 64}, {"status": "failed", "reason": "no config works"}, {"certificate": None}],
+    [
+        {"identities": {"*": "another"}},
+        {"status": "failed", "reason": "no config works"},
+        {"certificate": None},
+    ],
     ids=["of another file", "failed", "not certified"],
 )
 def test_a_document_that_is_not_ok_or_of_another_file_gives_way_to_what_was_exported(tmp_path, changes):

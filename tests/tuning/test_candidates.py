@@ -4,6 +4,8 @@ import pytest
 import tuning_fakes as fakes
 from atlas.tuning.candidates import Candidate, Ruling, spread
 
+NOW = {"forward.plain": "d", "forward.tiled": "t", "backward.plain": "b", "cases": "c"}
+
 
 def entry(status, tile, warps, n=1000, **more):
     row = {"direction": "forward", "variant": "plain", "dtype": "fp32", "sizes": {"n": n}, "status": status,
@@ -11,8 +13,8 @@ def entry(status, tile, warps, n=1000, **more):
     return row | more
 
 
-def ruling(*configs, digest="d"):
-    return Ruling({"kernel_digest": digest, "configs": list(configs)}, "d")
+def ruling(*configs, plain="d"):
+    return Ruling({"identities": NOW | {"forward.plain": plain}, "configs": list(configs)}, NOW)
 
 
 def remaining(*configs, **document):
@@ -50,8 +52,10 @@ def test_the_default_is_tried_even_if_the_build_ruled_it_out():
     assert remaining(entry("pruned", 16, 2)).default is not None
 
 
-def test_a_build_of_another_kernel_file_rules_nothing_out():
-    assert remaining(entry("pruned", 512, 8), digest="other").ruled_out == 0
+def test_a_build_of_another_version_of_the_variant_rules_nothing_out():
+    assert remaining(entry("pruned", 512, 8), plain="another").ruled_out == 0
+    before = {"configs": [entry("pruned", 512, 8)]}  # of a time when documents stated no identities
+    assert fakes.problems(Ruling(before, NOW))[0].ruled_out == 0
 
 
 def test_an_entry_for_the_case_itself_decides():

@@ -8,6 +8,9 @@ from atlas import catalog, documents
 from atlas.cli import main
 from atlas.declaration import GPU, case, choice
 from atlas.declaration.hardware import pretend
+from atlas.identity.needs import needed
+
+BLOCKS = "forward.blocks"
 
 H200 = GPU(
     "h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=2**37, l2_bytes=2**25, device_name="NVIDIA H200"
@@ -48,13 +51,14 @@ def uncertified(n, block):
     return {name: value for name, value in best(n, block).items() if name != "certificate"}
 
 
-def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", digest=None):
+def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", plain=None):
     document = {
         "stage": "autotune", "schema_version": documents.VERSIONS["autotune"], "kernel": "vector_add", "gpu": gpu,
         "kind": kind, "status": status, "reason": "" if status == "ok" else "no config works", "device": {},
-        "kernel_digest": digest or catalog.digest("vector_add"), "software": {"torch": "2.11.0", "triton": "3.6.0"},
+        "kernel_digest": catalog.digest("vector_add"), "software": {"torch": "2.11.0", "triton": "3.6.0"},
         "seconds": 1.0, "protocol": "timing/1", "strategy": "halving", "budget_seconds": None, "seconds_by_phase": {},
         "trials_by_status": {}, "best": list(bests), "trials": [],
+        "identities": needed("autotune", catalog.identities("vector_add")) | ({BLOCKS: plain} if plain else {}),
     }  # fmt: skip
     documents.write(folder / "results" / where / gpu / "vector_add" / "autotune.json", document)
 
@@ -87,8 +91,8 @@ def test_the_file_says_what_it_is_for_and_where_it_is_from(place):
     (entry,) = document["entries"]
     assert entry == {
         "kernel": "vector_add", "direction": "forward", "dtype": "fp32", "sizes": {"n": 4096}, "variant": "blocks",
-        "config": {"BLOCK": 512, "num_warps": 4}, "kernel_digest": catalog.digest("vector_add"), "median_us": 12.346,
-        "certificate": CERTIFICATE,
+        "config": {"BLOCK": 512, "num_warps": 4}, "median_us": 12.346, "certificate": CERTIFICATE,
+        "identity": catalog.identities("vector_add")[BLOCKS],
     }  # fmt: skip
 
 
@@ -119,12 +123,12 @@ def test_what_was_measured_here_wins_over_a_record(place):
     assert chosen(2**12)["BLOCK"] == 2048
 
 
-def test_a_document_of_an_older_kernel_file_is_exported_with_its_digest_and_named(place, capsys):
-    put(place, best(2**12, 512), digest="0" * 64)
+def test_a_document_of_an_older_variant_is_exported_with_its_identity_and_named(place, capsys):
+    put(place, best(2**12, 512), plain="another")
     assert export(place) == 0
-    assert "its file has changed since" in capsys.readouterr().out
+    assert "changed since: forward `blocks`: tune it again" in capsys.readouterr().out
     document = json.loads((place / "kernels" / "tuned" / "h200.json").read_text())
-    assert document["entries"][0]["kernel_digest"] == "0" * 64
+    assert document["entries"][0]["identity"] == "another"
 
 
 def test_each_entry_is_one_line_so_that_a_new_tuning_reads_well_as_a_diff(place):

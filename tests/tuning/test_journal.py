@@ -64,6 +64,31 @@ def test_a_measurement_holds_for_its_context_alone(tmp_path, changed):
         assert book.find(*first(), "screen 5") is None
 
 
+THEN = {"forward.plain": "p", "forward.other": "o", "inputs": "i", "references": "r", "cases": "c", "peers": "t"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "lost"),
+    [
+        ("forward.plain", {"screen 5", "check", "certify"}),
+        ("forward.other", set()),
+        ("inputs", {"screen 5", "check", "certify"}),
+        ("references", {"check", "certify"}),
+        ("cases", {"certify"}),
+        ("peers", set()),
+    ],
+)
+def test_a_measurement_holds_for_the_code_that_it_depends_on(tmp_path, changed, lost):
+    """Whatever the kernel's digest, which an edit of another variant changes."""
+    (problem,) = fakes.problems()
+    candidate, path, ways = problem.candidates[0], tmp_path / "journal.jsonl", ("screen 5", "check", "certify")
+    with Journal(path, {"kernel_digest": "a"}, 20.0, THEN) as book:
+        for way in ways:
+            book.add(problem, candidate, way, OK)
+    with Journal(path, {"kernel_digest": "b"}, 20.0, THEN | {changed: "another"}) as book:
+        assert {way for way in ways if not book.has(problem, candidate, way)} == lost
+
+
 def test_a_measurement_holds_for_its_case_config_and_way_of_measuring_alone(tmp_path):
     fill(tmp_path, OK)
     problem, candidate = first()

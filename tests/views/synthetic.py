@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atlas import catalog, documents
+from atlas.identity.needs import needed
 
 DATE = "2026-11-20T10:00:00+00:00"
 
@@ -128,13 +129,14 @@ def envelope(stage: str, kernel: str | None, gpu: str, kind: str, seconds: float
     device = {}
     if kind == "measured" and simulated:
         device = {"device_name": simulated.device_name, "driver": "580.95.05", "power_cap_w": simulated.power_cap_w}
-    digest = catalog.digest(kernel) if kernel in catalog.names() else "0" * 64
+    known = kernel in catalog.names()
+    digest, identities = catalog.digest(kernel) if known else "0" * 64, catalog.identities(kernel) if known else {}
     software = {"torch": "2.13.0+cu130", "triton": "3.7.1", "python": "3.12.3", "cuda": "13.0",
                 "commit": "0123456789ab", "date": DATE}  # fmt: skip
     return {
         "stage": stage, "schema_version": documents.VERSIONS[stage], "kernel": kernel, "gpu": gpu, "kind": kind,
         "status": "ok", "reason": "", "kernel_digest": digest if kernel else None, "software": software,
-        "device": device, "seconds": seconds,
+        "device": device, "seconds": seconds, **({"identities": needed(stage, identities)} if kernel else {}),
     } | changes  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_a_record_of_this_very_run_is_no_second_run(kernels, tmp_path):
 
 
 def test_a_loss_since_the_record_is_in_table_report_and_summary(kernels, tmp_path, atlas, capsys):
-    two_runs(tmp_path, ours=1.5, kernel_digest="0" * 64)
+    two_runs(tmp_path, ours=1.5, identities={"*": "another"})
     assert atlas("tables", tmp_path) == atlas("verdict", tmp_path) == 0, "slower is no failure"
     tables = store.read(tmp_path / "tables")
     table = tables["changes"]

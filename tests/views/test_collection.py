@@ -4,9 +4,10 @@ import json
 
 import pytest
 import synthetic
-from atlas import documents
+from atlas import collection, documents
 from atlas.collection import collect, proofs
 from atlas.documents import DocumentError
+from atlas.identity.needs import needed
 
 
 def test_a_measured_document_wins_over_a_recorded_one_stage_by_stage(kernels, tmp_path):
@@ -31,6 +32,35 @@ def test_a_document_is_stale_once_the_kernels_file_changes_or_is_gone(kernels, t
     (tmp_path / "kernels" / "matmul.py").unlink()
     stale = {(entry.kernel, entry.stale) for entry in collect(tmp_path / "results")}
     assert stale == {("softmax", True), ("matmul", True), (None, False)}, "a survey is of no kernel"
+
+
+def test_of_a_variant_that_changed_its_own_rows_are_stale_alone(kernels, tmp_path, monkeypatch):
+    stated = {"forward.blocks": "b", "forward.rows": "r", "inputs": "i", "peers": "p", "public": "f", "references": "v"}
+    monkeypatch.setattr(collection, "_today", lambda name: now)
+    rows = {
+        "blocks": {"direction": "forward", "provider": "blocks", "provider_kind": "variant"},
+        "its default": {"direction": "forward", "provider": "blocks", "provider_kind": "default"},
+        "rows": {"direction": "forward", "provider": "rows", "provider_kind": "variant"},
+        "torch": {"direction": "forward", "provider": "torch", "provider_kind": "peer"},
+        "public": {"direction": "forward", "variant": ""},
+    }
+
+    def stale(stage, **changed):
+        nonlocal now
+        now = stated | {name.replace("_", "."): one for name, one in changed.items()}
+        document = {"benchmark": synthetic.benchmark, "validate": synthetic.validate}[stage](kernels[0], "h200")
+        synthetic.write(tmp_path, "recorded", document | {"identities": needed(stage, stated)})
+        (entry,) = (entry for entry in collect(tmp_path) if entry.stage == stage)
+        return entry.stale, {name for name, row in rows.items() if entry.stale_row(row)}
+
+    now = stated
+    assert stale("benchmark") == (False, set())
+    assert stale("benchmark", forward_blocks="other") == (True, {"blocks", "its default"})
+    assert stale("benchmark", peers="other") == (True, {"torch"})
+    assert stale("benchmark", inputs="other") == (True, set(rows))
+    assert stale("benchmark", public="other") == (False, set())
+    assert stale("validate", public="other") == (False, {"public"}), "its figures stand"
+    assert stale("validate", references="other")[1] == set(rows)
 
 
 def test_names_select_and_other_files_are_left_alone(kernels, tmp_path):

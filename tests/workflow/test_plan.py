@@ -1,6 +1,5 @@
 """What a run would do, for several sets of GPUs and edits: dry runs, nothing is executed."""
 
-import ast
 import re
 import sys
 from collections import Counter
@@ -162,52 +161,6 @@ def test_both_snakefiles_plan_the_same_run(checkout):
     inner = checkout.planned("--snakefile", "workflow/Snakefile")
     assert root.pop("reproduce") == inner.pop("all") == 1
     assert root == inner
-
-
-# Imported by every stage, and no figure depends on them: messages, paths, provenance, files, finding the device.
-INCIDENTAL = (
-    "__init__",
-    "errors",
-    "config",
-    "documents",
-    "environment",
-    "progress",
-    "catalog",
-    "gpus",
-    "devices",
-    "leases",
-    "strict",
-    "patterns",
-)
-
-
-def _imported_modules(path: Path, package: Path, seen: set[Path]) -> set[Path]:
-    """The project's own files that ``path`` imports, at any depth, wherever the import statement stands."""
-    if path in seen or (path.parent == package and path.stem in INCIDENTAL):
-        return seen
-    seen.add(path)
-    folder = path.parent
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
-            continue
-        base = folder
-        for _ in range(node.level - 1):
-            base = base.parent
-        target = base.joinpath(*(node.module or "").split("."))
-        for candidate in [target, *(target / alias.name for alias in node.names)]:
-            for file in (candidate.with_suffix(".py"), candidate / "__init__.py"):
-                if file.exists() and package in file.parents:
-                    _imported_modules(file, package, seen)
-    return seen
-
-
-@pytest.mark.parametrize("stage", sorted(plan._CODE))
-def test_a_stage_runs_again_when_any_module_it_imports_is_edited(stage):
-    package = catalog.ROOT / "workflow" / "atlas"
-    imported = _imported_modules(package / "stages" / f"{stage}.py", package, set())
-    declared = {path for pattern in plan._CODE[stage] for path in package.glob(pattern)}
-    missing = {path.relative_to(package) for path in imported - declared} - {Path("stages/__init__.py")}
-    assert not missing, f"workflow/atlas/plan.py does not name them for {stage}"
 
 
 def test_a_checkout_without_kernels_says_so(checkout):

@@ -72,21 +72,70 @@ def test_touching_sources_runs_nothing(finished):
     assert finished.planned(*SELECTION) == {}
 
 
-def test_editing_a_kernel_runs_its_jobs_and_the_views_and_nothing_else(finished):
-    path = finished.root / "kernels" / "softmax.py"
-    before = path.read_text()
+def planned_after(finished, *edits):
+    """What a dry run would start and what it says, after edits, each (file, old, new); sources are then as before."""
+    paths = {finished.root / name for name, _, _ in edits}
+    before = {path: path.read_text() if path.exists() else None for path in paths}
     try:
-        path.write_text(before + "\n# a remark\n")
-        jobs = finished.planned(*SELECTION)
+        for name, old, new in edits:
+            if old:
+                finished.edit(name, old, new)
+            else:
+                (finished.root / name).write_text(new)
+        done = finished.snakemake("-n", *SELECTION)
+        return finished.planned(*SELECTION), done.stdout + done.stderr
     finally:
-        path.write_text(before)
-    assert {name: jobs.pop(name) for name in ("build", "validate", "autotune", "benchmark")} == {
-        "build": 1,
-        "validate": 1,
-        "autotune": 1,
-        "benchmark": 1,
-    }
-    assert set(jobs) == VIEWS
+        for path, text in before.items():
+            path.unlink() if text is None else path.write_text(text)
+
+
+SOFTMAX = "kernels/softmax.py"
+COMMENT = (SOFTMAX, "_NAMES = {", "# A remark.\n_NAMES = {")
+DOCSTRING = (SOFTMAX, '"""Softmax of each row of a tile, or', '"""Softmax of every row of a tile, or')
+LAYOUT = (SOFTMAX, "    y = torch.empty_like(x)\n", "\n    y = (\n        torch.empty_like(x)\n    )\n")
+STAGE = ("workflow/atlas/stages/validate.py", '"""Write the document."""', '"""Write it."""')
+
+
+@pytest.mark.parametrize("edit", [COMMENT, DOCSTRING, LAYOUT, STAGE], ids=["comment", "docstring", "layout", "stage"])
+def test_what_does_not_run_plans_nothing(finished, edit):
+    assert planned_after(finished, edit)[0] == {}
+
+
+def test_a_function_that_moves_to_another_file_plans_nothing(finished):
+    text = (finished.root / SOFTMAX).read_text()
+    first = text.index("def _unfit(shape, mask):")
+    moved = text[first : text.index("\n\n\n", first)]
+    edits = [("kernels/_softmax_errors.py", "", moved + "\n"), (SOFTMAX, moved + "\n\n\n", ""),
+             (SOFTMAX, "\nLOWEST = ", "\nfrom kernels._softmax_errors import _unfit\n\nLOWEST = ")]  # fmt: skip
+    assert planned_after(finished, *edits)[0] == {}
+
+
+ALL = {"build", "validate", "autotune", "benchmark"}
+
+
+@pytest.mark.parametrize(
+    ("edit", "stages", "reason"),
+    [
+        (
+            (SOFTMAX, "    row_max = tl.max(m_i, axis=0)\n", "    row_max = tl.max(m_i, axis=0) + 0.0\n"),
+            ALL,
+            "softmax: forward `online` changed: build, autotune, benchmark",
+        ),
+        ((SOFTMAX, "_EDGE_CASES[::24]", "_EDGE_CASES[::25]"), {"validate"}, "softmax: the cases of validation changed"),
+        ((SOFTMAX, '"torch": eager(_reference),', '"torch": eager(_reference), "mine": eager(softmax),'),
+         {"benchmark"}, "softmax: the peers changed: benchmark (cpu)"),
+        ((SOFTMAX, "return x.clone()", "return +x"), {"validate"}, "softmax: the public function changed"),
+        (("workflow/atlas/tuning/halving.py", "return ", "return +1 and "), {"autotune", "benchmark"},
+         "the code of autotune changed: autotune (cpu)"),
+    ],
+    ids=["a device line", "an edge case", "a peer", "the public function", "a strategy"],
+)  # fmt: skip
+def test_an_edit_plans_the_jobs_that_depend_on_it_and_the_views_and_says_why(finished, edit, stages, reason):
+    jobs, said = planned_after(finished, edit)
+    assert set(jobs) - VIEWS == stages and VIEWS - {"figures"} <= set(jobs)
+    kernels = 2 if "tuning" in edit[0] else 1
+    assert {jobs[stage] for stage in stages} == {kernels}
+    assert reason in said
 
 
 def test_editing_a_gpus_block_runs_that_gpus_jobs_and_the_views(finished):
@@ -114,13 +163,13 @@ def test_editing_cuda_sources_builds_them_again(finished):
 
 
 def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished):
-    path = finished.root / "workflow" / "atlas" / "stages" / "figures.py"
-    before = path.read_text()
-    try:
-        path.write_text(before + "\n# a remark\n")
-        jobs = finished.planned(*SELECTION)
-    finally:
-        path.write_text(before)
+    jobs, _ = planned_after(
+        finished, ("workflow/atlas/figures/style.py", "\nfrom dataclasses", "\nMORE = 1\nfrom dataclasses")
+    )
+    assert jobs == {}, "which nothing uses"
+    jobs, _ = planned_after(
+        finished, ("workflow/atlas/stages/figures.py", "    from ..", "    import sys\n\n    sys.path\n    from ..")
+    )
     assert set(jobs) == {"figures", "report", "track", "verdict", "reproduce"}
 
 

@@ -6,10 +6,9 @@ first lines are read.
 
 from __future__ import annotations
 
-import json
-import re
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from . import catalog, gpus
-
-_HEAD_BYTES = 8192
-"""Documents begin with their envelope; digest and date stand in its first few hundred bytes."""
+from .heads import Head, head
+from .identity.kernel import PUBLIC, WHOLE
+from .identity.needs import changed, in_words, sentence
+from .identity.today import of_stage
 
 _STYLES = {gpus.HERE: "green", gpus.CLUSTER: "cyan", gpus.RECORDED: "yellow", gpus.ABSENT: "dim"}
 
@@ -61,31 +61,70 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
 
 
 def _record(folder: Path, kernels: Sequence[str]) -> str:
-    """A GPU's record in words: its date, how many of the selected kernels it has, which of them have changed since."""
-    heads = {kernel: [_head(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels}
+    """A GPU's record in words: its date, how many of the selected kernels it has, what of them has changed since."""
+    heads = {kernel: [head(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels}
     present = [kernel for kernel in kernels if heads[kernel]]
-    dates = sorted(date for kernel in present for _, date in heads[kernel] if date)
-    stale = [kernel for kernel in present if any(digest != catalog.digest(kernel) for digest, _ in heads[kernel])]
+    dates = sorted(one.date for kernel in present for one in heads[kernel] if one.date)
     words = f"record{f' of {dates[-1][:10]}' if dates else ''} shown"
     if len(present) < len(kernels):
         words += f", {len(present)} of {_count(kernels, 'kernel')}"
+    stale = {kernel: since for kernel in present if (since := _since(kernel, heads[kernel]))}
     if stale:
-        words += f", {len(stale)} stale, changed since: {', '.join(stale)}"
+        described = [f"{kernel} ({', '.join(map(in_words, since))})" for kernel, since in stale.items()]
+        words += f", {len(stale)} stale, changed since: {', '.join(described)}"
     return words
 
 
-def _head(path: Path) -> tuple[str | None, str | None]:
-    """The kernel digest and the date of a document, read from its first lines."""
-    with path.open(errors="replace") as file:
-        head = file.read(_HEAD_BYTES)
-    found = {key: re.search(rf'"{key}"\s*:\s*"([^"]*)"', head) for key in ("kernel_digest", "date")}
-    if not all(found.values()):  # an envelope in another order, or one with a very long reason
-        try:
-            document = json.loads(path.read_text())
-            return document["kernel_digest"], document["software"].get("date")
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
-            return None, None  # the stages that read the record whole say what is wrong with it
-    return found["kernel_digest"][1], found["date"][1]
+def _since(kernel: str, heads: Sequence[Head]) -> list[str]:
+    """The identities of a kernel that have changed since any of its documents was written."""
+    found = [differences(one, catalog.identities(kernel)) for one in heads]
+    return [name for name in dict.fromkeys(itertools.chain(*found)) if name != PUBLIC]
+
+
+def differences(stated: Head, today: Mapping[str, str]) -> list[str]:
+    """The identities that a document states otherwise than they are today; all as one where it states none."""
+    if stated.identities is None or stated.stage is None:
+        return [WHOLE]
+    return changed(stated.stage, stated.identities, today)
+
+
+def reasons(
+    measured: Mapping[tuple[str, str], Sequence[str]],
+    functional: Collection[str] = (),
+    results: Path = Path("results/measured"),
+) -> list[str]:
+    """Why documents that are there are due again, as far as code is the reason: a sentence for each change.
+
+    ``measured`` gives the stages that a run has of each GPU and kernel; ``functional`` are the GPUs of the interpreter.
+    For instance ``layer_norm: backward `team` changed: build, autotune (h200)``.
+    """
+    due: dict[str, dict[str, dict[str, None]]] = {}
+    for (gpu, kernel), stages in measured.items():
+        now = catalog.identities(kernel)
+        for stage in stages:
+            stated = head(results / gpu / kernel / f"{stage}.json")
+            if stated.stage is None:
+                continue
+            names = differences(stated, now)
+            said = [f"{kernel}: {sentence(names, stated.identities or {}, now)}"] if names else []
+            if stated.code not in (None, of_stage(stage, gpu in functional)):
+                said.append(f"the code of {stage} changed")
+            for one in said:
+                due.setdefault(one, {}).setdefault(stage, {})[gpu] = None
+    return [
+        f"{said}: {', '.join(stages)} ({', '.join(dict.fromkeys(itertools.chain(*stages.values())))})"
+        for said, stages in due.items()
+    ]
+
+
+def announce_reasons(measured: Mapping[tuple[str, str], Sequence[str]], functional: Collection[str] = ()) -> None:
+    """Print to stderr why documents that are there are due again."""
+    found = reasons(measured, functional)
+    if found:
+        console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
+        console.print("Due again, since code changed:")
+        for said in found:
+            console.print(f"  {said}", markup=False, soft_wrap=True)
 
 
 def _arch(block: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
 import os
 import re
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import ROOT
 from .errors import AtlasError
+from .identity import kernel, today
 
 if TYPE_CHECKING:
     from .declaration import Declaration
@@ -36,21 +36,6 @@ def check_name(name: str) -> None:
         if owner is not None:
             hint = f"it is a function of the kernel {owner!r}"
         raise AtlasError(f"unknown kernel {name!r}: no file kernels/{name}.py; {hint}")
-
-
-def files(name: str) -> list[Path]:
-    """The kernel's file, and those that it imports and so builds upon.
-
-    They are other kernels' (``from kernels.other import …``) and those of one architecture (``import
-    kernels.hopper.part``).
-    """
-    found, waiting = [], [name]
-    while waiting:
-        path = _path(waiting.pop())
-        if path not in found:
-            found.append(path)
-            waiting += [module for module, _ in _imports(path)]
-    return found
 
 
 def called(name: str) -> list[str]:
@@ -95,9 +80,17 @@ def _public(name: str) -> set[str]:
     return set(re.findall(r"""["'](\w+)["']""", listed[1])) if listed else {name}
 
 
+def identities(name: str) -> dict[str, str]:
+    """The kernel's identities, by name: what its documents are true of (:mod:`atlas.identity.kernel`).
+
+    Read from the source, importing nothing.  Raises :class:`AtlasError` for a file that is not Python.
+    """
+    return today.of_kernel(KERNELS, name)
+
+
 def digest(name: str) -> str:
-    """SHA-256 of the kernel's file, and of those it builds upon: what a record of it is true of."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files(name))).hexdigest()
+    """SHA-256 of the identities of all variants: the version of what runs, as one word."""
+    return kernel.digest(identities(name))
 
 
 def load(name: str, interpret: bool = False) -> Declaration:

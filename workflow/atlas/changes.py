@@ -24,7 +24,7 @@ def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]
     ``pairs`` are of :func:`atlas.collection.measured_and_recorded`.  Keys: ``kernel gpu direction dtype sizes``; of
     each side's fastest variant ``provider config median_us`` and the same with ``recorded_``; ``step`` (recorded over
     measured time, above 1 is faster now), ``peer_step`` (the same of the peers both timed, geometric mean, or None),
-    ``verdict``, ``same_source`` (both ran the same kernel file), ``date``, ``recorded_date``.
+    ``verdict``, ``same_source`` (both ran the same variant), ``date``, ``recorded_date``.
     """
     for measured, recorded in pairs:
         now, before = measured.document, recorded.document
@@ -47,7 +47,8 @@ def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]
                 "step": step,
                 "peer_step": peer_step,
                 "verdict": _verdict(step, peer_step, margin) if alike else "undecided",
-                "same_source": now["kernel_digest"] == before["kernel_digest"],
+                "same_source": row["provider"] == old["provider"]
+                and _identity(measured, row) == _identity(recorded, old),
                 "date": now["software"].get("date"),
                 "recorded_date": before["software"].get("date"),
             }
@@ -72,7 +73,7 @@ def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
         worst = f" ({first['step']:.2f}x at worst: {first['direction']} {first['dtype']} {case_label(first['sizes'])})"
     parts = [f"{len(slower)} of {len(rows)} cases slower{worst}", f"{faster} faster"]
     parts += [f"{undecided} not comparable, since the protocols differ"] if undecided else []
-    source = ", the kernel's file is the same" if rows[0]["same_source"] else ""
+    source = ", its variants are the same" if all(row["same_source"] for row in rows) else ""
     return (
         f"{kernel} on {gpu} against its record of {(rows[0]['recorded_date'] or '?')[:10]}{source}: {', '.join(parts)}."
     )
@@ -83,6 +84,10 @@ def _verdict(step: float, peer_step: float | None, margin: float) -> str:
     if max(steps) < 1 - margin:
         return "slower"
     return "faster" if min(steps) > 1 / (1 - margin) else "same"
+
+
+def _identity(entry: Any, row: Mapping[str, Any]) -> str:
+    return entry.identity(row["direction"], row["provider"])
 
 
 def _peers(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[str, float]]:

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from . import catalog, documents
+from .identity import today
+from .identity.kernel import INPUTS, PEERS, PUBLIC, REFERENCES, WHOLE, find, name_of
+from .identity.needs import changed
 
 _KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "prove", "cuda"))
 """Those that have a view; what the cuda stage built shows in the peers of a benchmark."""
@@ -22,8 +25,9 @@ class Entry:
     """One document.
 
     ``kernel`` is None for a survey and a proof.  ``kind`` is the document's own (``measured``, ``functional``,
-    ``compiled``), or ``recorded`` for a measured document that lies under ``recorded/``.  ``stale`` says that the
-    kernel's file is no longer the one this document is true of.
+    ``compiled``), or ``recorded`` for a measured document that lies under ``recorded/``.  ``changed`` names the
+    kernel's identities that are no longer what this document is true of, ``stale`` says that there are such; a public
+    function that changed makes a validation due again, and none of its figures stale.
     """
 
     gpu: str
@@ -33,6 +37,25 @@ class Entry:
     kind: str
     path: Path
     stale: bool = False
+    changed: tuple[str, ...] = ()
+
+    def stale_row(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the document is no longer true: its variant, its peer, or how its inputs are drawn changed.
+
+        A row names its variant as ``variant``, or as ``provider`` of the kind ``variant``; without a name it is of the
+        public function.
+        """
+        of_peers = row.get("provider_kind") == "peer"
+        variant = row.get("variant", row.get("provider"))
+        own = PEERS if of_peers else name_of(row["direction"], variant) if variant else PUBLIC
+        whole = name_of(row["direction"], WHOLE)
+        checked = {REFERENCES} if self.stage == "validate" else set()
+        return not checked.union((own, whole, WHOLE, INPUTS)).isdisjoint(self.changed)
+
+    def identity(self, direction: str, variant: str) -> str:
+        """The identity of a variant as the document states it; of one that states none its kernel's digest."""
+        stated = find(self.document.get("identities", {}), name_of(direction, variant))
+        return stated or self.document["kernel_digest"]
 
 
 def collect(results: Path, kernels: Collection[str] | None = None, gpus: Collection[str] | None = None) -> list[Entry]:
@@ -47,7 +70,8 @@ def collect(results: Path, kernels: Collection[str] | None = None, gpus: Collect
             if (gpus is None or gpu in gpus) and (kernels is None or kernel is None or kernel in kernels):
                 found[gpu, kernel, stage] = (recorded, path)
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "", _order(item[0][2])))
-    return [_entry(*key, *place) for key, place in ordered]
+    with today.held():
+        return [_entry(*key, *place) for key, place in ordered]
 
 
 def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:
@@ -104,18 +128,29 @@ def _paths(folder: Path) -> Iterator[tuple[str, str | None, str, Path]]:
             yield path.parent.parent.name, path.parent.name, stage, path
 
 
-def _entry(gpu: str, kernel: str | None, stage: str, recorded: bool, path: Path) -> Entry:
+def _entry(gpu: str, name: str | None, stage: str, recorded: bool, path: Path) -> Entry:
     document = documents.read(path, stage)
-    for key, wanted in (("gpu", gpu), ("kernel", kernel)):
+    for key, wanted in (("gpu", gpu), ("kernel", name)):
         if document[key] != wanted:
             raise documents.DocumentError(
                 f"{path}: key {key!r} is {document[key]!r}, but the folder says {wanted!r}; move the file there"
             )
     kind = "recorded" if recorded and document["kind"] == "measured" else document["kind"]
-    stale = kernel is not None and document["kernel_digest"] != _digest(kernel)
-    return Entry(gpu, kernel, stage, document, kind, path, stale)
+    since = differences(document) if name is not None else ()
+    return Entry(gpu, name, stage, document, kind, path, any(one != PUBLIC for one in since), since)
 
 
-def _digest(kernel: str) -> str | None:
-    """Today's digest; None for a kernel whose file is gone, whose documents are therefore stale."""
-    return catalog.digest(kernel) if kernel in catalog.names() else None
+def differences(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The identities that a kernel's document states otherwise than they are today.
+
+    Of a kernel whose file is gone, and of a document from before there were identities, it is the declaration.
+    """
+    stated, now = document.get("identities"), _today(document["kernel"])
+    if stated is None or now is None:
+        return (WHOLE,)
+    return tuple(changed(document["stage"], stated, now))
+
+
+def _today(name: str) -> Mapping[str, str] | None:
+    """Today's identities; None for a kernel whose file is gone."""
+    return catalog.identities(name) if name in catalog.names() else None

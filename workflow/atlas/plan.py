@@ -1,4 +1,4 @@
-"""What the workflow asks at parse time: which kernels and GPUs, where each GPU is, which files each job reads.
+"""What the workflow asks at parse time: which kernels and GPUs, where each GPU is, what each job depends on.
 
 Imports neither torch nor mlflow: every Snakemake process and every cluster job parses the workflow, and thus runs this.
 """
@@ -11,66 +11,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import ROOT, catalog, gpus
-from .announce import announce
+from . import ROOT, catalog, gpus, heads
+from .announce import announce, announce_reasons
 from .config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from .cuda import nvcc, sources
 from .errors import AtlasError
 from .figures.names import figure_names
+from .identity import today
+from .identity.needs import changed, needed
 
 STARTED = time.time()
-
-# What a stage's figures depend on, beyond the kernel's file: editing one of these runs the stage again.  Held to the
-# stages' real imports by a test.
-_SHARED = ("declaration/*.py", "operators/*.py", "runtime.py", "stages/frame.py")
-_WORKERS = ("stages/workers.py", "child.py", "dealing.py", "desk.py")
-_CALLED = ("stages/called.py", "tuning/__init__.py", "tuning/tuned.py")
-_CUDA_PEERS = ("cuda/__init__.py", "cuda/program*.py", "cuda/sources.py")
-_CODE = {
-    "survey": ("stages/survey.py", "survey/*.py", "timing/*.py", *_SHARED),
-    "build": ("stages/build.py", "compilation/*.py", *_SHARED),
-    "cuda": ("stages/cuda.py", "cuda/__init__.py", "cuda/nvcc.py", "cuda/sources.py", "cuda/usage.py", *_SHARED),
-    "validate": ("stages/validate.py", "validation/*.py", *_WORKERS, *_SHARED),
-    "autotune": (
-        "stages/autotune.py",
-        "stages/called.py",
-        "tuning/*.py",
-        "timing/*.py",
-        "compilation/*.py",
-        "validation/*.py",
-        "child.py",
-        *_SHARED,
-    ),
-    "benchmark": (
-        "stages/benchmark.py",
-        *_CALLED,
-        "benchmarking/*.py",
-        "timing/*.py",
-        "validation/*.py",
-        *_CUDA_PEERS,
-        *_WORKERS,
-        *_SHARED,
-    ),
-    "profile": ("stages/profile.py", "profiling/*.py", "timing/*.py", "verdict.py", *_CALLED, *_CUDA_PEERS, *_SHARED),
-    "track": ("stages/track.py", "tracking/*.py", "figures/names.py", "collection.py", "verdict.py"),
-    "tables": ("stages/tables.py", "tables/*.py", "changes.py", "collection.py", "verdict.py"),
-    "figures": ("stages/figures.py", "figures/*.py", "tables/store.py", "tables/columns.py"),
-    "report": (
-        "stages/report.py",
-        "reporting/*",
-        "profiling/*.py",
-        "figures/names.py",
-        "tables/*.py",
-        "changes.py",
-        "collection.py",
-        "verdict.py",
-    ),
-    "verdict": ("stages/verdict.py", "changes.py", "collection.py", "summary.py", "verdict.py"),
-}
 
 _ALL = 1024
 """Threads of a job that takes all cores there are: Snakemake lowers it to ``--cores`` or ``--max-threads``."""
@@ -89,6 +43,7 @@ class Plan:
     places: Mapping[str, gpus.Place]
     tuning_threads: int = _ALL
     """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
+    _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def gpus(self) -> list[str]:
@@ -102,27 +57,47 @@ class Plan:
         """
         return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.tuning_threads
 
-    def code(self, stage: str) -> list[str]:
-        """The files a stage's figures depend on, relative to the working folder."""
-        atlas = ROOT / "workflow" / "atlas"
-        found = [path for pattern in _CODE[stage] for path in sorted(atlas.glob(pattern)) if path.is_file()]
-        schema = ROOT / "workflow" / "schemas" / f"{stage}.schema.json"
-        return [_relative(path) for path in [*found, *([schema] if schema.exists() else [])]]
+    def code(self, stage: str) -> Question:
+        """Changes when code does that the stage's documents depend on, whatever else is edited in its files."""
 
-    def kernel_file(self, wildcards: Any) -> list[str]:
-        """The kernel's file, and those of kernels that it builds upon."""
-        return [_relative(path) for path in catalog.files(wildcards.kernel)]
+        def answer(wildcards: Any) -> str:
+            block = self.blocks.get(getattr(wildcards, "gpu", ""))
+            functional = block is not None and gpus.functional(block)
+            return self._once((stage, functional), lambda: today.of_stage(stage, functional))
+
+        return answer
+
+    def identities(self, kernel: str) -> Mapping[str, str]:
+        """A kernel's identities, as they were when they were first asked for."""
+        return self._once((kernel,), lambda: catalog.identities(kernel))
+
+    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
+        """Snakemake asks of every job what a kernel's and a stage's have in common."""
+        if key not in self._found:
+            self._found[key] = find()
+        return self._found[key]
+
+    def identity(self, stage: str) -> Question:
+        """Changes when what a document of ``stage`` depends on does in the kernel, or in those it builds upon."""
+
+        def answer(wildcards: Any) -> str:
+            return _digest(needed(stage, self.identities(wildcards.kernel)))
+
+        return answer
+
+    def versions(self) -> str:
+        """Changes when any identity of a kernel does: views say of which version of a kernel a document is."""
+        return _digest({name: self.identities(name) for name in self.kernels})
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
         """What a kernel's CUDA C++ peers are compiled from."""
         return [_relative(path) for path in sources.files(wildcards.kernel)]
 
     def cuda_peers(self, wildcards: Any) -> list[str]:
-        """What a benchmark or a profile of CUDA C++ peers reads: the built ones, and how they are launched."""
+        """What a benchmark or a profile of CUDA C++ peers reads: the built ones."""
         if gpus.functional(self.blocks[wildcards.gpu]) or not sources.files(wildcards.kernel):
             return []
-        built = [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
-        return built + [_relative(path) for path in sources.launchers(wildcards.kernel)]
+        return [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
 
     def cuda_documents(self) -> list[str]:
         """The documents of all CUDA C++ peers: they are compiled for every GPU, wherever it is."""
@@ -202,6 +177,30 @@ class Plan:
 
         return answer
 
+    def validated(self, stage: str) -> Question:
+        """The validation that a job of ``stage`` waits for, which is a reason to run the job only where it may matter.
+
+        It is none where nothing is due but the validation, for a case more, a reference or the public function: the
+        variants are what the job's document says they were.  That document itself must have come of a validation that
+        went well.  Snakemake looks for no other reason in jobs behind one that runs, so the next run finds those.
+        """
+        from snakemake.io import ancient
+
+        def answer(wildcards: Any) -> str:
+            folder = Path("results", "measured", wildcards.gpu, wildcards.kernel)
+            path = str(folder / "validate.json")
+            alone = self._due("validate", wildcards) and not self._due(stage, wildcards)
+            return ancient(path) if alone and heads.head(folder / f"{stage}.json").status == "ok" else path
+
+        return answer
+
+    def _due(self, stage: str, wildcards: Any) -> bool:
+        """Whether code has changed since the document of a stage was written; so it has where there is none."""
+        stated = heads.head(Path("results", "measured", wildcards.gpu, wildcards.kernel, f"{stage}.json"))
+        if stated.identities is None or stated.code != self.code(stage)(wildcards):
+            return True
+        return bool(changed(stage, stated.identities, self.identities(wildcards.kernel)))
+
     def called(self, wildcards: Any) -> list[str]:
         """The autotune documents of the kernels that this one calls, whose configs they are timed with.
 
@@ -259,12 +258,17 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
         raise AtlasError(f"{where}: key 'gpus': none selected; name at least one, or write all")
     head = gpus.PLACES_VARIABLE not in os.environ
     places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
+    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
     if head:
-        announce(blocks, places, kernels)
+        with today.held():
+            announce(blocks, places, kernels)
+        measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
+        with today.held():
+            announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])
         gpus.publish(places)
         if gpu_limit is not None:
             os.environ[gpus.LIMIT_VARIABLE] = str(gpu_limit)
-    return Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
+    return plan
 
 
 def _share(cores: int | None, gpu_limit: int | None, places: Mapping[str, gpus.Place]) -> int:

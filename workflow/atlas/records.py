@@ -12,6 +12,7 @@ from typing import Any
 from . import collection, documents
 from .collection import Entry
 from .errors import AtlasError
+from .identity.needs import in_words
 
 _KINDS = ("measured", "compiled")
 _SAMPLE_DIGITS, _DIGITS = 4, 7
@@ -30,8 +31,8 @@ class Recording:
 def record(results: Path, gpu: str, force: bool = False) -> Recording:
     """Copy the measured documents of ``gpu``, the survey first, from ``measured/`` to ``recorded/``.
 
-    A kernel travels whole or not at all: if one of its documents is not ok, or is of another version of the kernel's
-    file than today's, none is copied unless ``force``.  A record that is copied anew loses the documents that are no
+    A kernel travels whole or not at all: if one of its documents is not ok, or something in the kernel that it depends
+    on has changed since, none is copied unless ``force``.  A record that is copied anew loses the documents that are no
     longer measured.  Proofs are copied whatever they came to.  Raises :class:`AtlasError` where nothing was measured,
     and for documents of the interpreter.
     """
@@ -70,7 +71,8 @@ def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:
         elif entry.document["status"] != "ok":
             found[entry.path] = f"ended {entry.document['status']}: {entry.document['reason']}"
         elif entry.stale:
-            found[entry.path] = f"is of another version of kernels/{entry.kernel}.py than today's; run it again"
+            what = ", ".join(map(in_words, entry.changed))
+            found[entry.path] = f"is of another version of {entry.kernel} than today's ({what}); run it again"
     kinds = {entry.kind for entry in entries}
     if not found and "measured" not in kinds:
         found = {entry.path: "is a build alone: nothing of this kernel ran on the GPU" for entry in entries}

@@ -1,8 +1,7 @@
 rule autotune:
     input:
-        PLAN.code("autotune"),
-        PLAN.kernel_file,
-        PLAN.earlier("build", "validate"),
+        PLAN.earlier("build"),
+        PLAN.validated("autotune"),
         PLAN.called,
     output:
         "results/measured/{gpu}/{kernel}/autotune.json",
@@ -16,6 +15,8 @@ rule autotune:
     resources:
         **PLAN.device_resources(),
     params:
+        code=PLAN.code("autotune"),
+        identity=PLAN.identity("autotune"),
         block=PLAN.block_digest,
         device=PLAN.device_state,
         strategy=PLAN.setting("autotune", "strategy"),

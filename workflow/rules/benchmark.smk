@@ -1,8 +1,7 @@
 rule benchmark:
     input:
-        PLAN.code("benchmark"),
-        PLAN.kernel_file,
-        PLAN.earlier("survey", "validate", "autotune"),
+        PLAN.earlier("survey", "autotune"),
+        PLAN.validated("benchmark"),
         PLAN.called,
         PLAN.cuda_peers,
     output:
@@ -17,6 +16,8 @@ rule benchmark:
     resources:
         **PLAN.device_resources(),
     params:
+        code=PLAN.code("benchmark"),
+        identity=PLAN.identity("benchmark"),
         block=PLAN.block_digest,
         device=PLAN.device_state,
         seconds=PLAN.setting("benchmark", "min_seconds"),

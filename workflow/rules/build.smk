@@ -1,7 +1,4 @@
 rule build:
-    input:
-        PLAN.code("build"),
-        PLAN.kernel_file,
     output:
         "results/measured/{gpu}/{kernel}/build.json",
     log:
@@ -12,6 +9,8 @@ rule build:
         "../../environment.yml"
     threads: 1024  # as many as --cores allows
     params:
+        code=PLAN.code("build"),
+        identity=PLAN.identity("build"),
         block=PLAN.block_digest,
         sample=PLAN.build_sample,
     message:

@@ -1,7 +1,6 @@
 # Peers in CUDA C++.  Where there is no nvcc the document says so, the cubin is empty, and the benchmark goes without.
 rule cuda:
     input:
-        PLAN.code("cuda"),
         PLAN.cuda_sources,
     output:
         "results/measured/{gpu}/{kernel}/cuda.json",
@@ -13,6 +12,7 @@ rule cuda:
     conda:
         "../../environment.yml"
     params:
+        code=PLAN.code("cuda"),
         block=PLAN.block_digest,
         compiler=PLAN.compiler(),
     message:

@@ -1,8 +1,6 @@
 # Hardware counters by ncu.  Where there is no ncu, or counters are not permitted, the document says so.
 rule profile:
     input:
-        PLAN.code("profile"),
-        PLAN.kernel_file,
         PLAN.earlier("benchmark"),
         PLAN.cuda_peers,
     output:
@@ -16,6 +14,8 @@ rule profile:
     resources:
         **PLAN.device_resources(),
     params:
+        code=PLAN.code("profile"),
+        identity=PLAN.identity("profile"),
         block=PLAN.block_digest,
         device=PLAN.device_state,
         cases=PLAN.setting("profile", "cases"),

@@ -1,6 +1,4 @@
 rule survey:
-    input:
-        PLAN.code("survey"),
     output:
         "results/measured/{gpu}/survey.json",
     log:
@@ -12,6 +10,7 @@ rule survey:
     resources:
         **PLAN.device_resources(),
     params:
+        code=PLAN.code("survey"),
         block=PLAN.block_digest,
         device=PLAN.device_state,
     message:

@@ -1,6 +1,5 @@
 rule track:
     input:
-        PLAN.code("track"),
         PLAN.documents(),
         rules.figures.output,
     output:
@@ -10,6 +9,8 @@ rule track:
     conda:
         "../../environment.yml"
     params:
+        code=PLAN.code("track"),
+        versions=PLAN.versions(),
         experiment=PLAN.setting("tracking", "experiment"),
         trial_runs=PLAN.setting("tracking", "trial_runs"),
         server=PLAN.server_digest(),

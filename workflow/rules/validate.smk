@@ -1,7 +1,4 @@
 rule validate:
-    input:
-        PLAN.code("validate"),
-        PLAN.kernel_file,
     output:
         "results/measured/{gpu}/{kernel}/validate.json",
     log:
@@ -14,6 +11,8 @@ rule validate:
     resources:
         **PLAN.device_resources(),
     params:
+        code=PLAN.code("validate"),
+        identity=PLAN.identity("validate"),
         block=PLAN.block_digest,
         seeds=PLAN.setting("validate", "seeds"),
     message:

@@ -1,7 +1,6 @@
 # Last, and the one job that fails where a kernel is wrong: by then every other job has had its turn.
 rule verdict:
     input:
-        PLAN.code("verdict"),
         PLAN.documents(),
         "results/report.html",
         "results/mlflow/tracked.json",
@@ -12,6 +11,8 @@ rule verdict:
     conda:
         "../../environment.yml"
     params:
+        code=PLAN.code("verdict"),
+        versions=PLAN.versions(),
         kernels=",".join(PLAN.kernels),
         gpus=",".join(PLAN.gpus),
     message:

@@ -1,6 +1,5 @@
 rule tables:
     input:
-        PLAN.code("tables"),
         PLAN.documents(),
     output:
         multiext("results/tables/benchmark", ".parquet", ".csv"),
@@ -22,6 +21,9 @@ rule tables:
         "results/logs/tables.log",
     conda:
         "../../environment.yml"
+    params:
+        code=PLAN.code("tables"),
+        versions=PLAN.versions(),
     message:
         "tables: documents into Parquet and CSV"
     shell:
@@ -30,7 +32,6 @@ rule tables:
 
 rule figures:
     input:
-        PLAN.code("figures"),
         rules.tables.output,
     output:
         [
@@ -47,6 +48,8 @@ rule figures:
         "results/logs/figures.log",
     conda:
         "../../environment.yml"
+    params:
+        code=PLAN.code("figures"),
     message:
         "figures: drawing the tables"
     shell:
@@ -55,7 +58,6 @@ rule figures:
 
 rule report:
     input:
-        PLAN.code("report"),
         PLAN.documents(),
         rules.tables.output,
         rules.figures.output,
@@ -65,6 +67,9 @@ rule report:
         "results/logs/report.log",
     conda:
         "../../environment.yml"
+    params:
+        code=PLAN.code("report"),
+        versions=PLAN.versions(),
     message:
         "report: results/report.html"
     shell:

@@ -19,12 +19,6 @@ def files(kernel: str) -> list[Path]:
     return [main, *sorted(main.parent.glob("*.cuh"))] if main.exists() else []
 
 
-def launchers(kernel: str) -> list[Path]:
-    """What launches them."""
-    folder = catalog.KERNELS / "cuda"
-    return [folder / f"{kernel}.py", folder / "layout.py"] if files(kernel) else []
-
-
 def digest(kernel: str) -> str:
     """SHA-256 of :func:`files`: what a cubin was built of."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in files(kernel))).hexdigest()

@@ -47,7 +47,7 @@ def origin(rows: pd.DataFrame) -> str:
     if (rows.kind == "recorded").any():
         legend.append("† recorded: measured earlier, elsewhere")
     if "stale" in rows and rows.stale.fillna(False).any():
-        legend.append("‡ stale: the kernel's file has changed since")
+        legend.append("‡ stale: the kernel's code has changed since")
     return "\n".join([text, *(["   ".join(legend)] if legend else [])])
 
 

@@ -115,7 +115,7 @@ def at_hand(job: frame.Job) -> tuple[list[Candidate], list[str]]:
             notes.append(f"{kernel} is left out: {error}")
             continue
         if document["kernel_digest"] != catalog.digest(kernel):
-            notes.append(f"{kernel} is left out: its {kind} tuning is of another version of kernels/{kernel}.py")
+            notes.append(f"{kernel} is left out: its {kind} tuning is of another version of {kernel}")
             continue
         found += [
             Candidate(kernel, best["direction"], Case.from_json(best), best["variant"], best["config"],

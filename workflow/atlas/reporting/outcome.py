@@ -50,7 +50,7 @@ def alarms(tables: Tables) -> list[Alarm]:
     stale = verdicts[verdicts.stale.fillna(False)]
     if len(stale):
         pairs = [f"{row.kernel} on {row.gpu}" for row in stale.itertuples()]
-        words = f"{listed(pairs)}: the kernel's file has changed since these figures were taken."
+        words = f"{listed(pairs)}: the kernel's code has changed since these figures were taken."
         found.append(Alarm("warn", "Stale", words))
     return found
 

@@ -160,7 +160,7 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
         for row in entry.document["best"]:
             second = row.get("runner_up")
             key = (row["direction"], row["dtype"], row["variant"], compact(row["config"]))
-            alike = builds.get((entry.kernel, entry.gpu, entry.document["kernel_digest"], *key), [])
+            alike = builds.get((entry.kernel, entry.gpu, entry.identity(row["direction"], row["variant"]), *key), [])
             built = _built_for(compact(row["sizes"]), alike)
             behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
             rows.append([
@@ -197,9 +197,9 @@ def called_configs(entries: Sequence[Entry]) -> dict[str, list[str]]:
 
 
 def _builds(table: pd.DataFrame) -> dict[tuple[str, ...], list[Any]]:
-    """Rows of what compiled, by kernel, GPU, digest, pass, dtype, variant and config."""
+    """Rows of what compiled, by kernel, GPU, identity, pass, dtype, variant and config."""
     found: dict[tuple[str, ...], list[Any]] = {}
-    keys = ("kernel", "gpu", "kernel_digest", "direction", "dtype", "variant", "config")
+    keys = ("kernel", "gpu", "identity", "direction", "dtype", "variant", "config")
     for row in table[table.registers.notna()].itertuples():
         found.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
     return found

@@ -115,9 +115,9 @@ def _tune(
     from ..tuning import candidates, crew, tuner
     from ..tuning.journal import Journal
 
-    arguments, gpu, digest = job.arguments, job.gpu(), catalog.digest(job.kernel)
+    arguments, gpu, identities = job.arguments, job.gpu(), catalog.identities(job.kernel)
     declaration = job.declaration()
-    problems = candidates.problems(declaration, gpu, candidates.Ruling(_build(job), digest))
+    problems = candidates.problems(declaration, gpu, candidates.Ruling(_build(job), identities))
     if not problems:
         raise frame.Stop("unsupported", candidates.unsupported(declaration, gpu))
     options = tuner.Options(
@@ -133,9 +133,11 @@ def _tune(
     if lease is not None:
         asked = (job.gpu_name, job.block)
         devices = crew.Devices(lease, functools.partial(leases.spare, *asked), functools.partial(leases.wanted, *asked))
-    context = tuner.context(digest, gpu, environment.device(lease.uuid) if lease else {}, called.digests(used))
+    device = environment.device(lease.uuid) if lease else {}
+    context = tuner.context(catalog.digest(job.kernel), gpu, device, called.digests(used))
     title = f"autotune {job.kernel} on {job.gpu_name}"
-    with Journal(job.folder / "journal.jsonl", context, arguments.trial_timeout_seconds) as journal:
+    path, timeout = job.folder / "journal.jsonl", arguments.trial_timeout_seconds
+    with Journal(path, context, timeout, identities) as journal:
         return tuner.tune(
             problems, gpu, setting, journal, options, title, devices=devices, process=process, began=began
         )

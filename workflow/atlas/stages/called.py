@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, documents
+from .. import catalog, collection, documents
 from ..tuning.tuned import text, tuned
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def digests(field: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _document(job: frame.Job, name: str) -> dict[str, Any] | None:
-    """The called kernel's autotune document of this GPU; None where there is none that is ok and of today's kernel."""
+    """The called kernel's autotune document of this GPU; None where none is ok and of today's variants."""
     path = job.folder.parent / name / "autotune.json"
     if job.functional or not path.exists():
         return None
     document = documents.read(path, "autotune")
-    fits = document["status"] == "ok" and document["kernel_digest"] == catalog.digest(name)
+    fits = document["status"] == "ok" and not collection.differences(document)
     return document if fits else None
 
 

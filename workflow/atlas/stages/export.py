@@ -9,6 +9,7 @@ from pathlib import Path
 from .. import collection, documents, gpus
 from ..config import GPUS_FILE, load_gpus
 from ..errors import AtlasError
+from ..identity.needs import in_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,5 +61,5 @@ def _certified(entry: collection.Entry) -> int:
 
 def _described(entry: collection.Entry) -> str:
     cases = _certified(entry)
-    changed = "; its file has changed since: tune it again" if entry.stale else ""
+    changed = f"; changed since: {', '.join(map(in_words, entry.changed))}: tune it again" if entry.stale else ""
     return f"{entry.kernel} ({cases} cases, {entry.kind}{changed})"

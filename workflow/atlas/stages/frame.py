@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .. import catalog, documents, gpus
 from ..config import GPUS_FILE, load_gpus
 from ..errors import AtlasError, in_a_line
+from ..identity import today
+from ..identity.needs import needed
 
 if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
@@ -143,6 +145,8 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
         "status": status,
         "reason": reason,
         "kernel_digest": catalog.digest(job.kernel) if job.kernel else None,
+        **({"identities": needed(job.stage, catalog.identities(job.kernel))} if job.kernel else {}),
+        "code": today.of_stage(job.stage, job.functional),
         "software": environment.software(),
         "device": _device(job) if kind == "measured" else {},
         "seconds": round(seconds, 3),

@@ -61,7 +61,8 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
         own = [row for row in ladder if row["kernel"] == kernel]
         for (gpu, direction), rungs in itertools.groupby(own, lambda row: (row["gpu"], row["direction"])):
             rungs = list(rungs)
-            stale = ", of an earlier version of the file" if rungs[0]["stale"] else ""
+            changed = [f"`{row['variant']}`" for row in rungs if row["stale"]]
+            stale = f", of an earlier version of {', '.join(changed)}" if changed else ""
             every = [row for row in timed if (row["kernel"], row["gpu"], row["direction"]) == (kernel, gpu, direction)]
             best = [row for row in every if row["best"] and row["speedup"]]
             yield from ("", f"**{direction}, {gpu}{stale}**: {_against_peers(best)}", "")

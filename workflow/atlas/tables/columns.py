@@ -16,8 +16,8 @@ _TIMES = {"median_us": NUMBER, "q1_us": NUMBER, "q3_us": NUMBER, "samples": INTE
 
 _CONDITIONS = {"sm_clock_mhz": NUMBER, "temperature_c": NUMBER, "power_w": NUMBER}
 
-_KERNEL_VERSION = {"kernel_digest": TEXT, "stale": FLAG}
-"""``stale``: the kernel's file is no longer the one this row is true of."""
+_KERNEL_VERSION = {"kernel_digest": TEXT, "identity": TEXT, "stale": FLAG}
+"""``identity``: of the row's variant.  ``stale``: that, or what else this row is true of, has changed since."""
 
 _PROVENANCE = {
     "device_name": TEXT,

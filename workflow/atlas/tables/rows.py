@@ -50,8 +50,15 @@ def _provenance(entry: Entry) -> Row:
     }
 
 
-def _version(entry: Entry) -> Row:
-    return {"kernel_digest": entry.document["kernel_digest"], "stale": entry.stale}
+def _version(entry: Entry, row: Mapping[str, Any]) -> Row:
+    """Of what a row is true, and whether that is still so."""
+    variant = row.get("variant", row.get("provider"))
+    named = variant and row.get("provider_kind") != "peer"
+    return {
+        "kernel_digest": entry.document["kernel_digest"],
+        "identity": entry.identity(row["direction"], variant) if named else None,
+        "stale": entry.stale_row(row),
+    }
 
 
 def _shared(row: Mapping[str, Any], table: str) -> Row:
@@ -72,7 +79,7 @@ def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
                 | _case(row)
                 | {"config": compact(row["config"]), "samples": len(row.get("samples_us", ()))}
                 | {"best": best, "peer": winner.get("peer"), "protocol": entry.document["protocol"]}
-                | _version(entry)
+                | _version(entry, row)
                 | _provenance(entry)
             )
 
@@ -106,7 +113,7 @@ def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
                 | {"compared": len(gains), "step_geomean": geometric_mean(gains)}
                 | {"step_least": min(gains, default=None), "step_most": max(gains, default=None)}
                 | _largest(own.values())
-                | _version(entry)
+                | _version(entry, step)
                 | {"date": entry.document["software"].get("date")}
             )
 
@@ -142,7 +149,7 @@ def build(entries: Iterable[Entry]) -> Iterator[Row]:
                 | _case(row)
                 | {"config": compact(row["config"]), "arch": arch_name(entry.document["target"])}
                 | {"scope": scope["mode"], "scope_total": scope["total"], "scope_compiled": scope["compiled"]}
-                | _version(entry)
+                | _version(entry, row)
                 | _provenance(entry)
             )
 
@@ -160,7 +167,7 @@ def profile(entries: Iterable[Entry]) -> Iterator[Row]:
                     | _case(row)
                     | {"config": compact(row["config"]), "launch": number, "launched": launch["kernel"]}
                     | {"stall": stall, "stall_warps": warps}
-                    | _version(entry)
+                    | _version(entry, row)
                     | _provenance(entry)
                 )
 
@@ -174,7 +181,7 @@ def validation(entries: Iterable[Entry]) -> Iterator[Row]:
                 | _subject(entry)
                 | _case(row)
                 | {"config": compact(row.get("config")), "protocol": entry.document["protocol"]}
-                | _version(entry)
+                | _version(entry, row)
                 | _provenance(entry)
             )
 
@@ -192,7 +199,7 @@ def trials(entries: Iterable[Entry]) -> Iterator[Row]:
                 | _case(row)
                 | {"config": config, "best": (*_key(row), row["variant"], config) in won}
                 | {"strategy": document["strategy"], "protocol": document["protocol"]}
-                | _version(entry)
+                | _version(entry, row)
                 | _provenance(entry)
             )
 

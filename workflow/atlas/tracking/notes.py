@@ -65,7 +65,7 @@ def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]], t
     state = f"{verdict['kernel']} on {verdict['gpu']}: {_KIND[verdict['kind']]}; status **{verdict['status']}**"
     lines.append(state + (f" ({verdict['reason']})." if verdict["reason"] else "."))
     if verdict["stale"]:
-        lines.append("**Stale**: the kernel's file has changed since.")
+        lines.append("**Stale**: the kernel's code has changed since.")
     if verdict["speedup_geomean"]:
         lines.append(
             f"Against the fastest peer: {rounded(verdict['speedup_geomean'], 3)}x in the geometric mean of all "

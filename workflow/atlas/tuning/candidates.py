@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from ..identity import kernel
 
 if TYPE_CHECKING:  # a worker is started before its parent imports torch
     from ..declaration import GPU, Case, Config, Declaration, Pass
@@ -72,17 +75,19 @@ class Problem:
 
 
 class Ruling:
-    """What a build document says cannot run, for one kernel file.
+    """What a build document says cannot run, of the variants that are still what was built.
 
     A build compiles once for all cases that share a binary, so a case's own entry may be missing: a config is then
     ruled out only if every entry of its variant, direction and dtype says so.
     """
 
-    def __init__(self, document: Mapping[str, Any] | None = None, kernel_digest: str = ""):
+    def __init__(self, document: Mapping[str, Any] | None = None, identities: Mapping[str, str] = MappingProxyType({})):
         self._entries: dict[tuple[Any, ...], dict[str, str]] = {}
-        if document is None or document["kernel_digest"] != kernel_digest:
-            return
-        for entry in document["configs"]:
+        built = document.get("identities", {}) if document is not None else {}
+        for entry in document["configs"] if document is not None else ():
+            name = kernel.name_of(entry["direction"], entry["variant"])
+            if kernel.find(built, name) is None or kernel.find(built, name) != kernel.find(identities, name):
+                continue
             key = (entry["direction"], entry["variant"], entry["dtype"], _text(entry["config"]))
             reason = f"{entry['status']} by the build: {entry['reason']}" if _bad(entry) else ""
             self._entries.setdefault(key, {})[_text(entry["sizes"])] = reason

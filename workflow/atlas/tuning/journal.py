@@ -2,7 +2,8 @@
 
 One JSON object a line.  A line with ``context`` says what the measurements after it hold for: kernel digest, device,
 power cap, driver, compiler versions, protocol.  A line with ``key`` is one measurement; its key is a digest of the
-context, the problem, the candidate and the way of measuring: whatever changes is measured anew, and nothing else.
+context, the problem, the candidate, the identity of its variant and the way of measuring: whatever changes is measured
+anew, and nothing else.
 ``crc`` is the CRC-32 of the line without it, so that a garbled line costs itself and is never taken for a figure.
 
 The journal is nobody's declared output: a workflow that removes a failed job's outputs must leave it alone.
@@ -19,11 +20,13 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import filelock
 
 from ..errors import AtlasError, unwritable
+from ..identity import kernel
 from .candidates import Candidate, Problem
 from .outcome import CRASHED, OUT_OF_MEMORY, TIMEOUT, Outcome, killed
 
@@ -36,21 +39,32 @@ _KEPT = "all that was measured before is kept up to its last whole line, and the
 class Journal:
     """The measurements of one kernel on one GPU; use it as a context manager, which holds the file's lock.
 
-    ``context`` is all that a measurement depends on apart from problem and candidate.  ``trial_timeout_seconds``
-    decides whether an earlier time-out still counts: one under a shorter limit does not.
+    ``context`` is all that a measurement depends on apart from problem, candidate and code.  ``identities`` are the
+    kernel's, by name: a measurement depends on its variant's, a check on the references', too, and a certificate on
+    those of the cases besides.  Without any the ``kernel_digest`` of the context counts for all.
+    ``trial_timeout_seconds`` decides whether an earlier time-out still counts: one under a shorter limit does not.
 
     The threads of one process may share it; another process is refused.  Once a line could not be written (disk full,
     quota, read-only), that call and every later :meth:`add` raise :class:`AtlasError`, and the file ends with a whole
     line.
     """
 
-    def __init__(self, path: Path, context: Mapping[str, Any], trial_timeout_seconds: float):
+    def __init__(
+        self,
+        path: Path,
+        context: Mapping[str, Any],
+        trial_timeout_seconds: float,
+        identities: Mapping[str, str] = MappingProxyType({}),
+    ):
         self.path = path
         self.damaged = 0
         """Lines that could not be read: a run that was cut off leaves one at most, and the next one removes it."""
         self.reused = 0
         """Measurements answered from the file."""
-        self._context = json.dumps(context, sort_keys=True)
+        self._context = dict(context)
+        self._identities = dict(identities)
+        shared = {name: value for name, value in context.items() if name != "kernel_digest" or not identities}
+        self._shared = json.dumps(shared, sort_keys=True)
         self._timeout = trial_timeout_seconds
         self._known: dict[str, Outcome] = {}
         self._lock = filelock.FileLock(f"{path}.lock")
@@ -71,7 +85,7 @@ class Journal:
                 os.ftruncate(self._handle, self._end)
             except OSError as error:
                 raise unwritable(self.path, error, "nothing was measured") from None
-            self._write({"context": json.loads(self._context)})
+            self._write({"context": self._context})
             undo.pop_all()
         return self
 
@@ -112,7 +126,8 @@ class Journal:
     def key(self, problem: Problem, candidate: Candidate, method: str) -> str:
         """The digest under which a measurement is kept; ``method`` is for instance ``screen 5``."""
         named = [
-            self._context,
+            self._shared,
+            self._depends(problem, candidate, method),
             problem.direction,
             problem.case.to_json(),
             candidate.variant,
@@ -120,6 +135,14 @@ class Journal:
             method,
         ]
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _depends(self, problem: Problem, candidate: Candidate, method: str) -> list[str | None]:
+        """The identities that a measurement depends on."""
+        names = [kernel.name_of(problem.direction, candidate.variant), kernel.INPUTS]
+        way = method.split()[0]
+        names += [kernel.REFERENCES] if way in ("check", "certify") else []
+        names += [kernel.CASES] if way == "certify" else []
+        return [kernel.find(self._identities, name) for name in names]
 
     def has(self, problem: Problem, candidate: Candidate, method: str) -> bool:
         """Whether :meth:`find` would find it."""

@@ -1,7 +1,7 @@
 """The content of ``kernels/tuned/<gpu>.json``, which the kernels' public functions read, made from autotune documents.
 
-The file is generated, in a form that diffs well: one entry a line, each with the digest of the kernel file it was
-measured with and the certificate of its config for its dtype.  What lacks a certificate is left out.
+The file is generated, in a form that diffs well: one entry a line, each with the identity of the variant that was
+measured and the certificate of its config for its dtype.  What lacks a certificate is left out.
 :mod:`atlas.declaration.choice` says how an entry is chosen for a call.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ..identity import kernel
 
 _VERSIONS = ("torch", "triton", "cuda")
 
@@ -42,7 +44,7 @@ def _row(document: Document, best: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "kernel": document["kernel"],
         **chosen,
-        "kernel_digest": document["kernel_digest"],
+        "identity": kernel.find(document.get("identities", {}), kernel.name_of(best["direction"], best["variant"])),
         "median_us": round(best["median_us"], 3),
         "certificate": best["certificate"],
     }

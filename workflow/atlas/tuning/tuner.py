@@ -55,7 +55,8 @@ def context(
 ) -> dict[str, Any]:
     """What a measurement holds for; ``device`` is :func:`atlas.environment.device`'s answer.
 
-    ``calls`` are the digests of the configs that called kernels run with.
+    ``kernel_digest`` is for a reader: which version of a variant a measurement is of stands in its key.  ``calls`` are
+    the digests of the configs that called kernels run with.
     """
     found = {
         "protocol": PROTOCOL,

@@ -1,0 +1,190 @@
+"""``python -m proofs.identity``: are the kernels what they were?  See the package's own words."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from atlas.identity import kernel, today
+
+from . import comparing, listing, records
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / ".identity"
+"""What workers found and Triton compiled, so that a run that was cut off goes on; git leaves it out."""
+
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+def main() -> int:
+    """Compare; with an option also write."""
+    parser = argparse.ArgumentParser(prog="python -m proofs.identity", description=__doc__)
+    parser.add_argument("--list", metavar="COMMIT", help="make the list anew from a commit's source and its records")
+    parser.add_argument("--rekey", action="store_true", help="write today's identities into the records, the tuned "
+                        "configs and the list, where they are proved to be of the same code")  # fmt: skip
+    parser.add_argument("--kernels", help="these alone, with commas between")
+    parser.add_argument("--jobs", type=int, default=2, help="kernels at a time (default: 2)")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    if arguments.list:
+        _list(arguments.list, arguments.jobs)
+        return 0
+    listed = listing.read()
+    chosen = set(arguments.kernels.split(",")) if arguments.kernels else None
+    names = [name for name in listed["kernels"] if chosen is None or name.split()[1] in chosen]
+    identities = {name: today.of_kernel(ROOT / "kernels", name.split()[1]) for name in names}
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        answers = dict(zip(names, pool.map(lambda name: _answer(name, listed, identities[name]), names), strict=True))
+    found = {name: comparing.proved(listed["kernels"][name], identities[name], answers[name]) for name in names}
+    lost = _say(found)
+    if arguments.rekey:
+        _rekey(listed, found, identities)
+    return int(lost)
+
+
+def _say(found: Mapping[str, Mapping[str, list[str]]]) -> bool:
+    """Print what is not as it was; whether a variant is among it."""
+    lost = False
+    same = sum(not differences for own in found.values() for differences in own.values())
+    print(f"{same} of {sum(map(len, found.values()))} identities are of the same code as when the records were made")
+    untold: dict[tuple[str, str], list[str]] = {}
+    for name, own in found.items():
+        for identity, differences in own.items():
+            if differences and "." in identity:
+                lost = True
+                more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+                print(f"  {name} {identity}: not proved: {differences[0]}{more}")
+            elif differences:
+                untold.setdefault((identity, differences[0]), []).append(name)
+    for (identity, difference), names in untold.items():
+        print(f"  {identity} of {', '.join(names)}: not proved: {difference}")
+    return lost
+
+
+def _answer(name: str, listed: Mapping[str, Any], identities: Mapping[str, str]) -> dict[str, Any]:
+    """The worker's answer for today's source: of what has another identity than the list says."""
+    own = listed["kernels"][name]
+    changed = [one for one, found in own["variants"].items() if found["identity"] != identities.get(one)]
+    parts = [one for one, (then, _) in own["parts"].items() if then != identities.get(one)]
+    if not changed and not parts:
+        return {"variants": {}, "parts": {}}
+    gpu, kernel_name = name.split()
+    configs = _recorded(gpu, kernel_name, lambda path: path.read_text())
+    return _ask(ROOT, kernel_name, gpu, configs, changed, dict(identities))
+
+
+def _recorded(gpu: str, name: str, read: Any) -> list[dict[str, Any]]:
+    """The configs of variants that a GPU's benchmark of a kernel timed."""
+    document = json.loads(read(Path("results", "recorded", gpu, name, "benchmark.json")))
+    return [
+        {"direction": row["direction"], "variant": row["provider"]}
+        | {key: row[key] for key in ("dtype", "sizes", "config")}
+        for row in document["rows"]
+        if row["provider_kind"] in ("variant", "default") and row.get("config")
+    ]
+
+
+def _ask(
+    tree: Path, name: str, gpu: str, configs: list[dict[str, Any]], variants: list[str], identities: dict[str, str]
+) -> dict[str, Any]:
+    """Have a kernel of a source tree compiled; asked again of the same code, the answer is the one that is kept."""
+    asked = json.dumps({"kernel": name, "gpu": gpu, "configs": configs, "variants": variants})
+    key = hashlib.sha256(json.dumps([asked, identities, _WORKER.read_text()], sort_keys=True).encode()).hexdigest()[:16]
+    answer = KEPT / f"{gpu}-{name}-{key}.json"
+    if not answer.exists():
+        KEPT.mkdir(exist_ok=True)
+        question = answer.with_suffix(".asked")
+        question.write_text(asked)
+        environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+        environment |= {
+            "PYTHONPATH": f"{tree / 'workflow'}{os.pathsep}{tree}",
+            "TRITON_CACHE_DIR": str(KEPT / "triton"),
+        }
+        unfinished = answer.with_suffix(".part")
+        done = subprocess.run(
+            [sys.executable, str(_WORKER), str(question), str(unfinished)],
+            cwd=tree, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(f"{name} for {gpu} in {tree}: the worker ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        unfinished.replace(answer)
+        print(f"  {gpu} {name}: compiled", flush=True)
+    return json.loads(answer.read_text())
+
+
+def _list(commit: str, jobs: int) -> None:
+    """Make the list of a commit's source."""
+    archive = subprocess.run(
+        ["git", "archive", commit, "kernels", "workflow", "config"], capture_output=True, check=True
+    )
+    with tempfile.TemporaryDirectory(prefix="identity.") as folder:
+        tree = Path(folder)
+        with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+            files.extractall(tree, filter="data")
+        code = today.code_of(tree / "kernels", tree / "workflow" / "atlas")
+        tracked = subprocess.run(["git", "ls-tree", "-r", "--name-only", commit, "results/recorded"],
+                                 capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+        paths = [Path(path) for path in tracked if path.endswith("/benchmark.json")]
+        names = sorted(f"{path.parts[2]} {path.parts[3]}" for path in paths)
+
+        known = {name: kernel.identities(code, name.split()[1]) for name in names}  # one thread reads the source
+
+        def made(name: str) -> tuple[dict[str, Any], str]:
+            gpu, own = name.split()
+            identities = known[name]
+            configs = _recorded(gpu, own, lambda path: records.at(commit, path))
+            variants = [one for one in identities if "." in one]
+            answer = _ask(tree, own, gpu, configs, variants, {"of": commit} | identities)
+            digest = json.loads(str(records.at(commit, Path("results", "recorded", gpu, own, "benchmark.json"))))
+            return listing.entry(identities, _checked(tree, own, digest["kernel_digest"]), answer), answer["triton"]
+
+        with ThreadPoolExecutor(jobs) as pool:
+            found = dict(zip(names, pool.map(made, names), strict=True))
+    (triton,) = {version for _, version in found.values()}
+    listing.write({"triton": triton, "source": commit, "kernels": {name: one for name, (one, _) in found.items()}})
+
+
+def _checked(tree: Path, name: str, stated: str) -> str | None:
+    """The digest of the kernel in records of the tree's source; None where they are of another source already."""
+    script = "import sys; from atlas import catalog; print(catalog.digest(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": f"{tree / 'workflow'}{os.pathsep}{tree}"}
+    command = [sys.executable, "-c", script, name]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
+    return stated if done.stdout.strip() == stated else None
+
+
+def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping[str, Mapping[str, str]]) -> None:
+    """Write the records, the tuned configs and the list."""
+    stated, digests = {}, {}
+    for name, own in found.items():
+        before = listed["kernels"][name]
+        then = {one: part[0] for one, part in before["parts"].items()}
+        then |= {one: variant["identity"] for one, variant in before["variants"].items()}
+        gpu, kernel_name = name.split()
+        stated[gpu, kernel_name] = {one: identities[name][one] if not own[one] else then[one] for one in then}
+        digests[gpu, kernel_name] = before["digest"]
+        for one, differences in own.items():
+            if not differences and one in before["variants"]:
+                before["variants"][one]["identity"] = identities[name][one]
+            elif not differences:
+                before["parts"][one][0] = identities[name][one]
+    for how, paths in records.write_records(listed["source"], stated, digests).items():
+        print(f"records {how}: {len(paths)}" + (f": {', '.join(map(str, paths))}" if how == "other" and paths else ""))
+    for path, count in records.write_tuned(listed["source"], stated, digests).items():
+        print(f"{path}: {count} entries state an identity")
+    listing.write(listed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Writing today's identities into records and tuned configs that are proved to be of the same code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from atlas import records
+from atlas.identity import kernel
+from atlas.identity.needs import needed
+from atlas.tuning.tuned import text as tuned_text
+
+_KEYS = ("identities", "kernel_digest", "identity", "code")
+
+Stated = Mapping[tuple[str, str], Mapping[str, str]]
+"""By GPU and kernel the identities that a record of the listed source may state: today's where proved, else its own."""
+
+
+def at(commit: str, path: Path) -> str | None:
+    """A committed file's text in a commit; None where it is not there."""
+    done = subprocess.run(["git", "show", f"{commit}:{path.as_posix()}"], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str], str]) -> dict[str, list[Path]]:
+    """State identities in every record that lies there as in ``commit``: ``written``, ``other`` for the rest.
+
+    A record is left alone whose measurements are not those of the commit, and one that was measured with another source
+    than the list's: its digest is not the one of ``digests``.
+    """
+    found: dict[str, list[Path]] = {"written": [], "unchanged": [], "other": []}
+    for path in sorted(Path("results", "recorded").glob("*/*/*.json")):
+        document = json.loads(path.read_text())
+        name = document.get("kernel")
+        if name is None:
+            continue
+        before = json.loads(at(commit, path) or "{}")
+        key = (document["gpu"], name)
+        if _measured(before) != _measured(document) or before.get("kernel_digest") != digests.get(key):
+            found["other"].append(path)
+            continue
+        own = needed(document["stage"], stated[key])
+        made: dict[str, Any] = {}
+        for field, value in before.items():
+            made[field] = value
+            if field == "kernel_digest":
+                made |= {"kernel_digest": kernel.digest(own), "identities": own}
+        found["unchanged" if made == document else "written"].append(path)
+        if made != document:
+            path.write_text(records.text_of(made))
+    return found
+
+
+def write_tuned(commit: str, stated: Stated, digests: Mapping[tuple[str, str], str]) -> dict[str, int]:
+    """The same for ``kernels/tuned/<gpu>.json``, entry by entry; how many of each file state an identity now."""
+    found = {}
+    for path in sorted(Path("kernels", "tuned").glob("*.json")):
+        document, before = json.loads(path.read_text()), json.loads(at(commit, path) or '{"entries": []}')
+        digest_of = {_text(entry): entry.get("kernel_digest") for entry in before["entries"]}
+        entries = []
+        for entry in document["entries"]:
+            key = (document["gpu"], entry["kernel"])
+            identity = entry.get("identity")
+            if key in stated and digest_of.get(_text(entry)) == digests[key]:
+                identity = stated[key][kernel.name_of(entry["direction"], entry["variant"])]
+            made = {name: value for name, value in entry.items() if name not in _KEYS}
+            last = {name: made.pop(name) for name in ("median_us", "certificate") if name in made}
+            entries.append(made | {"identity": identity} | last)
+        path.write_text(tuned_text(document | {"entries": entries}))
+        found[str(path)] = sum(entry["identity"] is not None for entry in entries)
+    return found
+
+
+def _measured(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in _KEYS}
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    return json.dumps(_measured(entry), sort_keys=True)

@@ -1,0 +1,176 @@
+"""The proof that kernels are what they were when the records were made: what it tells apart, and what it writes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from atlas import ROOT, catalog
+from atlas.identity import kernel
+
+from proofs.identity import comparing, listing, records
+
+WORKER = ROOT / "proofs" / "identity" / "worker.py"
+NAME = "forward.blocks"
+ASKED = {
+    "kernel": "vector_add",
+    "gpu": "h200",
+    "variants": [NAME],
+    "configs": [
+        {"direction": "forward", "variant": "blocks", "dtype": "fp32", "sizes": {"n": 2**20},
+         "config": {"BLOCK": 512, "num_warps": 2}},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """Asks the worker about vector_add in a tree with edits."""
+    folder = tmp_path_factory.mktemp("trees")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+    def answer(*edits):
+        tree = folder / f"tree{len(list(folder.iterdir()))}"
+        for part in ("workflow", "kernels", "config"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        path = tree / "kernels" / "vector_add.py"
+        for old, new in edits:
+            assert old in path.read_text(), old
+            path.write_text(path.read_text().replace(old, new))
+        (tree / "asked").write_text(json.dumps(ASKED))
+        paths = {"PYTHONPATH": f"{tree / 'workflow'}{os.pathsep}{tree}", "TRITON_CACHE_DIR": str(tree / "triton")}
+        command = [sys.executable, str(WORKER), "asked", "answer"]
+        done = subprocess.run(command, cwd=tree, env=environment | paths, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads((tree / "answer").read_text())
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def before(answer):
+    return answer()
+
+
+def test_the_worker_compiles_the_recorded_configs_and_every_default(before):
+    found = before["variants"][NAME]["configs"]
+    assert "fp32 n=1048576 BLOCK=512 num_warps=2" in found
+    assert len(found) == len(catalog.load("vector_add").cases(_h200())) + 1
+    assert not any(one.startswith("error") for one in found.values())
+    assert all(before["parts"].values()), "the sweep, costs, cases and inputs can be told by running them"
+
+
+def _h200():
+    from atlas import gpus
+    from atlas.config import GPUS_FILE, load_gpus
+
+    return gpus.gpu("h200", load_gpus(GPUS_FILE)["h200"])
+
+
+def test_a_kernel_renamed_and_moved_down_its_file_is_the_same(answer, before):
+    after = answer(("_add_kernel", "_added"), ("import torch\n", "import torch\n\n# Lines\n# more\n"))
+    assert after["variants"] == before["variants"] and after["parts"] == before["parts"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (("out_ptr + offs, x + y", "out_ptr + offs, x - y"), "was compiled to something else"),
+        (("grid = (triton", "grid = (1 + triton"), "was compiled to something else"),
+        (('{"BLOCK": 1024, "num_warps": 4}', '{"BLOCK": 512, "num_warps": 4}'), "its space, a default"),
+    ],
+    ids=["device code", "the grid", "the default"],
+)
+def test_what_runs_otherwise_is_told(answer, before, edit, expected):
+    after = answer(edit)
+    differences = comparing.variant_differences(before["variants"][NAME], after["variants"][NAME])
+    assert any(expected in one for one in differences), differences
+
+
+def test_an_identity_is_proved_by_itself_or_by_what_it_comes_to():
+    configs = {"fp32 n=1": "a"}
+    listed = {"variants": {NAME: {"identity": "v", "space": "s", "configs": configs}},
+              "parts": {"sweep": ["w", "fact"], "references": ["r", None]}}  # fmt: skip
+    none = {"variants": {}, "parts": {}}
+    same = {NAME: "v", "sweep": "w", "references": "r"}
+    assert comparing.proved(listed, same, none) == {NAME: [], "sweep": [], "references": []}
+    changed = dict.fromkeys(same, "new")
+    run = {"variants": {NAME: {"space": "s", "configs": configs | {"fp32 n=2": "b"}}}, "parts": {"sweep": "fact"}}
+    assert comparing.proved(listed, changed, run) == {
+        NAME: [],
+        "sweep": [],
+        "references": ["it cannot be told by running it"],
+    }
+    failed = {"variants": {NAME: {"space": "s", "configs": {"fp32 n=1": "error 12"}}}, "parts": {"sweep": "other"}}
+    found = comparing.proved(listed, changed, failed)
+    assert found[NAME] == ["fp32 n=1: error 12"] and found["sweep"] == ["it comes to something else"]
+    assert comparing.proved(listed, {}, none)[NAME] == ["it is gone"]
+
+
+@pytest.fixture
+def committed(tmp_path, monkeypatch):
+    """A repository with two records and tuned configs of them, from before there were identities."""
+    monkeypatch.chdir(tmp_path)
+    for name, digest in (("toy", "a" * 64), ("old", "b" * 64)):
+        path = Path("results", "recorded", "h200", name, "autotune.json")
+        path.parent.mkdir(parents=True)
+        document = {"stage": "autotune", "kernel": name, "gpu": "h200", "kernel_digest": digest, "best": [{"us": 1.5}]}
+        path.write_text(json.dumps(document))
+    Path("kernels", "tuned").mkdir(parents=True)
+    entries = [
+        {"kernel": name, "direction": "forward", "variant": "blocks", "kernel_digest": digest, "median_us": 1.0}
+        for name, digest in (("toy", "a" * 64), ("old", "b" * 64))
+    ]
+    Path("kernels", "tuned", "h200.json").write_text(json.dumps({"gpu": "h200", "entries": entries}))
+    identify = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (["init", "-q"], ["add", "."], [*identify, "commit", "-qm", "Records"]):
+        subprocess.run(["git", *words], check=True)
+
+
+STATED = {("h200", "toy"): {NAME: "v", "inputs": "i", "sweep": "s", "peers": "p"}, ("h200", "old"): {NAME: "o"}}
+DIGESTS = {("h200", "toy"): "a" * 64, ("h200", "old"): None}
+TOY, OLD = (Path("results", "recorded", "h200", name, "autotune.json") for name in ("toy", "old"))
+
+
+def test_a_record_of_the_listed_source_states_what_its_stage_needs(committed):
+    found = records.write_records("HEAD", STATED, DIGESTS)
+    assert found == {"written": [TOY], "unchanged": [], "other": [OLD]}, "one was stale before"
+    document = json.loads(TOY.read_text())
+    assert document["identities"] == {NAME: "v", "inputs": "i", "sweep": "s"}
+    assert document["kernel_digest"] == kernel.digest(document["identities"]) and document["best"] == [{"us": 1.5}]
+    assert records.write_records("HEAD", STATED, DIGESTS)["unchanged"] == [TOY], "the same again"
+
+
+def test_a_record_measured_since_is_left_alone(committed):
+    TOY.write_text(TOY.read_text().replace("1.5", "1.4"))
+    assert records.write_records("HEAD", STATED, DIGESTS)["written"] == []
+
+
+def test_tuned_entries_state_their_variants_identity(committed):
+    assert records.write_tuned("HEAD", STATED, DIGESTS) == {"kernels/tuned/h200.json": 1}
+    toy, old = json.loads(Path("kernels", "tuned", "h200.json").read_text())["entries"]
+    assert toy["identity"] == "v" and old["identity"] is None and "kernel_digest" not in toy
+    assert records.write_tuned("HEAD", STATED, DIGESTS) == {"kernels/tuned/h200.json": 1}, "the same again"
+
+
+def test_the_committed_list_reads_back_as_it_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "LIST", tmp_path / "identity.json")
+    own = {"digest": None, "parts": {"sweep": ["w", "f"]}, "variants": {
+        name: {"identity": "v", "space": "s", "configs": {"a": "1", "b": "2"}} for name in ("x", "y")}}  # fmt: skip
+    made = {"triton": "3", "source": "c", "kernels": {"h200 a": own, "h200 b": own}}
+    listing.write(made)
+    assert listing.read() == made
+
+
+def test_the_list_covers_every_recorded_kernel_and_variant():
+    listed = listing.read()["kernels"]
+    assert {f"{path.parts[-3]} {path.parts[-2]}" for path in ROOT.glob("results/recorded/*/*/benchmark.json")} == set(
+        listed
+    )
+    for name, own in listed.items():
+        now = {one for one in catalog.identities(name.split()[1]) if "." in one}
+        assert now == set(own["variants"]), name
+        assert all(found["configs"] for found in own["variants"].values()), name

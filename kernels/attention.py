@@ -471,8 +471,8 @@ def _describable(x):
 def _readable(tensors, rows, descriptors):
     """(what kernels read, whether they are descriptors): of blocks of so many rows each, where they can be."""
     if descriptors and all(map(_describable, tensors)):
-        return [_described(as_interpreted(x), block) for x, block in zip(tensors, rows, strict=True)], True
-    return [as_interpreted(x) for x in tensors], False
+        return [_described(x, block) for x, block in zip(tensors, rows, strict=True)], True
+    return list(tensors), False
 
 
 def _launch_forward(descriptors, q, k, v, causal, scale, *, config):
@@ -490,6 +490,7 @@ def _into_forward(descriptors, q, k, v, out, lse, cu_q, cu_k, lengths, causal, s
     batch, len_q, len_k = lengths
     (heads, head_dim), heads_k = (q.shape[1], q.shape[-1]), k.shape[1]
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
     read, descriptors = _readable((q, k, v), (rows, columns, columns), descriptors)
     launch(
         _forward_kernel, (batch * heads * triton.cdiv(len_q, rows),),
@@ -570,6 +571,7 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causa
     batch, len_q, len_k = lengths
     heads, heads_k, head_dim = q.shape[1], k.shape[1], q.shape[-1]
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
+    q, k, v, dout = (as_interpreted(x) for x in (q, k, v, dout))
     read, descriptors = _readable((q, k, v, dout), (rows, columns, columns, rows), descriptors)
     if part == "KEYS":
         kernel, owners, blocks = _keys_kernel, heads_k, triton.cdiv(len_k, columns)

@@ -573,7 +573,7 @@ def softmax(
     if autocasting() and dtype is None and autocast_rule("softmax.int", input.device) == FP32:
         dtype = torch.float32
     plain = mask is None and not causal and dtype is None
-    if plain and dim == -1 and input.is_contiguous() and input.dtype in _NAMES and input.numel():
+    if plain and type(dim) is int and dim == -1 and input.is_contiguous() and input.dtype in _NAMES and input.numel():
         return _softmax(input, None, False, False)
     return _any_layout("softmax", input, dim, dtype, mask, False, causal)
 
@@ -582,7 +582,8 @@ def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = 
     """``torch.nn.functional.log_softmax(input, dim, dtype=dtype)``; all else as for :func:`softmax`."""
     if autocasting() and dtype is None and autocast_rule("log_softmax.int", input.device) == FP32:
         dtype = torch.float32
-    if dim == -1 and dtype is None and input.is_contiguous() and input.dtype in _NAMES and input.numel():
+    plain = type(dim) is int and dim == -1 and dtype is None
+    if plain and input.is_contiguous() and input.dtype in _NAMES and input.numel():
         return _softmax(input, None, True, False)
     return _any_layout("log_softmax", input, dim, dtype, None, True, False)
 

@@ -148,6 +148,15 @@ def test_tensors_are_read_where_they_lie_and_the_output_lies_as_the_query():
     against_torch([x.transpose(1, 2) for x in packed.split(2, dim=2)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rows_with_gaps_between_them_are_read_where_they_lie_in_every_dtype(dtype):
+    tolerance = {torch.float32: 5e-6, torch.float16: 5e-3, torch.bfloat16: 6e-2}[dtype]
+    packed = randn(2, 7, 3, 2, 16, dtype=dtype)  # of a projection: batch, length, which of the three, heads, head_dim
+    against_torch([x.transpose(1, 2) for x in packed.unbind(2)], tolerance, is_causal=True)
+    narrow = randn(1, 2, 7, 2, dtype=dtype)[..., :1]  # heads of one element have any stride
+    against_torch([narrow, narrow.clone() / 2, narrow], tolerance)
+
+
 def test_elements_that_do_not_lie_side_by_side_are_copied():
     against_torch([x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in qkv()])
 

@@ -326,7 +326,7 @@ def test_other_dtypes_are_refused_by_name(dtype):
         softmax(torch.ones(2, 3, dtype=dtype))
 
 
-@pytest.mark.parametrize("dim", [True, 1.0, "1", None, (1,)], ids=repr)
+@pytest.mark.parametrize("dim", [True, 1.0, -1.0, "1", None, (1,)], ids=repr)
 def test_a_dimension_that_is_no_integer_is_refused_as_in_torch(dim):
     for function in (softmax, log_softmax):
         with pytest.raises(TypeError, match="integers as dim"):

@@ -6,7 +6,6 @@ first lines are read.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import catalog, gpus
+from . import catalog, gpus, strict
 
 _HEAD_BYTES = 8192
 """Documents begin with their envelope; digest and date stand in its first few hundred bytes."""
@@ -76,14 +75,16 @@ def _record(folder: Path, kernels: Sequence[str]) -> str:
 
 def _head(path: Path) -> tuple[str | None, str | None]:
     """The kernel digest and the date of a document, read from its first lines."""
+    if not path.is_file():
+        return None, None
     with path.open(errors="replace") as file:
         head = file.read(_HEAD_BYTES)
     found = {key: re.search(rf'"{key}"\s*:\s*"([^"]*)"', head) for key in ("kernel_digest", "date")}
     if not all(found.values()):  # an envelope in another order, or one with a very long reason
         try:
-            document = json.loads(path.read_text())
+            document = strict.load_json(path)
             return document["kernel_digest"], document["software"].get("date")
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        except (strict.Unreadable, KeyError, TypeError, AttributeError):
             return None, None  # the stages that read the record whole say what is wrong with it
     return found["kernel_digest"][1], found["date"][1]
 

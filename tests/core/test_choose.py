@@ -48,3 +48,30 @@ def test_what_is_not_a_case_is_refused_with_what_would_be(said):
     assert "has no size 'n'" in said("--gpu", "h200", *CASE, "m=4096", status=2)
     assert "did you mean" in said("--gpu", "h20", *CASE, "m=4096,n=8", status=2)
     assert "softmax has fp32" in said("--gpu", "h200", "--dtype", "bf8", "--case", "m=8,n=8", status=2)
+
+
+def test_what_is_said_twice_is_refused_rather_than_the_last_taken(said):
+    """Asked of bf16 and, further on, of fp32, it answered of fp32."""
+    case = "m=4096,n=1024"
+    text = said("--gpu", "h200", "--dtype", "bf16", "--case", case, "--dtype", "fp32", status=2)
+    assert "--dtype is given twice" in text
+    assert "--dtype is given twice" in said("--gpu", "h200", "--dtype=bf16", "--case", case, "--dtype=fp32", status=2)
+    assert "size 'n' is given twice" in said("--gpu", "h200", *CASE, f"{case},n=8", status=2)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e999", "9" * 30, "9" * 9000])
+def test_a_size_that_is_no_number_is_refused_in_a_line(said, number):
+    text = said("--gpu", "h200", *CASE, f"m={number},n=8", status=2)
+    assert "atlas choose: --case" in text and text.count("\n") == 1 and len(text) < 300
+
+
+def test_an_answer_is_of_the_dtype_and_never_of_an_entry_of_another(said):
+    other = entry(1024, BLOCK_M=1, num_warps=2) | {"dtype": "fp32"}
+    text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[other])
+    assert "softmax forward m=4096 n=1024 bf16 on h200 runs" in text and "no entry of" in text
+
+
+def test_what_is_wrong_with_the_file_is_told(said):
+    text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[entry(1024, BLOCK_M=1, num_warps=2) | {"sizes": 5}])
+    assert "no entry" in text or "nothing of softmax" in text
+    assert "not used: h200.json, key 'entries.0.sizes': 5 is not a mapping" in text

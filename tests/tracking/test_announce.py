@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import pytest
 import sample_documents as sample
 from atlas import ROOT, catalog, config, gpus
 from atlas.announce import announce, reasons
+from atlas.heads import Head, head
 from atlas.identity.needs import needed
 from atlas.identity.today import of_stage
 
@@ -75,3 +77,10 @@ def test_the_head_process_imports_nothing_heavy_for_it():
     environment = {"PYTHONPATH": f"{ROOT / 'workflow'}:{ROOT}"}
     done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("content", [None, 3000 * "[" + 3000 * "]"], ids=["a folder", "3000 lists deep"])
+def test_a_record_that_no_reader_can_read_does_not_stop_the_announcement(tmp_path, content):
+    path = tmp_path / "benchmark.json"
+    path.mkdir() if content is None else path.write_text(content)
+    assert head(path) == Head()

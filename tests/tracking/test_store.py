@@ -1,6 +1,8 @@
 """Where runs go: errors name the server without its password, and the interface's port."""
 
+import contextlib
 import socket
+import sqlite3
 import subprocess
 import sys
 
@@ -92,3 +94,55 @@ def test_two_at_once_wait_for_each_other(tmp_path):
             [sys.executable, "-c", probe, str(store.folder / ".lock")], capture_output=True, text=True
         )
     assert other.stdout == "waits\n"
+
+
+@pytest.fixture
+def limited():
+    """Lets no file of this process become larger: a disk that is full, to whoever writes."""
+    resource = pytest.importorskip("resource")
+
+    @contextlib.contextmanager
+    def limit(most):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
+
+
+@pytest.mark.parametrize("most", [20_000, 200_000])
+def test_a_disk_that_fills_while_the_database_is_made_is_a_sentence_and_the_next_run_makes_it(
+    small, limited, capfd, most
+):
+    (small.results / "mlflow" / "mlflow.db").unlink()
+    with limited(most):
+        assert cli.main(["track", "--results", str(small.results), "--experiment", "kernels"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("atlas track: MLflow at sqlite:") and said.count("\n") == 1
+    assert "free space there, or raise the quota, and run again" in said
+    assert not list((small.results / "mlflow").glob("mlflow.db*")), "no half of a database is left"
+    assert len(small.track()["added"]) == 3
+
+
+def test_a_disk_that_fills_while_runs_are_written_is_a_sentence_and_the_next_run_writes_them(small, limited, capfd):
+    size = (small.results / "mlflow" / "mlflow.db").stat().st_size
+    with limited(size + 16_384):
+        assert cli.main(["track", "--results", str(small.results), "--experiment", "kernels"]) == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "free space there, or raise the quota, and run again" in said
+    done = small.track()
+    assert len(done["added"]) + len(done["replaced"]) + done["unchanged"] == 3
+    assert len(small.runs("tags.`atlas.digest` LIKE '%'")) == 3
+
+
+def test_a_database_whose_making_an_older_release_left_half_done_is_made_again(small):
+    database = small.results / "mlflow" / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            "UPDATE alembic_version SET version_num = '451aebb31d03'"
+        )  # the first, with all tables there
+        connection.commit()
+    assert len(small.track()["added"]) == 3

@@ -157,8 +157,9 @@ def test_a_misspelt_gpu_is_named_with_the_nearest(tmp_path, capsys):
     assert "did you mean 'h200'?" in capsys.readouterr().err
 
 
-def test_nothing_measured_is_no_failure_and_says_so(tmp_path, capsys):
-    assert run(tmp_path) == 0
+def test_nothing_to_judge_is_no_success_and_says_so(tmp_path, capsys):
+    """A script that judges the wrong folder must not read that all is well."""
+    assert run(tmp_path) == 1
     assert "nothing to judge" in capsys.readouterr().out
 
 

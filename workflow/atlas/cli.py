@@ -44,9 +44,12 @@ def main(words: list[str] | None = None) -> int:
     try:
         lifeline.follow()
         stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
-        stage_parser = argparse.ArgumentParser(prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command])
+        stage_parser = argparse.ArgumentParser(
+            prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command], allow_abbrev=False
+        )
         stage.add_arguments(stage_parser)
         arguments = stage_parser.parse_args(rest + words[1:])
+        _check_repeated(words[1:])
         _check_numbers(arguments)
         return stage.run(arguments) or 0
     except AtlasError as error:
@@ -58,6 +61,14 @@ _FROM_ZERO = {"seed", "first_seed", "certify_seeds", "trial_runs"}
 """Numbers that may be 0; all others of the command line count something that there is, or limit a time."""
 
 _MOST = 2**31 - 1
+
+
+def _check_repeated(words: list[str]) -> None:
+    """Raise :class:`AtlasError` for an option that is given twice, of which argparse takes the last in silence."""
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    for place, option in enumerate(options):
+        if option in options[:place]:
+            raise AtlasError(f"command line: {option} is given twice; which of them is meant?")
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:

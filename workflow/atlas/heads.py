@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import strict
+
 _BYTES = 8192
 """Documents begin with their envelope, which is a few thousand bytes long."""
 
@@ -33,6 +35,8 @@ class Head:
 
 def head(path: Path) -> Head:
     """The head of the document at ``path``; of one that is missing, empty."""
+    if not path.is_file():
+        return Head()
     try:
         with path.open(errors="replace") as file:
             text = file.read(_BYTES)
@@ -42,13 +46,16 @@ def head(path: Path) -> Head:
         return _whole(path)
     found = {key: match[1] for key, pattern in _WORDS.items() if (match := pattern.search(text))}
     identities = _IDENTITIES.search(text)
-    return Head(**found, identities=json.loads(identities[1]) if identities else None)
+    try:
+        return Head(**found, identities=json.loads(identities[1]) if identities else None)
+    except json.JSONDecodeError:
+        return _whole(path)
 
 
 def _whole(path: Path) -> Head:
     try:
-        document: Any = json.loads(path.read_text())
+        document: Any = strict.load_json(path)
         found = {key: document.get(key) for key in ("stage", "status", "identities", "code")}
         return Head(**found, date=document["software"].get("date"))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+    except (strict.Unreadable, FileNotFoundError, KeyError, TypeError, AttributeError):
         return Head()

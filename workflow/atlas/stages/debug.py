@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from .. import strict
 from ..errors import AtlasError, in_a_line
 from . import frame
 
@@ -262,6 +263,10 @@ def _sizes(text: str) -> tuple[tuple[str, Any], ...]:
     pairs = [word.partition("=") for word in text.split(",")]
     if not all(name and sign for name, sign, _ in pairs):
         raise AtlasError(f"--case {text!r}: give sizes as name=value, separated by commas: m=4096,n=1024")
+    names = [name.strip() for name, _, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise AtlasError(f"--case {text!r}: size {name!r} is given twice; which of them is meant?")
     return tuple((name.strip(), _value(value.strip())) for name, _, value in pairs)
 
 
@@ -270,17 +275,22 @@ def _value(text: str) -> Any:
         return text == "True"
     for kind in (int, float):
         try:
-            return kind(text)
+            value = kind(text)
         except ValueError:
             continue
+        if not -strict.MOST_INTEGER <= value <= strict.MOST_INTEGER:  # NaN is in no range
+            raise AtlasError(f"--case: {strict.shown(text)} is not a number that a case can have")
+        return value
     return text
 
 
 def _mapping(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if said := strict.trouble(value):
+        raise argparse.ArgumentTypeError(said)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError('give an object, as {"BLOCK": 1024}')
     return value

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the summary; 1 if a selected kernel is wrong, failed or suspect, else 0."""
+    """Print the summary; 1 if a selected kernel is wrong, failed or suspect, or nothing is there to judge, else 0."""
     kernels, names = _names(arguments.kernels), _names(arguments.gpus)
     for kernel in kernels or ():
         catalog.check_name(kernel)
@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     width = os.get_terminal_size().columns if Console().is_terminal else 140
     console = Console(highlight=False, markup=False, emoji=False, width=width)
     if not rows:
-        console.print(f"No documents under {arguments.results} for this selection: nothing to judge.")
+        console.print(f"No documents under {arguments.results} for this selection: nothing to judge.", soft_wrap=True)
+        return 1
     if telling := [row for row in rows if not says_little(row)]:
         console.print(table(telling, width))
     for line in in_short(rows):

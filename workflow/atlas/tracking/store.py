@@ -23,7 +23,7 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }
 
 _REMEDY = f"check that the server runs and that {VARIABLE} names it, or unset {VARIABLE} to track into results/mlflow"
@@ -105,30 +105,38 @@ def prepare(store: Store, experiment: str) -> None:
     A new one is made where the old was cut off while its tables were made, and where the project's folder was moved:
     MLflow keeps the absolute places of artifacts.  A file that is no database is refused: it is not ours to delete.
     """
-    if store.database is None or not store.database.exists():
+    if store.database is None:
+        return
+    if not store.database.exists():
+        _make(store.database)
         return
     try:
         with contextlib.closing(sqlite3.connect(store.database)) as connection:
             versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
             places = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [experiment])
             moved = any(place != store.artifacts for (place,) in places)
+            empty = not connection.execute("SELECT count(*) FROM runs").fetchone()[0]
     except sqlite3.OperationalError as error:
         if "no such table" not in str(error):
             raise AtlasError(f"{store.database}: cannot be read: {error}; close what holds it and try again") from None
-        versions, moved = [], False
+        versions, moved, empty = [], False, True
     except sqlite3.DatabaseError as error:
         raise AtlasError(
             f"{store.database}: not an SQLite database ({error}); run `python -m atlas track --rebuild` to replace it"
         ) from None
     if moved or not versions:
         clear(store)
+        _make(store.database)
         return
     from mlflow.store.db.utils import _get_latest_schema_revision
 
     if versions[0][0] != _get_latest_schema_revision():
         command = [sys.executable, "-m", "mlflow", "db", "upgrade", store.uri]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        if done.returncode and empty:  # cut off while it was made or brought up to date: nothing is lost with it
+            clear(store)
+            _make(store.database)
+        elif done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise AtlasError(
                 f"{store.database}: written by another MLflow and cannot be upgraded ({reason}); "
@@ -136,11 +144,29 @@ def prepare(store: Store, experiment: str) -> None:
             )
 
 
+def _make(database: Path) -> None:
+    """A database with its tables, put into place when it is whole: MLflow refuses one whose making was cut off."""
+    from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
+
+    made = database.with_name(f"{database.name}.made")
+    made.unlink(missing_ok=True)
+    engine = create_sqlalchemy_engine(f"sqlite:///{made}")
+    try:
+        _initialize_tables(engine)
+        engine.dispose()
+        made.replace(database)
+    finally:
+        engine.dispose()
+        for path in database.parent.glob(f"{made.name}*"):
+            path.unlink()
+
+
 @contextlib.contextmanager
 def explained(store: Store) -> Iterator[None]:
     """Turn what MLflow raises about the store into one sentence with its URI and a remedy."""
     import requests
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         if store.uri.startswith(("http://", "https://")):
@@ -151,10 +177,12 @@ def explained(store: Store) -> Iterator[None]:
         raise AtlasError(f"MLflow at {store.shown} cannot be used: nothing answers there; {_REMEDY}") from None
     except ImportError as error:
         raise AtlasError(f"MLflow at {store.shown} cannot be used: {error}; install that module") from None
-    except (MlflowException, requests.RequestException, OSError) as error:
+    except (MlflowException, SQLAlchemyError, requests.RequestException, OSError) as error:
         lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
         reason = (lines or [type(error).__name__])[0].rstrip(".")
         if len(reason) > 300:
             reason = reason[:300] + "…"
         remedy = "run `python -m atlas track --rebuild`" if store.folder is not None else _REMEDY
+        if store.folder is not None and re.search("disk|space|quota|too large", reason, re.IGNORECASE):
+            remedy = "free space there, or raise the quota, and run again"
         raise AtlasError(f"MLflow at {store.shown} cannot be used: {reason}; {remedy}") from None

@@ -50,6 +50,7 @@ def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool = Fa
         if rebuild and store.folder is not None:
             clear(store)
         with explained(store):
+            _spare_the_disk(store)
             prepare(store, experiment)
             return _put(_client(store), store, experiment, trees, rebuild)
 
@@ -57,12 +58,15 @@ def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool = Fa
 def _client(store: Store) -> MlflowClient:
     from mlflow import MlflowClient
 
+    return MlflowClient(tracking_uri=store.uri, registry_uri=store.uri)
+
+
+def _spare_the_disk(store: Store) -> None:
     if store.folder is not None:
         from sqlalchemy import Engine, event
 
         if not event.contains(Engine, "connect", _unsynchronised):
             event.listen(Engine, "connect", _unsynchronised)
-    return MlflowClient(tracking_uri=store.uri, registry_uri=store.uri)
 
 
 def _unsynchronised(connection: Any, record: Any) -> None:

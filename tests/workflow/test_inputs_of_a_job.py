@@ -1,6 +1,5 @@
 """What makes a job due again, asked of a settled plan: no Snakemake is started."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,20 +25,28 @@ def job(kernel="softmax", gpu="h200"):
     return SimpleNamespace(kernel=kernel, gpu=gpu)
 
 
-@pytest.fixture
-def built_upon(tmp_path, monkeypatch):
-    """Kernels that build upon one another: ``upper`` on ``middle`` on ``lower``."""
-    monkeypatch.setattr(catalog, "KERNELS", tmp_path)
-    (tmp_path / "lower.py").write_text("helper = 1\n")
-    (tmp_path / "middle.py").write_text("from kernels.lower import helper\n")
-    (tmp_path / "upper.py").write_text("from kernels.middle import helper\n")
-    return tmp_path
+@pytest.mark.parametrize(
+    ("changed", "due"),
+    [
+        ("forward.online", {"build", "validate", "autotune", "benchmark"}),
+        ("peers", {"benchmark"}),
+        ("cases", {"validate"}),
+    ],
+)
+def test_a_job_is_due_when_what_its_stage_depends_on_in_the_kernel_changes(settled, monkeypatch, changed, due):
+    """What the identities are of is the tests' of :mod:`atlas.identity`; here, which stage asks for which."""
+    today = dict.fromkeys(("forward.one_pass", "forward.online", "inputs", "sweep", "cases", "peers"), "1")
 
+    def asked():
+        here = settled(kernels=["softmax"])
+        stages = ("build", "validate", "autotune", "benchmark")
+        return {stage: here.identity(stage)(job()) for stage in stages}
 
-def test_a_job_reads_its_kernel_s_file_and_all_that_this_one_builds_upon(settled, built_upon):
-    named = settled(kernels=["upper", "lower"]).kernel_file
-    assert {Path(path).name for path in named(job("upper"))} == {"upper.py", "middle.py", "lower.py"}
-    assert {Path(path).name for path in named(job("lower"))} == {"lower.py"}
+    monkeypatch.setattr(catalog, "identities", lambda kernel: dict(today))
+    before = asked()
+    today[changed] = "2"
+    after = asked()
+    assert {stage for stage in before if before[stage] != after[stage]} == due
 
 
 def test_a_benchmark_on_a_gpu_reads_the_survey_and_one_on_the_interpreter_has_none(settled):

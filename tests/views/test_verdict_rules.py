@@ -17,7 +17,7 @@ def against_record(before, now, **documents):
 
     def run(rows, protocol="timing/2"):
         document = {"rows": rows, "protocol": protocol, "kernel_digest": "d", "software": {"date": "2026-11-20"}}
-        return SimpleNamespace(document=document, kernel="toy", gpu="h200")
+        return SimpleNamespace(document=document, kernel="toy", gpu="h200", identity=lambda direction, variant: "same")
 
     return list(changes.against_record([(run(now, **documents), run(before))]))
 

@@ -52,9 +52,10 @@ def without_machine_code() -> None:
 
 
 def binary(kernel: Any) -> str:
-    """What a GPU would run: PTX without positions and without the kernel's name, and how it is to be launched."""
+    """What a GPU would run: PTX without positions, comments and the kernel's name, and how it is to be launched."""
     metadata = kernel.metadata
-    text = strip_debug(kernel.asm["ptx"]).replace(metadata.name, "kernel")
+    lines = [line.partition("//")[0].rstrip() for line in strip_debug(kernel.asm["ptx"]).splitlines()]
+    text = "\n".join(filter(None, lines)).replace(metadata.name, "kernel")
     return digest([text, {name: getattr(metadata, name, None) for name in _OPTIONS}])
 
 

@@ -266,6 +266,18 @@ def test_a_name_that_a_package_finds_when_asked_is_that_of_the_part_which_define
     assert ("kernels.part", "product") in Code({"kernels": tmp_path}).reached([("", ("kernels.main", "f"))])
 
 
+def test_what_was_found_is_kept_for_the_next_process_as_long_as_no_file_changes(kernels, tmp_path, monkeypatch):
+    monkeypatch.setattr(today, "KEPT", tmp_path / "kept" / "identities.json")
+    monkeypatch.setattr(today, "KERNELS", kernels)
+    (tmp_path / "kept").mkdir()
+    first = today.of_kernel(kernels, "toy")
+    monkeypatch.setattr(today, "_sources", {})  # as another process begins
+    monkeypatch.setattr(kernel, "identities", lambda *_: {"read": "again"})
+    assert today.of_kernel(kernels, "toy") == first
+    (kernels / "toy.py").write_text((kernels / "toy.py").read_text() + "\n")
+    assert today.of_kernel(kernels, "toy") == {"read": "again"}
+
+
 # --- What documents depend on ----------------------------------------------------------------------------------------
 
 
@@ -293,7 +305,7 @@ def test_a_change_is_told_in_words():
     )
     names = changed("validate", then, now)
     assert sentence(names, then, now) == (
-        "backward `team` changed, the cases of validation changed, forward `new` is new, forward `old` is gone"
+        "backward `team` changed, forward `new` is new, forward `old` is gone, the cases of validation changed"
     )
 
 

@@ -168,7 +168,7 @@ def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished
     )
     assert jobs == {}, "which nothing uses"
     jobs, _ = planned_after(
-        finished, ("workflow/atlas/stages/figures.py", "    from ..", "    import sys\n\n    sys.path\n    from ..")
+        finished, ("workflow/atlas/stages/figures.py", "    draw(read(", "    print()\n    draw(read(")
     )
     assert set(jobs) == {"figures", "report", "track", "verdict", "reproduce"}
 

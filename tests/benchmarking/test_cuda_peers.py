@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from atlas.cuda import nvcc, sources
 from atlas.cuda.programs import Programs
 from atlas.cuda.usage import usage
 from atlas.declaration import cuda
+from atlas.identity import today
 
 from .small_kernel import Stage
 
@@ -118,19 +121,25 @@ def test_a_benchmark_without_what_was_built_keeps_the_row_and_the_reason():
     assert rows["variant good"]["status"] == "unsupported" and rows["peer torch"]["status"] == "ok"
 
 
-def test_a_benchmark_depends_on_what_is_built_and_how_it_is_launched(monkeypatch):
+def test_a_benchmark_depends_on_what_is_built_and_how_it_is_launched(monkeypatch, tmp_path):
     monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "NVIDIA H200")
     for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
         monkeypatch.setenv(name, "")  # so that what settling puts there goes with the test
         monkeypatch.delenv(name)
     settled = plan.settle(load_yaml(CONFIG_FILE))
     inputs = settled.cuda_peers(SimpleNamespace(gpu="h200", kernel="matmul"))
-    assert inputs[:2] == [f"results/measured/h200/matmul/cuda.{suffix}" for suffix in ("json", "cubin")]
-    assert [path.rpartition("/")[2] for path in inputs[2:]] == ["matmul.py", "layout.py"]
+    assert inputs == [f"results/measured/h200/matmul/cuda.{suffix}" for suffix in ("json", "cubin")]
     assert settled.cuda_peers(SimpleNamespace(gpu="cpu", kernel="matmul")) == []
     assert settled.cuda_peers(SimpleNamespace(gpu="h200", kernel="softmax")) == []
     read = settled.cuda_sources(SimpleNamespace(kernel="matmul"))
     assert [path.rpartition("/")[2] for path in read] == ["matmul.cu", "numbers.cuh"]
+    # How they are launched is part of the kernel's identity.
+    tree = Path(shutil.copytree(catalog.KERNELS, tmp_path / "kernels"))
+    before = today.of_kernel(tree, "matmul")
+    launcher = tree / "cuda" / "matmul.py"
+    launcher.write_text(launcher.read_text().replace('"naive"', '"tiled"'))
+    after = today.of_kernel(tree, "matmul")
+    assert {name for name in before if before[name] != after[name]} == {"peers"}
 
 
 class Recorder:

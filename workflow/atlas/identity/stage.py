@@ -24,7 +24,10 @@ INCIDENTAL = (
     "atlas.gpus",
     "atlas.identity",
     "atlas.leases",
+    "atlas.lifeline",
+    "atlas.patterns",
     "atlas.progress",
+    "atlas.strict",
 )
 """No figure depends on them: finding kernels and documents, messages, provenance, files, finding and leasing a device.
 Their names count where a stage uses them; what they do does not."""

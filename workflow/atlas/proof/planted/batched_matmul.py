@@ -34,8 +34,8 @@ MUTANTS = (
         "batched_matmul", "gradient of A from B as it is", "wrong gradient of one input",
         "square matrices take it without a word",
         ((
-            "_products(dc, b.transpose(1, 2), ctx.tf32)",
-            "_products(dc, b.reshape(b.shape[0], b.shape[2], -1), ctx.tf32)",
+            "_products(dc, b.transpose(1, 2), tf32)",
+            "_products(dc, b.reshape(b.shape[0], b.shape[2], -1), tf32)",
         ),),
         GRADIENTS, "backward", "public",
     ),

@@ -78,8 +78,8 @@ MUTANTS = (
         "matmul", "gradient of B divided by the rows", "wrong gradient of one input",
         "the mean over the batch, which the loss takes already",
         ((
-            "db = _product(a.t(), dc, ctx.tf32) if",
-            "db = _product(a.t(), dc, ctx.tf32) / dc.shape[0] if",
+            "db = _product(a.t(), dc, tf32) if",
+            "db = _product(a.t(), dc, tf32) / dc.shape[0] if",
         ),),
         GRADIENTS, "backward", "public",
     ),

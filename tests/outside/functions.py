@@ -101,6 +101,27 @@ def _largest_score(call: Call) -> float:
     return float((query @ key.mT * scale).abs().max())
 
 
+def _of_rounded_outputs(call: Call, out: torch.Tensor, dout: torch.Tensor) -> list[torch.Tensor | None]:
+    """Of attention's gradients: what an output rounded to 16 bits adds to each, in units of the rounding.
+
+    Backward takes sum(dout * out) of each row off its scores' gradients, dS = P (dP - sum(dout * out)), and has the
+    output as it was stored, as flash attention has.  Where a row sees one key alone dS is 0, and this is all there is.
+    """
+    query, key = (tensor.detach().double() for tensor in call.args[:2])
+    scale = call.kwargs.get("scale") or query.shape[-1] ** -0.5
+    groups = query.shape[-3] // key.shape[-3] if query.dim() > 2 else 1
+    keys = key.repeat_interleave(groups, -3) if groups > 1 else key
+    scores = query @ keys.mT * scale
+    if call.kwargs.get("is_causal"):
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, -float("inf"))
+    rounded = scores.softmax(-1) * (dout * out).abs().sum(-1, keepdim=True) * scale
+    of_keys = rounded.mT @ query.abs()
+    if groups > 1:
+        of_keys = of_keys.unflatten(-3, (-1, groups)).sum(-3)
+    return [rounded @ keys.abs(), of_keys, None]
+
+
 @dataclass(frozen=True)
 class Operation:
     """One entry of torch's list, by its name and its variant's name."""
@@ -121,6 +142,8 @@ class Operation:
     """Which calls are documented to give something else than torch: they are left out."""
     terms: Callable[[torch.Tensor], torch.Tensor] | None = None
     """How large the terms are of which a gradient is the sum where the output is so much: they may cancel."""
+    roundings: Callable[[Call, torch.Tensor, torch.Tensor], list[torch.Tensor | None]] | None = None
+    """Of a call, its output and the cotangent: for each gradient what the rounding of the output adds to it."""
     random: bool = False
     """Elements are dropped at random: one is either 0 or what it is without training, over 1 - p."""
 
@@ -150,7 +173,9 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "mean": (Operation("mean"),),
     "multiply_add": (Operation("addcmul"),),
     "rms_norm": (Operation(_functional("rms_norm"), exact=_rms_norm),),
-    "scaled_dot_product_attention": (Operation(_functional("scaled_dot_product_attention"), exponent=_largest_score),),
+    "scaled_dot_product_attention": (
+        Operation(_functional("scaled_dot_product_attention"), exponent=_largest_score, roundings=_of_rounded_outputs),
+    ),
     "scaled_mm": (Operation("torch._scaled_mm", calls=_with_out_dtypes, exact=_scaled_mm),),
     "silu": (Operation(_functional("silu")),),
     "softmax": (

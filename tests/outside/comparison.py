@@ -29,7 +29,7 @@ _NUDGES = 8
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"} | dict.fromkeys(
     (torch.float8_e4m3fn, torch.float8_e5m2), "bf16"
 )
-"""Whose tolerance counts; Hopper's tensor cores keep some 14 bits of sums of fp8 products, as `matmul_8bit` declares."""
+"""Whose tolerance counts; tensor cores of Hopper keep some 14 bits of sums of fp8 products, as `matmul_8bit` says."""
 
 
 @dataclass(frozen=True)

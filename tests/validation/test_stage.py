@@ -75,7 +75,7 @@ def test_seeds_begin_where_they_are_told_to(kernel, tmp_path, capsys):
     assert written["seeds"] == [40, 41]
     assert {row["seed"] for row in written["checks"]} <= {40, 41}
     assert validate(tmp_path, "--seeds", "0") == 2
-    assert "--seeds 0; give 1 or more" in capsys.readouterr().err
+    assert "--seeds is 0; give 1 or more" in capsys.readouterr().err
 
 
 def test_a_lost_device_ends_the_stage_as_failed_and_keeps_what_was_found(kernel, tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def pytest_configure(config):
     """Choose before any kernel is imported; workers inherit the choice."""
     if _whole_run_is_interpreted(config):
         os.environ["TRITON_INTERPRET"] = "1"
-        from atlas import interpreter
+        from atlas.host import interpreter
 
         interpreter.mend()
     else:

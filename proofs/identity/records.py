@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atlas import records
 from atlas.identity import kernel
 from atlas.identity.needs import needed
+from atlas.results import records
 from atlas.tuning.tuned import text as tuned_text
 
 _KEYS = ("identities", "kernel_digest", "identity", "code")

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 import triton
-from atlas import catalog, gpus, runtime
+from atlas import catalog
 from atlas.compilation.listing import strip_debug
 from atlas.compilation.offline import compile_only
-from atlas.config import load_gpus
 from atlas.declaration import Case
+from atlas.host import gpus, runtime
+from atlas.reading.config import load_gpus
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 

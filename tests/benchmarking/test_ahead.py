@@ -5,14 +5,15 @@ import json
 
 import pytest
 import torch
-from atlas import ROOT, dealing
+from atlas import ROOT
 from atlas.benchmarking import ahead
-from atlas.config import load_gpus
-from atlas.dealing import Do, Done
 from atlas.declaration import Peer
+from atlas.reading.config import load_gpus
 from atlas.stages import benchmark as stage
 from atlas.stages.frame import Job
 from atlas.validation import device
+from atlas.workers import dealing
+from atlas.workers.dealing import Do, Done
 
 from .small_kernel import Stage, trial, tuned
 

@@ -8,14 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from atlas import catalog, gpus, plan
+from atlas import catalog
 from atlas.cli import main
-from atlas.config import CONFIG_FILE, load_yaml
 from atlas.cuda import nvcc, sources
 from atlas.cuda.programs import Programs
 from atlas.cuda.usage import usage
 from atlas.declaration import cuda
+from atlas.host import gpus
 from atlas.identity import today
+from atlas.plan import jobs as plan
+from atlas.reading.config import CONFIG_FILE, load_yaml
 
 from .small_kernel import Stage
 

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from atlas import ROOT, catalog, documents
+from atlas import ROOT, catalog
 from atlas.cli import main
+from atlas.results import documents
 
 CASES = [{"dtype": "fp32", "sizes": {"n": n}} for n in (1, 7)]
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from atlas import documents
 from atlas.declaration import GPU
+from atlas.results import documents
 from atlas.survey import bandwidth, multiplication
 from atlas.survey.ways import Way, best
 from atlas.timing import Clock

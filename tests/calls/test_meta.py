@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from atlas.child import Child, Died, Hung
+from atlas.workers.child import Child, Died, Hung
 
 from .table import CALLS, DIFFERENTIABLE, MODULES, on, tensors, weighted
 

@@ -6,11 +6,12 @@ import sys
 import textwrap
 
 import small_kernels
-from atlas import catalog, gpus
+from atlas import catalog
 from atlas.compilation import compiled, listing, pool, space
 from atlas.compilation.offline import compile_only
 from atlas.compilation.worker import Task
-from atlas.config import load_gpus
+from atlas.host import gpus
+from atlas.reading.config import load_gpus
 
 
 def gpu_named(name, **changes):

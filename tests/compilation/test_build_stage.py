@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from atlas import ROOT, documents
+from atlas import ROOT
+from atlas.results import documents
 
 
 def build(*words, cache):

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from atlas.dealing import Done, Listed, Opened, Part
+from atlas.workers.dealing import Done, Listed, Opened, Part
 
 
 def serve(connection, tasks, folder):

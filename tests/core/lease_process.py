@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from atlas import leases
+from atlas.host import leases
 
 BLOCK = {"match": "H200", "target": {"cuda": 90}}
 held = []

@@ -8,7 +8,7 @@ import time
 
 import child_targets as children
 import pytest
-from atlas.child import Child, Died, Hung
+from atlas.workers.child import Child, Died, Hung
 
 
 @pytest.fixture

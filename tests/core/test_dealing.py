@@ -6,10 +6,10 @@ import signal
 
 import dealt
 import pytest
-from atlas import dealing
-from atlas.child import Child
-from atlas.dealing import Dealing, NoWorker
 from atlas.errors import AtlasError
+from atlas.workers import dealing
+from atlas.workers.child import Child
+from atlas.workers.dealing import Dealing, NoWorker
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from atlas import devices, environment, gpus
-from atlas.config import load_gpus
+from atlas.host import devices, environment, gpus
+from atlas.reading.config import load_gpus
 from fake_nvml import Board, FakeNvml, Instance
 
 A, B, C = (Board(f"GPU-{letter * 8}-1111-2222-3333-{letter * 12}") for letter in "abc")
@@ -132,7 +132,7 @@ def test_jobs_get_the_head_processs_state(host, tmp_path):
 @pytest.mark.parametrize(("named", "right"), [(A.uuid, True), (B.uuid, False), ("GPU-bb", True), ("1", True)])
 def test_work_on_another_device_than_the_leased_one_is_refused(monkeypatch, named, right):
     # CUDA reads its variable once, when it is initialised: what is set later narrows nothing.
-    from atlas import runtime
+    from atlas.host import runtime
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     shown = SimpleNamespace(

@@ -6,9 +6,10 @@ import multiprocessing
 
 import jsonschema
 import pytest
-from atlas import ROOT, documents
-from atlas.documents import DocumentError
+from atlas import ROOT
 from atlas.errors import AtlasError
+from atlas.results import documents
+from atlas.results.documents import DocumentError
 
 
 def survey(**changes) -> dict:

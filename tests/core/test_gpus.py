@@ -1,9 +1,9 @@
 """Where each GPU is, for hosts and records of every kind."""
 
 import pytest
-from atlas import gpus
-from atlas.config import GPUS_FILE, load_gpus
 from atlas.errors import AtlasError
+from atlas.host import gpus
+from atlas.reading.config import GPUS_FILE, load_gpus
 
 BLOCKS = load_gpus()
 

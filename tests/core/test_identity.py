@@ -467,9 +467,16 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
         return {module for module, _ in stage.reached(code, name)}
 
     autotune = modules("autotune")
-    assert {"atlas.tuning.search", "atlas.timing.queue", "atlas.validation.tolerances", "atlas.child"} <= autotune
+    assert {
+        "atlas.tuning.search",
+        "atlas.timing.queue",
+        "atlas.validation.tolerances",
+        "atlas.workers.child",
+    } <= autotune
     assert {"atlas.tuning.checking"} <= autotune, "imported by a name put together of __package__"
-    assert not {module for module in autotune if module.startswith(("atlas.proof", "atlas.tables", "atlas.documents"))}
+    assert not {
+        module for module in autotune if module.startswith(("proofs", "atlas.tables", "atlas.results.documents"))
+    }
     assert "atlas.timing.queue" not in modules("validate")
     assert "atlas.profiling.launches" in modules("profile"), "run by its name"
 

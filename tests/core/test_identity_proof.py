@@ -64,8 +64,8 @@ def test_the_worker_compiles_the_recorded_configs_and_every_default(before):
 
 
 def _h200():
-    from atlas import gpus
-    from atlas.config import GPUS_FILE, load_gpus
+    from atlas.host import gpus
+    from atlas.reading.config import GPUS_FILE, load_gpus
 
     return gpus.gpu("h200", load_gpus(GPUS_FILE)["h200"])
 

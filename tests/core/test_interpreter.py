@@ -54,7 +54,7 @@ interpreter._patch_lang_tensor = earlier
 
 UNTOUCHED = """
 from triton.runtime import interpreter
-from atlas.interpreter import allow_runtime_bounds
+from atlas.host.interpreter import allow_runtime_bounds
 
 triton.__version__ = "3.7.0"
 before = interpreter._patch_lang_tensor

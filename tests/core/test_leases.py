@@ -12,8 +12,9 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from atlas import ROOT, environment, leases
+from atlas import ROOT
 from atlas.errors import AtlasError
+from atlas.host import environment, leases
 from atlas.stages import frame
 from fake_nvml import Board, FakeNvml
 

@@ -153,7 +153,7 @@ def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep
     run(
         "from atlas import catalog, gpus\n"
         "from atlas.benchmarking.ladder import steps\n"
-        "from atlas.config import load_gpus\n"
+        "from atlas.reading.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"
         "    declaration = catalog.load(kernel, interpret=True)\n"
@@ -176,7 +176,7 @@ def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can
     """What takes none would be timed unchecked, and the tuner would refuse all of its configs."""
     out = run(
         "from atlas import catalog, gpus\n"
-        "from atlas.config import load_gpus\n"
+        "from atlas.reading.config import load_gpus\n"
         "from atlas.validation.certification import certifying_cases\n"
         "described = [gpus.gpu(name, block) for name, block in load_gpus().items() if not gpus.functional(block)]\n"
         "for kernel in catalog.names():\n"
@@ -201,7 +201,7 @@ def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_i
     """What a kernel's author provides for them: elsewhere a mask may stand between a reference and a kernel."""
     out = run(
         "from atlas import catalog, gpus\n"
-        "from atlas.config import load_gpus\n"
+        "from atlas.reading.config import load_gpus\n"
         "from atlas.validation import cases\n"
         "from atlas.validation.certification import certifying_cases\n"
         "gpu = gpus.gpu('h200', load_gpus()['h200'])\n"

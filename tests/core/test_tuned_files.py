@@ -11,9 +11,10 @@ import warnings
 import pytest
 import test_choice
 import torch
-from atlas import ROOT, patterns
+from atlas import ROOT
 from atlas.declaration import case, choice, choose, tuned
 from atlas.declaration.hardware import pretend
+from atlas.reading import patterns
 from test_choice import declaration, entry  # noqa: F401
 
 GOOD = entry(1024, "short", 256)

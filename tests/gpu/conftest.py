@@ -1,8 +1,8 @@
 """Parts that tests on a GPU share; what they measured is printed after the last of them."""
 
 import pytest
-from atlas import gpus
-from atlas.config import load_gpus
+from atlas.host import gpus
+from atlas.reading.config import load_gpus
 
 _figures: list[str] = []
 

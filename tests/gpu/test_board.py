@@ -4,7 +4,7 @@ import time
 
 import pytest
 import torch
-from atlas import devices, environment
+from atlas.host import devices, environment
 from atlas.timing.board import NvmlBoard, board_of
 
 pytestmark = pytest.mark.gpu

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 import torch
-from atlas import ROOT, catalog, devices, documents, leases
+from atlas import ROOT, catalog
 from atlas.declaration import gpu_of
+from atlas.host import devices, leases
+from atlas.results import documents
 from atlas.validation import certify
 
 pytestmark = pytest.mark.gpu
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.gpu
 _HOLDER = """
 import sys
 from atlas import leases
-from atlas.config import load_gpus
+from atlas.reading.config import load_gpus
 name = sys.argv[1]
 own = leases.lease(name, load_gpus()[name])
 with leases.adopted(own):

@@ -6,14 +6,15 @@ import signal
 import time
 
 import pytest
-from atlas import runtime
 from atlas.declaration import gpu_of
-from atlas.proof import faulty_kernel
+from atlas.host import runtime
 from atlas.timing import Clock
 from atlas.tuning import candidates
 from atlas.tuning.journal import Journal
 from atlas.tuning.session import Session
 from atlas.tuning.worker import Setting
+
+from proofs import faulty_kernel
 
 pytestmark = pytest.mark.gpu
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from atlas.benchmarking.checking import Check
-from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation import judge
 from atlas.validation.problems import Problem
 

@@ -5,8 +5,8 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from atlas.config import load_gpus
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 
 SMS = 132
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 from atlas import catalog
-from atlas.config import load_gpus
 from atlas.declaration import Case, case
 from atlas.declaration.hardware import INTERPRETER, pretend
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels._matmul_spaces import _buffers, _stage_bytes
@@ -415,9 +415,9 @@ COMPILE = """
 import json, os, subprocess, sys, tempfile
 from atlas.compilation.compiled import compile_config
 from atlas.compilation.offline import compile_only
-from atlas.config import load_gpus
+from atlas.reading.config import load_gpus
 from atlas.declaration import Case, case
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
 from kernels.matmul import DECLARATION
 from triton import knobs
 

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.matmul_8bit import DECLARATION, _call, int_mm, quantise, scaled_mm
@@ -222,9 +222,9 @@ def test_a_call_of_the_declaration_takes_products_without_scales_for_int_mm():
 COMPILE = """
 import json, sys
 from atlas.compilation.compiled import compile_config
-from atlas.config import load_gpus
+from atlas.reading.config import load_gpus
 from atlas.declaration import case
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
 from kernels.matmul_8bit import DECLARATION
 
 work, found = DECLARATION.forward, []

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 from torch.nn import functional
 
@@ -247,9 +247,9 @@ import json, sys
 from atlas.compilation.compiled import meta_inputs
 from atlas.compilation.offline import compile_only
 from atlas.compilation.resources import resources_of
-from atlas.config import load_gpus
+from atlas.reading.config import load_gpus
 from atlas.declaration import case
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
 from kernels.matmul_epilogue import DECLARATION
 
 work, on, found = DECLARATION.forward, gpu("h200", load_gpus()["h200"]), []

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration import case
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 
 from kernels import _packed_spaces as spaces
 from kernels import (

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration import choose
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.multiply_add import DECLARATION, _backward, _forward, multiply_add

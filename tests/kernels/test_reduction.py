@@ -3,10 +3,10 @@
 import numpy
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER, pretend
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.reduction import DECLARATION, _policy, amax, max, mean, sum

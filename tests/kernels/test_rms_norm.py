@@ -6,10 +6,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 from torch.nn import functional
 

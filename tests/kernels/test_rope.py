@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 
 from kernels import rope, rope_qk
 from kernels.rope import DECLARATION, _rope, _rope_in_place, _rope_qk

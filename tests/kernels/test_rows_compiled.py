@@ -11,8 +11,8 @@ COMPILE = """
 import json, sys
 from atlas import catalog
 from atlas.compilation.compiled import compile_config
-from atlas.config import load_gpus
-from atlas.gpus import gpu
+from atlas.reading.config import load_gpus
+from atlas.host.gpus import gpu
 
 # Powers of two and not, rows that begin off 16 bytes, and what passes the registers: the rest is `atlas build`'s.
 SHAPES = {"m=4096 n=1024", "m=4096 n=5120", "m=4096 n=50257", "m=4096 n=32768"}

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from atlas.config import load_gpus
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.gpus import gpu
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.softmax import DECLARATION, log_softmax, softmax

@@ -109,7 +109,7 @@ def main() -> int:
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is imported
-        from atlas import interpreter
+        from atlas.host import interpreter
 
         interpreter.mend()
         torch.set_num_threads(1)

@@ -7,13 +7,14 @@ import os
 
 import pytest
 import torch
-from atlas import catalog, documents
+from atlas import catalog
 from atlas.cli import main
-from atlas.config import GPUS_FILE, load_gpus
 from atlas.cuda.programs import Programs
 from atlas.declaration import Peer
 from atlas.errors import AtlasError
 from atlas.profiling import counters, ncu
+from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.results import documents
 from atlas.stages import frame, profile
 
 GPU = "h200"

@@ -4,12 +4,14 @@ import argparse
 import itertools
 from pathlib import Path
 
-from atlas import catalog, documents
-from atlas.config import GPUS_FILE, load_gpus
-from atlas.proof import tuning_speed
-from atlas.proof.pieces import Pieces, context
+from atlas import catalog
+from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.results import documents
 from atlas.stages import frame
 from atlas.tuning.summary import EMPTY
+
+from proofs import tuning_speed
+from proofs.pieces import Pieces, context
 
 
 def job(proof, results, *words, gpu="h200"):
@@ -68,7 +70,7 @@ class Machine:
             return self._autotune(words, options, environment)
         kernel = words[0]
         pieces = Pieces(Path(options["--pieces"]), self.context(kernel))
-        if module == "atlas.proof.triton_side":
+        if module == "proofs.triton_side":
             for sizes in SIZES:
                 piece = row(sizes, 3, 0) | {"seconds": self.seconds["triton"] / 2, "configs": 8, "reason": ""}
                 pick = {"variant": piece.pop("variant"), "config": piece.pop("config")}

@@ -6,14 +6,16 @@ import types
 from pathlib import Path
 
 import pytest
-from atlas import catalog, documents
+from atlas import catalog
 from atlas.cli import main
-from atlas.config import GPUS_FILE, load_gpus
 from atlas.declaration import case
 from atlas.profiling import ncu
-from atlas.proof import agreement
-from atlas.proof.agreement import Candidate, Ours, Theirs
+from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.results import documents
 from atlas.stages import frame
+
+from proofs import agreement
+from proofs.agreement import Candidate, Ours, Theirs
 
 GPU = "h200"
 

@@ -5,13 +5,14 @@ import json
 import random
 
 import pytest
-from atlas import gpus
 from atlas.compilation.compiled import compile_with_requests
-from atlas.config import GPUS_FILE, load_gpus
 from atlas.errors import AtlasError
-from atlas.proof import faults, faulty_kernel, laboratory, scenarios
-from atlas.proof.laboratory import Laboratory, Run
-from atlas.proof.scenarios import Result, Trials
+from atlas.host import gpus
+from atlas.reading.config import GPUS_FILE, load_gpus
+
+from proofs import faults, faulty_kernel, laboratory, scenarios
+from proofs.laboratory import Laboratory, Run
+from proofs.scenarios import Result, Trials
 
 LINES = [
     {"key": str(number), "direction": "forward", "dtype": "fp32", "sizes": {"n": 64}, "variant": "sound",

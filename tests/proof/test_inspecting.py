@@ -1,9 +1,10 @@
 """What a parent makes of a child that inspects, and of what its rounds come to."""
 
 import pytest
-from atlas.child import Died, Hung
-from atlas.proof import false_alarms, inspecting
-from atlas.proof.inspecting import Outcome, Request, Step, Wrong
+from atlas.workers.child import Died, Hung
+
+from proofs import false_alarms, inspecting
+from proofs.inspecting import Outcome, Request, Step, Wrong
 
 REQUEST = Request("softmax", None, (), ((0, 1),), stop=False)
 

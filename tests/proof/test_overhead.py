@@ -1,11 +1,12 @@
 """Where autotune's wall time goes."""
 
 import pytest
-from atlas import documents
 from atlas.errors import AtlasError
-from atlas.proof import overhead
-from atlas.proof.overhead import Spent, evidence
+from atlas.results import documents
 from atlas.tuning.summary import EMPTY
+
+from proofs import overhead
+from proofs.overhead import Spent, evidence
 
 from .doubles import document, job, validated
 

@@ -2,7 +2,7 @@
 
 import json
 
-from atlas.proof.pieces import Pieces
+from proofs.pieces import Pieces
 
 CONTEXT = {"kernel_digest": "a", "gpu": "h200"}
 

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 from atlas import catalog
 from atlas.errors import AtlasError
-from atlas.proof import mutants, planting
-from atlas.proof.planted import MUTANTS
 from atlas.validation import CHECKS
+
+from proofs import mutants, planting
+from proofs.planted import MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.kernel}: {mutant.name}")
@@ -72,7 +73,7 @@ def test_nothing_caught_proves_nothing():
     ],
 )
 def test_what_a_gpu_cannot_show_is_said_and_not_held_against_validation(gpu, absent):
-    from atlas.config import GPUS_FILE, load_gpus
+    from atlas.reading.config import GPUS_FILE, load_gpus
     from atlas.stages import frame
 
     job = frame.Job("prove", None, gpu, load_gpus(GPUS_FILE)[gpu], None, None)

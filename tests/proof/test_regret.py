@@ -1,7 +1,8 @@
 """The arithmetic of regret."""
 
 import pytest
-from atlas.proof.regret import alike, regret, share
+
+from proofs.regret import alike, regret, share
 
 
 def timed(median, half=0.0):

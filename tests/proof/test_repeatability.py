@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from atlas import catalog, documents, environment, timing
+from atlas import catalog, timing
 from atlas.cli import main
-from atlas.config import GPUS_FILE, load_gpus
-from atlas.proof import repeatability, scratch
+from atlas.host import environment
+from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.results import documents
 from atlas.stages import frame
+
+from proofs import repeatability, scratch
 
 
 def row(median_us, provider="one_pass", kind="variant", dtype="bf16", config=None, status="ok", **sizes):

@@ -1,9 +1,10 @@
 """What proofs share: earlier documents, and stages in processes of their own."""
 
 import pytest
-from atlas import documents
 from atlas.errors import AtlasError
-from atlas.proof import overhead, scratch
+from atlas.results import documents
+
+from proofs import overhead, scratch
 
 from .doubles import document, job, validated
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 import yaml
 from atlas.errors import AtlasError
-from atlas.proof import throughput
-from atlas.proof.throughput import Run, Suite, counts_of, evidence
+
+from proofs import throughput
+from proofs.throughput import Run, Suite, counts_of, evidence
 
 from .doubles import job, validated
 

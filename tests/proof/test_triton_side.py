@@ -3,10 +3,11 @@
 import pytest
 import torch
 from atlas.errors import AtlasError
-from atlas.proof import finals, triton_side
-from atlas.proof.finals import compare
-from atlas.proof.triton_side import tune
 from triton.runtime.errors import OutOfResources
+
+from proofs import finals, triton_side
+from proofs.finals import compare
+from proofs.triton_side import tune
 
 from . import race_kernel as race
 

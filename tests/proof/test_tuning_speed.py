@@ -4,8 +4,9 @@ import json
 
 import pytest
 from atlas.errors import AtlasError
-from atlas.proof import tuning_speed
-from atlas.proof.tuning_speed import Problem, Race, evidence
+
+from proofs import tuning_speed
+from proofs.tuning_speed import Problem, Race, evidence
 
 from .doubles import Machine, job, race
 
@@ -20,7 +21,7 @@ def test_both_sides_start_cold_in_processes_of_their_own_with_one_gpu(monkeypatc
     machine = Machine()
     race(monkeypatch, tmp_path, machine, *ONE)
     modules = [module for module, _, _ in machine.commands]
-    assert modules == ["atlas", "atlas", "atlas.proof.triton_side", "atlas.proof.finals", "atlas"]
+    assert modules == ["atlas", "atlas", "proofs.triton_side", "proofs.finals", "atlas"]
     ours, whole, triton, finals, few = machine.commands
     assert "--budget-seconds" not in ours[1]
     assert ours[1][ours[1].index("--jobs") + 1] == "16"
@@ -57,14 +58,14 @@ def test_the_fastest_six_of_the_whole_space_and_both_picks_are_compared(monkeypa
 def test_a_run_that_was_cut_off_goes_on_where_it_stopped(monkeypatch, tmp_path):
     words = (*ONE, "--scratch", tmp_path / "scratch")
     machine = Machine()
-    machine.broken = "atlas.proof.finals"
+    machine.broken = "proofs.finals"
     with pytest.raises(RuntimeError, match="cut off"):
         race(monkeypatch, tmp_path, machine, *words)
     again = Machine(seconds={"all": 99.0, "2": 40.0, "triton": 99.0})
     found = race(monkeypatch, tmp_path, again, *words)
     assert found.rows[0]["tuner s"] == 10 and found.rows[0]["triton s"] == 50
     # triton_side is asked again, and finds all of its problems done.
-    assert [module for module, _, _ in again.commands] == ["atlas.proof.triton_side", "atlas.proof.finals", "atlas"]
+    assert [module for module, _, _ in again.commands] == ["proofs.triton_side", "proofs.finals", "atlas"]
 
 
 def test_kernels_raced_one_by_one_into_one_folder_make_one_proof(monkeypatch, tmp_path):

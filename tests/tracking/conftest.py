@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import sample_documents as sample
-from atlas import cli, collection
+from atlas import cli
+from atlas.results import collection
 from atlas.tracking import store as stores
 
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from atlas import documents
+from atlas.results import documents
 
 BANDWIDTH = {"h200": 4271.0, "a100": 1780.0, "t4": 263.0, "h100": 2950.0}
 MATMUL = {"h200": 783.0, "a100": 268.0, "t4": 24.0, "h100": 690.0}

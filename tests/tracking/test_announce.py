@@ -5,11 +5,13 @@ import sys
 
 import pytest
 import sample_documents as sample
-from atlas import ROOT, catalog, config, gpus
-from atlas.announce import announce, reasons
-from atlas.heads import Head, head
+from atlas import ROOT, catalog
+from atlas.host import gpus
 from atlas.identity.needs import needed
 from atlas.identity.today import of_stage
+from atlas.plan.announce import announce, reasons
+from atlas.reading import config
+from atlas.results.heads import Head, head
 
 
 def said(capsys, recorded, kernels=("vector_add",), **places):
@@ -71,7 +73,7 @@ def test_a_record_that_is_no_json_is_stale_rather_than_the_end_of_the_run(capsys
 
 def test_the_head_process_imports_nothing_heavy_for_it():
     probe = (
-        "import sys; import atlas.announce; "
+        "import sys; import atlas.plan.announce; "
         "print([name for name in ('torch', 'mlflow', 'pandas', 'numpy', 'triton') if name in sys.modules])"
     )
     environment = {"PYTHONPATH": f"{ROOT / 'workflow'}:{ROOT}"}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import sample_documents as sample
-from atlas import collection
+from atlas.results import collection
 from atlas.tracking import described, runs
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import sample_documents as sample
-from atlas import cli, collection, documents, heads, records
+from atlas import cli
+from atlas.results import collection, documents, heads, records
 
 
 def record(folder, *options, gpu="h200"):

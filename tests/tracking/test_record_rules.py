@@ -2,7 +2,8 @@
 
 import pytest
 import sample_documents as sample
-from atlas import cli, records
+from atlas import cli
+from atlas.results import records
 
 
 @pytest.mark.parametrize("status", ["wrong", "failed", "suspect", "skipped", "unsupported"])

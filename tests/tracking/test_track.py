@@ -10,7 +10,8 @@ import zlib
 
 import pytest
 import sample_documents as sample
-from atlas import ROOT, cli, collection
+from atlas import ROOT, cli
+from atlas.results import collection
 from atlas.tracking import described
 from sample_documents import artifact
 

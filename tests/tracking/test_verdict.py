@@ -4,8 +4,9 @@ import math
 
 import pytest
 import sample_documents as sample
-from atlas import cli, collection
-from atlas.verdict import SEVERITY, best_of_each_case, headline, verdicts
+from atlas import cli
+from atlas.results import collection
+from atlas.results.verdict import SEVERITY, best_of_each_case, headline, verdicts
 
 
 def row(provider, kind, median, dtype="bf16", n=1024, direction="forward", status="ok", **more):

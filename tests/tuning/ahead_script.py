@@ -5,8 +5,9 @@ import json
 import multiprocessing
 import time
 
-from atlas import catalog, gpus
-from atlas.config import load_gpus
+from atlas import catalog
+from atlas.host import gpus
+from atlas.reading.config import load_gpus
 from atlas.tuning import ahead as ahead_module
 from atlas.tuning.ahead import Ahead
 from atlas.tuning.candidates import Candidate, Ruling, problems

@@ -8,9 +8,10 @@ import json
 import multiprocessing
 import time
 
-from atlas import catalog, gpus
+from atlas import catalog
 from atlas.compilation.compiled import compile_config
-from atlas.config import load_gpus
+from atlas.host import gpus
+from atlas.reading.config import load_gpus
 from atlas.tuning.ahead import Ahead
 from atlas.tuning.candidates import Ruling, problems
 

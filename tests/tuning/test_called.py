@@ -9,15 +9,16 @@ from types import SimpleNamespace
 
 import called_worker
 import pytest
-from atlas import catalog, collection, documents
-from atlas.child import Child
-from atlas.config import GPUS_FILE, load_gpus
+from atlas import catalog
 from atlas.declaration import choice
 from atlas.identity.needs import needed
 from atlas.profiling import ncu
+from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.results import collection, documents
 from atlas.stages import autotune, benchmark, called, frame, profile
 from atlas.tuning import summary
 from atlas.tuning.tuned import text, tuned
+from atlas.workers.child import Child
 
 SIZES = {"m": 2048, "n": 2048, "k": 2048}
 CONFIG = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 5}

@@ -4,11 +4,12 @@ import json
 
 import pytest
 import yaml
-from atlas import catalog, documents
+from atlas import catalog
 from atlas.cli import main
 from atlas.declaration import GPU, case, choice
 from atlas.declaration.hardware import pretend
 from atlas.identity.needs import needed
+from atlas.results import documents
 
 BLOCKS = "forward.blocks"
 

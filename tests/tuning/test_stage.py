@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from atlas import ROOT, catalog, documents
+from atlas import ROOT, catalog
 from atlas.cli import main
+from atlas.results import documents
 from atlas.tuning.journal import Journal
 
 AHEAD, CACHED = (Path(__file__).with_name(f"{name}_script.py") for name in ("ahead", "cached"))

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import tuning_fakes as fakes
-from atlas import documents
+from atlas.results import documents
 from atlas.tuning import summary
 from atlas.tuning.certificates import Certificates
 from atlas.tuning.strategies import STRATEGIES

@@ -11,10 +11,11 @@ import pytest
 import torch
 from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
-from atlas.proof import inspecting, mutants, planting
-from atlas.proof.planted import MUTANTS
-from atlas.proof.planting import Mutant
 from atlas.stages import frame
+
+from proofs import inspecting, mutants, planting
+from proofs.planted import MUTANTS
+from proofs.planting import Mutant
 
 CPU = torch.device("cpu")
 SEEDS = (0, 1)  # two: what is kept from an earlier call shows in the second alone

@@ -4,9 +4,10 @@ import pytest
 import torch
 from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
-from atlas.proof import inspecting, planting
-from atlas.proof.planted import MUTANTS
 from atlas.validation import specials
+
+from proofs import inspecting, planting
+from proofs.planted import MUTANTS
 
 from .planting import inspect
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from atlas import catalog, cli, documents
+from atlas import catalog, cli
+from atlas.results import documents
 
 KERNELS = (synthetic.KERNELS[1], synthetic.KERNELS[2])
 """Softmax and matmul: one bound by memory with two directions, one by arithmetic with tl.dot."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atlas import catalog, documents
+from atlas import catalog
 from atlas.identity.needs import needed
+from atlas.results import documents
 
 DATE = "2026-11-20T10:00:00+00:00"
 

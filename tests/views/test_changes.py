@@ -5,8 +5,8 @@ import json
 
 import pytest
 import synthetic
-from atlas import changes, collection
 from atlas.reporting import changed, outcome
+from atlas.results import changes, collection
 from atlas.tables import store
 
 SOFTMAX = synthetic.KERNELS[1]

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import synthetic
-from atlas import collection, documents
-from atlas.collection import collect, proofs
-from atlas.documents import DocumentError
 from atlas.identity.needs import needed
+from atlas.results import collection, documents
+from atlas.results.collection import collect, proofs
+from atlas.results.documents import DocumentError
 
 
 def test_a_measured_document_wins_over_a_recorded_one_stage_by_stage(kernels, tmp_path):

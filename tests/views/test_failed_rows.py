@@ -6,12 +6,13 @@ import json
 import every_view
 import pytest
 import synthetic
-from atlas import ROOT, catalog, documents
+from atlas import ROOT, catalog
+from atlas.results import documents
+from atlas.results.verdict import verdicts
 from atlas.stages import log
 from atlas.tables import rows as made
 from atlas.tables import store
 from atlas.tracking.described import trees
-from atlas.verdict import verdicts
 
 ROWS = {"survey": "roofs", "build": "configs", "validate": "checks", "autotune": "trials", "benchmark": "rows"}
 """Where the rows with a status are."""

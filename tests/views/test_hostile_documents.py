@@ -8,8 +8,9 @@ import os
 import every_view
 import pytest
 import synthetic
-from atlas import catalog, cli, collection, documents
-from atlas.documents import DocumentError
+from atlas import catalog, cli
+from atlas.results import collection, documents
+from atlas.results.documents import DocumentError
 
 KERNEL = synthetic.Kernel(
     "softmax", [{"m": 64, "n": 64, "causal": True}], dtypes=("bf16",), variants={"tiled": 0.9}, peers={"torch": 0.5}

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from atlas.summary import in_short, says_little, table
+from atlas.results.summary import in_short, says_little, table
 from rich.console import Console
 
 

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import synthetic
-from atlas.collection import collect
 from atlas.reporting import across, evidence, grid, outcome, work
+from atlas.results.collection import collect
 from atlas.tables import store
 
 

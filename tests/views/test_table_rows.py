@@ -4,7 +4,7 @@ import json
 
 import pytest
 import synthetic
-from atlas.collection import Entry
+from atlas.results.collection import Entry
 from atlas.tables import rows
 
 SOFTMAX, MATMUL = synthetic.KERNELS[1], synthetic.KERNELS[2]

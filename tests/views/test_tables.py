@@ -6,8 +6,8 @@ import math
 import pandas as pd
 import pytest
 import synthetic
-from atlas import collection
 from atlas.errors import AtlasError
+from atlas.results import collection
 from atlas.tables import rows as made
 from atlas.tables import store
 from atlas.tables.columns import TABLES

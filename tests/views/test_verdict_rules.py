@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from atlas import changes, verdict
+from atlas.results import changes, verdict
 
 
 def row(median_us=10.0, n=64, dtype="bf16", kind="variant", provider="tiled", **more):

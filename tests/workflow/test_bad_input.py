@@ -4,9 +4,11 @@ import json
 import shutil
 
 import pytest
-from atlas import cli, gpus, plan
-from atlas.config import load_config, load_yaml
+from atlas import cli
 from atlas.errors import AtlasError
+from atlas.host import gpus
+from atlas.plan import jobs as plan
+from atlas.reading.config import load_config, load_yaml
 
 from .conftest import make_checkout
 

@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
-from atlas import catalog, gpus, plan
-from atlas.config import CONFIG_FILE, load_yaml
+from atlas import catalog
+from atlas.host import gpus
+from atlas.plan import jobs as plan
+from atlas.reading.config import CONFIG_FILE, load_yaml
 
 
 @pytest.fixture

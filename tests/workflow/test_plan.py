@@ -7,8 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from atlas import catalog, gpus, plan
-from atlas.config import CONFIG_FILE, load_yaml
+from atlas import catalog
+from atlas.host import gpus
+from atlas.plan import jobs as plan
+from atlas.reading.config import CONFIG_FILE, load_yaml
 from snakemake.cli import parse_config
 from snakemake.utils import update_config
 
@@ -140,7 +142,7 @@ def test_on_a_cluster_a_gpus_jobs_ask_for_it_by_the_blocks_resources(checkout):
         sys.executable,
         "-c",
         "from types import SimpleNamespace as Job\n"
-        "from atlas import plan\nfrom atlas.config import CONFIG_FILE, load_yaml\n"
+        "from atlas.plan import jobs as plan\nfrom atlas.reading.config import CONFIG_FILE, load_yaml\n"
         "for placement in ('local', 'cluster'):\n"
         "    settled = plan.settle(load_yaml(CONFIG_FILE) | {'placement': placement})\n"
         "    for gpu in ('a100', 'cpu'):\n"

@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from atlas import gpus, plan
+from atlas.host import gpus
+from atlas.plan import jobs as plan
 
 from .conftest import PROJECT, Checkout, make_checkout
 

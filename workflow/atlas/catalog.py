@@ -103,7 +103,7 @@ def load(name: str, interpret: bool = False) -> Declaration:
     check_name(name)
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
-        from . import interpreter
+        from .host import interpreter
 
         interpreter.mend()
     from .declaration import Declaration

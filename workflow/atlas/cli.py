@@ -7,8 +7,8 @@ import importlib
 import math
 import sys
 
-from . import lifeline
 from .errors import AtlasError
+from .host import lifeline
 
 COMMANDS = {
     "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",

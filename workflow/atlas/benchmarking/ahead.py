@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from .. import gpus, runtime
 from ..cuda.programs import Programs
-from ..dealing import Do, Done, Listed, Opened
 from ..declaration import Case, Declaration
+from ..host import gpus, runtime
 from ..validation.device import obstacle
 from ..validation.problems import Problem
+from ..workers.dealing import Do, Done, Listed, Opened
 from .contest import PREPARE_SECONDS, SEED, contests, precision
 from .deadline import deadline
 from .providers import Tuned, providers

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..runtime import as_tuple
+from ..host.runtime import as_tuple
 from ..validation.judging import judge
 from ..validation.problems import NoReference, Problem
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from .. import runtime, timing
+from .. import timing
 from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
 from ..errors import in_a_line
+from ..host import runtime
 from ..timing.types import Thunk
 from ..validation.device import check_alive
 from ..validation.problems import Problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..declaration import GPU, Case, Config, Declaration
-from ..runtime import meta_inputs
+from ..host.runtime import meta_inputs
 from . import judgement, listing
 from .complaint import complaint
 from .offline import Request, compile_only

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..declaration import GPU, Case, Config, Declaration, Pass, Variant
-from ..runtime import meta_inputs
+from ..host.runtime import meta_inputs
 from .complaint import complaint
 from .offline import Request, compile_only
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .. import documents
+from ..results import documents
 from . import sources
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..declaration import Declaration
-from ..runtime import as_tuple
+from ..host.runtime import as_tuple
 from ..validation import public, specials, variants
 from ..validation.findings import Finding
 from ..validation.guards import Guard

@@ -25,7 +25,7 @@ class Stepper:
 
     def __init__(self, launch: int | None, program: Program):
         self._launch, self._program = launch, program
-        others = ["triton", "triton.*", "numpy", "numpy.*", "atlas.interpreter", "atlas.debugging.*"]
+        others = ["triton", "triton.*", "numpy", "numpy.*", "atlas.host.interpreter", "atlas.debugging.*"]
         self._debugger = pdb.Pdb(skip=others, nosigint=True)
         self._before: Any = None
         self._under_way = False

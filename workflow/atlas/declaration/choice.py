@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import patterns
+from ..reading import patterns
 from . import tuned
 from .hardware import GPU, gpu_of
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import patterns, strict
+from ..reading import patterns, strict
 
 MOST_ENTRIES = 100_000
 

@@ -9,7 +9,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..progress import progress
+from ..host.progress import progress
 from .compiled import build
 from .heat import speedup, transfer
 from .names import CAPTIONS, OVERVIEWS, PER_KERNEL

@@ -15,24 +15,24 @@ INCIDENTAL = (
     "atlas.__main__",
     "atlas.catalog",
     "atlas.cli",
-    "atlas.collection",
-    "atlas.config",
-    "atlas.devices",
-    "atlas.documents",
-    "atlas.environment",
+    "atlas.results.collection",
+    "atlas.reading.config",
+    "atlas.host.devices",
+    "atlas.results.documents",
+    "atlas.host.environment",
     "atlas.errors",
-    "atlas.gpus",
+    "atlas.host.gpus",
     "atlas.identity",
-    "atlas.leases",
-    "atlas.lifeline",
-    "atlas.patterns",
-    "atlas.progress",
-    "atlas.strict",
+    "atlas.host.leases",
+    "atlas.host.lifeline",
+    "atlas.reading.patterns",
+    "atlas.host.progress",
+    "atlas.reading.strict",
 )
 """No figure depends on them: finding kernels and documents, messages, provenance, files, finding and leasing a device.
 Their names count where a stage uses them; what they do does not."""
 
-INCIDENTAL_TO_VIEWS = tuple(name for name in INCIDENTAL if name != "atlas.collection")
+INCIDENTAL_TO_VIEWS = tuple(name for name in INCIDENTAL if name != "atlas.results.collection")
 """For stages that read documents: which of them they find, and what is stale, is what they show."""
 
 _VIEWS = ("track", "tables", "figures", "report", "verdict")
@@ -75,7 +75,7 @@ def _roots(stage: str, functional: bool) -> list[tuple[str, Root]]:
     if stage in NEEDS:  # declarations come from the kernels' files, and their methods with them
         roots += [("class", ("atlas.declaration.types", name)) for name in ("Declaration", "Pass")]
     if functional:
-        roots.append(("interpreter", ("atlas.interpreter", "mend")))
+        roots.append(("interpreter", ("atlas.host.interpreter", "mend")))
     return roots
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..environment import python_path
+from ..host.environment import python_path
 from . import ncu
 from .ncu import Launch
 

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import triton
 
-from .. import catalog, runtime
-from ..config import load_gpus
+from .. import catalog
 from ..cuda.programs import Programs
 from ..declaration import Case
+from ..host import runtime
+from ..reading.config import load_gpus
 from ..timing.board import board_of
 from ..timing.cuda import CudaDevice
 from ..timing.types import Thunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..verdict import PERFORMANCE, geometric_mean
+from ..results.verdict import PERFORMANCE, geometric_mean
 from .grid import Grid, number, text
 
 _CASE = ["kernel", "direction", "dtype", "sizes"]

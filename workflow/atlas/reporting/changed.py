@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from ..changes import MARGIN, SHORT_MARGIN, SHORT_US, sentences
+from ..results.changes import MARGIN, SHORT_MARGIN, SHORT_US, sentences
 from .grid import Cell, Grid, config_words, microseconds, number, text
 
 Tables = dict[str, pd.DataFrame]

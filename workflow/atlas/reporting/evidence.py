@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..collection import Entry
+from ..results.collection import Entry
 from .grid import DASH, Cell, Grid, badge, text
 
 

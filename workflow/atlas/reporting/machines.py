@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from ..collection import Entry
-from ..verdict import KINDS
+from ..results.collection import Entry
+from ..results.verdict import KINDS
 from .grid import DASH, Cell, Grid, badge, listed, missing, number, rate, text
 
 _WHERE = {

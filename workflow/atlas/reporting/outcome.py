@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..collection import Entry
-from ..verdict import KINDS, PERFORMANCE, SEVERITY, why_no_figure
+from ..results.collection import Entry
+from ..results.verdict import KINDS, PERFORMANCE, SEVERITY, why_no_figure
 from .grid import Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
 
 Tables = dict[str, pd.DataFrame]

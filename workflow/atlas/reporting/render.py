@@ -9,7 +9,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from ..collection import Entry
+from ..results.collection import Entry
 from . import across, changed, evidence, machines, outcome, profiles, work
 from .pictures import Picture
 

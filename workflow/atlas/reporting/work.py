@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from ..collection import Entry, calls
+from ..results.collection import Entry, calls
+from ..results.verdict import PERFORMANCE, case_label, geometric_mean
 from ..tables.columns import generation
 from ..tables.rows import compact
-from ..verdict import PERFORMANCE, case_label, geometric_mean
 from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
 
 Tables = dict[str, pd.DataFrame]

@@ -21,10 +21,10 @@ from . import called, frame
 if TYPE_CHECKING:
     import torch
 
-    from ..child import Child
-    from ..leases import Lease
+    from ..host.leases import Lease
     from ..timing import Clock
     from ..tuning.strategy import Strategy
+    from ..workers.child import Child
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +111,7 @@ def _autotune(job: frame.Job, lease: Lease | None, used: dict[str, Any], began: 
 def _tune(
     job: frame.Job, lease: Lease | None, setting: Setting, process: Child, used: dict[str, Any], began: float
 ) -> dict[str, Any]:
-    from .. import environment, leases
+    from ..host import environment, leases
     from ..tuning import candidates, crew, tuner
     from ..tuning.journal import Journal
 
@@ -145,7 +145,7 @@ def _tune(
 
 def _device(name: str, block: Mapping[str, Any]) -> torch.device:
     """Called in the worker, as is :func:`_clock`: this process has not imported torch when it starts one."""
-    from .. import runtime
+    from ..host import runtime
 
     return runtime.device_of(name, block)
 

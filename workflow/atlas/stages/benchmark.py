@@ -12,12 +12,12 @@ import gc
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from .. import dealing, desk
-from ..progress import progress
+from ..host.progress import progress
+from ..workers import dealing, desk
 from . import called, frame, workers
 
 if TYPE_CHECKING:
-    from ..leases import Lease
+    from ..host.leases import Lease
 
 _ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Of the workers: there is one for each core, and torch.compile would start as many again in each."""
@@ -63,13 +63,14 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
 
 
 def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
-    from .. import runtime, timing
+    from .. import timing
     from ..benchmarking.contest import Bench, contests
     from ..benchmarking.ladder import steps
     from ..benchmarking.outcome import outcome
     from ..benchmarking.providers import Tuned
     from ..benchmarking.roofs import Survey
     from ..cuda.programs import Programs
+    from ..host import runtime
     from ..validation.device import DeviceLost
 
     frame.require_ok(job, "validate", "autotune")

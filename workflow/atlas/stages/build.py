@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 from ..errors import AtlasError
-from ..progress import progress
+from ..host.progress import progress
 from . import frame
 
 
@@ -43,10 +43,10 @@ def _target(job: frame.Job) -> dict[str, Any]:
 
 
 def _build(job: frame.Job) -> dict[str, Any]:
-    from .. import runtime
     from ..compilation import document
     from ..compilation.pool import compile_all
     from ..compilation.space import enumerate_space, sample
+    from ..host import runtime
 
     listings = job.folder / "listings"
     shutil.rmtree(listings, ignore_errors=True)

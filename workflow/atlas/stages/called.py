@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, collection, documents
+from .. import catalog
+from ..results import collection, documents
 from ..tuning.tuned import text, tuned
 
 if TYPE_CHECKING:
-    from ..leases import Lease
+    from ..host.leases import Lease
     from . import frame
 
 VARIABLE = "KERNEL_ATLAS_TUNED"
@@ -35,7 +36,8 @@ def settled(job: frame.Job, lease: Lease | None) -> Iterator[dict[str, Any]]:
     """Inside, here and in processes that are started, calls of other kernels run the configs that were tuned here.
 
     Gives the document's field ``calls``, and no field for a kernel that calls none.  Enter it before anything is
-    called: a process reads its configs once.  Raises :class:`~atlas.documents.DocumentError` for a broken document.
+    called: a process reads its configs once.  Raises
+    :class:`~atlas.results.documents.DocumentError` for a broken document.
     """
     called = catalog.called(job.kernel)
     if not called:

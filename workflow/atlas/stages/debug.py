@@ -13,8 +13,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .. import strict
 from ..errors import AtlasError, in_a_line
+from ..reading import strict
 from . import frame
 
 _SHOWN = 3  # failing findings that are explained
@@ -108,8 +108,8 @@ def _facts(finding: Any) -> Iterator[str]:
 
 def _watch(job: frame.Job, declaration: Any, finding: Any) -> None:
     """Run the finding's launch again with every store watched, and stop in it where that was asked for."""
-    from .. import runtime
     from ..debugging import reproduction, stepping, story
+    from ..host import runtime
 
     device = runtime.device_of(job.gpu_name, job.block)
     try:
@@ -148,8 +148,8 @@ def _steppable(findings: list[Any]) -> Any:
 
 def _too_dear(job: frame.Job, declaration: Any) -> str:
     """Where the asked-for case is too large for the interpreter: which smaller one shows the fault, too."""
-    from .. import runtime
     from ..declaration import Case
+    from ..host import runtime
     from ..validation import cases
 
     arguments = job.arguments
@@ -182,7 +182,8 @@ def _command(job: frame.Job, finding: Any) -> str:
 
 def _inspection(job: frame.Job, declaration: Any, case: Any = None) -> Any:
     """The selected checks; of ``case`` instead of the one asked for, where given."""
-    from .. import runtime, validation
+    from .. import validation
+    from ..host import runtime
 
     arguments = job.arguments
     asked = None if arguments.case is None else _sizes(arguments.case)

@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from .. import collection, documents, gpus
-from ..config import GPUS_FILE, load_gpus
 from ..errors import AtlasError
+from ..host import gpus
 from ..identity.needs import in_words
+from ..reading.config import GPUS_FILE, load_gpus
+from ..results import collection, documents
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

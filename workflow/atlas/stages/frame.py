@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog, documents, gpus
-from ..config import GPUS_FILE, load_gpus
+from .. import catalog
 from ..errors import AtlasError, in_a_line
+from ..host import gpus
 from ..identity import today
 from ..identity.needs import needed
+from ..reading.config import GPUS_FILE, load_gpus
+from ..results import documents
 
 if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
-    from ..leases import Lease
+    from ..host.leases import Lease
 
 _current: Lease | None = None
 _latest: dict[str, str] = {}
@@ -111,7 +113,7 @@ def leased(job: Job) -> Iterator[Lease | None]:
             raise RuntimeError(f"{job.gpu_name} inside a lease of {_current.device_name}: one process has one device")
         yield _current
         return
-    from .. import leases
+    from ..host import leases
 
     with leases.lease(job.gpu_name, job.block) as own, leases.adopted(own):
         _current, _latest[job.gpu_name] = own, own.uuid
@@ -123,7 +125,7 @@ def leased(job: Job) -> Iterator[Lease | None]:
 
 def _device(job: Job) -> dict[str, Any]:
     """The device that the job ran on, or where it took no lease itself the first that matches."""
-    from .. import devices, environment
+    from ..host import devices, environment
 
     uuid = _latest.get(job.gpu_name)
     if uuid is None:
@@ -134,7 +136,7 @@ def _device(job: Job) -> dict[str, Any]:
 
 def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> dict[str, Any]:
     """The part of a document that is the same for every stage."""
-    from .. import environment
+    from ..host import environment
 
     return {
         "stage": job.stage,

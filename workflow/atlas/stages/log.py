@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from .. import gpus
-from ..collection import Entry, collect
-from ..config import GPUS_FILE, load_gpus
-from ..documents import write_text
+from ..host import gpus
+from ..reading.config import GPUS_FILE, load_gpus
+from ..results.collection import Entry, collect
+from ..results.documents import write_text
+from ..results.verdict import geometric_mean
 from ..tables import rows, store
-from ..verdict import geometric_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

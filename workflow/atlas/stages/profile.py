@@ -12,7 +12,7 @@ from typing import Any
 from ..cuda import sources
 from ..errors import AtlasError, in_a_line
 from ..profiling import calls, counters, ncu
-from ..verdict import best_of_each_case, busiest
+from ..results.verdict import best_of_each_case, busiest
 from . import called, frame
 
 _SHARED_KEYS = ("provider", "provider_kind", "direction", "dtype", "sizes", "config", "bytes")

@@ -7,8 +7,9 @@ import dataclasses
 import importlib
 from typing import Any
 
-from ..proof import PROOFS
-from ..proof.evidence import Claim, Evidence
+from proofs import PROOFS
+from proofs.evidence import Claim, Evidence
+
 from . import frame
 
 
@@ -36,7 +37,7 @@ def _output(job: frame.Job) -> Any:
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"atlas.proof.{name.replace('-', '_')}")
+    return importlib.import_module(f"proofs.{name.replace('-', '_')}")
 
 
 def _body(job: frame.Job) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import gpus, records
-from ..config import GPUS_FILE, load_gpus
+from ..host import gpus
+from ..reading.config import GPUS_FILE, load_gpus
+from ..results import records
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..collection import collect, proofs
-from ..documents import write_text
 from ..figures.names import OVERVIEWS
 from ..reporting.pictures import of_kernels, picture
 from ..reporting.render import page
+from ..results.collection import collect, proofs
+from ..results.documents import write_text
 from ..tables.store import read
 
 

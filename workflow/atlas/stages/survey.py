@@ -30,9 +30,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _body(job: frame.Job) -> dict[str, Any]:
-    from .. import runtime, timing
+    from .. import timing
     from ..declaration import gpu_of
-    from ..progress import progress
+    from ..host import runtime
+    from ..host.progress import progress
     from ..survey import bandwidth, latency, multiplication
     from ..survey.properties import properties
 

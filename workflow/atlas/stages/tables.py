@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..collection import Entry, collect, measured_and_recorded
-from ..config import GPUS_FILE, load_gpus
+from ..reading.config import GPUS_FILE, load_gpus
+from ..results.collection import Entry, collect, measured_and_recorded
 from ..tables import cells, rows, store
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write every table; raises :class:`~atlas.documents.DocumentError` for a broken document."""
+    """Write every table; raises :class:`~atlas.results.documents.DocumentError` for a broken document."""
     blocks = load_gpus(arguments.gpus_file)
     entries, pairs = collect(arguments.results), measured_and_recorded(arguments.results)
     for name, table in frames(entries, pairs, blocks).items():

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from .. import collection, documents
-from ..config import CONFIG_FILE, load_config
+from ..reading.config import CONFIG_FILE, load_config
+from ..results import collection, documents
 from ..tracking import store as stores
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from .. import dealing, desk
-from ..progress import progress
+from ..host.progress import progress
+from ..workers import dealing, desk
 from . import frame, workers
 
 if TYPE_CHECKING:
-    from ..dealing import Opened, Outcome
+    from ..workers.dealing import Opened, Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

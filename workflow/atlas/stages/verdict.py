@@ -9,10 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .. import catalog, changes, collection, gpus
-from ..config import GPUS_FILE, load_gpus
-from ..summary import failures, in_short, places, says_little, table
-from ..verdict import verdicts
+from .. import catalog
+from ..host import gpus
+from ..reading.config import GPUS_FILE, load_gpus
+from ..results import changes, collection
+from ..results.summary import failures, in_short, places, says_little, table
+from ..results.verdict import verdicts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog
-from ..child import Child
 from ..errors import AtlasError
+from ..workers.child import Child
 from . import frame
 
 if TYPE_CHECKING:
-    from ..leases import Lease
+    from ..host.leases import Lease
 
 MOST_WORKERS = 16
 """Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..collection import Entry
-from ..gpus import functional
-from ..verdict import case_label, verdicts
+from ..host.gpus import functional
+from ..results.collection import Entry
+from ..results.verdict import case_label, verdicts
 from .rows import Row, compact
 
 NONE = "none"

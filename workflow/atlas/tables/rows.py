@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..changes import against_record
-from ..collection import Entry
-from ..verdict import best_of_each_case, case_label, figure, geometric_mean
+from ..results.changes import against_record
+from ..results.collection import Entry
+from ..results.verdict import best_of_each_case, case_label, figure, geometric_mean
 from .columns import TABLES
 
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..documents import write_text
 from ..errors import AtlasError
+from ..results.documents import write_text
 from .columns import TABLES
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..collection import Entry
 from ..figures.names import PER_KERNEL
-from ..verdict import FAILING, JUDGING, PERFORMANCE, best_of_each_case, headline, verdicts
+from ..results.collection import Entry
+from ..results.verdict import FAILING, JUDGING, PERFORMANCE, best_of_each_case, headline, verdicts
 from . import notes
 from .of_stage import Context, describe
 from .runs import Run, Tree, digest_of, numbers, span_of, words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..verdict import case_label, figure
+from ..results.verdict import case_label, figure
 
 _MOST_CHARACTERS = 7000
 """A description is a tag, and a tag holds 8000 characters; the table artifact has every row."""

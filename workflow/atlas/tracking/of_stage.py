@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..collection import Entry, calls
+from ..results.collection import Entry, calls
 from .notes import config_label
 from .runs import Point, Run, metric_name, numbers, words
 from .tags import add_case, add_row, figures_of, table_row

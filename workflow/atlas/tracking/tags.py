@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..collection import Entry
-from ..verdict import case_label
+from ..results.collection import Entry
+from ..results.verdict import case_label
 from .runs import Run, numbers, words
 
 _SOFTWARE = ("torch", "triton", "python", "cuda", "hip", "commit", "date")

@@ -20,7 +20,7 @@ from ..compilation.compiled import Compiled
 from ..compilation.pool import compile_all
 from ..compilation.worker import Task
 from ..declaration import GPU, Case, Declaration
-from ..runtime import meta_inputs
+from ..host.runtime import meta_inputs
 from ..validation.certification import certifying_cases
 from . import compilers
 from .cached import Requests, looked_up

@@ -107,7 +107,7 @@ def problems(declaration: Declaration, gpu: GPU, ruling: Ruling) -> list[Problem
 
     Defaults are candidates even where the build ruled them out: untuned calls run them, so their failure is a result.
     """
-    from .. import runtime
+    from ..host import runtime
 
     found = []
     for direction, work in declaration.passes.items():
@@ -120,7 +120,7 @@ def problems(declaration: Declaration, gpu: GPU, ruling: Ruling) -> list[Problem
 
 def unsupported(declaration: Declaration, gpu: GPU) -> str:
     """Each variant's reason for not running the sweep's first case: why there are no problems."""
-    from .. import runtime
+    from ..host import runtime
 
     cases = runtime.sweep(declaration, gpu)
     if not cases:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..declaration import Case, Declaration
-from ..runtime import as_tuple
+from ..host.runtime import as_tuple
 from ..validation.guards import Guard
 from ..validation.judging import judge
 from ..validation.problems import NoReference, Problem, full_precision

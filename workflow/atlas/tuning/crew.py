@@ -18,7 +18,7 @@ from .candidates import Problem
 from .session import Ended, NotHere, NoWorker, Session
 
 if TYPE_CHECKING:
-    from ..leases import Lease
+    from ..host.leases import Lease
 
 ASK_SECONDS = 0.5
 """How often devices are asked for."""

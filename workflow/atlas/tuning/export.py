@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..collection import Entry
+from ..results.collection import Entry
 
 KINDS = ("measured", "recorded")
 """Only what a GPU ran says which config is fast."""

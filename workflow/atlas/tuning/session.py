@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..child import Child, Died, Hung
 from ..errors import AtlasError
+from ..workers.child import Child, Died, Hung
 from .candidates import Candidate, Problem
 from .certificates import Certificates
 from .journal import Journal

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..child import Child
 from ..declaration import GPU
-from ..progress import progress
+from ..host.progress import progress
 from ..timing import PROTOCOL as TIMING
 from ..validation import PROTOCOL as VALIDATION
+from ..workers.child import Child
 from .budget import Budget
 from .candidates import Candidate, Problem
 from .certificates import Certificates
@@ -29,7 +29,7 @@ from .summary import Run, fields
 from .worker import Setting
 
 if TYPE_CHECKING:
-    from ..leases import Lease
+    from ..host.leases import Lease
     from .ahead import Ahead
 
 PROTOCOL = f"{TIMING} tuning/1"
@@ -53,7 +53,7 @@ class Options:
 def context(
     kernel_digest: str, gpu: GPU, device: Mapping[str, Any], calls: Mapping[str, str | None] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What a measurement holds for; ``device`` is :func:`atlas.environment.device`'s answer.
+    """What a measurement holds for; ``device`` is :func:`atlas.host.environment.device`'s answer.
 
     ``kernel_digest`` is for a reader: which version of a variant a measurement is of stands in its key.  ``calls`` are
     the digests of the configs that called kernels run with.

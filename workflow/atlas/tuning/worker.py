@@ -218,7 +218,7 @@ class Bench:
 
     def _prepare(self, request: Prepare, watch: _Stopwatch) -> Outcome:
         watch.enter("prepare")
-        from .. import runtime
+        from ..host import runtime
 
         self._drop()  # before the next are drawn: they may fill the memory
         self._direction, self._case = request.direction, request.case

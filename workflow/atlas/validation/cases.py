@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..declaration import GPU, Case, Declaration, Pass, Variant, element_size
-from ..runtime import sweep
+from ..host.runtime import sweep
 
 INPUT_LIMIT = 2**30
 """Bytes: a sweep case of more traffic than this is benchmarked but not validated."""

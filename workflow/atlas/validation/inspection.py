@@ -13,7 +13,7 @@ import torch
 
 from ..declaration import GPU, Case, Config, Declaration, Variant
 from ..errors import in_a_line
-from ..runtime import meta_inputs
+from ..host.runtime import meta_inputs
 from . import cases as choice
 from . import device as devices
 from . import huge, public, randomness, specials, variants

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..declaration import Case, Declaration, Pass
-from ..runtime import as_tuple, draw, exact
+from ..host.runtime import as_tuple, draw, exact
 from . import conditioning
 from .judging import Judgement, judge
 

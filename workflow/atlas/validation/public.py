@@ -11,7 +11,7 @@ import torch
 
 from ..declaration import Case, Declaration
 from ..errors import in_a_line
-from ..runtime import as_tuple, draw, exact, meta_inputs
+from ..host.runtime import as_tuple, draw, exact, meta_inputs
 from . import conditioning
 from . import device as devices
 from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..declaration import Config, Declaration, Variant
-from ..runtime import draw
+from ..host.runtime import draw
 from .findings import ERROR, Finding, Subject, judged, stated
 from .patterns import describe
 from .problems import Problem

@@ -9,7 +9,7 @@ import torch
 
 from ..declaration import Config, Variant, element_size
 from ..errors import in_a_line
-from ..runtime import as_tuple
+from ..host.runtime import as_tuple
 from . import device as devices
 from . import specials
 from .findings import ERROR, PASS, Finding, Subject, judged, stated

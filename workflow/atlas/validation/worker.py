@@ -1,4 +1,4 @@
-"""An inspection whose tasks are done by number: in this process, or in one that :mod:`atlas.dealing` deals them to."""
+"""An inspection whose tasks are done by number: here, or in a process that :mod:`atlas.workers.dealing` deals to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from .. import gpus, runtime
-from ..dealing import Do, Done, Listed, Opened, Part
 from ..declaration import Declaration
+from ..host import gpus, runtime
+from ..workers.dealing import Do, Done, Listed, Opened, Part
 from .device import DeviceLost
 from .findings import ERROR, PROCESS, Finding
 from .inspection import Inspection

@@ -1,0 +1,91 @@
+"""What a document says of where it came from: versions, device, commit, date."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .. import ROOT
+from . import devices
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The checkout's commit, with ``-dirty`` where kernels or stages were changed since; None outside git."""
+    if shutil.which("git") is None:
+        return None
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+
+    head = git("rev-parse", "--short=12", "HEAD")
+    if head.returncode:
+        return None
+    changed = git("status", "--porcelain", "--", "kernels", "workflow").stdout.strip()
+    return head.stdout.strip() + ("-dirty" if changed else "")
+
+
+def python_path(root: Path = ROOT) -> str:
+    """PYTHONPATH of a child that runs the modules of the checkout ``root``, and finds whatever this process does."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, (str(root / "workflow"), str(root), inherited)))
+
+
+def software() -> dict[str, Any]:
+    """Versions of all that shapes a figure; no host name and no path."""
+    import torch
+
+    return {
+        "torch": torch.__version__,
+        "triton": _version("triton"),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def device(uuid: str | None = None) -> dict[str, Any]:
+    """The device of this UUID: name, driver, power cap (W), highest clocks (MHz); ``{}`` where NVML knows it not.
+
+    None means the first that this process sees, under a lease the leased one.  Of a MIG instance the name is its own,
+    the rest its board's.
+    """
+    if uuid is None:
+        uuid = next((device.uuid for device in devices.visible()), "")
+    with devices.nvml() as library:
+        if library is None:
+            return {}
+        try:
+            handle = library.nvmlDeviceGetHandleByUUID(uuid)
+            is_instance = uuid.startswith("MIG-")
+            board = library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if is_instance else handle
+        except library.NVMLError:
+            return {}
+        read = {
+            "device_name": lambda: library.nvmlDeviceGetName(handle),
+            "driver": library.nvmlSystemGetDriverVersion,
+            "power_cap_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(board) / 1000,
+            "max_sm_clock_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(board, library.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(board, library.NVML_CLOCK_MEM),
+        }
+        found: dict[str, Any] = {}
+        for key, ask in read.items():
+            try:
+                found[key] = ask()
+            except library.NVMLError:
+                continue  # a board that does not report this one
+        return {key: devices.text(value) for key, value in found.items()}

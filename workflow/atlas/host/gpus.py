@@ -1,0 +1,152 @@
+"""The GPUs of ``config/gpus.yaml``: their blocks, and where each one is.  Imports no torch until a GPU is built."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AtlasError
+from ..reading import patterns
+from . import devices, environment
+
+if TYPE_CHECKING:
+    from ..declaration import GPU
+
+HERE, CLUSTER, RECORDED, ABSENT = "here", "cluster", "recorded", "absent"
+
+PLACES_VARIABLE = "KERNEL_ATLAS_PLACES"
+"""Where the head process leaves its answer for the jobs, which parse the workflow again: ``h200=here:1f0c…,t4=absent``.
+
+Behind the colon stands :attr:`Place.state`.
+"""
+
+LIMIT_VARIABLE = "KERNEL_ATLAS_GPUS"
+"""Most devices of this host that may be leased at a time for one of them to be lent as a spare; 1 if not set."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one GPU is, and what the driver calls it there."""
+
+    where: str
+    device_name: str = ""
+    count: int = 0
+    """How many of it this host shows."""
+    state: str = ""
+    """Digest of what the figures of a GPU of this host hold for: its name, driver and power cap; else empty."""
+
+    @property
+    def reachable(self) -> bool:
+        """True where its kernels can run now: on this host or through the cluster."""
+        return self.where in (HERE, CLUSTER)
+
+
+def matches(block: Mapping[str, Any], device_name: str) -> bool:
+    """Whether the driver's name is that of the block's GPU.
+
+    A MIG instance bears its board's name with more behind it, and is another GPU: its block's pattern says ``MIG``.
+    """
+    pattern = block.get("match")
+    if pattern is None or (" MIG " in device_name and "MIG" not in pattern):
+        return False
+    return patterns.found(pattern, device_name)
+
+
+def names_of(selection: str | list[str], blocks: Mapping[str, Any], key: str, where: str) -> list[str]:
+    """The GPU names a config key selects (``"all"`` or a list); :class:`AtlasError` for one with no block."""
+    if selection == "all":
+        return list(blocks)
+    for name in selection:
+        if name not in blocks:
+            near = difflib.get_close_matches(name, blocks, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(blocks)}"
+            raise AtlasError(f"{where}: key {key!r}: unknown GPU {name!r}: no such block in gpus.yaml; {hint}")
+    return list(selection)
+
+
+def locate(
+    blocks: Mapping[str, Mapping[str, Any]],
+    names: Collection[str],
+    required: Collection[str],
+    recorded: Path,
+    cluster: bool,
+) -> dict[str, Place]:
+    """Where each named GPU is; :class:`AtlasError` if a required one cannot be reached.
+
+    ``recorded`` is the folder of committed records; ``cluster`` says that the executor places jobs on other hosts.
+    """
+    if PLACES_VARIABLE in os.environ:
+        settled = dict(item.split("=") for item in os.environ[PLACES_VARIABLE].split(",") if item)
+        if set(names) <= set(settled):
+            answers = {name: settled[name].partition(":") for name in names}
+            return {name: Place(where, state=state) for name, (where, _, state) in answers.items()}
+    shown = devices.visible()
+    places = {name: _place(name, blocks[name], shown, recorded, cluster) for name in names}
+    for name in required:
+        if name not in places or not places[name].reachable:
+            seen = ", ".join(device.name for device in shown) or "no GPU"
+            raise AtlasError(
+                f"GPU {name!r} is required but not here: no device matches {blocks[name]['match']!r}; "
+                f"this host shows {seen}; take it out of the key 'require', or run where it is"
+            )
+    return places
+
+
+def _place(
+    name: str, block: Mapping[str, Any], shown: Sequence[devices.Device], recorded: Path, cluster: bool
+) -> Place:
+    if functional(block):
+        return Place(HERE, "Triton interpreter")
+    here = [device for device in shown if matches(block, device.name)]
+    if here:
+        return Place(HERE, here[0].name, len(here), _state(here))
+    if cluster and block.get("cluster"):
+        return Place(CLUSTER)
+    return Place(RECORDED if any((recorded / name).glob("**/*.json")) else ABSENT)
+
+
+def _state(here: Sequence[devices.Device]) -> str:
+    """The same for one device and for eight of its kind, and whichever of them a job gets."""
+    told = [environment.device(device.uuid) for device in here]
+    kinds = {
+        (device.name, facts.get("driver"), facts.get("power_cap_w")) for device, facts in zip(here, told, strict=True)
+    }
+    return hashlib.sha256(repr(sorted(kinds, key=repr)).encode()).hexdigest()[:12]
+
+
+def publish(places: Mapping[str, Place]) -> None:
+    """Leave the answer in the environment, so that jobs which parse the workflow again get the same."""
+    os.environ[PLACES_VARIABLE] = ",".join(
+        f"{name}={place.where}" + (f":{place.state}" if place.state else "") for name, place in places.items()
+    )
+
+
+def functional(block: Mapping[str, Any]) -> bool:
+    """True for a block that is run by the interpreter."""
+    return "cpu" in block["target"]
+
+
+def gpu(name: str, block: Mapping[str, Any]) -> GPU:
+    """The :class:`~atlas.declaration.GPU` that a block describes."""
+    import dataclasses
+
+    from ..declaration import GPU
+    from ..declaration.hardware import INTERPRETER
+
+    ((backend, arch),) = block["target"].items()
+    if backend == "cpu":
+        return dataclasses.replace(INTERPRETER, name=name)
+    return GPU(
+        name=name,
+        backend=backend,
+        arch=arch,
+        sms=block["sms"],
+        shared_bytes=int(block["shared_memory_kib"] * 1024),
+        memory_bytes=int(block["memory_gib"] * 2**30),
+        l2_bytes=int(block["l2_mib"] * 2**20),
+    )

@@ -1,0 +1,318 @@
+"""What the workflow asks at parse time: which kernels and GPUs, where each GPU is, what each job depends on.
+
+Imports neither torch nor mlflow: every Snakemake process and every cluster job parses the workflow, and thus runs this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import ROOT, catalog
+from ..cuda import nvcc, sources
+from ..errors import AtlasError
+from ..figures.names import figure_names
+from ..host import gpus
+from ..identity import today
+from ..identity.needs import changed, needed
+from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
+from ..results import heads
+from .announce import announce, announce_reasons
+
+STARTED = time.time()
+
+_ALL = 1024
+"""Threads of a job that takes all cores there are: Snakemake lowers it to ``--cores`` or ``--max-threads``."""
+
+Question = Callable[[Any], Any]
+"""A function of a job's wildcards, as Snakemake calls it for inputs, params and resources."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, settled: the checked config, the selected kernels and GPUs, and where each GPU is."""
+
+    config: Mapping[str, Any]
+    kernels: list[str]
+    blocks: Mapping[str, Mapping[str, Any]]
+    places: Mapping[str, gpus.Place]
+    tuning_threads: int = _ALL
+    """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
+    _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def gpus(self) -> list[str]:
+        """The selected GPUs, in the order of gpus.yaml."""
+        return list(self.places)
+
+    def worker_threads(self, wildcards: Any) -> int:
+        """Cores for a validate or benchmark: as for an autotune, of which it compiles as much; one on the interpreter.
+
+        There kernels beside one another keep the cores as busy, and each job more would import torch once more.
+        """
+        return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.tuning_threads
+
+    def code(self, stage: str) -> Question:
+        """Changes when code does that the stage's documents depend on, whatever else is edited in its files."""
+
+        def answer(wildcards: Any) -> str:
+            block = self.blocks.get(getattr(wildcards, "gpu", ""))
+            functional = block is not None and gpus.functional(block)
+            return self._once((stage, functional), lambda: today.of_stage(stage, functional))
+
+        return answer
+
+    def identities(self, kernel: str) -> Mapping[str, str]:
+        """A kernel's identities, as they were when they were first asked for."""
+        return self._once((kernel,), lambda: catalog.identities(kernel))
+
+    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
+        """Snakemake asks of every job what a kernel's and a stage's have in common."""
+        if key not in self._found:
+            self._found[key] = find()
+        return self._found[key]
+
+    def identity(self, stage: str) -> Question:
+        """Changes when what a document of ``stage`` depends on does in the kernel, or in those it builds upon."""
+
+        def answer(wildcards: Any) -> str:
+            return _digest(needed(stage, self.identities(wildcards.kernel)))
+
+        return answer
+
+    def versions(self) -> str:
+        """Changes when any identity of a kernel does: views say of which version of a kernel a document is."""
+        return _digest({name: self.identities(name) for name in self.kernels})
+
+    def cuda_sources(self, wildcards: Any) -> list[str]:
+        """What a kernel's CUDA C++ peers are compiled from."""
+        return [_relative(path) for path in sources.files(wildcards.kernel)]
+
+    def cuda_peers(self, wildcards: Any) -> list[str]:
+        """What a benchmark or a profile of CUDA C++ peers reads: the built ones."""
+        if gpus.functional(self.blocks[wildcards.gpu]) or not sources.files(wildcards.kernel):
+            return []
+        return [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
+
+    def cuda_documents(self) -> list[str]:
+        """The documents of all CUDA C++ peers: they are compiled for every GPU, wherever it is."""
+        selected = [gpu for gpu in self.gpus if not gpus.functional(self.blocks[gpu])]
+        having = [kernel for kernel in self.kernels if sources.files(kernel)]
+        return [f"results/measured/{gpu}/{kernel}/cuda.json" for gpu in selected for kernel in having]
+
+    def compiler(self) -> str:
+        """Changes when nvcc is installed or goes, so that peers which were skipped are built."""
+        return "nvcc" if nvcc.find() else "no nvcc"
+
+    def block_digest(self, wildcards: Any) -> str:
+        """Changes when this GPU's block does, so that editing one block concerns one GPU."""
+        return _digest(self.blocks[wildcards.gpu])
+
+    def device_state(self, wildcards: Any) -> str:
+        """Changes when the driver or the power cap of this GPU does, if it is of this host.
+
+        Figures are then due again.  On a cluster nobody here knows the device a job will get.
+        """
+        return self.places[wildcards.gpu].state
+
+    def build_sample(self, wildcards: Any) -> str:
+        """The option that restricts a build for a GPU that cannot be reached to a sample of the space."""
+        return "" if self.places[wildcards.gpu].reachable else f"--sample {self.config['build']['sample']}"
+
+    def setting(self, section: str, key: str) -> Any:
+        """One value of the config."""
+        return self.config[section][key]
+
+    def server_digest(self) -> str:
+        """Changes with the tracking server, and shows nothing of its credentials."""
+        return _digest(os.environ.get("MLFLOW_TRACKING_URI", ""))
+
+    def device_resources(self) -> dict[str, Question]:
+        """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster."""
+
+        def asked(key: str) -> Question:
+            def answer(wildcards: Any) -> Any:
+                block = self.blocks[wildcards.gpu]
+                if gpus.functional(block):
+                    return 0
+                if self.places[wildcards.gpu].where == gpus.CLUSTER:
+                    return block["cluster"].get(key, 0)
+                return int(key == "gpu")
+
+            return answer
+
+        keys = {"gpu"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
+        return {key: asked(key) for key in sorted(keys if self.config["placement"] == "cluster" else {"gpu"})}
+
+    def stages(self, gpu: str) -> tuple[str, ...]:
+        """The stages that run for each kernel on this GPU, where it is now."""
+        if gpus.functional(self.blocks[gpu]):
+            return ("validate", "autotune", "benchmark")
+        if self.places[gpu].reachable:
+            return (
+                "build",
+                "validate",
+                "autotune",
+                "benchmark",
+                *(["profile"] if self.config["profile"]["run"] else []),
+            )
+        return ("build",)
+
+    def earlier(self, *stages: str) -> Question:
+        """The documents of earlier stages that a job reads; a functional GPU has no survey and no build."""
+
+        def answer(wildcards: Any) -> list[str]:
+            folder = f"results/measured/{wildcards.gpu}"
+            skipped = {"survey", "build"} if gpus.functional(self.blocks[wildcards.gpu]) else set()
+            return [
+                f"{folder}/survey.json" if stage == "survey" else f"{folder}/{wildcards.kernel}/{stage}.json"
+                for stage in stages
+                if stage not in skipped
+            ]
+
+        return answer
+
+    def validated(self, stage: str) -> Question:
+        """The validation that a job of ``stage`` waits for, which is a reason to run the job only where it may matter.
+
+        It is none where nothing is due but the validation, for a case more, a reference or the public function: the
+        variants are what the job's document says they were.  That document itself must have come of a validation that
+        went well.  Snakemake looks for no other reason in jobs behind one that runs, so the next run finds those.
+        """
+        from snakemake.io import ancient
+
+        def answer(wildcards: Any) -> str:
+            folder = Path("results", "measured", wildcards.gpu, wildcards.kernel)
+            path = str(folder / "validate.json")
+            alone = self._due("validate", wildcards) and not self._due(stage, wildcards)
+            return ancient(path) if alone and heads.head(folder / f"{stage}.json").status == "ok" else path
+
+        return answer
+
+    def _due(self, stage: str, wildcards: Any) -> bool:
+        """Whether code has changed since the document of a stage was written; so it has where there is none."""
+        stated = heads.head(Path("results", "measured", wildcards.gpu, wildcards.kernel, f"{stage}.json"))
+        if stated.identities is None or stated.code != self.code(stage)(wildcards):
+            return True
+        return bool(changed(stage, stated.identities, self.identities(wildcards.kernel)))
+
+    def called(self, wildcards: Any) -> list[str]:
+        """The autotune documents of the kernels that this one calls, whose configs they are timed with.
+
+        None where this run does not tune the called kernel, and on the interpreter, where calls run their defaults.
+        """
+        gpu = wildcards.gpu
+        if gpus.functional(self.blocks[gpu]) or "autotune" not in self.stages(gpu):
+            return []
+        selected = [name for name in catalog.called(wildcards.kernel) if name in self.kernels]
+        return [f"results/measured/{gpu}/{name}/autotune.json" for name in selected]
+
+    def documents(self) -> list[str]:
+        """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
+        made = []
+        for gpu in self.gpus:
+            folder = f"results/measured/{gpu}"
+            if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
+                made.append(f"{folder}/survey.json")
+            made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
+            made += [str(path) for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))]
+        recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
+        return made + recorded
+
+    def figures(self) -> list[str]:
+        """The names of the figures, without suffix."""
+        return figure_names(self.kernels)
+
+
+def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | None = None) -> Plan:
+    """Check the config, select kernels and GPUs, find each GPU, and say so once, in the head process.
+
+    ``cores`` and ``gpu_limit`` are Snakemake's ``--cores`` and ``--resources gpu=N``, None where not given.  Neither
+    may come to stand in a rule's params: another number of cores or GPUs is no reason to measure again.
+
+    Raises :class:`AtlasError` for a config that does not fit, an unknown name, or a required GPU out of reach.
+    """
+    where = str(_relative(CONFIG_FILE))
+    config = read_words(config)
+    for key in ("kernels", "gpus", "require"):  # `--config gpus=t4,cpu` comes as one word
+        if isinstance(config.get(key), str) and config[key] != "all":
+            config[key] = [name.strip() for name in config[key].split(",") if name.strip()]
+    check_config(config, where)
+    blocks = load_gpus(GPUS_FILE)
+    kernels = catalog.names() if config["kernels"] == "all" else config["kernels"]
+    for name in kernels:
+        try:
+            catalog.check_name(name)
+        except AtlasError as error:
+            raise AtlasError(f"{where}: key 'kernels': {error}") from None
+    if not kernels:
+        raise AtlasError(f"{where}: key 'kernels': none selected; name at least one, or write all")
+    names = gpus.names_of(config["gpus"], blocks, "gpus", where)
+    required = gpus.names_of(config["require"], blocks, "require", where)
+    if not names:
+        raise AtlasError(f"{where}: key 'gpus': none selected; name at least one, or write all")
+    head = gpus.PLACES_VARIABLE not in os.environ
+    places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
+    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
+    if head:
+        with today.held():
+            announce(blocks, places, kernels)
+        measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
+        with today.held():
+            announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])
+        gpus.publish(places)
+        if gpu_limit is not None:
+            os.environ[gpus.LIMIT_VARIABLE] = str(gpu_limit)
+    return plan
+
+
+def _share(cores: int | None, gpu_limit: int | None, places: Mapping[str, gpus.Place]) -> int:
+    """A GPU's share of the cores; all of them where one GPU is used at a time, or the number is not known."""
+    here = sum(place.count for place in places.values())
+    used = min(gpu_limit or 1, here)
+    return _ALL if cores is None or used < 2 else max(1, cores // used)
+
+
+def use_this_checkout() -> None:
+    """Let jobs run this checkout's code with the Python that runs Snakemake, whatever PATH says.
+
+    Jobs inherit this process's environment; a job on another host parses the workflow there, and thus does the same.
+    """
+    for variable, first in {
+        "PATH": str(Path(sys.executable).parent),
+        "PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}",
+    }.items():
+        rest = os.environ.get(variable, "")
+        if not rest.startswith(first):
+            os.environ[variable] = f"{first}{os.pathsep}{rest}" if rest else first
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def closing(results: str, failed: bool = False) -> str:
+    """What a run says last: its verdict, or where to look if it did not come to one; ``failed`` says that a job did."""
+    log = Path(results, "logs", "verdict.log")
+    if log.exists() and log.stat().st_mtime >= STARTED:
+        return log.read_text()
+    report = Path(results, "report.html")
+    if failed or not report.exists():
+        return f"No verdict: see {results}/logs/."
+    return f"Nothing new to judge; the report is {report}."
+
+
+def _records(gpu: str) -> Path:
+    return Path("results", "recorded", gpu)
+
+
+def _relative(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

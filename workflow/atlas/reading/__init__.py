@@ -1,0 +1,1 @@
+"""Files that somebody else wrote, read with suspicion: the config, JSON documents, patterns of device names."""

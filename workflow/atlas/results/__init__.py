@@ -1,0 +1,1 @@
+"""Result documents and what follows from them: read, found, recorded, compared, judged."""

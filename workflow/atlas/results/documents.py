@@ -1,0 +1,127 @@
+"""Result documents: what every stage writes, checked against its JSON Schema when written and when read."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import jsonschema_rs
+
+from ..errors import AtlasError, unwritable
+from ..reading import strict
+from ..reading.config import explain, schema
+
+VERSIONS = {"survey": 1, "build": 1, "validate": 1, "autotune": 1, "benchmark": 1, "profile": 1, "prove": 1, "cuda": 1}
+"""The schema version of each stage's document: raised when a reader of the old form would misread the new one."""
+
+
+class DocumentError(AtlasError):
+    """A document that is cut off, of another schema version, or does not fit its schema."""
+
+
+@functools.cache
+def _schema(stage: str) -> dict[str, Any]:
+    envelope, body = schema("document"), schema(stage)
+    return {
+        "type": "object",
+        "required": envelope["required"] + body.get("required", []),
+        "properties": envelope["properties"] | body["properties"],
+        "additionalProperties": False,
+        "$defs": envelope["$defs"],
+    }
+
+
+@functools.cache
+def _validator(stage: str) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(_schema(stage))
+
+
+def _complaint(document: Any, stage: str) -> str:
+    """What is wrong with a document that does not fit, or ``""``.
+
+    Whether it fits is asked of the fast one of two libraries: the records of 21 kernels are read by every view, and
+    take the other, which knows what to say, 11 s.
+    """
+    if said := strict.trouble(document):
+        return said
+    if _validator(stage).is_valid(document):
+        return ""
+    errors = jsonschema.Draft202012Validator(_schema(stage)).iter_errors(document)
+    return explain(jsonschema.exceptions.best_match(errors))
+
+
+def _finite(value: Any) -> Any:
+    """The same value with NaN and infinities as None, and halves of characters as ``?``: JSON has none of them.
+
+    What is a kind of text or of number, as torch's version is, becomes just that.
+    """
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value) if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def check(document: Any, stage: str, where: str) -> None:
+    """Raise :class:`DocumentError` unless ``document`` is a ``stage`` document of today's version."""
+    if not isinstance(document, dict) or document.get("stage") != stage:
+        raise DocumentError(f"{where}: not a document of stage {stage!r}")
+    if document.get("schema_version") != VERSIONS[stage]:
+        raise DocumentError(
+            f"{where}: key 'schema_version' is {document.get('schema_version')!r}, this release reads "
+            f"{VERSIONS[stage]}; measure it again, or read it with the release that wrote it"
+        )
+    if complaint := _complaint(document, stage):
+        raise DocumentError(f"{where}: {complaint}; delete the file to have it made again")
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Check ``document`` and put it at ``path`` in one step: a reader sees the old file or the new one, whole."""
+    document = _finite(document)
+    check(document, document["stage"], str(path))
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file by renaming a finished one into place; :class:`AtlasError` where that is not possible.
+
+    Whatever happens, ``path`` holds the old text or the new one, whole; of two writers at once the last one's.  On a
+    failure nothing else is left behind.
+    """
+    # Unique, so that two runs which write one document do not write one file.
+    finished = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with finished.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # or a name could outlive a power cut that its content does not
+            finished.replace(path)
+        finally:
+            finished.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(path, error, "what was there before is unchanged") from None
+
+
+def read(path: Path, stage: str) -> dict[str, Any]:
+    """The ``stage`` document at ``path``, checked; :class:`DocumentError` says what is wrong with it and what to do."""
+    try:
+        document = strict.load_json(path)
+    except FileNotFoundError:
+        raise DocumentError(f"{path}: no such document; run the {stage} stage first") from None
+    except strict.Unreadable as error:
+        remedy = "delete the file to have it made again, or restore it from git"
+        raise DocumentError(f"{path}: {error}; {remedy}") from None
+    check(document, stage, str(path))
+    return document

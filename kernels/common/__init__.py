@@ -1,0 +1,1 @@
+"""What several kernel families share; no kernel of its own."""

@@ -276,23 +276,17 @@ def test_a_name_that_a_package_finds_when_asked_is_that_of_a_part_which_is_a_pac
 
 
 def test_a_file_that_becomes_a_package_keeps_its_identities(kernels):
-    """Its second half in a module beside the first, as a family is that outgrew a file."""
-    text = (kernels / "toy.py").read_text()
-    before = today.of_kernel(kernels, "toy")
-    package = kernels / "toy"
-    package.mkdir()
-    (kernels / "toy.py").rename(package / "declaration.py")
+    """Part of it in a module beside the rest, as a family is that outgrew a file."""
+    text, before = (kernels / "toy.py").read_text(), today.of_kernel(kernels, "toy")
     first = text.index("@triton.jit\ndef _wide_kernel")
     moved = text[first : text.index("\n\n\n", first)]
-    (package / "declaration.py").write_text(
-        text.replace(moved, "")
-        .replace("FACTOR = 2\n", "from .wide import FACTOR, wide_kernel\n")
-        .replace("_wide_kernel", "wide_kernel")
-    )
-    (package / "wide.py").write_text(
-        f"import triton\nimport triton.language as tl\n\nFACTOR = 2\n\n\n{moved.replace('_wide_kernel', 'wide_kernel')}\n"
-    )
-    (package / "__init__.py").write_text("from .declaration import DECLARATION, toy\n")
+    rest = text.replace(moved, "").replace("FACTOR = 2\n", "from .wide import FACTOR, _wide_kernel\n")
+    (kernels / "toy.py").unlink()
+    (kernels / "toy").mkdir()
+    (kernels / "toy" / "wide.py").write_text(f"import triton\nimport triton.language as tl\nFACTOR = 2\n{moved}\n")
+    for name, new in {"declaration": rest, "wide": (kernels / "toy" / "wide.py").read_text()}.items():
+        (kernels / "toy" / f"{name}.py").write_text(new.replace("_wide_kernel", "wide_kernel"))
+    (kernels / "toy" / "__init__.py").write_text("from .declaration import DECLARATION, toy\n")
     assert today.of_kernel(kernels, "toy") == before
 
 

@@ -1,1 +1,1 @@
-"""What several kernel families share; no kernel of its own."""
+"""What kernel families share: rows in registers, what programs tell each other, axes, checks of a norm's arguments."""

@@ -1,7 +1,7 @@
 """Batched matrix multiplication: C[b, m, n] = sum over k of A[b, m, k] B[b, k, n], accumulated in fp32.
 
 Reads A (B M K elements) and B (B K N), writes C (B M N); 2 B M N K floating-point operations.  Each product is tiled as
-in `kernels/matmul.py`, whose device functions these kernels call; new is only where a product's matrices lie, and that
+in `matmul`, whose device functions these kernels share; new is only where a product's matrices lie, and that
 tiles of all products are one list: many small products fill a GPU that each by itself would leave idle.
 
 A matrix that all products share (a batch stride of 0, as ``expand`` makes it) is read where it lies, from L2 after the
@@ -32,9 +32,18 @@ from atlas.operators import Differentiable, Operator, autocast, autocasting, lau
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels._matmul_cases import _layout
-from kernels._matmul_spaces import _BARRIERS, _buffers, _describes, _fma_stages, _narrow, _stage_bytes
-from kernels.matmul import _grouped, _multiply_tile, _precision, _store_tile, _tf32_allowed, _turned
+from kernels.common.products import (
+    BARRIERS,
+    buffers,
+    describes,
+    fma_stages,
+    layout_of,
+    narrow,
+    precision_of_product,
+    stage_bytes,
+    tf32_allowed,
+)
+from kernels.common.tiles import grouped_tile, multiply_tile, store_tile, turned
 
 __all__ = ["bmm"]
 
@@ -45,16 +54,16 @@ def _tiled_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Program p owns one tile of one product: those of the first product come first, in the order of ``_grouped``."""
-    tl.assume(K > 0)  # see ``_tiled_kernel`` in kernels/matmul.py
+    """Program p owns one tile of one product; those of the first come first, in the order of ``grouped_tile``."""
+    tl.assume(K > 0)  # see ``tiled_kernel`` in kernels/matmul/tiled.py
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     batch = (tl.program_id(0) // tiles).to(tl.int64)
-    tile_m, tile_n = _grouped(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    acc = _multiply_tile(
+    tile_m, tile_n = grouped_tile(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    acc = multiply_tile(
         a_ptr + batch * stride_ab, b_ptr + batch * stride_bb, tile_m, tile_n, M, N, K,
         stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, "", "",
     )  # fmt: skip
-    _store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+    store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
 
 
 @triton.jit
@@ -80,7 +89,7 @@ def _persistent_kernel(
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for position in tl.range(tl.program_id(0), tiles * BATCH, tl.num_programs(0), flatten=True):
         batch = position // tiles
-        tile_m, tile_n = _grouped(position % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        tile_m, tile_n = grouped_tile(position % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         of_a = 0 if A_SHARED else batch
         of_b = 0 if B_SHARED else batch
@@ -109,7 +118,7 @@ def _tiles_of(c, config):
 def _launch_tiled(a, b, tf32=False, *, config):
     """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
     c, k = _empty(a, b), a.shape[2]
-    precision = _precision(a, tf32)
+    precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
     if not k:
         return c.zero_()
@@ -157,9 +166,9 @@ def _launch_persistent(a, b, tf32=False, *, config):
     c = _empty(a, b)
     if not all(_copyable(matrices) for matrices in (a, b, c)):
         return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
-    precision = _precision(a, tf32)
+    precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
-    if precision == "tf32":  # see ``_along_k`` in kernels/matmul.py
+    if precision == "tf32":  # see ``along_k`` in kernels/matmul/described.py
         a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
@@ -177,7 +186,7 @@ def _along_k(b):
     """B [b, k, n] stored by columns: as it is, or transposed copies; a shared matrix is copied once."""
     if _by_columns(b):
         return b
-    return _turned(_rows(b)).expand(b.shape)
+    return turned(_rows(b)).expand(b.shape)
 
 
 def _run(a, b, tf32):
@@ -192,7 +201,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, dc):
     a, b = ctx.saved_tensors
-    tf32 = _tf32_allowed()
+    tf32 = tf32_allowed()
     da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
     db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None
@@ -211,7 +220,7 @@ _products = Differentiable(
 
 
 def _case_of(a, b, tf32):
-    dtype = "tf32" if _precision(a, tf32) == "tf32" else _NAMES[a.dtype]
+    dtype = "tf32" if precision_of_product(a, tf32) == "tf32" else _NAMES[a.dtype]
     layout = "".join("T" if _by_columns(matrices) else "N" for matrices in (a, b))
     sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
     return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
@@ -239,7 +248,7 @@ def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
         )
     if max(*shape[1:], other[2]) > _LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > _LARGEST:
         raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {_LARGEST}: {tuple(shape)}, {tuple(other)}")
-    return _products(input, mat2, input.dtype is torch.float32 and _tf32_allowed())
+    return _products(input, mat2, input.dtype is torch.float32 and tf32_allowed())
 
 
 _DTYPES = ("fp32", "tf32", "fp16", "bf16")
@@ -258,7 +267,7 @@ def _inputs(problem: Case, device, generator):
         matrices = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
         return matrices if layout == "N" else matrices.transpose(1, 2)
 
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
     return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
 
 
@@ -306,7 +315,7 @@ _HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products"
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
+    shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
@@ -317,14 +326,14 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     accumulators = rows * columns // (32 * warps)
     least = 4 if warps == 4 else 64
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if uses_tensor_cores(problem, gpu) and not _narrow(problem):
+    if uses_tensor_cores(problem, gpu) and not narrow(problem):
         most, right_k, stages = 64 if problem.dtype == "tf32" else 128, row_bytes == 128, (3, 4)
-    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/_matmul_spaces.py
+    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul/spaces.py
         most, right_k, stages = 64, row_bytes == 64, (2,)
     else:
         least, most = 16 if warps == 8 else 4, 64 if problem.dtype == "fp32" else 32
         right_k = config["BLOCK_K"] in ((16, 32) if problem.dtype == "fp32" else (16,))
-        stages = (_fma_stages(problem, gpu),)
+        stages = (fma_stages(problem, gpu),)
     if not least <= accumulators <= most:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
     if not right_k:
@@ -348,8 +357,8 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(most, max(32, triton.next_power_of_2(problem["n"])))
     if not tensor_cores:
-        block_k, stages = 16, _fma_stages(problem, gpu)
-    elif _narrow(problem):
+        block_k, stages = 16, fma_stages(problem, gpu)
+    elif narrow(problem):
         block_k, stages = 64 // element_size(problem.dtype), 2
     else:
         block_k, stages = 128 // element_size(problem.dtype), 3
@@ -361,11 +370,11 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
 def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``persistent`` cannot launch, or cannot be the best."""
     rows, columns, size = config["BLOCK_M"], config["BLOCK_N"], element_size(problem.dtype)
-    beside = rows * columns * size // config["PARTS"] + _BARRIERS
-    free = gpu.shared_bytes - beside - config["num_stages"] * _stage_bytes(config, problem)
+    beside = rows * columns * size // config["PARTS"] + BARRIERS
+    free = gpu.shared_bytes - beside - config["num_stages"] * stage_bytes(config, problem)
     if free < 0:
         return f"{-free} bytes of shared memory too many"
-    if config["num_stages"] < 4 and free > _stage_bytes(config, problem):
+    if config["num_stages"] < 4 and free > stage_bytes(config, problem):
         return "one more stage would fit"
     if config["PARTS"] > 1 and rows * columns < 128 * 256:
         return "the tile of C is small beside the blocks"
@@ -405,7 +414,7 @@ DECLARATION = Declaration(
                 space=_PERSISTENT_SPACE,
                 default=_default_persistent,
                 fits=_fits_persistent,
-                handles=_describes,
+                handles=describes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),

@@ -17,8 +17,10 @@ that a rotation by a byte brings row g + 8, sign and magnitude, to where row g w
 import torch
 from atlas.declaration import Peer, case
 
-from kernels._packed import Packed, by_row_tiles, check_weight, of_row_tiles, padded
-from kernels.matmul_w4a16 import call_linear, common_cases, declared, linear_operator
+from kernels.common.packed import Packed, by_row_tiles, check_weight, of_row_tiles, padded
+from kernels.matmul_w4a16.cases import common_cases
+from kernels.matmul_w4a16.declaration import declared
+from kernels.matmul_w4a16.linear import call_linear, linear_operator
 
 __all__ = ["dequantise_w8", "linear_w8a16", "pack_w8"]
 

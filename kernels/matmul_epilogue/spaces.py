@@ -23,6 +23,7 @@ _TENSOR_CORE_TILES = {
     (16, 64, 4): 0.2,
     (16, 32, 4): 0.1,
 }
+
 _FMA_TILES = {(128, 64, 8): 0.9, (64, 64, 8): 0.85, (64, 64, 4): 0.8, (32, 64, 4): 0.6, (16, 32, 4): 0.3}
 
 
@@ -45,7 +46,7 @@ def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
     return triton.cdiv(tiles, gpu.sms) * tile[0] * tile[1] / _shares(problem, gpu)[tile]
 
 
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
+def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
     tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
     if tile not in shares:
@@ -86,7 +87,7 @@ def _block_k(problem: Case, gpu: GPU) -> int:
     return (64 if _narrow(problem) else 128) // element_size(problem.dtype)
 
 
-def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
+def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `persistent`, whose stages and epilogue are in shared memory together."""
     blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
     stage = _stage_bytes(config, problem)
@@ -102,7 +103,7 @@ def _room(shared: int, stage: int, gpu: GPU) -> str:
     return "leaves room for a further stage" if shared + stage <= most else ""
 
 
-def _fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
+def fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
     """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
     # One leaves while the next is filled; where that hides behind the other group, a further stage is worth more.
     parts = config["BLOCK_N"] // 64 if problem["residual"] else 1 if alternate else 2
@@ -117,7 +118,7 @@ def _fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool =
 _BARRIERS = 1024
 """Bytes that barriers and the like may take of the shared memory."""
 
-_SPACE = {
+SPACE = {
     "BLOCK_M": (16, 32, 64, 128, 256),
     "BLOCK_N": (32, 64, 128, 256),
     "BLOCK_K": (16, 32, 64),
@@ -125,7 +126,8 @@ _SPACE = {
     "num_warps": (4, 8),
     "num_stages": (2, 3, 4),
 }
-_PERSISTENT_SPACE = {
+
+PERSISTENT_SPACE = {
     "BLOCK_M": (128,),
     "BLOCK_N": (256,),
     "BLOCK_K": (64,),
@@ -134,52 +136,55 @@ _PERSISTENT_SPACE = {
     "num_warps": (8,),
     "num_stages": (3, 4),
 }
-_SPECIALIZED_SPACE = {
+
+SPECIALIZED_SPACE = {
     "BLOCK_N": (256,),
     "BLOCK_K": (64,),
     "GROUP_M": (8, 16),
     "STAGES": (3, 4),
     "BUFFERS": (2, 4),
 }
-_ALTERNATING_SPACE = {
+
+ALTERNATING_SPACE = {
     "BLOCK_N": (128,),
     "BLOCK_K": (64,),
     "GROUP_M": (4, 8, 16),
     "STAGES": (5, 6),
     "BUFFERS": (1, 2),
 }
-_PULL_SPACE = {"ROWS": (16, 32, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
+
+PULL_SPACE = {"ROWS": (16, 32, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
 
 
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+def default(problem: Case, gpu: GPU) -> dict[str, int]:
     """Of the tiles that fit, the one that ends first by the estimate."""
     configs = []
     for rows, columns, warps in _shares(problem, gpu):
         for stages in (4, 3, 2):
             values = (rows, columns, _block_k(problem, gpu), 8, warps, stages)
-            configs.append(dict(zip(_SPACE, values, strict=True)))
-    fitting = [config for config in configs if not _fits(config, problem, gpu)]
+            configs.append(dict(zip(SPACE, values, strict=True)))
+    fitting = [config for config in configs if not fits(config, problem, gpu)]
     return min(
         fitting or configs[-1:], key=lambda c: _seconds((c["BLOCK_M"], c["BLOCK_N"], c["num_warps"]), problem, gpu)
     )
 
 
-def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
+def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     stages = 3 if problem["residual"] else 4
-    return dict(zip(_PERSISTENT_SPACE, (128, 256, 64, 16, 2, 8, stages), strict=True))
+    return dict(zip(PERSISTENT_SPACE, (128, 256, 64, 16, 2, 8, stages), strict=True))
 
 
-def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
+def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
     room = (3, 4) if problem["residual"] else (4, 2)
-    return dict(zip(_SPECIALIZED_SPACE, (256, 64, 16, *room), strict=True))
+    return dict(zip(SPECIALIZED_SPACE, (256, 64, 16, *room), strict=True))
 
 
-def _default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
+def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
     room = (5, 2) if problem["residual"] else (6, 1)
-    return dict(zip(_ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
+    return dict(zip(ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
 
 
-def _describes(problem: Case, gpu: GPU) -> str:
+def describes(problem: Case, gpu: GPU) -> str:
     """Why descriptors do not take a case."""
     if problem.dtype in ("fp32", "tf32"):
         return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
@@ -188,22 +193,22 @@ def _describes(problem: Case, gpu: GPU) -> str:
     return ""
 
 
-def _persists(problem: Case, gpu: GPU) -> str:
+def persists(problem: Case, gpu: GPU) -> str:
     """Why `persistent` does not take a case."""
-    if _describes(problem, gpu):
-        return _describes(problem, gpu)
+    if describes(problem, gpu):
+        return describes(problem, gpu)
     if gpu.functional:
         return ""
     tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
     return "" if tiles > gpu.sms else f"{tiles} tiles: no SM has a second one"
 
 
-def _specializes(problem: Case, gpu: GPU) -> str:
+def specializes(problem: Case, gpu: GPU) -> str:
     """Why `specialized` does not take a case."""
-    return "Gluon is not interpreted" if gpu.functional else _persists(problem, gpu)
+    return "Gluon is not interpreted" if gpu.functional else persists(problem, gpu)
 
 
-def _fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
+def fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
     vectors = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * 16)
     if not 1 <= vectors <= 4:
         return f"{vectors:g} 16-byte vectors a thread of each matrix; 1 to 4 keep memory busy without spills"
@@ -219,5 +224,5 @@ def _rows_of_strip(block_n: int, problem: Case, gpu: GPU) -> int:
     return next(enough, 16)
 
 
-def _default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
+def default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
     return {"ROWS": _rows_of_strip(256, problem, gpu), "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}

@@ -1,10 +1,10 @@
-"""Few rows of x times packed weights: `shared` of `matmul_w4a16` and `matmul_w8a16`, where formats and PTX are told.
+"""`shared`: few rows of x times packed weights; the warps of a program share x, and programs share k.
 
-As `fragments` it feeds tensor cores from a ring of asynchronous copies.  There the warps of a program share k, each has
-x of its own, and every program reads all of x.  Here each warp has row tiles of its own, so one reading of x serves 16
-ROW_TILES columns of y for each warp, and programs share k: of SPLITS parts each leaves its sums in scratch memory, and
-the program that is last there adds them, in the order of the parts.  So two runs agree bit by bit, and there is no
-second launch.  Counters are made in the call's own memory, as `reduction`'s are.
+In `fragments` the warps of a program share k, each has x of its own, and every program reads all of x.  Here each warp
+has row tiles of its own, so one reading of x serves 16 ROW_TILES columns of y for each warp, and programs share k: of
+SPLITS parts each leaves its sums in scratch memory, and the program that is last there adds them, in the order of the
+parts.  So two runs agree bit by bit, and there is no second launch.  Counters are made in the call's own memory, as
+`reduction`'s are.
 
 To 32 rows of x a group's sum is scaled, in fp32.  With more, a second set of sums does not fit beside the first, and
 weights are multiplied by their scales in 16 bits before, which takes as many instructions.
@@ -17,34 +17,35 @@ from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels._packed import ROWS, sixteen
-from kernels._packed_fragments import (
-    _COMMIT,
-    _COPY_4,
-    _COPY_16,
-    _COPY_X,
-    _ORDER,
-    _READ_X,
-    _READ_X_OPERANDS,
-    _UNPACK_8_OPERANDS,
-    _WAIT_FOR_ALL,
-    _ZEROS_OPERANDS,
+from kernels.common.packed import ROWS, sixteen
+
+from .ring import (
+    COMMIT,
+    COPY_4,
+    COPY_16,
+    COPY_X,
+    ORDER,
     OWN,
-    _after,
-    _copy,
-    _m_tiles,
-    _minus_zeros_at,
-    _mma,
-    _multiply,
-    _operands,
-    _places,
-    _ring_asm,
-    _scales_asm,
-    _scales_at,
-    _unpack_4,
-    _unpack_4_asm,
-    _unpack_8_asm,
-    _zeros_asm,
+    READ_X,
+    READ_X_OPERANDS,
+    UNPACK_8_OPERANDS,
+    WAIT_FOR_ALL,
+    ZEROS_OPERANDS,
+    after,
+    copy,
+    load_minus_zeros,
+    load_scales,
+    m_tiles_of,
+    mma_asm,
+    multiply,
+    operands,
+    places,
+    ring_asm,
+    scales_asm,
+    unpack_4_asm,
+    unpack_8_asm,
+    unpacked_4,
+    zeros_asm,
 )
 
 _TAG = 0x7FF8A71A5C3D
@@ -61,8 +62,8 @@ OPENED: mov.b32 $0, 0; }}""")
 """PTX: thread 0 makes the word at 1 a counter at 0, unless another program did.  No other thread waits for it, as all
 would for a scalar of Triton's."""
 
+_SCALE_OPERANDS = operands("r", 4, 8)
 
-_SCALE_OPERANDS = _operands("r", 4, 8)
 _SAME = gl.constexpr("mov.b32 $0, $1;")
 
 
@@ -106,7 +107,7 @@ def _fill(
     words_ptr, scales_ptr, zeros_ptr, x_ptr = sources
     word_offs, scale_offs, zero_offs = offsets
     # Told anew in each step, or those of four row tiles are kept for each: they would spill.
-    word_offs, scale_offs, zero_offs = _after(word_offs, _SAME), _after(scale_offs, _SAME), _after(zero_offs, _SAME)
+    word_offs, scale_offs, zero_offs = after(word_offs, _SAME), after(scale_offs, _SAME), after(zero_offs, _SAME)
     row_tile, warp, lane, to_scales, to_x = own
     end, tiles_n, tiles_k, groups, M, K = ends
     due = step < end
@@ -115,15 +116,15 @@ def _fill(
         ptrs = words_ptr + (word_offs + (step * DEPTH + r * tiles_k) * 32).to(gl.int64) * 4
         for d in gl.static_range(DEPTH):
             there = inside if EVEN else inside & (step * DEPTH + d < tiles_k)
-            _copy(at + (r * DEPTH + d) * (WARPS * 512), ptrs + d * 128, there, 16, _COPY_16)
+            copy(at + (r * DEPTH + d) * (WARPS * 512), ptrs + d * 128, there, 16, COPY_16)
         for s in gl.static_range(GROUPS):
             group = step * GROUPS + s
             there = inside if EVEN else inside & (group < groups)
             offs = (group + r * groups) * 16
             place = at + to_scales + (r * GROUPS + s) * (KINDS * WARPS * 128)
-            _copy(place, scales_ptr + (scale_offs + offs), there, 4, _COPY_4)
+            copy(place, scales_ptr + (scale_offs + offs), there, 4, COPY_4)
             if HAS_ZEROS:
-                _copy(place + WARPS * 128, zeros_ptr + (zero_offs + offs), there, 4, _COPY_4)
+                copy(place + WARPS * 128, zeros_ptr + (zero_offs + offs), there, 4, COPY_4)
     for i in gl.static_range((PIECES + WARPS - 1) // WARPS):
         piece = (warp + WARPS * i) % PIECES  # warps without a piece copy one again
         unit, m_tile = piece // (2 * M_TILES), piece // 2 % M_TILES
@@ -132,12 +133,12 @@ def _fill(
         offs = gl.minimum(m_tile * 8 + row, M - 1) * (K // 2) + chunk * 4
         place = at + to_x + ((2 * unit + chunk // 4) * M_TILES + m_tile) * 512
         slot = row * 4 + chunk % 4 ^ chunk // 4 * 4
-        _copy(place + (slot - lane) * 16, x_ptr + (offs + step * (SPAN // 2)) + unit * 32, there, 16, _COPY_X)
+        copy(place + (slot - lane) * 16, x_ptr + (offs + step * (SPAN // 2)) + unit * 32, there, 16, COPY_X)
 
 
 @gluon.jit
 def _read_x(addresses):
-    return gl.inline_asm_elementwise(_READ_X, _READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
+    return gl.inline_asm_elementwise(READ_X, READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
 
 
 @gluon.jit
@@ -165,29 +166,29 @@ def _multiply_step(
         to_group = s * (2 if HAS_ZEROS else 1) * (WARPS * 128)
         total = zero if SUMS else acc
         if SCALE is not None:
-            scales = gl.inline_asm_elementwise(SCALES, _ZEROS_OPERANDS, [scales_at + to_group],
+            scales = gl.inline_asm_elementwise(SCALES, ZEROS_OPERANDS, [scales_at + to_group],
                                                dtype=gl.int32, is_pure=True, pack=4)  # fmt: skip
         if BITS == 4:
-            minus = _minus_zeros_at(zeros_at + to_group, HAS_ZEROS, BF16, ZEROS, layout)
+            minus = load_minus_zeros(zeros_at + to_group, HAS_ZEROS, BF16, ZEROS, layout)
         for i in gl.static_range(DEPTH // GROUPS):
             tile = s * (DEPTH // GROUPS) + i
             words = words_at + tile * (WARPS * 512)
             if BITS == 4:
                 low, high = _read_x(x_at + 2 * tile * HALF), _read_x(x_at + to_odd + (2 * tile + 1) * HALF)
-                a, b, c, d = _unpack_4(words, minus, UNPACK)
+                a, b, c, d = unpacked_4(words, minus, UNPACK)
                 if SCALE is not None:
                     a, b = _times(a, scales, SCALE), _times(b, scales, SCALE)
                     c, d = _times(c, scales, SCALE), _times(d, scales, SCALE)
-                total = _multiply(b, low, _multiply(a, low, total, LOW), HIGH)
-                total = _multiply(d, high, _multiply(c, high, total, LOW), HIGH)
+                total = multiply(b, low, multiply(a, low, total, LOW), HIGH)
+                total = multiply(d, high, multiply(c, high, total, LOW), HIGH)
             else:
                 x = _read_x(x_at + tile % 2 * to_odd + tile * HALF)
-                a, b = gl.inline_asm_elementwise(UNPACK, _UNPACK_8_OPERANDS, [words],
+                a, b = gl.inline_asm_elementwise(UNPACK, UNPACK_8_OPERANDS, [words],
                                                  dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
                 if SCALE is not None:
                     a, b = _times(a, scales, SCALE), _times(b, scales, SCALE)
-                total = _multiply(b, x, _multiply(a, x, total, LOW), HIGH)
-        acc = gl.fma(_scales_at(scales_at + to_group, SCALES), total, acc) if SUMS else total
+                total = multiply(b, x, multiply(a, x, total, LOW), HIGH)
+        acc = gl.fma(load_scales(scales_at + to_group, SCALES), total, acc) if SUMS else total
     return acc
 
 
@@ -198,7 +199,7 @@ def _own_share(first_tile, tiles_k, groups, to_scales, X_AT: gl.constexpr, ROW_T
 
     Offsets have 32 bits, those of words count 16 bytes: addresses would spill.
     """
-    _, _, warp, lane = _places(1, 1, WARPS, layout)
+    _, _, warp, lane = places(1, 1, WARPS, layout)
     row_tile = first_tile + warp * ROW_TILES
     scale_offs = row_tile * groups * 16 + lane // 4 * 2
     zero_offs = row_tile * groups * 16 + lane // 8 * 4  # those of four rows, of which two are the lane's
@@ -228,8 +229,8 @@ def _shared_kernel(
     GROUPS: gl.constexpr = DEPTH * 256 // BITS // GROUP if GROUP > 0 else 0
     lanes: gl.constexpr = [1, 1, 1, 1, 32, 1]
     warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
-    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, 1, 1, 1, 4], lanes, warps, _ORDER)
-    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, _ORDER)
+    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, 1, 1, 1, 4], lanes, warps, ORDER)
+    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, ORDER)
     if not OWN_RING:
         ring = gl.allocate_shared_memory(
             gl.int32, [(STAGE * STAGES + 1023) // 1024, 1, 256], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -252,13 +253,13 @@ def _shared_kernel(
     for stage in gl.static_range(STAGES - 1):
         _fill(first_at + stage * STAGE, begin + stage, sources, offsets, own, ends, GROUP, BITS, HAS_ZEROS, M_TILES,
               ROW_TILES, DEPTH, WARPS, EVEN)  # fmt: skip
-        _after(first_at, _COMMIT)
+        after(first_at, COMMIT)
     counter_ptr = scratch_ptr.to(gl.pointer_type(gl.int64)) + block
     if SPLITS > 1:  # while the first steps are on their way
         gl.inline_asm_elementwise(_OPEN, "=r,l", [counter_ptr + gl.full([1, 1, 1, 1, 1, 1], 0, gl.int64, own_layout)],
                                   dtype=gl.int32, is_pure=False, pack=1)  # fmt: skip
 
-    own_tile, _, warp, lane = _places(ROW_TILES, 1, WARPS, layout)
+    own_tile, _, warp, lane = places(ROW_TILES, 1, WARPS, layout)
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
     spread = gl.zeros([1, 1, 1, 1, 1, 4], gl.int32, layout)  # what a lane's four registers have the same
     words_at = own_tile * (DEPTH * WARPS * 512) + spread
@@ -270,17 +271,17 @@ def _shared_kernel(
     zero = gl.zeros([M_TILES, ROW_TILES, 1, WARPS, 32, 4], gl.float32, layout)
     at, fill = first_at, last_at
     for step in range(begin, end):
-        now = gl.convert_layout(_after(at, WAIT), layout)
+        now = gl.convert_layout(after(at, WAIT), layout)
         _fill(fill, step + (STAGES - 1), sources, offsets, own, ends, GROUP, BITS, HAS_ZEROS, M_TILES, ROW_TILES, DEPTH,
               WARPS, EVEN)  # fmt: skip
-        _after(fill, _COMMIT)
+        after(fill, COMMIT)
         acc = _multiply_step(now + words_at, now + scales_at, now + zeros_at, now + x_at, to_odd, acc, zero, GROUP,
                              BITS, BF16, HAS_ZEROS, UNPACK, SCALES, ZEROS, SCALE, LOW, HIGH, M_TILES, DEPTH, WARPS,
                              layout)  # fmt: skip
         fill = at
         at = gl.where(at == last_at, first_at, at + STAGE)
     if not OWN_RING:
-        _after(at, _WAIT_FOR_ALL)
+        after(at, WAIT_FOR_ALL)
         if SPLITS > 1:
             ring._keep_alive()
         else:  # Triton gives no memory where nothing of its own touches it
@@ -310,7 +311,7 @@ def _shared_kernel(
 @gluon.jit
 def _part_offsets(tile, M_TILES: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr):
     """Where sums of row tiles lie in a part: a lane's four side by side."""
-    _, _, _, lane = _places(1, 1, WARPS, layout)
+    _, _, _, lane = places(1, 1, WARPS, layout)
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
     register = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
     return (tile * M_TILES + m_tile) * 128 + lane * 4 + register
@@ -323,8 +324,8 @@ def _add_parts(
 ):  # fmt: skip
     """Store as y what SPLITS programs left of AT_ONCE row tiles of each warp, those from ``first_tile`` on."""
     layout: gl.constexpr = gl.BlockedLayout([M_TILES, AT_ONCE, 1, 1, 1, 4], [1, 1, 1, 1, 32, 1],
-                                            [1, 1, 1, WARPS, 1, 1], _ORDER)  # fmt: skip
-    own_tile, _, warp, _ = _places(AT_ONCE, 1, WARPS, layout)
+                                            [1, 1, 1, WARPS, 1, 1], ORDER)  # fmt: skip
+    own_tile, _, warp, _ = places(AT_ONCE, 1, WARPS, layout)
     tile = first_tile + warp * ROW_TILES + own_tile
     offs = _part_offsets(tile, M_TILES, WARPS, layout)
     total = gl.zeros([M_TILES, AT_ONCE, 1, WARPS, 32, 4], gl.float32, layout)
@@ -339,7 +340,7 @@ def _write(
     layout: gl.constexpr,
 ):  # fmt: skip
     """Store sums of row tiles as y; without groups each row has a scale, multiplied last."""
-    _, _, _, lane = _places(1, 1, WARPS, layout)
+    _, _, _, lane = places(1, 1, WARPS, layout)
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
     register = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
     if GROUP == 0:
@@ -356,7 +357,7 @@ def stage_bytes(bits, m, group, zeros, config):
     span = config["DEPTH"] * 256 // bits
     scales = span // group * (2 if zeros else 1) * 128 if group else 0
     packed = config["ROW_TILES"] * config["num_warps"] * (config["DEPTH"] * 512 + scales)
-    return packed, _m_tiles(m) * span * 16
+    return packed, m_tiles_of(m) * span * 16
 
 
 def shared_bytes(bits, m, group, zeros, config):
@@ -372,7 +373,7 @@ in 16 bits."""
 
 def launch_shared(bits, x, words, scales, zeros, n, group, *, config):
     """Launch ``_shared_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
-    (m, k), warps, bf16, m_tiles = x.shape, config["num_warps"], x.dtype == torch.bfloat16, _m_tiles(x.shape[0])
+    (m, k), warps, bf16, m_tiles = x.shape, config["num_warps"], x.dtype == torch.bfloat16, m_tiles_of(x.shape[0])
     rows, depth, stages, splits = (config[name] for name in ("ROW_TILES", "DEPTH", "STAGES", "SPLITS"))
     packed_bytes, x_bytes = stage_bytes(bits, m, group, zeros is not None, config)
     own, ring = shared_bytes(bits, m, group, zeros is not None, config)
@@ -386,11 +387,11 @@ def launch_shared(bits, x, words, scales, zeros, n, group, *, config):
     launch(
         _shared_kernel, (blocks * splits,),
         x.view(torch.int32), words, scales, zeros, y, scratch, m, n, k, k // group if group else 1, blocks,
-        GROUP=group, BITS=bits, BF16=bf16, RING=_ring_asm(ring if own else 0, rows * depth * warps * 512),
+        GROUP=group, BITS=bits, BF16=bf16, RING=ring_asm(ring if own else 0, rows * depth * warps * 512),
         WAIT=f"cp.async.wait_group {stages - 2}; bar.sync 0; mov.b32 $0, $1;",
-        UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16),
-        SCALES=_pairs_asm() if scaled else _scales_asm(bf16), ZEROS=_zeros_asm(bf16),
-        SCALE=_scale_asm(bf16) if scaled else None, LOW=_mma(bf16, 0), HIGH=_mma(bf16, 1), M_TILES=m_tiles,
+        UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16),
+        SCALES=_pairs_asm() if scaled else scales_asm(bf16), ZEROS=zeros_asm(bf16),
+        SCALE=_scale_asm(bf16) if scaled else None, LOW=mma_asm(bf16, 0), HIGH=mma_asm(bf16, 1), M_TILES=m_tiles,
         ROW_TILES=rows, DEPTH=depth, WARPS=warps, STAGES=stages, STAGE=packed_bytes + x_bytes, X_AT=packed_bytes,
         SPLITS=splits, OWN_RING=own,
         EVEN=k % (depth * 256 // bits) == 0 and n % (ROWS * rows * warps) == 0, num_warps=warps,

@@ -6,14 +6,14 @@ import math
 import torch
 from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
 
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
-_ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
-_LARGEST = 2**31 - 1025
-"""Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
+DTYPES = ("fp32", "fp16", "bf16")
+
+NAMES = {torch_dtype(name): name for name in DTYPES}
+
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
 
-def _reference(x, weight, bias, residual, activation, scale):
+def reference(x, weight, bias, residual, activation, scale):
     if scale == 1.0 and (bias is None or bias.dtype == x.dtype):
         z = torch.nn.functional.linear(x, weight, bias)
     else:
@@ -32,7 +32,7 @@ _TORCH = {
 }
 
 
-def _backward_reference(x, weight, bias, residual, z, dy, activation, scale):
+def backward_reference(x, weight, bias, residual, z, dy, activation, scale):
     """The formulas of kernels/matmul_epilogue.py, with torch's derivative of act at z."""
     g = dy
     if activation != "none":
@@ -43,24 +43,24 @@ def _backward_reference(x, weight, bias, residual, z, dy, activation, scale):
     return (dx, dweight) if bias is None else (dx, dweight, g.sum(dim=0))
 
 
-def _pulled_back(make, compiles):
+def pulled_back(make, compiles):
     """A backward peer by autograd, of the inputs that the case has; it keeps its own z."""
 
     def prepare(z, **inputs):
         wrt = tuple(name for name in ("x", "weight", "bias") if inputs[name] is not None)
-        return make(_reference, wrt).prepare(**inputs)
+        return make(reference, wrt).prepare(**inputs)
 
     return Peer(prepare, compiles=compiles)
 
 
-def _prepare_cublaslt(x, weight, bias, residual, activation, scale):
+def prepare_cublaslt(x, weight, bias, residual, activation, scale):
     """torch's private way to the epilogues of cuBLASLt, which take a bias and relu or gelu (by tanh)."""
     if activation not in ("relu", "gelu_tanh") or bias is None or residual is not None or scale != 1.0:
         raise NotImplementedError("_addmm_activation takes a bias, relu or gelu by tanh, and no residual")
     return lambda: torch._addmm_activation(bias, x, weight.t(), use_gelu=activation == "gelu_tanh")
 
 
-def _inputs(problem: Case, device, generator):
+def inputs(problem: Case, device, generator):
     m, n, k, dtype = problem["m"], problem["n"], problem["k"], torch_dtype(problem.dtype)
 
     def draw(*shape):
@@ -76,8 +76,8 @@ def _inputs(problem: Case, device, generator):
     }
 
 
-def _backward_inputs(problem: Case, device, generator):
-    forward = _inputs(problem, device, generator)
+def backward_inputs(problem: Case, device, generator):
+    forward = inputs(problem, device, generator)
     activation, scale = forward.pop("activation"), forward.pop("scale")
     x, weight, bias, residual = forward.values()
     z = None if activation == "none" else torch.nn.functional.linear(x, weight, bias)
@@ -87,7 +87,7 @@ def _backward_inputs(problem: Case, device, generator):
     return {**forward, "z": z, "dy": dy, "activation": activation, "scale": scale}
 
 
-def _call(function, inputs):
+def call(function, inputs):
     activation = None if inputs["activation"] == "none" else inputs["activation"]
     return function(
         inputs["x"], inputs["weight"], inputs["bias"],
@@ -95,7 +95,7 @@ def _call(function, inputs):
     )  # fmt: skip
 
 
-def _bytes(problem: Case) -> dict[str, float]:
+def least_bytes(problem: Case) -> dict[str, float]:
     m, n, k = problem["m"], problem["n"], problem["k"]
     size = element_size(problem.dtype)
     terms = {"x": m * k * size, "weight": n * k * size, "y": m * n * size}
@@ -103,7 +103,7 @@ def _bytes(problem: Case) -> dict[str, float]:
     return terms | {name: bytes for name, bytes in optional.items() if problem[name]}
 
 
-def _backward_bytes(problem: Case) -> dict[str, float]:
+def backward_bytes(problem: Case) -> dict[str, float]:
     m, n, k = problem["m"], problem["n"], problem["k"]
     size = element_size(problem.dtype)
     terms = {"x, dx": 2 * m * k * size, "weight, dweight": 2 * n * k * size, "dy": m * n * size}
@@ -111,7 +111,16 @@ def _backward_bytes(problem: Case) -> dict[str, float]:
     return terms | {name: bytes for name, bytes in optional.items() if bytes}
 
 
-def _cases(gpu: GPU) -> list[Case]:
+def flops(problem: Case) -> dict[str, float]:
+    return {"x @ W^T": 2 * problem["m"] * problem["n"] * problem["k"]}
+
+
+def backward_flops(problem: Case) -> dict[str, float]:
+    product = 2 * problem["m"] * problem["n"] * problem["k"]
+    return {"g @ W": product, "g^T @ x": product}
+
+
+def sweep(gpu: GPU) -> list[Case]:
     shapes = {
         "bf16": (
             ("gelu_tanh", True, False, 512, 512, 512),  # the launch is the cost
@@ -135,18 +144,18 @@ def _cases(gpu: GPU) -> list[Case]:
         for dtype, named in shapes.items()
         for activation, bias, residual, m, n, k in named
         for c in [case(dtype, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)]
-        if sum(_backward_bytes(c).values()) <= gpu.memory_bytes // 8
+        if sum(backward_bytes(c).values()) <= gpu.memory_bytes // 8
     ]
 
 
-def _tuned_by_torch(problem: Case) -> bool:
+def tuned_by_torch(problem: Case) -> bool:
     """Cases on which torch.compile may tune products of Triton's beside cuBLAS's: a long sum, and a short one."""
     return problem["activation"] == "gelu" and problem["k"] in (1024, 4096)
 
 
-_EDGE_CASES = tuple(
+EDGE_CASES = tuple(
     case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
-    for dtype in _DTYPES
+    for dtype in DTYPES
     for activation, bias, residual, (m, n, k), reason in (
         ("relu", True, True, (1, 1, 1), "one element of each"),
         ("none", False, False, (128, 128, 64), "whole tiles only; the plain product"),
@@ -168,7 +177,8 @@ _EDGE_CASES = tuple(
         ("none", True, True, (17024, 256, 128), "whole tiles only, of two rounds and more, with a residual"),
     )
 )
-_EDGE_CASES += tuple(
+
+EDGE_CASES += tuple(
     case("fp32", reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
     for activation, bias, residual, (m, n, k), reason in (
         ("gelu", True, True, (4228, 132, 36), "more tiles of 64 x 64 than SMs, with tails everywhere"),
@@ -176,16 +186,7 @@ _EDGE_CASES += tuple(
     )
 )
 
-_HUGE_CASES = (
+HUGE_CASES = (
     case("bf16", "offsets into x beyond 2^31", activation="relu", bias=True, residual=False, m=2**18 + 1, n=16, k=8192),
     case("bf16", "offsets into y beyond 2^31", activation="gelu", bias=True, residual=True, m=2**18 + 1, n=8192, k=16),
 )
-
-
-def _flops(problem: Case) -> dict[str, float]:
-    return {"x @ W^T": 2 * problem["m"] * problem["n"] * problem["k"]}
-
-
-def _backward_flops(problem: Case) -> dict[str, float]:
-    product = 2 * problem["m"] * problem["n"] * problem["k"]
-    return {"g @ W": product, "g^T @ x": product}

@@ -1,4 +1,4 @@
-"""Which configs of matmul's kernels are worth a trial, which is each one's default, and what each cannot take."""
+"""Which configs of matmul's tiles are worth a trial, which is each variant's default, and what none can take."""
 
 import math
 
@@ -6,37 +6,10 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-from kernels._matmul_cases import _layout
+from kernels.common.products import BARRIERS, buffers, describes, fma_stages, narrow, stage_bytes
 
 
-def _buffers(config: Config, problem: Case, gpu: GPU) -> int:
-    """How many blocks of A and of B lie in shared memory at a time, as Triton 3.6 and 3.7 allocate them."""
-    if gpu.backend == "cuda" and int(gpu.arch) < 80:
-        return 1  # no asynchronous copies: the loop is not pipelined
-    if Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu) and config["BLOCK_M"] >= 64:
-        return config["num_stages"]  # wgmma reads its operands where they lie
-    return max(1, config["num_stages"] - 1)  # the stage in work is in registers
-
-
-def _row_lengths(problem: Case) -> tuple[int, int, int]:
-    """Elements of a row of A, of B and of C, where a row is what is contiguous."""
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
-    return k if of_a == "N" else m, n if of_b == "N" else k, n
-
-
-def _narrow(problem: Case) -> bool:
-    """Whether operands may have to be read element by element, through registers, and the loop is not pipelined.
-
-    Triton knows of a size or stride only whether 16 divides it.
-    """
-    return any(length % 16 for length in (*_row_lengths(problem)[:2], problem["k"]))
-
-
-def _stage_bytes(config: Config, problem: Case) -> int:
-    return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
-
-
-def _tiles(config: Config, problem: Case) -> int:
+def tile_count(config: Config, problem: Case) -> int:
     return triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
 
 
@@ -48,9 +21,9 @@ def _shape(config: Config, problem: Case, gpu: GPU) -> str:
     return "full" if m * n >= 2 * gpu.sms * 128 * 256 else "few"
 
 
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
+def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``tiled`` cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
+    shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if problem.dtype == "tf32" and config["BLOCK_M"] * config["BLOCK_N"] > 64 * 32 * config["num_warps"]:
@@ -59,9 +32,9 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     return _fits_problem(config, problem, gpu) or kind(config, problem, gpu)
 
 
-def _copied(problem: Case, gpu: GPU) -> bool:
+def copied(problem: Case, gpu: GPU) -> bool:
     """Whether this GPU has a copy engine that can read the operands."""
-    return Capability.TENSOR_DESCRIPTORS in gpu.capabilities and not _describes(problem, gpu)
+    return Capability.TENSOR_DESCRIPTORS in gpu.capabilities and not describes(problem, gpu)
 
 
 def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
@@ -71,7 +44,7 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
     shape = _shape(config, problem, gpu)
     if shape != "thin" and (rows < 32 or max(rows, columns) > 2 * min(rows, columns)):
         return "of two tiles of one area, the one nearer to square reads less"
-    tiles = _tiles(config, problem)
+    tiles = tile_count(config, problem)
     if rows * columns > 2048 and 4 * tiles < gpu.sms:
         return f"{tiles} tiles leave most of {gpu.sms} SMs idle"
     tensor_cores = uses_tensor_cores(problem, gpu)
@@ -89,7 +62,7 @@ def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     accumulators = rows * columns // (32 * warps)
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if _narrow(problem):  # a block that waits in registers: with more of either, sm_80 and sm_90 spill (Triton 3.7.1)
+    if narrow(problem):  # a block that waits in registers: with more of either, sm_80 and sm_90 spill (Triton 3.7.1)
         if accumulators > 64 or row_bytes != 64 or config["num_stages"] > 2:
             return "elements that are read one by one take registers, and no stages"
         return ""
@@ -101,11 +74,11 @@ def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
     shape = _shape(config, problem, gpu)
     if shape == "full" and rows * columns // (rows + columns) < 64:  # multiplications with each element read from L2
         return "reads more from L2 than a larger tile, of which there are enough"
-    if _copied(problem, gpu):
+    if copied(problem, gpu):
         return _fits_copied(config, problem, gpu)
     # Latency times bandwidth asks for some 32 KiB under way in every SM.  A full GPU has one or two programs on each;
     # where tiles are small or thin several share an SM and reach it together.
-    under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
+    under_way = (config["num_stages"] - 1) * stage_bytes(config, problem) // 1024
     least, most = {"full": (64, 144), "few": (32, 96), "thin": (16, 96)}[shape]
     if not least <= under_way <= most:
         return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
@@ -115,7 +88,7 @@ def _fits_tensor_cores(config: Config, problem: Case, gpu: GPU) -> str:
 def _fits_copied(config: Config, problem: Case, gpu: GPU) -> str:
     """What sweeps on an H200 left of ``tiled`` and ``descriptor``: deep pipelines, large tiles that still reach SMs."""
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
-    shape, tiles = _shape(config, problem, gpu), _tiles(config, problem)
+    shape, tiles = _shape(config, problem, gpu), tile_count(config, problem)
     if shape == "few" and 16 * min(problem["m"], problem["n"]) <= max(problem["m"], problem["n"]):
         return "a tile as tall or wide as C reads the other operand once"
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
@@ -131,12 +104,12 @@ def _fits_copied(config: Config, problem: Case, gpu: GPU) -> str:
         return "4 warps multiply as fast and wait for one another less"
     if config["GROUP_M"] != 8:
         return "an order that brought nothing"
-    stage = _stage_bytes(config, problem) // 1024
+    stage = stage_bytes(config, problem) // 1024
     under_way = (config["num_stages"] - 1) * stage
     least, most = {"full": (80, 144), "few": (96, 144), "thin": (64 if rows < 64 else 96, 168)}[shape]
     if not least <= under_way <= most:
         return f"{under_way} KiB under way: too few to hide latency, or more than that needs"
-    deeper = next((stages for stages in _SPACE["num_stages"] if stages > config["num_stages"]), math.inf)
+    deeper = next((stages for stages in SPACE["num_stages"] if stages > config["num_stages"]), math.inf)
     if shape != "full" and (deeper - 1) * stage <= most:
         return "more stages would fit"
     return ""
@@ -151,14 +124,14 @@ def _fits_fma(config: Config, problem: Case, gpu: GPU) -> str:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
     if config["BLOCK_K"] > (32 if problem.dtype == "fp32" else 16):
         return "all of a block of A and B passes through registers, in fp32: a longer one spills"
-    if config["num_stages"] != _fma_stages(problem, gpu):
+    if config["num_stages"] != fma_stages(problem, gpu):
         return "too few stages to hide latency, or more than FMA leaves to hide"
     if _shape(config, problem, gpu) == "full" and accumulators < 32:
         return "too few multiplications for each operand read from shared memory"
     return ""
 
 
-_SPACE = {
+SPACE = {
     "BLOCK_M": (16, 32, 64, 128, 256),
     "BLOCK_N": (32, 64, 128, 256),
     "BLOCK_K": (16, 32, 64, 128),
@@ -180,15 +153,11 @@ _TENSOR_CORE_TILES = {
     (16, 64, 4): 0.2,
     (16, 32, 4): 0.1,
 }
+
 _FMA_TILES = {(128, 128, 8): 1.0, (128, 64, 8): 1.0, (64, 64, 4): 1.02, (32, 64, 4): 0.8, (16, 32, 4): 0.3}
 
 
-def _fma_stages(problem: Case, gpu: GPU) -> int:
-    """Stages of a loop of FMA: fp32 operands gain from asynchronous copies (1024 each way on an H200: 95 us, 68 us)."""
-    return 3 if problem.dtype == "fp32" and gpu.backend == "cuda" and int(gpu.arch) >= 80 else 2
-
-
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+def default(problem: Case, gpu: GPU) -> dict[str, int]:
     """Of a few tiles worth a trial, the one that ends first if all SMs take tiles in step.
 
     Compute capability 7.5 takes at most 64 x 64: the FMA form of fp16 holds both operands in registers as fp32.
@@ -199,11 +168,11 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
         shares = {tile: share for tile, share in shares.items() if tile[0] * tile[1] <= 64 * 64}
 
     def config(rows, columns, warps):
-        stages = _fma_stages(problem, gpu)
+        stages = fma_stages(problem, gpu)
         block_k = 32 if stages > 2 else 16  # half the barriers; 16 takes fewer registers where loads pass through them
-        if tensor_cores and _narrow(problem):
+        if tensor_cores and narrow(problem):
             block_k, stages = 64 // element_size(problem.dtype), 2
-        elif _copied(problem, gpu):
+        elif copied(problem, gpu):
             block_k = (256 if rows * columns <= 128 * 64 else 128) // element_size(problem.dtype)
             stage = (rows + columns) * block_k * element_size(problem.dtype)
             stages = next(s for s in (8, 6, 5, 4, 3) if (s - 1) * stage <= 144 * 1024)
@@ -211,36 +180,27 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
             # Rows of 128 bytes in shared memory fill the widest swizzle; a thin tile wants more of K under way.
             block_k = (256 if rows == 16 else 128) // element_size(problem.dtype)
             stages = 3 if rows == 128 else 4
-        return dict(zip(_SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
+        return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
 
     def seconds(tile):  # in units of one multiplication-addition on every SM
-        waves = triton.cdiv(_tiles(config(*tile), problem), gpu.sms)
+        waves = triton.cdiv(tile_count(config(*tile), problem), gpu.sms)
         return waves * tile[0] * tile[1] / shares[tile]
 
-    fitting = [tile for tile in shares if not _fits(config(*tile), problem, gpu)]
+    fitting = [tile for tile in shares if not fits(config(*tile), problem, gpu)]
     return config(*min(fitting or list(shares)[-1:], key=seconds))
 
 
-def _describes(problem: Case, gpu: GPU) -> str:
-    """Why ``descriptor`` and what follows from it do not take a case."""
-    if problem.dtype == "fp32":
-        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
-    if any(length * element_size(problem.dtype) % 16 for length in _row_lengths(problem)):
-        return "rows of A, B or C are not aligned to 16 bytes"
-    return ""
-
-
-def _fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
+def fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``descriptor`` cannot launch, or cannot be the best."""
     size = element_size(problem.dtype)
     if problem.dtype == "tf32":  # the tile of C, of 32 bits, lies beside the blocks
-        shared = config["num_stages"] * _stage_bytes(config, problem) + config["BLOCK_M"] * config["BLOCK_N"] * size
-        if shared + _BARRIERS > gpu.shared_bytes:
+        shared = config["num_stages"] * stage_bytes(config, problem) + config["BLOCK_M"] * config["BLOCK_N"] * size
+        if shared + BARRIERS > gpu.shared_bytes:
             return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    return _fits(config, problem, gpu)
+    return fits(config, problem, gpu)
 
 
-def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
+def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``persistent`` cannot launch, or cannot be the best."""
     beside = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) // config["PARTS"]
     if config["PARTS"] > 1 and config["BLOCK_M"] * config["BLOCK_N"] < 128 * 128:
@@ -256,7 +216,7 @@ def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
     stages = _stages(config, problem, gpu, beside)
     if config["num_stages"] != stages:
         return f"{stages} stages fit, no fewer should be taken"
-    largest, tiles = 128 * 256, _tiles(config, problem)
+    largest, tiles = 128 * 256, tile_count(config, problem)
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
     if row_bytes != 128 and not (row_bytes == 256 and rows * columns <= 128 * 64):
         return "rows of 128 bytes fill the widest swizzle; more costs stages"
@@ -275,13 +235,10 @@ def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
 
 def _stages(config: Config, problem: Case, gpu: GPU, beside: int) -> int:
     """How many stages there is shared memory for: at least 2, at most 6."""
-    return max(2, min(6, (gpu.shared_bytes - _BARRIERS - beside) // _stage_bytes(config, problem)))
+    return max(2, min(6, (gpu.shared_bytes - BARRIERS - beside) // stage_bytes(config, problem)))
 
 
-_BARRIERS = 2048
-"""Bytes of shared memory beside the blocks, at most: barriers and alignment."""
-
-_PERSISTENT_SPACE = {
+PERSISTENT_SPACE = {
     "BLOCK_M": (16, 32, 64, 128, 256),
     "BLOCK_N": (32, 64, 128, 256),
     "BLOCK_K": (16, 32, 64, 128),
@@ -292,8 +249,8 @@ _PERSISTENT_SPACE = {
 }
 
 
-def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
-    tile = _default(problem, gpu)
+def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
+    tile = default(problem, gpu)
     wgmma = Capability.WGMMA in gpu.capabilities
     if wgmma and problem.dtype == "tf32" and tile["BLOCK_M"] == tile["BLOCK_N"] == 128:
         tile["BLOCK_N"] = 256  # its operands lie as the tensor cores want them
@@ -302,25 +259,25 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     if problem.dtype == "tf32" and not wgmma:
         tile["num_stages"] = 3  # compute capability 10.0 exchanges the whole tile of C through shared memory
     else:
-        tile["num_stages"] = 2 if _narrow(problem) else _stages(tile, problem, gpu, beside)
+        tile["num_stages"] = 2 if narrow(problem) else _stages(tile, problem, gpu, beside)
     return {**tile, "PARTS": parts}
 
 
-def _fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``specialized`` cannot launch, or cannot be the best."""
     # Two groups of 4 warps multiply, half a tile each.
     halves = {**config, "num_warps": 8}
     return _fits_loop(halves, problem, gpu, config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype))
 
 
-def _specialises(problem: Case, gpu: GPU) -> str:
+def specializes(problem: Case, gpu: GPU) -> str:
     """Why ``specialized`` does not take a case."""
     if problem.dtype == "tf32":
         return "Triton 3.6 does not compile it for tf32 operands that must pass through registers"
-    return _describes(problem, gpu)
+    return describes(problem, gpu)
 
 
-_SPECIALISED_SPACE = {
+SPECIALIZED_SPACE = {
     "BLOCK_M": (128, 256),
     "BLOCK_N": (128, 256),
     "BLOCK_K": (64,),
@@ -330,118 +287,14 @@ _SPECIALISED_SPACE = {
 }
 
 
-def _default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
+def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
     full = _shape({"BLOCK_M": 128, "BLOCK_N": 256}, problem, gpu) == "full"
-    return dict(zip(_SPECIALISED_SPACE, (128, 256, 64, 8, 4, 3) if full else (128, 128, 64, 8, 4, 4), strict=True))
+    return dict(zip(SPECIALIZED_SPACE, (128, 256, 64, 8, 4, 3) if full else (128, 128, 64, 8, 4, 4), strict=True))
 
 
-def _naive_config(problem: Case, gpu: GPU) -> dict[str, int]:
-    return {name: values[0] for name, values in _NAIVE_SPACE.items()}
+def default_naive(problem: Case, gpu: GPU) -> dict[str, int]:
+    return {name: values[0] for name, values in NAIVE_SPACE.items()}
 
 
 # One fixed tile, small enough for every GPU, and no pipelining: the first rung of the ladder.
-_NAIVE_SPACE = {"BLOCK_M": (64,), "BLOCK_N": (64,), "BLOCK_K": (16,), "num_warps": (4,), "num_stages": (1,)}
-
-
-def _splits(problem: Case, gpu: GPU) -> str:
-    """Why ``split`` does not take a case."""
-    thin = min(problem["m"], problem["n"])
-    return f"C is {thin} wide at least: its tiles reach every SM" if thin > _THIN else ""
-
-
-_THIN = 128
-"""Rows or columns of C up to which K is worth splitting: one tile covers them."""
-
-
-def _fits_split(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``split`` cannot launch, or cannot be the best."""
-    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
-    m, n, size = problem["m"], problem["n"], element_size(problem.dtype)
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if (rows if m <= n else columns) != min(_THIN, max(16, triton.next_power_of_2(min(m, n)))):
-        return "the tile is not as thin as C"
-    warps_per_sm = _tiles(config, problem) * config["SPLITS"] * warps / gpu.sms
-    if not 10 <= warps_per_sm <= 36 and config["SPLITS"] != (1 if warps_per_sm > 36 else 16):
-        return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
-    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
-        if config["num_stages"] > 1 or config["BLOCK_K"] * size > 64 or not 4 <= rows * columns // (32 * warps) <= 32:
-            return "all of a block passes through registers: a larger one spills"
-        return ""
-    if config["num_stages"] > 1 and _copied(problem, gpu):
-        return "pipelined thin tiles are `descriptor`'s"
-    if config["num_stages"] > 1:
-        under_way = (config["num_stages"] - 1) * _stage_bytes(config, problem) // 1024
-        return "" if 32 <= under_way <= 64 and rows * columns <= 4096 else f"{under_way} KiB under way"
-    if warps < 8:
-        return "8 warps, or ptxas of CUDA 12.9 spills a few bytes"
-    streamed = (columns if m <= n else rows) * config["BLOCK_K"] * size // (32 * warps)
-    return "" if streamed == 128 else f"{streamed} bytes a thread at a time, where eight loads of 16 hide latency"
-
-
-_SPLIT_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128),
-    "BLOCK_N": (16, 32, 64, 128),
-    "BLOCK_K": (16, 32, 64, 128),
-    "SPLITS": (1, 2, 4, 8, 16),
-    "num_warps": (4, 8),
-    "num_stages": (1, 4),
-}
-
-
-def _default_split(problem: Case, gpu: GPU) -> dict[str, int]:
-    thin = min(_THIN, max(16, triton.next_power_of_2(min(problem["m"], problem["n"]))))
-    size = element_size(problem.dtype)
-    block_k, wide, warps = 256 // size, 128, 8
-    if not uses_tensor_cores(problem, gpu) or _narrow(problem):
-        block_k, wide = (16, 32) if problem.dtype != "fp32" or thin > 32 else (16, 64)
-        warps = 8 if thin * wide >= 2048 else 4
-    rows, columns = (thin, wide) if problem["m"] <= problem["n"] else (wide, thin)
-    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
-    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
-    return dict(zip(_SPLIT_SPACE, (rows, columns, block_k, splits, warps, 1), strict=True))
-
-
-def _is_vector(problem: Case, gpu: GPU) -> str:
-    """Why ``vector`` does not take a case."""
-    if min(problem["m"], problem["n"]) > 1:
-        return "neither operand is a vector"
-    return ""
-
-
-def _along_the_sum(problem: Case) -> bool:
-    """Whether the matrix that a vector is multiplied with is contiguous along K."""
-    of_a, of_b = _layout(problem)
-    return of_b == "T" if problem["m"] == 1 else of_a == "N"
-
-
-def _fits_vector(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``vector`` cannot be the best."""
-    size, block_n, warps = element_size(problem.dtype), config["BLOCK_N"], config["num_warps"]
-    if block_n * config["BLOCK_K"] * size // (32 * warps) != 128:
-        return "other than eight loads of 16 bytes a thread at a time"
-    if block_n > 16 if _along_the_sum(problem) else block_n * size != 128:
-        return "rows of 128 bytes where columns are adjacent, long ones where K is"
-    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
-    warps_per_sm = tiles * config["SPLITS"] * warps / gpu.sms
-    if not 12 <= warps_per_sm <= 40 and config["SPLITS"] != (1 if warps_per_sm > 40 else 16):
-        return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
-    return ""
-
-
-_VECTOR_SPACE = {
-    "BLOCK_N": (4, 8, 16, 32, 64),
-    "BLOCK_K": (64, 128, 256, 512, 1024, 2048, 4096),
-    "SPLITS": (1, 2, 4, 8, 16),
-    "num_warps": (4, 8, 16),
-}
-
-
-def _default_vector(problem: Case, gpu: GPU) -> dict[str, int]:
-    size, warps = element_size(problem.dtype), 8
-    block_n = 16 if _along_the_sum(problem) else 128 // size
-    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
-    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
-    block_k = 128 * 32 * warps // (block_n * size)
-    return dict(zip(_VECTOR_SPACE, (block_n, block_k, splits, warps), strict=True))
+NAIVE_SPACE = {"BLOCK_M": (64,), "BLOCK_N": (64,), "BLOCK_K": (16,), "num_warps": (4,), "num_stages": (1,)}

@@ -3,9 +3,10 @@
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
 
-from kernels._packed import ROWS
-from kernels._packed_fragments import ring_stages, stage_bytes
-from kernels._shared_fragments import shared_bytes
+from kernels.common.packed import ROWS
+
+from .fragments import ring_stages, stage_bytes
+from .shared import shared_bytes
 
 FEW_ROWS = 32
 """The most rows of x that `fragments` takes: each lane holds an accumulator for every 8 of them, and x beside them.
@@ -223,7 +224,7 @@ def tiles_default(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
-_DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
+DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
 
 
 def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:

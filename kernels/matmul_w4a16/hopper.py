@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels._packed import sixteen, unpack_4, unpack_8
+from kernels.common.packed import sixteen, unpack_4, unpack_8
 
 ROWS = gl.constexpr(64)
 """Rows of W of a group: those of one wgmma."""

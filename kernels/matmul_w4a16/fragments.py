@@ -1,8 +1,4 @@
-"""Few rows of x times packed weights: `fragments` of `matmul_w4a16` and `matmul_w8a16`, where formats are told.
-
-Tensor cores are fed from a ring of asynchronous copies, in inline assembly: a packed word becomes an operand where it
-was loaded.  `shared` (`_shared_fragments`) has its PTX and the ring from here.
-"""
+"""`fragments`: few rows of x times packed weights; the warps of a program share k, and each has x of its own."""
 
 import torch
 import triton
@@ -10,152 +6,34 @@ from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels._packed import ROWS, sixteen, unpack_4, unpack_8
+from kernels.common.packed import ROWS
 
-_LOADED = ("w0", "w1", "w2", "w3")
-
-
-def _loaded(address, unpack):
-    """PTX: what unpacks four words, put after their load from an address."""
-    return f"{{ .reg .b32 w<4>; ld.shared.v4.b32 {{{', '.join(_LOADED)}}}, [{address}];\n{unpack}}}"
-
-
-def _unpack_4_asm(bf16):
-    """PTX: four words at an address (16), less the zero points of two rows (20, 22), as the operands of four mma."""
-    return _loaded("$16", unpack_4(bf16, _LOADED, ("$20", "$22")))
-
-
-def _unpack_8_asm(bf16):
-    """PTX: four words of signs and magnitudes at an address (8) to operands of two mma (0..7)."""
-    return _loaded("$8", unpack_8(bf16, _LOADED))
-
-
-def _scales_asm(bf16):
-    """PTX: the scales of rows g and g + 8 at an address (4), in fp32, each twice (0..3); an infinite one is NaN.
-
-    That is what an infinite weight would give: some of a group's numbers are 0.
-    """
-    lines = ["{ .reg .b32 t, u; .reg .f32 f, h; .reg .b16 a, b;", "ld.shared.b32 t, [$4];"]
-    if bf16:
-        lines.append("shl.b32 u, t, 16; mov.b32 f, u; and.b32 u, t, 0xffff0000; mov.b32 h, u;")
-    else:
-        lines.append("mov.b32 {a, b}, t; cvt.f32.f16 f, a; cvt.f32.f16 h, b;")
-    lines.append("fma.rn.f32 $0, f, 0f00000000, f; mov.f32 $1, $0; fma.rn.f32 $2, h, 0f00000000, h; mov.f32 $3, $2; }")
-    return "\n".join(lines)
-
-
-def _zeros_asm(bf16):
-    """PTX: -(128 + z), for fp16 -(1024 + z), twice in 32 bits, of rows g and g + 8 at an address (4), each twice."""
-    minus = sixteen(bf16)[1] | 0x80008000
-    return (
-        "{ .reg .b32 t; ld.shared.u16 t, [$4];\n"
-        f"prmt.b32 $0, t, {minus}, 0x5050; mov.b32 $1, $0; prmt.b32 $2, t, {minus}, 0x5151; mov.b32 $3, $2; }}"
-    )
-
-
-def _mma(bf16, half):
-    """PTX: 16 x 16 weights (4..7) times 16 of k of eight rows of x (words 2 half, 2 half + 1 of 8..11), plus 12..15."""
-    kind, _, _ = sixteen(bf16)
-    return (
-        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
-        f"{{$0, $1, $2, $3}}, {{$4, $5, $6, $7}}, {{${8 + 2 * half}, ${9 + 2 * half}}}, {{$12, $13, $14, $15}};"
-    )
-
-
-def _copy_asm(size):
-    """PTX: begin to copy so many bytes of weights from 2 to 1, 0 where 3 is 0.  Nothing is to leave L2 for them."""
-    return (
-        "{ .reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
-        f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global.L2::cache_hint [$1], [$2], {size}, $3, once;\n"
-        "mov.b32 $0, 0; }"
-    )
-
-
-def _ring_asm(size, scales):
-    """PTX: this thread's first word in a ring of so many bytes (0), and from a word of its to its scale (1).
-
-    A ring of 0 bytes is where Triton's own shared memory begins.  Addresses are kept for each thread, none as a sum
-    with a part that is the same for all threads: of such sums and a policy ptxas 12.8 makes instructions that are
-    illegal.
-    """
-    declared, ring = (f".shared .align 16 .b8 ring[{size}];", "ring") if size else ("", "global_smem")
-    return (
-        f"{{ .reg .b32 t, r; {declared} mov.u32 r, {ring}; mov.u32 t, %tid.x;\n"
-        f"mad.lo.u32 $0, t, 16, r; mad.lo.s32 $1, t, -12, {scales}; }}"
-    )
-
-
-def _operands(kind, outputs, inputs):
-    """Constraints of inline assembly, outputs in registers of their own."""
-    return gl.constexpr(",".join([f"=&{kind}"] * outputs + ["r"] * inputs))
-
-
-_MMA_OPERANDS = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 8 + ["f"] * 4))
-_UNPACK_4_OPERANDS = _operands("r", 16, 8)
-_UNPACK_8_OPERANDS = _operands("r", 8, 4)
-_SCALES_OPERANDS = _operands("f", 4, 4)
-_ZEROS_OPERANDS = _operands("r", 4, 4)
-_READ_X_OPERANDS = _operands("r", 4, 4)
-_COPY_4, _COPY_16 = gl.constexpr(_copy_asm(4)), gl.constexpr(_copy_asm(16))
-_COPY_X = gl.constexpr("cp.async.cg.shared.global [$1], [$2], 16, $3; mov.b32 $0, 0;")
-_READ_X = gl.constexpr("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];")
-_COMMIT = gl.constexpr("cp.async.commit_group; mov.b32 $0, $1;")
-_WAIT_FOR_ALL = gl.constexpr("cp.async.wait_all; bar.sync 0; mov.b32 $0, $1;")
-_ORDER = gl.constexpr([5, 4, 3, 2, 1, 0])
-
-
-@gluon.jit
-def _copy(addresses, ptrs, inside, BYTES: gl.constexpr, ASM: gl.constexpr):
-    """Begin to copy BYTES from each pointer to each address; zeros where not inside."""
-    sizes = gl.where(inside, BYTES, 0)
-    gl.inline_asm_elementwise(ASM, "=r,r,l,r", [addresses, ptrs, sizes], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _after(address, ASM: gl.constexpr):
-    """The address, known only after an instruction: what is read there is read after it."""
-    return gl.inline_asm_elementwise(ASM, "=r,r", [address], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _multiply(operand, x, acc, ASM: gl.constexpr):
-    """acc + weights @ x^T of one mma instruction in each warp; the registers of a lane are the last dimension."""
-    return gl.inline_asm_elementwise(ASM, _MMA_OPERANDS, [operand, x, acc],
-                                     dtype=gl.float32, is_pure=True, pack=4)  # fmt: skip
-
-
-@gluon.jit
-def _unpack_4(addresses, minus, ASM: gl.constexpr):
-    """Four packed words of a lane as the weights' operands of four mma instructions, zero points off."""
-    return gl.inline_asm_elementwise(ASM, _UNPACK_4_OPERANDS, [addresses, minus],
-                                     dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
-
-
-@gluon.jit
-def _scales_at(addresses, ASM: gl.constexpr):
-    """Scales in fp32, for each accumulator of a lane."""
-    return gl.inline_asm_elementwise(ASM, _SCALES_OPERANDS, [addresses], dtype=gl.float32, is_pure=True, pack=4)
-
-
-@gluon.jit
-def _minus_zeros_at(addresses, HAS_ZEROS: gl.constexpr, BF16: gl.constexpr, ASM: gl.constexpr, layout: gl.constexpr):
-    """-(128 + z), for fp16 -(1024 + z), twice in 32 bits, for each accumulator's row."""
-    if HAS_ZEROS:
-        minus = gl.inline_asm_elementwise(ASM, _ZEROS_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
-    else:
-        MINUS_8: gl.constexpr = 0xC308C308 - 2**32 if BF16 else 0xE408E408 - 2**32
-        minus = gl.full([1, 1, 1, 1, 1, 4], MINUS_8, gl.int32, layout)
-    return minus
-
-
-@gluon.jit
-def _places(ROW_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr):
-    """(packed tile along n, along k of a warp's, warp, lane): indices along the dimensions 1 to 4."""
-    row_tile = gl.set_auto_layout(gl.arange(0, ROW_TILES)[None, :, None, None, None, None], layout)
-    depth = gl.set_auto_layout(gl.arange(0, DEPTH)[None, None, :, None, None, None], layout)
-    warp = gl.set_auto_layout(gl.arange(0, WARPS)[None, None, None, :, None, None], layout)
-    lane = gl.set_auto_layout(gl.arange(0, 32)[None, None, None, None, :, None], layout)
-    return row_tile, depth, warp, lane
+from .ring import (
+    COMMIT,
+    COPY_4,
+    COPY_16,
+    COPY_X,
+    ORDER,
+    OWN,
+    READ_X,
+    READ_X_OPERANDS,
+    UNPACK_8_OPERANDS,
+    WAIT_FOR_ALL,
+    after,
+    copy,
+    load_minus_zeros,
+    load_scales,
+    m_tiles_of,
+    mma_asm,
+    multiply,
+    places,
+    ring_asm,
+    scales_asm,
+    unpack_4_asm,
+    unpack_8_asm,
+    unpacked_4,
+    zeros_asm,
+)
 
 
 @gluon.jit
@@ -169,7 +47,7 @@ def _x_places(
     """
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
     word = gl.set_auto_layout(gl.arange(0, WORDS)[None, None, None, None, None, :], layout)
-    _, depth, warp, lane = _places(1, DEPTH, WARPS, layout)
+    _, depth, warp, lane = places(1, DEPTH, WARPS, layout)
     tile = warp * DEPTH + depth
     row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
     # Offsets of 64 bits, so that the compiler may leave what it knows of them to the instructions.
@@ -183,7 +61,7 @@ def _word_places(
     layout: gl.constexpr,
 ):  # fmt: skip
     """(pointers to the lanes' words, in a step of the ring, packed tile along k, whether there are such rows)."""
-    row_tile, depth, warp, lane = _places(ROW_TILES, DEPTH, WARPS, layout)
+    row_tile, depth, warp, lane = places(ROW_TILES, DEPTH, WARPS, layout)
     tile = warp * DEPTH + depth
     ptrs = words_ptr + (first + row_tile) * tiles_k * 128 + tile.to(gl.int64) * 128 + lane * 4
     return ptrs, (row_tile * DEPTH + depth) * (WARPS * 512), tile, row_tile < within
@@ -198,7 +76,7 @@ def _scale_places(
 
     Tiles of one group have one scale, which is copied once.
     """
-    row_tile, depth, warp, lane = _places(ROW_TILES, SCALE_DEPTH, WARPS, layout)
+    row_tile, depth, warp, lane = places(ROW_TILES, SCALE_DEPTH, WARPS, layout)
     offs = (first + row_tile) * groups * 16
     ptrs = scales_ptr + offs + lane // 4 * 2
     zero_ptrs = ptrs
@@ -230,18 +108,18 @@ def _copy_x(at, x, step, K, BITS: gl.constexpr, STEP: gl.constexpr, HALF: gl.con
     k = first + tile * (256 // BITS)
     ptrs += first // 2
     at = gl.convert_layout(at, x_at.type.layout) + x_at
-    _copy(at, ptrs, k < K, 16, _COPY_X)
+    copy(at, ptrs, k < K, 16, COPY_X)
     if BITS == 4:
-        _copy(at + HALF, ptrs + 16, k + 32 < K, 16, _COPY_X)
+        copy(at + HALF, ptrs + 16, k + 32 < K, 16, COPY_X)
 
 
 @gluon.jit
 def _read_x(addresses, BITS: gl.constexpr, HALF: gl.constexpr):
     """What ``_copy_x`` copied, the halves as ``_load_x`` gives them."""
-    low = gl.inline_asm_elementwise(_READ_X, _READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
+    low = gl.inline_asm_elementwise(READ_X, READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
     high = low
     if BITS == 4:
-        high = gl.inline_asm_elementwise(_READ_X, _READ_X_OPERANDS, [addresses + HALF],
+        high = gl.inline_asm_elementwise(READ_X, READ_X_OPERANDS, [addresses + HALF],
                                          dtype=gl.int32, is_pure=True, pack=4)  # fmt: skip
     return low, high
 
@@ -260,21 +138,21 @@ def _copy_step(
     first = step * (STEP * TILE_K)
     inside = inside & (first + tile * TILE_K < K)
     at_words = gl.convert_layout(at, words_at.type.layout) + words_at
-    _copy(at_words, word_ptrs + step.to(gl.int64) * (STEP * 128), inside, 16, _COPY_16)
+    copy(at_words, word_ptrs + step.to(gl.int64) * (STEP * 128), inside, 16, COPY_16)
     if GROUP > 0:
         scale_ptrs, scales_at, scale_tile, scale_inside, zero_ptrs = scales
         k = first + scale_tile * TILE_K
         offs = k // GROUP * 16
         at_scales = gl.convert_layout(at, scales_at.type.layout) + scales_at
         scale_inside = scale_inside & (k < K)
-        _copy(at_scales, scale_ptrs + offs, scale_inside, 4, _COPY_4)
+        copy(at_scales, scale_ptrs + offs, scale_inside, 4, COPY_4)
         if HAS_ZEROS:
-            _copy(at_scales + NEXT, zero_ptrs + offs, scale_inside, 4, _COPY_4)
+            copy(at_scales + NEXT, zero_ptrs + offs, scale_inside, 4, COPY_4)
         if BITS == 4 and GROUP == 32:
             scale_inside = scale_inside & (k + 32 < K)
-            _copy(at_scales + 2 * NEXT, scale_ptrs + (offs + 16), scale_inside, 4, _COPY_4)
+            copy(at_scales + 2 * NEXT, scale_ptrs + (offs + 16), scale_inside, 4, COPY_4)
             if HAS_ZEROS:
-                _copy(at_scales + 3 * NEXT, zero_ptrs + (offs + 16), scale_inside, 4, _COPY_4)
+                copy(at_scales + 3 * NEXT, zero_ptrs + (offs + 16), scale_inside, 4, COPY_4)
 
 
 @gluon.jit
@@ -285,24 +163,24 @@ def _multiply_step(
 ):  # fmt: skip
     """acc plus the products of x and what ``_copy_step`` copied for the same step."""
     if BITS == 4:
-        a, b, c, d = _unpack_4(words_at, _minus_zeros_at(zeros_at, HAS_ZEROS, BF16, ZEROS, layout), UNPACK)
-        total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
+        a, b, c, d = unpacked_4(words_at, load_minus_zeros(zeros_at, HAS_ZEROS, BF16, ZEROS, layout), UNPACK)
+        total = multiply(b, x, multiply(a, x, zero, LOW), HIGH)
         if GROUP == 32:
-            acc = gl.fma(_scales_at(scales_at, SCALES), total, acc)
+            acc = gl.fma(load_scales(scales_at, SCALES), total, acc)
             total, scales_at = zero, scales_at + 2 * NEXT
             if HAS_ZEROS:
-                minus = _minus_zeros_at(zeros_at + 2 * NEXT, HAS_ZEROS, BF16, ZEROS, layout)
-                _, _, c, d = _unpack_4(words_at, minus, UNPACK)
-        total = _multiply(d, x_high, _multiply(c, x_high, total, LOW), HIGH)
-        acc = gl.fma(_scales_at(scales_at, SCALES), total, acc)
+                minus = load_minus_zeros(zeros_at + 2 * NEXT, HAS_ZEROS, BF16, ZEROS, layout)
+                _, _, c, d = unpacked_4(words_at, minus, UNPACK)
+        total = multiply(d, x_high, multiply(c, x_high, total, LOW), HIGH)
+        acc = gl.fma(load_scales(scales_at, SCALES), total, acc)
     else:
-        a, b = gl.inline_asm_elementwise(UNPACK, _UNPACK_8_OPERANDS, [words_at],
+        a, b = gl.inline_asm_elementwise(UNPACK, UNPACK_8_OPERANDS, [words_at],
                                          dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
         if GROUP > 0:
-            total = _multiply(b, x, _multiply(a, x, zero, LOW), HIGH)
-            acc = gl.fma(_scales_at(scales_at, SCALES), total, acc)
+            total = multiply(b, x, multiply(a, x, zero, LOW), HIGH)
+            acc = gl.fma(load_scales(scales_at, SCALES), total, acc)
         else:
-            acc = _multiply(b, x, _multiply(a, x, acc, LOW), HIGH)
+            acc = multiply(b, x, multiply(a, x, acc, LOW), HIGH)
     return acc
 
 
@@ -333,11 +211,11 @@ def _fragments_kernel(
     HALF: gl.constexpr = M_TILES * STEP * 512  # from x's first half of tiles to the second
     lanes: gl.constexpr = [1, 1, 1, 1, 32, 1]
     warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
-    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, DEPTH, 1, 1, 4], lanes, warps, _ORDER)
-    x_layout: gl.constexpr = gl.BlockedLayout([M_TILES, 1, DEPTH, 1, 1, 1], lanes, warps, _ORDER)
-    words_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, DEPTH, 1, 1, 1], lanes, warps, _ORDER)
-    scales_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, SCALE_DEPTH, 1, 1, 1], lanes, warps, _ORDER)
-    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, _ORDER)
+    layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, DEPTH, 1, 1, 4], lanes, warps, ORDER)
+    x_layout: gl.constexpr = gl.BlockedLayout([M_TILES, 1, DEPTH, 1, 1, 1], lanes, warps, ORDER)
+    words_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, DEPTH, 1, 1, 1], lanes, warps, ORDER)
+    scales_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, SCALE_DEPTH, 1, 1, 1], lanes, warps, ORDER)
+    own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, ORDER)
     if not OWN_RING:
         ring = gl.allocate_shared_memory(
             gl.int32, [STAGE * STAGES // 1024, 1, 256], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
@@ -359,7 +237,7 @@ def _fragments_kernel(
     words = _word_places(words_ptr, first, within, tiles_k, ROW_TILES, DEPTH, WARPS, words_layout)
     scales = _scale_places(scales_ptr, zeros_ptr, first, within, groups, to_scales, ROW_TILES, DEPTH, SCALE_DEPTH,
                            WARPS, scales_layout)  # fmt: skip
-    _, _, _, lane = _places(ROW_TILES, DEPTH, WARPS, layout)
+    _, _, _, lane = places(ROW_TILES, DEPTH, WARPS, layout)
     spread = gl.zeros([1, 1, 1, 1, 1, 4], gl.int32, layout)  # what a lane's four registers have the same
     words_at = gl.convert_layout(words[1], layout) + spread
     scales_at = gl.convert_layout(scales[1], layout) + spread
@@ -372,24 +250,24 @@ def _fragments_kernel(
         _copy_step(first_at + stage * STAGE, words, scales, step, K, GROUP, BITS, HAS_ZEROS, STEP, NEXT)
         if X_AT > 0:
             _copy_x(first_at + stage * STAGE, x, step, K, BITS, STEP, HALF)
-        _after(first_at, _COMMIT)
+        after(first_at, COMMIT)
     at, fill = first_at, last_at
     for step in range(steps):
         later = step + (STAGES - 1)
         if X_AT == 0:
             low, high = _load_x(x, step, K, BITS, MASKED, STEP)
-        now = gl.convert_layout(_after(at, WAIT), layout)
+        now = gl.convert_layout(after(at, WAIT), layout)
         _copy_step(fill, words, scales, later, K, GROUP, BITS, HAS_ZEROS, STEP, NEXT)
         if X_AT > 0:
             _copy_x(fill, x, later, K, BITS, STEP, HALF)
             low, high = _read_x(now + gl.convert_layout(x[1], layout) + spread, BITS, HALF)
-        _after(fill, _COMMIT)
+        after(fill, COMMIT)
         acc = _multiply_step(now + words_at, now + scales_at, now + zeros_at, low, high, acc, zero, HAS_ZEROS, GROUP,
                              BITS, BF16, UNPACK, SCALES, ZEROS, LOW, HIGH, NEXT, layout)  # fmt: skip
         fill = at
         at = gl.where(at == last_at, first_at, at + STAGE)
     if not OWN_RING:
-        _after(at, _WAIT_FOR_ALL)
+        after(at, WAIT_FOR_ALL)
         ring._keep_alive()
     total = gl.sum(gl.sum(acc, 2), 2)
     _store_fragments(total, scales_ptr + first * 16, y_ptr, M, N, within, GROUP, M_TILES, ROW_TILES)
@@ -419,21 +297,12 @@ def _scale_depth(bits, group, depth):
     return depth if 0 < group < depth * 256 // bits else 1
 
 
-def _m_tiles(m):
-    return triton.next_power_of_2(triton.cdiv(m, 8))
-
-
 def stage_bytes(bits, m, group, config):
     """(bytes of words, scales and zero points, bytes of x) of a step of the ring."""
     depth, warps = config["DEPTH"], config["num_warps"]
     scales = 0 if not group else _scale_depth(bits, group, depth) * (2 if bits == 4 and group == 32 else 1)
-    x = _m_tiles(m) * depth * warps * (4096 // bits) if config["X_RING"] else 0
+    x = m_tiles_of(m) * depth * warps * (4096 // bits) if config["X_RING"] else 0
     return config["ROW_TILES"] * warps * (depth * 512 + scales * 256), x
-
-
-OWN = 48 * 1024
-"""Bytes of ring and last sum up to which inline assembly declares the ring: ptxas then knows how many programs run
-beside each other, and leaves loads where they are.  A larger ring is Triton's, which asks the driver for so much."""
 
 
 def ring_stages(bits, m, group, config):
@@ -443,7 +312,7 @@ def ring_stages(bits, m, group, config):
     """
     stage = sum(stage_bytes(bits, m, group, config))
     stages = max(2, config["RING"] * 1024 // stage)
-    last_sum = _m_tiles(m) * config["ROW_TILES"] * config["num_warps"] * 512
+    last_sum = m_tiles_of(m) * config["ROW_TILES"] * config["num_warps"] * 512
     own = stages * stage + last_sum <= OWN
     return stages, own, stages * stage + last_sum if own else max(stages * stage, last_sum)
 
@@ -463,10 +332,10 @@ def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
         _fragments_kernel, (triton.cdiv(n, ROWS * rows),),
         x.view(torch.int32), words, scales, zeros, y, m, n, k, k // group if group else 1,
         GROUP=group, BITS=bits, BF16=bf16, MASKED=k * bits % (256 * depth * warps) != 0,
-        RING=_ring_asm(stage * stages if own else 0, rows * depth * warps * 512),
+        RING=ring_asm(stage * stages if own else 0, rows * depth * warps * 512),
         WAIT=f"cp.async.wait_group {stages - 2}; mov.b32 $0, $1;",
-        UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16), SCALES=_scales_asm(bf16), ZEROS=_zeros_asm(bf16),
-        LOW=_mma(bf16, 0), HIGH=_mma(bf16, 1), M_TILES=_m_tiles(m), ROW_TILES=rows,
+        UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALES=scales_asm(bf16), ZEROS=zeros_asm(bf16),
+        LOW=mma_asm(bf16, 0), HIGH=mma_asm(bf16, 1), M_TILES=m_tiles_of(m), ROW_TILES=rows,
         DEPTH=depth, SCALE_DEPTH=_scale_depth(bits, group, depth), WARPS=warps, STAGES=stages, STAGE=stage,
         X_AT=packed_bytes if x_bytes else 0, OWN_RING=own, num_warps=warps,
     )  # fmt: skip

@@ -3,38 +3,34 @@
 import torch
 from atlas.declaration import GPU, Case, case, element_size, torch_dtype
 
-_DTYPES = ("fp32", "tf32", "fp16", "bf16")
-_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-_LARGEST = 2**31 - 1025
-"""Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
+from kernels.common.products import layout_of
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16")
+
+NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-def _reference(a, b, tf32):
+def reference(a, b, tf32):
     return a @ b
 
 
-def _layout(problem: Case) -> str:
-    """Two letters, of A and B: N for a matrix stored by rows, T for one stored by columns; NN unless said."""
-    return dict(problem.sizes).get("layout", "NN")
-
-
-def _inputs(problem: Case, device, generator):
+def inputs(problem: Case, device, generator):
     def draw(rows, columns, layout):
         shape = (rows, columns) if layout == "N" else (columns, rows)
         matrix = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
         return matrix if layout == "N" else matrix.t()
 
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
     return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
 
 
-def _bytes(problem: Case) -> dict[str, float]:
+def least_bytes(problem: Case) -> dict[str, float]:
     m, n, k = problem["m"], problem["n"], problem["k"]
     size = element_size(problem.dtype)
     return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
 
 
-def _cases(gpu: GPU) -> list[Case]:
+def sweep(gpu: GPU) -> list[Case]:
     largest = gpu.memory_bytes // 8
     squares = {"bf16": (512, 1024, 2048, 4096, 8192, 16384), "fp16": (4096,), "tf32": (4096,), "fp32": (4096,)}
     cases = [case(dtype, m=n, n=n, k=n) for dtype, sizes in squares.items() for n in sizes]
@@ -55,12 +51,12 @@ def _cases(gpu: GPU) -> list[Case]:
         case("fp32", "the gradient of its input", m=1024, n=1024, k=1024),
         case("fp32", "the gradient of its weight", m=1024, n=1024, k=1024, layout="TN"),
     ]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
+    return [c for c in cases if sum(least_bytes(c).values()) <= largest]
 
 
 _SKINNY = (1, 16, 128)
 
-_MAX_AUTOTUNED = (case("bf16", m=1024, n=1024, k=1024), case("bf16", m=4096, n=4096, k=4096))
+MAX_AUTOTUNED = (case("bf16", m=1024, n=1024, k=1024), case("bf16", m=4096, n=4096, k=4096))
 """Few, since inductor compiles 20 kernels for each: some 5 s on a host of an H200."""
 
 _SHAPES = {
@@ -76,11 +72,12 @@ _SHAPES = {
     "more columns of tiles than rows: the last group is not full": (16, 256, 64),
     "more rows of tiles than columns": (320, 32, 16),
 }
+
 # fp32 has loops of its own (FMA, other configs), and bf16 only another instruction: they need not show again that
 # tiles are in the right order.
 _SHOWN = {"fp16": len(_SHAPES), "fp32": 7, "bf16": 4}
 
-_EDGE_CASES = (
+EDGE_CASES = (
     *(
         case(dtype, reason, m=m, n=n, k=k)
         for dtype, shown in _SHOWN.items()
@@ -100,7 +97,7 @@ _EDGE_CASES = (
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
 )
 
-_HUGE_CASES = (
+HUGE_CASES = (
     case("bf16", "offsets into A beyond 2^31", m=2**18 + 1, n=16, k=8192),
     case("bf16", "offsets into C beyond 2^31", m=2**18 + 1, n=8192, k=16),
 )

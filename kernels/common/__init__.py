@@ -1,1 +1,1 @@
-"""What several kernel families share: device functions, arithmetic of tiles and buffers, formats."""
+"""What kernel families share: tiles of rows and of products, what programs tell each other, packed weights, checks."""

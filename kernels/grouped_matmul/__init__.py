@@ -20,7 +20,7 @@ into the rows of the next group: those are multiplied too and not stored.
 import torch
 from atlas.declaration import Declaration, case, choose, torch_dtype
 from atlas.declaration.products import fp32_precision, precision_of
-from atlas.operators import Differentiable, Operator
+from atlas.operators import CustomOperator, Differentiable
 
 from kernels.common.products import LARGEST
 
@@ -86,13 +86,13 @@ def _pull_sums(ctx, dc):
 _SCHEMA = "(Tensor a, Tensor b, Tensor offs, str out) -> Tensor"
 
 _rows = Differentiable(
-    Operator("grouped_rows", _SCHEMA, run=_run_rows, fake=_fake_rows, state=precision_of),
+    CustomOperator("grouped_rows", _SCHEMA, run=_run_rows, fake=_fake_rows, state=precision_of),
     _setup,
     _pull_rows,
 )
 
 _sums = Differentiable(
-    Operator("grouped_sums", _SCHEMA, run=_run_sums, fake=_fake_sums, state=precision_of),
+    CustomOperator("grouped_sums", _SCHEMA, run=_run_sums, fake=_fake_sums, state=precision_of),
     _setup,
     _pull_sums,
 )

@@ -13,7 +13,7 @@ import math
 
 import torch
 from atlas.declaration import Declaration, case, choose
-from atlas.operators import Differentiable, Operator, autocast, autocasting
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting
 
 from kernels.common.products import LARGEST, by_columns, precision_of_product, tf32_allowed
 
@@ -44,7 +44,7 @@ def _backward(ctx, dc):
 
 
 _product = Differentiable(
-    Operator(
+    CustomOperator(
         "matmul",
         "(Tensor a, Tensor b, bool tf32) -> Tensor",
         run=_run,

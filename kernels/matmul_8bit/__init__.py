@@ -16,7 +16,7 @@ Other layouts are right, and slow.
 
 import torch
 from atlas.declaration import Declaration, case, choose, torch_dtype
-from atlas.operators import Operator
+from atlas.operators import CustomOperator
 
 from kernels.common.products import LARGEST
 
@@ -46,7 +46,7 @@ def _fake(a, b, scale_a, scale_b, bias, out_dtype, fast):
     return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32 if scale_a is None else out_dtype)
 
 
-_product = Operator(
+_product = CustomOperator(
     "matmul_8bit",
     "(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, ScalarType out_dtype, bool fast) -> Tensor",
     run=_run,

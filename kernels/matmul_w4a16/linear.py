@@ -1,7 +1,7 @@
 """The operators of products with packed weights, and their call: of 4 bits, and of 8 as `matmul_w8a16` has them."""
 
 from atlas.declaration import case, choose
-from atlas.operators import Differentiable, Operator, autocast, autocasting
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting
 
 from kernels.common.packed import DTYPES
 
@@ -35,11 +35,11 @@ def linear_operator(name, bits, declaration):
     def pull_back(ctx, dy):
         return dy @ dequantise(*ctx.saved_tensors, ctx.n, ctx.k, ctx.group), None, None, None, None, None
 
-    dequantise = Operator(
+    dequantise = CustomOperator(
         f"{name}_dequantise", "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
         run=run_dequantise, fake=lambda words, scales, zeros, n, k, group: scales.new_empty((n, k)),
     )  # fmt: skip
-    linear = Operator(
+    linear = CustomOperator(
         name, "(Tensor x, Tensor words, Tensor scales, Tensor? zeros, int n, int group) -> Tensor",
         run=run, fake=lambda x, words, scales, zeros, n, group: x.new_empty((x.shape[0], n)),
     )  # fmt: skip

@@ -28,6 +28,7 @@ def narrow(problem: Case) -> bool:
     return any(length % 16 for length in (*row_lengths(problem)[:2], problem["k"]))
 
 
+# Bytes of one stage of a loop: a block of A and one of B.
 def stage_bytes(config: Config, problem: Case) -> int:
     return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
 
@@ -65,14 +66,22 @@ def tf32_allowed():
     return fp32_precision() == "tf32"
 
 
+def wants_tf32(x):
+    """Whether a product of ``x`` is to be made as tf32: of fp32 operands alone, where the caller has allowed it."""
+    return x.dtype is torch.float32 and tf32_allowed()
+
+
+# ``input_precision`` of ``tl.dot`` for operands like ``a``: "tf32" where that is wanted and the GPU has it.
 def precision_of_product(a, tf32):
     tf32 = tf32 and a.dtype == torch.float32 and Capability.TF32 in gpu_of(a.device).capabilities
     return "tf32" if tf32 else "ieee"
 
 
+# Whether a matrix lies by columns, or at least not by rows.
 def by_columns(matrix):
     return matrix.stride(1) != 1
 
 
+# Whether the copy engine (TMA) can read all of them, as they lie or transposed.
 def all_describable(*matrices):
     return all(describable(matrix.t() if by_columns(matrix) else matrix) for matrix in matrices)

@@ -18,14 +18,13 @@ into the rows of the next group: those are multiplied too and not stored.
 """
 
 import torch
-from atlas.declaration import Declaration, case, choose, torch_dtype
+from atlas.declaration import case, torch_dtype
 from atlas.declaration.products import fp32_precision, precision_of
-from atlas.operators import CustomOperator, Differentiable
+from atlas.operators import Differentiable, Operator
 
 from kernels.common.products import LARGEST
 
-from .cases import DTYPES, EDGE_CASES, HUGE_CASES, NAMES, sweep
-from .declaration import BACKWARD, FORWARD
+from .declaration import DECLARATION
 from .sums import launch_sums
 
 __all__ = ["grouped_mm"]
@@ -35,22 +34,28 @@ _MOST_GROUPS = 1024
 """A program holds the tiles of all groups in registers."""
 
 
-def case_of(a, tokens, groups, n, k):
-    dtype = "tf32" if a.dtype == torch.float32 and fp32_precision() == "tf32" else NAMES[a.dtype]
+def _case_of(a, tokens, groups, n, k):
+    dtype = DECLARATION.dtype_of(a, tf32=fp32_precision() == "tf32")
     return case(dtype, spread="even", groups=groups, m=tokens, n=n, k=k)
 
 
-def _run_rows(a, b, offs, out):
+def _case_of_rows(a, b, offs, out):
     (m, k), (groups, _, n) = a.shape, b.shape
-    variant, config = choose(DECLARATION, "forward", case_of(a, m, groups, n, k), a.device)
-    return variant.launch(a, b, offs, torch_dtype(out), config=config)
+    return _case_of(a, m, groups, n, k)
 
 
-def _run_sums(a, b, offs, out):
+def _case_of_sums(a, b, offs, out):
     (m, tokens), n = a.shape, b.shape[1]
-    variant, config = choose(DECLARATION, "backward", case_of(a, tokens, offs.shape[0], n, m), a.device)
-    by_descriptor = variant.name == "descriptor"
-    return launch_sums(a, b, offs, torch_dtype(out), config=config, by_descriptor=by_descriptor)
+    return _case_of(a, tokens, offs.shape[0], n, m)
+
+
+def _run_rows(launch, a, b, offs, out):
+    return launch(a, b, offs, torch_dtype(out))
+
+
+def _run_sums(launch, a, b, offs, out):
+    """The half of the chosen launcher whose sums are ragged."""
+    return launch_sums(a, b, offs, torch_dtype(out), **launch.keywords)
 
 
 def _fake_rows(a, b, offs, out):
@@ -69,7 +74,7 @@ def _setup(ctx, inputs, output):
 def _pull_rows(ctx, dc):
     """Both are operators with gradients of their own, so second derivatives need nothing else."""
     a, b, offs = ctx.saved_tensors
-    name, dc = NAMES[a.dtype], dc.to(a.dtype)
+    name, dc = DECLARATION.dtype_of(a), dc.to(a.dtype)
     da = _rows(dc, b.transpose(1, 2), offs, name) if ctx.needs_input_grad[0] else None
     db = _sums(a.t(), dc, offs, name) if ctx.needs_input_grad[1] else None
     return da, db, None, None
@@ -77,7 +82,7 @@ def _pull_rows(ctx, dc):
 
 def _pull_sums(ctx, dc):
     a, b, offs = ctx.saved_tensors
-    name, dc = NAMES[a.dtype], dc.to(a.dtype)
+    name, dc = DECLARATION.dtype_of(a), dc.to(a.dtype)
     da = _rows(b, dc.transpose(1, 2), offs, name).t() if ctx.needs_input_grad[0] else None
     db = _rows(a.t(), dc, offs, name) if ctx.needs_input_grad[1] else None
     return da, db, None, None
@@ -86,18 +91,36 @@ def _pull_sums(ctx, dc):
 _SCHEMA = "(Tensor a, Tensor b, Tensor offs, str out) -> Tensor"
 
 _rows = Differentiable(
-    CustomOperator("grouped_rows", _SCHEMA, run=_run_rows, fake=_fake_rows, state=precision_of),
+    Operator(
+        DECLARATION,
+        "forward",
+        _SCHEMA,
+        name="grouped_rows",
+        case_of=_case_of_rows,
+        run=_run_rows,
+        fake=_fake_rows,
+        state=precision_of,
+    ),
     _setup,
     _pull_rows,
 )
-
 _sums = Differentiable(
-    CustomOperator("grouped_sums", _SCHEMA, run=_run_sums, fake=_fake_sums, state=precision_of),
+    Operator(
+        DECLARATION,
+        "backward",
+        _SCHEMA,
+        name="grouped_sums",
+        case_of=_case_of_sums,
+        run=_run_sums,
+        fake=_fake_sums,
+        state=precision_of,
+    ),
     _setup,
     _pull_sums,
 )
 
 
+@DECLARATION.public
 def grouped_mm(
     mat_a: torch.Tensor,
     mat_b: torch.Tensor,
@@ -119,12 +142,10 @@ def grouped_mm(
     """
     if bias is not None:
         raise NotImplementedError("grouped_mm has no bias, as torch's kernels have none: add it to the result")
-    if mat_a.dtype not in NAMES or mat_b.dtype != mat_a.dtype:
-        raise TypeError(f"grouped_mm takes two tensors of one dtype out of {', '.join(DTYPES)}: "
-                        f"{mat_a.dtype}, {mat_b.dtype}")  # fmt: skip
-    out = NAMES.get(out_dtype or mat_a.dtype)
+    DECLARATION.dtype_of(mat_a, mat_b)
+    out = DECLARATION.dtype_names.get(out_dtype or mat_a.dtype)
     if out is None:
-        raise TypeError(f"grouped_mm takes an out_dtype out of {', '.join(DTYPES)}: {out_dtype}")
+        raise TypeError(f"grouped_mm takes an out_dtype out of {', '.join(DECLARATION.dtypes)}: {out_dtype}")
     if mat_a.dim() != 2 or mat_b.dim() not in (2, 3):
         raise NotImplementedError(
             f"grouped_mm takes a 2D mat_a, and a mat_b of two or three dimensions, not {mat_a.dim()}D and "
@@ -147,19 +168,3 @@ def grouped_mm(
         shape = (mat_a.shape[0], mat_b.shape[-1])
         return mat_a.new_zeros(shape if mat_b.dim() == 3 else (offs.shape[0], *shape), dtype=torch_dtype(out))
     return (_rows if mat_b.dim() == 3 else _sums)(mat_a, mat_b, offs.contiguous(), out)
-
-
-DECLARATION = Declaration(
-    name="grouped_matmul",
-    family="matmul",
-    summary="c = a b[g], rows in groups",
-    function=grouped_mm,
-    call=lambda function, inputs: function(inputs["a"], inputs["b"], offs=inputs["offs"]),
-    dtypes=DTYPES,
-    cases=sweep,
-    edge_cases=EDGE_CASES,
-    huge_cases=HUGE_CASES,
-    differentiable=("a", "b"),
-    forward=FORWARD,
-    backward=BACKWARD,
-)

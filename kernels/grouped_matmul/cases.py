@@ -7,8 +7,6 @@ from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
 
 DTYPES = ("fp32", "fp16", "bf16")
 
-NAMES = {torch_dtype(name): name for name in DTYPES}
-
 
 def reference(a, b, offs):
     """A product for each group, as one writes it without such a kernel: the ends are fetched from the device."""

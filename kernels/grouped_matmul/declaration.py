@@ -2,9 +2,12 @@
 
 import functools
 
-from atlas.declaration import Capability, Pass, Variant, compiled, compiled_gradients, eager, gradients
+from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, compiled_gradients, eager, gradients
 
 from .cases import (
+    DTYPES,
+    EDGE_CASES,
+    HUGE_CASES,
     backward_bytes,
     backward_inputs,
     backward_reference,
@@ -13,6 +16,7 @@ from .cases import (
     least_bytes,
     only_bf16,
     reference,
+    sweep,
     torch_grouped,
 )
 from .rows import launch_rows
@@ -45,32 +49,42 @@ def _variants(launch_pass):
     )
 
 
-FORWARD = Pass(
-    inputs=inputs,
-    reference=reference,
-    outputs=("c",),
-    variants=_variants(launch_rows),
-    peers={
-        "torch": eager(reference),
-        "torch._grouped_mm": only_bf16(eager(torch_grouped)),
-        "torch.compile": only_bf16(compiled(torch_grouped, mode="max-autotune-no-cudagraphs")),
-    },
-    bytes=least_bytes,
-    flops=flops,
-    reduction=lambda c: c["k"],
-)
-
-BACKWARD = Pass(
-    inputs=backward_inputs,
-    reference=backward_reference,
-    outputs=("da", "db"),
-    variants=_variants(launch_backward),
-    peers={
-        "torch": eager(backward_reference),
-        "torch._grouped_mm": only_bf16(gradients(torch_grouped, ("a", "b"), cotangent="dc")),
-        "torch.compile": only_bf16(compiled_gradients(torch_grouped, ("a", "b"), cotangent="dc")),
-    },
-    bytes=backward_bytes,
-    flops=lambda c: {"dc @ b^T": flops(c)["a @ b"], "a^T @ dc": flops(c)["a @ b"]},
-    reduction=lambda c: max(c["m"], c["n"]),
+DECLARATION = Declaration(
+    name="grouped_matmul",
+    family="matmul",
+    summary="c = a b[g], rows in groups",
+    call=lambda function, inputs: function(inputs["a"], inputs["b"], offs=inputs["offs"]),
+    dtypes=DTYPES,
+    cases=sweep,
+    edge_cases=EDGE_CASES,
+    huge_cases=HUGE_CASES,
+    differentiable=("a", "b"),
+    forward=Pass(
+        inputs=inputs,
+        reference=reference,
+        outputs=("c",),
+        variants=_variants(launch_rows),
+        peers={
+            "torch": eager(reference),
+            "torch._grouped_mm": only_bf16(eager(torch_grouped)),
+            "torch.compile": only_bf16(compiled(torch_grouped, mode="max-autotune-no-cudagraphs")),
+        },
+        bytes=least_bytes,
+        flops=flops,
+        reduction=lambda c: c["k"],
+    ),
+    backward=Pass(
+        inputs=backward_inputs,
+        reference=backward_reference,
+        outputs=("da", "db"),
+        variants=_variants(launch_backward),
+        peers={
+            "torch": eager(backward_reference),
+            "torch._grouped_mm": only_bf16(gradients(torch_grouped, ("a", "b"), cotangent="dc")),
+            "torch.compile": only_bf16(compiled_gradients(torch_grouped, ("a", "b"), cotangent="dc")),
+        },
+        bytes=backward_bytes,
+        flops=lambda c: {"dc @ b^T": flops(c)["a @ b"], "a^T @ dc": flops(c)["a @ b"]},
+        reduction=lambda c: max(c["m"], c["n"]),
+    ),
 )

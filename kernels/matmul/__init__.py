@@ -12,20 +12,22 @@ Where ``tl.dot`` has no tensor cores to use (fp32 in IEEE precision on every GPU
 import math
 
 import torch
-from atlas.declaration import Declaration, case, choose
-from atlas.operators import CustomOperator, Differentiable, autocast, autocasting
+from atlas.declaration import case
+from atlas.operators import Differentiable, Operator, autocast, autocasting
 
-from kernels.common.products import LARGEST, by_columns, precision_of_product, tf32_allowed
+from kernels.common.products import LARGEST, by_columns, precision_of_product, wants_tf32
 
-from .cases import DTYPES, EDGE_CASES, HUGE_CASES, NAMES, sweep
-from .declaration import FORWARD
+from .declaration import DECLARATION
 
 __all__ = ["matmul"]
 
 
-def _run(a, b, tf32):
-    variant, config = choose(DECLARATION, "forward", case_of(a, b, tf32), a.device)
-    return variant.launch(a, b, tf32, config=config)
+def case_of(a, b, tf32):
+    """The case of a call; operands that lie neither by rows nor by columns count as the latter."""
+    layout = "".join("T" if by_columns(matrix) else "N" for matrix in (a, b))
+    sizes = {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}
+    dtype = DECLARATION.dtype_of(a, tf32=precision_of_product(a, tf32) == "tf32")
+    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
 
 
 def _setup_context(ctx, inputs, output):
@@ -37,17 +39,19 @@ def _backward(ctx, dc):
     # Two products of the same kind: differentiable in their turn, and transposed by strides alone.  Each is as precise
     # as torch is told to be when it is made.
     a, b = ctx.saved_tensors
-    tf32 = tf32_allowed()
+    tf32 = wants_tf32(a)
     da = _product(dc, b.t(), tf32) if ctx.needs_input_grad[0] else None
     db = _product(a.t(), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None
 
 
 _product = Differentiable(
-    CustomOperator(
-        "matmul",
+    Operator(
+        DECLARATION,
+        "forward",
         "(Tensor a, Tensor b, bool tf32) -> Tensor",
-        run=_run,
+        name="matmul",
+        case_of=case_of,
         fake=lambda a, b, tf32: a.new_empty(a.shape[0], b.shape[1]),
     ),
     setup_context=_setup_context,
@@ -55,14 +59,7 @@ _product = Differentiable(
 )
 
 
-def case_of(a, b, tf32):
-    """The case of a call; operands that lie neither by rows nor by columns count as the latter."""
-    dtype = "tf32" if precision_of_product(a, tf32) == "tf32" else NAMES[a.dtype]
-    layout = "".join("T" if by_columns(matrix) else "N" for matrix in (a, b))
-    sizes = {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}
-    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
-
-
+@DECLARATION.public
 def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """``torch.matmul`` for an ``other`` of one or two dimensions; ``input`` may have any number from one on.
 
@@ -78,7 +75,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     left, right = input.shape, other.shape
     if (
         input.dtype is not other.dtype
-        or input.dtype not in NAMES
+        or input.dtype not in DECLARATION.dtype_names
         or not left
         or not 1 <= len(right) <= 2
         or left[-1] != right[0]
@@ -90,7 +87,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     rows = left[0] if len(left) == 2 else math.prod(left[:-1])
     if max(rows, *right) > LARGEST:
         raise ValueError(f"matmul takes sizes up to {LARGEST}: {tuple(left)} times {tuple(right)}")
-    tf32 = input.dtype is torch.float32 and tf32_allowed()
+    tf32 = wants_tf32(input)
     if len(left) == 2 and len(right) == 2:
         return _product(input, other, tf32)
     product = _product(input.reshape(rows, left[-1]), other if len(right) == 2 else other[:, None], tf32)
@@ -99,10 +96,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _refuse(input, other):
     """Say what :func:`matmul` does not take in these operands."""
-    if input.dtype != other.dtype or input.dtype not in NAMES:
-        raise TypeError(
-            f"matmul takes two tensors of one dtype out of {', '.join(NAMES.values())}: {input.dtype}, {other.dtype}"
-        )
+    DECLARATION.dtype_of(input, other)
     if not input.dim() or not other.dim():
         raise ValueError("matmul takes tensors of at least one dimension: a 0-dimensional one is multiplied with *")
     if other.dim() > 2:
@@ -118,18 +112,3 @@ def _refuse(input, other):
     raise ValueError(
         f"matmul takes dense tensors of one device: {input.layout} on {input.device}, {other.layout} on {other.device}"
     )
-
-
-DECLARATION = Declaration(
-    name="matmul",
-    family="matmul",
-    summary="C = A B",
-    function=matmul,
-    call=lambda function, inputs: function(inputs["a"], inputs["b"]),
-    dtypes=DTYPES,
-    cases=sweep,
-    edge_cases=EDGE_CASES,
-    huge_cases=HUGE_CASES,
-    differentiable=("a", "b"),
-    forward=FORWARD,
-)

@@ -7,8 +7,6 @@ from kernels.common.products import layout_of
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 
-NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-
 
 def reference(a, b, tf32):
     return a @ b

@@ -15,45 +15,50 @@ Other layouts are right, and slow.
 """
 
 import torch
-from atlas.declaration import Declaration, case, choose, torch_dtype
-from atlas.operators import CustomOperator
+from atlas.declaration import case
+from atlas.operators import Operator
 
 from kernels.common.products import LARGEST
 
-from .cases import EDGE_CASES, HUGE_CASES, sweep
-from .declaration import FORWARD
-from .formats import DTYPES, FP8_PAIRS, NAMES, OUT
+from .cases import E4M3, E5M2
+from .declaration import DECLARATION
 from .tiled import kind_of_scales
 
 __all__ = ["int_mm", "quantise", "scaled_mm"]
 
 
-def case_of(a, b, scale_a, fast):
+_FP8_PAIRS = frozenset({(E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2)})
+_OUT = frozenset({torch.bfloat16, torch.float16, torch.float32})
+
+
+def _case_of(a, b, scale_a, scale_b, bias, out_dtype, fast):
     flags = {"scales": kind_of_scales(scale_a)}
     if a.dtype != torch.int8:
         flags["fast"] = fast
-    # One of the operands is e4m3 always.
-    dtype = b.dtype if a.dtype == torch.float8_e4m3fn else a.dtype
-    return case(NAMES[dtype], m=a.shape[0], n=b.shape[1], k=a.shape[1], **flags)
+    dtype = DECLARATION.dtype_of(b if a.dtype == E4M3 else a)  # one of the operands is e4m3 always
+    return case(dtype, m=a.shape[0], n=b.shape[1], k=a.shape[1], **flags)
 
 
-def _run(a, b, scale_a, scale_b, bias, out_dtype, fast):
-    variant, config = choose(DECLARATION, "forward", case_of(a, b, scale_a, fast), a.device)
-    return variant.launch(a, b, scale_a, scale_b, bias, fast, out_dtype, config=config)
+def _run(launch, a, b, scale_a, scale_b, bias, out_dtype, fast):
+    return launch(a, b, scale_a, scale_b, bias, fast, out_dtype)
 
 
 def _fake(a, b, scale_a, scale_b, bias, out_dtype, fast):
     return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32 if scale_a is None else out_dtype)
 
 
-_product = CustomOperator(
-    "matmul_8bit",
+_product = Operator(
+    DECLARATION,
+    "forward",
     "(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, ScalarType out_dtype, bool fast) -> Tensor",
+    name="matmul_8bit",
+    case_of=_case_of,
     run=_run,
     fake=_fake,
 )
 
 
+@DECLARATION.public
 def scaled_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -74,12 +79,12 @@ def scaled_mm(
     sizes are right too.  Has no gradient.  Raises TypeError for other dtypes, ValueError for shapes or devices that do
     not agree, NotImplementedError where a gradient is asked for and for a GPU without such tensor cores.
     """
-    _check(a, b, "scaled_mm", FP8_PAIRS | {(torch.int8, torch.int8)})
-    if out_dtype not in OUT:
+    _check(a, b, "scaled_mm", _FP8_PAIRS | {(torch.int8, torch.int8)})
+    if out_dtype not in _OUT:
         raise TypeError(f"scaled_mm returns bf16, fp16 or fp32, not {out_dtype}")
     scale_a, scale_b = _checked_scales(a, b, scale_a, scale_b)
     if bias is not None:
-        if bias.shape != b.shape[1:] or bias.device != a.device or bias.dtype not in OUT:
+        if bias.shape != b.shape[1:] or bias.device != a.device or bias.dtype not in _OUT:
             raise ValueError(
                 f"scaled_mm takes a bias of {b.shape[1]} bf16, fp16 or fp32 on {a.device}: "
                 f"{tuple(bias.shape)} of {bias.dtype} on {bias.device}"
@@ -112,8 +117,9 @@ def quantise(x: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple
 
     Raises TypeError for a ``dtype`` of other than those 8-bit ones, ValueError for x of other than two dimensions.
     """
-    if dtype not in NAMES or not x.is_floating_point():
-        raise TypeError(f"quantise takes floating numbers to {', '.join(map(str, NAMES))}: {x.dtype} to {dtype}")
+    dtypes = DECLARATION.dtype_names
+    if dtype not in dtypes or not x.is_floating_point():
+        raise TypeError(f"quantise takes floating numbers to {', '.join(map(str, dtypes))}: {x.dtype} to {dtype}")
     if x.dim() != 2:
         raise ValueError(f"quantise takes a matrix, a scale for each row: {tuple(x.shape)}")
     x = x.float()
@@ -158,22 +164,3 @@ def _checked_scales(a, b, scale_a, scale_b):
 
 def _wants_gradient(tensor):
     return tensor is not None and tensor.requires_grad
-
-
-def _call(function, a, b, scale_a, scale_b, bias, fast):
-    """The public function on a pass's inputs; products without scales are int_mm's."""
-    return int_mm(a, b) if scale_a is None else function(a, b, scale_a, scale_b, bias, use_fast_accum=fast)
-
-
-DECLARATION = Declaration(
-    name="matmul_8bit",
-    family="matmul",
-    summary="C = A B of fp8 or int8, scaled",
-    function=scaled_mm,
-    call=lambda function, inputs: _call(function, **inputs),
-    dtypes=DTYPES,
-    cases=sweep,
-    edge_cases=EDGE_CASES,
-    huge_cases=HUGE_CASES,
-    forward=FORWARD,
-)

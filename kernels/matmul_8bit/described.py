@@ -13,10 +13,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.common.tiles import grouped_tile
 
-from .formats import as_interpreted
 from .spaces import SPACE, parts_of_tile
 from .tiled import (
     accumulate,
+    as_interpreted,
     constants_of,
     empty_product,
     kind_of_scales,

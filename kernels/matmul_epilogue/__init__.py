@@ -15,7 +15,7 @@ act is not relu without a residual, whose y says as much.
 
 Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets the copy engine (TMA) move blocks;
 `persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts; `specialized`
-(Gluon, kernels/hopper) has a warp that only loads, and two groups of warps that share a tile, one behind the other;
+(Gluon) has a warp that only loads, and two groups of warps that share a tile, one behind the other;
 `alternating` gives each group tiles of its own, so that one multiplies while the other is at its epilogue; `swizzled`
 (Gluon, too) is for fp32, which FMA multiplies.
 """
@@ -24,11 +24,11 @@ import functools
 import math
 
 import torch
-from atlas.declaration import Declaration, case, choose, torch_dtype
+from atlas.declaration import case, torch_dtype
 from atlas.declaration.products import fp32_precision, precision_of
 from atlas.operators import (
-    CustomOperator,
     Differentiable,
+    Operator,
     autocast,
     autocast_rule,
     autocasting,
@@ -39,43 +39,37 @@ from atlas.operators import (
 from kernels.common.products import LARGEST
 from kernels.matmul import matmul
 
-from .cases import (
-    ACTIVATIONS,
-    DTYPES,
-    EDGE_CASES,
-    HUGE_CASES,
-    NAMES,
-    call,
-    reference,
-    sweep,
-)
-from .declaration import BACKWARD, FORWARD
+from .cases import ACTIVATIONS, reference
+from .declaration import DECLARATION
 from .pull import launch_pull
 
 __all__ = ["linear"]
 
 
-def case_of(x, weight, bias, residual, activation):
-    dtype = "tf32" if x.dtype == torch.float32 and fp32_precision() == "tf32" else NAMES[x.dtype]
+def case_of(x, weight, bias, residual, activation, *_):
+    """The case of a call."""
+    dtype = DECLARATION.dtype_of(x, tf32=fp32_precision() == "tf32")
     return case(
         dtype, activation=activation, bias=bias is not None, residual=residual is not None,
         m=x.shape[0], n=weight.shape[0], k=x.shape[1],
     )  # fmt: skip
 
 
-def _run(x, weight, bias, residual, activation, scale, out, keep=False):
-    variant, config = choose(DECLARATION, "forward", case_of(x, weight, bias, residual, activation), x.device)
-    return variant.launch(x, weight, bias, residual, activation, scale, torch_dtype(out), keep, config=config)
+def _case_of_pull(z, dy, x, weight, activation, scale, has_bias):
+    return case_of(x, weight, weight if has_bias else None, None, activation)
+
+
+def _run(launch, x, weight, bias, residual, activation, scale, out, keep=False):
+    return launch(x, weight, bias, residual, activation, scale, torch_dtype(out), keep)
+
+
+def _run_pull(launch, z, dy, x, weight, activation, scale, has_bias):
+    """The part of the chosen launcher that is no product: those are operators of their own."""
+    return launch_pull(z, dy, activation, scale, has_bias, x, **launch.keywords)
 
 
 def _fake(x, weight, bias, residual, activation, scale, out):
     return x.new_empty((x.shape[0], weight.shape[0]), dtype=torch_dtype(out))
-
-
-def _run_pull(z, dy, x, weight, activation, scale, has_bias):
-    problem = case_of(x, weight, weight if has_bias else None, None, activation)
-    _, config = choose(DECLARATION, "backward", problem, dy.device)
-    return launch_pull(z, dy, activation, scale, has_bias, x, config=config)
 
 
 def _fake_pull(z, dy, x, weight, activation, scale, has_bias):
@@ -119,15 +113,27 @@ def _differentiable_backward(x, weight, bias, residual, activation, scale, dy):
 
 
 _SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, float scale, str out)"
-
 _linear = Differentiable(
-    CustomOperator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake, state=precision_of), _setup, _pull_back
+    Operator(
+        DECLARATION,
+        "forward",
+        f"{_SCHEMA} -> Tensor",
+        name="linear",
+        case_of=case_of,
+        run=_run,
+        fake=_fake,
+        state=precision_of,
+    ),
+    _setup,
+    _pull_back,
 )
-
 _kept_linear = Differentiable(
-    CustomOperator(
-        "linear_kept",
+    Operator(
+        DECLARATION,
+        "forward",
         f"{_SCHEMA} -> (Tensor, Tensor)",
+        name="linear_kept",
+        case_of=case_of,
         run=functools.partial(_run, keep=True),
         fake=lambda *arguments: (_fake(*arguments), _fake(*arguments)),
         state=precision_of,
@@ -135,15 +141,18 @@ _kept_linear = Differentiable(
     _setup,
     _pull_back,
 )
-
-_pull = CustomOperator(
-    "linear_pull",
+_pull = Operator(
+    DECLARATION,
+    "backward",
     "(Tensor? z, Tensor dy, Tensor x, Tensor weight, str activation, float scale, bool has_bias) -> (Tensor, Tensor)",
+    name="linear_pull",
+    case_of=_case_of_pull,
     run=_run_pull,
     fake=_fake_pull,
 )
 
 
+@DECLARATION.public
 def linear(
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -172,9 +181,7 @@ def linear(
         input, weight, bias = autocast("linear", input, weight, bias)
         if residual is not None and out_dtype is None and autocast_rule("linear", input.device):
             out_dtype = torch.promote_types(input.dtype, residual.dtype)  # as torch adds what it does not cast
-    if input.dtype not in NAMES or weight.dtype != input.dtype:
-        raise TypeError(f"linear takes input and weight of one dtype out of {', '.join(DTYPES)}: "
-                        f"{input.dtype}, {weight.dtype}")  # fmt: skip
+    DECLARATION.dtype_of(input, weight)
     if not input.dim() or weight.dim() != 2 or weight.shape[1] != input.shape[-1]:
         raise ValueError(f"linear takes a weight [n, k] for an input [..., k]: "
                          f"{tuple(weight.shape)} for {tuple(input.shape)}")  # fmt: skip
@@ -185,9 +192,9 @@ def linear(
         bias = _checked("bias", bias, shape[-1:], input)
     if residual is not None:
         residual = _checked("residual", residual, shape, input).reshape(rows, shape[-1])
-    out = NAMES.get(out_dtype or input.dtype)
+    out = DECLARATION.dtype_names.get(out_dtype or input.dtype)
     if out is None:
-        raise TypeError(f"linear takes an out_dtype out of {', '.join(DTYPES)}: {out_dtype}")
+        raise TypeError(f"linear takes an out_dtype out of {', '.join(DECLARATION.dtypes)}: {out_dtype}")
     x = input if input.dim() == 2 else input.reshape(rows, input.shape[-1])
     if max(*x.shape, shape[-1]) > LARGEST:
         raise ValueError(f"linear takes sizes up to {LARGEST}: {tuple(input.shape)}, {tuple(weight.shape)}")
@@ -207,26 +214,10 @@ def _keeps(activation, residual):
 
 def _checked(name, tensor, shape, input):
     """The tensor, contiguous, if it has this shape, a dtype of the kernel's and the input's device."""
-    if tensor.dtype not in NAMES:
-        raise TypeError(f"linear takes a {name} of {', '.join(DTYPES)}: {tensor.dtype}")
+    if tensor.dtype not in DECLARATION.dtype_names:
+        raise TypeError(f"linear takes a {name} of {', '.join(DECLARATION.dtypes)}: {tensor.dtype}")
     if tensor.shape != shape or tensor.device != input.device:
         raise ValueError(
             f"linear takes a {name} of shape {tuple(shape)} on {input.device}: {tuple(tensor.shape)} on {tensor.device}"
         )
     return tensor.contiguous()
-
-
-DECLARATION = Declaration(
-    name="matmul_epilogue",
-    family="matmul",
-    summary="y = act(x W^T + bias) + residual",
-    function=linear,
-    call=call,
-    dtypes=DTYPES,
-    cases=sweep,
-    edge_cases=EDGE_CASES,
-    huge_cases=HUGE_CASES,
-    differentiable=("x", "weight", "bias"),
-    forward=FORWARD,
-    backward=BACKWARD,
-)

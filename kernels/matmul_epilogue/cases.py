@@ -8,7 +8,6 @@ from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
 
 DTYPES = ("fp32", "fp16", "bf16")
 
-NAMES = {torch_dtype(name): name for name in DTYPES}
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 

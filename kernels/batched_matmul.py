@@ -20,7 +20,6 @@ from atlas.declaration import (
     Pass,
     Variant,
     case,
-    choose,
     compiled,
     eager,
     element_size,
@@ -28,12 +27,13 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
-from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.common.products import (
     BARRIERS,
+    LARGEST,
     buffers,
     describes,
     fma_stages,
@@ -41,7 +41,7 @@ from kernels.common.products import (
     narrow,
     precision_of_product,
     stage_bytes,
-    tf32_allowed,
+    wants_tf32,
 )
 from kernels.common.tiles import grouped_tile, multiply_tile, store_tile, turned
 
@@ -64,6 +64,30 @@ def _tiled_kernel(
         stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, "", "",
     )  # fmt: skip
     store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+
+
+def _launch_tiled(a, b, tf32=False, *, config):
+    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
+    c, k = _empty(a, b), a.shape[2]
+    precision = precision_of_product(a, tf32)
+    a, b = as_interpreted(a), as_interpreted(b)
+    if not k:
+        return c.zero_()
+    if c.numel():
+        launch(
+            _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
+            EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **config,
+        )  # fmt: skip
+    return c
+
+
+def _empty(a, b):
+    return torch.empty((a.shape[0], a.shape[1], b.shape[2]), dtype=a.dtype, device=a.device)
+
+
+def _tiles_of(c, config):
+    batch, m, n = c.shape
+    return batch * triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
 
 
 @triton.jit
@@ -106,65 +130,10 @@ def _persistent_kernel(
             c_desc.store([batch, m, n + BLOCK_N // 2], right.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N // 2))
 
 
-def _empty(a, b):
-    return torch.empty((a.shape[0], a.shape[1], b.shape[2]), dtype=a.dtype, device=a.device)
-
-
-def _tiles_of(c, config):
-    batch, m, n = c.shape
-    return batch * triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
-
-
-def _launch_tiled(a, b, tf32=False, *, config):
-    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
-    c, k = _empty(a, b), a.shape[2]
-    precision = precision_of_product(a, tf32)
-    a, b = as_interpreted(a), as_interpreted(b)
-    if not k:
-        return c.zero_()
-    if c.numel():
-        launch(
-            _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
-            EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **config,
-        )  # fmt: skip
-    return c
-
-
-def _by_columns(matrices):
-    return matrices.stride(2) != 1
-
-
-def _shared(matrices):
-    return matrices.shape[0] > 1 and matrices.stride(0) == 0
-
-
-def _rows(matrices):
-    """The matrices by rows: their transposes where they are stored by columns, and one of them where all share it."""
-    rows = matrices.transpose(1, 2) if _by_columns(matrices) else matrices
-    return rows[:1] if _shared(matrices) else rows
-
-
-def _copyable(matrices):
-    """Whether the copy engine can read these matrices: see ``describable``; and products begin at whole 16 bytes."""
-    rows = _rows(matrices)
-    apart = rows.stride(0) * rows.element_size()
-    return rows.numel() > 0 and describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
-
-
-def _describe(matrices, rows, columns, precision="ieee"):
-    """The descriptor of blocks of ``rows`` x ``columns``, transposed where matrices are stored by columns."""
-    block = [1, columns, rows] if _by_columns(matrices) else [1, rows, columns]
-    memory = _rows(matrices)
-    # The stride of a single matrix is never used, but it must be a possible one.
-    apart = memory.stride(0) if memory.shape[0] > 1 else memory.shape[1] * memory.stride(1)
-    descriptor = TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
-    return rounding_to_tf32(descriptor) if precision == "tf32" else descriptor
-
-
 def _launch_persistent(a, b, tf32=False, *, config):
     """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
     c = _empty(a, b)
-    if not all(_copyable(matrices) for matrices in (a, b, c)):
+    if not all(copyable(matrices) for matrices in (a, b, c)):
         return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
     precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
@@ -182,135 +151,42 @@ def _launch_persistent(a, b, tf32=False, *, config):
     return c
 
 
+def _by_columns(matrices):
+    return matrices.stride(2) != 1
+
+
+def _shared(matrices):
+    return matrices.shape[0] > 1 and matrices.stride(0) == 0
+
+
+def _rows(matrices):
+    """The matrices by rows: their transposes where they are stored by columns, and one of them where all share it."""
+    rows = matrices.transpose(1, 2) if _by_columns(matrices) else matrices
+    return rows[:1] if _shared(matrices) else rows
+
+
+def copyable(matrices):
+    """Whether the copy engine can read these matrices: see ``describable``; and products begin at whole 16 bytes."""
+    rows = _rows(matrices)
+    apart = rows.stride(0) * rows.element_size()
+    return rows.numel() > 0 and describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
+
+
+def _describe(matrices, rows, columns, precision="ieee"):
+    """The descriptor of blocks of ``rows`` x ``columns``, transposed where matrices are stored by columns."""
+    block = [1, columns, rows] if _by_columns(matrices) else [1, rows, columns]
+    memory = _rows(matrices)
+    # The stride of a single matrix is never used, but it must be a possible one.
+    apart = memory.stride(0) if memory.shape[0] > 1 else memory.shape[1] * memory.stride(1)
+    descriptor = TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
+    return rounding_to_tf32(descriptor) if precision == "tf32" else descriptor
+
+
 def _along_k(b):
     """B [b, k, n] stored by columns: as it is, or transposed copies; a shared matrix is copied once."""
     if _by_columns(b):
         return b
     return turned(_rows(b)).expand(b.shape)
-
-
-def _run(a, b, tf32):
-    variant, config = choose(DECLARATION, "forward", _case_of(a, b, tf32), a.device)
-    return variant.launch(a, b, tf32, config=config)
-
-
-def _setup_context(ctx, inputs, output):
-    a, b, _ = inputs
-    ctx.save_for_backward(a, b)
-
-
-def _backward(ctx, dc):
-    a, b = ctx.saved_tensors
-    tf32 = tf32_allowed()
-    da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
-    db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
-    return da, db, None
-
-
-_products = Differentiable(
-    CustomOperator(
-        "bmm",
-        "(Tensor a, Tensor b, bool tf32) -> Tensor",
-        run=_run,
-        fake=lambda a, b, tf32: a.new_empty(a.shape[0], a.shape[1], b.shape[2]),
-    ),
-    setup_context=_setup_context,
-    backward=_backward,
-)
-
-
-def _case_of(a, b, tf32):
-    dtype = "tf32" if precision_of_product(a, tf32) == "tf32" else _NAMES[a.dtype]
-    layout = "".join("T" if _by_columns(matrices) else "N" for matrices in (a, b))
-    sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
-    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
-
-
-def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
-    """``torch.bmm``: [b, m, k] times [b, k, n] is [b, m, n], in any strides, an expanded batch included.
-
-    Both are fp32, fp16 or bf16, of one dtype and device.  Accumulates in fp32; fp32 operands are multiplied as
-    ``torch.set_float32_matmul_precision`` says, IEEE by default.  A product over no elements is zero.
-
-    Raises TypeError for other dtypes; ValueError for tensors not of three dimensions, shapes that do not agree, two
-    devices, sparse tensors, and sizes or tiles beyond 32 bits.
-    """
-    if autocasting():
-        input, mat2 = autocast("bmm", input, mat2)
-    if input.dtype != mat2.dtype or input.dtype not in _NAMES:
-        raise TypeError(f"bmm takes two tensors of one dtype out of fp32, fp16, bf16: {input.dtype}, {mat2.dtype}")
-    shape, other = input.shape, mat2.shape
-    if len(shape) != 3 or len(other) != 3 or shape[0] != other[0] or shape[2] != other[1]:
-        raise ValueError(f"bmm takes [b, m, k] and [b, k, n]: {tuple(shape)} and {tuple(other)}")
-    if input.device != mat2.device or input.layout != torch.strided or mat2.layout != torch.strided:
-        raise ValueError(
-            f"bmm takes dense tensors of one device: {input.layout} on {input.device}, {mat2.layout} on {mat2.device}"
-        )
-    if max(*shape[1:], other[2]) > _LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > _LARGEST:
-        raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {_LARGEST}: {tuple(shape)}, {tuple(other)}")
-    return _products(input, mat2, input.dtype is torch.float32 and tf32_allowed())
-
-
-_DTYPES = ("fp32", "tf32", "fp16", "bf16")
-_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-_LARGEST = 2**31 - 1025
-"""Offsets within a matrix, and the number of programs, are 32-bit."""
-
-
-def _reference(a, b, tf32):
-    return torch.bmm(a, b)
-
-
-def _inputs(problem: Case, device, generator):
-    def draw(rows, columns, layout):
-        shape = (problem["b"], rows, columns) if layout == "N" else (problem["b"], columns, rows)
-        matrices = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-        return matrices if layout == "N" else matrices.transpose(1, 2)
-
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
-    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
-
-
-def _bytes(problem: Case) -> dict[str, float]:
-    m, n, k, size = problem["m"], problem["n"], problem["k"], problem["b"] * element_size(problem.dtype)
-    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8
-    cases = [
-        case("bf16", "more small products than SMs", b=512, m=128, n=128, k=128),
-        case("bf16", "large products, few of them", b=16, m=1024, n=1024, k=1024),
-        case("bf16", "by columns, as queries times keys", b=64, m=2048, n=2048, k=128, layout="NT"),
-        case("bf16", "a long sum, as weights times values", b=64, m=2048, n=128, k=2048),
-        case("bf16", "a tensor core's peak", b=4, m=4096, n=4096, k=4096),
-        case("fp16", b=16, m=1024, n=1024, k=1024),
-        case("tf32", b=16, m=1024, n=1024, k=1024),
-        case("fp32", b=16, m=512, n=512, k=512),
-    ]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
-
-
-_EDGE_CASES = (
-    *(
-        case(dtype, reason, b=b, m=m, n=n, k=k)
-        for dtype in ("fp32", "fp16", "bf16")
-        for (b, m, n, k), reason in (
-            ((1, 1, 1, 1), "one element of each"),
-            ((3, 33, 65, 129), "tails everywhere, products that begin off 16 bytes"),
-            ((2, 128, 128, 64), "whole tiles only"),
-            ((5, 24, 40, 72), "a tile's edge is another product's first rows"),
-            ((2, 130, 24, 7), "k smaller than any block of it"),
-        )
-    ),
-    *(
-        case("fp16", f"either layout and tails: {layout}", b=2, m=72, n=136, k=200, layout=layout)
-        for layout in ("NT", "TN", "TT")
-    ),
-    case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
-)
-
-_HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products", b=2**15 + 8, m=512, n=128, k=136),)
 
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
@@ -391,13 +267,67 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     return {**config, "num_stages": 4 if config["num_stages"] == 3 else config["num_stages"], "PARTS": 1}
 
 
+def _reference(a, b, tf32):
+    return torch.bmm(a, b)
+
+
+def _inputs(problem: Case, device, generator):
+    def draw(rows, columns, layout):
+        shape = (problem["b"], rows, columns) if layout == "N" else (problem["b"], columns, rows)
+        matrices = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+        return matrices if layout == "N" else matrices.transpose(1, 2)
+
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
+    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
+
+
+def _bytes(problem: Case) -> dict[str, float]:
+    m, n, k, size = problem["m"], problem["n"], problem["k"], problem["b"] * element_size(problem.dtype)
+    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    largest = gpu.memory_bytes // 8
+    cases = [
+        case("bf16", "more small products than SMs", b=512, m=128, n=128, k=128),
+        case("bf16", "large products, few of them", b=16, m=1024, n=1024, k=1024),
+        case("bf16", "by columns, as queries times keys", b=64, m=2048, n=2048, k=128, layout="NT"),
+        case("bf16", "a long sum, as weights times values", b=64, m=2048, n=128, k=2048),
+        case("bf16", "a tensor core's peak", b=4, m=4096, n=4096, k=4096),
+        case("fp16", b=16, m=1024, n=1024, k=1024),
+        case("tf32", b=16, m=1024, n=1024, k=1024),
+        case("fp32", b=16, m=512, n=512, k=512),
+    ]
+    return [c for c in cases if sum(_bytes(c).values()) <= largest]
+
+
+_EDGE_CASES = (
+    *(
+        case(dtype, reason, b=b, m=m, n=n, k=k)
+        for dtype in ("fp32", "fp16", "bf16")
+        for (b, m, n, k), reason in (
+            ((1, 1, 1, 1), "one element of each"),
+            ((3, 33, 65, 129), "tails everywhere, products that begin off 16 bytes"),
+            ((2, 128, 128, 64), "whole tiles only"),
+            ((5, 24, 40, 72), "a tile's edge is another product's first rows"),
+            ((2, 130, 24, 7), "k smaller than any block of it"),
+        )
+    ),
+    *(
+        case("fp16", f"either layout and tails: {layout}", b=2, m=72, n=136, k=200, layout=layout)
+        for layout in ("NT", "TN", "TT")
+    ),
+    case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
+)
+
+_HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products", b=2**15 + 8, m=512, n=128, k=136),)
+
 DECLARATION = Declaration(
     name="batched_matmul",
     family="matmul",
     summary="C[b] = A[b] B[b]",
-    function=bmm,
     call=lambda function, inputs: function(inputs["a"], inputs["b"]),
-    dtypes=_DTYPES,
+    dtypes=("fp32", "tf32", "fp16", "bf16"),
     cases=_cases,
     edge_cases=_EDGE_CASES,
     huge_cases=_HUGE_CASES,
@@ -433,3 +363,62 @@ DECLARATION = Declaration(
         reduction=lambda c: c["k"],
     ),
 )
+
+
+def case_of(a, b, tf32):
+    dtype = DECLARATION.dtype_of(a, tf32=precision_of_product(a, tf32) == "tf32")
+    layout = "".join("T" if _by_columns(matrices) else "N" for matrices in (a, b))
+    sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
+    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
+
+
+def _setup_context(ctx, inputs, output):
+    a, b, _ = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _backward(ctx, dc):
+    a, b = ctx.saved_tensors
+    tf32 = wants_tf32(a)
+    da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
+    db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
+    return da, db, None
+
+
+_products = Differentiable(
+    Operator(
+        DECLARATION,
+        "forward",
+        "(Tensor a, Tensor b, bool tf32) -> Tensor",
+        name="bmm",
+        case_of=case_of,
+        fake=lambda a, b, tf32: a.new_empty(a.shape[0], a.shape[1], b.shape[2]),
+    ),
+    setup_context=_setup_context,
+    backward=_backward,
+)
+
+
+@DECLARATION.public
+def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    """``torch.bmm``: [b, m, k] times [b, k, n] is [b, m, n], in any strides, an expanded batch included.
+
+    Both are fp32, fp16 or bf16, of one dtype and device.  Accumulates in fp32; fp32 operands are multiplied as
+    ``torch.set_float32_matmul_precision`` says, IEEE by default.  A product over no elements is zero.
+
+    Raises TypeError for other dtypes; ValueError for tensors not of three dimensions, shapes that do not agree, two
+    devices, sparse tensors, and sizes or tiles beyond 32 bits.
+    """
+    if autocasting():
+        input, mat2 = autocast("bmm", input, mat2)
+    DECLARATION.dtype_of(input, mat2)
+    shape, other = input.shape, mat2.shape
+    if len(shape) != 3 or len(other) != 3 or shape[0] != other[0] or shape[2] != other[1]:
+        raise ValueError(f"bmm takes [b, m, k] and [b, k, n]: {tuple(shape)} and {tuple(other)}")
+    if input.device != mat2.device or input.layout != torch.strided or mat2.layout != torch.strided:
+        raise ValueError(
+            f"bmm takes dense tensors of one device: {input.layout} on {input.device}, {mat2.layout} on {mat2.device}"
+        )
+    if max(*shape[1:], other[2]) > LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > LARGEST:
+        raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {LARGEST}: {tuple(shape)}, {tuple(other)}")
+    return _products(input, mat2, wants_tf32(input))

@@ -1,4 +1,4 @@
-"""Packed weights of 4 and 8 bits: quantising, the order of numbers in memory, and the PTX that undoes it in registers.
+"""Packed weights of 4 and 8 bits: what a layer keeps of them, and the PTX that unpacks them in registers.
 
 The order is told in `matmul_w4a16`, of 8 bits in `matmul_w8a16`.
 """
@@ -32,26 +32,6 @@ class Packed(NamedTuple):
     group_size: int
 
 
-def quantise_w4(weight, group_size, symmetric=False):
-    """(q [n, k], scales [n, groups], zeros [n, groups] or None) of weights [n, k]: q and zeros uint8, 0 to 15.
-
-    Scales are rounded to the weights' dtype before numbers are: the choice of a number knows of it.
-    """
-    n, k = weight.shape
-    groups = weight.float().view(n, k // group_size, group_size)
-    if symmetric:
-        scales = groups.abs().amax(-1) / 7
-    else:
-        low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
-        scales = (high - low) / 15
-    scales = scales.to(weight.dtype)
-    scales = torch.where(scales == 0, 1, scales)  # a group of zeros
-    step = scales.float()
-    zeros = torch.full_like(step, 8) if symmetric else (-low / step).round().clamp(0, 15)
-    q = (groups / step[..., None]).round() + zeros[..., None]
-    return q.clamp(0, 15).to(torch.uint8).view(n, k), scales, None if symmetric else zeros.to(torch.uint8)
-
-
 def padded(matrix, rows, columns):
     """The matrix with zeros behind its rows and columns, up to multiples of these numbers."""
     return torch.nn.functional.pad(matrix, (0, -matrix.shape[1] % columns, 0, -matrix.shape[0] % rows))
@@ -61,17 +41,6 @@ def by_row_tiles(matrix):
     """[n, groups] as [rows / 16, groups, 16], rows padded to whole tiles: what the lanes of a warp read together."""
     matrix = padded(matrix, ROWS, 1)
     return matrix.view(-1, 2, 8, matrix.shape[1]).permute(0, 3, 2, 1).reshape(-1, matrix.shape[1], ROWS)
-
-
-def shuffle_w4(q):
-    """The packed tiles, int32, of 4-bit numbers [n, k], uint8; see the top of this file."""
-    q = padded(q, ROWS, 64)
-    n, k = q.shape
-    # n = (tile, h, g), k = (tile, half tile, t, half word, q, p); a byte is two nibbles, the one of h = 1 on top
-    split = q.view(n // 16, 2, 8, k // 64, 2, 4, 2, 2, 2)
-    low, high = split[:, 0], split[:, 1]  # tile, g, tile of k, half tile, t, half word, q, p
-    order = (0, 2, 1, 4, 3, 5, 7, 6)
-    return (low | high << 4).permute(order).contiguous().view(-1).view(torch.int32)
 
 
 def check_weight(name, weight, group_size):
@@ -84,14 +53,6 @@ def check_weight(name, weight, group_size):
         raise ValueError(f"{name} takes a group_size out of {', '.join(map(str, GROUP_SIZES))}: {group_size}")
     if weight.shape[1] % group_size:
         raise ValueError(f"{name} takes in_features that are a multiple of group_size: {weight.shape[1]}, {group_size}")
-
-
-def unshuffle_w4(words, rows, columns):
-    """The 4-bit numbers [rows, columns], uint8, of packed tiles; padding is cut off.  Undoes ``shuffle_w4``."""
-    n, k = -(-rows // 16) * 16, -(-columns // 64) * 64
-    split = words.reshape(-1).view(torch.uint8).view(n // 16, k // 64, 8, 4, 2, 2, 2, 2)
-    pairs = split.permute(0, 2, 1, 4, 3, 5, 7, 6)  # undoes the order of shuffle_w4, which is its own inverse
-    return torch.stack((pairs & 15, pairs >> 4), 1).reshape(n, k)[:rows, :columns]
 
 
 def of_row_tiles(tiled, rows):

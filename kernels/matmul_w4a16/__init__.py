@@ -21,36 +21,20 @@ the one that takes 128 + z off again.
 """
 
 import torch
-from atlas.declaration import Peer
 
-from kernels.common.packed import Packed, by_row_tiles, check_weight, quantise_w4, shuffle_w4
+from kernels.common.packed import Packed
 
-from .cases import CASES, EDGE_CASES, compiled, dequantised, torch_int4
-from .declaration import declared
+from .declaration import DECLARATION
 from .linear import call_linear, linear_operator
+from .packing import pack_w4
 
 __all__ = ["dequantise_w4", "linear_w4a16", "pack_w4"]
 
 
-_linear, _dequantise = linear_operator("matmul_w4a16", 4, lambda: DECLARATION)
+_linear, _dequantise = linear_operator(DECLARATION, 4)
 
 
-def pack_w4(weight: torch.Tensor, group_size: int = 128, symmetric: bool = False) -> Packed:
-    """Quantise the weights [n, k] of a linear layer, fp16 or bf16, to 4 bits and bring them into the kernels' order.
-
-    Each row's groups of ``group_size`` (32, 64, 128) neighbours get a scale and, unless ``symmetric``, a zero point:
-    16 levels from the least to the largest weight, zero among them.  Done once for a model; takes 3 bytes of scratch
-    memory for a weight, and more for a short while.  Weights must be finite.
-
-    Raises TypeError for other dtypes, ValueError for other shapes and group sizes and for k not a multiple of the
-    group size.
-    """
-    check_weight("pack_w4", weight, group_size)
-    q, scales, zeros = quantise_w4(weight.detach(), group_size, symmetric)
-    zeros = None if zeros is None else by_row_tiles(zeros)
-    return Packed(shuffle_w4(q), by_row_tiles(scales), zeros, *weight.shape, group_size)
-
-
+@DECLARATION.public
 def linear_w4a16(input: torch.Tensor, packed: Packed) -> torch.Tensor:
     """``torch.nn.functional.linear(input, weight)`` for weights that ``pack_w4`` has packed: [..., k] to [..., n].
 
@@ -66,16 +50,3 @@ def dequantise_w4(packed: Packed) -> torch.Tensor:
     """The weights [n, k] that packed ones stand for, (q - z) s, rounded to the dtype of their scales."""
     words, scales, zeros, n, k, group = packed
     return _dequantise(words, scales, zeros, n, k, group)
-
-
-DECLARATION = declared(
-    "matmul_w4a16",
-    4,
-    "y = x W^T, W of 4 bits with a scale and a zero point for each group",
-    linear_w4a16,
-    lambda weight, problem: pack_w4(weight, problem["group"], not problem["zeros"]),
-    dequantised,
-    CASES,
-    EDGE_CASES,
-    {"torch.compile": Peer(compiled, compiles=True), "torch int4": Peer(torch_int4)},
-)

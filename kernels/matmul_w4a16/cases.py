@@ -3,7 +3,9 @@
 import torch
 from atlas.declaration import Case, case, element_size
 
-from kernels.common.packed import DTYPES, of_row_tiles, unshuffle_w4
+from kernels.common.packed import DTYPES, of_row_tiles
+
+from .packing import unshuffle_w4
 
 
 def dequantised(words, scales, zeros, rows, columns, group):

@@ -7,8 +7,9 @@ from atlas.declaration import Capability, Case, Declaration, Pass, Peer, Variant
 
 from kernels.common.packed import DTYPES, Packed
 
-from .cases import sizes
+from .cases import CASES, EDGE_CASES, compiled, dequantised, sizes, torch_int4
 from .fragments import launch_fragments
+from .packing import pack_w4
 from .shared import launch_shared
 from .spaces import (
     DEQUANTISE,
@@ -87,7 +88,7 @@ def variants_of(bits):
     )
 
 
-def declared(name, bits, summary, function, pack, dequantised, cases, edge_cases, peers):
+def declared(name, bits, summary, pack, dequantised, cases, edge_cases, peers):
     """The declaration of products with weights of so many bits.
 
     ``pack(weight, case)`` gives a case's weights, ``dequantised(words, scales, zeros, n, k, group)`` what they stand
@@ -120,7 +121,6 @@ def declared(name, bits, summary, function, pack, dequantised, cases, edge_cases
         name=name,
         family="matmul",
         summary=summary,
-        function=function,
         call=call,
         dtypes=tuple(DTYPES.values()),
         cases=lambda gpu: [c for c in cases if 4 * c["n"] * c["k"] <= gpu.memory_bytes // 8],
@@ -138,3 +138,15 @@ def declared(name, bits, summary, function, pack, dequantised, cases, edge_cases
             reduction=lambda c: c["k"],
         ),
     )
+
+
+DECLARATION = declared(
+    "matmul_w4a16",
+    4,
+    "y = x W^T, W of 4 bits with a scale and a zero point for each group",
+    lambda weight, problem: pack_w4(weight, problem["group"], not problem["zeros"]),
+    dequantised,
+    CASES,
+    EDGE_CASES,
+    {"torch.compile": Peer(compiled, compiles=True), "torch int4": Peer(torch_int4)},
+)

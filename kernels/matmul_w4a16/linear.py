@@ -1,31 +1,30 @@
 """The operators of products with packed weights, and their call: of 4 bits, and of 8 as `matmul_w8a16` has them."""
 
-from atlas.declaration import case, choose
-from atlas.operators import CustomOperator, Differentiable, autocast, autocasting
-
-from kernels.common.packed import DTYPES
+from atlas.declaration import case
+from atlas.operators import CustomOperator, Differentiable, Operator, autocast, autocasting
 
 from .spaces import DEQUANTISE
 from .tiles import launch_dequantise
 
 
-def linear_operator(name, bits, declaration):
+def linear_operator(declaration, bits):
     """(linear, dequantise): the differentiable operator of x [m, k] with weights of so many bits, and their operator.
 
-    ``declaration()`` is asked for variant and config.  x alone has a gradient, dy times the weights: they are written
-    out in their dtype and the product is torch's.
+    x alone has a gradient, dy times the weights: they are written out in their dtype and the product is torch's.
     """
+
+    def case_of(x, words, scales, zeros, n, group):  # `group` 0 for one scale a row
+        dtype = declaration.dtype_of(x)
+        return case(dtype, m=x.shape[0], n=n, k=x.shape[1], group=group, zeros=zeros is not None)
+
+    def run(launch, x, words, scales, zeros, n, group):
+        if not x.shape[0]:
+            return x.new_empty((0, n))
+        scales, zeros = _aligned(scales), None if zeros is None else _aligned(zeros)
+        return launch(_aligned(x), _aligned(words), scales, zeros, n, group)
 
     def run_dequantise(words, scales, zeros, n, k, group):
         return launch_dequantise(bits, _aligned(words), scales, zeros, n, k, group, config=DEQUANTISE)
-
-    def run(x, words, scales, zeros, n, group):
-        if not x.shape[0]:
-            return x.new_empty((0, n))
-        problem = case_of(x, zeros, n, group)
-        variant, config = choose(declaration(), "forward", problem, x.device)
-        scales, zeros = _aligned(scales), None if zeros is None else _aligned(zeros)
-        return variant.launch(_aligned(x), _aligned(words), scales, zeros, n, group, config=config)
 
     def keep(ctx, inputs, output):
         x, words, scales, zeros, ctx.n, ctx.group = inputs
@@ -36,24 +35,26 @@ def linear_operator(name, bits, declaration):
         return dy @ dequantise(*ctx.saved_tensors, ctx.n, ctx.k, ctx.group), None, None, None, None, None
 
     dequantise = CustomOperator(
-        f"{name}_dequantise", "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
-        run=run_dequantise, fake=lambda words, scales, zeros, n, k, group: scales.new_empty((n, k)),
-    )  # fmt: skip
-    linear = CustomOperator(
-        name, "(Tensor x, Tensor words, Tensor scales, Tensor? zeros, int n, int group) -> Tensor",
-        run=run, fake=lambda x, words, scales, zeros, n, group: x.new_empty((x.shape[0], n)),
-    )  # fmt: skip
+        f"{declaration.name}_dequantise",
+        "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
+        run=run_dequantise,
+        fake=lambda words, scales, zeros, n, k, group: scales.new_empty((n, k)),
+    )
+    linear = Operator(
+        declaration,
+        "forward",
+        "(Tensor x, Tensor words, Tensor scales, Tensor? zeros, int n, int group) -> Tensor",
+        name=declaration.name,
+        case_of=case_of,
+        run=run,
+        fake=lambda x, words, scales, zeros, n, group: x.new_empty((x.shape[0], n)),
+    )
     return Differentiable(linear, setup_context=keep, backward=pull_back), dequantise
 
 
 def _aligned(tensor):
     """The tensor, copied where it does not begin on 16 bytes."""
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
-
-
-def case_of(x, zeros, n, group):
-    """The case of a call: ``group`` 0 for one scale a row."""
-    return case(DTYPES[x.dtype], m=x.shape[0], n=n, k=x.shape[1], group=group, zeros=zeros is not None)
 
 
 def call_linear(name, linear, input, packed):

@@ -40,12 +40,12 @@ def _backward(ctx, dc):
     # as torch is told to be when it is made.
     a, b = ctx.saved_tensors
     tf32 = wants_tf32(a)
-    da = _product(dc, b.t(), tf32) if ctx.needs_input_grad[0] else None
-    db = _product(a.t(), dc, tf32) if ctx.needs_input_grad[1] else None
+    da = product_2d(dc, b.t(), tf32) if ctx.needs_input_grad[0] else None
+    db = product_2d(a.t(), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None
 
 
-_product = Differentiable(
+product_2d = Differentiable(
     Operator(
         DECLARATION,
         "forward",
@@ -89,8 +89,8 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"matmul takes sizes up to {LARGEST}: {tuple(left)} times {tuple(right)}")
     tf32 = wants_tf32(input)
     if len(left) == 2 and len(right) == 2:
-        return _product(input, other, tf32)
-    product = _product(input.reshape(rows, left[-1]), other if len(right) == 2 else other[:, None], tf32)
+        return product_2d(input, other, tf32)
+    product = product_2d(input.reshape(rows, left[-1]), other if len(right) == 2 else other[:, None], tf32)
     return product.reshape(left[:-1] + right[1:])
 
 

@@ -332,7 +332,7 @@ def _described(matrix, rows, columns):
     return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
 
 
-def _parts_of_last(tiles, programs, most):
+def parts_of_last(tiles, programs, most):
     """Into how many parts, a power of 2, tiles of the last round are cut: no more than give each program one."""
     rest = tiles % programs
     cut = 1
@@ -347,7 +347,7 @@ def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, p
     rows, columns, block_k = BLOCK_M.value, config["BLOCK_N"], config["BLOCK_K"]
     tiles = -(-m // rows) * -(-n // columns)
     of_group = rows if alternate else rows // 2
-    cut = _parts_of_last(tiles, programs, columns // WIDTH.value)
+    cut = parts_of_last(tiles, programs, columns // WIDTH.value)
     launch(
         matmul_epilogue_kernel, (min(tiles, programs),),
         _described(x, rows, block_k), _described(weight, columns, block_k),

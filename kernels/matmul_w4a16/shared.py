@@ -48,15 +48,15 @@ from .ring import (
     zeros_asm,
 )
 
-_TAG = 0x7FF8A71A5C3D
+TAG = 0x7FF8A71A5C3D
 """The upper 48 bits of a counter in use, a NaN that no arithmetic makes; `reduction`'s, where it is told."""
 
-_OPEN = gl.constexpr(f"""{{ .reg .pred done; .reg .b32 t; .reg .b64 held, seen, tag;
+OPEN = gl.constexpr(f"""{{ .reg .pred done; .reg .b32 t; .reg .b64 held, seen, tag;
 mov.u32 t, %tid.x; setp.ne.u32 done, t, 0; @done bra OPENED;
-atom.global.gpu.relaxed.cas.b64 held, [$1], 0, {_TAG << 16};
+atom.global.gpu.relaxed.cas.b64 held, [$1], 0, {TAG << 16};
 AGAIN: setp.eq.s64 done, held, 0; @done bra OPENED;
-shr.s64 tag, held, 16; setp.eq.s64 done, tag, {_TAG}; @done bra OPENED;
-atom.global.gpu.relaxed.cas.b64 seen, [$1], held, {_TAG << 16};
+shr.s64 tag, held, 16; setp.eq.s64 done, tag, {TAG}; @done bra OPENED;
+atom.global.gpu.relaxed.cas.b64 seen, [$1], held, {TAG << 16};
 setp.eq.s64 done, seen, held; mov.b64 held, seen; @!done bra AGAIN;
 OPENED: mov.b32 $0, 0; }}""")
 """PTX: thread 0 makes the word at 1 a counter at 0, unless another program did.  No other thread waits for it, as all
@@ -67,7 +67,7 @@ _SCALE_OPERANDS = operands("r", 4, 8)
 _SAME = gl.constexpr("mov.b32 $0, $1;")
 
 
-def _pairs_asm():
+def pairs_asm():
     """PTX: the scales of rows g and g + 8 at an address (4), each twice in 32 bits (0..3)."""
     return (
         "{ .reg .b32 t; ld.shared.b32 t, [$4];\n"
@@ -142,7 +142,7 @@ def _read_x(addresses):
 
 
 @gluon.jit
-def _times(numbers, scales, SCALE: gl.constexpr):
+def times(numbers, scales, SCALE: gl.constexpr):
     """An operand of one mma instruction times the scales of its rows, rounded to 16 bits."""
     return gl.inline_asm_elementwise(SCALE, _SCALE_OPERANDS, [numbers, scales], dtype=gl.int32, is_pure=True, pack=4)
 
@@ -177,8 +177,8 @@ def _multiply_step(
                 low, high = _read_x(x_at + 2 * tile * HALF), _read_x(x_at + to_odd + (2 * tile + 1) * HALF)
                 a, b, c, d = unpacked_4(words, minus, UNPACK)
                 if SCALE is not None:
-                    a, b = _times(a, scales, SCALE), _times(b, scales, SCALE)
-                    c, d = _times(c, scales, SCALE), _times(d, scales, SCALE)
+                    a, b = times(a, scales, SCALE), times(b, scales, SCALE)
+                    c, d = times(c, scales, SCALE), times(d, scales, SCALE)
                 total = multiply(b, low, multiply(a, low, total, LOW), HIGH)
                 total = multiply(d, high, multiply(c, high, total, LOW), HIGH)
             else:
@@ -186,7 +186,7 @@ def _multiply_step(
                 a, b = gl.inline_asm_elementwise(UNPACK, UNPACK_8_OPERANDS, [words],
                                                  dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
                 if SCALE is not None:
-                    a, b = _times(a, scales, SCALE), _times(b, scales, SCALE)
+                    a, b = times(a, scales, SCALE), times(b, scales, SCALE)
                 total = multiply(b, x, multiply(a, x, total, LOW), HIGH)
         acc = gl.fma(load_scales(scales_at + to_group, SCALES), total, acc) if SUMS else total
     return acc
@@ -208,7 +208,7 @@ def _own_share(first_tile, tiles_k, groups, to_scales, X_AT: gl.constexpr, ROW_T
 
 
 @gluon.jit
-def _shared_kernel(
+def shared_kernel(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, y_ptr, scratch_ptr, M, N, K, groups, blocks,
     GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, RING: gl.constexpr, WAIT: gl.constexpr,
     UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr, SCALE: gl.constexpr, LOW: gl.constexpr,
@@ -256,7 +256,7 @@ def _shared_kernel(
         after(first_at, COMMIT)
     counter_ptr = scratch_ptr.to(gl.pointer_type(gl.int64)) + block
     if SPLITS > 1:  # while the first steps are on their way
-        gl.inline_asm_elementwise(_OPEN, "=r,l", [counter_ptr + gl.full([1, 1, 1, 1, 1, 1], 0, gl.int64, own_layout)],
+        gl.inline_asm_elementwise(OPEN, "=r,l", [counter_ptr + gl.full([1, 1, 1, 1, 1, 1], 0, gl.int64, own_layout)],
                                   dtype=gl.int32, is_pure=False, pack=1)  # fmt: skip
 
     own_tile, _, warp, lane = places(ROW_TILES, 1, WARPS, layout)
@@ -372,7 +372,7 @@ in 16 bits."""
 
 
 def launch_shared(bits, x, words, scales, zeros, n, group, *, config):
-    """Launch ``_shared_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
+    """Launch ``shared_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
     (m, k), warps, bf16, m_tiles = x.shape, config["num_warps"], x.dtype == torch.bfloat16, m_tiles_of(x.shape[0])
     rows, depth, stages, splits = (config[name] for name in ("ROW_TILES", "DEPTH", "STAGES", "SPLITS"))
     packed_bytes, x_bytes = stage_bytes(bits, m, group, zeros is not None, config)
@@ -385,12 +385,12 @@ def launch_shared(bits, x, words, scales, zeros, n, group, *, config):
         counters, parts = (2 * blocks + 3) // 4 * 4, splits * blocks * rows * warps * m_tiles * 128
         scratch = torch.empty(counters + parts, dtype=torch.float32, device=x.device)
     launch(
-        _shared_kernel, (blocks * splits,),
+        shared_kernel, (blocks * splits,),
         x.view(torch.int32), words, scales, zeros, y, scratch, m, n, k, k // group if group else 1, blocks,
         GROUP=group, BITS=bits, BF16=bf16, RING=ring_asm(ring if own else 0, rows * depth * warps * 512),
         WAIT=f"cp.async.wait_group {stages - 2}; bar.sync 0; mov.b32 $0, $1;",
         UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16),
-        SCALES=_pairs_asm() if scaled else scales_asm(bf16), ZEROS=zeros_asm(bf16),
+        SCALES=pairs_asm() if scaled else scales_asm(bf16), ZEROS=zeros_asm(bf16),
         SCALE=_scale_asm(bf16) if scaled else None, LOW=mma_asm(bf16, 0), HIGH=mma_asm(bf16, 1), M_TILES=m_tiles,
         ROW_TILES=rows, DEPTH=depth, WARPS=warps, STAGES=stages, STAGE=packed_bytes + x_bytes, X_AT=packed_bytes,
         SPLITS=splits, OWN_RING=own,

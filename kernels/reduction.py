@@ -44,7 +44,7 @@ from atlas.declaration import (
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, THREAD_REGISTERS, VECTOR_BYTES
 from atlas.operators import FP32, CustomOperator, Differentiable, autocast_rule, autocasting, derivative_wanted, launch
 
-from kernels._axes import axis_of
+from kernels.common.axes import axis_of
 
 __all__ = ["amax", "max", "mean", "sum"]
 

@@ -24,7 +24,6 @@ from atlas.declaration import (
     eager,
     element_size,
     gpu_of,
-    torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
 from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
@@ -36,9 +35,11 @@ from kernels.common.products import (
     LARGEST,
     buffers,
     describes,
+    drawn_operands,
+    fitting,
     fma_stages,
-    layout_of,
     narrow,
+    operand_bytes,
     precision_of_product,
     stage_bytes,
     wants_tf32,
@@ -272,22 +273,14 @@ def _reference(a, b, tf32):
 
 
 def _inputs(problem: Case, device, generator):
-    def draw(rows, columns, layout):
-        shape = (problem["b"], rows, columns) if layout == "N" else (problem["b"], columns, rows)
-        matrices = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-        return matrices if layout == "N" else matrices.transpose(1, 2)
-
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
-    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
+    return drawn_operands(problem, (problem["b"],), device, generator)
 
 
 def _bytes(problem: Case) -> dict[str, float]:
-    m, n, k, size = problem["m"], problem["n"], problem["k"], problem["b"] * element_size(problem.dtype)
-    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
+    return {name: problem["b"] * one for name, one in operand_bytes(problem).items()}
 
 
 def _cases(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8
     cases = [
         case("bf16", "more small products than SMs", b=512, m=128, n=128, k=128),
         case("bf16", "large products, few of them", b=16, m=1024, n=1024, k=1024),
@@ -298,7 +291,7 @@ def _cases(gpu: GPU) -> list[Case]:
         case("tf32", b=16, m=1024, n=1024, k=1024),
         case("fp32", b=16, m=512, n=512, k=512),
     ]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
+    return fitting(cases, _bytes, gpu)
 
 
 _EDGE_CASES = (

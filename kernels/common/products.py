@@ -1,12 +1,37 @@
 """What launchers and spaces of products ask of operands, cases and GPUs: layouts, precision, buffers, limits."""
 
+from collections.abc import Callable, Iterable, Mapping
+
 import torch
-from atlas.declaration import GPU, Capability, Case, Config, element_size, gpu_of
+import triton
+from atlas.declaration import GPU, Capability, Case, Config, element_size, gpu_of, normal
 from atlas.declaration.products import describable, fp32_precision, uses_tensor_cores
 from atlas.operators import constant_result
 
 LARGEST = 2**31 - 1025
 """Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
+
+
+def fitting(cases: Iterable[Case], bytes: Callable[[Case], Mapping[str, float]], gpu: GPU) -> list[Case]:
+    """The cases whose tensors take an eighth of the GPU's memory at most."""
+    return [problem for problem in cases if sum(bytes(problem).values()) <= gpu.memory_bytes // 8]
+
+
+def operand_bytes(problem: Case) -> dict[str, float]:
+    """Bytes of A, B and C of one product."""
+    m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
+    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
+
+
+def drawn_operands(problem: Case, batch: tuple[int, ...], device, generator) -> dict:
+    """Normal numbers as ``a`` [*batch, m, k] and ``b`` [*batch, k, n], in the case's layout; and ``tf32``."""
+    draw = normal(problem, device, generator)
+
+    def matrices(rows, columns, layout):
+        return draw(*batch, rows, columns) if layout == "N" else draw(*batch, columns, rows).mT
+
+    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
+    return {"a": matrices(m, k, of_a), "b": matrices(k, n, of_b), "tf32": problem.dtype == "tf32"}
 
 
 def layout_of(problem: Case) -> str:
@@ -28,6 +53,11 @@ def narrow(problem: Case) -> bool:
     return any(length % 16 for length in (*row_lengths(problem)[:2], problem["k"]))
 
 
+def narrow_by_rows(problem: Case) -> bool:
+    """The same where both operands lie by rows: 16 must divide sizes for wide loads."""
+    return bool(problem["n"] % 16 or problem["k"] % 16)
+
+
 # Bytes of one stage of a loop: a block of A and one of B.
 def stage_bytes(config: Config, problem: Case) -> int:
     return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
@@ -40,6 +70,11 @@ def buffers(config: Config, problem: Case, gpu: GPU) -> int:
     if Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu) and config["BLOCK_M"] >= 64:
         return config["num_stages"]  # wgmma reads its operands where they lie
     return max(1, config["num_stages"] - 1)  # the stage in work is in registers
+
+
+# Tiles of C.
+def tile_count(config: Config, problem: Case) -> int:
+    return triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
 
 
 BARRIERS = 2048

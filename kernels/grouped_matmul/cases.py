@@ -3,7 +3,9 @@
 import math
 
 import torch
-from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
+from atlas.declaration import GPU, Case, Peer, case, normal
+
+from kernels.common.products import fitting, operand_bytes
 
 DTYPES = ("fp32", "fp16", "bf16")
 
@@ -44,11 +46,8 @@ def only_bf16(peer):
 
 
 def inputs(problem: Case, device, generator):
-    groups, m, n, k, dtype = (*(problem[name] for name in ("groups", "m", "n", "k")), torch_dtype(problem.dtype))
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
+    groups, m, n, k = (problem[name] for name in ("groups", "m", "n", "k"))
+    draw = normal(problem, device, generator)
     ends = torch.tensor(_ends(problem["spread"], groups, m), dtype=torch.int32).to(device)
     return {"a": draw(m, k), "b": draw(groups, k, n) * (1 / math.sqrt(k)), "offs": ends}
 
@@ -66,15 +65,12 @@ def _ends(spread, groups, m):
 
 def backward_inputs(problem: Case, device, generator):
     forward = inputs(problem, device, generator)
-    shape = (problem["m"], problem["n"])
-    dc = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-    return {**forward, "dc": dc}
+    return {**forward, "dc": normal(problem, device, generator)(problem["m"], problem["n"])}
 
 
 def least_bytes(problem: Case) -> dict[str, float]:
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    size = element_size(problem.dtype)
-    return {"a": m * k * size, "b": problem["groups"] * k * n * size, "c": m * n * size}
+    one = operand_bytes(problem)
+    return one | {"b": problem["groups"] * one["b"]}
 
 
 def backward_bytes(problem: Case) -> dict[str, float]:
@@ -99,7 +95,7 @@ def sweep(gpu: GPU) -> list[Case]:
     )
     cases = [case("bf16", spread=spread, groups=groups, m=m, n=n, k=k) for spread, groups, m, n, k in shapes]
     cases.append(case("fp16", "for GPUs without bf16", spread="even", groups=64, m=3072, n=1408, k=2048))
-    return [c for c in cases if sum(backward_bytes(c).values()) <= gpu.memory_bytes // 8]
+    return fitting(cases, backward_bytes, gpu)
 
 
 EDGE_CASES = tuple(

@@ -3,11 +3,7 @@
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-
-def _narrow(problem: Case) -> bool:
-    """Whether operands may be read element by element, through registers: 16 must divide sizes for wide loads."""
-    return bool(problem["n"] % 16 or problem["k"] % 16)
-
+from kernels.common.products import narrow_by_rows, stage_bytes
 
 # (BLOCK_M, BLOCK_N, num_warps) by the rows that a group has on average: the larger the tile the fewer reads from L2,
 # but rows past a group's end are multiplied for nothing.
@@ -22,7 +18,7 @@ _FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 8), (32, 64, 4), (32, 32, 4), (
 def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
     """The tiles worth a trial, by what they compute with and how long groups are."""
     rows = problem["m"] / problem["groups"]
-    if uses_tensor_cores(problem, gpu) and not _narrow(problem):
+    if uses_tensor_cores(problem, gpu) and not narrow_by_rows(problem):
         high, wide = max(16, 2 * rows), max(32, 2 * problem["n"])
         if Capability.WGMMA not in gpu.capabilities:  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
             wide = min(wide, 128)
@@ -38,12 +34,12 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) not in _tiles(problem, gpu):
         return "registers spill, too little work a warp, or tiles much longer than groups"
     tensor_cores = uses_tensor_cores(problem, gpu)
-    row_bytes = (64 if _narrow(problem) else 128) if tensor_cores else 16 * element_size(problem.dtype)
+    row_bytes = (64 if narrow_by_rows(problem) else 128) if tensor_cores else 16 * element_size(problem.dtype)
     if config["BLOCK_K"] * element_size(problem.dtype) != row_bytes:
         return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
-    if (config["num_stages"] > 2) != (tensor_cores and not _narrow(problem)):
+    if (config["num_stages"] > 2) != (tensor_cores and not narrow_by_rows(problem)):
         return "as many stages as latency takes: none where FMA or single elements are the bound"
-    shared = _stage_bytes(config, problem) * (config["num_stages"] if _arch(gpu) >= 80 else 1)
+    shared = stage_bytes(config, problem) * (config["num_stages"] if _arch(gpu) >= 80 else 1)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     return ""
@@ -52,10 +48,6 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
 def _arch(gpu: GPU) -> int:
     """Compute capability; 80 for what is not CUDA."""
     return int(gpu.arch) if gpu.backend == "cuda" else 80
-
-
-def _stage_bytes(config: Config, problem: Case) -> int:
-    return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
 
 
 SPACE = {

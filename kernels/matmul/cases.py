@@ -1,9 +1,8 @@
 """What matmul is checked and measured on: its inputs, its cases and what they cost."""
 
-import torch
-from atlas.declaration import GPU, Case, case, element_size, torch_dtype
+from atlas.declaration import GPU, Case, case
 
-from kernels.common.products import layout_of
+from kernels.common.products import drawn_operands, fitting, operand_bytes
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 
@@ -13,23 +12,10 @@ def reference(a, b, tf32):
 
 
 def inputs(problem: Case, device, generator):
-    def draw(rows, columns, layout):
-        shape = (rows, columns) if layout == "N" else (columns, rows)
-        matrix = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-        return matrix if layout == "N" else matrix.t()
-
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout_of(problem)
-    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
-
-
-def least_bytes(problem: Case) -> dict[str, float]:
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    size = element_size(problem.dtype)
-    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
+    return drawn_operands(problem, (), device, generator)
 
 
 def sweep(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8
     squares = {"bf16": (512, 1024, 2048, 4096, 8192, 16384), "fp16": (4096,), "tf32": (4096,), "fp32": (4096,)}
     cases = [case(dtype, m=n, n=n, k=n) for dtype, sizes in squares.items() for n in sizes]
     cases += [
@@ -49,7 +35,7 @@ def sweep(gpu: GPU) -> list[Case]:
         case("fp32", "the gradient of its input", m=1024, n=1024, k=1024),
         case("fp32", "the gradient of its weight", m=1024, n=1024, k=1024, layout="TN"),
     ]
-    return [c for c in cases if sum(least_bytes(c).values()) <= largest]
+    return fitting(cases, operand_bytes, gpu)
 
 
 _SKINNY = (1, 16, 128)

@@ -4,9 +4,9 @@ import functools
 
 from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, cuda, eager, max_autotuned
 
-from kernels.common.products import describes, row_lengths
+from kernels.common.products import describes, operand_bytes, row_lengths
 
-from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, least_bytes, reference, sweep
+from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, reference, sweep
 from .described import launch_descriptor, launch_persistent, launch_specialized
 from .spaces import (
     NAIVE_SPACE,
@@ -130,7 +130,7 @@ DECLARATION = Declaration(
             "cuda.naive": cuda("naive"),
             "cuda.tiled": cuda("tiled"),
         },
-        bytes=least_bytes,
+        bytes=operand_bytes,
         flops=lambda c: {"a @ b": 2 * c["m"] * c["n"] * c["k"]},
         reduction=lambda c: c["k"],
     ),

@@ -6,11 +6,7 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-from kernels.common.products import BARRIERS, buffers, describes, fma_stages, narrow, stage_bytes
-
-
-def tile_count(config: Config, problem: Case) -> int:
-    return triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
+from kernels.common.products import BARRIERS, buffers, describes, fma_stages, narrow, stage_bytes, tile_count
 
 
 def _shape(config: Config, problem: Case, gpu: GPU) -> str:

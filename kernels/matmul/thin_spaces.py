@@ -4,9 +4,9 @@ import triton
 from atlas.declaration import GPU, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-from kernels.common.products import buffers, layout_of, narrow, stage_bytes
+from kernels.common.products import buffers, layout_of, narrow, stage_bytes, tile_count
 
-from .spaces import copied, tile_count
+from .spaces import copied
 
 
 def splits_k(problem: Case, gpu: GPU) -> str:

@@ -3,6 +3,8 @@
 import torch
 from atlas.declaration import GPU, Case, case, torch_dtype
 
+from kernels.common.products import fitting
+
 from .tiled import FP8
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -66,7 +68,6 @@ def least_bytes(problem: Case) -> dict[str, float]:
 
 
 def sweep(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8
     cases = [case("fp8e4m3", m=n, n=n, k=n, scales="tensor", fast=True) for n in (1024, 2048, 4096, 8192)]
     cases += [
         case("fp8e4m3", "partial sums in fp32", m=4096, n=4096, k=4096, scales="tensor", fast=False),
@@ -79,7 +80,7 @@ def sweep(gpu: GPU) -> list[Case]:
     ]
     cases += [case("int8", m=n, n=n, k=n, scales="none") for n in (1024, 4096, 8192)]
     cases.append(case("int8", "scaled in the epilogue, C in bf16", m=4096, n=14336, k=4096, scales="row"))
-    return [c for c in cases if sum(least_bytes(c).values()) <= largest]
+    return fitting(cases, least_bytes, gpu)
 
 
 _FORMS = (

@@ -3,6 +3,8 @@
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
 
+from kernels.common.products import tile_count
+
 
 def handles(problem: Case, gpu: GPU) -> str:
     """Why no variant takes a case on a GPU: without such tensor cores ``tl.dot`` of these dtypes does not compile."""
@@ -58,10 +60,6 @@ def parts_of_tile(tile_bytes):
     return max(1, tile_bytes // _PART_BYTES)
 
 
-def _tiles(config: Config, problem: Case) -> int:
-    return triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
-
-
 def fits(config: Config, problem: Case, gpu: GPU, persistent: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
     shared = _shared_bytes(config, problem, gpu, persistent)
@@ -84,7 +82,7 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
         return "a tile twice as large as C"
     if max(rows, columns) > 2 * min(rows, columns):
         return "of two tiles of one area, the one nearer to square reads less"
-    tiles = _tiles(config, problem)
+    tiles = tile_count(config, problem)
     if rows * columns > 64 * 64 and 2 * tiles < gpu.sms:
         return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
     full = _full(problem, gpu)
@@ -157,7 +155,7 @@ def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]
         return next((config for config in every if not fits(config, problem, gpu, persistent)), every[-1])
 
     def seconds(tile):  # in units of one multiplication-addition on every SM
-        waves = triton.cdiv(_tiles(config(*tile), problem), gpu.sms)
+        waves = triton.cdiv(tile_count(config(*tile), problem), gpu.sms)
         return waves * tile[0] * tile[1] / shares[tile]
 
     fitting = [tile for tile in shares if not fits(config(*tile), problem, gpu, persistent)]

@@ -4,7 +4,9 @@ import functools
 import math
 
 import torch
-from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
+from atlas.declaration import GPU, Case, Peer, case, element_size, normal
+
+from kernels.common.products import fitting
 
 DTYPES = ("fp32", "fp16", "bf16")
 
@@ -32,7 +34,7 @@ _TORCH = {
 
 
 def backward_reference(x, weight, bias, residual, z, dy, activation, scale):
-    """The formulas of kernels/matmul_epilogue.py, with torch's derivative of act at z."""
+    """The formulas of `matmul_epilogue`, with torch's derivative of act at z."""
     g = dy
     if activation != "none":
         with torch.enable_grad():
@@ -60,11 +62,8 @@ def prepare_cublaslt(x, weight, bias, residual, activation, scale):
 
 
 def inputs(problem: Case, device, generator):
-    m, n, k, dtype = problem["m"], problem["n"], problem["k"], torch_dtype(problem.dtype)
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    draw = normal(problem, device, generator)
     return {
         "x": draw(m, k),
         "weight": draw(n, k) * (1 / math.sqrt(k)),  # so that z is of size 1, where activations bend
@@ -82,7 +81,7 @@ def backward_inputs(problem: Case, device, generator):
     z = None if activation == "none" else torch.nn.functional.linear(x, weight, bias)
     if activation == "relu" and residual is None:
         z = torch.relu(z)
-    dy = torch.randn((problem["m"], problem["n"]), dtype=x.dtype, device=device, generator=generator)
+    dy = normal(problem, device, generator)(problem["m"], problem["n"])
     return {**forward, "z": z, "dy": dy, "activation": activation, "scale": scale}
 
 
@@ -138,13 +137,12 @@ def sweep(gpu: GPU) -> list[Case]:
         "fp16": (("gelu_tanh", True, False, 4096, 4096, 4096),),
         "fp32": (("relu", True, False, 1024, 1024, 1024),),
     }
-    return [
-        c
+    cases = [
+        case(dtype, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
         for dtype, named in shapes.items()
         for activation, bias, residual, m, n, k in named
-        for c in [case(dtype, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)]
-        if sum(backward_bytes(c).values()) <= gpu.memory_bytes // 8
     ]
+    return fitting(cases, backward_bytes, gpu)
 
 
 def tuned_by_torch(problem: Case) -> bool:

@@ -4,11 +4,7 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-
-def _narrow(problem: Case) -> bool:
-    """Whether operands may be read element by element, through registers: 16 must divide sizes for wide loads."""
-    return bool(problem["n"] % 16 or problem["k"] % 16)
-
+from kernels.common.products import narrow_by_rows, stage_bytes
 
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
 # from how often an operand is used again; the tuner replaces them.
@@ -33,7 +29,7 @@ def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
         # A residual waits in registers beside the accumulator; operands that are read one by one do so, too.
         # 4096 accumulators a warp beside gelu by tanh spill on sm_100 (Triton 3.6, 3.7).
         many = problem["residual"] or (gpu.backend == "cuda" and int(gpu.arch) >= 100)
-        most = 1024 if _narrow(problem) else 2048 if many else 4096
+        most = 1024 if narrow_by_rows(problem) else 2048 if many else 4096
         return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] // tile[2] <= most}
     if problem.dtype != "fp32":  # held a second time, as fp32: 64 x 128 in 4 warps spills on sm_75 (Triton 3.7.1)
         return {tile: share for tile, share in _FMA_TILES.items() if tile[0] * tile[1] // tile[2] <= 1024}
@@ -54,12 +50,12 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     if config["BLOCK_K"] != _block_k(problem, gpu):
         return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
     stages = config["num_stages"]
-    pipelined = uses_tensor_cores(problem, gpu) and not _narrow(problem)
+    pipelined = uses_tensor_cores(problem, gpu) and not narrow_by_rows(problem)
     if not pipelined and stages != 2:
         return "the loop is bound by FMA or by reading single elements, not by latency"
     if pipelined and stages < 3:
         return "too few bytes under way to hide latency"
-    shared = _stage_bytes(config, problem) * _buffers(stages, gpu)
+    shared = stage_bytes(config, problem) * _buffers(stages, gpu)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if pipelined and stages == 3 and tile[:2] != (128, 128) and shared // 3 * 4 <= gpu.shared_bytes:
@@ -68,10 +64,6 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     return (
         "" if _seconds(tile, problem, gpu) <= 1.5 * best else "tiles of another size keep all SMs busier, or read less"
     )
-
-
-def _stage_bytes(config: Config, problem: Case) -> int:
-    return (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * element_size(problem.dtype)
 
 
 def _buffers(stages: int, gpu: GPU) -> int:
@@ -84,13 +76,13 @@ def _buffers(stages: int, gpu: GPU) -> int:
 def _block_k(problem: Case, gpu: GPU) -> int:
     if not uses_tensor_cores(problem, gpu):
         return 16
-    return (64 if _narrow(problem) else 128) // element_size(problem.dtype)
+    return (64 if narrow_by_rows(problem) else 128) // element_size(problem.dtype)
 
 
 def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `persistent`, whose stages and epilogue are in shared memory together."""
     blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
-    stage = _stage_bytes(config, problem)
+    stage = stage_bytes(config, problem)
     shared = config["num_stages"] * stage + blocks * element_size(problem.dtype)
     return _room(shared, stage, gpu)
 
@@ -110,7 +102,7 @@ def fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = 
     if config["BUFFERS"] != parts:
         return "a residual is fetched whole while the tile is multiplied; else stages make more of the room"
     rows = 128 if alternate else 64  # of a group, and so of each of its buffers
-    stage = _stage_bytes({**config, "BLOCK_M": 128}, problem)
+    stage = stage_bytes({**config, "BLOCK_M": 128}, problem)
     shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
     return _room(shared, stage, gpu)
 

@@ -3,7 +3,7 @@
 import functools
 
 import torch
-from atlas.declaration import Capability, Case, Declaration, Pass, Peer, Variant, case, torch_dtype
+from atlas.declaration import Capability, Case, Declaration, Pass, Peer, Variant, case, normal
 
 from kernels.common.packed import DTYPES, Packed
 
@@ -96,9 +96,7 @@ def declared(name, bits, summary, pack, dequantised, cases, edge_cases, peers):
     """
 
     def inputs(problem: Case, device, generator):
-        def draw(*shape):
-            return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
+        draw = normal(problem, device, generator)
         packed = pack(draw(problem["n"], problem["k"]), problem)
         x = draw(problem["m"], problem["k"])
         return {"x": x, "words": packed.words, "scales": packed.scales, "zeros": packed.zeros, "n": problem["n"],

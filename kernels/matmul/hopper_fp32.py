@@ -19,9 +19,9 @@ from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 import kernels.activation
+from kernels.common.hopper import described, tile_of
 
 _share = kernels.activation._share
 
@@ -87,11 +87,7 @@ def matmul_fp32_kernel(
     layout: gl.constexpr = gl.BlockedLayout(
         [1 if A_ALONG_K else 4, 1 if B_ALONG_K else 4], [4, 8], [num_warps // WARPS_N, WARPS_N], [1, 0]
     )
-    tiles_of_band = GROUP_M * gl.cdiv(N, BLOCK_N)
-    first_m = gl.program_id(0) // tiles_of_band * GROUP_M
-    rows = gl.minimum(gl.cdiv(M, BLOCK_M) - first_m, GROUP_M)
-    within = gl.program_id(0) % tiles_of_band
-    m, n = (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
+    m, n = tile_of(gl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     a_smem = gl.allocate_shared_memory(
         gl.float32, [STAGES, a_desc.block_shape[0], a_desc.block_shape[1]], a_desc.layout
     )
@@ -131,17 +127,11 @@ def matmul_fp32_kernel(
     gl.store(c_ptr + offs, c.to(c_ptr.dtype.element_ty), mask=inside)
 
 
-def _described(matrix, rows, columns):
-    """The descriptor of blocks of a matrix that lies by rows."""
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.float32)
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
-
-
 def _operand(matrix, rows, block_k):
     """(descriptor, whether it lies along k) of a matrix [rows, k] that lies in either order."""
     if matrix.stride(1) == 1:
-        return _described(matrix, rows, block_k), True
-    return _described(matrix.t(), block_k, rows), False
+        return described(matrix, rows, block_k), True
+    return described(matrix.t(), block_k, rows), False
 
 
 def product(a, b, c, *, bias=None, residual=None, z=None, activation="none", scale=1.0, config):

@@ -11,7 +11,6 @@ fp32), and one group of warps for loads, products and sums leaves the tensor cor
 fp32 registers.  Here one group adds while another multiplies.
 """
 
-import torch
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -22,44 +21,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.common.hopper import described, part_of_tile, tile_of, whole_tiles
 
 ROWS = gl.constexpr(64)
 """Rows of a group: those of one wgmma."""
 
 BLOCK_K = gl.constexpr(128)
 """Bytes of a swizzled line of shared memory, and the elements that fp8 is summed over without promotion."""
-
-
-@gluon.jit
-def _tile_of(position, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """(first row, first column) of the tile at ``position``; the order goes down GROUP_M rows of tiles first."""
-    tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_of_band = GROUP_M * gl.cdiv(N, BLOCK_N)
-    first_m = (position // tiles_of_band) * GROUP_M
-    rows = gl.minimum(tiles_m - first_m, GROUP_M)
-    within = position % tiles_of_band
-    return (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
-
-
-@gluon.jit
-def _whole_tiles(M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CUT: gl.constexpr):
-    """Tiles that are not cut: all, or as many as there are full rounds of programs."""
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    if CUT > 1:
-        tiles = tiles // gl.num_programs(0) * gl.num_programs(0)
-    return tiles
-
-
-@gluon.jit
-def _part_of_tile(
-    whole, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, CUT: gl.constexpr
-):  # fmt: skip
-    """(first row, first column, whether there is one) of this program's part of a tile that is cut."""
-    position = whole + gl.program_id(0) // CUT
-    m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    n += gl.program_id(0) % CUT * (BLOCK_N // CUT)
-    return m, n, (position < gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)) & (n < N)
 
 
 @gluon.jit
@@ -92,12 +61,12 @@ def _produce(
     BLOCK_M: gl.constexpr = BOXES * a_desc.block_shape[0]
     BLOCK_N: gl.constexpr = b_desc.block_shape[0]
     step = 0
-    whole = _whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
+    whole = whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
     for position in range(gl.program_id(0), whole, gl.num_programs(0)):
-        m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         step = _load_tile(a_desc, b_desc, a_smem, b_smem, full, empty, step, m, n, K, BOXES, STAGES)
     if CUT > 1:
-        m, n, there = _part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
+        m, n, there = part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
         if there:
             _load_tile(a_desc, cut_desc, a_smem, b_smem, full, empty, step, m, n, K, BOXES, STAGES)
 
@@ -166,7 +135,7 @@ def _consume(
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m += GROUP * ROWS
         if EARLY:
             by_a, by_b = _factors(scale_a_ptr, scale_b_ptr, m, n, M, N, ROWS, BLOCK_N, SCALES, layout)
@@ -241,16 +210,16 @@ def _alternate(
     blocks = gl.cdiv(K, BLOCK_K)
     step = GROUP * blocks
     stride = 2 * gl.num_programs(0)
-    whole = _whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
+    whole = whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
     for position in range(gl.program_id(0) + GROUP * gl.num_programs(0), whole, stride):
-        m, n = _tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         step = _take_tile(
             c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn,
             step, position // stride & 1, m, n, M, N, K, BLOCK_N, SCALES, BUFFERS, STAGES, GROUP,
         )  # fmt: skip
         step += blocks  # the other group's
     if CUT > 1:
-        m, n, there = _part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
+        m, n, there = part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
         if there & (whole // gl.num_programs(0) % 2 == GROUP):
             _take_tile(
                 c_desc, scale_a_ptr, scale_b_ptr, bias_ptr, a_smem, b_smem, c_smem, full, empty, turn,
@@ -353,26 +322,11 @@ def matmul_8bit_kernel(
         )  # fmt: skip
 
 
-_DTYPES = {
-    torch.float8_e4m3fn: gl.float8e4nv,
-    torch.float8_e5m2: gl.float8e5,
-    torch.int8: gl.int8,
-    torch.int32: gl.int32,
-    torch.bfloat16: gl.bfloat16,
-    torch.float16: gl.float16,
-    torch.float32: gl.float32,
-}
 _REGISTERS = {2: 240, 3: 160}
 """Registers of a multiplying thread, by the number of groups; 65536 are there for all of them and the producer."""
 
 _C_BYTES = 32768
 """Shared memory for C on its way out, of all groups."""
-
-
-def described(matrix, rows, columns):
-    """The descriptor of blocks of a matrix, in shared memory as wgmma wants them."""
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], _DTYPES[matrix.dtype])
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
 
 
 def specialized(a, b, c, scale_a, scale_b, bias, *, scales, promote, config, programs):

@@ -18,7 +18,6 @@ What is read again of the output's shape (the residual) and what is written lies
 residual is fetched into them while the tile is multiplied, and y takes its place.
 """
 
-import torch
 import triton.language as tl
 from atlas.operators import launch
 from triton.experimental import gluon
@@ -30,9 +29,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 import kernels.activation
+from kernels.common.hopper import described, part_of_tile, tile_of, whole_tiles
 
 _share = kernels.activation._share
 
@@ -41,35 +40,6 @@ BLOCK_M = gl.constexpr(128)
 
 WIDTH = gl.constexpr(64)
 """Columns of the parts in which a tile is written: of 16 bits each they fill the widest swizzle, 128 bytes."""
-
-
-@gluon.jit
-def _tile_of(position, M, N, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """(first row, first column) of the tile at ``position``; the order goes down GROUP_M rows of tiles first."""
-    tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_of_band = GROUP_M * gl.cdiv(N, BLOCK_N)
-    first_m = (position // tiles_of_band) * GROUP_M
-    rows = gl.minimum(tiles_m - first_m, GROUP_M)
-    within = position % tiles_of_band
-    return (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
-
-
-@gluon.jit
-def _whole_tiles(M, N, BLOCK_N: gl.constexpr, CUT: gl.constexpr):
-    """Tiles that are not cut: all, or as many as there are full rounds of programs."""
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    if CUT > 1:
-        tiles = tiles // gl.num_programs(0) * gl.num_programs(0)
-    return tiles
-
-
-@gluon.jit
-def _part_of_tile(whole, M, N, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, CUT: gl.constexpr):
-    """(first row, first column, whether there is one) of this program's part of a tile that is cut."""
-    position = whole + gl.program_id(0) // CUT
-    m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
-    n += gl.program_id(0) % CUT * (BLOCK_N // CUT)
-    return m, n, (position < gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)) & (n < N)
 
 
 @gluon.jit
@@ -97,12 +67,12 @@ def _produce(
     """The producer."""
     BLOCK_N: gl.constexpr = w_smem.shape[1]
     step = 0
-    whole = _whole_tiles(M, N, BLOCK_N, CUT)
+    whole = whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
     for position in range(gl.program_id(0), whole, gl.num_programs(0)):
-        m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
+        m, n = tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         step = _load_tile(x_desc, w_desc, x_smem, w_smem, full, empty, step, m, n, K)
     if CUT > 1:
-        m, n, there = _part_of_tile(whole, M, N, BLOCK_N, GROUP_M, CUT)
+        m, n, there = part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
         if there:
             _load_tile(x_desc, cut_desc, x_smem, w_smem, full, empty, step, m, n, K)
 
@@ -259,9 +229,9 @@ def _consume(
         first, stride, step = first + GROUP * stride, 2 * stride, GROUP * blocks
     if not ALTERNATE and GROUP == 1:  # starts when the first has gone through most of the ring, and stays behind it
         mbarrier.wait(turn.index(1), 0)
-    whole = _whole_tiles(M, N, BLOCK_N, CUT)
+    whole = whole_tiles(M, N, BLOCK_M, BLOCK_N, CUT)
     for position in range(first, whole, stride):
-        m, n = _tile_of(position, M, N, BLOCK_N, GROUP_M)
+        m, n = tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         step = _take_tile(
             bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, buffers, full, empty, fetched, turn,
             scale, step, position // stride & 1, m, n, N, K, BLOCK_N, ACTIVATION, BUFFERS, ALTERNATE, GROUP,
@@ -269,7 +239,7 @@ def _consume(
         if ALTERNATE:
             step += blocks  # the other group's
     if CUT > 1:
-        m, n, there = _part_of_tile(whole, M, N, BLOCK_N, GROUP_M, CUT)
+        m, n, there = part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
         if ALTERNATE:
             there = there & (whole // gl.num_programs(0) % 2 == GROUP)
         if there:
@@ -323,15 +293,6 @@ def matmul_epilogue_kernel(
     )  # fmt: skip
 
 
-def _described(matrix, rows, columns):
-    """The descriptor of blocks of a matrix, in shared memory as wgmma wants them; None of None."""
-    if matrix is None:
-        return None
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[matrix.dtype]
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
-
-
 def parts_of_last(tiles, programs, most):
     """Into how many parts, a power of 2, tiles of the last round are cut: no more than give each program one."""
     rest = tiles % programs
@@ -350,10 +311,10 @@ def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, p
     cut = parts_of_last(tiles, programs, columns // WIDTH.value)
     launch(
         matmul_epilogue_kernel, (min(tiles, programs),),
-        _described(x, rows, block_k), _described(weight, columns, block_k),
-        _described(weight if cut > 1 else None, columns // cut, block_k), bias,
-        _described(residual, of_group, WIDTH.value), _described(y, of_group, WIDTH.value),
-        _described(z, of_group, WIDTH.value), scale, m, n, k,
+        described(x, rows, block_k), described(weight, columns, block_k),
+        described(weight if cut > 1 else None, columns // cut, block_k), bias,
+        described(residual, of_group, WIDTH.value), described(y, of_group, WIDTH.value),
+        described(z, of_group, WIDTH.value), scale, m, n, k,
         ACTIVATION=activation, GROUP_M=config["GROUP_M"], STAGES=config["STAGES"], BUFFERS=config["BUFFERS"],
         CUT=cut, ALTERNATE=alternate, num_warps=4,
     )  # fmt: skip

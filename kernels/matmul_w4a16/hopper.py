@@ -24,8 +24,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.common.hopper import described, tile_of
 from kernels.common.packed import sixteen, unpack_4, unpack_8
 
 ROWS = gl.constexpr(64)
@@ -78,17 +78,6 @@ def _reorder_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
 
 
 @gluon.jit
-def _tile_of(position, M, N, BLOCK_M: gl.constexpr, GROUP_M: gl.constexpr, WARP_GROUPS: gl.constexpr):
-    """(first row of x, first row of W) of the tile at ``position``; the order goes along GROUP_M tiles of x first."""
-    tiles_m = gl.cdiv(M, BLOCK_M)
-    tiles_of_band = GROUP_M * gl.cdiv(N, WARP_GROUPS * ROWS)
-    first_m = (position // tiles_of_band) * GROUP_M
-    height = gl.minimum(tiles_m - first_m, GROUP_M)
-    within = position % tiles_of_band
-    return (first_m + within % height) * BLOCK_M, within // height * (WARP_GROUPS * ROWS)
-
-
-@gluon.jit
 def _produce(
     x_desc, x_smem, full, empty, M, N, K, GROUP_M: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr
 ):
@@ -97,7 +86,7 @@ def _produce(
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WARP_GROUPS * ROWS)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, _ = _tile_of(position, M, N, BLOCK_M, GROUP_M, WARP_GROUPS)
+        m, _ = tile_of(position, M, N, BLOCK_M, WARP_GROUPS * ROWS, GROUP_M)
         for k in range(0, K, BLOCK_K):
             slot = step % STAGES
             bar = full.index(slot)
@@ -208,7 +197,7 @@ def _consume(
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WARP_GROUPS * ROWS)
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = _tile_of(position, M, N, BLOCK_M, GROUP_M, WARP_GROUPS)
+        m, n = tile_of(position, M, N, BLOCK_M, WARP_GROUPS * ROWS, GROUP_M)
         n += PART * ROWS
         row_tile = gl.minimum(n // 16 + warp, tiles_n - 1).to(gl.int64)
         word_ptrs = words_ptr + row_tile * tiles_k * 128 + (g * 4 + t) * 4 + word
@@ -294,15 +283,6 @@ def matmul_w4a16_kernel(
         )  # fmt: skip
 
 
-_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
-
-
-def _described(matrix, rows, columns):
-    """The descriptor of blocks of a matrix, in shared memory as wgmma wants them."""
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], _DTYPES[matrix.dtype])
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
-
-
 def specialized(bits, x, words, scales, zeros, y, group, *, config, programs):
     """Write y [m, n] = x W^T; n is a multiple of 8, as TMA wants it.  ``programs`` is the number of SMs."""
     (m, k), n = x.shape, y.shape[1]
@@ -311,7 +291,7 @@ def specialized(bits, x, words, scales, zeros, y, group, *, config, programs):
     tiles = triton.cdiv(m, rows) * triton.cdiv(n, config["WARP_GROUPS"] * ROWS.value)
     launch(
         matmul_w4a16_kernel, (min(tiles, programs),),
-        _described(ordered, rows, BLOCK_K.value), _described(y, rows, ROWS.value), words, scales.view(torch.int32),
+        described(ordered, rows, BLOCK_K.value), described(y, rows, ROWS.value), words, scales.view(torch.int32),
         None if zeros is None else zeros.view(torch.int16), m, n, k, k // group if group else 1,
         BITS=bits, GROUP=group, UNPACK=(_unpack_4_asm if bits == 4 else _unpack_8_asm)(bf16), SCALE=_scale_asm(bf16),
         GROUP_M=config["GROUP_M"], STAGES=_STAGES[rows], AHEAD=0 if k % BLOCK_K.value else config["AHEAD"],

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from atlas.benchmarking.outcome import outcome
+from atlas.benchmarking.judging import outcome
 from atlas.benchmarking.roofs import Survey
 from atlas.validation import device
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from atlas.benchmarking.checking import Check
+from atlas.benchmarking.judging import Check
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu

@@ -1,7 +1,7 @@
 """A device whose host and queue are simulated, a board that says what it is told, a sampler of given times."""
 
 from atlas.timing.board import Reading
-from atlas.timing.queue import Batch
+from atlas.timing.samplers import Batch
 
 
 class SimulatedDevice:

@@ -6,7 +6,7 @@ import random
 import pytest
 from atlas.timing import PROTOCOL, Clock
 from atlas.timing.board import Reading, summary
-from atlas.timing.queue import Batch, Sampler
+from atlas.timing.samplers import Batch, Sampler
 
 from .fakes import GivenTimes, SaidBoard, SimulatedDevice, Sleeper
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..declaration import GPU, Case, Config, Declaration, Pass, Variant
 from ..host.runtime import meta_inputs
-from .complaint import complaint
+from .compiled import complaint
 from .offline import Request, compile_only
 
 

@@ -14,8 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from .facts import CaseAxis, binding_unit, flags, mark, origin, performance
 from .names import PER_KERNEL
-from .sheet import Sheet, blank, empty
-from .style import INK, MUTED, Line, hues, providers
+from .sheet import INK, MUTED, Line, Sheet, blank, empty, hues, providers
 
 _PEER_DASHES = (0, (5, 2))
 _ONE_MAGNITUDE = 4.0

@@ -25,7 +25,6 @@ INCIDENTAL = (
     "atlas.identity",
     "atlas.host.leases",
     "atlas.host.lifeline",
-    "atlas.reading.patterns",
     "atlas.host.progress",
     "atlas.reading.strict",
 )

@@ -64,10 +64,9 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
 
 def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     from .. import timing
-    from ..benchmarking.contest import Bench, contests
-    from ..benchmarking.ladder import steps
-    from ..benchmarking.outcome import outcome
-    from ..benchmarking.providers import Tuned
+    from ..benchmarking.judging import outcome
+    from ..benchmarking.measurement import Benchmark, timed_cases
+    from ..benchmarking.providers import Tuned, steps
     from ..benchmarking.roofs import Survey
     from ..cuda.programs import Programs
     from ..host import runtime
@@ -79,7 +78,7 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     survey = None if job.functional else Survey.of(job.earlier("survey"))
     declaration, gpu = job.declaration(), job.gpu()
     device = runtime.device_of(job.gpu_name, job.block)
-    bench = Bench(
+    bench = Benchmark(
         declaration=declaration,
         gpu=gpu,
         device=device,
@@ -92,7 +91,7 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     )
     rows: list[dict[str, Any]] = []
     fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows} | bench.programs.facts()
-    work = contests(declaration, gpu)
+    work = timed_cases(declaration, gpu)
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")
         bench.clock.warm_up()

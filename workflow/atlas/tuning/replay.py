@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..timing.spread import quartiles
+from ..timing.samples import quartiles
 from .candidates import Candidate, Problem
 from .outcome import OK, STOPPED, Outcome
 from .recording import Recorded

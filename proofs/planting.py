@@ -88,7 +88,7 @@ def load(path: Path, interpret: bool) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
         from atlas.host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     name = f"atlas_planted_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)

@@ -99,7 +99,7 @@ class Stage:
 
     def rows(self):
         """The rows of the one case, by kind and name."""
-        return {f"{r['provider_kind']} {r['provider']}": r for r in self.bench.contest("forward", CASE)}
+        return {f"{r['provider_kind']} {r['provider']}": r for r in self.bench.rows("forward", CASE)}
 
 
 def trial(config, status="ok", median_us=10.0, variant="good", rung=0, reason=""):

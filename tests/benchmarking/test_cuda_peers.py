@@ -55,7 +55,7 @@ def compiler(monkeypatch):
     def compile_cubin(_, source, arch, cubin):
         if not outcome["reason"]:
             cubin.write_bytes(b"\x7fELF")
-        return nvcc.Compilation(SAID, outcome["reason"])
+        return nvcc.NvccResult(SAID, outcome["reason"])
 
     monkeypatch.setattr(nvcc, "find", lambda: "/usr/bin/nvcc")
     monkeypatch.setattr(nvcc, "version", lambda _: "13.0.88")

@@ -19,7 +19,7 @@ def rows(clock, cuda):
     declaration = declare(N)
     bench = Benchmark(declaration, gpu_of(cuda), cuda, clock, Tuned({"best": [], "trials": []}), None, 0.01, 20)
     (case,) = declaration.cases(None)
-    return {row["provider_kind"]: row for row in bench.contest("forward", case)}
+    return {row["provider_kind"]: row for row in bench.rows("forward", case)}
 
 
 def test_the_peak_of_a_call_is_its_result_and_its_scratch(rows):
@@ -43,5 +43,5 @@ def test_a_contest_leaves_no_memory_behind(clock, cuda, rows):
     before = torch.cuda.memory_allocated()
     declaration = declare(N)
     bench = Benchmark(declaration, gpu_of(cuda), cuda, clock, Tuned({"best": [], "trials": []}), None, 0.01, 20)
-    bench.contest("forward", declaration.cases(None)[0])
+    bench.rows("forward", declaration.cases(None)[0])
     assert torch.cuda.memory_allocated() == before

@@ -12,7 +12,7 @@ from ..validation.judging import judge
 from ..validation.problems import NoReference, Problem
 
 
-class Check:
+class Expected:
     """What is expected of one problem, shared by its providers.
 
     The reference is evaluated in float64; where that does not fit into memory, torch's own operation in float32 takes

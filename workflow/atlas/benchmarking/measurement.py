@@ -22,7 +22,7 @@ from ..timing.samples import Thunk
 from ..validation.device import check_alive
 from ..validation.problems import Problem
 from . import judging, roofs
-from .judging import Check
+from .judging import Expected
 from .providers import Provider, Tuned, providers
 
 PREPARE_SECONDS = 300.0
@@ -65,18 +65,18 @@ class Benchmark:
     max_samples: int
     programs: Programs | None = None
 
-    def contest(self, direction: str, case: Case) -> list[dict[str, Any]]:
+    def rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
         """The rows of a case, one for each provider; what they needed is freed.
 
         Raises :class:`~atlas.validation.device.DeviceLost`.
         """
-        rows = self._rows(direction, case)
+        rows = self._measured(direction, case)
         gc.collect()  # autograd graphs of peers hold their tensors in cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return rows
 
-    def _rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
+    def _measured(self, direction: str, case: Case) -> list[dict[str, Any]]:
         work = self.declaration.passes[direction]
         entries = {p.key: Measured(p) for p in providers(work, direction, case, self.gpu, self.tuned, self.programs)}
         with precision(case.dtype):
@@ -107,7 +107,7 @@ class Benchmark:
             return None
         try:
             problem = Problem(self.declaration, direction, case, self.device, SEED)
-            check = Check(problem)
+            check = Expected(problem)
         except Exception as error:
             for entry in ready:
                 entry.status, entry.reason = "failed", f"no inputs or no reference: {in_a_line(error)}"

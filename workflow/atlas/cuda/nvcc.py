@@ -42,7 +42,7 @@ SECONDS = 300
 
 
 @dataclass(frozen=True)
-class Compilation:
+class NvccResult:
     """What nvcc said; ``reason`` is empty where it compiled."""
 
     said: str
@@ -78,15 +78,15 @@ def flags(arch: int | str) -> list[str]:
     return [f"-arch=sm_{arch}", *FLAGS]
 
 
-def compile_cubin(nvcc: Path, source: Path, arch: int | str, cubin: Path) -> Compilation:
+def compile_cubin(nvcc: Path, source: Path, arch: int | str, cubin: Path) -> NvccResult:
     """Compile ``source`` for ``arch`` into ``cubin``."""
     command = [nvcc, "-cubin", *flags(arch), "-o", cubin, source]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return Compilation("", f"nvcc took more than {SECONDS} s")
+        return NvccResult("", f"nvcc took more than {SECONDS} s")
     said = done.stdout + done.stderr
-    return Compilation(said, _error(said) or f"nvcc ended {done.returncode}" if done.returncode else "")
+    return NvccResult(said, _error(said) or f"nvcc ended {done.returncode}" if done.returncode else "")
 
 
 def _error(said: str) -> str:

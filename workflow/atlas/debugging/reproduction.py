@@ -20,7 +20,7 @@ from ..validation.inspection import free_inputs
 from ..validation.judging import Judgement
 from ..validation.patterns import Element, describe
 from ..validation.problems import Problem, full_precision
-from .tracing import Access, Launch, Program, Trace, Watcher
+from .tracing import Access, InterpretedLaunch, Program, Trace, Watcher
 
 
 @dataclass(eq=False)
@@ -150,7 +150,7 @@ def explanation(run: Reproduction) -> Iterator[str]:
     yield from _outside(run)
 
 
-def owner(run: Reproduction) -> tuple[Launch, Program] | None:
+def owner(run: Reproduction) -> tuple[InterpretedLaunch, Program] | None:
     """The program that stored the first wrong element; where none did, its nearest neighbour's; or who went outside."""
     if run.judgement.wrong:
         address = _address(run, run.judgement.wrong[0])
@@ -159,7 +159,7 @@ def owner(run: Reproduction) -> tuple[Launch, Program] | None:
         if stores or near:
             store = stores[-1] if stores else near[0]
             return store.launch, store.program
-    for store in [*(access for _, access in run.trace.wild), *_trespassers(run)]:
+    for store in [*(access for _, access in run.trace.wild), *_stores_outside(run)]:
         return store.launch, store.program
     return None
 
@@ -205,7 +205,7 @@ def _outside(run: Reproduction) -> Iterator[str]:
     for what, access in run.trace.wild[:_SHOWN]:
         yield f"{access.who}: {what} of {len(access.addresses)} element(s) in memory of no tensor, not carried out"
         yield from _where(access)
-    trespassers = list(_trespassers(run))
+    trespassers = list(_stores_outside(run))
     for store in trespassers[:_SHOWN]:
         yield f"{store.who} stores outside: {_places(run, store)}"
         yield from _where(store)
@@ -218,7 +218,7 @@ def _outside(run: Reproduction) -> Iterator[str]:
         yield f"  and {len(run.trace.loads_outside) - 1} more loads outside"
 
 
-def _trespassers(run: Reproduction) -> Iterable[Access]:
+def _stores_outside(run: Reproduction) -> Iterable[Access]:
     bands = [(b, p.bounds) for p in _placed(run).values() for b in [_storage(p)]]
     for store in run.trace.stores:
         for (low, high), (first, end) in bands:

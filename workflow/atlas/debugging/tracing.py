@@ -31,7 +31,7 @@ _RAW = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.f
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of a kernel's source, and the function it is in."""
 
     file: str
@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Launch:
+class InterpretedLaunch:
     """One kernel launch: which kernel, and its grid."""
 
     number: int
@@ -56,9 +56,9 @@ class Launch:
 class Access:
     """One store or load of one program: where to, what, from where in the source (innermost line first)."""
 
-    launch: Launch
+    launch: InterpretedLaunch
     program: Program
-    lines: tuple[Line, ...]
+    lines: tuple[SourceLine, ...]
     addresses: np.ndarray
     values: np.ndarray | None = None
     dtype: str = ""
@@ -79,7 +79,7 @@ class Access:
 class Watcher(Protocol):
     """Who wants to know when a program begins and when all of a launch have ended."""
 
-    def before_program(self, launch: Launch, program: Program) -> None:
+    def before_program(self, launch: InterpretedLaunch, program: Program) -> None:
         """Called ahead of every program."""
 
     def after_launch(self) -> None:
@@ -91,7 +91,7 @@ class Trace:
     """As a context manager: notes what interpreted kernels do inside."""
 
     watcher: Watcher | None = None
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[InterpretedLaunch] = field(default_factory=list)
     stores: list[Access] = field(default_factory=list)
     wild: list[tuple[str, Access]] = field(default_factory=list)
     """Loads and stores of memory that belongs to no tensor of the launch; they were not made."""
@@ -142,7 +142,7 @@ class Trace:
         return original(executor, *args, **kwargs)
 
     def _shaped(self, original, *grid):
-        self.launches.append(Launch(len(self.launches), self._kernel, tuple(int(size) for size in grid)))
+        self.launches.append(InterpretedLaunch(len(self.launches), self._kernel, tuple(int(size) for size in grid)))
         return original(*grid)
 
     def _placed(self, original, *program):
@@ -200,12 +200,12 @@ class Trace:
         return below or above
 
 
-def _lines(frame: FrameType | None) -> Iterator[Line]:
+def _lines(frame: FrameType | None) -> Iterator[SourceLine]:
     """The lines of the user's code under way in a program, innermost first."""
     while frame is not None and frame.f_code is not _LAUNCH:
         file = frame.f_code.co_filename
         if not file.startswith(_TRITON) and file != __file__:
-            yield Line(file, frame.f_lineno, frame.f_code.co_name)
+            yield SourceLine(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
 
 
@@ -247,7 +247,7 @@ class Stepper:
         self._under_way = False
         self.stopped = False
 
-    def before_program(self, launch: Launch, program: Program) -> None:
+    def before_program(self, launch: InterpretedLaunch, program: Program) -> None:
         """Start to trace ahead of the chosen program, and stop ahead of the next one."""
         self.after_launch()
         if self.stopped or program != self._program or self._launch not in (None, launch.number):

@@ -69,7 +69,7 @@ DIVERGING = ("#B2470A", "#E79A6B", "#F6F5F3", "#7FB2D6", "#0A5C91")
 
 
 @dataclass(frozen=True)
-class Line:
+class LineStyle:
     """How one provider or GPU is drawn everywhere in a figure."""
 
     color: str
@@ -78,16 +78,16 @@ class Line:
     hollow: bool = False
 
 
-def hues(names: Sequence[str]) -> dict[str, Line]:
+def hues(names: Sequence[str]) -> dict[str, LineStyle]:
     """A colour and a marker for each name, no two alike: from the ninth name on colours bear the next marker."""
     shapes = len(MARKERS)
-    return {name: Line(HUES[i % len(HUES)], MARKERS[(i + i // shapes) % shapes]) for i, name in enumerate(names)}
+    return {name: LineStyle(HUES[i % len(HUES)], MARKERS[(i + i // shapes) % shapes]) for i, name in enumerate(names)}
 
 
-def providers(variants: Sequence[str], peers: Sequence[str]) -> dict[str, Line]:
+def providers(variants: Sequence[str], peers: Sequence[str]) -> dict[str, LineStyle]:
     """Variants coloured and solid, peers grey, dashed and hollow; a variant wins where both share a name."""
     grey = {
-        name: Line(_GREYS[i % len(_GREYS)], MARKERS[-1 - i % len(MARKERS)], _DASHES[i % len(_DASHES)], hollow=True)
+        name: LineStyle(_GREYS[i % len(_GREYS)], MARKERS[-1 - i % len(MARKERS)], _DASHES[i % len(_DASHES)], hollow=True)
         for i, name in enumerate(peers)
     }
     return grey | hues(variants)

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ..tables.store import generation
 from .facts import PERFORMANCE, TIMED, mark, origin
 from .names import OVERVIEWS, PER_KERNEL
-from .sheet import INK, INSTRUCTIONS, MUTED, STAGE_COLOURS, Line, Sheet, blank, empty, hues, label_room
+from .sheet import INK, INSTRUCTIONS, MUTED, STAGE_COLOURS, LineStyle, Sheet, blank, empty, hues, label_room
 
 _FACTORS = (1, 1.5, 2, 3, 5, 10)
 """Labelled factors; slower than the last is cut off: such configs are out of the race."""
@@ -73,7 +73,7 @@ def _top(behind: pd.Series) -> float:
     return next((factor for factor in _FACTORS[2:] if factor >= worst), _FACTORS[-1])
 
 
-def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line], top: float) -> None:
+def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, LineStyle], top: float) -> None:
     dated = timed[timed.at_seconds.notna()]
     if dated.empty:
         blank(axes, "the trials carry no time stamps")
@@ -92,7 +92,7 @@ def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line], top: floa
     _factor_axis(axes.yaxis, axes.set_yscale, axes.set_ylim, top)
 
 
-def _landscape(axes: Axes, timed: pd.DataFrame, lines: dict[str, Line], top: float) -> None:
+def _landscape(axes: Axes, timed: pd.DataFrame, lines: dict[str, LineStyle], top: float) -> None:
     behind = timed.median_us / timed.groupby(["group", "sizes"]).median_us.transform("min")
     for name, values in behind.groupby(timed.group):
         ordered = np.sort(values.to_numpy(float))

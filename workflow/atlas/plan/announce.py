@@ -63,22 +63,24 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
 
 def _record(folder: Path, kernels: Sequence[str]) -> str:
     """A GPU's record in words: its date, how many of the selected kernels it has, what of them has changed since."""
-    heads = {kernel: [read_envelope(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels}
-    present = [kernel for kernel in kernels if heads[kernel]]
-    dates = sorted(one.date for kernel in present for one in heads[kernel] if one.date)
+    envelopes = {
+        kernel: [read_envelope(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels
+    }
+    present = [kernel for kernel in kernels if envelopes[kernel]]
+    dates = sorted(one.date for kernel in present for one in envelopes[kernel] if one.date)
     words = f"record{f' of {dates[-1][:10]}' if dates else ''} shown"
     if len(present) < len(kernels):
         words += f", {len(present)} of {_count(kernels, 'kernel')}"
-    stale = {kernel: since for kernel in present if (since := _since(kernel, heads[kernel]))}
+    stale = {kernel: since for kernel in present if (since := _since(kernel, envelopes[kernel]))}
     if stale:
         described = [f"{kernel} ({', '.join(map(in_words, since))})" for kernel, since in stale.items()]
         words += f", {len(stale)} stale, changed since: {', '.join(described)}"
     return words
 
 
-def _since(kernel: str, heads: Sequence[Envelope]) -> list[str]:
+def _since(kernel: str, envelopes: Sequence[Envelope]) -> list[str]:
     """The identities of a kernel that have changed since any of its documents was written."""
-    found = [differences(one, catalog.identities(kernel)) for one in heads]
+    found = [differences(one, catalog.identities(kernel)) for one in envelopes]
     return [name for name in dict.fromkeys(itertools.chain(*found)) if name != PUBLIC]
 
 

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     workers.at_least(arguments, jobs=1)
     with frame.leased(job) as lease, called.settled(job, lease) as used:
         empty = {"protocol": timing.PROTOCOL, "rows": []} | used
-        frame.tell(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
+        frame.print_outcome(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
 
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
@@ -99,7 +99,7 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
         for direction, case in work:
             shown.update(task, note=f"{direction} {case}")
             try:
-                rows += bench.contest(direction, case)
+                rows += bench.rows(direction, case)
             except DeviceLost as lost:
                 reason = f"the device was lost in {direction} {case}, {lost}; cases from there on were not timed"
                 return fields | {"status": "failed", "reason": reason}

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     with frame.leased(job):
         empty = {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}
-        frame.tell(job, frame.write_document(job, empty, _body))
+        frame.print_outcome(job, frame.write_document(job, empty, _body))
 
 
 def _body(job: frame.Job) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Warming(Protocol):
     def soak(self, board: Board) -> None:
         """Once in a process."""
 
-    def rouse(self, board: Board) -> None:
+    def warm_again(self, board: Board) -> None:
         """After a rest."""
 
 
@@ -170,7 +170,7 @@ class Clock:
         for thunk in thunks:
             thunk()
         if self._device is not None and time.monotonic() - self._rests_since > _REST_SECONDS:
-            self._device.rouse(self._board)
+            self._device.warm_again(self._board)
 
     def _take(self, calls: list[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
         batch = self._sampler.take(calls, meanwhile)

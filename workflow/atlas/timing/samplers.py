@@ -45,7 +45,7 @@ class Event(Protocol):
         """Milliseconds from this event to ``end``; both must have passed."""
 
 
-class Device(Protocol):
+class QueuedDevice(Protocol):
     """What the sampling needs of a device whose work is queued."""
 
     def block(self, microseconds: float) -> None:
@@ -78,7 +78,7 @@ class Batch:
 class Sampler:
     """Takes batches of cold samples; remembers how long a wait the calls needed."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: QueuedDevice):
         self._device = device
         self._per_sample_us = _FIRST_BLOCK_US
         self._events: list[tuple[Event, Event]] = []

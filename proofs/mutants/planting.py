@@ -100,7 +100,7 @@ def load(path: Path, interpret: bool) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
         from atlas.host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     package = path.name == "__init__.py"
     name = f"atlas_planted_{path.parent.name if package else path.stem}"
     within = [str(path.parent)] if package else None

@@ -220,7 +220,7 @@ def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep
     # In a process of its own: the interpreter binds a process, and other tests compile.
     run(
         "from atlas import catalog\nfrom atlas.host import gpus\n"
-        "from atlas.benchmarking.ladder import steps\n"
+        "from atlas.benchmarking.providers import steps\n"
         "from atlas.reading.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         began = time.perf_counter() - before  # waiting for a device is not the stage's time
         with called.settled(job, lease) as used:
             document = frame.write_document(job, empty | used, lambda job: _autotune(job, lease, used, began) | used)
-            frame.tell(job, document)
+            frame.print_outcome(job, document)
 
 
 def _process_seconds() -> float:

@@ -189,7 +189,7 @@ def write_document(
     return document
 
 
-def tell(job: Job, document: Mapping[str, Any]) -> None:
+def print_outcome(job: Job, document: Mapping[str, Any]) -> None:
     """Say how the stage ended and where its document is: whoever types a stage's command sees its status alone.
 
     The exit status does not tell: in a run, a kernel that is wrong is the verdict's matter and stops no other job.

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from atlas.benchmarking.outcome import outcome
+from atlas.benchmarking.judging import outcome
 from atlas.benchmarking.roofs import Survey
 from atlas.validation import device
 
@@ -178,7 +178,7 @@ def test_host_time_of_a_forward_variant_is_that_of_the_public_function_and_of_a_
         return 2 * x
 
     bench = dataclasses.replace(stage.bench, declaration=dataclasses.replace(stage.declaration, function=public))
-    bench.contest("forward", CASE)
+    bench.rows("forward", CASE)
     assert len(called) == 1 + 11 * 50, "one call untimed, then eleven rows of fifty, for the one variant"
 
 
@@ -190,7 +190,7 @@ def test_inputs_that_cannot_be_made_fail_every_row_and_say_why():
 
     forward = dataclasses.replace(stage.declaration.forward, inputs=no_memory)
     bench = dataclasses.replace(stage.bench, declaration=dataclasses.replace(stage.declaration, forward=forward))
-    rows = bench.contest("forward", CASE)
+    rows = bench.rows("forward", CASE)
     assert {row["status"] for row in rows} == {"failed"}
     assert all("1 TiB" in row["reason"] for row in rows)
 
@@ -208,6 +208,6 @@ def test_tf32_products_are_allowed_in_tf32_cases_alone():
     assert seen["precision"] == "highest"
     from atlas.declaration import case
 
-    stage.bench.contest("forward", case("tf32", n=100))
+    stage.bench.rows("forward", case("tf32", n=100))
     assert seen["precision"] == "high"
     assert torch.get_float32_matmul_precision() == before

@@ -1,12 +1,14 @@
-"""Samples taken on a device that runs behind the host: queued ahead, so that launching does not enter the figure."""
+"""Taking samples: on a device that runs behind the host, queued ahead, so that launching does not enter the figure;
+and on the CPU."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .types import Thunk
+from .samples import Thunk
 
 _FIRST_BLOCK_US = 100.0
 """First guess of what the host needs to queue one sample: flush, two events, one launch through Triton or torch."""
@@ -43,7 +45,7 @@ class Event(Protocol):
         """Milliseconds from this event to ``end``; both must have passed."""
 
 
-class Device(Protocol):
+class QueuedDevice(Protocol):
     """What the sampling needs of a device whose work is queued."""
 
     def block(self, microseconds: float) -> None:
@@ -76,7 +78,7 @@ class Batch:
 class Sampler:
     """Takes batches of cold samples; remembers how long a wait the calls needed."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: QueuedDevice):
         self._device = device
         self._per_sample_us = _FIRST_BLOCK_US
         self._events: list[tuple[Event, Event]] = []
@@ -150,3 +152,24 @@ class Sampler:
 
 def _nothing() -> None:
     pass
+
+
+class HostSampler:
+    """Calls one after the other by the host's clock; there is no queue and no cache to flush."""
+
+    def take(self, calls: Sequence[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
+        """One sample of each call, in order."""
+        samples = []
+        for call in calls:
+            began = time.perf_counter()
+            call()
+            samples.append(1e6 * (time.perf_counter() - began))
+        if meanwhile is not None:
+            meanwhile()
+        return Batch(samples, queued=True)
+
+    def forget(self) -> None:
+        """Nothing is remembered."""
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""

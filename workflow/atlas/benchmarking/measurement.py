@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +17,12 @@ from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
 from ..errors import in_a_line
 from ..host import runtime
-from ..timing.types import Thunk
+from ..timing import Clock
+from ..timing.samples import Thunk
 from ..validation.device import check_alive
 from ..validation.problems import Problem
-from . import comparison, roofs
-from .checking import Check
-from .deadline import deadline
-from .latency import SHORT_US, graph_us
+from . import judging, roofs
+from .judging import Expected
 from .providers import Provider, Tuned, providers
 
 PREPARE_SECONDS = 300.0
@@ -34,13 +35,13 @@ _LOOKS = 2
 """Samples that tell whether a provider waits for the device by itself."""
 
 
-def contests(declaration: Declaration, gpu: GPU) -> list[tuple[str, Case]]:
+def timed_cases(declaration: Declaration, gpu: GPU) -> list[tuple[str, Case]]:
     """What a benchmark goes through: every pass of every case of the sweep."""
     return [(direction, case) for case in runtime.sweep(declaration, gpu) for direction in declaration.passes]
 
 
 @dataclass
-class Entry:
+class Measured:
     """A provider on its way to a row."""
 
     provider: Provider
@@ -51,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Benchmark:
     """What all cases of a benchmark share."""
 
     declaration: Declaration
@@ -64,20 +65,20 @@ class Bench:
     max_samples: int
     programs: Programs | None = None
 
-    def contest(self, direction: str, case: Case) -> list[dict[str, Any]]:
+    def rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
         """The rows of a case, one for each provider; what they needed is freed.
 
         Raises :class:`~atlas.validation.device.DeviceLost`.
         """
-        rows = self._rows(direction, case)
+        rows = self._measured(direction, case)
         gc.collect()  # autograd graphs of peers hold their tensors in cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return rows
 
-    def _rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
+    def _measured(self, direction: str, case: Case) -> list[dict[str, Any]]:
         work = self.declaration.passes[direction]
-        entries = {p.key: Entry(p) for p in providers(work, direction, case, self.gpu, self.tuned, self.programs)}
+        entries = {p.key: Measured(p) for p in providers(work, direction, case, self.gpu, self.tuned, self.programs)}
         with precision(case.dtype):
             problem = self._prepare(entries, direction, case)
             running = {key: entry for key, entry in entries.items() if entry.thunk is not None}
@@ -88,10 +89,10 @@ class Bench:
         self._share(entries)
         rows = [self._row(entry, direction, case, work) for entry in entries.values()]
         if not self.gpu.functional:
-            comparison.compare(rows)
+            judging.compare(rows)
         return rows
 
-    def _prepare(self, entries: dict[str, Entry], direction: str, case: Case) -> Problem | None:
+    def _prepare(self, entries: dict[str, Measured], direction: str, case: Case) -> Problem | None:
         """Make the thunks and check what they return; the reference is let go before anything is timed.
 
         Without inputs or reference nothing runs: every row says why.
@@ -106,7 +107,7 @@ class Bench:
             return None
         try:
             problem = Problem(self.declaration, direction, case, self.device, SEED)
-            check = Check(problem)
+            check = Expected(problem)
         except Exception as error:
             for entry in ready:
                 entry.status, entry.reason = "failed", f"no inputs or no reference: {in_a_line(error)}"
@@ -126,7 +127,7 @@ class Bench:
         return problem
 
     @contextlib.contextmanager
-    def _kept(self, entry: Entry) -> Iterator[None]:
+    def _kept(self, entry: Measured) -> Iterator[None]:
         """An exception of the body becomes the entry's status, unless the device is gone."""
         try:
             yield
@@ -138,7 +139,7 @@ class Bench:
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
 
-    def _time(self, running: dict[str, Entry]) -> None:
+    def _time(self, running: dict[str, Measured]) -> None:
         """All in turns; if one of them fails meanwhile, each by itself, so that it costs only its own row.
 
         Who waits for the device takes turns with its like: between others it would put launch latency into theirs.
@@ -161,7 +162,7 @@ class Bench:
             if not found.queued:
                 running[key].reason = "; ".join(filter(None, (running[key].reason, _WAITED)))
 
-    def _measure_memory(self, running: dict[str, Entry]) -> None:
+    def _measure_memory(self, running: dict[str, Measured]) -> None:
         """What one call adds to the device's memory at most."""
         if self.device.type != "cuda":
             return
@@ -176,7 +177,7 @@ class Bench:
                 torch.cuda.synchronize(self.device)
                 entry.figures["peak_bytes"] = torch.cuda.max_memory_allocated(self.device) - before
 
-    def _measure_latency(self, running: dict[str, Entry], problem: Problem) -> None:
+    def _measure_latency(self, running: dict[str, Measured], problem: Problem) -> None:
         """Host time and graph replay of every provider, where the fastest is short.
 
         A forward variant is called as a user does, through the public function; its host time is the same for all
@@ -203,13 +204,13 @@ class Bench:
         declaration, inputs = self.declaration, dict(problem.inputs)
         return lambda: declaration.call(declaration.function, inputs)
 
-    def _share(self, entries: dict[str, Entry]) -> None:
+    def _share(self, entries: dict[str, Measured]) -> None:
         for entry in entries.values():
             if entry.provider.same_as:
                 twin = entries[entry.provider.same_as]
                 entry.status, entry.reason, entry.figures = twin.status, twin.reason, dict(twin.figures)
 
-    def _row(self, entry: Entry, direction: str, case: Case, work: Pass) -> dict[str, Any]:
+    def _row(self, entry: Measured, direction: str, case: Case, work: Pass) -> dict[str, Any]:
         spent, provider = roofs.cost(work, case), entry.provider
         row = {
             "provider": provider.name,
@@ -262,3 +263,56 @@ def _figures(found: timing.Timing) -> dict[str, Any]:
         "temperature_c": found.temperature_c,
         "power_w": found.power_w,
     }
+
+
+@contextlib.contextmanager
+def deadline(seconds: float, what: str) -> Iterator[None]:
+    """Raise TimeoutError in the body once ``seconds`` have passed.
+
+    It is raised between two steps of Python, so a single call into a library is not cut short; and in the main thread
+    only, since signals reach no other: elsewhere there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(signum: int, frame: object) -> None:
+        raise TimeoutError(f"{what} took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+SHORT_US = 20.0
+"""Below this device time launching matters, since it takes the host about as long."""
+CALLS = 20
+"""Calls in one graph."""
+
+
+def graph_us(clock: Clock, thunk: Thunk) -> float:
+    """Microseconds of one of :data:`CALLS` calls captured in one CUDA graph, replayed.
+
+    L2 is cold for the first call of a replay and holds what the one before left for the others: a warm figure.  Raises
+    RuntimeError where the work cannot be captured.
+    """
+    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(usual)
+    with torch.cuda.stream(side):  # capture runs on another stream: let libraries set up their workspaces there
+        thunk()
+    usual.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=side):
+            for _ in range(CALLS):
+                thunk()
+    finally:
+        torch.cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
+    try:
+        return clock.measure(graph.replay, min_seconds=0.01, max_samples=50).median_us / CALLS
+    finally:
+        graph.reset()

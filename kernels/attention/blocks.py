@@ -126,7 +126,7 @@ def block_d(head_dim):
     return max(16, triton.next_power_of_2(head_dim))
 
 
-def _described(x, rows):
+def described(x, rows):
     """A descriptor of blocks of ``rows`` rows of a head; a dimension of one element may have any stride."""
     strides = [x.shape[-1] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
     strides[-1] = 1
@@ -145,5 +145,5 @@ def describable(x):
 def as_read(tensors, rows, descriptors):
     """(what kernels read, whether they are descriptors): of blocks of so many rows each, where they can be."""
     if descriptors and all(map(describable, tensors)):
-        return [_described(x, block) for x, block in zip(tensors, rows, strict=True)], True
+        return [described(x, block) for x, block in zip(tensors, rows, strict=True)], True
     return list(tensors), False

@@ -10,8 +10,6 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LN2 = tl.constexpr(math.log(2))
-
-
 LOG2E = tl.constexpr(1 / math.log(2))
 
 

@@ -6,11 +6,7 @@ import torch
 from atlas.declaration import GPU, Case, case, element_size, torch_dtype
 
 DTYPES = ("fp32", "fp16", "bf16")
-
-
 _NAMES = {torch_dtype(name): name for name in DTYPES}
-
-
 LARGEST_HEAD = 256
 
 
@@ -184,13 +180,11 @@ _EDGE_SHAPES = (
     ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
 )
 
-
 EDGE_CASES = tuple(
     sized(dtype, reason, causal, b=b, h=h, g=g, l=length, s=s, d=d)
     for dtype in DTYPES
     for (b, h, g, length, s, d, causal), reason in _EDGE_SHAPES[: 6 if dtype == "bf16" else None]  # same code as fp16
 )
-
 
 HUGE_CASES = (
     # Torch computes none but the first h mod 2^16 of more than 2^16 heads, and a batch has less than 2^31 elements, so

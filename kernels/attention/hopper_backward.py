@@ -49,10 +49,8 @@ from .spaces import backward_default, for_hopper
 HEADS = (64, 128)
 """Heads that there is a kernel for."""
 
-
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all."""
-
 
 GROUPS = gl.constexpr(2)
 

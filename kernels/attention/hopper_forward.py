@@ -46,7 +46,6 @@ from .spaces import forward_default, too_much_shared
 HEADS = (64, 128)
 """Heads that there is a kernel for."""
 
-
 KEYS = 128
 """Keys of a block: scores of 64 queries and 128 keys are 64 registers of each thread of a group."""
 

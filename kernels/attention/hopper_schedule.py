@@ -13,10 +13,8 @@ from triton.experimental.gluon.language._core import builtin
 ROWS = 64
 """Queries of a block."""
 
-
 KEYS = 64
 """Keys of a group of warps: what one wgmma multiplies.  A program's block of keys is that of both groups."""
-
 
 STAGES = gl.constexpr(2)
 

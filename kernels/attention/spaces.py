@@ -88,10 +88,7 @@ def _forward_by_mma(rows, columns, warps, stages, d):
 
 # By the columns of a block; the best without spills of a sweep on an H200 (bf16, 16 384 tokens, Triton 3.6).
 _WGMMA_DEFAULTS = {64: (64, 128, 4, 2), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}
-
-
 _WGMMA_DEFAULTS_POINTERS = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
-
 
 # Elsewhere the first that fits.
 _FORWARD_DEFAULTS = (
@@ -116,10 +113,7 @@ def forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str
 
 
 _PARTS = ("KEYS", "QUERIES")
-
-
 PART_CONFIG = ("M", "N", "WARPS", "STAGES")
-
 
 BACKWARD_SPACE = {
     "KEYS_M": (16, 32, 64, 128),
@@ -231,8 +225,6 @@ def describes(problem: Case, gpu: GPU) -> str:
 
 
 TMA = frozenset({Capability.TENSOR_DESCRIPTORS})
-
-
 HOPPER = TMA | {Capability.WGMMA}
 
 

@@ -25,7 +25,6 @@ from atlas.operators import Operator, autocast, autocasting
 from .declaration import DECLARATION
 
 __all__ = ["decode_attention"]
-
 _MOST_ROWS = 64
 
 

@@ -18,7 +18,6 @@ from atlas.operators import launch
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32, where a running maximum starts: exp2(-inf - LOWEST) is 0, exp2(-inf - -inf) would be NaN."""
 
-
 LN2 = tl.constexpr(math.log(2))
 
 

@@ -51,7 +51,6 @@ _EDGE_CASES = tuple(
     )
 )
 
-
 _HUGE_CASES = (_problem("bf16", "offsets into K and V beyond 2^31", 3, 2**20 + 5, heads=8, ragged=True),)
 
 

@@ -26,7 +26,6 @@ from .cases import E4M3, case_of
 from .declaration import DECLARATION
 
 __all__ = ["attention_fp8", "quantise_heads"]
-
 _OUT = frozenset({torch.bfloat16, torch.float16, torch.float32})
 _LARGEST_HEAD = 256
 

@@ -109,11 +109,9 @@ _SHAPES = (
     ((1, 2, 1, 33, 65, 7, False), "rows of 7 bytes, which no descriptor describes"),
 )
 
-
 EDGE_CASES = tuple(
     _sized(reason, causal, b=b, h=h, g=g, l=length, s=s, d=d) for (b, h, g, length, s, d, causal), reason in _SHAPES
 )
-
 
 HUGE_CASES = (
     _sized("offsets into queries beyond 2^31", False, b=1, h=2**13 + 8, g=1, l=2**11, s=64, d=128),

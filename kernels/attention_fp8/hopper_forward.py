@@ -51,10 +51,8 @@ from .transposing import transposed
 LIFT = gl.constexpr(8.0)
 """log2 of what P is multiplied by before it is rounded: 256, below e4m3's largest number, 448."""
 
-
 HEADS = (64, 128, 256)
 """Heads that there is a kernel for."""
-
 
 _PACK = gl.constexpr("""{
     .reg .b16 low, high;

@@ -116,7 +116,6 @@ def _as_interpreted(x):
 
 TILED_SPACE = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128), "num_warps": (4, 8), "num_stages": (2,)}
 
-
 # The first that fits.
 _DEFAULTS = ((128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 2), (64, 32, 4, 2))
 

@@ -245,11 +245,11 @@ def hopper_attention(head_dim, causal, config):
     """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
     import torch
 
-    from kernels.hopper import attention_forward
+    from kernels.attention.hopper_forward import launch_by_tma
 
     q, k, v = (torch.empty(1, heads, 512, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2))
     with compile_only(gpu_named("h200")) as requests:
-        attention_forward.forward(q, k, v, causal, 0.125, config=config)
+        launch_by_tma(q, k, v, causal, 0.125, config=config)
     return _instructions(requests[0].kernel)
 
 
@@ -257,12 +257,12 @@ def hopper_attention_fp8(head_dim, causal, config):
     """The same of attention of fp8 heads."""
     import torch
 
-    from kernels.hopper import attention_fp8
+    from kernels.attention_fp8.hopper_forward import launch_by_tma
 
     q, k = (torch.empty(1, heads, 512, head_dim, dtype=torch.float8_e4m3fn, device="meta") for heads in (4, 2))
     q_scale, k_scale = (torch.empty(x.shape[:2], device="meta") for x in (q, k))
     with compile_only(gpu_named("h200")) as requests:
-        attention_fp8.forward(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
+        launch_by_tma(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
     return _instructions(requests[-1].kernel)  # the first transposes V
 
 

@@ -1,8 +1,24 @@
-"""Rotary position embedding as a module."""
+"""Embeddings as modules: of tokens, by a table, and of positions, by rotation."""
 
 import torch
 
-from kernels import rope, rope_qk
+import kernels
+
+
+class Embedding(torch.nn.Embedding):
+    """``torch.nn.Embedding``; ``max_norm``, ``scale_grad_by_freq`` and ``sparse`` are refused when it is called."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The rows that ``input`` names."""
+        return kernels.embedding(
+            input,
+            self.weight,
+            self.padding_idx,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.sparse,
+        )
 
 
 class RotaryEmbedding(torch.nn.Module):
@@ -57,7 +73,7 @@ class RotaryEmbedding(torch.nn.Module):
         else:
             cos, sin = self.cos[positions], self.sin[positions]
         flags = {"interleaved": self.interleaved, "heads_first": self.heads_first}
-        return rope(query, cos, sin, **flags) if key is None else rope_qk(query, key, cos, sin, **flags)
+        return kernels.rope(query, cos, sin, **flags) if key is None else kernels.rope_qk(query, key, cos, sin, **flags)
 
     def extra_repr(self) -> str:
         """What ``repr`` says."""

@@ -5,38 +5,44 @@ import math
 import torch
 from atlas.declaration import GPU, Case, case, element_size, torch_dtype
 
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
-_LARGEST_HEAD = 256
+DTYPES = ("fp32", "fp16", "bf16")
+_NAMES = {torch_dtype(name): name for name in DTYPES}
+LARGEST_HEAD = 256
 
 
-def _by_groups(*tensors):
+def case_of(q, k, causal):
+    b, h, length, d = q.shape
+    sizes = {"b": b, "h": h, "g": k.shape[1], "l": length, "s": k.shape[2], "d": d}
+    return case(_NAMES[q.dtype], **sizes, causal=causal)
+
+
+def by_groups(*tensors):
     """Tuples of [1, heads of a group, rows, columns], a group after the other: its scores alone may take gigabytes."""
     b, g = tensors[1].shape[:2]
     return zip(*(x.reshape(b * g, x.shape[1] // g, *x.shape[2:]).split(1) for x in tensors), strict=True)
 
 
-def _scores(q, k, causal, scale):
+def scores_of(q, k, causal, scale):
     s = scale * (q @ k.transpose(-1, -2))
     seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril() if causal else None
     return s if seen is None else s.masked_fill(~seen, -math.inf)
 
 
-def _reference(q, k, v, causal, scale):
+def reference(q, k, v, causal, scale):
     """(out, lse) by the formula."""
     parts = []
-    for q_i, k_i, v_i in _by_groups(q, k, v):
-        s = _scores(q_i, k_i, causal, scale)
+    for q_i, k_i, v_i in by_groups(q, k, v):
+        s = scores_of(q_i, k_i, causal, scale)
         parts.append((torch.softmax(s, dim=-1) @ v_i, torch.logsumexp(s.float() if s.itemsize < 4 else s, dim=-1)))
     out, lse = (torch.cat(column) for column in zip(*parts, strict=True))
     return out.view(q.shape), lse.view(q.shape[:3])
 
 
-def _reference_backward(q, k, v, out, lse, dout, dlse, causal, scale):
+def backward_reference(q, k, v, out, lse, dout, dlse, causal, scale):
     """(dq, dk, dv) by the formulas, from P itself: out and lse follow from q, k and v."""
     parts = []
-    for q_i, k_i, v_i, dout_i in _by_groups(q, k, v, dout):
-        p = torch.softmax(_scores(q_i, k_i, causal, scale), dim=-1)
+    for q_i, k_i, v_i, dout_i in by_groups(q, k, v, dout):
+        p = torch.softmax(scores_of(q_i, k_i, causal, scale), dim=-1)
         ds = p * (dout_i @ v_i.transpose(-1, -2) - (dout_i * (p @ v_i)).sum(-1, keepdim=True))
         dk, dv = ((x.transpose(-1, -2) @ y).sum(dim=1) for x, y in ((ds, q_i), (p, dout_i)))
         parts.append((scale * (ds @ k_i), scale * dk, dv))
@@ -44,24 +50,26 @@ def _reference_backward(q, k, v, out, lse, dout, dlse, causal, scale):
     return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
 
 
-def _torch(q, k, v, causal, scale, **saved):
+def by_torch(q, k, v, causal, scale, **saved):
     """Attention of huge cases batch by batch: torch 2.11's gradient of q is wrong from element 2^31 on."""
     if q.numel() >= 2**31 and q.shape[0] > 1:
-        return torch.cat([_torch(*part, causal, scale) for part in zip(*(x.split(1) for x in (q, k, v)), strict=True)])
+        return torch.cat(
+            [by_torch(*part, causal, scale) for part in zip(*(x.split(1) for x in (q, k, v)), strict=True)]
+        )
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
-def _by(backend):
-    """``_torch`` by one of its backends alone; NotImplementedError where that does not take the inputs."""
+def by_backend(backend):
+    """``by_torch`` by one of its backends alone; NotImplementedError where that does not take the inputs."""
 
     def attention(**inputs):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         try:
             with sdpa_kernel(getattr(SDPBackend, backend)):
-                return _torch(**inputs)
+                return by_torch(**inputs)
         except RuntimeError as error:
             if "No available kernel" in str(error) or "No viable backend" in str(error):
                 raise NotImplementedError(f"torch's {backend} does not take these inputs") from error
@@ -70,7 +78,7 @@ def _by(backend):
     return attention
 
 
-def _inputs(problem: Case, device, generator):
+def forward_inputs(problem: Case, device, generator):
     dtype = torch_dtype(problem.dtype)
 
     def draw(heads, length):
@@ -81,11 +89,11 @@ def _inputs(problem: Case, device, generator):
     return {"q": q, "k": k, "v": v, "causal": problem["causal"], "scale": problem["d"] ** -0.5}
 
 
-def _backward_inputs(problem: Case, device, generator):
-    inputs = _inputs(problem, device, generator)
+def backward_inputs(problem: Case, device, generator):
+    inputs = forward_inputs(problem, device, generator)
     with torch.no_grad():
-        out = _torch(**inputs)
-        parts = [_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in _by_groups(inputs["q"], inputs["k"])]
+        out = by_torch(**inputs)
+        parts = [_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in by_groups(inputs["q"], inputs["k"])]
     dout = torch.randn(out.shape, dtype=out.dtype, device=device, generator=generator)
     lse = torch.cat(parts).view(out.shape[:3])
     parameters = {name: inputs.pop(name) for name in ("causal", "scale")}
@@ -97,7 +105,7 @@ def _lse(q, k, causal, scale):
 
     By 512 heads, since torch's product of all in float64 has an operand of more than 2^31 elements in a huge case.
     """
-    parts = (_scores(part.double(), k.double(), causal, scale) for part in q.split(512, dim=1))
+    parts = (scores_of(part.double(), k.double(), causal, scale) for part in q.split(512, dim=1))
     return torch.cat([torch.logsumexp(s, dim=-1).float() for s in parts], dim=1)
 
 
@@ -110,7 +118,7 @@ def _pairs(problem: Case) -> int:
     return diagonal * (diagonal + 1) // 2 + (length - diagonal) * s
 
 
-def _products(*names):
+def products_of(*names):
     """``flops`` of so many products of all pairs with d elements each."""
 
     def flops(problem: Case) -> dict[str, int]:
@@ -119,7 +127,7 @@ def _products(*names):
     return flops
 
 
-def _bytes(queries, keys):
+def bytes_of(queries, keys):
     """``bytes`` of the tensors of the size of q and of k that are named, and of lse."""
 
     def count(problem: Case) -> dict[str, int]:
@@ -131,28 +139,28 @@ def _bytes(queries, keys):
     return count
 
 
-def _sized(dtype, reason="", causal=False, **sizes):
+def sized(dtype, reason="", causal=False, **sizes):
     """A case; g is h and s is l unless given."""
     b, h, length, d = (sizes[name] for name in ("b", "h", "l", "d"))
     g, s = sizes.get("g", h), sizes.get("s", length)
     return case(dtype, reason, b=b, h=h, g=g, l=length, s=s, d=d, causal=causal)
 
 
-def _cases(gpu: GPU) -> list[Case]:
+def sweep(gpu: GPU) -> list[Case]:
     cases = [
-        _sized("bf16", "16 384 tokens of a model 2048 wide", causal, b=16384 // length, h=2048 // d, l=length, d=d)
+        sized("bf16", "16 384 tokens of a model 2048 wide", causal, b=16384 // length, h=2048 // d, l=length, d=d)
         for d, length in ((128, 1024), (128, 4096), (128, 16384), (64, 4096), (64, 16384))
         for causal in (False, True)
     ]
     cases += [
-        _sized("bf16", "the largest heads", True, b=4, h=8, l=4096, d=256),
-        _sized("bf16", "32 heads share 8 of keys", True, b=4, h=32, g=8, l=4096, d=128),
-        _sized("bf16", "a length of no whole blocks", True, b=4, h=16, l=4000, d=128),
-        _sized("fp16", "", True, b=4, h=16, l=4096, d=128),
-        _sized("fp16", "small: less than a wave of programs", True, b=2, h=8, l=512, d=64),
+        sized("bf16", "the largest heads", True, b=4, h=8, l=4096, d=256),
+        sized("bf16", "32 heads share 8 of keys", True, b=4, h=32, g=8, l=4096, d=128),
+        sized("bf16", "a length of no whole blocks", True, b=4, h=16, l=4000, d=128),
+        sized("fp16", "", True, b=4, h=16, l=4096, d=128),
+        sized("fp16", "small: less than a wave of programs", True, b=2, h=8, l=512, d=64),
     ]
     largest = gpu.memory_bytes // 64
-    return [c for c in cases if sum(_bytes("q out", "k v")(c).values()) <= largest]
+    return [c for c in cases if sum(bytes_of("q out", "k v")(c).values()) <= largest]
 
 
 _EDGE_SHAPES = (
@@ -171,17 +179,18 @@ _EDGE_SHAPES = (
     ((1, 1, 1, 24, 40, 256, True), "the largest head"),
     ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
 )
-_EDGE_CASES = tuple(
-    _sized(dtype, reason, causal, b=b, h=h, g=g, l=length, s=s, d=d)
-    for dtype in _DTYPES
+
+EDGE_CASES = tuple(
+    sized(dtype, reason, causal, b=b, h=h, g=g, l=length, s=s, d=d)
+    for dtype in DTYPES
     for (b, h, g, length, s, d, causal), reason in _EDGE_SHAPES[: 6 if dtype == "bf16" else None]  # same code as fp16
 )
 
-_HUGE_CASES = (
+HUGE_CASES = (
     # Torch computes none but the first h mod 2^16 of more than 2^16 heads, and a batch has less than 2^31 elements, so
     # that torch can be asked for each by itself.
-    _sized("bf16", "offsets into queries beyond 2^31", b=2, h=2**12 + 4, g=1, l=2**11, s=64, d=128),
+    sized("bf16", "offsets into queries beyond 2^31", b=2, h=2**12 + 4, g=1, l=2**11, s=64, d=128),
     # With more keys tensor cores, which truncate sums, lose much of an output near 0; with fewer queries the gradient
     # of a key hangs on one of them, and that one's rounding is large beside all others' gradients.
-    _sized("bf16", "offsets into keys beyond 2^31, within a head", b=1, h=1, l=192, s=2**23 + 3, d=256),
+    sized("bf16", "offsets into keys beyond 2^31, within a head", b=1, h=1, l=192, s=2**23 + 3, d=256),
 )

@@ -1,4 +1,4 @@
-"""Flash attention's backward pass for Hopper (sm_90): dQ, dK and dV in one kernel that computes each product once.
+"""The backward pass for Hopper (sm_90) in Gluon: dQ, dK and dV in one kernel that computes each product once.
 
 A program owns blocks of keys, one after the other, and goes through the queries that see them.  Two groups of four
 warps (the consumers) take half of a block's keys each, and keep its dK and dV in registers; for each block of queries
@@ -10,20 +10,14 @@ where P^T and dS^T go from registers into the products of dV and dK, and dS thro
 which each group computes half of the columns.  Softmax, the exchange of dS and the way out of dQ run under products.
 One warp loads (the producer): K and V once (of heads of 64 while the block before is worked on), Q, dO and their
 statistics into a ring of two blocks, by TMA.  Two others (the writers) add the dQ of a block of keys to what others
-have added, in memory, in fp32, by TMA.
-
-Gradients are the same bits at every run, for the order of those additions is fixed: each block of queries counts them,
-and a writer waits for its number (:func:`_rank`).  Nobody waits long, for programs go through the queries in such an
-order that no two need the same ones at the same time, and the number is the place in time.  So programs wait for one
-another: all run at once (a cooperative launch).
+have added, in memory, in fp32, by TMA, in the order of :mod:`.hopper_schedule`.
 """
 
 import torch
-from atlas.declaration import gpu_of
+from atlas.declaration import GPU, Case, gpu_of
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -31,167 +25,34 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.hopper.attention_forward import LOG2_E, _descriptor
+from .backward import launch_backward, launch_statistics, padded_length
+from .blocks import describable
+from .cases import case_of
+from .hopper_schedule import (
+    KEYS,
+    ROWS,
+    STAGES,
+    add_to_global,
+    block_of,
+    job_of,
+    masks_of,
+    part_of,
+    pass_turn,
+    rank_of,
+    slots_of,
+    wait_for_turn,
+)
+from .hopper_tiles import LOG2_E, descriptor_of, plain_descriptor_of
+from .spaces import backward_default, for_hopper
 
 HEADS = (64, 128)
 """Heads that there is a kernel for."""
-
-ROWS = 64
-"""Queries of a block."""
-
-KEYS = 64
-"""Keys of a group of warps: what one wgmma multiplies.  A program's block of keys is that of both groups."""
 
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all."""
 
 GROUPS = gl.constexpr(2)
-STAGES = gl.constexpr(2)
-
-
-@builtin
-def _add_to_global(desc, coord, smem, _semantic=None):
-    """Begin to add a block in shared memory to one in memory: ``tma.async_copy_shared_to_global`` with a sum."""
-    from triton._C.libtriton import ir
-
-    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, smem.handle)
-
-
-@gluon.jit
-def _wait_for_turn(turn_ptr, rank):
-    """Wait until ``rank`` blocks of keys have added their dQ, and see what they wrote.
-
-    The fence is of global memory alone, here and in :func:`_pass_turn`: else a barrier of the whole GPU comes with it.
-    """
-    gl.inline_asm_elementwise(
-        """
-        {
-        .reg .pred waits;
-        .reg .b32 found;
-        again:
-        ld.acquire.gpu.global.b32 found, [$1];
-        setp.ne.s32 waits, found, $2;
-        @waits bra again;
-        fence.proxy.async.global;
-        mov.b32 $0, found;
-        }
-        """,
-        "=r,l,r", [turn_ptr, rank], dtype=gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@gluon.jit
-def _pass_turn(turn_ptr, rank):
-    """Wait until what TMA adds is in memory, and say so."""
-    gl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 next;
-        cp.async.bulk.wait_group 0;
-        bar.warp.sync 0xffffffff;
-        fence.proxy.async.global;
-        add.s32 next, $2, 1;
-        st.release.gpu.global.b32 [$1], next;
-        mov.b32 $0, next;
-        }
-        """,
-        "=r,l,r", [turn_ptr, rank], dtype=gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@gluon.jit
-def _job(number, sizes, CAUSAL: gl.constexpr):
-    """(head of keys of all batches, block of keys, first block of queries, how many of them, whether there is one).
-
-    A head's programs of one turn are at work at the same time, and begin at different blocks of queries, from which
-    they go round.  With CAUSAL a turn has two jobs: one of the first blocks of keys, which many queries see, and one
-    of the last: together as many as those of any other turn.  One of the two is even and comes first, the other is odd.
-    """
-    _, _, _, all_heads, m_blocks, n_blocks, tiles, width, _ = sizes
-    if CAUSAL:
-        tile = number // 2 * width + gl.program_id(0)
-        head = tile // tiles
-        pair = tile % tiles
-        n = gl.where((number + pair) % 2 == 0, pair, 2 * tiles - 1 - pair)
-        first = 2 * n
-        count = m_blocks - first
-        there = (head < all_heads) & (n < n_blocks)
-    else:
-        tile = number * width + gl.program_id(0)
-        head = tile // n_blocks
-        n = tile % n_blocks
-        begin = gl.maximum(number * width - head * n_blocks, 0)
-        end = gl.minimum((number + 1) * width - head * n_blocks, n_blocks)
-        first = (n - begin) * m_blocks // gl.maximum(end - begin, 1)
-        count = m_blocks
-        there = head < all_heads
-    return head, n, first, count, there
-
-
-@gluon.jit
-def _block_of(number, step, first, m_blocks, CAUSAL: gl.constexpr):
-    """The block of queries of a job's ``step``-th step within a head.
-
-    With CAUSAL the first job of a turn goes up, the second one down, with neighbours exchanged: then the even blocks of
-    keys come to a block of queries at steps that are m modulo 4, the odd ones at m + 2 (without groups), so that two
-    additions lie two steps apart.
-    """
-    if CAUSAL:
-        m = gl.where(number % 2 == 0, first + step, m_blocks - 1 - (step ^ 1))
-    else:
-        m = first + step
-        m = gl.where(m >= m_blocks, m - m_blocks, m)
-    return m
-
-
-@gluon.jit
-def _evens(begin, end):
-    """How many even numbers there are from ``begin`` to ``end``."""
-    return gl.maximum(((end + 1) >> 1) - ((begin + 1) >> 1), 0)
-
-
-@gluon.jit
-def _rank(number, head, member, n, m, sizes, CAUSAL: gl.constexpr):
-    """How many blocks of keys add their dQ to block ``m`` of queries before block ``n`` does.
-
-    They add in the order of their turns, within one in that of the step at which they come to the block; ``member`` is
-    the head's number in its group.
-    """
-    _, _, group, _, m_blocks, n_blocks, pairs, width, _ = sizes
-    if CAUSAL:
-        # Of a turn are the blocks of keys begin <= n < end, and back = 2 pairs - end <= n < 2 pairs - begin.  The even
-        # ones come to m at step up_0 - n up_n, the odd ones at down_0 + n down_n; at one step the even one comes first.
-        begin = gl.maximum(number // 2 * width - head * pairs, 0)
-        end = gl.minimum((number // 2 + 1) * width - head * pairs, pairs)
-        seen = gl.minimum(m // 2 + 1, n_blocks)  # blocks of keys that these queries see
-        back = 2 * pairs - end
-        back_end = gl.minimum(2 * pairs - begin, seen)
-        before = gl.minimum(begin, seen) + seen - back_end
-        end = gl.minimum(end, seen)
-        up_0 = member * m_blocks + m
-        up_n = 2 * (member + 1)
-        down_0 = (group + member) * m_blocks - (4 * pairs - 2) * group + ((m_blocks - 1 - m) ^ 1)
-        down_n = 2 * (group - member)
-        # Of the even ones those from since on are there before, of the odd ones those up to until.
-        even = number % 2 == 0
-        slope = gl.where(even, down_n, up_n)  # of those of the other kind
-        ahead = gl.maximum(up_0 - down_0 - n * (2 * group + 2 - slope), 0)
-        bound = (ahead + slope - 1) // slope
-        since = gl.where(even, n + 1, bound)
-        until = gl.where(even, bound, n)
-        rank = before + _evens(gl.maximum(since, begin), end) + _evens(gl.maximum(since, back), back_end)
-        rank += _evens(begin + 1, gl.minimum(until, end) + 1) + _evens(back + 1, gl.minimum(until, back_end) + 1)
-    else:
-        begin = gl.maximum(number * width - head * n_blocks, 0)
-        end = gl.minimum((number + 1) * width - head * n_blocks, n_blocks)
-        count = end - begin
-        last = ((m + 1) * count - 1) // m_blocks  # of those that begin at m or before
-        place = last - (n - begin)
-        rank = begin + gl.where(place < 0, place + count, place)
-    return rank
 
 
 @gluon.jit
@@ -207,7 +68,7 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
     step = 0
     done = 0
     for number in range(jobs):
-        head_all, n, first, count, there = _job(number, sizes, CAUSAL)
+        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
         if there:
             batch = head_all // heads_k
             head_k = head_all % heads_k
@@ -223,7 +84,7 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
             for member in range(group):
                 head = head_k * group + member
                 for i in range(count):
-                    m = _block_of(number, i, first, m_blocks, CAUSAL)
+                    m = block_of(number, i, first, m_blocks, CAUSAL)
                     slot = step % STAGES
                     parity = (step // STAGES & 1) ^ 1
                     full = q_full.index(slot)
@@ -254,24 +115,24 @@ def _write(
     lines: gl.constexpr = dq_desc.block_shape[0]
     ring = 0
     for number in range(jobs):
-        head_all, n, first, count, there = _job(number, sizes, CAUSAL)
+        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
         if there:
             for member in range(group):
                 for i in range(SLOT, count, STAGES):  # an even number, so the writers go on in turn
-                    m = _block_of(number, i, first, m_blocks, CAUSAL)
-                    rank = _rank(number, head_all, member, n, m, sizes, CAUSAL)
+                    m = block_of(number, i, first, m_blocks, CAUSAL)
+                    rank = rank_of(number, head_all, member, n, m, sizes, CAUSAL)
                     place = (head_all * group + member) * m_blocks + m
-                    _wait_for_turn(turns_ptr + place, rank)
+                    wait_for_turn(turns_ptr + place, rank)
                     mbarrier.wait(dq_full.index(SLOT), ring & 1)
                     for c in gl.static_range(PARTS):
                         block = dq_smem.index(SLOT * PARTS + c)
                         if rank == 0:
                             tma.async_copy_shared_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
                         else:
-                            _add_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                            add_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
                     tma.store_wait(0)  # read, that is
                     mbarrier.arrive(dq_empty.index(SLOT), count=1)
-                    _pass_turn(turns_ptr + place, rank)
+                    pass_turn(turns_ptr + place, rank)
                     ring += 1
 
 
@@ -376,47 +237,6 @@ def _block(
 
 
 @gluon.jit
-def _masks(number, step, n, first, count, sizes, CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr):
-    """(first query, whether some keys are masked) of a job's step in a head; without CAUSAL all see as many keys."""
-    _, _, _, _, m_blocks, n_blocks, _, _, _ = sizes
-    masked = False
-    first_m = 1 << 30
-    if TAIL:
-        masked = n == n_blocks - 1
-    if CAUSAL:
-        m = _block_of(number, step, first, m_blocks, CAUSAL)
-        masked = masked | (m < first + 2)
-        first_m = m * ROWS
-    return first_m, masked
-
-
-@gluon.jit
-def _part(number, part, count, steps):
-    """(whether part ``part`` of a causal job's steps is the diagonal's, where it begins, where it ends).
-
-    In a head two steps are, and so need a mask: the first ones of a long job, the last ones of a short one.  The others
-    have a loop of their own, for the assembler moves nothing across a branch to the mask.  Where a part begins is
-    computed, not carried from the one before: Triton 3.6 and 3.7.1 drop what a loop carries for the bounds of an inner
-    one alone.
-    """
-    diagonal = (part + number) % 2 == 0
-    before = gl.where(number % 2 == 0, 2, count - 2)  # steps of a head's first part
-    begin = part // 2 * count + part % 2 * before
-    return diagonal, begin, gl.minimum(begin + gl.where(diagonal, 2, count - 2), steps)
-
-
-@gluon.jit
-def _slots(step, u, UNROLL: gl.constexpr):
-    """(slot, next slot, parity, next parity) of the ring; slots are known when compiled where the loop is unrolled."""
-    slot = step % STAGES
-    next_slot = (step + 1) % STAGES
-    if UNROLL == STAGES:
-        slot = u
-        next_slot = (u + 1) % STAGES
-    return slot, next_slot, step // STAGES & 1, (step + 1) // STAGES & 1
-
-
-@gluon.jit
 def _blocks(
     dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale, first_n, limit, sizes,
     MASKED: gl.constexpr, ALL: gl.constexpr, LAST: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr,
@@ -430,10 +250,10 @@ def _blocks(
         first_m = 0
         masked = ALL
         if MASKED:
-            first_m, some = _masks(number, within + u, n, first, count, sizes, CAUSAL, TAIL, ROWS)
+            first_m, some = masks_of(number, within + u, n, first, count, sizes, CAUSAL, TAIL, ROWS)
             if not ALL:
                 masked = some
-        slot, next_slot, parity, next_parity = _slots(step + u, u, UNROLL)
+        slot, next_slot, parity, next_parity = slots_of(step + u, u, UNROLL)
         dk, dv, s, lse = _block(
             dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m,
             masked, limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
@@ -459,7 +279,7 @@ def _consume(
     step = 0
     done = 0
     for number in range(jobs):
-        head_all, n, first, count, there = _job(number, sizes, CAUSAL)
+        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
         if there:
             first_n = (n * GROUPS + GROUP) * KEYS
             steps = count * group
@@ -481,7 +301,7 @@ def _consume(
             s = warpgroup_mma_wait(0, deps=[s])
             if CAUSAL:
                 for part in range(2 * group):
-                    diagonal, begin, end = _part(number, part, count, steps - UNROLL)
+                    diagonal, begin, end = part_of(number, part, count, steps - UNROLL)
                     masked = diagonal
                     if TAIL:
                         masked = masked | (n == n_blocks - 1)
@@ -618,12 +438,7 @@ def finish_queries_kernel(
     gl.store(dq_ptrs, x, mask=(rows < len_q)[:, None])
 
 
-def _plain(x, block):
-    """A descriptor of fp32, of blocks that lie in shared memory as they do in memory."""
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, gl.NVMMASharedLayout(0, 32, len(block)))
-
-
-def backward(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
+def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
     """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 64 or 128.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
@@ -645,9 +460,10 @@ def backward(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
         programs = -(-tiles_all // -(-tiles_all // programs))
     launch(
         attention_backward_kernel, (programs,),
-        _descriptor(q, ROWS, d), _descriptor(k, KEYS, d), _descriptor(v, KEYS, d), _descriptor(dout, ROWS, d),
-        _plain(stats.view(2, batch * heads, padded), [2, 1, ROWS]), _plain(sums, [ROWS * columns // 128, 128]),
-        _descriptor(dk, KEYS, d), _descriptor(dv, KEYS, d), turns, scale * LOG2_E, scale,
+        descriptor_of(q, ROWS, d), descriptor_of(k, KEYS, d), descriptor_of(v, KEYS, d), descriptor_of(dout, ROWS, d),
+        plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
+        plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
+        descriptor_of(dk, KEYS, d), descriptor_of(dv, KEYS, d), turns, scale * LOG2_E, scale,
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
         -(-tiles_all // programs) * (2 if causal else 1),
         CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,
@@ -657,3 +473,23 @@ def backward(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
         finish_queries_kernel, (batch * heads * m_blocks * d // columns,),
         sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3], ROWS=ROWS, D=d, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
+
+
+def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
+    """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if not all(map(describable, (q, k, v, dout, *gradients[1:]))):
+        plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
+        return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
+    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
+    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
+    lengths = q.shape[0], q.shape[2], k.shape[2]
+    stats = launch_statistics((q, k, v, out, lse, dout, dlse), turns, None, lengths)
+    launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
+    return gradients
+
+
+def for_hopper_backward(problem: Case, gpu: GPU) -> str:
+    if problem["causal"] and problem["s"] > problem["l"]:
+        return "a program's first blocks of keys have as many queries as there are, its last ones none"
+    return for_hopper(HEADS, problem, gpu)

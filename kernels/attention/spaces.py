@@ -1,26 +1,19 @@
-"""Which configs of attention's kernels are worth a trial, which is each one's default, and what each cannot take."""
+"""Which configs of the tiled kernels are worth a trial, which is each one's default, and what each cannot take."""
 
-import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-import kernels.hopper.attention_backward as hopper_backward
-import kernels.hopper.attention_forward as hopper
-
-
-def _block_d(head_dim):
-    """Columns of a block: the least power of two that ``tl.dot`` takes and holds the head."""
-    return max(16, triton.next_power_of_2(head_dim))
+from .blocks import block_d
 
 
 def _shared(rows, columns, problem, gpu, stages, tensors=1):
     """Bytes of shared memory: ``tensors`` blocks of ``rows`` that stay, and two blocks of ``columns`` a stage."""
     if not _wgmma(problem, gpu):  # the stage in work is in registers; before compute capability 8.0 there is one
         stages = 1 if gpu.backend == "cuda" and int(gpu.arch) < 80 else max(1, stages - 1)
-    return (tensors * rows + 2 * stages * columns) * _block_d(problem["d"]) * element_size(problem.dtype) + 2048
+    return (tensors * rows + 2 * stages * columns) * block_d(problem["d"]) * element_size(problem.dtype) + 2048
 
 
-def _too_much(shared: int, gpu: GPU) -> str:
+def too_much_shared(shared: int, gpu: GPU) -> str:
     """Why so many bytes of shared memory cannot be had, or ``""``."""
     return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
 
@@ -41,14 +34,22 @@ def _many_addresses(rows, d, threads):
     return f"addresses of {elements} elements a thread of each block: registers spill" if elements > 32 else ""
 
 
-def _fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
+FORWARD_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (16, 32, 64, 128),
+    "num_warps": (4, 8),
+    "num_stages": (1, 2, 3),
+}
+
+
+def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
-    rows, columns, warps, stages = (config[name] for name in _FORWARD_SPACE)
-    if reason := _too_much(_shared(rows, columns, problem, gpu, stages), gpu):
+    rows, columns, warps, stages = (config[name] for name in FORWARD_SPACE)
+    if reason := too_much_shared(_shared(rows, columns, problem, gpu, stages), gpu):
         return reason
     if gpu.functional:
         return _few_programs(rows, columns)
-    d = _block_d(problem["d"])
+    d = block_d(problem["d"])
     if not uses_tensor_cores(problem, gpu):
         return _forward_by_fma(rows, columns, warps, stages, d)
     if _wgmma(problem, gpu):
@@ -85,13 +86,6 @@ def _forward_by_mma(rows, columns, warps, stages, d):
     return "" if stages == ahead else "blocks of keys wait too long, or for too little"
 
 
-_FORWARD_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128),
-    "BLOCK_N": (16, 32, 64, 128),
-    "num_warps": (4, 8),
-    "num_stages": (1, 2, 3),
-}
-
 # By the columns of a block; the best without spills of a sweep on an H200 (bf16, 16 384 tokens, Triton 3.6).
 _WGMMA_DEFAULTS = {64: (64, 128, 4, 2), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}
 _WGMMA_DEFAULTS_POINTERS = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
@@ -110,29 +104,40 @@ _FORWARD_DEFAULTS = (
 )
 
 
-def _forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
+def forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     if _wgmma(problem, gpu):
         defaults = _WGMMA_DEFAULTS_POINTERS if pointers else _WGMMA_DEFAULTS
-        return dict(zip(_FORWARD_SPACE, defaults[max(64, _block_d(problem["d"]))], strict=True))
-    configs = [dict(zip(_FORWARD_SPACE, values, strict=True)) for values in _FORWARD_DEFAULTS]
-    return next((config for config in configs if not _fits_forward(config, problem, gpu)), configs[-1])
+        return dict(zip(FORWARD_SPACE, defaults[max(64, block_d(problem["d"]))], strict=True))
+    configs = [dict(zip(FORWARD_SPACE, values, strict=True)) for values in _FORWARD_DEFAULTS]
+    return next((config for config in configs if not fits_forward(config, problem, gpu)), configs[-1])
 
 
 _PARTS = ("KEYS", "QUERIES")
-_PART_CONFIG = ("M", "N", "WARPS", "STAGES")
+PART_CONFIG = ("M", "N", "WARPS", "STAGES")
+
+BACKWARD_SPACE = {
+    "KEYS_M": (16, 32, 64, 128),
+    "KEYS_N": (16, 32, 64, 128),
+    "KEYS_WARPS": (4, 8),
+    "KEYS_STAGES": (1, 2),
+    "QUERIES_M": (16, 32, 64, 128),
+    "QUERIES_N": (16, 32, 64, 128),
+    "QUERIES_WARPS": (4, 8),
+    "QUERIES_STAGES": (1, 2, 3),
+}
 
 
 def _fits_part(config, problem, gpu, part, pointers=False):
     """Why a config of one of backward's kernels cannot launch or spills; ``part`` is what a program owns."""
-    rows, columns, warps, stages = (config[f"{part}_{name}"] for name in _PART_CONFIG)
+    rows, columns, warps, stages = (config[f"{part}_{name}"] for name in PART_CONFIG)
     own, other = (columns, rows) if part == "KEYS" else (rows, columns)
-    if reason := _too_much(_shared(own, other, problem, gpu, stages, tensors=2), gpu):
+    if reason := too_much_shared(_shared(own, other, problem, gpu, stages, tensors=2), gpu):
         return reason
     if gpu.functional:
         return _few_programs(rows, columns)
     if not uses_tensor_cores(problem, gpu):
         return _part_by_fma(own, other, warps, stages, problem)
-    d = max(64, _block_d(problem["d"]))  # smaller heads are so rare that no config is tried for them alone
+    d = max(64, block_d(problem["d"]))  # smaller heads are so rare that no config is tried for them alone
     sums = 2 if part == "KEYS" else 1
     live = (sums * own * d + 2 * rows * columns) // (32 * warps)
     if not _wgmma(problem, gpu):
@@ -143,7 +148,7 @@ def _fits_part(config, problem, gpu, part, pointers=False):
 def _part_by_fma(own, other, warps, stages, problem):
     if max(own, other) > 16 or stages > 1:
         return "FMA holds its operands in registers: larger blocks spill"
-    d = _block_d(problem["d"])
+    d = block_d(problem["d"])
     few = d < 64 or (d == 64 and problem.dtype == "fp32")  # half precision is in registers in both
     return "" if warps == (4 if few else 8) else "16 x 16 scores keep few warps busy, or registers spill"
 
@@ -167,21 +172,10 @@ def _part_by_mma(part, own, other, warps, stages, live, amd):
     return ""
 
 
-def _fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
+def fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     reasons = (f"{part}: {why}" for part in _PARTS if (why := _fits_part(config, problem, gpu, part, pointers)))
     return next(reasons, "")
 
-
-_BACKWARD_SPACE = {
-    "KEYS_M": (16, 32, 64, 128),
-    "KEYS_N": (16, 32, 64, 128),
-    "KEYS_WARPS": (4, 8),
-    "KEYS_STAGES": (1, 2),
-    "QUERIES_M": (16, 32, 64, 128),
-    "QUERIES_N": (16, 32, 64, 128),
-    "QUERIES_WARPS": (4, 8),
-    "QUERIES_STAGES": (1, 2, 3),
-}
 
 # Of each part (BLOCK_M, BLOCK_N, warps, stages): the first that fits.
 _PART_DEFAULTS = {
@@ -207,21 +201,21 @@ _PART_DEFAULTS = {
 
 
 def _part_default(part, problem, gpu, pointers):
-    names = [f"{part}_{name}" for name in _PART_CONFIG]
+    names = [f"{part}_{name}" for name in PART_CONFIG]
     configs = [dict(zip(names, values, strict=True)) for values in _PART_DEFAULTS[part]]
     return next((config for config in configs if not _fits_part(config, problem, gpu, part, pointers)), configs[-1])
 
 
-def _backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
+def backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     return _part_default("KEYS", problem, gpu, pointers) | _part_default("QUERIES", problem, gpu, pointers)
 
 
-def _too_wide(problem: Case, gpu: GPU) -> str:
+def too_wide(problem: Case, gpu: GPU) -> str:
     """Why the smallest blocks of backward's kernels do not fit, or ``""``."""
-    return _too_much(_shared(16, 16, problem, gpu, 1, tensors=2), gpu)
+    return too_much_shared(_shared(16, 16, problem, gpu, 1, tensors=2), gpu)
 
 
-def _describes(problem: Case, gpu: GPU) -> str:
+def describes(problem: Case, gpu: GPU) -> str:
     """Why descriptors are not for a case."""
     if problem.dtype == "fp32":
         return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
@@ -230,47 +224,14 @@ def _describes(problem: Case, gpu: GPU) -> str:
     return ""
 
 
-_TMA = frozenset({Capability.TENSOR_DESCRIPTORS})
-_HOPPER = _TMA | {Capability.WGMMA}
-
-_HOPPER_SPACE = {
-    "CONSUMERS": (2, 3),
-    "STAGES": (2, 3, 4),
-    "OVERLAP": (False, True),
-    "PINGPONG": (False, True),
-    "Q_REGISTERS": (False, True),
-}
+TMA = frozenset({Capability.TENSOR_DESCRIPTORS})
+HOPPER = TMA | {Capability.WGMMA}
 
 
-def _fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
-    if reason := _too_much(hopper.shared_bytes(config, problem["d"]), gpu):
-        return reason
-    if config["CONSUMERS"] == 3 and problem["d"] == 128:
-        return "three groups have 160 registers a thread, which would spill"
-    if config["Q_REGISTERS"] != (config["CONSUMERS"] == 2 and problem["d"] == 64):
-        return "Q in registers spilled with three groups, and won nothing with larger heads"
-    if config["STAGES"] != {2: 256 // problem["d"], 3: 3}[config["CONSUMERS"]]:
-        return "shared memory holds more blocks of keys, or a group waits for its next one"
-    if config["PINGPONG"] and not config["OVERLAP"]:
-        return "a group's turn would last until its softmax is done"
-    return ""
-
-
-def _hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    stages, in_registers = 256 // problem["d"], problem["d"] == 64
-    return {"CONSUMERS": 2, "STAGES": stages, "OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": in_registers}
-
-
-def _for_hopper(heads, problem: Case, gpu: GPU) -> str:
+def for_hopper(heads, problem: Case, gpu: GPU) -> str:
     """Why a Gluon kernel, which multiplies by wgmma and takes such heads, is not for a case."""
     if gpu.functional:
         return "Gluon has no interpreter"
     if problem.dtype == "fp32":
         return "for 16 bits at most"
     return "" if problem["d"] in heads else f"for heads of {', '.join(map(str, heads))}"
-
-
-def _for_hopper_backward(problem: Case, gpu: GPU) -> str:
-    if problem["causal"] and problem["s"] > problem["l"]:
-        return "a program's first blocks of keys have as many queries as there are, its last ones none"
-    return _for_hopper(hopper_backward.HEADS, problem, gpu)

@@ -1,9 +1,8 @@
-"""Flash attention's forward pass in fp8 for Hopper (sm_90), beside :mod:`kernels.hopper.attention_forward`.
+"""Variant `gluon`: for Hopper (sm_90), beside :mod:`kernels.attention.hopper_forward`.
 
 The programs, warps, rings and barriers are that kernel's.  Three things are not:
 
-    V      wgmma takes 8-bit operands with the summed dimension contiguous only, which of V are the keys.  A kernel of
-           its own transposes V first; it reads and writes V once, where attention reads it once for each block of rows.
+    V      comes transposed (:mod:`.transposing`).
     P      is rounded to e4m3 between the products.  exp2(S - m) is at most 1 and comes 2^LIFT times as large, into the
            middle of e4m3's range; the sum that out is divided by carries the same factor.  A thread's elements of P are
            not those that wgmma wants from it: V's keys are written in the order in which they would be.
@@ -12,9 +11,7 @@ The programs, warps, rings and barriers are that kernel's.  Three things are not
 """
 
 import torch
-import triton
-import triton.language as tl
-from atlas.declaration import gpu_of
+from atlas.declaration import GPU, Case, Config, gpu_of
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -26,66 +23,36 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hopper.attention_forward import (
+from kernels.attention.blocks import describable
+from kernels.attention.hopper_tiles import (
     LN2,
     LOG2_E,
     LOWEST,
     ROWS,
-    _blocks_of,
-    _descriptor,
-    _first_scores,
-    _masked,
-    _partial_sums,
-    _pass,
-    _produce,
-    _scores,
-    _section,
-    _seen,
-    _strides,
-    _tile_of,
-    _write,
+    begin_scores,
+    blocks_of,
+    descriptor_of,
+    first_scores,
+    mask_scores,
+    partial_sums,
+    pass_block,
+    produce,
+    section_of,
+    seen_by,
+    tile_of,
+    write_tile,
 )
+from kernels.attention.spaces import too_much_shared
+
+from .cases import case_of
+from .tiled import launch_tiled, tiled_default
+from .transposing import transposed
 
 LIFT = gl.constexpr(8.0)
 """log2 of what P is multiplied by before it is rounded: 256, below e4m3's largest number, 448."""
 
 HEADS = (64, 128, 256)
 """Heads that there is a kernel for."""
-
-GROUP = 16
-"""Keys that are reordered among themselves, and what a row of the transposed V is a multiple of."""
-
-
-@triton.jit
-def _byte(word, number: tl.constexpr):
-    return (word >> 8 * number) & 255
-
-
-@triton.jit
-def _transpose_kernel(
-    v_ptr, out_ptr, heads, len_k, padded, stride_vb, stride_vh, stride_vs, WORDS: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Of 4 BLOCK keys of a head V^T, [4 WORDS, padded], in the order of :func:`_words`; 0 past the last.
-
-    All is in words of four bytes: strides, ``padded``, pointers.  A thread reads four columns of four keys, and writes
-    four keys of four columns: it is words, not bytes, that go through shared memory.
-    """
-    blocks = tl.cdiv(padded, BLOCK)
-    place, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    position = block * BLOCK + tl.arange(0, BLOCK)
-    keys = position // 4 * 16 + position % 4 * 2  # and the next, and those 8 and 9 behind
-    columns = tl.arange(0, WORDS)
-    v_ptr += (place // heads).to(tl.int64) * stride_vb + (place % heads).to(tl.int64) * stride_vh
-    v_ptrs = v_ptr + keys.to(tl.int64)[:, None] * stride_vs + columns[None, :]
-    a = tl.load(v_ptrs, mask=(keys < len_k)[:, None], other=0)
-    b = tl.load(v_ptrs + stride_vs, mask=(keys + 1 < len_k)[:, None], other=0)
-    c = tl.load(v_ptrs + 8 * stride_vs, mask=(keys + 8 < len_k)[:, None], other=0)
-    d = tl.load(v_ptrs + 9 * stride_vs, mask=(keys + 9 < len_k)[:, None], other=0)
-    out_ptrs = out_ptr + (place.to(tl.int64) * WORDS + columns)[None, :] * 4 * padded + position[:, None]
-    for number in tl.static_range(4):
-        word = _byte(a, number) | _byte(b, number) << 8 | _byte(c, number) << 16 | _byte(d, number) << 24
-        tl.store(out_ptrs + number * padded, word, mask=(position < padded)[:, None])
-
 
 _PACK = gl.constexpr("""{
     .reg .b16 low, high;
@@ -144,7 +111,7 @@ def _begin_output(words, v, o, PROMOTE: gl.constexpr):
 def _weights(s, m, scale, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
     """(P's words, sums of its rows in fp32) of scores and their running maxima."""
     e = gl.exp2(s * scale - (m - LIFT)[:, None])
-    return _words(e, ROWS, BLOCK_N), _partial_sums(e, ROWS, BLOCK_N)
+    return _words(e, ROWS, BLOCK_N), partial_sums(e, ROWS, BLOCK_N)
 
 
 @gluon.jit
@@ -165,14 +132,14 @@ def _block(
     mbarrier.wait(k_full.index(slot), step // STAGES & 1)
     if PINGPONG:  # the first group's n-th turn comes after the last group's n-1-th
         mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
-    s = _scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+    s = begin_scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
     part = _begin_output(p, _values(v_smem, v_full, step - 1, STAGES), o, PROMOTE)
     if PINGPONG:
         mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
     s = warpgroup_mma_wait(1, deps=[s])
     mbarrier.arrive(k_empty.index(slot), count=1)
     if MASKED:
-        s = _masked(s, first_n, limit, BLOCK_N, s_layout)
+        s = mask_scores(s, first_n, limit, BLOCK_N, s_layout)
     m_new = gl.maximum(m, gl.max(s, 1) * scale)
     alpha_new = gl.exp2(m - m_new)
     next_p, next_sums = _weights(s, m_new, scale, rows, BLOCK_N)
@@ -205,21 +172,21 @@ def _consume(
     step = 0
     done = 0
     for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
-        block_m, place, there = _tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+        block_m, place, there = tile_of(turn, m_blocks, all_heads, section, CAUSAL)
         if there:
             place_k = place // group  # heads are whole groups, so this goes for all batches
             scale = scale_of_all * gl.load(q_scale_ptr + place) * gl.load(k_scale_ptr + place_k)
             v_scale = gl.load(v_scale_ptr + place_k)
-            blocks = _blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
+            blocks = blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
             first = (block_m * CONSUMERS + CONSUMER) * ROWS
-            offs_m, limit, mine, whole = _seen(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
+            offs_m, limit, mine, whole = seen_by(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
             if CAUSAL:
                 for _skipped in range(mine, blocks):  # only the groups after this one see these keys
-                    _pass(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
+                    pass_block(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
                     step += 1
 
             mbarrier.wait(q_full.index(CONSUMER), done & 1)
-            s = _first_scores(
+            s = first_scores(
                 q, k_smem, barriers, step, (mine - 1) * BLOCK_N, limit,
                 CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout,
             )  # fmt: skip
@@ -255,7 +222,7 @@ def _consume(
             if PROMOTE:
                 part = o * alpha[:, None] + part
             part = part * (v_scale / gl.convert_layout(total, gl.SliceLayout(1, o_layout)))[:, None]
-            _write(part, o_desc, o_smem.index(CONSUMER), place, heads, first)
+            write_tile(part, o_desc, o_smem.index(CONSUMER), place, heads, first)
             done += 1
     tma.store_wait(0)
 
@@ -303,7 +270,7 @@ def attention_fp8_kernel(
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 0)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 1)),
-                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
+                (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True)),
             ],
             [4, 1],
@@ -319,7 +286,7 @@ def attention_fp8_kernel(
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 1)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 2)),
-                (_produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
+                (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True)),
             ],
             [4, 4, 1],
@@ -327,31 +294,12 @@ def attention_fp8_kernel(
         )  # fmt: skip
 
 
-def transposed(v):
-    """V^T [b, g, d, s up to a multiple of GROUP] for :func:`attention_fp8_kernel`; rows of v begin at 4 bytes."""
-    batch, heads, length, head_dim = v.shape
-    padded = -(-length // GROUP) * GROUP
-    out = torch.empty((batch, heads, head_dim, padded), dtype=v.dtype, device=v.device)
-    words, block = v.as_strided(v.shape, _strides(v)).view(torch.int32), 32
-    launch(
-        _transpose_kernel, (batch * heads * -(-padded // (4 * block)),),
-        words, out.view(torch.int32), heads, length, padded // 4, *words.stride()[:3],
-        WORDS=head_dim // 4, BLOCK=block, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
 def _keys(head_dim):
     """Keys of a block: of so many a thread's scores are 64 registers, or 32 where its sums of out are 128."""
     return 128 if head_dim <= 128 else 64
 
 
-def shared_bytes(config, head_dim):
-    """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
-    return head_dim * (3 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * _keys(head_dim)) + 4096
-
-
-def forward(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, *, config):
+def launch_by_tma(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, *, config):
     """(out, lse) of q [b, h, l, d], k and v [b, g, s, d] of e4m3; rows begin at 16 bytes.
 
     The scales are fp32 and contiguous, [b, h] of q and [b, g] of k and v.  out lies in memory as q does, as far as q
@@ -366,9 +314,45 @@ def forward(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, *, con
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         attention_fp8_kernel, (programs,),
-        _descriptor(q, ROWS, head_dim), _descriptor(k, keys, head_dim), _descriptor(transposed(v), head_dim, keys),
-        _descriptor(out, ROWS, head_dim), lse, scale * LOG2_E, q_scale, k_scale, v_scale,
-        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, _section(m_blocks, programs),
+        descriptor_of(q, ROWS, head_dim), descriptor_of(k, keys, head_dim),
+        descriptor_of(transposed(v), head_dim, keys), descriptor_of(out, ROWS, head_dim), lse,
+        scale * LOG2_E, q_scale, k_scale, v_scale,
+        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
         CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, PROMOTE=head_dim <= 128, num_warps=4, **config,
     )  # fmt: skip
     return out, lse
+
+
+def launch_hopper(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, config):
+    """:func:`launch_tiled` in Gluon; what the copy engine cannot read goes the way of pointers.
+
+    So does out in fp32, whose blocks would take more shared memory than the configs count with.
+    """
+    if out_dtype.itemsize == 2 and all(map(describable, (q, k, v))):
+        return launch_by_tma(q, k, v, *scales, causal, scale, out_dtype, config=config)
+    plain = tiled_default(case_of(q, k, causal), gpu_of(q.device))
+    return launch_tiled(q, k, v, scales, causal, scale, out_dtype, config=plain)
+
+
+def shared_bytes(config, head_dim):
+    """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
+    return head_dim * (3 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * _keys(head_dim)) + 4096
+
+
+HOPPER_SPACE = {"CONSUMERS": (2, 3), "STAGES": (2, 3, 4), "PINGPONG": (False, True)}
+
+
+def _stages(problem: Case) -> int:
+    return 4 if problem["d"] == 64 else 3
+
+
+def hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    return {"CONSUMERS": 2, "STAGES": _stages(problem), "PINGPONG": False}
+
+
+def fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
+    if reason := too_much_shared(shared_bytes(config, problem["d"]), gpu):
+        return reason
+    if config["CONSUMERS"] == 3 and problem["d"] > 64:
+        return "three groups have 160 registers a thread, which would spill"
+    return "" if config["STAGES"] == _stages(problem) else "shared memory holds more blocks of keys"

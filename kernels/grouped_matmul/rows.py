@@ -8,8 +8,6 @@ from atlas.declaration.products import as_interpreted, describable, fp32_precisi
 from atlas.operators import launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.tiles import grouped_tile
-
 
 @triton.jit
 def _tiles_of_groups(
@@ -31,15 +29,19 @@ def _place(
 ):  # fmt: skip
     """(group, first row, end of the group's rows, first column) of the tile at ``position``.
 
-    Groups come one after the other; within one, tiles are in the order of ``grouped_tile``.
+    Groups come one after the other; within one, tiles go down GROUP_M rows of tiles before the next column.
     """
     before = ends_of_tiles <= position
     group = tl.sum(before.to(tl.int32), axis=0)
     within = position - tl.max(tl.where(before, ends_of_tiles, 0), axis=0)
     start = tl.load(offs_ptr + group - 1, mask=group > 0, other=0)
     end = tl.load(offs_ptr + group, mask=group < groups, other=M)
-    tile_m, tile_n = grouped_tile(within, end - start, N, BLOCK_M, BLOCK_N, GROUP_M)
-    return group, start + tile_m * BLOCK_M, end, tile_n * BLOCK_N
+    tiles_m = tl.cdiv(end - start, BLOCK_M)
+    tiles_of_band = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first_m = (within // tiles_of_band) * GROUP_M
+    rows = tl.minimum(tiles_m - first_m, GROUP_M)
+    within = within % tiles_of_band
+    return group, start + (first_m + within % rows) * BLOCK_M, end, within // rows * BLOCK_N
 
 
 @triton.jit

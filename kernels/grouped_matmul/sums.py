@@ -7,17 +7,20 @@ from atlas.declaration.products import as_interpreted, describable, fp32_precisi
 from atlas.operators import launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.tiles import grouped_tile
-
 from .rows import launch_rows
 
 
 @triton.jit
 def _sums_tile(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """(group, first row, first column) of this program's tile of c[groups, m, n], in the order of ``grouped_tile``."""
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = grouped_tile(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    return tl.program_id(0) // tiles, tile_m * BLOCK_M, tile_n * BLOCK_N
+    """(group, first row, first column) of this program's tile of c[groups, m, n], in the order of ``_place``."""
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles = tiles_m * tl.cdiv(N, BLOCK_N)
+    within = tl.program_id(0) % tiles
+    tiles_of_band = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first_m = (within // tiles_of_band) * GROUP_M
+    rows = min(tiles_m - first_m, GROUP_M)
+    within = within % tiles_of_band
+    return tl.program_id(0) // tiles, (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 import kernels.activation
-from kernels.common.hopper import described, tile_of
+from kernels.common.hopper import described
 
 _share = kernels.activation._share
 
@@ -87,7 +87,11 @@ def matmul_fp32_kernel(
     layout: gl.constexpr = gl.BlockedLayout(
         [1 if A_ALONG_K else 4, 1 if B_ALONG_K else 4], [4, 8], [num_warps // WARPS_N, WARPS_N], [1, 0]
     )
-    m, n = tile_of(gl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    tiles_of_band = GROUP_M * gl.cdiv(N, BLOCK_N)
+    first_m = gl.program_id(0) // tiles_of_band * GROUP_M
+    rows = gl.minimum(gl.cdiv(M, BLOCK_M) - first_m, GROUP_M)
+    within = gl.program_id(0) % tiles_of_band
+    m, n = (first_m + within % rows) * BLOCK_M, within // rows * BLOCK_N
     a_smem = gl.allocate_shared_memory(
         gl.float32, [STAGES, a_desc.block_shape[0], a_desc.block_shape[1]], a_desc.layout
     )

@@ -4,13 +4,11 @@ import functools
 import math
 
 import torch
-from atlas.declaration import GPU, Case, Peer, case, element_size, normal
+from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
 
 from kernels.common.products import fitting
 
 DTYPES = ("fp32", "fp16", "bf16")
-
-
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -62,8 +60,11 @@ def prepare_cublaslt(x, weight, bias, residual, activation, scale):
 
 
 def inputs(problem: Case, device, generator):
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    draw = normal(problem, device, generator)
+    m, n, k, dtype = problem["m"], problem["n"], problem["k"], torch_dtype(problem.dtype)
+
+    def draw(*shape):
+        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+
     return {
         "x": draw(m, k),
         "weight": draw(n, k) * (1 / math.sqrt(k)),  # so that z is of size 1, where activations bend
@@ -81,7 +82,7 @@ def backward_inputs(problem: Case, device, generator):
     z = None if activation == "none" else torch.nn.functional.linear(x, weight, bias)
     if activation == "relu" and residual is None:
         z = torch.relu(z)
-    dy = normal(problem, device, generator)(problem["m"], problem["n"])
+    dy = torch.randn((problem["m"], problem["n"]), dtype=x.dtype, device=device, generator=generator)
     return {**forward, "z": z, "dy": dy, "activation": activation, "scale": scale}
 
 

@@ -9,8 +9,6 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from kernels.common.tiles import grouped_tile
-
 
 @triton.jit
 def _scale_and_zero(scales_ptr, zeros_ptr, offs, mask):
@@ -88,11 +86,16 @@ def _tiles_kernel(
     GROUP: tl.constexpr, BITS: tl.constexpr, OPERAND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """One program owns a tile of y, BLOCK_M x BLOCK_N, in the order of ``grouped_tile``.
+    """One program owns a tile of y, BLOCK_M x BLOCK_N; it goes down GROUP_M rows of tiles before the next column.
 
     Weights are rounded to x's dtype, and multiplied in OPERAND.
     """
-    tile_m, tile_n = grouped_tile(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_of_group = GROUP_M * tl.cdiv(N, BLOCK_N)
+    first_m = tl.program_id(0) // tiles_of_group * GROUP_M
+    height = min(tiles_m - first_m, GROUP_M)
+    within = tl.program_id(0) % tiles_of_group
+    tile_m, tile_n = first_m + within % height, within // height
     # Rows past M wrap around to valid ones: the loop needs no mask for them, and they are not stored.
     offs_m = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % M).to(tl.int64)
     offs_k = tl.arange(0, BLOCK_K)

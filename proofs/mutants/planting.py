@@ -69,7 +69,7 @@ def mutated(mutant: Mutant) -> dict[str, str]:
             found = "is not" if not holding else f"stands {len(holding)} times"
             raise AtlasError(
                 f"{catalog.home(mutant.kernel)}: the text {old!r} {found} there, so the mutant {mutant.name!r} cannot "
-                f"be planted; adapt its edits in proofs/planted/{mutant.kernel}.py"
+                f"be planted; adapt its edits in proofs/mutants/planted/{mutant.kernel}.py"
             )
         sources[holding[0]] = sources[holding[0]].replace(old, new)
     return sources
@@ -85,7 +85,7 @@ def plant(folder: Path, kernel: str, mutant: Mutant | None = None) -> Path:
     name = f"{kernel}__{words}"
     if "__init__.py" in sources:
         path = folder / name / "__init__.py"
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         for file, source in sources.items():
             path.with_name(file).write_text(source)
     else:

@@ -104,6 +104,8 @@ def load(path: Path, interpret: bool) -> Declaration:
     package = path.name == "__init__.py"
     name = f"atlas_planted_{path.parent.name if package else path.stem}"
     within = [str(path.parent)] if package else None
+    for earlier in [known for known in sys.modules if known.startswith(f"{name}.")]:
+        del sys.modules[earlier]  # of a copy that was loaded before under this name
     specification = importlib.util.spec_from_file_location(name, path, submodule_search_locations=within)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module

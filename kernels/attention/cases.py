@@ -6,11 +6,12 @@ import torch
 from atlas.declaration import GPU, Case, case, element_size, torch_dtype
 
 DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in DTYPES}
+_NAMES = {torch_dtype(name): name for name in (*DTYPES, "fp8e4m3")}
 LARGEST_HEAD = 256
 
 
 def case_of(q, k, causal):
+    """The case of a call, of attention_fp8, too: q [b, h, l, d], k [b, g, s, d]."""
     b, h, length, d = q.shape
     sizes = {"b": b, "h": h, "g": k.shape[1], "l": length, "s": k.shape[2], "d": d}
     return case(_NAMES[q.dtype], **sizes, causal=causal)

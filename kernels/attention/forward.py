@@ -12,6 +12,8 @@ import triton.language as tl
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
+from kernels.common.rows import LOWEST
+
 from .blocks import (
     LN2,
     as_read,
@@ -26,10 +28,6 @@ from .blocks import (
     strides_of_lse,
     write_rows,
 )
-
-LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""The least finite fp32.  A running maximum starts here and not at -inf: exp2(-inf - LOWEST) is 0, while
-exp2(-inf - -inf) would be NaN and spoil rows that merely begin with masked keys."""
 
 
 @triton.jit

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .backward import launch_backward, launch_statistics, padded_length
-from .blocks import describable
+from .blocks import LOG2E, describable
 from .cases import case_of
 from .hopper_schedule import (
     KEYS,
@@ -43,7 +43,7 @@ from .hopper_schedule import (
     slots_of,
     wait_for_turn,
 )
-from .hopper_tiles import LOG2_E, descriptor_of, plain_descriptor_of
+from .hopper_tiles import descriptor_of, plain_descriptor_of
 from .spaces import backward_default, for_hopper
 
 HEADS = (64, 128)
@@ -463,7 +463,7 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
         descriptor_of(q, ROWS, d), descriptor_of(k, KEYS, d), descriptor_of(v, KEYS, d), descriptor_of(dout, ROWS, d),
         plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
         plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
-        descriptor_of(dk, KEYS, d), descriptor_of(dv, KEYS, d), turns, scale * LOG2_E, scale,
+        descriptor_of(dk, KEYS, d), descriptor_of(dv, KEYS, d), turns, scale * LOG2E.value, scale,
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
         -(-tiles_all // programs) * (2 if causal else 1),
         CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,

@@ -20,13 +20,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .blocks import describable
+from kernels.common.rows import LOWEST
+
+from .blocks import LN2, LOG2E, describable
 from .cases import case_of
 from .forward import launch_forward
 from .hopper_tiles import (
-    LN2,
-    LOG2_E,
-    LOWEST,
     ROWS,
     begin_scores,
     blocks_of,
@@ -257,7 +256,7 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
     launch(
         attention_forward_kernel, (programs,),
         descriptor_of(q, ROWS, head_dim), descriptor_of(k, KEYS, head_dim), descriptor_of(v, KEYS, head_dim),
-        descriptor_of(out, ROWS, head_dim), lse, scale * LOG2_E,
+        descriptor_of(out, ROWS, head_dim), lse, scale * LOG2E.value,
         len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
         CAUSAL=causal, ROWS=ROWS, BLOCK_N=KEYS, TAIL=len_k % KEYS != 0, num_warps=4, **config,
     )  # fmt: skip

@@ -22,14 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-LOWEST = gl.constexpr(-3.4028234663852886e38)
-"""The least finite fp32, where a running maximum starts: exp2(-inf - LOWEST) is 0, exp2(-inf - -inf) would be NaN."""
-
 ROWS = 64
 """Queries of a group of warps: what one wgmma multiplies."""
-
-LN2 = gl.constexpr(0.6931471805599453)
-LOG2_E = 1.4426950408889634
 
 
 @gluon.jit

@@ -15,10 +15,8 @@ from atlas.declaration import GPU, Case, element_size, gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
-LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""The least finite fp32, where a running maximum starts: exp2(-inf - LOWEST) is 0, exp2(-inf - -inf) would be NaN."""
-
-LN2 = tl.constexpr(math.log(2))
+from kernels.attention.blocks import LN2
+from kernels.common.rows import LOWEST
 
 
 @triton.jit

@@ -22,12 +22,13 @@ import math
 import torch
 from atlas.operators import Operator
 
-from .cases import E4M3, case_of
+from kernels.attention.cases import LARGEST_HEAD, case_of
+
+from .cases import E4M3
 from .declaration import DECLARATION
 
 __all__ = ["attention_fp8", "quantise_heads"]
 _OUT = frozenset({torch.bfloat16, torch.float16, torch.float32})
-_LARGEST_HEAD = 256
 
 
 def _case_of(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype):
@@ -136,8 +137,8 @@ def _check(query, key, value, grouped):
         raise ValueError(f"attention_fp8 takes (batch, heads, length, head_dim), of key and value alike: {shapes}")
     if query.shape[0] != key.shape[0] or query.shape[-1] != key.shape[-1]:
         raise ValueError(f"attention_fp8: shapes do not agree: {shapes}")
-    if query.shape[-1] > _LARGEST_HEAD:
-        raise NotImplementedError(f"attention_fp8 takes heads of up to {_LARGEST_HEAD}: {shapes}")
+    if query.shape[-1] > LARGEST_HEAD:
+        raise NotImplementedError(f"attention_fp8 takes heads of up to {LARGEST_HEAD}: {shapes}")
     heads, heads_k = query.shape[1], key.shape[1]
     if heads != heads_k and not (grouped and heads_k and heads % heads_k == 0):
         raise ValueError(

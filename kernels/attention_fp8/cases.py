@@ -3,18 +3,13 @@
 import functools
 
 import torch
-from atlas.declaration import GPU, Case, Peer, case
+from atlas.declaration import GPU, Case, Peer
 
-from kernels.attention.cases import by_groups, scores_of
+from kernels.attention.cases import by_groups, bytes_of, scores_of
 from kernels.attention.cases import reference as exact
 from kernels.attention.cases import sized as sized_case
 
 E4M3 = torch.float8_e4m3fn
-
-
-def case_of(q, k, causal):
-    b, h, length, d = q.shape
-    return case("fp8e4m3", b=b, h=h, g=k.shape[1], l=length, s=k.shape[2], d=d, causal=causal)
 
 
 def reference(q, k, v, scales, causal, scale):
@@ -77,9 +72,9 @@ def inputs_of(problem: Case, device, generator):
 
 
 def traffic(problem: Case) -> dict[str, int]:
-    b, h, g, length, s, d = (problem[name] for name in ("b", "h", "g", "l", "s", "d"))
-    keys = b * g * s * d
-    return {"q": b * h * length * d, "k": keys, "v": keys, "out": 2 * b * h * length * d, "lse": 4 * b * h * length}
+    """As of attention, but for out, which is of 16 bits."""
+    found = bytes_of("q out", "k v")(problem)
+    return found | {"out": 2 * found["out"]}
 
 
 _sized = functools.partial(sized_case, "fp8e4m3")

@@ -23,11 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.blocks import describable
+from kernels.attention.blocks import LN2, LOG2E, describable
+from kernels.attention.cases import case_of
 from kernels.attention.hopper_tiles import (
-    LN2,
-    LOG2_E,
-    LOWEST,
     ROWS,
     begin_scores,
     blocks_of,
@@ -43,13 +41,10 @@ from kernels.attention.hopper_tiles import (
     write_tile,
 )
 from kernels.attention.spaces import too_much_shared
+from kernels.common.rows import LOWEST
 
-from .cases import case_of
-from .tiled import launch_tiled, tiled_default
+from .tiled import LIFT, launch_tiled, tiled_default
 from .transposing import transposed
-
-LIFT = gl.constexpr(8.0)
-"""log2 of what P is multiplied by before it is rounded: 256, below e4m3's largest number, 448."""
 
 HEADS = (64, 128, 256)
 """Heads that there is a kernel for."""
@@ -316,7 +311,7 @@ def launch_by_tma(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, 
         attention_fp8_kernel, (programs,),
         descriptor_of(q, ROWS, head_dim), descriptor_of(k, keys, head_dim),
         descriptor_of(transposed(v), head_dim, keys), descriptor_of(out, ROWS, head_dim), lse,
-        scale * LOG2_E, q_scale, k_scale, v_scale,
+        scale * LOG2E.value, q_scale, k_scale, v_scale,
         len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
         CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, PROMOTE=head_dim <= 128, num_warps=4, **config,
     )  # fmt: skip

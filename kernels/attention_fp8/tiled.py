@@ -12,8 +12,8 @@ from atlas.declaration import GPU, Capability, Case, Config, gpu_of
 from atlas.operators import launch
 
 from kernels.attention.blocks import LN2, head_of, keys_of, place_of, read_rows, sees, strides_of, write_rows
-from kernels.attention.forward import LOWEST
 from kernels.attention.spaces import too_much_shared
+from kernels.common.rows import LOWEST
 
 LIFT = tl.constexpr(8.0)
 """log2 of what P is multiplied by before it is rounded: 256, below e4m3's largest number, 448."""

@@ -41,7 +41,7 @@ from atlas.declaration import (
     rows,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch, torch_gradients
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch, torch_gradients
 
 from kernels.common.exchange import hear, look, tell, unset_slots
 from kernels.common.rows import load_tiles, spans, still_packed, tiles_of_row, tiles_of_vectors
@@ -708,19 +708,19 @@ def _differentiable_backward(x, weight, bias, n, eps, dy, dsum):
     return dx if dsum is None else dx + dsum, dweight, dbias
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "layer_norm_forward",
     "(Tensor x, int n, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
     run=lambda x, n, weight, bias, eps: _run_forward(x, None, n, weight, bias, eps),
     fake=lambda x, n, weight, bias, eps: _fake_forward(x, None, n, weight, bias, eps),
 )
-_forward_residual = Operator(
+_forward_residual = CustomOperator(
     "layer_norm_residual_forward",
     "(Tensor x, Tensor residual, int n, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
     run=_run_forward,
     fake=_fake_forward,
 )
-_backward = Operator(
+_backward = CustomOperator(
     "layer_norm_backward",
     "(Tensor x, int n, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd, Tensor dy, Tensor? dsum)"
     " -> (Tensor, Tensor, Tensor)",

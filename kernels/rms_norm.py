@@ -46,7 +46,7 @@ from atlas.declaration.rows import (
     stream_default,
     width,
 )
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
 
 from kernels.common.exchange import hear, look, tell, unset_slots
 from kernels.common.rows import load_tiles, spans, still_packed, tiles_of_row
@@ -592,19 +592,19 @@ def _fake_rstd(x):
     return torch.empty(x.numel() // x.shape[-1], dtype=torch.float32, device=x.device)
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "rms_norm_forward",
     "(Tensor x, Tensor? weight, float eps) -> (Tensor, Tensor)",
     run=lambda x, weight, eps: _run_forward(x, None, weight, eps),
     fake=lambda x, weight, eps: (torch.empty_like(x), _fake_rstd(x)),
 )
-_forward_residual = Operator(
+_forward_residual = CustomOperator(
     "rms_norm_residual_forward",
     "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor, Tensor)",
     run=_run_forward,
     fake=lambda x, residual, weight, eps: (torch.empty_like(x), torch.empty_like(x), _fake_rstd(x)),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "rms_norm_backward",
     "(Tensor x, Tensor? weight, Tensor rstd, Tensor dy, Tensor? dsum) -> (Tensor, Tensor)",
     run=_run_backward,

@@ -40,7 +40,7 @@ from atlas.declaration.rows import (
     rows_obstacle,
     stream_default,
 )
-from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, launch
+from atlas.operators import FP32, CustomOperator, Differentiable, autocast_rule, autocasting, launch
 
 from kernels.common.axes import axis_of
 from kernels.common.rows import LOWEST
@@ -532,13 +532,13 @@ def _pull_back(ctx, dy):
     return dx, dmask, None, None
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "softmax_forward",
     "(Tensor x, Tensor? mask, bool log, bool causal) -> Tensor",
     run=_run_forward,
     fake=lambda x, mask, log, causal: torch.empty_like(x),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "softmax_backward",
     "(Tensor y, Tensor dy, bool log, bool causal) -> Tensor",
     run=_run_backward,

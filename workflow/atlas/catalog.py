@@ -116,4 +116,7 @@ def load(name: str, interpret: bool = False) -> Declaration:
         raise AtlasError(
             f"kernels/{name}.py: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file"
         )
+    if declaration.function is None:
+        raise AtlasError(f"kernels/{name}.py: no public function: write @DECLARATION.public above the one that `call` "
+                         "is to call")  # fmt: skip
     return declaration

@@ -1,4 +1,4 @@
-"""A fault planted in a kernel of the project: the edits, a copy of the kernel's file with them, the copy's declaration.
+"""A fault planted in a kernel of the project: the edits, a copy of the kernel with them, the copy's declaration.
 
 Triton reads a kernel's source through its file, and a module by its name, so every copy is a file and a module of its
 own.
@@ -29,7 +29,7 @@ CERTIFICATE = "certificate"
 class Mutant:
     """One fault of one kernel.
 
-    ``edits`` are (old, new) texts; each old one stands exactly once in the kernel's file.  ``caught_by`` is the check
+    ``edits`` are (old, new) texts; each old one stands exactly once in the kernel's files.  ``caught_by`` is the check
     that should find the fault, in ``direction`` and ``variant`` ("public": the public function; None: any), and
     ``dtype`` and ``sizes`` narrow down where it shows soonest.  ``huge`` faults show in cases of more than 2^31
     elements alone; those with a ``config`` in that one config of the variant and ``dtype``, which then must not get its
@@ -57,28 +57,40 @@ class Mutant:
         return not (functional and self.gpu_only)
 
 
-def mutated(mutant: Mutant) -> str:
-    """The kernel's source with the mutant's edits; :class:`AtlasError` where a text is not there exactly once."""
-    source = _read(mutant.kernel)
+def mutated(mutant: Mutant) -> dict[str, str]:
+    """The kernel's sources by file name, with the mutant's edits.
+
+    Raises :class:`AtlasError` where a text does not stand exactly once in all of them.
+    """
+    sources = _read(mutant.kernel)
     for old, new in mutant.edits:
-        count = source.count(old)
-        if count != 1:
-            found = "is not" if not count else f"stands {count} times"
+        holding = [name for name, source in sources.items() for _ in range(source.count(old))]
+        if len(holding) != 1:
+            found = "is not" if not holding else f"stands {len(holding)} times"
             raise AtlasError(
-                f"kernels/{mutant.kernel}.py: the text {old!r} {found} there, so the mutant {mutant.name!r} cannot be "
-                f"planted; adapt its edits in proofs/planted/{mutant.kernel}.py"
+                f"{catalog.home(mutant.kernel)}: the text {old!r} {found} there, so the mutant {mutant.name!r} cannot "
+                f"be planted; adapt its edits in proofs/planted/{mutant.kernel}.py"
             )
-        source = source.replace(old, new)
-    return source
+        sources[holding[0]] = sources[holding[0]].replace(old, new)
+    return sources
 
 
 def plant(folder: Path, kernel: str, mutant: Mutant | None = None) -> Path:
-    """Write a copy of a kernel's file into ``folder``, with the mutant's edits where one is given; its path."""
-    source = _read(kernel) if mutant is None else mutated(mutant)
+    """Write a copy of a kernel into ``folder``, with the mutant's edits where one is given; the path to load.
+
+    A family's modules import one another relatively, so a copy of a package is whole.
+    """
+    sources = _read(kernel) if mutant is None else mutated(mutant)
     words = re.sub(r"\W+", "_", mutant.name if mutant else "as it is")
-    path = folder / f"{kernel}__{words}.py"
-    # An operator's name is registered once in a process: a copy's must not take over that of the true kernel.
-    path.write_text(source.replace('custom_op("kernel_atlas::', f'custom_op("kernel_atlas_planted::{words}_'))
+    name = f"{kernel}__{words}"
+    if "__init__.py" in sources:
+        path = folder / name / "__init__.py"
+        path.parent.mkdir()
+        for file, source in sources.items():
+            path.with_name(file).write_text(source)
+    else:
+        path = folder / f"{name}.py"
+        path.write_text(sources[f"{kernel}.py"])
     return path
 
 
@@ -89,14 +101,16 @@ def load(path: Path, interpret: bool) -> Declaration:
         from atlas.host import interpreter
 
         interpreter.mend()
-    name = f"atlas_planted_{path.stem}"
-    specification = importlib.util.spec_from_file_location(name, path)
+    package = path.name == "__init__.py"
+    name = f"atlas_planted_{path.parent.name if package else path.stem}"
+    within = [str(path.parent)] if package else None
+    specification = importlib.util.spec_from_file_location(name, path, submodule_search_locations=within)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     specification.loader.exec_module(module)
     return module.DECLARATION
 
 
-def _read(kernel: str) -> str:
+def _read(kernel: str) -> dict[str, str]:
     catalog.check_name(kernel)
-    return (catalog.KERNELS / f"{kernel}.py").read_text()
+    return {path.name: path.read_text() for path in catalog.files(kernel)}

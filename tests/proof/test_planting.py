@@ -12,10 +12,11 @@ from proofs.planted import MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.kernel}: {mutant.name}")
-def test_every_edit_stands_once_in_its_kernel_and_leaves_a_file_that_parses(mutant):
-    source = planting.mutated(mutant)
-    assert source != (catalog.KERNELS / f"{mutant.kernel}.py").read_text()
-    compile(source, mutant.name, "exec")
+def test_every_edit_stands_once_in_its_kernel_and_leaves_files_that_parse(mutant):
+    sources = planting.mutated(mutant)
+    assert sources != {path.name: path.read_text() for path in catalog.files(mutant.kernel)}
+    for name, source in sources.items():
+        compile(source, f"{mutant.name}: {name}", "exec")
 
 
 def test_the_list_names_kernels_checks_and_places_that_there_are():
@@ -47,10 +48,13 @@ def test_a_copy_registers_operators_of_its_own(tmp_path):
     import torch
 
     true = torch.ops.kernel_atlas
-    catalog.load("matmul")
-    before = true.matmul.default
-    planting.load(planting.plant(tmp_path, "matmul"), interpret=False)
-    assert true.matmul.default is before
+    for kernel in ("matmul", "rope"):
+        catalog.load(kernel)
+        before = getattr(true, kernel).default
+        copy = planting.load(planting.plant(tmp_path, kernel), interpret=False)
+        assert getattr(true, kernel).default is before
+        launchers = [variant.launch.__module__ for work in copy.passes.values() for variant in work.variants]
+        assert all(module.startswith(f"atlas_planted_{kernel}") for module in launchers), "the copy's own code"
 
 
 def test_an_unknown_mutant_is_an_error_with_the_nearest_name():

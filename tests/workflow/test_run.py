@@ -66,7 +66,7 @@ def test_a_second_run_has_nothing_to_do_and_knows_it_as_soon_as_snakemake_can(fi
 
 
 def test_touching_sources_runs_nothing(finished):
-    for pattern in ("kernels/*.py", "workflow/atlas/**/*.py", "config/*.yaml", "workflow/schemas/*.json"):
+    for pattern in ("kernels/**/*.py", "workflow/atlas/**/*.py", "config/*.yaml", "workflow/schemas/*.json"):
         for path in finished.root.glob(pattern):
             os.utime(path)
     assert finished.planned(*SELECTION) == {}

@@ -275,8 +275,8 @@ class Code:
     def member(self, module: str, name: str) -> Any:
         """The attribute ``name`` of a module, as of :meth:`resolve`.
 
-        A name that cannot be seen is taken to be that of any part of a package that defines it, as of one which
-        imports its parts when they are asked for; the module itself counts whole.
+        A name that cannot be seen is taken to be that of any part of a package that has it, as of one which imports
+        its parts when they are asked for; the module itself counts whole.
         """
         if (there := self.resolve(module, name)) is not None:
             return there
@@ -286,7 +286,8 @@ class Code:
         if self.module(part) is not None:
             return "module", part
         parts = self.submodules(module) if (found := self.module(module)) and found.package == module else []
-        return "several", [*((part, name) for part in parts if self.definition(part, name)), (module, WHOLE)]
+        there = [self.resolve(part, name) for part in parts]
+        return "several", [*((one[1], one[2]) for one in there if one and one[0] == "definition"), (module, WHOLE)]
 
     def is_apart(self, module: str) -> bool:
         """Whether references into the module are not followed."""

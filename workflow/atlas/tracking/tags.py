@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .. import catalog
 from ..results.collection import Entry
 from ..results.verdict import case_label
 from .runs import Run, numbers, words
@@ -26,7 +27,7 @@ def tags_of(entry: Entry) -> dict[str, str]:
         "stale": str(entry.stale).lower(),
         "kernel_digest": (document["kernel_digest"] or "")[:12],
         "protocol": document.get("protocol"),
-        "mlflow.source.name": f"kernels/{entry.kernel}.py" if entry.kernel else None,
+        "mlflow.source.name": catalog.home(entry.kernel) if entry.kernel else None,
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": document["software"].get("commit"),
     }

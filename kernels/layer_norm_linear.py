@@ -28,9 +28,11 @@ from atlas.declaration import (
     case,
     compiled,
     eager,
+    edge_cases,
     element_size,
+    normal,
     rows,
-    torch_dtype,
+    sweep,
 )
 from atlas.declaration.products import uses_tensor_cores
 from atlas.operators import Differentiable, Operator, autocast_rule, autocasting, launch, torch_gradients
@@ -181,7 +183,6 @@ def _launch_separate(x, weight, bias, eps, w, c=None, *, config):
     return torch.nn.functional.linear(out, w, c)
 
 
-_DTYPES = ("fp32", "fp16", "bf16")
 _LONGEST = 8192
 """Rows up to here are held in registers by `separate`."""
 
@@ -199,10 +200,7 @@ _EPS = 1e-5
 
 def _inputs(problem: Case, device, generator):
     m, n, k = problem["m"], problem["n"], problem["k"]
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
+    draw = normal(problem, device, generator)
     return {"x": draw(m, k), "weight": draw(k), "bias": draw(k), "eps": _EPS, "w": draw(n, k), "c": draw(n)}
 
 
@@ -212,8 +210,9 @@ def _bytes(problem: Case) -> dict[str, float]:
     return {"x": m * k * size, "weight, bias": 2 * k * size, "w": n * k * size, "c": n * size, "y": m * n * size}
 
 
-def _cases(gpu: GPU) -> list[Case]:
-    shapes = {
+_cases = sweep(
+    "m n k",
+    {
         "bf16": (
             (128, 1024, 1024),  # the launch is the cost
             (16, 12288, 4096),  # 16 tokens: reads W and little else
@@ -225,24 +224,22 @@ def _cases(gpu: GPU) -> list[Case]:
         ),
         "fp16": ((4096, 3072, 1024), (4096, 12288, 4096)),
         "fp32": ((4096, 3072, 1024),),
-    }
-    largest = gpu.memory_bytes // 8
-    cases = [case(d, m=m, n=n, k=k) for d, sizes in shapes.items() for m, n, k in sizes]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
+    },
+    tensors=1,
+    elements=lambda c: sum(_bytes(c).values()) / element_size(c.dtype),
+)
 
-
-_EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n, k=k)
-    for dtype in _DTYPES
-    for (m, n, k), reason in (
-        ((1, 1, 1), "one element of each: rstd is 1 / sqrt(eps)"),
-        ((128, 64, 64), "whole tiles only"),
-        ((70, 64, 64), "a tail in m"),
-        ((64, 70, 64), "a tail in n"),
-        ((33, 65, 129), "tails everywhere, strides that allow no wide loads"),
-        ((48, 40, 7), "k smaller than any block of it"),
-        ((1, 96, 136), "a single row"),
-    )
+_EDGE_CASES = edge_cases(
+    "m n k",
+    (
+        (1, 1, 1, "one element of each: rstd is 1 / sqrt(eps)"),
+        (128, 64, 64, "whole tiles only"),
+        (70, 64, 64, "a tail in m"),
+        (64, 70, 64, "a tail in n"),
+        (33, 65, 129, "tails everywhere, strides that allow no wide loads"),
+        (48, 40, 7, "k smaller than any block of it"),
+        (1, 96, 136, "a single row"),
+    ),
 )
 
 _HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=16, k=8192),)
@@ -332,7 +329,6 @@ DECLARATION = Declaration(
     call=lambda function, inputs: function(
         inputs["x"], inputs["w"], inputs["c"], inputs["weight"], inputs["bias"], inputs["eps"]
     ),
-    dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
     huge_cases=_HUGE_CASES,

@@ -1,22 +1,16 @@
 """Problems of layer_norm: which are tuned and timed, which validation adds, how inputs are drawn, what a pass moves."""
 
 import torch
-from atlas.declaration import GPU, Case, case, element_size, torch_dtype
+from atlas.declaration import GPU, Case, case, edge_cases, normal, sweep
 
 from kernels.common.norms import has_residual
-
-DTYPES = ("fp32", "fp16", "bf16")
 
 EPS = 1e-5
 """torch's default, in all cases."""
 
 
 def forward_inputs(problem: Case, device, generator):
-    m, n = problem["m"], problem["n"]
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
+    m, n, draw = problem["m"], problem["n"], normal(problem, device, generator)
     residual = {"residual": draw(m, n)} if has_residual(problem) else {}
     return {"x": draw(m, n), "weight": draw(n), "bias": draw(n), "eps": EPS} | residual
 
@@ -31,8 +25,9 @@ def backward_inputs(problem: Case, device, generator):
     return {"x": x, "weight": forward["weight"], "bias": forward["bias"], "mean": mean, "rstd": rstd, "dy": dy} | dsum
 
 
-def sweep(gpu: GPU) -> list[Case]:
-    shapes = {
+_PLAIN = sweep(
+    "m n",
+    {
         "bf16": (
             (128, 1024),  # the launch is the cost
             (4096, 1024),
@@ -45,29 +40,34 @@ def sweep(gpu: GPU) -> list[Case]:
         ),
         "fp16": ((4096, 1024), (8192, 8192), (4096, 32768)),
         "fp32": ((4096, 1024), (8192, 8192), (4096, 32768)),
-    }
-    largest = gpu.memory_bytes // 8 // 4  # the matrices of the backward pass in an eighth of the memory
-    found = [case(d, m=m, n=n) for d, pairs in shapes.items() for m, n in pairs]
-    found += [case("bf16", m=m, n=n, residual=True) for m, n in ((128, 1024), (16384, 4096), (8192, 8192))]
-    return [c for c in found if c["m"] * c["n"] * element_size(c.dtype) <= largest]
+    },
+    tensors=4,  # the matrices of the backward pass
+)
+_WITH_RESIDUAL = sweep(
+    "m n residual", {"bf16": ((128, 1024, True), (16384, 4096, True), (8192, 8192, True))}, tensors=4
+)
 
 
-EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n, **flags)
-    for dtype in DTYPES
-    for m, n, flags, reason in (
-        (1, 1, {}, "one element: its own mean, no variance"),
-        (7, 1, {}, "rows of one element: rstd is 1 / sqrt(eps)"),
-        (1, 1000, {}, "one row, not a power of two"),
-        (37, 129, {}, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
-        (33, 64, {}, "one row more than whole tiles of rows"),
-        (3, 4097, {}, "rows one element longer than a block of the streaming variants: a tail of one"),
-        (2, 20_000, {}, "several blocks and a tail"),
-        (9, 9008, {}, "rows too long for both sums of a program; the last tile cut"),
-        (140, 8, {}, "more rows than programs: each owns several and adds them up"),
+def benchmark_cases(gpu: GPU) -> list[Case]:
+    """What is tuned and timed on a GPU."""
+    return _PLAIN(gpu) + _WITH_RESIDUAL(gpu)
+
+
+EDGE_CASES = edge_cases(
+    "m n",
+    (
+        (1, 1, "one element: its own mean, no variance"),
+        (7, 1, "rows of one element: rstd is 1 / sqrt(eps)"),
+        (1, 1000, "one row, not a power of two"),
+        (37, 129, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
+        (33, 64, "one row more than whole tiles of rows"),
+        (3, 4097, "rows one element longer than a block of the streaming variants: a tail of one"),
+        (2, 20_000, "several blocks and a tail"),
+        (9, 9008, "rows too long for both sums of a program; the last tile cut"),
+        (140, 8, "more rows than programs: each owns several and adds them up"),
         (11, 136, {"residual": True}, "a residual, rows that no tile of them divides"),
         (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
-    )
+    ),
 )
 
 # Of the shapes with as many elements one that every variant takes: n = 8192 is the longest row of backward's registers.

@@ -1,11 +1,9 @@
 """Problems of reduction and their references: what is tuned and timed, what validation adds, what a pass moves."""
 
 import torch
-from atlas.declaration import GPU, Case, case, element_size, torch_dtype
+from atlas.declaration import GPU, Case, case, edge_cases, element_size, torch_dtype
 
 from .results import BESIDE
-
-DTYPES = ("fp32", "fp16", "bf16")
 
 
 def reference(x, op):
@@ -67,7 +65,8 @@ def backward_bytes(problem: Case):
     return {**needed, "x": outputs * problem["n"] * size, "out": outputs * size, "ties": 4 * outputs}
 
 
-def sweep(gpu: GPU) -> list[Case]:
+def benchmark_cases(gpu: GPU) -> list[Case]:
+    """What is tuned and timed on a GPU."""
     shapes = (
         # All elements: at 2^20 launch and combination are the cost, at 2^24 a third of it.
         ("fp32", "sum", (1, 2**20, 1), (1, 2**24, 1), (1, 2**28, 1)),
@@ -91,31 +90,40 @@ def sweep(gpu: GPU) -> list[Case]:
     ]
 
 
-EDGE_CASES = tuple(
-    case(dtype, reason, outer=outer, n=n, inner=inner, op=op)
-    for dtype in DTYPES
-    for outer, n, inner, ops, reason in (
-        (1, 1, 1, ("mean", "max"), "one element"),
-        (5, 1, 3, ("amax",), "nothing to reduce: each element is its own maximum"),
-        (
-            1,
-            20_003,
-            1,
-            ("sum", "ties", "max"),
-            "all of an odd number of elements: a tail, and several programs for one result",
-        ),
-        (1, 32_768, 1, ("amax",), "all elements in whole blocks: no tail"),
-        (21, 129, 1, ("mean", "max"), "odd rows, one element past a power of two"),
-        (5, 45_001, 1, ("sum", "max"), "few rows that each begin elsewhere in a lane of 16 bytes: shared, with a tail"),
-        (16, 512, 1, ("mean", "amax"), "whole tiles of rows"),
-        (40, 3, 1, ("sum", "max"), "rows of fewer elements than a vector"),
-        (4, 33, 65, ("sum", "mean", "ties", "max"), "odd everywhere: no row but the first starts on 16 bytes"),
-        (1, 9001, 7, ("sum", "max"), "fewer columns than any block, shared by programs"),
-        (3, 128, 64, ("sum", "ties"), "whole blocks of rows and columns"),
-        (1, 70, 1111, ("mean", "amax"), "many columns: a program for each block of them"),
-    )
-    for op in ops
+EDGE_CASES = edge_cases(
+    "outer n inner op",
+    (
+        (outer, n, inner, op, reason)
+        for outer, n, inner, ops, reason in (
+            (1, 1, 1, ("mean", "max"), "one element"),
+            (5, 1, 3, ("amax",), "nothing to reduce: each element is its own maximum"),
+            (
+                1,
+                20_003,
+                1,
+                ("sum", "ties", "max"),
+                "all of an odd number of elements: a tail, and several programs for one result",
+            ),
+            (1, 32_768, 1, ("amax",), "all elements in whole blocks: no tail"),
+            (21, 129, 1, ("mean", "max"), "odd rows, one element past a power of two"),
+            (
+                5,
+                45_001,
+                1,
+                ("sum", "max"),
+                "few rows that each begin elsewhere in a lane of 16 bytes: shared, with a tail",
+            ),
+            (16, 512, 1, ("mean", "amax"), "whole tiles of rows"),
+            (40, 3, 1, ("sum", "max"), "rows of fewer elements than a vector"),
+            (4, 33, 65, ("sum", "mean", "ties", "max"), "odd everywhere: no row but the first starts on 16 bytes"),
+            (1, 9001, 7, ("sum", "max"), "fewer columns than any block, shared by programs"),
+            (3, 128, 64, ("sum", "ties"), "whole blocks of rows and columns"),
+            (1, 70, 1111, ("mean", "amax"), "many columns: a program for each block of them"),
+        )
+        for op in ops
+    ),
 )
+
 HUGE_CASES = (
     case("bf16", "all of more than 2^31 elements, and a tail", outer=1, n=2**31 + 7, inner=1, op="mean"),
     case("bf16", "row offsets beyond 2^31", outer=2**18 + 1, n=8192, inner=1, op="amax"),

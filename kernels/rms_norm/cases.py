@@ -1,20 +1,14 @@
 """Problems of rms_norm: which are tuned and timed, which validation adds, how inputs are drawn, what a pass moves."""
 
 import torch
-from atlas.declaration import GPU, Case, case, element_size, torch_dtype
-
-DTYPES = ("fp32", "fp16", "bf16")
+from atlas.declaration import Case, case, edge_cases, normal, sweep
 
 EPS = 1e-6
 """What language models use, in all cases."""
 
 
 def forward_inputs(problem: Case, device, generator):
-    m, n = problem["m"], problem["n"]
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
+    m, n, draw = problem["m"], problem["n"], normal(problem, device, generator)
     return {"x": draw(m, n), "residual": draw(m, n) if problem["residual"] else None, "weight": draw(n), "eps": EPS}
 
 
@@ -30,8 +24,9 @@ def backward_inputs(problem: Case, device, generator):
     }
 
 
-def sweep(gpu: GPU) -> list[Case]:
-    shapes = {
+benchmark_cases = sweep(
+    "m n residual",
+    {
         "bf16": (
             (128, 1024, False),  # the launch is the cost
             (4096, 1024, False),
@@ -46,20 +41,13 @@ def sweep(gpu: GPU) -> list[Case]:
         ),
         "fp16": ((4096, 1024, False), (8192, 8192, False), (4096, 32768, False)),
         "fp32": ((4096, 1024, False), (8192, 8192, False), (4096, 32768, False)),
-    }
-    largest = gpu.memory_bytes // 8 // 4  # the four matrices of a pass with a residual in an eighth of the memory
-    return [
-        case(d, m=m, n=n, residual=residual)
-        for d, sizes in shapes.items()
-        for m, n, residual in sizes
-        if m * n * element_size(d) <= largest
-    ]
+    },
+    tensors=4,  # the matrices of a pass with a residual
+)
 
-
-EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n, residual=residual)
-    for dtype in DTYPES
-    for m, n, residual, reason in (
+EDGE_CASES = edge_cases(
+    "m n residual",
+    (
         # Not of one or two elements: nearly all of dx cancels, and what is left is rounding in every implementation.
         (3, 7, False, "three short rows"),
         (7, 1, True, "rows of one element, with a residual"),
@@ -70,7 +58,7 @@ EDGE_CASES = tuple(
         (13, 5120, True, "whole tiles, though no power of two; long rows, and more of them than programs"),
         (2, 20_000, False, "several blocks and a tail"),
         (40, 8, True, "more rows than programs: each owns several and adds them up"),
-    )
+    ),
 )
 
 # Of the shapes with as many elements one that every variant takes.

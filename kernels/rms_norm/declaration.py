@@ -15,8 +15,7 @@ DECLARATION = Declaration(
     call=lambda function, inputs: function(
         inputs["x"], inputs["x"].shape[-1:], inputs["weight"], inputs["eps"], inputs["residual"]
     ),
-    dtypes=cases.DTYPES,
-    cases=cases.sweep,
+    cases=cases.benchmark_cases,
     edge_cases=cases.EDGE_CASES,
     huge_cases=cases.HUGE_CASES,
     differentiable=("x", "residual", "weight"),

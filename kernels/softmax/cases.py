@@ -1,11 +1,9 @@
 """Problems of softmax: which are tuned and timed, which validation adds, how inputs are drawn, what a pass moves."""
 
 import torch
-from atlas.declaration import GPU, Case, case, element_size, torch_dtype
+from atlas.declaration import DTYPES, GPU, Case, case, element_size, elements, sweep, torch_dtype
 
 from .references import reference
-
-DTYPES = ("fp32", "fp16", "bf16")
 
 
 def _flag(problem: Case, name: str):
@@ -35,8 +33,9 @@ def backward_inputs(problem: Case, device, generator):
     return {"y": reference(**inputs), "dy": dy} | flags
 
 
-def sweep(gpu: GPU) -> list[Case]:
-    shapes = {
+_PLAIN = sweep(
+    "m n",
+    {
         "bf16": (
             (128, 1024),  # the launch is the cost
             (4096, 1024),
@@ -50,15 +49,19 @@ def sweep(gpu: GPU) -> list[Case]:
         ),
         "fp16": ((4096, 1024), (8192, 8192), (4096, 32768)),
         "fp32": ((4096, 1024), (8192, 8192), (4096, 32768)),
-    }
-    found = [case(dtype, m=m, n=n) for dtype, pairs in shapes.items() for m, n in pairs]
-    found += [
+    },
+    tensors=3,  # the matrices of the backward pass
+)
+
+
+def benchmark_cases(gpu: GPU) -> list[Case]:
+    """What is tuned and timed on a GPU."""
+    others = (
         case("bf16", log=True, m=4096, n=32000),  # a vocabulary, as before a loss
         case("bf16", causal=True, q=2048, m=65536, n=2048),  # scores of 32 heads
         case("bf16", mask="bool", q=2048, m=65536, n=2048),
-    ]
-    largest = gpu.memory_bytes // 8 // 3  # the three matrices of the backward pass in an eighth of the memory
-    return [c for c in found if c["m"] * c["n"] * element_size(c.dtype) <= largest]
+    )
+    return _PLAIN(gpu) + [c for c in others if 3 * elements(c) * element_size(c.dtype) <= gpu.memory_bytes // 8]
 
 
 EDGE_CASES = tuple(

@@ -492,7 +492,7 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
     autotune = modules("autotune")
     assert {
         "atlas.tuning.search",
-        "atlas.timing.queue",
+        "atlas.timing.samplers",
         "atlas.validation.tolerances",
         "atlas.workers.child",
     } <= autotune
@@ -500,7 +500,7 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
     assert not {
         module for module in autotune if module.startswith(("proofs", "atlas.tables", "atlas.results.documents"))
     }
-    assert "atlas.timing.queue" not in modules("validate")
+    assert "atlas.timing.samplers" not in modules("validate")
     assert "atlas.profiling.launches" in modules("profile"), "run by its name"
 
 

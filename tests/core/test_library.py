@@ -211,7 +211,7 @@ def test_triton_kernels_stand_nowhere_else():
     strays = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "workflow").rglob("*.py")
-        if not {"survey", "proof", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
+        if not {"survey", "proofs", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
     ]
     assert not strays
 
@@ -219,8 +219,8 @@ def test_triton_kernels_stand_nowhere_else():
 def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep_is_sized_to_the_gpu():
     # In a process of its own: the interpreter binds a process, and other tests compile.
     run(
-        "from atlas import catalog, gpus\n"
-        "from atlas.benchmarking.ladder import steps\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
+        "from atlas.benchmarking.providers import steps\n"
         "from atlas.reading.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"
@@ -243,7 +243,7 @@ def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep
 def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can_vouch_for_its_config():
     """What takes none would be timed unchecked, and the tuner would refuse all of its configs."""
     out = run(
-        "from atlas import catalog, gpus\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
         "from atlas.reading.config import load_gpus\n"
         "from atlas.validation.certification import certifying_cases\n"
         "described = [gpus.gpu(name, block) for name, block in load_gpus().items() if not gpus.functional(block)]\n"
@@ -268,7 +268,7 @@ def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can
 def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_its_variant_takes_that():
     """What a kernel's author provides for them: elsewhere a mask may stand between a reference and a kernel."""
     out = run(
-        "from atlas import catalog, gpus\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
         "from atlas.reading.config import load_gpus\n"
         "from atlas.validation import cases\n"
         "from atlas.validation.certification import certifying_cases\n"

@@ -164,7 +164,7 @@ def test_editing_cuda_sources_builds_them_again(finished):
 
 def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished):
     jobs, _ = planned_after(
-        finished, ("workflow/atlas/figures/style.py", "\nfrom dataclasses", "\nMORE = 1\nfrom dataclasses")
+        finished, ("workflow/atlas/figures/sheet.py", "\nfrom dataclasses", "\nMORE = 1\nfrom dataclasses")
     )
     assert jobs == {}, "which nothing uses"
     jobs, _ = planned_after(

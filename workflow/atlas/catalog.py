@@ -128,7 +128,7 @@ def load(name: str, interpret: bool = False) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
         from .host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     from .declaration import Declaration
 
     module = importlib.import_module(f"kernels.{name}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import catalog
 from ..declaration import GPU, Declaration
+from ..results.subject import PassCase
 from .compiled import Compiled
 from .space import Compilation, Refusal, representative
 from .worker import Task
@@ -82,8 +83,7 @@ def status(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The document's status and reason: ``failed`` if a default config, which an untuned call runs, is of no use."""
     for bad in rows:
         if bad["default"] and bad["status"] != "ok":
-            sizes = " ".join(f"{name}={value}" for name, value in bad["sizes"].items())
-            what = f"{bad['direction']} {bad['variant']} {bad['dtype']}, default config for {sizes}"
+            what = f"default config of {bad['variant']}, {PassCase.of(bad)},"
             how = "does not compile" if bad["status"] == "failed" else "cannot launch"
             return {"status": "failed", "reason": f"{what} {how}: {bad['reason']}"}
     if all(row["status"] == "unsupported" for row in rows):

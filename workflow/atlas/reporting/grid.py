@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+
+from ..results.subject import label
 
 DASH = "\N{EN DASH}"
 
@@ -78,10 +79,7 @@ def microseconds(value: float) -> str:
 
 def config_words(config: str | Mapping[str, Any] | None) -> str:
     """``BLOCK=128 num_warps=8`` of a config or its JSON."""
-    if missing(config) or not config:
-        return ""
-    found = json.loads(config) if isinstance(config, str) else config
-    return " ".join(f"{name}={value}" for name, value in found.items())
+    return "" if missing(config) else label(config)
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:

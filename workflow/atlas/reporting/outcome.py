@@ -205,7 +205,7 @@ def ladder_table(tables: Tables) -> Grid:
                 number(row.step_most, "{:.2f}\N{MULTIPLICATION SIGN}"),
                 Cell(f"{row.fastest} of {row.cases}", row.fastest / max(row.cases, 1), style="num"),
                 number(None) if missing(row.figure)
-                else Cell(rate(row.figure, row.unit), row.figure, f"{row.dtype} {row.case}", "num"),
+                else Cell(rate(row.figure, row.unit), row.figure, f"{row.case} {row.dtype}", "num"),
             ]
             for row in tables["ladder"].sort_values(["kernel", "gpu"], kind="stable").itertuples()
         ],
@@ -269,7 +269,7 @@ def unsupported(tables: Tables) -> Grid:
 
 def _only_case(cases: pd.DataFrame) -> str:
     """Which case it was, where it was one."""
-    return f"{cases['dtype'].iloc[0]} {cases['case'].iloc[0]}" if len(cases) == 1 else ""
+    return f"{cases['case'].iloc[0]} {cases['dtype'].iloc[0]}" if len(cases) == 1 else ""
 
 
 def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:

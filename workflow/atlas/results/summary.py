@@ -11,7 +11,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from .verdict import case_label, why_no_figure
+from .subject import PassCase
+from .verdict import why_no_figure
 
 _LITTLE = {
     "functional": "ok in the interpreter, which says nothing of speed",
@@ -111,7 +112,7 @@ def _figures(row: Mapping[str, Any]) -> Sequence[str]:
     if row["speedup_geomean"]:
         spread = f"{row['speedup_geomean']:.2f}x, worst {row['speedup_worst']:.2f}x"
     return (
-        f"{row['direction']} {row['dtype']} {case_label(row['headline_case'])}",
+        str(PassCase.of(row | {"sizes": row["headline_case"]})),
         f"{row['figure']:.0f} {row['unit']}" if row["figure"] >= 100 else f"{row['figure']:.3g} {row['unit']}",
         "-" if roof is None else f"{100 * roof:.0f}",
         peer,

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .subject import PassCase
+
 if TYPE_CHECKING:
     from .collection import Entry
 
@@ -64,12 +66,12 @@ def fails(entry: Entry) -> bool:
 
 def best_of_each_case(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The fastest right variant of every case of a benchmark's rows, with ``peer``: the fastest peer's name or None."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    peers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    best: dict[PassCase, dict[str, Any]] = {}
+    peers: dict[PassCase, Mapping[str, Any]] = {}
     for row in rows:
         if row["status"] not in ("ok", "suspect") or row.get("median_us") is None:
             continue
-        key = (row["direction"], row["dtype"], tuple(row["sizes"].items()))
+        key = PassCase.of(row)
         if row["provider_kind"] == "variant" and row["median_us"] < best.get(key, {"median_us": math.inf})["median_us"]:
             best[key] = dict(row)
         elif row["provider_kind"] == "peer" and row["median_us"] < peers.get(key, {"median_us": math.inf})["median_us"]:
@@ -95,11 +97,6 @@ def figure(row: Mapping[str, Any]) -> tuple[float | None, str]:
     if (row.get("roof") or "").startswith("matmul"):
         return row.get("tflop_per_s"), "TFLOP/s"
     return row.get("gb_per_s"), "GB/s"
-
-
-def case_label(sizes: Mapping[str, Any]) -> str:
-    """A case's sizes for a person: ``m=4096 n=1024``."""
-    return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
@@ -159,5 +156,5 @@ def _figures(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
         "cases": len(best),
         "speedup_geomean": geometric_mean([row["speedup"] for row in compared]),
         "speedup_worst": worst and worst["speedup"],
-        "worst_case": worst and {"direction": worst["direction"], "dtype": worst["dtype"], "sizes": worst["sizes"]},
+        "worst_case": worst and PassCase.of(worst).to_json(),
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..results.verdict import case_label, figure
+from ..results.subject import PassCase, label
+from ..results.verdict import figure
 
 _MOST_CHARACTERS = 7000
 """A description is a tag, and a tag holds 8000 characters; the table artifact has every row."""
@@ -34,11 +35,6 @@ All of this is made from the documents under `results/` and can be made again: `
 """
 
 
-def config_label(config: Mapping[str, Any] | None) -> str:
-    """A config for a person: ``BLOCK=1024 num_warps=4``."""
-    return " ".join(f"{name}={value}" for name, value in (config or {}).items())
-
-
 def rounded(value: float | None, digits: int = 4) -> str:
     """A number with so many significant digits and no exponent; a dash for None."""
     if value is None:
@@ -56,7 +52,7 @@ def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]], t
         value, unit = figure(top)
         roof = top.get("roof_fraction")
         lines.append(
-            f"**{top['provider']} {config_label(top['config'])}** is the fastest config of {_case(top)}: "
+            f"**{top['provider']} {label(top['config'])}** is the fastest config of {PassCase.of(top)}: "
             f"{rounded(top['median_us'])} µs, {rounded(value)} {unit}"
             + (f", {rounded(100 * roof, 3)} % of the roof" if roof else "")
             + (f", {rounded(top.get('speedup'), 3)}x of {top['peer']}" if top["peer"] else "")
@@ -69,7 +65,7 @@ def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]], t
     if verdict["speedup_geomean"]:
         lines.append(
             f"Against the fastest peer: {rounded(verdict['speedup_geomean'], 3)}x in the geometric mean of all "
-            f"compared cases, {rounded(verdict['speedup_worst'], 3)}x at worst ({_case(verdict['worst_case'])})."
+            f"compared cases, {rounded(verdict['speedup_worst'], 3)}x at worst ({PassCase.of(verdict['worst_case'])})."
         )
     return "\n\n".join([*lines, *(_best_table(best) if best else ())])
 
@@ -82,14 +78,10 @@ def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:
         roof = row.get("roof_fraction")
         peer = f"{rounded(row.get('speedup'), 3)}x of {row['peer']}" if row["peer"] else "-"
         line = (
-            f"| {_case(row)} | `{row['provider']} {config_label(row['config'])}` | {rounded(row['median_us'])} µs "
+            f"| {PassCase.of(row)} | `{row['provider']} {label(row['config'])}` | {rounded(row['median_us'])} µs "
             f"| {rounded(value)} {unit} | {rounded(roof and 100 * roof, 3)} | {peer} |"
         )
         if len(text) + len(line) > _MOST_CHARACTERS:
             return [text, f"{len(best) - index} more cases are in the artifact `best_configs.json`."]
         text += f"\n{line}"
     return [text]
-
-
-def _case(row: Mapping[str, Any]) -> str:
-    return f"{row['direction']} {row['dtype']} {case_label(row['sizes'])}"

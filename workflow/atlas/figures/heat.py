@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from .facts import NO_PERFORMANCE, PERFORMANCE, TIMED, geometric_mean, mark, origin, performance
+from ..results.verdict import PERFORMANCE, geometric_mean
+from .facts import NO_PERFORMANCE, TIMED, mark, origin, performance
 from .names import OVERVIEWS
 from .sheet import DIVERGING, INK, MUTED, Sheet, empty, label_room
 
@@ -37,7 +38,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
             if compared.empty:
                 words.loc[i, gpu] = "not timed" if cell.empty else "no peer"
                 continue
-            mean = geometric_mean(compared.speedup)
+            mean = geometric_mean(list(compared.speedup))
             values.loc[i, gpu] = np.log2(mean)
             count = f"{len(compared)} case{'s' if len(compared) > 1 else ''}"
             span = f"{compared.speedup.min():.2f}\u2013{compared.speedup.max():.2f}"
@@ -81,7 +82,7 @@ def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
         if shares.empty:
             words.loc[tuned, run] = f"none timed\nof {cases}"
             continue
-        values.loc[tuned, run] = 100 * geometric_mean(shares)
+        values.loc[tuned, run] = 100 * geometric_mean(list(shares))
         counted = cases if len(shares) == len(group) else f"{len(shares)} of {cases}"
         words.loc[tuned, run] = f"{values.loc[tuned, run]:.3g} %\n{counted}"
     sheet = Sheet(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from ..results.changes import MARGIN, SHORT_MARGIN, SHORT_US, sentences
+from ..results.summary import microseconds
 from ..results.verdict import PERFORMANCE, geometric_mean
-from .grid import Cell, Grid, config_words, microseconds, number, text
+from .grid import Cell, Grid, config_words, number, text
 
 Tables = dict[str, pd.DataFrame]
 

@@ -10,9 +10,10 @@ import pandas as pd
 from ..profiling.ncu import STALLS
 from ..results.collection import Entry, calls
 from ..results.subject import PassCase, as_json
+from ..results.summary import counted, duration, listed, microseconds
 from ..results.verdict import PERFORMANCE, geometric_mean
 from ..tables.store import generation
-from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
+from .grid import Cell, Grid, badge, config_words, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
 

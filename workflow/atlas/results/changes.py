@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .subject import PassCase
+from .summary import times
 from .verdict import best_of_each_case, geometric_mean
 
 SHORT_US = 20.0
@@ -58,10 +59,15 @@ def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]
 
 def sentences(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each kernel and GPU: how many cases came out slower, the worst of them, and how many faster."""
+    return [sentence(kernel, gpu, own) for (kernel, gpu), own in by_kernel(rows).items()]
+
+
+def by_kernel(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """The rows of each kernel and GPU, sorted by both."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["kernel"], row["gpu"]), []).append(row)
-    return [sentence(kernel, gpu, own) for (kernel, gpu), own in sorted(groups.items())]
+    return dict(sorted(groups.items()))
 
 
 def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -72,7 +78,7 @@ def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
     worst = ""
     if slower:
         first = slower[0]
-        worst = f" ({first['step']:.2f}x at worst: {PassCase.of(first)})"
+        worst = f" ({times(first['step'])} at worst: {PassCase.of(first)})"
     parts = [f"{len(slower)} of {len(rows)} cases slower{worst}", f"{faster} faster"]
     parts += [f"{undecided} not comparable, since the protocols differ"] if undecided else []
     source = ", its variants are the same" if all(row["same_source"] for row in rows) else ""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import summary
 from .subject import PassCase
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def verdicts(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     Keys: ``kernel gpu kind status reason failing stale stages`` (stage -> status); of the headline case ``direction
     dtype headline_case`` (sizes) ``provider config median_us figure unit roof roof_fraction peer speedup verdict``;
     over all cases ``cases`` (how many were timed) ``speedup_geomean speedup_worst worst_case`` (direction, dtype,
-    sizes).  What there is no figure of is None.  ``failing``: see :func:`fails`.
+    sizes); in words ``note against`` (:mod:`.summary`).  What there is no figure of is None.  ``failing``: see
+    :func:`fails`.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
@@ -104,14 +106,6 @@ def geometric_mean(values: Sequence[float]) -> float | None:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
-def why_no_figure(stages: Mapping[str, str]) -> str:
-    """Why a row without failures, of a GPU that ran, has no figure: the last of its ``stages`` that it reached."""
-    if "benchmark" in stages:
-        return "no forward case was timed"
-    done = [words for stage, words in (("autotune", "tuned, "), ("validate", "validated, ")) if stage in stages]
-    return f"{next(iter(done), '')}not benchmarked"
-
-
 def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
     kind = min((entry.kind for entry in entries), key=KINDS.index)
     # A build is compiled whatever else the GPU did, so it belongs to a row of any kind.
@@ -121,7 +115,7 @@ def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
     status = worst.document["status"]
     benchmark = next((e.document for e in own if e.stage == "benchmark"), None)
     figures = _figures(benchmark["rows"] if benchmark and kind in PERFORMANCE else [])
-    return {
+    row = {
         "kernel": kernel,
         "gpu": gpu,
         "kind": kind,
@@ -131,6 +125,7 @@ def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
         "stale": any(entry.stale for entry in own),
         "stages": {entry.stage: entry.document["status"] for entry in own},
     } | figures
+    return row | {"note": summary.note(row), "against": "" if row["figure"] is None else summary.against(row)}
 
 
 def _figures(rows: list[Mapping[str, Any]]) -> dict[str, Any]:

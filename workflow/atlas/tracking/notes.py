@@ -6,17 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..results.subject import PassCase, label
+from ..results.summary import STALE, against_peer, all_cases, evidence, microseconds, percent, rate
 from ..results.verdict import figure
 
 _MOST_CHARACTERS = 7000
 """A description is a tag, and a tag holds 8000 characters; the table artifact has every row."""
-
-_KIND = {
-    "measured": "measured on this GPU",
-    "recorded": "recorded earlier, elsewhere, on this GPU",
-    "functional": "run by Triton's interpreter on the CPU: it works, and nothing is said of its speed",
-    "compiled": "only compiled for this GPU: nothing ran",
-}
 
 EXPERIMENT = """\
 Kernels on GPUs: a run at the top is one kernel on one GPU, and its page begins with the fastest config of every case.
@@ -35,13 +29,6 @@ All of this is made from the documents under `results/` and can be made again: `
 """
 
 
-def rounded(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits and no exponent; a dash for None."""
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
-
-
 def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]], top: Mapping[str, Any] | None) -> str:
     """The description of a (kernel, GPU): the headline case's fastest config, the verdict, then every case's config.
 
@@ -49,37 +36,32 @@ def kernel_note(verdict: Mapping[str, Any], best: Sequence[Mapping[str, Any]], t
     """
     lines = []
     if top is not None:
-        value, unit = figure(top)
         roof = top.get("roof_fraction")
         lines.append(
             f"**{top['provider']} {label(top['config'])}** is the fastest config of {PassCase.of(top)}: "
-            f"{rounded(top['median_us'])} µs, {rounded(value)} {unit}"
-            + (f", {rounded(100 * roof, 3)} % of the roof" if roof else "")
-            + (f", {rounded(top.get('speedup'), 3)}x of {top['peer']}" if top["peer"] else "")
-            + "."
+            f"{microseconds(top['median_us'])}, {rate(*figure(top))}"
+            + (f", {percent(roof)} of the roof" if roof else "")
+            + f", {against_peer(top)}."
         )
-    state = f"{verdict['kernel']} on {verdict['gpu']}: {_KIND[verdict['kind']]}; status **{verdict['status']}**"
+    state = f"{verdict['kernel']} on {verdict['gpu']}: {evidence(verdict['kind'])}; status **{verdict['status']}**"
     lines.append(state + (f" ({verdict['reason']})." if verdict["reason"] else "."))
     if verdict["stale"]:
-        lines.append("**Stale**: the kernel's code has changed since.")
+        lines.append(f"**Stale**: {STALE}.")
     if verdict["speedup_geomean"]:
         lines.append(
-            f"Against the fastest peer: {rounded(verdict['speedup_geomean'], 3)}x in the geometric mean of all "
-            f"compared cases, {rounded(verdict['speedup_worst'], 3)}x at worst ({PassCase.of(verdict['worst_case'])})."
+            f"Against the fastest peer, geometric mean over all compared cases: {all_cases(verdict)} "
+            f"({PassCase.of(verdict['worst_case'])})."
         )
     return "\n\n".join([*lines, *(_best_table(best) if best else ())])
 
 
 def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table, and a sentence on where the rest is if it does not all fit."""
-    text = "| case | fastest config | median | rate | % of roof | fastest peer |\n|---|---|---:|---:|---:|---|"
+    text = "| case | fastest config | median | rate | of the roof | fastest peer |\n|---|---|---:|---:|---:|---|"
     for index, row in enumerate(best):
-        value, unit = figure(row)
-        roof = row.get("roof_fraction")
-        peer = f"{rounded(row.get('speedup'), 3)}x of {row['peer']}" if row["peer"] else "-"
         line = (
-            f"| {PassCase.of(row)} | `{row['provider']} {label(row['config'])}` | {rounded(row['median_us'])} µs "
-            f"| {rounded(value)} {unit} | {rounded(roof and 100 * roof, 3)} | {peer} |"
+            f"| {PassCase.of(row)} | `{row['provider']} {label(row['config'])}` | {microseconds(row['median_us'])} "
+            f"| {rate(*figure(row))} | {percent(row.get('roof_fraction'))} | {against_peer(row)} |"
         )
         if len(text) + len(line) > _MOST_CHARACTERS:
             return [text, f"{len(best) - index} more cases are in the artifact `best_configs.json`."]

@@ -31,7 +31,8 @@ class Subject:
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for equal subjects."""
-        return self.variant, PassCase.at(self.direction, self.case), as_json(self.config and dict(self.config))
+        config = None if self.config is None else as_json(dict(self.config))
+        return self.variant, PassCase.at(self.direction, self.case), config
 
     def __str__(self) -> str:
         who = f"variant {self.variant}" if self.variant else "the public function"

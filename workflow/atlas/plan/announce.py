@@ -6,6 +6,7 @@ first lines are read.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +22,7 @@ from ..host import gpus
 from ..identity.kernel import PUBLIC, WHOLE
 from ..identity.needs import changed, in_words, sentence
 from ..identity.today import of_stage
+from ..reading import strict
 from ..results.documents import Envelope, read_envelope
 from ..results.summary import counted
 
@@ -44,6 +46,21 @@ def announce(
     console = Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 120)
     console.print(f"{counted(len(kernels), 'kernel')}: {', '.join(kernels)}", soft_wrap=True)
     console.print(table)
+    for said in disagreements(blocks, places, recorded.with_name("measured")):
+        console.print(said, soft_wrap=True, style="yellow")
+
+
+def disagreements(
+    blocks: Mapping[str, Mapping[str, Any]], places: Mapping[str, gpus.Place], measured: Path
+) -> list[str]:
+    """Where a block of a GPU of this host says another thing than the driver did when that GPU was surveyed."""
+    found: list[str] = []
+    for name, place in places.items():
+        if place.where == gpus.HERE and not gpus.functional(blocks[name]):
+            with contextlib.suppress(strict.Unreadable, OSError, KeyError, TypeError, ValueError):
+                properties = strict.load_json(measured / name / "survey.json")["properties"]
+                found.append(gpus.disagreement(name, blocks[name], properties))
+    return [said for said in found if said]
 
 
 def _device(place: gpus.Place) -> str:

@@ -215,7 +215,7 @@ def test_proofs_show_every_claim_with_figure_and_limit(page):
     text = page("five").text["s-proofs"]
     assert "0.031 at most 0.02 does not hold" in text, "measured on the h200"
     assert "0.015 at most 0.02 holds" in text, "recorded of the a100"
-    assert "python -m atlas prove" in page("none").text["s-proofs"], "how to get one"
+    assert "python -m proofs" in page("none").text["s-proofs"], "how to get one"
 
 
 def test_a_lower_limit_is_told_from_an_upper_one():

@@ -89,7 +89,7 @@ def proof_table(proofs: Sequence[Entry]) -> Grid:
         "proofs",
         ("proof", "GPU", "kind", "claim", "found", "limit", "outcome", "date"),
         [row for entry in proofs for row in _rows(entry)],
-        empty="Nothing was proved: `python -m atlas prove` tries the measuring core on the GPU at hand.",
+        empty="Nothing was proved: `python -m proofs` tries the measuring core on the GPU at hand.",
         caption="What each proof does, and what it does not show: docs/proving.md.",
     )
 

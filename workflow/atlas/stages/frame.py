@@ -148,7 +148,8 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
         "reason": reason,
         "kernel_digest": catalog.digest(job.kernel) if job.kernel else None,
         **({"identities": needed(job.stage, catalog.identities(job.kernel))} if job.kernel else {}),
-        "code": today.of_stage(job.stage, job.functional),
+        # Of a stage of this package: a proof's own code lies outside, and decides no figure of a kernel.
+        **({} if job.stage == "prove" else {"code": today.of_stage(job.stage, job.functional)}),
         "software": environment.software(),
         "device": _device(job) if kind == "measured" else {},
         "seconds": round(seconds, 3),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import catalog
 from ..results.collection import Entry, calls
 from ..results.subject import PassCase, label
 from .runs import Point, Run, metric_name, numbers, words
@@ -28,7 +29,7 @@ def tags_of(entry: Entry) -> dict[str, str]:
         "stale": str(entry.stale).lower(),
         "kernel_digest": (document["kernel_digest"] or "")[:12],
         "protocol": document.get("protocol"),
-        "mlflow.source.name": f"kernels/{entry.kernel}.py" if entry.kernel else None,
+        "mlflow.source.name": catalog.home(entry.kernel) if entry.kernel else None,
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": document["software"].get("commit"),
     }

@@ -1,7 +1,7 @@
 """What a build amounts to: when the rows make the document fail."""
 
 import pytest
-from atlas.compilation.document import status
+from atlas.compilation.space import status
 
 
 def row(state, default=False, reason=""):

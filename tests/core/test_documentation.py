@@ -7,9 +7,10 @@ import importlib.util
 import re
 from pathlib import Path
 
-import proofs
 import pytest
 from atlas import ROOT, cli
+
+import proofs
 
 GENERATED = ROOT / "docs" / "kernel_log.md"
 PAGES = sorted(

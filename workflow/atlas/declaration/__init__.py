@@ -4,13 +4,27 @@ This package is a leaf.  It imports torch, and of the project what reads a tuned
 ``patterns.py``, which import nothing), so that ``kernels/`` works as a library without the stages.
 """
 
-from .cases import Case, case, element_size, torch_dtype
+from . import elementwise
+from .cases import (
+    DTYPES,
+    Case,
+    case,
+    dtype_name,
+    edge_cases,
+    element_size,
+    elements,
+    normal,
+    sweep,
+    torch_dtype,
+    traffic,
+)
 from .choice import choose
 from .hardware import GPU, Capability, gpu_of
 from .peers import Peer, compiled, compiled_gradients, cuda, eager, gradients, max_autotuned
 from .types import Config, Declaration, Pass, Random, Variant
 
 __all__ = [
+    "DTYPES",
     "GPU",
     "Capability",
     "Case",
@@ -25,10 +39,17 @@ __all__ = [
     "compiled",
     "compiled_gradients",
     "cuda",
+    "dtype_name",
     "eager",
+    "edge_cases",
     "element_size",
+    "elements",
+    "elementwise",
     "gpu_of",
     "gradients",
     "max_autotuned",
+    "normal",
+    "sweep",
     "torch_dtype",
+    "traffic",
 ]

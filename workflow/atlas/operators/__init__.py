@@ -7,6 +7,7 @@ allocated and launched is recorded, and a later call on tensors of the same kind
 from .autocast import FP32, autocast, autocast_rule, autocasting
 from .constant import constant_result
 from .launching import launch
+from .layout import as_laid_out, rows
 from .operator import CustomOperator, Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients, transformed
 
@@ -15,12 +16,14 @@ __all__ = [
     "CustomOperator",
     "Differentiable",
     "Operator",
+    "as_laid_out",
     "autocast",
     "autocast_rule",
     "autocasting",
     "constant_result",
     "derivative_wanted",
     "launch",
+    "rows",
     "torch_gradients",
     "transformed",
 ]

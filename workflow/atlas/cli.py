@@ -6,9 +6,11 @@ import argparse
 import importlib
 import math
 import sys
+from types import ModuleType
 
 from .errors import AtlasError
 from .host import lifeline
+from .workers import forking
 
 COMMANDS = {
     "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",
@@ -33,8 +35,26 @@ COMMANDS = {
 }
 
 
+_NEED_TORCH = ("survey", "build", "validate", "autotune", "benchmark", "profile")
+"""Commands that run in a process which has torch imported: a run has many of them."""
+
+
+def command() -> int:
+    """Run the command that this process was started for; returns its exit status."""
+    words = sys.argv[1:]
+    if not words or words[0] not in _NEED_TORCH or {"-h", "--help"} & set(words):
+        return main(words)
+    if not forking.in_a_run():  # a mistake is to be told before torch is imported
+        try:
+            stage, arguments = _parsed(words[0], words[1:])
+            stage.frame.job(words[0], arguments)
+        except AtlasError as error:
+            return _mistake(words[0], error)
+    return forking.command(main, words)
+
+
 def main(words: list[str] | None = None) -> int:
-    """Run one command; returns the exit status, 2 for a mistake of the user's."""
+    """Run one command in this process; returns the exit status, 2 for a mistake of the user's."""
     words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(prog="atlas", description="Build, validate, tune and benchmark Triton kernels.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -43,18 +63,26 @@ def main(words: list[str] | None = None) -> int:
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
     try:
         lifeline.follow()
-        stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
-        stage_parser = argparse.ArgumentParser(
-            prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command], allow_abbrev=False
-        )
-        stage.add_arguments(stage_parser)
-        arguments = stage_parser.parse_args(rest + words[1:])
-        _check_repeated(words[1:])
-        _check_numbers(arguments)
+        stage, arguments = _parsed(chosen.command, rest + words[1:])
         return stage.run(arguments) or 0
     except AtlasError as error:
-        print(f"atlas {chosen.command}: {error}", file=sys.stderr)
-        return 2
+        return _mistake(chosen.command, error)
+
+
+def _parsed(name: str, words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+    """A command's module, and its arguments."""
+    stage = importlib.import_module(f"{__package__}.stages.{name}")
+    parser = argparse.ArgumentParser(prog=f"atlas {name}", description=COMMANDS[name], allow_abbrev=False)
+    stage.add_arguments(parser)
+    arguments = parser.parse_args(words)
+    _check_repeated(words)
+    _check_numbers(arguments)
+    return stage, arguments
+
+
+def _mistake(name: str, error: AtlasError) -> int:
+    print(f"atlas {name}: {error}", file=sys.stderr)
+    return 2
 
 
 _FROM_ZERO = {"seed", "first_seed", "certify_seeds", "trial_runs"}

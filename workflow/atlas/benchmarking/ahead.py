@@ -19,7 +19,7 @@ from ..declaration import Case, Declaration
 from ..host import gpus, runtime
 from ..validation.device import obstacle
 from ..validation.problems import Problem
-from ..workers.dealing import Do, Done, Listed, Opened
+from ..workers.protocol import Do, Done, Listed, Opened
 from .contest import PREPARE_SECONDS, SEED, contests, precision
 from .deadline import deadline
 from .providers import Tuned, providers
@@ -39,7 +39,7 @@ class Setting:
     folder: Path
 
 
-class Desk:
+class PreparingTasks:
     """The passes and cases of a benchmark, whose providers run once each.
 
     What goes wrong here is not said: the benchmark meets it again and says it in a row.

@@ -12,7 +12,7 @@ from .. import catalog
 from ..declaration import GPU, Declaration
 from .compiled import Compiled
 from .space import Candidate, Refusal, representative
-from .worker import Task
+from .pool import Task
 
 Identity = tuple[str, str, str, frozenset[str], bool]
 

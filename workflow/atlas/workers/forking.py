@@ -27,6 +27,9 @@ NOTHING, TORCH, TRITON = 0, 1, 2
 _BACKLOG = 1024
 
 
+_ENDED = "the server that starts processes has ended, and all it started with it"
+
+
 class ServerEnded(RuntimeError):
     """The server is gone, and with it all it forked."""
 
@@ -75,7 +78,7 @@ class Forked:
         except TimeoutError:
             return False
         except ConnectionError:
-            raise ServerEnded("the server that starts processes has ended, and all it started with it") from None
+            raise ServerEnded(_ENDED) from None
         kind, value = REPLY.unpack(self._read)
         self._read = b""
         if kind == b"p":
@@ -100,15 +103,18 @@ def fork(
     Function and arguments are pickled.  The process gets this one's environment, with ``environment`` added and what is
     None there left out; its own copies of the open ``files``; and this one's folder, path and arguments.  ``imported``
     is one of :data:`NOTHING`, :data:`TORCH` and :data:`TRITON`; the latter compiles or interprets as the environment
-    says.
+    says.  Raises :class:`ServerEnded`.
     """
     given = {key: value for key, value in (os.environ | environment).items() if value is not None}
     request = pickle.dumps(Request(pickle.dumps((function, tuple(arguments))), given, name, orderly))
     connection = connect()
     stages = _stages(imported, given)
-    socket.send_fds(connection, [LENGTH.pack(len(stages)) + stages], [])
-    socket.send_fds(connection, [LENGTH.pack(len(request))], list(files))
-    connection.sendall(request)
+    try:
+        connection.sendall(LENGTH.pack(len(stages)) + stages)
+        socket.send_fds(connection, [LENGTH.pack(len(request))], list(files))
+        connection.sendall(request)
+    except ConnectionError:
+        raise ServerEnded(_ENDED) from None
     return Forked(connection)
 
 

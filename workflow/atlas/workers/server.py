@@ -101,7 +101,11 @@ class _Server:
         """The next connection, None where it is none of this user's, and the stages it asks for, None at the end."""
         if self._owner is None:
             stages, files, _, _ = socket.recv_fds(self._source, _MOST_STAGES, 1)
-            return (socket.socket(fileno=files[0]), stages) if files else (None, None)
+            if not files:
+                return None, None
+            connection = socket.socket(fileno=files[0])
+            connection.settimeout(_ASKING_SECONDS)
+            return connection, stages
         connection, _ = self._source.accept()
         connection.settimeout(_ASKING_SECONDS)
         try:

@@ -11,8 +11,8 @@ from typing import Any
 from .. import catalog
 from ..declaration import GPU, Declaration
 from .compiled import Compiled
-from .space import Candidate, Refusal, representative
 from .pool import Task
+from .space import Candidate, Refusal, representative
 
 Identity = tuple[str, str, str, frozenset[str], bool]
 

@@ -36,7 +36,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import VECTOR_BYTES
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import CustomOperator, Differentiable, launch
 
 __all__ = ["gelu", "silu", "swiglu"]
 
@@ -361,19 +361,21 @@ def _pull_back_gated(ctx, dy):
     return _gated_backward(gate, up, dy.contiguous())
 
 
-_backward = Operator(
+_backward = CustomOperator(
     "activation_backward", "(Tensor x, Tensor dy, str kind) -> Tensor",
     run=_run_backward, fake=lambda x, dy, kind: _empty(x),
 )  # fmt: skip
 _forward = Differentiable(
-    Operator("activation", "(Tensor x, str kind) -> Tensor", run=_run_forward, fake=_fake_forward), _setup, _pull_back
+    CustomOperator("activation", "(Tensor x, str kind) -> Tensor", run=_run_forward, fake=_fake_forward),
+    _setup,
+    _pull_back,
 )
-_gated_backward = Operator(
+_gated_backward = CustomOperator(
     "swiglu_backward", "(Tensor gate, Tensor up, Tensor dy) -> (Tensor, Tensor)",
     run=_run_gated_backward, fake=lambda gate, up, dy: (_empty(gate), _empty(up)),
 )  # fmt: skip
 _gated = Differentiable(
-    Operator("swiglu", "(Tensor gate, Tensor up) -> Tensor", run=_run_gated, fake=lambda gate, up: _empty(gate)),
+    CustomOperator("swiglu", "(Tensor gate, Tensor up) -> Tensor", run=_run_gated, fake=lambda gate, up: _empty(gate)),
     _setup_gated,
     _pull_back_gated,
 )

@@ -37,7 +37,7 @@ from atlas.declaration import (
     gradients,
 )
 from atlas.declaration.products import as_interpreted
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import kernels.hopper.attention_backward as hopper_backward
@@ -700,27 +700,27 @@ def _pull_back_varlen(ctx, dout, dlse):
     return *_once(saved, gradients), *(None,) * 6
 
 
-_backward = Operator(
+_backward = CustomOperator(
     "attention_backward",
     "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, bool causal, float scale)"
     " -> (Tensor, Tensor, Tensor)",
     run=_run_backward,
     fake=_fake_backward,
 )
-_varlen_backward = Operator(
+_varlen_backward = CustomOperator(
     "attention_varlen_backward",
     "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, Tensor cu_q, Tensor cu_k, "
     "int max_q, int max_k, bool causal, float scale) -> (Tensor, Tensor, Tensor)",
     run=_run_varlen_backward,
     fake=_fake_backward,
 )
-_forward = Operator(
+_forward = CustomOperator(
     "attention_forward",
     "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)",
     run=_run_forward,
     fake=_fake_forward,
 )
-_varlen_forward = Operator(
+_varlen_forward = CustomOperator(
     "attention_varlen_forward",
     "(Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor cu_k, int max_q, int max_k, bool causal, float scale)"
     " -> (Tensor, Tensor)",

@@ -35,7 +35,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted
-from atlas.operators import Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, autocast, autocasting, launch
 
 __all__ = ["decode_attention"]
 
@@ -236,7 +236,7 @@ def _fake(q, k, v, lens, scale):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-_operator = Operator(
+_operator = CustomOperator(
     "decode_attention", "(Tensor q, Tensor k, Tensor v, Tensor? lens, float scale) -> (Tensor, Tensor)",
     run=_run, fake=_fake,
 )  # fmt: skip

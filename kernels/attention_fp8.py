@@ -36,7 +36,7 @@ from atlas.declaration import (
     choose,
     gpu_of,
 )
-from atlas.operators import Operator, launch
+from atlas.operators import CustomOperator, launch
 
 import kernels.hopper.attention_fp8 as hopper
 from kernels._attention_cases import (
@@ -192,7 +192,7 @@ def _case_of(q, k, causal):
     return case("fp8e4m3", b=b, h=h, g=k.shape[1], l=length, s=k.shape[2], d=d, causal=causal)
 
 
-_attention = Operator(
+_attention = CustomOperator(
     "attention_fp8",
     "(Tensor q, Tensor k, Tensor v, Tensor q_scale, Tensor k_scale, Tensor v_scale, bool causal, float scale, "
     "ScalarType out_dtype) -> (Tensor, Tensor)",

@@ -28,7 +28,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -199,7 +199,7 @@ def _backward(ctx, dc):
 
 
 _products = Differentiable(
-    Operator(
+    CustomOperator(
         "bmm",
         "(Tensor a, Tensor b, bool tf32) -> Tensor",
         run=_run,

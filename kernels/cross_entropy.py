@@ -35,8 +35,8 @@ from atlas.declaration import (
 from atlas.declaration.rows import REGISTERS, VECTOR_BYTES, block_n, fits_stream, rows_obstacle, stream_default
 from atlas.operators import (
     FP32,
+    CustomOperator,
     Differentiable,
-    Operator,
     autocast_rule,
     autocasting,
     launch,
@@ -429,13 +429,13 @@ def _pull_back(ctx, dloss, dlse, dscale):
 
 _PARAMETERS = "int ignore_index, str reduction, float label_smoothing, float z_loss"
 
-_forward = Operator(
+_forward = CustomOperator(
     "cross_entropy_forward",
     f"(Tensor x, Tensor target, {_PARAMETERS}, bool wide_loss) -> (Tensor, Tensor, Tensor)",
     run=_run_forward,
     fake=_fake_forward,
 )
-_backward = Operator(
+_backward = CustomOperator(
     "cross_entropy_backward",
     f"(Tensor x, Tensor target, Tensor lse, Tensor scale, Tensor dloss, {_PARAMETERS}) -> Tensor",
     run=_run_backward,

@@ -33,7 +33,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, constant_result, launch
+from atlas.operators import CustomOperator, Differentiable, constant_result, launch
 
 ROUNDS = tl.constexpr(7)
 """Rounds of Philox: the fewest that pass every test of BigCrush (Salmon et al., table 2).  Ten, as torch takes, are
@@ -148,14 +148,14 @@ def _run_backward(dout, p, seed):
     return variant.launch(dout, p, seed, config=config)
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "dropout_forward",
     "(Tensor x, Tensor? residual, float p, SymInt seed) -> Tensor",
     run=_run_forward,
     fake=lambda x, residual, p, seed: torch.empty_like(x),
     varying=("seed",),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "dropout_backward",
     "(Tensor dout, float p, SymInt seed) -> Tensor",
     run=_run_backward,

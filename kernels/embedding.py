@@ -31,7 +31,7 @@ from atlas.declaration import (
     element_size,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import CustomOperator, Differentiable, launch
 
 
 @triton.jit
@@ -366,13 +366,13 @@ def _pull_back(ctx, dy):
     return None, _backward(dy.contiguous(), index, ctx.rows, ctx.padding_idx), None
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "embedding_forward",
     "(Tensor index, Tensor weight, int padding_idx) -> Tensor",
     run=_run_forward,
     fake=lambda index, weight, padding_idx: weight.new_empty((*index.shape, weight.shape[1])),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "embedding_backward",
     "(Tensor dy, Tensor index, SymInt rows, int padding_idx) -> Tensor",
     run=_run_backward,

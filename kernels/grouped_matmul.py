@@ -43,7 +43,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision, precision_of, uses_tensor_cores
-from atlas.operators import Differentiable, Operator, launch
+from atlas.operators import CustomOperator, Differentiable, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 __all__ = ["grouped_mm"]
@@ -349,12 +349,12 @@ def _pull_sums(ctx, dc):
 
 _SCHEMA = "(Tensor a, Tensor b, Tensor offs, str out) -> Tensor"
 _rows = Differentiable(
-    Operator("grouped_rows", _SCHEMA, run=_run_rows, fake=_fake_rows, state=precision_of),
+    CustomOperator("grouped_rows", _SCHEMA, run=_run_rows, fake=_fake_rows, state=precision_of),
     _setup,
     _pull_rows,
 )
 _sums = Differentiable(
-    Operator("grouped_sums", _SCHEMA, run=_run_sums, fake=_fake_sums, state=precision_of),
+    CustomOperator("grouped_sums", _SCHEMA, run=_run_sums, fake=_fake_sums, state=precision_of),
     _setup,
     _pull_sums,
 )

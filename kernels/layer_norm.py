@@ -41,7 +41,10 @@ from atlas.declaration import (
     rows,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch, torch_gradients
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch, torch_gradients
+
+from kernels.common.exchange import hear, look, tell, unset_slots
+from kernels.common.rows import load_tiles, spans, still_packed, tiles_of_row, tiles_of_vectors
 
 
 @triton.jit
@@ -73,18 +76,6 @@ def _apply(xhat, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr)
     if HAS_BIAS:
         xhat += bias.to(tl.float32)
     return xhat
-
-
-@triton.jit
-def _still_packed(x, bit):
-    """``x`` as it is, by a detour that keeps the compiler from keeping it in fp32 from one use to the next.
-
-    16-bit elements so stay two to a register.  ``bit`` is an int16 that the compiler cannot know to be 0; it may be 1
-    where the result is NaN anyway.
-    """
-    if x.dtype.primitive_bitwidth == 16:
-        x = (x.to(tl.int16, bitcast=True) ^ bit).to(x.dtype, bitcast=True)
-    return x
 
 
 @triton.jit
@@ -131,7 +122,7 @@ def _one_pass_kernel(
     squares, left = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for i in tl.static_range(CHUNKS):
         mask_n = (i * BLOCK_N + columns < n) | EVEN_N | (i < CHUNKS - 1)
-        centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)
+        centred = tl.where(mask_n, still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)
         squares += centred * centred
         left += centred
     rstd = tl.rsqrt((tl.sum(squares, axis=1) / n + eps).to(tl.float32))  # eps is fp64 under torch.compile
@@ -143,7 +134,7 @@ def _one_pass_kernel(
     for i in tl.static_range(CHUNKS):
         offs_n = i * BLOCK_N + columns
         mask_n = (offs_n < n) | EVEN_N | (i < CHUNKS - 1)
-        xhat = _still_packed(x[i], bit).to(tl.float32) - mean[:, None]
+        xhat = still_packed(x[i], bit).to(tl.float32) - mean[:, None]
         if REST:
             xhat -= rest[:, None]
         xhat *= rstd[:, None]
@@ -255,19 +246,6 @@ def _backward_rows_kernel(
 
 
 @triton.jit
-def _load_tiles(ptr, n, mask, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr, WHOLE: tl.constexpr):
-    """A row as CHUNKS tiles of BLOCK_N columns, 0 (the identity of every sum) beyond n and where ``mask`` is not.
-
-    The first WHOLE tiles do not reach beyond n.
-    """
-    tiles = ()
-    for i in tl.static_range(CHUNKS):
-        offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)
-        tiles += (tl.load(ptr + offs_n, mask=mask & ((offs_n < n) | (i < WHOLE)), other=0.0),)
-    return tiles
-
-
-@triton.jit
 def _backward_helped_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n, helpers,
     HAS_WEIGHT: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
@@ -287,7 +265,7 @@ def _backward_helped_kernel(
         sums += (tl.zeros([BLOCK_N], tl.float32),)
     if pid < helpers:
         for row in tl.range(pid.to(tl.int64), m, helpers, num_stages=NUM_STAGES):
-            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
+            dy = load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
             added = ()
             for i in tl.static_range(CHUNKS):
                 added += (sums[i] + dy[i].to(tl.float32),)
@@ -296,11 +274,11 @@ def _backward_helped_kernel(
         for i in tl.static_range(CHUNKS):
             tl.store(partial_ptr + i * BLOCK_N + columns, sums[i], mask=i * BLOCK_N + columns < n)
     else:
-        weight = _load_tiles(weight_ptr, n, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else sums
+        weight = load_tiles(weight_ptr, n, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else sums
         for row in tl.range((pid - helpers).to(tl.int64), m, owners, num_stages=NUM_STAGES):
             # dy is 0 in the padding, and every sum has dy as a factor.
-            x = _load_tiles(x_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
-            dy = _load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
+            x = load_tiles(x_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
+            dy = load_tiles(dy_ptr + row * n, n, True, BLOCK_N, CHUNKS, WHOLE)
             mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
             along, level = tl.zeros([BLOCK_N], tl.float32), tl.zeros([BLOCK_N], tl.float32)
             for i in tl.static_range(CHUNKS):
@@ -317,8 +295,8 @@ def _backward_helped_kernel(
             for i in tl.static_range(CHUNKS):
                 offs_n = i * BLOCK_N + columns
                 mask = (offs_n < n) | (i < WHOLE)
-                centred = _still_packed(x[i], zero).to(tl.float32) - mean
-                g = _still_packed(dy[i], zero).to(tl.float32) * rstd
+                centred = still_packed(x[i], zero).to(tl.float32) - mean
+                g = still_packed(dy[i], zero).to(tl.float32) * rstd
                 if HAS_WEIGHT:
                     added += (sums[i] + g * centred,)
                     g *= weight[i].to(tl.float32)
@@ -340,42 +318,6 @@ def _both(a, b, c, d):
 
 
 @triton.jit
-def _tell(slot_ptr, first, second, mask):
-    """Publish two fp32 numbers in one 64-bit word, which so are there together or not at all."""
-    high, low = first.to(tl.int32, bitcast=True).to(tl.int64), second.to(tl.int32, bitcast=True).to(tl.int64)
-    tl.atomic_xchg(slot_ptr, (high << 32) | (low & 0xFFFFFFFF), mask=mask, sem="relaxed")
-
-
-@triton.jit
-def _look(slot_ptrs):
-    """What slots hold by now: see :func:`_hear`."""
-    return tl.inline_asm_elementwise(
-        "ld.relaxed.gpu.global.b64 $0, [$1];", "=&l,l", [slot_ptrs], dtype=tl.int64, is_pure=False, pack=1
-    )
-
-
-@triton.jit
-def _hear(slot_ptrs, seen):
-    """The two numbers of each slot, once its program has told them; ``seen`` is what it held a while ago.
-
-    Before that it holds -1: two NaNs with a payload that no arithmetic leaves behind.
-    """
-    words = tl.inline_asm_elementwise(
-        "{ .reg .pred unset; mov.b64 $0, $2; setp.eq.b64 unset, $0, -1; "
-        "wait: @unset ld.relaxed.gpu.global.b64 $0, [$1]; @unset setp.eq.b64 unset, $0, -1; @unset bra wait; }",
-        "=&l,l,l", [slot_ptrs, seen], dtype=tl.int64, is_pure=False, pack=1,
-    )  # fmt: skip
-    return (words >> 32).to(tl.int32).to(tl.float32, bitcast=True), words.to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _unset_kernel(slots_ptr, count, BLOCK: tl.constexpr):
-    """One program owns BLOCK slots, which are to hold nothing yet: see :func:`_hear`."""
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(slots_ptr + offs, tl.full([BLOCK], -1, tl.int64), mask=offs < count)
-
-
-@triton.jit
 def _tell_row_sums(
     slots_ptr, row, m, part, x, dy, weight, mean,
     HAS_WEIGHT: tl.constexpr, TEAM: tl.constexpr, BLOCK_N: tl.constexpr, CHUNKS: tl.constexpr,
@@ -389,7 +331,7 @@ def _tell_row_sums(
         along += g * (x[i].to(tl.float32) - mean)
         level += g
     along, level = tl.reduce((along, level), 0, _both)
-    _tell(slots_ptr + row * TEAM + part, along, level, row < m)
+    tell(slots_ptr + row * TEAM + part, along, level, row < m)
 
 
 @triton.jit
@@ -414,21 +356,21 @@ def _backward_team_kernel(
     for _ in tl.static_range(CHUNKS):
         dweight += (tl.zeros([BLOCK_N], tl.float32),)
         dbias += (tl.zeros([BLOCK_N], tl.float32),)
-    weight = _load_tiles(weight_ptr + begin, length, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else dweight
-    x = _load_tiles(x_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
-    dy = _load_tiles(dy_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    weight = load_tiles(weight_ptr + begin, length, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else dweight
+    x = load_tiles(x_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    dy = load_tiles(dy_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
     mean, rstd = tl.load(mean_ptr + first), tl.load(rstd_ptr + first)
     _tell_row_sums(slots_ptr, first, m, part, x, dy, weight, mean, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
     for row in tl.range(first, m, teams, num_stages=NUM_STAGES):
         slots = slots_ptr + row * TEAM + tl.arange(0, TEAM)
-        seen = _look(slots)  # the answer is here by the time the next row is summed up
+        seen = look(slots)  # the answer is here by the time the next row is summed up
         ahead = row + teams
-        next_x = _load_tiles(x_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
-        next_dy = _load_tiles(dy_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_x = load_tiles(x_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_dy = load_tiles(dy_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
         next_mean = tl.load(mean_ptr + ahead, mask=ahead < m, other=0.0)
         next_rstd = tl.load(rstd_ptr + ahead, mask=ahead < m, other=0.0)
         _tell_row_sums(slots_ptr, ahead, m, part, next_x, next_dy, weight, next_mean, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
-        along, level = _hear(slots, seen)
+        along, level = hear(slots, seen)
         # As in _backward_helped_kernel.
         slope = tl.sum(along, axis=0) * rstd / n * rstd * rstd
         base = tl.sum(level, axis=0) / n * rstd
@@ -583,19 +525,11 @@ def _whole_rows(x):
 
 def _launch_one_pass(x, weight, bias, eps, residual=None, *, config, rest=False):
     m, n = x.shape
-    block_n, chunks = _tiles_of_row(n, x.element_size(), config)
+    block_n, chunks = tiles_of_row(n, x.element_size(), config)
     return _launch_forward(
         _one_pass_kernel, x, weight, bias, eps, residual, config, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
         LATE=config["LATE"], REST=rest, EVEN_M=m % config["BLOCK_M"] == 0, EVEN_N=n == block_n * chunks,
     )  # fmt: skip
-
-
-def _tiles_of_row(n, size, config):
-    """(BLOCK_N, CHUNKS) of a row: one tile, or where n is no power of two tiles of one 16-byte vector a thread."""
-    whole = triton.next_power_of_2(n)
-    block = max(1, 32 * config["num_warps"] * rows.VECTOR_BYTES // size // config["BLOCK_M"])
-    chunks = triton.cdiv(n, block)
-    return (whole, 1) if block * chunks >= whole else (block, chunks)
 
 
 def _launch_stream(x, weight, bias, eps, residual=None, *, config):
@@ -644,14 +578,12 @@ def _launch_backward_rows(x, weight, bias, mean, rstd, dy, dsum=None, *, config)
     return dx, *_sum_partials(partial, weight, bias, programs)
 
 
-def _cut(n, size, config):
-    """(BLOCK_N, CHUNKS) of a row in tiles of one 16-byte vector a thread; ``size`` is that of an element in bytes."""
-    block = 32 * config["num_warps"] * rows.VECTOR_BYTES // size
-    return block, triton.cdiv(n, block)
-
-
 def _launch_backward_helped(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
-    (m, n), flags, (block_n, chunks) = x.shape, _flags(weight, bias), _cut(x.shape[1], x.element_size(), config)
+    (m, n), flags, (block_n, chunks) = (
+        x.shape,
+        _flags(weight, bias),
+        tiles_of_vectors(x.shape[1], x.element_size(), config),
+    )
     sms = gpu_of(x.device).sms
     helpers = flags["HAS_BIAS"] * min(m, max(1, sms * config["HELPERS"] // 64))
     owners = min(m, max(1, sms - helpers))
@@ -666,25 +598,11 @@ def _launch_backward_helped(x, weight, bias, mean, rstd, dy, dsum=None, *, confi
     return dx, *_sum_partials(partial, weight, bias, owners)
 
 
-def _unset_slots(m, team, device):
-    """Slots [m, team] in which programs tell each other about rows: see :func:`_hear`."""
-    slots = torch.empty((m, team), dtype=torch.int64, device=device)
-    launch(_unset_kernel, (triton.cdiv(m * team, 1024),), slots, m * team, BLOCK=1024)
-    return slots
-
-
-def _spans(n, size, config):
-    """(span, BLOCK_N, CHUNKS): columns of one of TEAM programs, whole lines of 128 bytes, and how they are cut."""
-    line = 128 // size
-    span = triton.cdiv(n, line * config["TEAM"]) * line
-    return span, *_cut(span, size, config)
-
-
 def _launch_backward_team(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     (m, n), flags, team = x.shape, _flags(weight, bias), config["TEAM"]
     teams = min(m, gpu_of(x.device).sms // team)
-    span, block_n, chunks = _spans(n, x.element_size(), config)
-    dx, partial, slots = torch.empty_like(x), _partials(x, teams, flags), _unset_slots(m, team, x.device)
+    span, block_n, chunks = spans(n, x.element_size(), config)
+    dx, partial, slots = torch.empty_like(x), _partials(x, teams, flags), unset_slots(m, team, x.device)
     launch(
         _backward_team_kernel, (teams * team,), x, weight, mean, rstd, dy, dsum, dx, partial, slots, m, n, span,
         **flags, HAS_SUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
@@ -790,19 +708,19 @@ def _differentiable_backward(x, weight, bias, n, eps, dy, dsum):
     return dx if dsum is None else dx + dsum, dweight, dbias
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "layer_norm_forward",
     "(Tensor x, int n, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
     run=lambda x, n, weight, bias, eps: _run_forward(x, None, n, weight, bias, eps),
     fake=lambda x, n, weight, bias, eps: _fake_forward(x, None, n, weight, bias, eps),
 )
-_forward_residual = Operator(
+_forward_residual = CustomOperator(
     "layer_norm_residual_forward",
     "(Tensor x, Tensor residual, int n, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
     run=_run_forward,
     fake=_fake_forward,
 )
-_backward = Operator(
+_backward = CustomOperator(
     "layer_norm_backward",
     "(Tensor x, int n, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd, Tensor dy, Tensor? dsum)"
     " -> (Tensor, Tensor, Tensor)",
@@ -1031,9 +949,9 @@ def _streams(problem: Case, streams: int) -> int:
 
 def _fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
     size, threads = element_size(problem.dtype), 32 * config["num_warps"]
-    block_n, chunks = _tiles_of_row(problem["n"], size, config)
+    block_n, chunks = tiles_of_row(problem["n"], size, config)
     tile = config["BLOCK_M"] * block_n * chunks
-    if threads > 32 * _most_warps(gpu):
+    if threads > 32 * rows.most_warps(gpu):
         return "over 1024 threads"
     if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
         return "a tile with room for twice the rows there are"
@@ -1084,11 +1002,11 @@ def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
 
 def _fits_helped(config: dict, problem: Case, gpu: GPU) -> str:
     size, threads = element_size(problem.dtype), 32 * config["num_warps"]
-    block_n, chunks = _cut(problem["n"], size, config)
+    block_n, chunks = tiles_of_vectors(problem["n"], size, config)
     shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + _EXCHANGE_BYTES
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of prefetched rows exceed an SM's shared memory"
-    if threads > 32 * _most_warps(gpu):
+    if threads > 32 * rows.most_warps(gpu):
         return "over 1024 threads"
     needed = block_n * chunks * _LIVE["helped"] / threads + rows.OTHER_REGISTERS
     available = min(rows.THREAD_REGISTERS, rows.REGISTERS // threads)
@@ -1097,7 +1015,7 @@ def _fits_helped(config: dict, problem: Case, gpu: GPU) -> str:
 
 def _fits_team(config: dict, problem: Case, gpu: GPU) -> str:
     size, threads, team = element_size(problem.dtype), 32 * config["num_warps"], config["TEAM"]
-    span, block_n, chunks = _spans(problem["n"], size, config)
+    span, block_n, chunks = spans(problem["n"], size, config)
     if (team - 1) * span >= problem["n"] or team > gpu.sms:
         return f"fewer than {team} parts of a row, or programs"
     shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + _EXCHANGE_BYTES
@@ -1127,7 +1045,7 @@ def _team_default(problem: Case, gpu: GPU) -> dict:
     """The smallest team whose registers hold a row."""
     fitting = [config for config in _team_configs() if not _fits_team(config, problem, gpu)]
     if int(gpu.arch) >= 100:  # with 32 elements a thread ptxas of sm_100 spills 24 bytes (Triton 3.6, 3.7)
-        spans = ((config, _spans(problem["n"], element_size(problem.dtype), config)) for config in fitting)
+        spans = ((config, spans(problem["n"], element_size(problem.dtype), config)) for config in fitting)
         fitting = [c for c, (_, block, chunks) in spans if block * chunks <= 16 * 32 * c["num_warps"]] or fitting
     return fitting[0]
 
@@ -1211,14 +1129,9 @@ def _helped_default(problem: Case, gpu: GPU) -> dict:
 
 def _stream_default(problem: Case, gpu: GPU) -> dict:
     found = {"BLOCK_M": 1} | rows.stream_default(1, _STREAM_BLOCKS)(problem, gpu)
-    if found["num_warps"] > _most_warps(gpu):
-        found |= {"BLOCK_N": found["BLOCK_N"] // 2, "num_warps": _most_warps(gpu)}
+    if found["num_warps"] > rows.most_warps(gpu):
+        found |= {"BLOCK_N": found["BLOCK_N"] // 2, "num_warps": rows.most_warps(gpu)}
     return found
-
-
-def _most_warps(gpu: GPU) -> int:
-    """Of the 1024 threads of the largest program; a warp of AMD's has 64."""
-    return 16 if gpu.backend == "hip" else 32
 
 
 def _columns_default(problem: Case, gpu: GPU) -> dict:

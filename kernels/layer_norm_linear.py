@@ -34,7 +34,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import uses_tensor_cores
-from atlas.operators import Differentiable, Operator, autocast_rule, autocasting, launch, torch_gradients
+from atlas.operators import CustomOperator, Differentiable, autocast_rule, autocasting, launch, torch_gradients
 
 from kernels.layer_norm import _fits_one_pass, _launch_one_pass
 
@@ -228,7 +228,7 @@ def _differentiable_backward(x, weight, bias, eps, w, c, dy):
     return dx, dweight, dbias, None, dw, dc
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "layer_norm_linear",
     "(Tensor x, Tensor? weight, Tensor? bias, float eps, Tensor w, Tensor? c) -> Tensor",
     run=_run,

@@ -42,8 +42,8 @@ from atlas.declaration import (
 from atlas.declaration.rows import VECTOR_BYTES, fits_stream, stream_default
 from atlas.operators import (
     FP32,
+    CustomOperator,
     Differentiable,
-    Operator,
     autocast,
     autocast_rule,
     autocasting,
@@ -366,7 +366,7 @@ def _scaled(gradient, dloss):
     return gradient.detach()
 
 
-_operator = Operator(
+_operator = CustomOperator(
     "linear_cross_entropy",
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? dloss, int ignore_index, str reduction,"
     " float label_smoothing, float z_loss, bool gradient, bool weight_gradient, int chunk_rows, bool wide_loss)"

@@ -29,7 +29,7 @@ from atlas.declaration import (
     max_autotuned,
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision
-from atlas.operators import Differentiable, Operator, autocast, autocasting, constant_result, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, constant_result, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -560,7 +560,7 @@ def _backward(ctx, dc):
 
 
 _product = Differentiable(
-    Operator(
+    CustomOperator(
         "matmul",
         "(Tensor a, Tensor b, bool tf32) -> Tensor",
         run=_run,

@@ -35,7 +35,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.products import describable
-from atlas.operators import Operator, launch
+from atlas.operators import CustomOperator, launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 __all__ = ["int_mm", "quantise", "scaled_mm"]
@@ -296,7 +296,7 @@ def _fake(a, b, scale_a, scale_b, bias, out_dtype, fast):
     return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32 if scale_a is None else out_dtype)
 
 
-_product = Operator(
+_product = CustomOperator(
     "matmul_8bit",
     "(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias, ScalarType out_dtype, bool fast) -> Tensor",
     run=_run,

@@ -44,8 +44,8 @@ from atlas.declaration import (
 )
 from atlas.declaration.products import as_interpreted, describable, fp32_precision, precision_of
 from atlas.operators import (
+    CustomOperator,
     Differentiable,
-    Operator,
     autocast,
     autocast_rule,
     autocasting,
@@ -480,10 +480,10 @@ def _differentiable_backward(x, weight, bias, residual, activation, scale, dy):
 
 _SCHEMA = "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, float scale, str out)"
 _linear = Differentiable(
-    Operator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake, state=precision_of), _setup, _pull_back
+    CustomOperator("linear", f"{_SCHEMA} -> Tensor", run=_run, fake=_fake, state=precision_of), _setup, _pull_back
 )
 _kept_linear = Differentiable(
-    Operator(
+    CustomOperator(
         "linear_kept",
         f"{_SCHEMA} -> (Tensor, Tensor)",
         run=functools.partial(_run, keep=True),
@@ -493,7 +493,7 @@ _kept_linear = Differentiable(
     _setup,
     _pull_back,
 )
-_pull = Operator(
+_pull = CustomOperator(
     "linear_pull",
     "(Tensor? z, Tensor dy, Tensor x, Tensor weight, str activation, float scale, bool has_bias) -> (Tensor, Tensor)",
     run=_run_pull,

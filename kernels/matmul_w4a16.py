@@ -38,7 +38,7 @@ from atlas.declaration import (
     gpu_of,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
 
 from kernels._packed import (
     DTYPES,
@@ -268,11 +268,11 @@ def linear_operator(name, bits, declaration):
     def pull_back(ctx, dy):
         return dy @ dequantise(*ctx.saved_tensors, ctx.n, ctx.k, ctx.group), None, None, None, None, None
 
-    dequantise = Operator(
+    dequantise = CustomOperator(
         f"{name}_dequantise", "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
         run=run_dequantise, fake=lambda words, scales, zeros, n, k, group: scales.new_empty((n, k)),
     )  # fmt: skip
-    linear = Operator(
+    linear = CustomOperator(
         name, "(Tensor x, Tensor words, Tensor scales, Tensor? zeros, int n, int group) -> Tensor",
         run=run, fake=lambda x, words, scales, zeros, n, group: x.new_empty((x.shape[0], n)),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from atlas.declaration import (
     gradients,
     torch_dtype,
 )
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
 
 
 @triton.jit
@@ -215,13 +215,13 @@ def _contiguous_like(tensor):
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "multiply_add_forward",
     "(Tensor input, Tensor tensor1, Tensor tensor2, float value) -> Tensor",
     run=_run_forward,
     fake=lambda input, tensor1, tensor2, value: _contiguous_like(input),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "multiply_add_backward",
     "(Tensor dout, Tensor tensor1, Tensor tensor2, float value) -> (Tensor, Tensor)",
     run=_run_backward,

@@ -42,9 +42,9 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, THREAD_REGISTERS, VECTOR_BYTES
-from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, derivative_wanted, launch
+from atlas.operators import FP32, CustomOperator, Differentiable, autocast_rule, autocasting, derivative_wanted, launch
 
-from kernels._axes import axis_of
+from kernels.common.axes import axis_of
 
 __all__ = ["amax", "max", "mean", "sum"]
 
@@ -696,7 +696,7 @@ def _run_max_backward(indices, dout, outer, n, inner):
 
 
 _sum = Differentiable(
-    Operator(
+    CustomOperator(
         "reduction_sum",
         "(Tensor x, int begin, int end, bool keepdim, bool mean, bool widen) -> Tensor",
         run=_run_sum,
@@ -705,14 +705,14 @@ _sum = Differentiable(
     setup_context=_setup_sum,
     backward=_pull_back_sum,
 )
-_amax = Operator(
+_amax = CustomOperator(
     "reduction_amax",
     "(Tensor x, int begin, int end, bool keepdim) -> Tensor",
     run=lambda x, begin, end, keepdim: _run(x, "amax", begin, end, keepdim),
     fake=_fake_amax,
 )
 _amax_with_ties = Differentiable(
-    Operator(
+    CustomOperator(
         "reduction_amax_with_ties",
         "(Tensor x, int begin, int end, bool keepdim) -> (Tensor, Tensor)",
         run=lambda x, begin, end, keepdim: _run(x, "ties", begin, end, keepdim),
@@ -722,7 +722,7 @@ _amax_with_ties = Differentiable(
     backward=_pull_back_ties,
 )
 _max = Differentiable(
-    Operator(
+    CustomOperator(
         "reduction_max",
         "(Tensor x, int begin, int end, bool keepdim) -> (Tensor, Tensor)",
         run=lambda x, begin, end, keepdim: _run(x, "max", begin, end, keepdim),
@@ -731,13 +731,13 @@ _max = Differentiable(
     setup_context=_setup_max,
     backward=_pull_back_max,
 )
-_amax_backward = Operator(
+_amax_backward = CustomOperator(
     "reduction_amax_backward",
     "(Tensor x, Tensor out, Tensor ties, Tensor dout, int begin, int end) -> Tensor",
     run=_run_amax_backward,
     fake=lambda x, out, ties, dout, begin, end: torch.empty_like(x),
 )
-_max_backward = Operator(
+_max_backward = CustomOperator(
     "reduction_max_backward",
     "(Tensor indices, Tensor dout, SymInt outer, SymInt n, SymInt inner) -> Tensor",
     run=_run_max_backward,

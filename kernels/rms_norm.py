@@ -46,9 +46,10 @@ from atlas.declaration.rows import (
     stream_default,
     width,
 )
-from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
+from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
 
-from kernels.layer_norm import _hear, _load_tiles, _look, _spans, _tell, _unset_slots
+from kernels.common.exchange import hear, look, tell, unset_slots
+from kernels.common.rows import load_tiles, spans, still_packed, tiles_of_row
 
 
 @triton.jit
@@ -75,18 +76,6 @@ def _store_tile(ptr, value, offs_m, mask_m, n, i, BLOCK_N: tl.constexpr, CHUNKS:
     offs_n = i * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     mask = mask_m & ((offs_n < n) | EVEN | (i < CHUNKS - 1))
     tl.store(ptr + offs_m * n + offs_n, value, mask=mask)
-
-
-@triton.jit
-def _still_packed(x, zero):
-    """``x`` as it is, by a detour that keeps the compiler from keeping it in fp32 from one use to the next.
-
-    ``zero`` is an int16 0 that the compiler cannot know to be 0.  Two 16-bit elements to a register make room for rows
-    twice as long.
-    """
-    if x.dtype.primitive_bitwidth == 16:
-        x = (x.to(tl.int16, bitcast=True) ^ zero).to(x.dtype, bitcast=True)
-    return x
 
 
 @triton.jit
@@ -128,7 +117,7 @@ def _one_pass_kernel(
             again = tl.load(x_ptr + offs_m * n + offs_n, mask=mask_m & inside, other=0.0, eviction_policy="evict_first")
             out = again.to(tl.float32) * rstd
         else:
-            out = _still_packed(x[i], zero).to(tl.float32) * rstd
+            out = still_packed(x[i], zero).to(tl.float32) * rstd
         if HAS_WEIGHT and LATE:
             out *= tl.load(weight_ptr + offs_n, mask=inside, other=0.0).to(tl.float32)
         elif HAS_WEIGHT:
@@ -210,8 +199,8 @@ def _backward_rows_kernel(
         zero = ((rstd < 0) & (along == along)).to(tl.int16)
         added = ()
         for i in tl.static_range(CHUNKS):
-            xhat = _still_packed(x[i], zero).to(tl.float32) * rstd
-            g = _still_packed(dy[i], zero).to(tl.float32)
+            xhat = still_packed(x[i], zero).to(tl.float32) * rstd
+            g = still_packed(dy[i], zero).to(tl.float32)
             if HAS_WEIGHT:
                 added += (dweight[i] + g * xhat,)
                 g *= weight[i].to(tl.float32)
@@ -239,7 +228,7 @@ def _tell_row_sum(
         if HAS_WEIGHT:
             g *= weight[i].to(tl.float32)
         along += g * x[i].to(tl.float32)
-    _tell(slots_ptr + row * TEAM + part, tl.sum(along, axis=0), tl.full([], 0.0, tl.float32), row < m)
+    tell(slots_ptr + row * TEAM + part, tl.sum(along, axis=0), tl.full([], 0.0, tl.float32), row < m)
 
 
 @triton.jit
@@ -261,20 +250,20 @@ def _backward_team_kernel(
     dweight = ()
     for _ in tl.static_range(CHUNKS):
         dweight += (tl.zeros([BLOCK_N], tl.float32),)
-    weight = _load_tiles(weight_ptr + begin, length, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else dweight
-    x = _load_tiles(x_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
-    dy = _load_tiles(dy_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    weight = load_tiles(weight_ptr + begin, length, True, BLOCK_N, CHUNKS, WHOLE) if HAS_WEIGHT else dweight
+    x = load_tiles(x_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
+    dy = load_tiles(dy_ptr + first * n + begin, length, True, BLOCK_N, CHUNKS, WHOLE)
     rstd = tl.load(rstd_ptr + first)
     _tell_row_sum(slots_ptr, first, m, part, x, dy, weight, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
     for row in tl.range(first, m, teams, num_stages=NUM_STAGES):
         slots = slots_ptr + row * TEAM + tl.arange(0, TEAM)
-        seen = _look(slots)
+        seen = look(slots)
         ahead = row + teams
-        next_x = _load_tiles(x_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
-        next_dy = _load_tiles(dy_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_x = load_tiles(x_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
+        next_dy = load_tiles(dy_ptr + ahead * n + begin, length, ahead < m, BLOCK_N, CHUNKS, WHOLE)
         next_rstd = tl.load(rstd_ptr + ahead, mask=ahead < m, other=0.0)
         _tell_row_sum(slots_ptr, ahead, m, part, next_x, next_dy, weight, HAS_WEIGHT, TEAM, BLOCK_N, CHUNKS)
-        along = tl.sum(_hear(slots, seen)[0], axis=0) * rstd / n
+        along = tl.sum(hear(slots, seen)[0], axis=0) * rstd / n
         added = ()
         for i in tl.static_range(CHUNKS):
             offs_n = i * BLOCK_N + columns
@@ -448,22 +437,10 @@ def _rows(x):
     return x.numel() // n, n
 
 
-def _cut(n: int, size: int, config) -> tuple[int, int]:
-    """(BLOCK_N, CHUNKS) of a row in registers: one tile, or for n between powers of two tiles of one vector a thread.
-
-    ``size`` is that of an element in bytes.
-    """
-    whole = triton.next_power_of_2(n)
-    vectors = 32 * config["num_warps"] * VECTOR_BYTES // size
-    block = max(vectors // config.get("BLOCK_M", 1), 1)
-    chunks = triton.cdiv(n, block)
-    return (whole, 1) if block * chunks >= whole else (block, chunks)
-
-
 def _tiles(x, config):
     """Tile parameters and warps of a kernel that holds rows of ``x`` in registers."""
     m, n = _rows(x)
-    block_n, chunks = _cut(n, x.element_size(), config)
+    block_n, chunks = tiles_of_row(n, x.element_size(), config)
     return {
         "BLOCK_M": config["BLOCK_M"], "BLOCK_N": block_n, "CHUNKS": chunks, "WIDTH": width(x),
         "EVEN_M": m % config["BLOCK_M"] == 0, "EVEN_N": n == block_n * chunks, "num_warps": config["num_warps"],
@@ -548,8 +525,8 @@ def _launch_backward_rows(x, weight, rstd, dy, dsum, *, config):
 def _launch_backward_team(x, weight, rstd, dy, dsum, *, config):
     (m, n), team = _rows(x), config["TEAM"]
     teams = min(m, gpu_of(x.device).sms // team)
-    span, block_n, chunks = _spans(n, x.element_size(), config)
-    (dx, partial, dweight), slots = _gradients(x, weight, teams), _unset_slots(m, team, x.device)
+    span, block_n, chunks = spans(n, x.element_size(), config)
+    (dx, partial, dweight), slots = _gradients(x, weight, teams), unset_slots(m, team, x.device)
     launch(
         _backward_team_kernel, (teams * team,), x, weight, rstd, dy, dsum, dx, partial, slots, m, n, span,
         HAS_WEIGHT=weight is not None, HAS_DSUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks,
@@ -615,19 +592,19 @@ def _fake_rstd(x):
     return torch.empty(x.numel() // x.shape[-1], dtype=torch.float32, device=x.device)
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "rms_norm_forward",
     "(Tensor x, Tensor? weight, float eps) -> (Tensor, Tensor)",
     run=lambda x, weight, eps: _run_forward(x, None, weight, eps),
     fake=lambda x, weight, eps: (torch.empty_like(x), _fake_rstd(x)),
 )
-_forward_residual = Operator(
+_forward_residual = CustomOperator(
     "rms_norm_residual_forward",
     "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor, Tensor)",
     run=_run_forward,
     fake=lambda x, residual, weight, eps: (torch.empty_like(x), torch.empty_like(x), _fake_rstd(x)),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "rms_norm_backward",
     "(Tensor x, Tensor? weight, Tensor rstd, Tensor dy, Tensor? dsum) -> (Tensor, Tensor)",
     run=_run_backward,
@@ -901,7 +878,7 @@ def _live(problem: Case, wide: float, narrow: int) -> float:
 def _rows_obstacle(config: dict, problem: Case, live: tuple, programs: int = 1) -> str:
     """Why the registers of an SM do not hold the rows of ``programs`` programs, or ``""``; ``live`` as for _live."""
     threads, size = 32 * config["num_warps"], element_size(problem.dtype)
-    block, chunks = _cut(problem["n"], size, config)
+    block, chunks = tiles_of_row(problem["n"], size, config)
     tile = config["BLOCK_M"] * block
     if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
         return "a tile with room for twice the rows there are"
@@ -939,7 +916,7 @@ def _fits_persistent(live: tuple, streams: int):
 
     def fits(config: dict, problem: Case, gpu: GPU) -> str:
         size, programs = element_size(problem.dtype), config["PROGRAMS_PER_SM"]
-        block, chunks = _cut(problem["n"], size, config)
+        block, chunks = tiles_of_row(problem["n"], size, config)
         tile = config["BLOCK_M"] * block * chunks * size * (streams + problem["residual"])
 
         def prefetched(stages: int) -> int:
@@ -966,7 +943,7 @@ def _fits_persistent(live: tuple, streams: int):
 
 def _fits_team(config: dict, problem: Case, gpu: GPU) -> str:
     size, threads, team = element_size(problem.dtype), 32 * config["num_warps"], config["TEAM"]
-    span, block_n, chunks = _spans(problem["n"], size, config)
+    span, block_n, chunks = spans(problem["n"], size, config)
     if (team - 1) * span >= problem["n"] or team > gpu.sms:
         return f"fewer than {team} parts of a row, or programs"
     shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + _EXCHANGE_BYTES
@@ -1058,7 +1035,7 @@ def _away_from(elements: int):
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
         size = element_size(problem.dtype)
         wanted = elements / 2 if problem["n"] * size % VECTOR_BYTES else elements
-        block, chunks = _cut(problem["n"], size, config)
+        block, chunks = tiles_of_row(problem["n"], size, config)
         held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
         return (
             abs(math.log2(held / wanted))

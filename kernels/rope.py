@@ -30,7 +30,7 @@ from atlas.declaration import (
     torch_dtype,
 )
 from atlas.declaration.rows import VECTOR_BYTES
-from atlas.operators import Differentiable, Operator, derivative_wanted, launch
+from atlas.operators import CustomOperator, Differentiable, derivative_wanted, launch
 
 __all__ = ["rope", "rope_qk"]
 
@@ -233,7 +233,7 @@ def _pull_back_qk(ctx, dq, dk):
 
 _FLAGS = "Tensor cos, Tensor sin, bool interleaved, bool heads_first"
 _rope = Differentiable(
-    Operator(
+    CustomOperator(
         "rope", f"(Tensor x, {_FLAGS}, bool inverse) -> Tensor",
         run=_run, fake=lambda x, *rest: torch.empty_like(x),
     ),
@@ -241,14 +241,14 @@ _rope = Differentiable(
     _pull_back,
 )  # fmt: skip
 _rope_qk = Differentiable(
-    Operator(
+    CustomOperator(
         "rope_qk", f"(Tensor q, Tensor k, {_FLAGS}, bool inverse) -> (Tensor, Tensor)",
         run=_run_qk, fake=lambda q, k, *rest: (torch.empty_like(q), torch.empty_like(k)),
     ),
     _setup_qk,
     _pull_back_qk,
 )  # fmt: skip
-_rope_in_place = Operator(
+_rope_in_place = CustomOperator(
     "rope_", f"(Tensor(a!) x, {_FLAGS}) -> ()", run=_run_in_place, fake=lambda x, *rest: None
 )  # fmt: skip
 

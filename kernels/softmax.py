@@ -36,16 +36,14 @@ from atlas.declaration.rows import (
     VECTOR_BYTES,
     block_n,
     fits_stream,
+    most_warps,
     rows_obstacle,
     stream_default,
 )
-from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, launch
+from atlas.operators import FP32, CustomOperator, Differentiable, autocast_rule, autocasting, launch
 
-from kernels._axes import axis_of
-
-LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
-exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
+from kernels.common.axes import axis_of
+from kernels.common.rows import LOWEST
 
 
 @triton.jit
@@ -534,13 +532,13 @@ def _pull_back(ctx, dy):
     return dx, dmask, None, None
 
 
-_forward = Operator(
+_forward = CustomOperator(
     "softmax_forward",
     "(Tensor x, Tensor? mask, bool log, bool causal) -> Tensor",
     run=_run_forward,
     fake=lambda x, mask, log, causal: torch.empty_like(x),
 )
-_backward = Operator(
+_backward = CustomOperator(
     "softmax_backward",
     "(Tensor y, Tensor dy, bool log, bool causal) -> Tensor",
     run=_run_backward,
@@ -768,16 +766,11 @@ def _live(problem: Case, kind: str) -> float:
     return _LIVE[kind] / (2 if packed else 1)
 
 
-def _most_warps(gpu: GPU) -> int:
-    """Warps of the 1024 threads that a program may have: AMD's waves are 64 wide."""
-    return 16 if gpu.backend == "hip" else 32
-
-
 def _fits_rows(kind: str):
     """``fits`` of the variants that hold a block of rows a program."""
 
     def fits(config: dict, problem: Case, gpu: GPU) -> str:
-        if config["num_warps"] > _most_warps(gpu):
+        if config["num_warps"] > most_warps(gpu):
             return "over 1024 threads"
         if config["BLOCK_M"] > 1 and problem["n"] >= 8192:
             return "rows that need no company to keep memory busy"
@@ -812,11 +805,11 @@ def _one_pass_default(problem: Case, gpu: GPU) -> dict:
     fitting = 4 * two_vectors // (block_n(problem) * size)
     block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), _ROWS_SPACE["BLOCK_M"][-1]))
     warps = block_m * problem["n"] * size // two_vectors
-    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(_most_warps(gpu), warps)).bit_length() - 1}
+    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(most_warps(gpu), warps)).bit_length() - 1}
 
 
 def _fits_online(config: dict, problem: Case, gpu: GPU) -> str:
-    if config["num_warps"] > _most_warps(gpu):
+    if config["num_warps"] > most_warps(gpu):
         return "over 1024 threads"
     if problem["n"] >= 2**15 and config["num_warps"] < 8:
         return "so few warps a row that the rows under way crowd the L2"
@@ -832,7 +825,7 @@ def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
     if config["SPLITS"] > 1 or config["PROGRAMS_PER_SM"]:
         if _overflow(problem, gpu) < 0.5:
             return "the L2 holds the rows under way"
-        if config["num_warps"] < _most_warps(gpu) or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
+        if config["num_warps"] < most_warps(gpu) or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
             return "so few bytes in flight that one program does not keep an SM's share of memory busy"
     return _fits_online(config, problem, gpu)
 
@@ -840,24 +833,24 @@ def _fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
 def _online_default(problem: Case, gpu: GPU) -> dict:
     """Two vectors a thread."""
     config = stream_default(1, _STREAM_BLOCKS)(problem, gpu)
-    return config | {"num_warps": min(config["num_warps"], _most_warps(gpu))}
+    return config | {"num_warps": min(config["num_warps"], most_warps(gpu))}
 
 
 def _backward_stream_default(problem: Case, gpu: GPU) -> dict:
     """Two vectors a thread of y and dy together; two programs a row where single ones crowd the L2."""
     config = stream_default(2, _STREAM_BLOCKS)(problem, gpu)
     config["BLOCK_N"] = max(_STREAM_BLOCKS[0], config["BLOCK_N"] // 2)
-    config["num_warps"] = min(config["num_warps"], _most_warps(gpu))
+    config["num_warps"] = min(config["num_warps"], most_warps(gpu))
     config |= {"SPLITS": 1, "PROGRAMS_PER_SM": 0}
     # Twice as many where an SM has the registers: on sm_75 they spill.
     widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // 2
-    split = {"BLOCK_N": widest, "num_warps": _most_warps(gpu), "SPLITS": 2, "PROGRAMS_PER_SM": 1}
+    split = {"BLOCK_N": widest, "num_warps": most_warps(gpu), "SPLITS": 2, "PROGRAMS_PER_SM": 1}
     return split if _overflow(problem, gpu) > 0.75 and not _fits_stream(split, problem, gpu) else config
 
 
 def _fits_held(config: dict, problem: Case, gpu: GPU) -> str:
     threads, held = 32 * config["num_warps"], block_n(problem) * element_size(problem.dtype)
-    if config["num_warps"] > _most_warps(gpu):
+    if config["num_warps"] > most_warps(gpu):
         return "over 1024 threads"
     if held < config["CHUNKS"] * threads * VECTOR_BYTES:
         return "less than one 16-byte vector a thread"

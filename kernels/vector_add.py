@@ -14,7 +14,6 @@ from atlas.declaration import (
     Pass,
     Variant,
     case,
-    choose,
     compiled,
     cuda,
     eager,
@@ -54,42 +53,7 @@ def _launch(x, y, *, config):
     return out
 
 
-def _run(x, y):
-    variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
-    return variant.launch(x, y, config=config)
-
-
-def _pull_back(ctx, dout):
-    return dout, dout
-
-
-_operator = Operator("vector_add", "(Tensor x, Tensor y) -> Tensor", run=_run, fake=lambda x, y: torch.empty_like(x))
-_vector_add = Differentiable(_operator, setup_context=lambda ctx, inputs, output: None, backward=_pull_back)
-
-
-def _case_of(x):
-    return case(_NAMES[x.dtype], n=x.numel())
-
-
-def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``torch.add(x, y)`` for two tensors of one shape, dtype (fp32, fp16, bf16) and device.
-
-    Raises TypeError and ValueError for anything else: shapes are not broadcast and dtypes not promoted.  Inputs that
-    are not contiguous are copied first.
-    """
-    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
-        raise TypeError(f"vector_add takes two tensors, and no numbers: {type(x).__name__}, {type(y).__name__}")
-    if x.dtype is not y.dtype or x.dtype not in _NAMES:
-        raise TypeError(f"vector_add takes two tensors of one dtype out of {', '.join(_DTYPES)}: {x.dtype}, {y.dtype}")
-    if x.shape != y.shape or x.device != y.device:
-        raise ValueError(f"vector_add takes one shape and device: {x.shape} on {x.device}, {y.shape} on {y.device}")
-    if not x.numel():
-        return x + y  # nothing to launch for
-    return _vector_add(x.contiguous(), y.contiguous())
-
-
 _DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
 
 
 def _reference(x, y):
@@ -126,7 +90,6 @@ DECLARATION = Declaration(
     name="vector_add",
     family="elementwise",
     summary="out = x + y",
-    function=vector_add,
     call=lambda function, inputs: function(inputs["x"], inputs["y"]),
     dtypes=_DTYPES,
     cases=_cases,
@@ -155,3 +118,32 @@ DECLARATION = Declaration(
         flops=lambda c: {"add": c["n"]},
     ),
 )
+
+
+_operator = Operator(
+    DECLARATION,
+    "forward",
+    "(Tensor x, Tensor y) -> Tensor",
+    case_of=lambda x, y: case(DECLARATION.dtype_of(x), n=x.numel()),
+    fake=lambda x, y: torch.empty_like(x),
+)
+_vector_add = Differentiable(
+    _operator, setup_context=lambda ctx, inputs, output: None, backward=lambda ctx, dout: (dout, dout)
+)
+
+
+@DECLARATION.public
+def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``torch.add(x, y)`` for two tensors of one shape, dtype (fp32, fp16, bf16) and device.
+
+    Raises TypeError and ValueError for anything else: shapes are not broadcast and dtypes not promoted.  Inputs that
+    are not contiguous are copied first.
+    """
+    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
+        raise TypeError(f"vector_add takes two tensors, and no numbers: {type(x).__name__}, {type(y).__name__}")
+    DECLARATION.dtype_of(x, y)
+    if x.shape != y.shape or x.device != y.device:
+        raise ValueError(f"vector_add takes one shape and device: {x.shape} on {x.device}, {y.shape} on {y.device}")
+    if not x.numel():
+        return x + y  # nothing to launch for
+    return _vector_add(x.contiguous(), y.contiguous())

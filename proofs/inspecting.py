@@ -17,8 +17,8 @@ from atlas import catalog
 from atlas.host import gpus
 from atlas.workers.process import TRITON, Died, Process, TimedOut
 
-from . import planting
-from .planting import CERTIFICATE, Mutant
+from .mutants import planting
+from .mutants.planting import CERTIFICATE, Mutant
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ import textwrap
 
 import small_kernels
 from atlas import catalog
-from atlas.compilation import compiled, listing, pool, space
+from atlas.compilation import compiled, listings, pool, space
 from atlas.compilation.offline import compile_only
 from atlas.host import gpus
 from atlas.reading.config import load_gpus
@@ -192,9 +192,9 @@ def digests_of_one_source(folder, gpu_name, backend=None):
     with compile_only(gpu_named(gpu_name, **changes)) as requests:
         module.kernel[(1,)](torch.empty(1024, device="meta"), BLOCK=1024)
     kernel = requests[0].kernel
-    text = compiled.assembly(kernel)
-    digests = listing.sha256_of_text(text), listing.sha256_of_binary(kernel.kernel)
-    return digests, str(folder) in text, str(folder) in listing.strip_debug(text), requests[0].cached
+    text = listings.assembly(kernel)
+    digests = listings.sha256_of_text(text), listings.sha256_of_binary(kernel.kernel)
+    return digests, str(folder) in text, str(folder) in listings.strip_debug(text), requests[0].cached
 
 
 def launch_after_compiling():

@@ -1,4 +1,4 @@
-"""What a kernel's records are true of: its file, and all it builds upon."""
+"""Which kernels there are, and which of them call one another."""
 
 import pytest
 from atlas import catalog
@@ -7,19 +7,35 @@ from atlas.errors import AtlasError
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A kernels/ folder of a family that builds upon another and upon a file for one architecture."""
-    (tmp_path / "hopper").mkdir()
-    (tmp_path / "family.py").write_text(
-        "import torch\nfrom kernels.other import OTHER\nimport kernels.hopper.part as part\n"
-    )
-    (tmp_path / "other.py").write_text("OTHER = 1\n")
-    (tmp_path / "hopper" / "part.py").write_text("import kernels.other\nPART = 1\n")
+    """A kernels/ folder of a file, a package, and the folders beside the kernels."""
+    files = {
+        "family/__init__.py": "",
+        "family/backward.py": "",
+        "other.py": "OTHER = 1\n",
+        "common/__init__.py": "",
+        "common/part.py": "",
+        "nn/__init__.py": "",
+        "tuned/t4.json": "{}",
+        "__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.setattr(catalog, "KERNELS", tmp_path)
     return tmp_path
 
 
-def test_a_file_in_a_folder_is_no_kernel(folder):
+def test_a_kernel_is_a_file_or_a_package_and_what_families_share_is_none(folder):
     assert catalog.names() == ["family", "other"]
+    assert [catalog.home(name) for name in catalog.names()] == ["kernels/family/", "kernels/other.py"]
+    assert [path.name for path in catalog.files("family")] == ["__init__.py", "backward.py"]
+    assert catalog.files("other") == [folder / "other.py"]
+
+
+def test_a_kernel_s_functions_are_those_it_lists_and_else_the_one_of_its_name(folder):
+    (folder / "family" / "__init__.py").write_text('__all__ = [\n    "product",\n    "sum",\n]\n')
+    assert catalog.public("family") == ["product", "sum"]
+    assert catalog.public("other") == ["other"]
 
 
 @pytest.mark.parametrize(("name", "owner"), [("linear", "matmul_epilogue"), ("int_mm", "matmul_8bit")])
@@ -37,8 +53,9 @@ PRODUCT = '__all__ = ["product", "product_of_three"]\n'
         ("from kernels.other import _helper, product\n", ["other"]),
         ("from kernels.other import (\n    _helper,  # (no config)\n    product_of_three as triple,\n)\n", ["other"]),
         ("def late():\n    from kernels.other import product\n", ["other"]),
-        ("from kernels._part import run\n", ["other"]),
-        ("import kernels.hopper.part as part\n", ["other"]),
+        ("from kernels.common.part import run\n", ["other"]),
+        ("from kernels.common import part\n", ["other"]),
+        ("from kernels.other.public import product\n", ["other"]),
         ("from kernels.between import between\n", ["between", "other"]),
         ("from kernels.between import _launch\n", []),
         ("from kernels.other import _launch, products\n", []),
@@ -50,9 +67,8 @@ PRODUCT = '__all__ = ["product", "product_of_three"]\n'
 def test_a_kernel_calls_those_whose_public_functions_it_or_its_parts_import(folder, text, expected):
     (folder / "other.py").write_text(PRODUCT)
     (folder / "between.py").write_text("from kernels.other import product\n")
-    for part in ("_part.py", "hopper/part.py"):
-        (folder / part).write_text("from kernels.other import product\n")
-    (folder / "family.py").write_text(text)
+    (folder / "common" / "part.py").write_text("from kernels.other import product\n")
+    (folder / "family" / "backward.py").write_text(text)
     assert catalog.called("family") == expected
 
 

@@ -7,14 +7,14 @@ import threading
 
 import pytest
 import torch
-from atlas.operators import Differentiable, Operator, descriptors, launch, launching
+from atlas.operators import CustomOperator, Differentiable, descriptors, launch, launching
 from torch.autograd import forward_ad
 
 _count = iter(range(1000))
 
 
 def operator(run, schema="(Tensor x) -> Tensor", fake=torch.empty_like, **options):
-    return Operator(f"context_{next(_count)}", schema, run=run, fake=fake, **options)
+    return CustomOperator(f"context_{next(_count)}", schema, run=run, fake=fake, **options)
 
 
 def cube(x):

@@ -266,6 +266,30 @@ def test_a_name_that_a_package_finds_when_asked_is_that_of_the_part_which_define
     assert ("kernels.part", "product") in Code({"kernels": tmp_path}).reached([("", ("kernels.main", "f"))])
 
 
+def test_a_name_that_a_package_finds_when_asked_is_that_of_a_part_which_is_a_package_itself(tmp_path):
+    (tmp_path / "part").mkdir()
+    (tmp_path / "__init__.py").write_text("def __getattr__(name): ...\n")
+    (tmp_path / "part" / "__init__.py").write_text("from .inner import product\n")
+    (tmp_path / "part" / "inner.py").write_text("def product(): return 1\n")
+    (tmp_path / "main.py").write_text("from kernels import product\ndef f(): return product()\n")
+    assert ("kernels.part.inner", "product") in Code({"kernels": tmp_path}).reached([("", ("kernels.main", "f"))])
+
+
+def test_a_file_that_becomes_a_package_keeps_its_identities(kernels):
+    """Part of it in a module beside the rest, as a family is that outgrew a file."""
+    text, before = (kernels / "toy.py").read_text(), today.of_kernel(kernels, "toy")
+    first = text.index("@triton.jit\ndef _wide_kernel")
+    moved = text[first : text.index("\n\n\n", first)]
+    rest = text.replace(moved, "").replace("FACTOR = 2\n", "from .wide import FACTOR, _wide_kernel\n")
+    (kernels / "toy.py").unlink()
+    (kernels / "toy").mkdir()
+    (kernels / "toy" / "wide.py").write_text(f"import triton\nimport triton.language as tl\nFACTOR = 2\n{moved}\n")
+    for name, new in {"declaration": rest, "wide": (kernels / "toy" / "wide.py").read_text()}.items():
+        (kernels / "toy" / f"{name}.py").write_text(new.replace("_wide_kernel", "wide_kernel"))
+    (kernels / "toy" / "__init__.py").write_text("from .declaration import DECLARATION, toy\n")
+    assert today.of_kernel(kernels, "toy") == before
+
+
 def test_what_was_found_is_kept_for_the_next_process_as_long_as_no_file_changes(kernels, tmp_path, monkeypatch):
     monkeypatch.setattr(today, "KEPT", tmp_path / "kept" / "identities.json")
     monkeypatch.setattr(today, "KERNELS", kernels)
@@ -445,10 +469,9 @@ def test_all_identities_are_found_in_well_below_a_second_without_torch():
     """The workflow asks for them while it is parsed."""
     script = (
         "import sys, time; from atlas.identity import today; from pathlib import Path\n"
-        "kernels = Path(sys.argv[1]); start = time.process_time()\n"
-        "names = [p.stem for p in kernels.glob('*.py') if not p.stem.startswith('_')]\n"
+        "from atlas import catalog; kernels = Path(sys.argv[1]); start = time.process_time()\n"
         "code = today.code_of(kernels); from atlas.identity import kernel\n"
-        "found = [kernel.identities(code, name) for name in names]\n"
+        "found = [kernel.identities(code, name) for name in catalog.names()]\n"
         "assert len(found) > 20 and not {'torch', 'triton'} & sys.modules.keys()\n"
         "print(time.process_time() - start)"
     )
@@ -469,7 +492,7 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
     autotune = modules("autotune")
     assert {
         "atlas.tuning.search",
-        "atlas.timing.queue",
+        "atlas.timing.samplers",
         "atlas.validation.tolerances",
         "atlas.workers.process",
     } <= autotune
@@ -477,7 +500,7 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
     assert not {
         module for module in autotune if module.startswith(("proofs", "atlas.tables", "atlas.results.documents"))
     }
-    assert "atlas.timing.queue" not in modules("validate")
+    assert "atlas.timing.samplers" not in modules("validate")
     assert "atlas.profiling.launches" in modules("profile"), "run by its name"
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from atlas import ROOT, catalog
 
-FILES = sorted((ROOT / "kernels").glob("*.py"))
+FILES = [(name, path) for name in catalog.names() for path in catalog.files(name)]
+"""Every kernel with each of its files."""
 
 
 def run(code: str, first: Path = ROOT) -> str:
@@ -41,34 +42,67 @@ def test_importing_the_package_imports_no_kernel_and_no_stage():
 
 
 def test_importing_a_kernel_loads_no_compiler_of_torch():
-    imports = "\n".join(f"import kernels.{file.stem}" for file in FILES if file.stem != "__init__")
+    imports = "\n".join(f"import kernels.{name}" for name in catalog.names())
     out = run(f"import sys\n{imports}\nprint('torch._dynamo' in sys.modules)")  # some 2 s, in every process
     assert out.strip() == "False"
 
 
+FUNCTIONS = {
+    "circle": "shapes", "square": "shapes", "cube": "cube", "broken": "broken", "shards": "broken",
+    "family": "family", "second": "family",
+}  # fmt: skip
+
+
 @pytest.fixture
 def library(tmp_path):
-    """A folder with a package ``kernels`` of small files: one of two functions, a module, a package, one broken."""
+    """A folder with a package ``kernels``: a file of two functions, one of one, one broken, a package, folders beside.
+
+    Its ``__init__.py`` is the project's, with this table of functions.
+    """
     package = tmp_path / "kernels"
-    (package / "inner").mkdir(parents=True)
+    text, count = re.subn(
+        r"(?s)^FUNCTIONS = \{.*?^\}",
+        f"FUNCTIONS = {FUNCTIONS}",
+        (ROOT / "kernels" / "__init__.py").read_text(),
+        flags=re.M,
+    )
+    assert count == 1
     files = {
-        "__init__": (ROOT / "kernels" / "__init__.py").read_text(),
+        "__init__": text,
         "shapes": "__all__ = [\n    'circle',\n    'square',\n]\ncircle, square, hidden = str, int, float\n",
         "cube": "cube = abs\n",
         "broken": "__all__ = ['broken', 'shards']\nraise RuntimeError('does not import')\n",
+        "family/__init__": "from .forward import family\nfrom .backward import second\n",
+        "family/forward": "family = abs\n",
+        "family/backward": "second = int\n",
         "inner/__init__": "from kernels import cube as inner\n",
     }
     for name, text in files.items():
-        (package / f"{name}.py").write_text(text)
+        path = package / f"{name}.py"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
     return tmp_path
 
 
-def test_a_file_offers_what_it_lists_and_else_its_name(library):
+def test_functions_come_from_files_and_packages_alike(library):
     out = run("import kernels; print(*kernels.__all__)", library)
-    assert out.split() == ["broken", "circle", "cube", "shards", "square"]
+    assert out.split() == ["broken", "circle", "cube", "family", "second", "shards", "square"]
     run("from kernels import square, cube, circle; assert (circle, square, cube) == (str, int, abs)", library)
     run("import kernels.shapes, kernels; assert kernels.square is int and kernels.shapes.hidden is float", library)
     run("import kernels; assert kernels.shapes.square is kernels.square is int", library)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from kernels import family, second; assert (family, second) == (abs, int)",
+        "import kernels.family; import kernels; assert kernels.family is abs",
+        "from kernels.family import backward; from kernels import family; assert backward.second is int",
+        "from kernels.family.backward import second; import kernels; assert kernels.family is abs",
+    ],
+)
+def test_the_function_of_a_package_s_name_wins_whatever_of_the_package_was_imported_before(library, order):
+    run(order, library)
 
 
 def test_a_file_that_does_not_import_harms_no_other(library):
@@ -76,17 +110,33 @@ def test_a_file_that_does_not_import_harms_no_other(library):
     run("import kernels\ntry: kernels.shards\nexcept RuntimeError: pass\nelse: raise AssertionError", library)
 
 
-def test_a_package_within_stays_a_package_and_offers_no_function(library):
+def test_asking_for_a_function_imports_no_other_family(library):
+    run(
+        "import sys; from kernels import second; assert not {'kernels.cube', 'kernels.shapes'} & {*sys.modules}",
+        library,
+    )
+
+
+def test_a_package_beside_the_kernels_stays_a_package_and_offers_no_function(library):
     run("import kernels; assert kernels.inner.inner is abs and 'inner' not in kernels.__all__", library)
     run("import kernels.inner, kernels; assert kernels.inner.inner is abs", library)
     run("from kernels import inner; assert inner.inner is abs", library)
 
 
-def test_no_function_is_offered_by_two_files():
-    offered = run(
-        "import kernels; print(*(n for f, p in kernels._MODULES.items() if not p for n in kernels._functions(f)))"
-    )
-    assert len(set(offered.split())) == len(offered.split())
+def test_the_table_of_functions_has_every_function_of_every_kernel_and_no_other():
+    out = run("import json, kernels; print(json.dumps(kernels.FUNCTIONS))")
+    offered = [(function, name) for name in catalog.names() for function in catalog.public(name)]
+    assert len(dict(offered)) == len(offered), "no function is offered by two kernels"
+    assert json.loads(out) == dict(offered), "kernels/__init__.py: FUNCTIONS"
+
+
+def test_an_editor_is_shown_the_same_functions_as_python():
+    tree = ast.parse((ROOT / "kernels" / "__init__.py").read_text())
+    (shown,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert ast.unparse(shown.test) == "TYPE_CHECKING"
+    imports = [node for node in shown.body if isinstance(node, ast.ImportFrom)]
+    offered = {(alias.name, node.module) for node in imports for alias in node.names}
+    assert offered == {(function, name) for name in catalog.names() for function in catalog.public(name)}
 
 
 def test_every_module_of_kernels_nn_is_found_and_calls_a_kernel_of_the_library():
@@ -106,18 +156,28 @@ def test_an_unknown_kernel_is_named_with_those_there_are():
     assert "'nothing'" in out and "softmax" in out
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if not p.stem.startswith("_")], ids=lambda p: p.stem)
-def test_a_kernel_file_imports_torch_triton_and_the_leaves_alone(path):
-    """Or another kernel, what of it is used then being part of its identity."""
+def _file_id(value) -> str:
+    return value.stem if isinstance(value, Path) else value
+
+
+@pytest.mark.parametrize(("name", "path"), FILES, ids=_file_id)
+def test_a_kernel_s_file_imports_torch_triton_and_the_leaves_alone(name, path):
+    """Or another kernel, what of it is used then being part of its identity; files of its own family relatively."""
     standard = {"math", "functools", "threading", "itertools", "typing", "__future__", "collections"}
     allowed = {"torch", "triton", "liger_kernel", "atlas.declaration", "atlas.operators"} | standard
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            other = name.startswith("kernels.") and catalog.KERNELS.joinpath(*name.split(".")[1:]).with_suffix(".py")
-            fine = (other and other.exists()) or any(name == a or name.startswith(f"{a}.") for a in allowed)
-            assert fine, f"line {node.lineno} imports {name}"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            assert node.level == 1 and path.parent.name == name, f"line {node.lineno}: relative beyond the family"
+            continue
+        modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            where = f"line {node.lineno} imports {module}"
+            assert module.split(".")[:2] != ["kernels", name], (
+                f"{where}: a copy of the family would import the original"
+            )
+            other = module.startswith("kernels.")
+            assert other or any(module == a or module.startswith(f"{a}.") for a in allowed), where
 
 
 def _jitted(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -128,11 +188,19 @@ def _jitted(tree: ast.Module) -> list[ast.FunctionDef]:
     ]
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if not p.stem.startswith("_")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("name", catalog.names())
+def test_a_kernel_has_device_code_or_is_made_of_another_s(name):
+    texts = [path.read_text() for path in catalog.files(name)]
+    assert any(_jitted(ast.parse(text)) or "from kernels." in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*(path for _, path in FILES), *sorted((ROOT / "kernels" / "common").glob("*.py"))],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
 def test_a_triton_kernel_is_at_most_a_hundred_lines_and_says_what_a_program_owns(path):
-    kernels = _jitted(ast.parse(path.read_text()))
-    assert kernels or "from kernels." in path.read_text()  # it may be made of another's
-    for kernel in kernels:
+    for kernel in _jitted(ast.parse(path.read_text())):
         assert kernel.end_lineno - kernel.lineno < 100, kernel.name
         # A function that asks for no program id is part of a kernel, and its name may say enough.
         assert ast.get_docstring(kernel) or "program_id" not in ast.unparse(kernel), f"{kernel.name} has no docstring"
@@ -143,7 +211,7 @@ def test_triton_kernels_stand_nowhere_else():
     strays = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "workflow").rglob("*.py")
-        if not {"survey", "proof", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
+        if not {"survey", "proofs", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
     ]
     assert not strays
 
@@ -151,8 +219,8 @@ def test_triton_kernels_stand_nowhere_else():
 def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep_is_sized_to_the_gpu():
     # In a process of its own: the interpreter binds a process, and other tests compile.
     run(
-        "from atlas import catalog, gpus\n"
-        "from atlas.benchmarking.ladder import steps\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
+        "from atlas.benchmarking.providers import steps\n"
         "from atlas.reading.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"
@@ -175,7 +243,7 @@ def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep
 def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can_vouch_for_its_config():
     """What takes none would be timed unchecked, and the tuner would refuse all of its configs."""
     out = run(
-        "from atlas import catalog, gpus\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
         "from atlas.reading.config import load_gpus\n"
         "from atlas.validation.certification import certifying_cases\n"
         "described = [gpus.gpu(name, block) for name, block in load_gpus().items() if not gpus.functional(block)]\n"
@@ -200,7 +268,7 @@ def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can
 def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_its_variant_takes_that():
     """What a kernel's author provides for them: elsewhere a mask may stand between a reference and a kernel."""
     out = run(
-        "from atlas import catalog, gpus\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
         "from atlas.reading.config import load_gpus\n"
         "from atlas.validation import cases\n"
         "from atlas.validation.certification import certifying_cases\n"
@@ -232,7 +300,7 @@ def test_the_readme_s_table_of_functions_has_every_kernel_and_exactly_the_varian
         "    forward, backward = [], []\n"
         "    for direction, work in catalog.load(name).passes.items():\n"
         "        (forward if direction == 'forward' else backward).extend(v.name for v in work.variants)\n"
-        "    table[name] = (kernels._functions(name), forward, backward)\n"
+        "    table[name] = (catalog.public(name), forward, backward)\n"
         "print(json.dumps(table))\n"
     )
     declared = json.loads(printed)

@@ -11,7 +11,7 @@ import types
 
 import pytest
 import torch
-from atlas.operators import Differentiable, Operator, call, constant_result, descriptors, launch, launching, plan
+from atlas.operators import CustomOperator, Differentiable, call, constant_result, descriptors, launch, launching, plan
 from torch.overrides import TorchFunctionMode
 from triton.backends.nvidia import driver as nvidia
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -53,7 +53,7 @@ VARYING = {"do_not_specialize": True, "annotation_type": "i64"}
 
 @pytest.fixture(autouse=True)
 def a_cpu_that_counts_as_a_gpu(monkeypatch):
-    monkeypatch.setattr(Operator, "repeats_on", ("cpu",))
+    monkeypatch.setattr(CustomOperator, "repeats_on", ("cpu",))
     monkeypatch.setattr(call, "_current_device", lambda: -1)
     driver = types.SimpleNamespace(active=types.SimpleNamespace(get_current_stream=lambda index: "stream"))
     monkeypatch.setattr(plan.triton, "runtime", types.SimpleNamespace(driver=driver), raising=False)
@@ -63,7 +63,7 @@ _count = iter(range(1000))
 
 
 def operator(run, schema="(Tensor x) -> Tensor", fake=torch.empty_like, **options):
-    return Operator(f"trial_{next(_count)}", schema, run=run, fake=fake, **options)
+    return CustomOperator(f"trial_{next(_count)}", schema, run=run, fake=fake, **options)
 
 
 def doubling(kernel):
@@ -491,9 +491,9 @@ def test_without_a_gradient_asked_for_none_is_kept():
 
 def test_a_file_loaded_under_another_name_registers_operators_of_its_own():
     source = (
-        "from atlas.operators import Operator\n"
+        "from atlas.operators import CustomOperator\n"
         "import torch\n"
-        "op = Operator('same_name', '(Tensor x) -> Tensor', run=lambda x: x + 1, fake=torch.empty_like)\n"
+        "op = CustomOperator('same_name', '(Tensor x) -> Tensor', run=lambda x: x + 1, fake=torch.empty_like)\n"
     )
     modules = []
     for name in ("kernels.trial", "atlas_planted_trial"):

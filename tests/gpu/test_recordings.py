@@ -6,7 +6,7 @@ import gc
 import pytest
 import torch
 import triton
-from atlas.operators import Operator
+from atlas.operators import CustomOperator
 from calls import test_aliases
 from calls.table import BF16, CALLS, DIFFERENTIABLE, FP16, FP32, weighted
 
@@ -32,7 +32,7 @@ def watching():
 
 def obstacles():
     """Why calls are not repeated, of every operator of this process that knows of a reason."""
-    return {o.name: set(o.obstacles) for o in gc.get_objects() if type(o) is Operator and o.obstacles}
+    return {o.name: set(o.obstacles) for o in gc.get_objects() if isinstance(o, CustomOperator) and o.obstacles}
 
 
 MULTIPLIED_BY_TORCH = {"layer_norm_linear": "aten.addmm", "linear_cross_entropy": "aten.mm"}

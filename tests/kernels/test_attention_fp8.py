@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from atlas.benchmarking.checking import Check
+from atlas.benchmarking.judging import Expected
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
@@ -254,7 +254,7 @@ def test_what_a_wrong_kernel_gives_is_found_in_out_alone(sizeable, fault):
 
 
 def test_what_is_timed_is_checked_by_the_spread_too(sizeable):
-    check, lse = Check(sizeable), sizeable.expected[1]
+    check, lse = Expected(sizeable), sizeable.expected[1]
     assert not check.variant((simulated(**sizeable.inputs), lse))
     assert not check.peer((sizeable.yardstick[0],))
     out = simulated(**sizeable.inputs) * 1.1  # within e4m3's own tolerance of the element

@@ -6,7 +6,7 @@ import random
 import pytest
 from atlas.timing import PROTOCOL, Clock
 from atlas.timing.board import Reading, summary
-from atlas.timing.queue import Batch, Sampler
+from atlas.timing.samplers import Batch, Sampler
 
 from .fakes import GivenTimes, SaidBoard, SimulatedDevice, Sleeper
 
@@ -225,7 +225,7 @@ def test_a_device_that_rests_while_the_first_call_compiles_is_roused_after_it(mo
         return 5.0
 
     timer.screen(compiles_first, samples=2)
-    assert device.notes == ["soak", "call", "rouse", "call", "call"]
+    assert device.notes == ["soak", "call", "warm again", "call", "call"]
 
 
 def test_a_device_that_rested_is_roused_before_it_is_sampled_and_one_at_work_is_not(monkeypatch):
@@ -235,10 +235,10 @@ def test_a_device_that_rested_is_roused_before_it_is_sampled_and_one_at_work_is_
     timer = Clock.of_parts(GivenTimes(), SaidBoard(), device=device)
     timer.screen(steady(5.0))
     timer.screen(steady(5.0))
-    assert device.notes.count("rouse") == 1
+    assert device.notes.count("warm again") == 1
     now[0] += 30.0  # somebody compiled
     timer.measure(steady(5.0))
-    assert device.notes.count("rouse") == 2
+    assert device.notes.count("warm again") == 2
 
 
 def test_the_pause_after_throttling_counts_as_rest(monkeypatch):
@@ -251,7 +251,7 @@ def test_the_pause_after_throttling_counts_as_rest(monkeypatch):
         now[0] += seconds
 
     Clock.of_parts(GivenTimes(), board, pause, device).measure(steady(1e5))
-    assert device.notes.count("rouse") == 2
+    assert device.notes.count("warm again") == 2
 
 
 def test_nothing_to_interleave_is_nothing():

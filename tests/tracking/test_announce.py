@@ -11,7 +11,7 @@ from atlas.identity.needs import needed
 from atlas.identity.today import of_stage
 from atlas.plan.announce import announce, reasons
 from atlas.reading import config
-from atlas.results.heads import Head, head
+from atlas.results.documents import Envelope, read_envelope
 
 
 def said(capsys, recorded, kernels=("vector_add",), **places):
@@ -85,4 +85,4 @@ def test_the_head_process_imports_nothing_heavy_for_it():
 def test_a_record_that_no_reader_can_read_does_not_stop_the_announcement(tmp_path, content):
     path = tmp_path / "benchmark.json"
     path.mkdir() if content is None else path.write_text(content)
-    assert head(path) == Head()
+    assert read_envelope(path) == Envelope()

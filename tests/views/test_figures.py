@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 import synthetic
 from atlas import ROOT
-from atlas.figures import compiled, facts, heat, roofs, search, sheet, sizes, spent
+from atlas.figures import facts, heat, roofs, sheet, sizes, work
 from atlas.figures.names import figure_names
-from atlas.figures.style import RC, hues
+from atlas.figures.sheet import RC, hues
 from atlas.tables import store
-from atlas.tables.columns import generation
+from atlas.tables.store import generation
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
@@ -64,9 +64,9 @@ def test_a_kernel_that_was_only_built_says_so_in_place_of_its_speed(kernels, tmp
     synthetic.write_everything(tmp_path, kernels, built=["t4"], functional=True)
     atlas("tables", tmp_path)
     tables = store.read(tmp_path / "tables")
-    for draw in (sizes.throughput, sizes.overlay, search.tuning):
+    for draw in (sizes.throughput, sizes.overlay, work.tuning):
         assert "there is no record of one" in texts(draw(tables, "softmax")).replace("\n", " ")
-    assert "compiled, not run" in texts(compiled.build(tables, "softmax"))
+    assert "compiled, not run" in texts(work.build(tables, "softmax"))
 
 
 def test_gpus_are_laid_over_one_another_where_there_are_several(scenes):
@@ -79,10 +79,10 @@ def test_the_interpreter_enters_no_figure_about_speed(scenes):
     tables = store.read(scenes["five"] / "tables")
     assert "cpu" not in set(facts.performance(tables["benchmark"]).gpu)
     for figure in (heat.speedup(tables), roofs.roof_fraction(tables), roofs.rooflines(tables), heat.transfer(tables),
-                   sizes.throughput(tables, "softmax"), search.tuning(tables, "softmax")):  # fmt: skip
+                   sizes.throughput(tables, "softmax"), work.tuning(tables, "softmax")):  # fmt: skip
         words = texts(figure)
         assert "cpu" not in words and "functional" not in words
-    assert "cpu (interpreter)" in texts(spent.seconds(tables)), "its seconds are real"
+    assert "cpu (interpreter)" in texts(work.seconds(tables)), "its seconds are real"
 
 
 def test_recorded_and_stale_figures_are_marked_and_the_marks_explained(scenes):
@@ -118,7 +118,7 @@ def test_transfer_needs_two_gpus_and_says_so(scenes):
 
 
 def test_the_build_figure_tells_fma_from_tensor_cores(scenes):
-    words = texts(compiled.build(store.read(scenes["five"] / "tables"), "matmul"))
+    words = texts(work.build(store.read(scenes["five"] / "tables"), "matmul"))
     for text in ("wgmma (tensor cores)", "mma (tensor cores)", "FMA (no tensor cores)", "sm_75", "sm_90"):
         assert text in words
 
@@ -131,9 +131,9 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
             tables[name]["kernel"] = tables[name]["kernel"].replace("softmax", long)
     tables["benchmark"]["provider"] = tables["benchmark"]["provider"].replace("liger", "liger-kernel with autograd")
     with matplotlib.rc_context(RC):
-        overviews = (heat.speedup, heat.transfer, roofs.roof_fraction, roofs.rooflines, spent.seconds)
+        overviews = (heat.speedup, heat.transfer, roofs.roof_fraction, roofs.rooflines, work.seconds)
         figures = [draw(tables) for draw in overviews]
-        figures += [draw(tables, long) for draw in (sizes.throughput, sizes.overlay, search.tuning, compiled.build)]
+        figures += [draw(tables, long) for draw in (sizes.throughput, sizes.overlay, work.tuning, work.build)]
     for figure in figures:
         nothing_is_clipped_or_overlaps(figure)
 
@@ -198,7 +198,7 @@ def test_gpus_of_one_magnitude_stand_side_by_side_on_one_scale(scenes):
     assert h200[1] > 100 * t4[1], "where one is far slower its curves would lie along the axis"
     panels = [axes for axes in roofs.rooflines(of_gpus(scenes, "t4", "h200")).axes if axes.get_visible()]
     assert panels[0].get_ylim() == panels[1].get_ylim() and panels[0].get_xlim() == panels[1].get_xlim()
-    seconds = spent.seconds(store.read(scenes["one"] / "tables")).axes
+    seconds = work.seconds(store.read(scenes["one"] / "tables")).axes
     assert len({axes.get_xlim() for axes in seconds}) == 1, "a second is as long where a GPU was only compiled for"
 
 
@@ -296,9 +296,9 @@ def test_the_share_of_close_configs_is_of_all_that_were_timed(scenes):
     tables = of_gpus(scenes, "h200")
     trials = tables["trials"]
     slow = trials.median_us > 1.3 * trials.groupby(["kernel", "direction", "dtype", "sizes"]).median_us.transform("min")
-    before = search.tuning(tables, "matmul").axes[1]
+    before = work.tuning(tables, "matmul").axes[1]
     tables["trials"] = trials.assign(status=trials.status.where(~slow, "stopped"))
-    after = search.tuning(tables, "matmul").axes[1]
+    after = work.tuning(tables, "matmul").axes[1]
     assert [list(line.get_xdata()) for line in after.lines] == [list(line.get_xdata()) for line in before.lines]
 
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import synthetic
-from atlas.reporting import across, evidence, grid, outcome, work
+from atlas.reporting import comparisons, grid, machines, outcome, work
 from atlas.results.collection import collect
 from atlas.tables import store
 
@@ -131,7 +131,7 @@ def test_two_gpus_are_compared_on_the_cases_both_timed_beside_their_roofs(scenes
     tables["benchmark"] = tables["benchmark"][tables["benchmark"].gpu.isin(pair)]
     best = tables["benchmark"].query("best and kernel == 'matmul'").set_index(["dtype", "sizes"])
     times = {gpu: best[best.gpu == gpu].median_us for gpu in pair}
-    row = {row[0].text: row for row in across.across_table(tables).rows}["matmul"]
+    row = {row[0].text: row for row in comparisons.across_table(tables).rows}["matmul"]
     assert [cell.text for cell in row[1:5]] == ["forward", "h200", "h100", "10"], "h200 has the more bandwidth"
     assert (row[2].note, row[3].note) == ("measured", "recorded")
     steps = times["h100"] / times["h200"]
@@ -145,7 +145,7 @@ def test_two_gpus_are_compared_on_the_cases_both_timed_beside_their_roofs(scenes
 def test_a_gpu_without_survey_is_compared_without_roofs(scenes):
     tables = store.read(scenes["five"] / "tables")
     tables["survey"] = tables["survey"][tables["survey"].gpu != "h200"]
-    rows = [row for row in across.across_table(tables).rows if "h200" in (row[2].text, row[3].text)]
+    rows = [row for row in comparisons.across_table(tables).rows if "h200" in (row[2].text, row[3].text)]
     assert rows and all(row[6].text == "\N{EN DASH}" for row in rows)
 
 
@@ -214,12 +214,12 @@ def test_proofs_show_every_claim_with_figure_and_limit(page):
     text = page("five").text["s-proofs"]
     assert "0.031 at most 0.02 does not hold" in text, "measured on the h200"
     assert "0.015 at most 0.02 holds" in text, "recorded of the a100"
-    assert "python -m atlas prove" in page("none").text["s-proofs"], "how to get one"
+    assert "python -m proofs" in page("none").text["s-proofs"], "how to get one"
 
 
 def test_a_lower_limit_is_told_from_an_upper_one():
     def limit(found, limit, holds):
-        return evidence._limit({"found": found, "limit": limit, "holds": holds})
+        return machines._limit({"found": found, "limit": limit, "holds": holds})
 
     assert limit(0.7, 0.8, False) == limit(54, 0.8, True) == "at least 0.8"
     assert limit(0.1, 0.8, True) == limit(2, 0.8, False) == "at most 0.8"

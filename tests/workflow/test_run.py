@@ -66,7 +66,7 @@ def test_a_second_run_has_nothing_to_do_and_knows_it_as_soon_as_snakemake_can(fi
 
 
 def test_touching_sources_runs_nothing(finished):
-    for pattern in ("kernels/*.py", "workflow/atlas/**/*.py", "config/*.yaml", "workflow/schemas/*.json"):
+    for pattern in ("kernels/**/*.py", "workflow/atlas/**/*.py", "config/*.yaml", "workflow/schemas/*.json"):
         for path in finished.root.glob(pattern):
             os.utime(path)
     assert finished.planned(*SELECTION) == {}
@@ -106,7 +106,7 @@ def test_a_function_that_moves_to_another_file_plans_nothing(finished):
     first = text.index("def _unfit(shape, mask):")
     moved = text[first : text.index("\n\n\n", first)]
     edits = [("kernels/_softmax_errors.py", "", moved + "\n"), (SOFTMAX, moved + "\n\n\n", ""),
-             (SOFTMAX, "\nLOWEST = ", "\nfrom kernels._softmax_errors import _unfit\n\nLOWEST = ")]  # fmt: skip
+             (SOFTMAX, "import LOWEST\n", "import LOWEST\nfrom kernels._softmax_errors import _unfit\n")]  # fmt: skip
     assert planned_after(finished, *edits)[0] == {}
 
 
@@ -164,7 +164,7 @@ def test_editing_cuda_sources_builds_them_again(finished):
 
 def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished):
     jobs, _ = planned_after(
-        finished, ("workflow/atlas/figures/style.py", "\nfrom dataclasses", "\nMORE = 1\nfrom dataclasses")
+        finished, ("workflow/atlas/figures/sheet.py", "\nfrom dataclasses", "\nMORE = 1\nfrom dataclasses")
     )
     assert jobs == {}, "which nothing uses"
     jobs, _ = planned_after(

@@ -1,4 +1,4 @@
-"""The kernels there are: one file each under ``kernels/``, found by looking."""
+"""The kernels there are: a file ``kernels/<name>.py`` or a package ``kernels/<name>/`` each, found by looking."""
 
 from __future__ import annotations
 
@@ -18,66 +18,89 @@ if TYPE_CHECKING:
 
 KERNELS = ROOT / "kernels"
 
+BESIDE = ("common", "cuda", "hopper", "nn", "tuned")
+"""Folders of ``kernels/`` that are no kernels: what families share, peers in CUDA C++, torch modules, configs."""
+
 _IMPORT = re.compile(r"^\s*(?:import|from) kernels\.([\w.]+)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
 _LIST = re.compile(r"^__all__ = [\[(]([^])]*)", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """Every kernel's name, which is its file's stem; nothing is imported."""
-    return sorted(path.stem for path in KERNELS.glob("*.py") if not path.stem.startswith("_"))
+    """Every kernel's name, which is that of its file or package; nothing is imported."""
+    files = [path.stem for path in KERNELS.glob("*.py") if not path.stem.startswith("_")]
+    packages = [path.parent.name for path in KERNELS.glob("*/__init__.py")]
+    return sorted({*files, *packages}.difference(BESIDE))
+
+
+def home(name: str) -> str:
+    """Where a kernel is, for messages and links: ``kernels/softmax.py``, or ``kernels/matmul/`` of a package."""
+    return f"kernels/{name}/" if _path(name).name == "__init__.py" else f"kernels/{name}.py"
+
+
+def files(name: str) -> list[Path]:
+    """A kernel's own source: its file, or all files of its package with ``__init__.py`` first."""
+    first = _path(name)
+    return [first] if first.stem == name else sorted(first.parent.glob("*.py"))  # "_" sorts before any letter
+
+
+def public(name: str) -> list[str]:
+    """A kernel's public functions, by its text: those in a literal ``__all__ = [...]``, else the one of its name."""
+    listed = _LIST.search(_path(name).read_text())
+    return re.findall(r"""["'](\w+)["']""", listed[1]) if listed else [name]
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`AtlasError` for a kernel there is no file of, with the nearest name, or whose function it is."""
+    """Raise :class:`AtlasError` for a kernel that there is none of, with the nearest name, or whose function it is."""
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names())}"
-        owner = next((kernel for kernel in names() if name in _public(kernel)), None)
+        owner = next((kernel for kernel in names() if name in public(kernel)), None)
         if owner is not None:
             hint = f"it is a function of the kernel {owner!r}"
-        raise AtlasError(f"unknown kernel {name!r}: no file kernels/{name}.py; {hint}")
+        raise AtlasError(f"unknown kernel {name!r}: no file kernels/{name}.py, no package kernels/{name}/; {hint}")
 
 
 def called(name: str) -> list[str]:
     """The kernels whose public functions this one's launches call, sorted; nothing is imported.
 
     They are those of which a public function is imported by its name (``from kernels.matmul import matmul``) in the
-    kernel's file, in its private parts (``kernels/_part.py``, ``kernels/hopper/part.py``) or in a kernel so called.
-    Such a function chooses its config itself; who imports a launcher or a helper gives it one.
+    kernel's files, in what it takes from ``kernels/common/``, or in a kernel so called.  Such a function chooses its
+    config itself; who imports a launcher or a helper gives it one.
     """
     found: set[str] = set()
-    seen, waiting = set(), [name]
+    seen, waiting = set(), files(name)
     while waiting:
-        module = waiting.pop()
-        if module in seen:
+        path = waiting.pop()
+        if path in seen:
             continue
-        seen.add(module)
-        for other, names in _imports(_path(module)):
-            if other.startswith("_") or "." in other:
-                waiting.append(other)
-            elif other != name and names & _public(other):
-                found.add(other)
-                waiting.append(other)
+        seen.add(path)
+        for module, taken in _imports(path):
+            family = module.partition(".")[0]
+            if family.startswith("_") or family in BESIDE:
+                parts = (_path(f"{module}.{name}") for name in taken)
+                waiting += [_path(module), *(part for part in parts if part.exists())]
+            elif family != name and taken & {*public(family)}:
+                found.add(family)
+                waiting += files(family)
     return sorted(found)
 
 
 def _path(module: str) -> Path:
     """The file of ``kernels.<module>``."""
-    return KERNELS / f"{module.replace('.', '/')}.py"
+    base = KERNELS.joinpath(*module.split("."))
+    package = base / "__init__.py"
+    return package if package.exists() else base.with_name(f"{base.name}.py")
 
 
 def _imports(path: Path) -> list[tuple[str, set[str]]]:
-    """What a file imports of the kernels, by its text: modules, and the names that are taken from each."""
+    """What a file imports of the kernels, by its text: modules, and the names that are taken from each.
+
+    Relative imports are left out: they stay within the family.
+    """
     return [
         (module, set(re.findall(r"(\w+)(?: as \w+)?", names)))
         for module, names in _IMPORT.findall(re.sub("#.*", "", path.read_text()))
     ]
-
-
-def _public(name: str) -> set[str]:
-    """The names of a kernel's public functions, by its file's text, as ``kernels/__init__.py`` finds them."""
-    listed = _LIST.search(_path(name).read_text())
-    return set(re.findall(r"""["'](\w+)["']""", listed[1])) if listed else {name}
 
 
 def identities(name: str) -> dict[str, str]:
@@ -94,7 +117,7 @@ def digest(name: str) -> str:
 
 
 def load(name: str, interpret: bool = False) -> Declaration:
-    """Import ``kernels/<name>.py`` and return its DECLARATION.
+    """Import ``kernels.<name>`` and return its DECLARATION.
 
     ``interpret`` runs its kernels in Triton's interpreter; the choice binds the whole process, since ``@triton.jit``
     reads it at import.  Raises :class:`AtlasError` for an unknown name and for a file without a fitting declaration;
@@ -105,15 +128,13 @@ def load(name: str, interpret: bool = False) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
         from .host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     from .declaration import Declaration
 
     module = importlib.import_module(f"kernels.{name}")
     declaration = getattr(module, "DECLARATION", None)
     if not isinstance(declaration, Declaration):
-        raise AtlasError(f"kernels/{name}.py: no DECLARATION = Declaration(…) found; see docs/adding-a-kernel.md")
+        raise AtlasError(f"{home(name)}: no DECLARATION = Declaration(…) found; see docs/adding-a-kernel.md")
     if declaration.name != name:
-        raise AtlasError(
-            f"kernels/{name}.py: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file"
-        )
+        raise AtlasError(f"{home(name)}: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file")
     return declaration

@@ -22,7 +22,6 @@ COMMANDS = {
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
     "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",
-    "prove": "try a claim of the measuring core on this machine: mutants, repeatability, faults, …",
     "track": "turn documents into MLflow runs",
     "ui": "serve the MLflow interface on 127.0.0.1",
     "tables": "turn documents into tidy tables, Parquet and CSV",
@@ -44,13 +43,19 @@ def command() -> int:
     words = sys.argv[1:]
     if not words or words[0] not in _NEED_TORCH or {"-h", "--help"} & set(words):
         return main(words)
+    name, *rest = words
     if not forking.in_a_run():  # a mistake is to be told before torch is imported
         try:
-            stage, arguments = _parsed(words[0], words[1:])
-            stage.frame.job(words[0], arguments)
+            stage, arguments = _parsed(*_of(name), rest)
+            stage.frame.job(name, arguments)
         except AtlasError as error:
-            return _mistake(words[0], error)
+            return _mistake(f"atlas {name}", error)
     return forking.command(main, words)
+
+
+def _of(name: str) -> tuple[str, str, str]:
+    """How a command is called, its module, and what it does."""
+    return f"atlas {name}", f"{__package__}.stages.{name}", COMMANDS[name]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -61,27 +66,32 @@ def main(words: list[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
+    return run(*_of(chosen.command), rest + words[1:])
+
+
+def run(prog: str, module: str, summary: str, words: list[str]) -> int:
+    """Run the command of one module, its ``run`` with what ``words`` say to its ``add_arguments``; the exit status."""
     try:
         lifeline.follow()
-        stage, arguments = _parsed(chosen.command, rest + words[1:])
-        return stage.run(arguments) or 0
+        command, arguments = _parsed(prog, module, summary, words)
+        return command.run(arguments) or 0
     except AtlasError as error:
-        return _mistake(chosen.command, error)
+        return _mistake(prog, error)
 
 
-def _parsed(name: str, words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+def _parsed(prog: str, module: str, summary: str, words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     """A command's module, and its arguments."""
-    stage = importlib.import_module(f"{__package__}.stages.{name}")
-    parser = argparse.ArgumentParser(prog=f"atlas {name}", description=COMMANDS[name], allow_abbrev=False)
-    stage.add_arguments(parser)
+    command = importlib.import_module(module)
+    parser = argparse.ArgumentParser(prog=prog, description=summary, allow_abbrev=False)
+    command.add_arguments(parser)
     arguments = parser.parse_args(words)
     _check_repeated(words)
     _check_numbers(arguments)
-    return stage, arguments
+    return command, arguments
 
 
-def _mistake(name: str, error: AtlasError) -> int:
-    print(f"atlas {name}: {error}", file=sys.stderr)
+def _mistake(prog: str, error: AtlasError) -> int:
+    print(f"{prog}: {error}", file=sys.stderr)
     return 2
 
 

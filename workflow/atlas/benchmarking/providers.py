@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cuda.programs import Programs
-from ..declaration import GPU, Case, Config, Pass, Peer, Variant
-from ..timing.types import Thunk
+from ..declaration import GPU, Case, Config, Declaration, Pass, Peer, Variant
+from ..timing.samples import Thunk
 
 
 @dataclass(frozen=True)
@@ -140,3 +140,29 @@ def _of_peer(name: str, peer: Peer, case: Case, gpu: GPU, programs: Programs | N
     if status:
         return Provider(name, "peer", status=status, reason=reason)
     return Provider(name, "peer", prepare=lambda inputs: programs.prepare(peer.launcher, inputs))
+
+
+def steps(declaration: Declaration) -> list[dict[str, str]]:
+    """What the benchmark's document keeps of the declared variants: pass, name, the one it follows, what it changes.
+
+    Each comes after the one it follows, so that a reader climbs from the first.
+    """
+    found = []
+    for direction, work in declaration.passes.items():
+        rungs: dict[str, list[Any]] = {}
+        for variant in work.variants:
+            rungs.setdefault(variant.follows, []).append(variant)
+
+        waiting = list(rungs.get("", []))
+        while waiting:
+            variant = waiting.pop(0)
+            found.append(
+                {
+                    "direction": direction,
+                    "variant": variant.name,
+                    "follows": variant.follows,
+                    "summary": variant.summary,
+                }
+            )
+            waiting = rungs.get(variant.name, []) + waiting
+    return found

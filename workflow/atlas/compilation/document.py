@@ -1,4 +1,4 @@
-"""The build document's rows and status, from candidates and what became of them."""
+"""The build document's rows and status, from compilations and what became of them."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from .. import catalog
 from ..declaration import GPU, Declaration
 from .compiled import Compiled
 from .pool import Task
-from .space import Candidate, Refusal, representative
+from .space import Compilation, Refusal, representative
 
 Identity = tuple[str, str, str, frozenset[str], bool]
 
 
-def identity(candidate: Candidate) -> Identity:
-    """What decides a candidate's row but for its config: candidates with equal identities are compiled once."""
-    return candidate.direction, candidate.variant, candidate.dtype, candidate.keys, candidate.default
+def identity(compilation: Compilation) -> Identity:
+    """What decides a compilation's row but for its config: compilations with equal identities are compiled once."""
+    return compilation.direction, compilation.variant, compilation.dtype, compilation.keys, compilation.default
 
 
 def tasks_of(
-    kernel: str, declaration: Declaration, candidates: Sequence[Candidate], gpu: GPU, listings: Path, sass: bool
+    kernel: str, declaration: Declaration, compilations: Sequence[Compilation], gpu: GPU, listings: Path, sass: bool
 ) -> dict[Identity, Task]:
-    """One task for each distinct candidate; those of default configs leave listings in the folder ``listings``.
+    """One task for each distinct compilation; those of default configs leave listings in the folder ``listings``.
 
     ``sass`` asks for machine code beside the PTX.
     """
     load = functools.partial(catalog.load, kernel)
-    shown = _shown(declaration, candidates)
+    shown = _shown(declaration, compilations)
     tasks: dict[Identity, Task] = {}
-    for candidate in candidates:
-        task = Task(load, candidate.direction, candidate.variant, candidate.case, candidate.config, gpu)
-        if identity(candidate) in shown:
-            prefix = listings / f"{candidate.direction}-{candidate.variant}-{candidate.dtype}"
+    for compilation in compilations:
+        task = Task(load, compilation.direction, compilation.variant, compilation.case, compilation.config, gpu)
+        if identity(compilation) in shown:
+            prefix = listings / f"{compilation.direction}-{compilation.variant}-{compilation.dtype}"
             task = dataclasses.replace(task, listings=prefix, sass=sass)
-        tasks.setdefault(identity(candidate), task)
+        tasks.setdefault(identity(compilation), task)
     return tasks
 
 
-def _shown(declaration: Declaration, candidates: Sequence[Candidate]) -> set[Identity]:
+def _shown(declaration: Declaration, compilations: Sequence[Compilation]) -> set[Identity]:
     """Of each pass, variant and dtype the default whose listing is kept: that of the case with the most traffic."""
-    groups: dict[tuple[str, str, str], list[Candidate]] = {}
-    for candidate in candidates:
-        if candidate.default:
-            groups.setdefault((candidate.direction, candidate.variant, candidate.dtype), []).append(candidate)
+    groups: dict[tuple[str, str, str], list[Compilation]] = {}
+    for compilation in compilations:
+        if compilation.default:
+            groups.setdefault((compilation.direction, compilation.variant, compilation.dtype), []).append(compilation)
     shown = set()
     for (direction, _, _), group in groups.items():
         case = representative(declaration.passes[direction], [case for c in group for case in c.default_for])
-        shown.add(identity(next(candidate for candidate in group if case in candidate.default_for)))
+        shown.add(identity(next(compilation for compilation in group if case in compilation.default_for)))
     return shown
 
 
-def row(candidate: Candidate, compiled: Compiled) -> dict[str, Any]:
-    """The document's row of one candidate."""
-    return _where(candidate.variant, candidate.direction, candidate.dtype) | {
-        "sizes": dict(candidate.case.sizes),
-        "config": dict(candidate.config),
-        "default": candidate.default,
+def row(compilation: Compilation, compiled: Compiled) -> dict[str, Any]:
+    """The document's row of one compilation."""
+    return _where(compilation.variant, compilation.direction, compilation.dtype) | {
+        "sizes": dict(compilation.case.sizes),
+        "config": dict(compilation.config),
+        "default": compilation.default,
         **compiled.to_json(),
     }
 

@@ -15,8 +15,7 @@ from ..declaration import GPU, Case, Config, Declaration
 from ..workers.pool import run_jobs
 from ..workers.process import TRITON, Died, Process, TimedOut, printed
 from ..workers.protocol import serve_jobs
-from .compiled import Compiled, compile_with_requests
-from .complaint import complaint, death, with_printed
+from .compiled import Compiled, compile_with_requests, complaint, death, with_printed
 from .listings import write_listings
 
 TIMEOUT_SECONDS = 120.0

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from ..declaration import GPU, Case, Config, Declaration, Pass, Variant
 from ..host.runtime import meta_inputs
-from .complaint import complaint
+from .compiled import complaint
 from .offline import Request, compile_only
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Compilation:
     """One distinct compilation of one config of a variant, and the cases that give it.
 
-    ``default_for`` are those of ``cases`` whose default config this is.  ``keys`` name the kernels: candidates with
+    ``default_for`` are those of ``cases`` whose default config this is.  ``keys`` name the kernels: compilations with
     equal keys (configs that differ in nothing but the grid) have one binary.
     """
 
@@ -55,19 +55,19 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Space:
-    """All candidates of a kernel for one GPU, in the order of passes, variants, dtypes and parameter lists."""
+    """All compilations of a kernel for one GPU, in the order of passes, variants, dtypes and parameter lists."""
 
-    candidates: tuple[Candidate, ...]
+    compilations: tuple[Compilation, ...]
     refusals: tuple[Refusal, ...]
 
 
 def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case]) -> Space:
-    """The candidates that ``cases`` give on ``gpu``: every config that fits, and the default of each case.
+    """The compilations that ``cases`` give on ``gpu``: every config that fits, and the default of each case.
 
-    Launchers are called, and compile nothing.  One that raises gives a candidate of its own, for the compilation to
+    Launchers are called, and compile nothing.  One that raises gives a compilation of its own, for its compiler to
     fail in its turn.
     """
-    candidates: list[Candidate] = []
+    compilations: list[Compilation] = []
     refusals: list[Refusal] = []
     with compile_only(gpu, compiling=False) as requests:
         for direction, variant, of_dtype in _groups(declaration, cases):
@@ -75,8 +75,8 @@ def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case]) -
             if all(reasons):
                 refusals.append(Refusal(direction, variant.name, of_dtype[0].dtype, reasons[0]))
             handled = [case for case, reason in zip(of_dtype, reasons, strict=True) if not reason]
-            candidates += _of_variant(declaration.passes[direction], direction, variant, handled, gpu, requests)
-    return Space(tuple(candidates), tuple(refusals))
+            compilations += _of_variant(declaration.passes[direction], direction, variant, handled, gpu, requests)
+    return Space(tuple(compilations), tuple(refusals))
 
 
 def _groups(declaration: Declaration, cases: Sequence[Case]) -> Iterator[tuple[str, Variant, list[Case]]]:
@@ -91,8 +91,8 @@ def _groups(declaration: Declaration, cases: Sequence[Case]) -> Iterator[tuple[s
 
 def _of_variant(
     work: Pass, direction: str, variant: Variant, cases: Sequence[Case], gpu: GPU, requests: list[Request]
-) -> Iterator[Candidate]:
-    found: dict[tuple[str, frozenset[str]], Candidate] = {}
+) -> Iterator[Compilation]:
+    found: dict[tuple[str, frozenset[str]], Compilation] = {}
     for case in cases:
         inputs, default = meta_inputs(work, case), dict(variant.default(case, gpu))
         configs = list(variant.configs(case, gpu))
@@ -104,7 +104,7 @@ def _of_variant(
             except Exception as error:
                 keys = frozenset([f"raises {complaint(error)}"])
             identity = json.dumps(config, sort_keys=True, default=str), keys
-            known = found.get(identity) or Candidate(direction, variant.name, config, keys, ())
+            known = found.get(identity) or Compilation(direction, variant.name, config, keys, ())
             found[identity] = dataclasses.replace(
                 known,
                 cases=(*known.cases, case),
@@ -113,21 +113,21 @@ def _of_variant(
     yield from found.values()
 
 
-def sample(declaration: Declaration, space: Space, size: int) -> list[Candidate]:
+def sample(declaration: Declaration, space: Space, size: int) -> list[Compilation]:
     """For each pass, variant and dtype the default and ``size - 1`` more configs, spread evenly over the space.
 
     All for one case, that with the most traffic of those the variant supports: the one whose figures count most.
     """
-    chosen: list[Candidate] = []
-    groups: dict[tuple[str, str, str], list[Candidate]] = {}
-    for candidate in space.candidates:
-        groups.setdefault((candidate.direction, candidate.variant, candidate.dtype), []).append(candidate)
+    chosen: list[Compilation] = []
+    groups: dict[tuple[str, str, str], list[Compilation]] = {}
+    for compilation in space.compilations:
+        groups.setdefault((compilation.direction, compilation.variant, compilation.dtype), []).append(compilation)
     for (direction, _, _), group in groups.items():
         case = representative(declaration.passes[direction], [case for c in group for case in c.cases])
         here = [dataclasses.replace(c, cases=(case,), default_for=tuple({case} & set(c.default_for)))
                 for c in group if case in c.cases]  # fmt: skip
-        others = [candidate for candidate in here if not candidate.default]
-        chosen += [candidate for candidate in here if candidate.default]
+        others = [compilation for compilation in here if not compilation.default]
+        chosen += [compilation for compilation in here if compilation.default]
         chosen += [others[index] for index in spread(len(others), size - 1)]
     return chosen
 

@@ -27,6 +27,11 @@ OTHER_REGISTERS = 24
 """What a thread needs besides its elements: addresses, masks, counters (ptxas of Triton 3.7, sm_75 to sm_90)."""
 
 
+def most_warps(gpu: GPU) -> int:
+    """Warps of the 1024 threads that a program may have: AMD's waves are 64 wide."""
+    return 16 if gpu.backend == "hip" else 32
+
+
 def block_n(problem: Case) -> int:
     """The least power of two that holds a row."""
     return triton.next_power_of_2(problem["n"])

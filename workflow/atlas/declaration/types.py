@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
-from .cases import Case
+from .cases import Case, torch_dtype
 from .hardware import GPU, Capability
 from .peers import Peer
+
+Function = TypeVar("Function", bound=Callable)
 
 Config = Mapping[str, Any]
 """One point of a tuning space: block sizes, ``num_warps``, ``num_stages``, …"""
@@ -131,7 +133,7 @@ class Pass:
 class Declaration:
     """All that the project knows of one kernel; everything else is derived from it.
 
-    ``name`` is the file's stem.  ``function`` is the public function; ``call(function, inputs)`` calls it on the
+    ``name`` is the file's stem.  :meth:`public` tells the public function; ``call(function, inputs)`` calls it on the
     forward pass's inputs.  ``cases(gpu)`` is the benchmark sweep, sized to the GPU; ``edge_cases`` are what validation
     adds, each with its reason, and ``huge_cases`` those with a tensor of more than 2^31 elements, on which offsets
     overflow that are not 64 bits wide: they need tens of GiB and are run where these are.  ``differentiable`` names the
@@ -141,7 +143,6 @@ class Declaration:
     name: str
     family: str
     summary: str
-    function: Callable[..., Any]
     call: Callable[[Callable[..., Any], dict[str, Any]], Any]
     dtypes: tuple[str, ...]
     cases: Callable[[GPU], list[Case]]
@@ -150,6 +151,41 @@ class Declaration:
     backward: Pass | None = None
     differentiable: tuple[str, ...] = ()
     huge_cases: tuple[Case, ...] = ()
+    function: Callable[..., Any] | None = None
+    dtype_names: Mapping[torch.dtype, str] = field(init=False, repr=False)
+    """``{torch.bfloat16: "bf16"}`` for the declared dtypes; float32 is ``"fp32"`` however it is multiplied."""
+
+    def __post_init__(self) -> None:
+        names = {torch_dtype(name): name for name in self.dtypes if name != "tf32"}
+        object.__setattr__(self, "dtype_names", names)
+
+    def public(self, function: Function) -> Function:
+        """Decorator of the kernel's public function, the one that ``call`` calls; returns it as it is.
+
+        Raises TypeError for a second one.
+        """
+        if self.function is not None:
+            raise TypeError(
+                f"{self.name} has a public function, {self.function.__name__}: {function.__name__} is called by users "
+                "all the same, but `call` takes one alone, so leave @DECLARATION.public away from it"
+            )
+        object.__setattr__(self, "function", function)
+        return function
+
+    def dtype_of(self, *tensors: torch.Tensor | None, function: str = "", tf32: bool = False) -> str:
+        """The name of the dtype of ``tensors``, such as ``"bf16"``; ``tf32`` says that float32 is multiplied so.
+
+        None is passed over.  Raises TypeError for a dtype that is not declared, or for several.  It names the public
+        function: ``function``, where the kernel has more than one.
+        """
+        first, *others = [tensor.dtype for tensor in tensors if tensor is not None]
+        name = self.dtype_names.get(first)
+        if name is None or any(other != first for other in others):
+            caller = function or (self.function.__name__ if self.function is not None else self.name)
+            one = "tensors of one dtype out of " if others else ""
+            found = ", ".join(map(str, (first, *others)))
+            raise TypeError(f"{caller} takes {one}{', '.join(self.dtype_names.values())}: {found}")
+        return "tf32" if tf32 and name == "fp32" else name
 
     @property
     def passes(self) -> dict[str, Pass]:

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from .facts import NO_PERFORMANCE, PERFORMANCE, TIMED, geometric_mean, mark, origin, performance
 from .names import OVERVIEWS
-from .sheet import Sheet, empty, label_room
-from .style import DIVERGING, INK, MUTED
+from .sheet import DIVERGING, INK, MUTED, Sheet, empty, label_room
 
 _SPAN = 1.0
 """The colours of a speed-up saturate at 2^-1 and 2^1."""

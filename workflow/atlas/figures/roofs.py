@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 
 from .facts import NO_PERFORMANCE, mark, origin, performance
 from .names import OVERVIEWS
-from .sheet import Sheet, blank, empty, label_room
-from .style import INK, MUTED, hues
+from .sheet import INK, MUTED, Sheet, blank, empty, hues, label_room
 
 _OURS, _PEER = "#0072B2", "#8a8f98"
 _ROOF_NAMES = 1.1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
-from ..reading import patterns
+from ..reading import strict
 from . import devices, environment
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def matches(block: Mapping[str, Any], device_name: str) -> bool:
     pattern = block.get("match")
     if pattern is None or (" MIG " in device_name and "MIG" not in pattern):
         return False
-    return patterns.found(pattern, device_name)
+    return strict.pattern_found(pattern, device_name)
 
 
 def names_of(selection: str | list[str], blocks: Mapping[str, Any], key: str, where: str) -> list[str]:

@@ -37,6 +37,10 @@ _PLAIN = frozenset({"property", "staticmethod", "classmethod", "functools.cache"
                     "functools.cached_property", "functools.wraps", "contextlib.contextmanager"})  # fmt: skip
 
 
+REGISTRAR = ("DECLARATION", "public")
+"""A definition and its method that, as a decorator, notes a function and returns it as it is: no part of the form."""
+
+
 @dataclass(eq=False)
 class Value:
     """An expression or a nested function where it stands: its module, and what encloses it (None: the module alone)."""
@@ -271,8 +275,8 @@ class Code:
     def member(self, module: str, name: str) -> Any:
         """The attribute ``name`` of a module, as of :meth:`resolve`.
 
-        A name that cannot be seen is taken to be that of any part of a package that defines it, as of one which
-        imports its parts when they are asked for; the module itself counts whole.
+        A name that cannot be seen is taken to be that of any part of a package that has it, as of one which imports
+        its parts when they are asked for; the module itself counts whole.
         """
         if (there := self.resolve(module, name)) is not None:
             return there
@@ -282,7 +286,8 @@ class Code:
         if self.module(part) is not None:
             return "module", part
         parts = self.submodules(module) if (found := self.module(module)) and found.package == module else []
-        return "several", [*((part, name) for part in parts if self.definition(part, name)), (module, WHOLE)]
+        there = [self.resolve(part, name) for part in parts]
+        return "several", [*((one[1], one[2]) for one in there if one and one[0] == "definition"), (module, WHOLE)]
 
     def is_apart(self, module: str) -> bool:
         """Whether references into the module are not followed."""
@@ -469,7 +474,8 @@ class Writer:
         """A function or a class; at the top of a module its name is no part of it."""
         out = self._out
         out.append(f"{node.__class__.__name__} {node.name if name is None else name}(")
-        for decorator in node.decorator_list:
+        decorators = [one for one in node.decorator_list if self.registrar(one, frame) is None]
+        for decorator in decorators:
             out.append("@")
             self.write(decorator, frame)
         if isinstance(node, ast.ClassDef):
@@ -477,7 +483,7 @@ class Writer:
                 self.write(base, frame)
             inner = Frame(bound_in(node.body, self._package) | self._by_walrus(node), frame, is_class=True)
         else:
-            read = not all(self._reads_no_annotations(decorator, frame) for decorator in node.decorator_list)
+            read = not all(self._reads_no_annotations(decorator, frame) for decorator in decorators)
             self._arguments(node.args, frame, read)
             if read and node.returns is not None:
                 self.write(node.returns, frame)
@@ -485,6 +491,14 @@ class Writer:
             inner = Frame(names, _outside_classes(frame))
         self._body(node.body, inner)
         out.append(")")
+
+    def registrar(self, decorator: ast.expr, frame: Frame | None) -> Definition | None:
+        """The declaration that a decorator registers a function with (:data:`REGISTRAR`); None for any other."""
+        if not (isinstance(decorator, ast.Attribute) and decorator.attr == REGISTRAR[1]):
+            return None
+        found, rest = self.dotted(decorator, frame)
+        known = found is not None and found[0] == "definition" and (found[2], *rest) == REGISTRAR
+        return found[1:] if known else None
 
     def _reads_no_annotations(self, decorator: ast.expr, frame: Frame | None) -> bool:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .code import Code, Root, Value, Writer
+from .code import REGISTRAR, Code, Root, Value, Writer
 from .scopes import LOCAL, Frame
 
 _CLASSES = ("Declaration", "Pass", "Variant")
@@ -36,6 +36,18 @@ class Reader:
     def declaration(self, module: str) -> Structure | None:
         """The declaration that a kernel's file makes; None where it cannot be followed."""
         return self.structure(Value(ast.Name("DECLARATION", ast.Load()), module), "Declaration")
+
+    def public(self, module: str) -> Value | None:
+        """The function that a kernel's file marks as its declaration's public one; None where it marks none."""
+        found, writer = self._code.module(module), Writer(self._code, module)
+        declaration = self._code.resolve(module, REGISTRAR[0])
+        for name, units in found.units.items() if found is not None else ():
+            for unit in units:
+                if isinstance(unit, ast.FunctionDef) and any(
+                    ("definition", *(writer.registrar(one, None) or ())) == declaration for one in unit.decorator_list
+                ):
+                    return Value(ast.Name(name, ast.Load()), module)
+        return None
 
     def structure(self, value: Value | None, kind: str) -> Structure | None:
         """The fields of what is a call of ``kind`` in the end; None for anything else."""

@@ -92,7 +92,8 @@ def roots_of(code: Code, kernel: str) -> dict[str, Roots]:
     declaration = Reader(code).declaration(module)
     if declaration is None:
         return {WHOLE: [("module", (module, WHOLE))]}
-    found: dict[str, Roots] = {}
+    public = Reader(code).public(module)
+    found: dict[str, Roots] = {PUBLIC: [("function", public)]} if public is not None else {}
     unknown: Roots = []
     for field, value in declaration.fields.items():
         if field in ("forward", "backward"):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..declaration import Case, Declaration, choose
 from .call import watched, written
 from .launching import Varying, compiles_only
 from .plan import Plan, plan
@@ -34,8 +35,10 @@ _registered: set[str] = set()
 """Operators of this process: torch takes a name once, and a file may be loaded twice."""
 
 
-class Operator:
+class CustomOperator:
     """A function of tensors and scalars that launches kernels: ``torch.ops.kernel_atlas.<name>``.
+
+    :class:`Operator` is the one to use for a pass of a declared kernel; this one leaves to ``run`` what is launched.
 
     ``schema`` is torch's, without the name: ``"(Tensor x, float eps) -> (Tensor, Tensor)"``.  ``run`` takes these
     arguments, all by position, and returns the outputs; ``fake`` returns tensors like the outputs without computing
@@ -65,7 +68,10 @@ class Operator:
         self._plans: dict[tuple, Plan] = {}
         self._attempts: dict[tuple, int] = {}
         # A kernel file that is loaded a second time under another name must not take the first one's operators over.
-        module = sys._getframe(1).f_globals["__name__"]
+        frame = sys._getframe(1)
+        while frame.f_globals is globals():  # a subclass, below
+            frame = frame.f_back
+        module = frame.f_globals["__name__"]
         library = NAMESPACE if module.startswith("kernels.") else f"{NAMESPACE}__{module.replace('.', '_')}"
         while f"{library}::{name}" in _registered:
             library += "_again"
@@ -140,6 +146,40 @@ class Operator:
         return result
 
 
+class Operator(CustomOperator):
+    """The operator of one pass of a declared kernel: it chooses variant and config for a call, and launches.
+
+    ``direction`` is ``"forward"`` or ``"backward"``; ``schema``, ``fake``, ``varying`` and ``state`` are those of
+    :class:`CustomOperator`, and ``name`` is ``<kernel>_<direction>`` where none is given.  ``case_of``, given the
+    operator's arguments by position, names the case whose config is to run; it raises what the call raises.
+
+    The chosen variant's launcher is called with the operator's arguments, by position.  Where it takes other ones, or
+    its results need a last touch, ``run(launch, *args)`` does both: ``launch`` is that launcher with its config.
+    """
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        direction: str,
+        schema: str,
+        *,
+        case_of: Callable[..., Case],
+        fake: Callable[..., Any],
+        name: str | None = None,
+        run: Callable[..., Any] | None = None,
+        varying: Sequence[str] = (),
+        state: Callable[..., Hashable] | None = None,
+    ):
+        def chosen(*args: Any) -> Any:
+            device = next(value.device for value in args if isinstance(value, torch.Tensor))
+            variant, config = choose(declaration, direction, case_of(*args), device)
+            if run is None:
+                return variant.launch(*args, config=config)
+            return run(functools.partial(variant.launch, config=config), *args)
+
+        super().__init__(name or f"{declaration.name}_{direction}", schema, chosen, fake, varying, state)
+
+
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, for which autocast is off: which dtypes an operator computes in is settled before it is called."""
 
@@ -167,7 +207,7 @@ class Differentiable:
 
     def __init__(
         self,
-        operator: Operator,
+        operator: CustomOperator,
         setup_context: Callable[..., None],
         backward: Callable[..., Any],
         pushforward: Callable[..., Any] | None = None,

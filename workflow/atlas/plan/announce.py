@@ -21,7 +21,7 @@ from ..host import gpus
 from ..identity.kernel import PUBLIC, WHOLE
 from ..identity.needs import changed, in_words, sentence
 from ..identity.today import of_stage
-from ..results.heads import Head, head
+from ..results.documents import Envelope, read_envelope
 
 _STYLES = {gpus.HERE: "green", gpus.CLUSTER: "cyan", gpus.RECORDED: "yellow", gpus.ABSENT: "dim"}
 
@@ -63,26 +63,28 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
 
 def _record(folder: Path, kernels: Sequence[str]) -> str:
     """A GPU's record in words: its date, how many of the selected kernels it has, what of them has changed since."""
-    heads = {kernel: [head(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels}
-    present = [kernel for kernel in kernels if heads[kernel]]
-    dates = sorted(one.date for kernel in present for one in heads[kernel] if one.date)
+    envelopes = {
+        kernel: [read_envelope(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels
+    }
+    present = [kernel for kernel in kernels if envelopes[kernel]]
+    dates = sorted(one.date for kernel in present for one in envelopes[kernel] if one.date)
     words = f"record{f' of {dates[-1][:10]}' if dates else ''} shown"
     if len(present) < len(kernels):
         words += f", {len(present)} of {_count(kernels, 'kernel')}"
-    stale = {kernel: since for kernel in present if (since := _since(kernel, heads[kernel]))}
+    stale = {kernel: since for kernel in present if (since := _since(kernel, envelopes[kernel]))}
     if stale:
         described = [f"{kernel} ({', '.join(map(in_words, since))})" for kernel, since in stale.items()]
         words += f", {len(stale)} stale, changed since: {', '.join(described)}"
     return words
 
 
-def _since(kernel: str, heads: Sequence[Head]) -> list[str]:
+def _since(kernel: str, envelopes: Sequence[Envelope]) -> list[str]:
     """The identities of a kernel that have changed since any of its documents was written."""
-    found = [differences(one, catalog.identities(kernel)) for one in heads]
+    found = [differences(one, catalog.identities(kernel)) for one in envelopes]
     return [name for name in dict.fromkeys(itertools.chain(*found)) if name != PUBLIC]
 
 
-def differences(stated: Head, today: Mapping[str, str]) -> list[str]:
+def differences(stated: Envelope, today: Mapping[str, str]) -> list[str]:
     """The identities that a document states otherwise than they are today; all as one where it states none."""
     if stated.identities is None or stated.stage is None:
         return [WHOLE]
@@ -103,7 +105,7 @@ def reasons(
     for (gpu, kernel), stages in measured.items():
         now = catalog.identities(kernel)
         for stage in stages:
-            stated = head(results / gpu / kernel / f"{stage}.json")
+            stated = read_envelope(results / gpu / kernel / f"{stage}.json")
             if stated.stage is None:
                 continue
             names = differences(stated, now)

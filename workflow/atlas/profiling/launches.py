@@ -22,7 +22,7 @@ from ..host import runtime
 from ..reading.config import load_gpus
 from ..timing.board import board_of
 from ..timing.cuda import CudaDevice
-from ..timing.types import Thunk
+from ..timing.samples import Thunk
 
 SEED = 0
 

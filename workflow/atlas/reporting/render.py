@@ -1,17 +1,21 @@
-"""The page: every section's data put into the template."""
+"""The page: every section's data put into the template, and each figure into the page, which needs no other file."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from ..errors import AtlasError
+from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
 from ..results.collection import Entry
-from . import across, changed, evidence, machines, outcome, profiles, work
-from .pictures import Picture
+from . import comparisons, machines, outcome, work
 
 
 def page(
@@ -34,11 +38,11 @@ def page(
         summary=outcome.summary(tables),
         verdicts=outcome.verdict_table(tables),
         gpus=machines.gpu_table(tables, entries),
-        across=across.across_table(tables),
+        across=comparisons.across_table(tables),
         losses=outcome.case_table(tables, "slower"),
         wins=outcome.case_table(tables, "faster"),
-        changed_sentences=changed.changed_sentences(tables),
-        changed=changed.changed_table(tables),
+        changed_sentences=comparisons.changed_sentences(tables),
+        changed=comparisons.changed_table(tables),
         failures=outcome.stage_failures(entries),
         failed_checks=outcome.failed_checks(tables),
         untimed=outcome.untimed(tables),
@@ -51,8 +55,8 @@ def page(
         validation=work.validation_table(tables, entries),
         tuning=work.tuning_table(entries),
         best_configs=work.best_configs(entries, tables),
-        counters=profiles.counter_table(tables),
-        proofs=evidence.proof_table(proofs),
+        counters=work.counter_table(tables),
+        proofs=machines.proof_table(proofs),
         provenance=machines.provenance(entries),
         overviews=overviews,
         kernels=kernels,
@@ -62,3 +66,30 @@ def page(
 
 def _resource(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure: anchor, title, caption, and the image as a URI."""
+
+    name: str
+    title: str
+    caption: str
+    uri: str
+
+
+def picture(folder: Path, name: str, kernel: str = "") -> Picture:
+    """The figure ``name``, of ``kernel`` where each has its own; :class:`AtlasError` where it was not drawn."""
+    file = f"{name}-{kernel}" if kernel else name
+    path = folder / f"{file}.svg"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise AtlasError(f"{path}: no such figure; run `python -m atlas figures` first") from None
+    title = f"{PER_KERNEL[name]}: {kernel}" if kernel else OVERVIEWS[name]
+    return Picture(file, title, CAPTIONS[name], f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}")
+
+
+def of_kernels(folder: Path, kernels: Sequence[str]) -> dict[str, list[Picture]]:
+    """Each kernel's own figures."""
+    return {kernel: [picture(folder, name, kernel) for name in PER_KERNEL] for kernel in kernels}

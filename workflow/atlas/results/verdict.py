@@ -16,7 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collection import Entry
 
 KINDS = ("measured", "recorded", "functional", "compiled")
 """Kinds from the strongest evidence to the weakest."""
@@ -33,18 +36,6 @@ FAILING = frozenset({"wrong", "failed", "suspect"})
 _DTYPES = ("bf16", "fp16", "fp32")
 JUDGING = ("build", "validate", "autotune", "benchmark")
 """Stages whose documents judge a kernel; a profile, say, does not."""
-
-
-class Entry(Protocol):
-    """One document as :func:`atlas.results.collection.collect` gives it."""
-
-    gpu: str
-    kernel: str | None
-    stage: str
-    document: Mapping[str, Any]
-    kind: str
-    path: Path
-    stale: bool
 
 
 def verdicts(entries: Iterable[Entry]) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
         if value is not None and value < 1:
             raise AtlasError(f"command line: --{option} is {value}; give 1 or more")
     empty = {"target": _target(job), "scope": {"mode": _mode(job), "total": 0, "compiled": 0}, "configs": []}
-    frame.tell(job, frame.write_document(job, empty, _build, kind="compiled"))
+    frame.print_outcome(job, frame.write_document(job, empty, _build, kind="compiled"))
 
 
 def _mode(job: frame.Job) -> str:
@@ -52,7 +52,7 @@ def _build(job: frame.Job) -> dict[str, Any]:
     shutil.rmtree(listings, ignore_errors=True)
     declaration, gpu = job.declaration(), job.gpu()
     space = enumerate_space(declaration, gpu, runtime.sweep(declaration, gpu))
-    chosen = list(space.candidates)
+    chosen = list(space.compilations)
     if job.arguments.sample is not None:
         chosen = sample(declaration, space, job.arguments.sample)
     # Of a sample the PTX alone is kept: disassembling would take a third of its time.
@@ -64,7 +64,7 @@ def _build(job: frame.Job) -> dict[str, Any]:
         for index, result in compile_all(list(tasks.values()), job.arguments.jobs, job.arguments.timeout_seconds):
             results[identities[index]] = result
             display.update(bar, advance=1, note=result.reason[:60])
-    rows = [document.row(candidate, results[document.identity(candidate)]) for candidate in chosen]
+    rows = [document.row(compilation, results[document.identity(compilation)]) for compilation in chosen]
     rows += [document.refused_row(refusal) for refusal in space.refusals]
-    scope = {"mode": _mode(job), "total": len(space.candidates), "compiled": len(chosen)}
+    scope = {"mode": _mode(job), "total": len(space.compilations), "compiled": len(chosen)}
     return {"target": _target(job), "scope": scope, "configs": rows} | document.status(rows)

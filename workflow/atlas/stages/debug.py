@@ -108,7 +108,7 @@ def _facts(finding: Any) -> Iterator[str]:
 
 def _watch(job: frame.Job, declaration: Any, finding: Any) -> None:
     """Run the finding's launch again with every store watched, and stop in it where that was asked for."""
-    from ..debugging import reproduction, stepping, story
+    from ..debugging import reproduction, tracing
     from ..host import runtime
 
     device = runtime.device_of(job.gpu_name, job.block)
@@ -121,18 +121,18 @@ def _watch(job: frame.Job, declaration: Any, finding: Any) -> None:
         run = None
     if run is not None:
         print("in the interpreter:")
-        for line in story.tell(run):
+        for line in reproduction.explanation(run):
             print(f"  {line}")
     if not job.arguments.step:
         return
-    owner = story.owner(run) if run is not None else None
+    owner = reproduction.owner(run) if run is not None else None
     launch, program = (owner[0].number, owner[1]) if owner else (None, (0, 0, 0))
     program = job.arguments.program or program
-    stepper = stepping.Stepper(launch, program)
+    stepper = tracing.Stepper(launch, program)
     try:
         reproduction.reproduce(declaration, finding, device, stepper, run.what if run else None)
     except BaseException as error:
-        if not stepping.quitted(error):
+        if not tracing.quitted(error):
             raise
     finally:
         stepper.after_launch()

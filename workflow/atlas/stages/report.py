@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..figures.names import OVERVIEWS
-from ..reporting.pictures import of_kernels, picture
-from ..reporting.render import page
+from ..reporting.render import of_kernels, page, picture
 from ..results.collection import collect, proofs
 from ..results.documents import write_text
 from ..tables.store import read

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     with frame.leased(job):
         empty = {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}
-        frame.tell(job, frame.write_document(job, empty, _body))
+        frame.print_outcome(job, frame.write_document(job, empty, _body))
 
 
 def _body(job: frame.Job) -> dict[str, Any]:
@@ -34,8 +34,8 @@ def _body(job: frame.Job) -> dict[str, Any]:
     from ..declaration import gpu_of
     from ..host import runtime
     from ..host.progress import progress
-    from ..survey import bandwidth, latency, multiplication
-    from ..survey.properties import properties
+    from ..host.runtime import properties
+    from ..survey import bandwidth, multiplication
 
     device = runtime.device_of(job.gpu_name, job.block)
     clock = timing.Clock(device)
@@ -46,7 +46,7 @@ def _body(job: frame.Job) -> dict[str, Any]:
         task = shown.add_task(f"survey {job.gpu_name}", total=None, note="warming up")
         clock.warm_up()
         for roofs in (
-            latency.roofs(clock, device),
+            bandwidth.launch_roofs(clock, device),
             bandwidth.roofs(clock, gpu, device),
             multiplication.roofs(clock, gpu, device, peaks),
         ):

@@ -12,11 +12,8 @@ import torch
 
 from .board import Board, Reading, SilentBoard, board_of, summary
 from .cuda import CudaDevice
-from .host import HostSampler
-from .order import rounds
-from .queue import Batch, Sampler
-from .spread import quartiles, settled
-from .types import Thunk, Timing
+from .samplers import Batch, HostSampler, Sampler
+from .samples import Thunk, Timing, quartiles, rounds, settled
 
 _STRETCH = 5
 """An unsettled measurement ends at this many times ``min_seconds`` of samples."""
@@ -53,7 +50,7 @@ class Warming(Protocol):
     def soak(self, board: Board) -> None:
         """Once in a process."""
 
-    def rouse(self, board: Board) -> None:
+    def warm_again(self, board: Board) -> None:
         """After a rest."""
 
 
@@ -150,9 +147,9 @@ class Clock:
     ) -> dict[str, Timing]:
         """Measurements of several thunks by the full protocol, sampled in turns so that drift hits all alike.
 
-        Every round takes one sample of each, in an order of its own (:func:`atlas.timing.order.rounds`).  Rounds go on
-        until each thunk's rule is met.  The board's state is one for all: power and throttling cannot be told apart by
-        thunk.
+        Every round takes one sample of each, in an order of its own (:func:`atlas.timing.samples.rounds`).  Rounds go
+        on until each thunk's rule is met.  The board's state is one for all: power and throttling cannot be told apart
+        by thunk.
         """
         if not thunks:
             return {}
@@ -173,7 +170,7 @@ class Clock:
         for thunk in thunks:
             thunk()
         if self._device is not None and time.monotonic() - self._rests_since > _REST_SECONDS:
-            self._device.rouse(self._board)
+            self._device.warm_again(self._board)
 
     def _take(self, calls: list[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
         batch = self._sampler.take(calls, meanwhile)

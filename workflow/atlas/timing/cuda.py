@@ -13,7 +13,7 @@ from .board import Board
 _CALIBRATION_CYCLES = 2_000_000
 _SOAK_SECONDS = (0.5, 5.0)
 """At least and at most."""
-_ROUSE_SECONDS = (0.03, 0.5)
+_WARM_AGAIN_SECONDS = (0.03, 0.5)
 """At least and at most, after a rest."""
 _STEADY = 0.01
 """Clocks are steady when the last readings lie within this fraction of each other."""
@@ -89,9 +89,9 @@ class CudaDevice:
         _soaked.add(self.index)
         self._cycles_per_us = self._calibrate()  # an idle device counted slower
 
-    def rouse(self, board: Board) -> None:
+    def warm_again(self, board: Board) -> None:
         """Keep the device busy with writes until its SM clock is steady: it has rested, and may have lowered it."""
-        self._until_steady(self.flush, board, *_ROUSE_SECONDS)
+        self._until_steady(self.flush, board, *_WARM_AGAIN_SECONDS)
 
     def _until_steady(self, work: Callable[[], None], board: Board, least: float, most: float) -> None:
         began, clocks = time.perf_counter(), []

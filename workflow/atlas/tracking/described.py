@@ -11,9 +11,8 @@ from ..figures.names import PER_KERNEL
 from ..results.collection import Entry
 from ..results.verdict import FAILING, JUDGING, PERFORMANCE, best_of_each_case, headline, verdicts
 from . import notes
-from .of_stage import Context, describe
+from .of_stage import Context, add_row, describe, table_row, tags_of
 from .runs import Run, Tree, digest_of, numbers, span_of, words
-from .tags import add_row, table_row, tags_of
 
 _UNITS = {"GB/s": "gb_per_s", "TFLOP/s": "tflop_per_s", "us": "us"}
 

@@ -1,0 +1,53 @@
+"""Numbers that programs of one launch tell each other: a row that several programs share needs sums of all its parts.
+
+Each program publishes two fp32 numbers in a slot of its own (:func:`tell`) and waits for those of the others
+(:func:`look`, then :func:`hear`).  All programs must run at once: launch with ``launch_cooperative_grid=True``.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.operators import launch
+
+
+@triton.jit
+def tell(slot_ptr, first, second, mask):
+    """Publish two fp32 numbers in one 64-bit word, which so are there together or not at all."""
+    high, low = first.to(tl.int32, bitcast=True).to(tl.int64), second.to(tl.int32, bitcast=True).to(tl.int64)
+    tl.atomic_xchg(slot_ptr, (high << 32) | (low & 0xFFFFFFFF), mask=mask, sem="relaxed")
+
+
+@triton.jit
+def look(slot_ptrs):
+    """What slots hold by now: see :func:`hear`."""
+    return tl.inline_asm_elementwise(
+        "ld.relaxed.gpu.global.b64 $0, [$1];", "=&l,l", [slot_ptrs], dtype=tl.int64, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def hear(slot_ptrs, seen):
+    """The two numbers of each slot, once its program has told them; ``seen`` is what it held a while ago.
+
+    Before that it holds -1: two NaNs with a payload that no arithmetic leaves behind.
+    """
+    words = tl.inline_asm_elementwise(
+        "{ .reg .pred unset; mov.b64 $0, $2; setp.eq.b64 unset, $0, -1; "
+        "wait: @unset ld.relaxed.gpu.global.b64 $0, [$1]; @unset setp.eq.b64 unset, $0, -1; @unset bra wait; }",
+        "=&l,l,l", [slot_ptrs, seen], dtype=tl.int64, is_pure=False, pack=1,
+    )  # fmt: skip
+    return (words >> 32).to(tl.int32).to(tl.float32, bitcast=True), words.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _unset_kernel(slots_ptr, count, BLOCK: tl.constexpr):
+    """One program owns BLOCK slots, which are to hold nothing yet: see :func:`hear`."""
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(slots_ptr + offs, tl.full([BLOCK], -1, tl.int64), mask=offs < count)
+
+
+def unset_slots(m, team, device):
+    """Slots [m, team] in which programs tell each other about rows, and which hold nothing yet: see :func:`hear`."""
+    slots = torch.empty((m, team), dtype=torch.int64, device=device)
+    launch(_unset_kernel, (triton.cdiv(m * team, 1024),), slots, m * team, BLOCK=1024)
+    return slots

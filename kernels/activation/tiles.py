@@ -38,7 +38,7 @@ def _phi(x, EXACT: tl.constexpr):
 
 
 @triton.jit
-def share(x, KIND: tl.constexpr, EXACT: tl.constexpr):
+def share_of(x, KIND: tl.constexpr, EXACT: tl.constexpr):
     """The share of x that passes, f(x) / x, in fp32."""
     if KIND == "gelu":
         share, _ = _phi(x, EXACT)
@@ -74,7 +74,7 @@ def forward_tile(x_ptrs, up_ptrs, out_ptrs, mask, KIND: tl.constexpr, MASKED: tl
     x = tl.load(x_ptrs, mask=mask)
     if up_ptrs is not None:
         up = tl.load(up_ptrs, mask=mask).to(tl.float32)
-    y = x.to(tl.float32) * share(x.to(tl.float32), KIND, x.dtype == tl.float32)
+    y = x.to(tl.float32) * share_of(x.to(tl.float32), KIND, x.dtype == tl.float32)
     if up_ptrs is not None:
         y *= up
     tl.store(out_ptrs, y, mask=mask)

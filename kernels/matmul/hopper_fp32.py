@@ -20,7 +20,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from kernels.activation.tiles import share
+from kernels.activation.tiles import share_of
 from kernels.common.hopper import described
 
 STEP = gl.constexpr(16)
@@ -67,7 +67,7 @@ def _activated(z, ACTIVATION: gl.constexpr):
     if ACTIVATION == "relu":
         z = gl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
-        z *= share(z, ACTIVATION, True)
+        z *= share_of(z, ACTIVATION, True)
     return z
 
 

@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.activation.tiles import share
+from kernels.activation.tiles import share_of
 from kernels.common.hopper import described, part_of_tile, tile_of, whole_tiles
 
 BLOCK_M = gl.constexpr(128)
@@ -93,7 +93,7 @@ def _activated(z, ACTIVATION: gl.constexpr, FINE: gl.constexpr):
         z = gl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
         if FINE:
-            z = z * share(z, ACTIVATION, False)
+            z = z * share_of(z, ACTIVATION, False)
         else:
             half = 0.5 * z
             if ACTIVATION == "silu":

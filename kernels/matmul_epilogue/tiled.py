@@ -6,7 +6,7 @@ import triton.language as tl
 from atlas.declaration.products import as_interpreted, fp32_precision
 from atlas.operators import launch
 
-from kernels.activation.tiles import share
+from kernels.activation.tiles import share_of
 from kernels.common.tiles import grouped_tile
 
 
@@ -16,7 +16,7 @@ def activated(z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
     if ACTIVATION == "relu":
         z = tl.where(z < 0, 0.0, z)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
-        z *= share(z, ACTIVATION, ACCURATE)
+        z *= share_of(z, ACTIVATION, ACCURATE)
     return z
 
 

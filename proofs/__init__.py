@@ -1,18 +1,28 @@
-"""Proofs: what the measuring core claims of itself, tried on the machine at hand: ``python -m atlas prove NAME``.
+"""Proofs: what the measuring core claims of itself, tried on the machine at hand: ``python -m proofs NAME``.
 
 A proof makes claims with limits, finds the figures, and keeps both with the rows they rest on.  One that does not hold
-ends with exit status 1.  A module that ``PROOFS`` names is one proof, with ``add_arguments(parser)`` and
-``run(job) -> Evidence``.
+ends with exit status 1.  The product imports nothing of this package.
+
+``measuring``  figures that agree with others and with themselves, and what tuning's time goes to
+``faults``     what befalls a run: hangs, kills, full disks
+``mutants``    faults planted in kernels, and true kernels that are not flagged
+``tuning``     the tuner against ``triton.autotune``, and search strategies against each other
+``unseen``     public functions at shapes that nobody tuned, beside the peers
+``identity``   that a change left the kernels as they were: ``python -m proofs.identity``
 """
 
 PROOFS = {
-    "mutants": "faults planted in the kernels themselves: validation catches every one",
-    "false-alarms": "true kernels, validated again and again with fresh seeds: no finding",
-    "repeatability": "two full benchmark runs in separate processes agree",
-    "agreement": "figures agree with ncu's gpu__time_duration, and with triton.testing.do_bench on long kernels",
-    "tuning-speed": "tuning takes a fraction of triton.autotune's time and finds as good configs",
-    "throughput": "several GPUs of one host tune the suite proportionally faster",
-    "faults": "hangs, crashes, kills, a full disk: each costs at most its own trial",
-    "overhead": "autotune's wall time goes to trials and compilation",
+    "mutants": ("mutants.proof", "faults planted in the kernels themselves: validation catches every one"),
+    "false-alarms": ("mutants.false_alarms", "true kernels, validated again and again with fresh seeds: no finding"),
+    "repeatability": ("measuring.repeatability", "two full benchmark runs in separate processes agree"),
+    "agreement": (
+        "measuring.agreement",
+        "figures agree with ncu's gpu__time_duration, and with triton.testing.do_bench on long kernels",
+    ),
+    "tuning-speed": ("tuning.speed", "tuning takes a fraction of triton.autotune's time and finds as good configs"),
+    "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
+    "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
+    "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),
+    "overhead": ("measuring.overhead", "autotune's wall time goes to trials and compilation"),
 }
-"""The proofs by name; ``false-alarms`` lives in the module ``false_alarms``."""
+"""By a proof's name its module, with ``add_arguments(parser)`` and ``run(job) -> Evidence``, and its claim."""

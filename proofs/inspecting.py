@@ -18,8 +18,8 @@ from atlas import catalog
 from atlas.host import gpus
 from atlas.workers.child import Child, Died, Hung
 
-from . import planting
-from .planting import CERTIFICATE, Mutant
+from .mutants import planting
+from .mutants.planting import CERTIFICATE, Mutant
 
 if TYPE_CHECKING:
     import torch

@@ -70,7 +70,6 @@ _EDGE_CASES = tuple(
     )
 )
 
-
 _HUGE_CASES = (
     case("bf16", "offsets beyond 2^31 in table and result", m=2**18 + 1, v=2**18 + 4096, n=8192),
 )  # fmt: skip

@@ -81,10 +81,7 @@ CHUNKS = ((1024, 64), (8192, 256), (math.inf, 1024))
 """Below how many tokens how many of them one program sorts in registers: small chunks are sorted sooner, and each more
 is searched once for every token."""
 
-
 MERGED, MERGED_CHUNKS = 128, 16  # elements a program ranks, and chunks it searches at a time
-
-
 CLEARED = 4096  # flags
 
 
@@ -231,7 +228,6 @@ def _join_tiles_kernel(
 SPLITS = ((65_536, 16), (math.inf, 64))
 """Below how many tokens how many of them a program sums: few tokens are to keep all SMs busy; longer tiles cut fewer
 runs, of which each piece is written and read again."""
-
 
 JOINED, TILES_SEARCHED, JOINED_COLUMNS = 8, 128, 512  # tiles under way together, tiles looked at for a run's end
 

@@ -86,11 +86,7 @@ def launch_gather(kernel):
 
 
 BLOCKS = (128, 256, 512, 1024)
-
-
 TILES_SPACE = {"BLOCK_M": (1, 4, 8, 16, 32, 64), "BLOCK_N": BLOCKS, "num_warps": (1, 2, 4), "KEPT": (False, True)}
-
-
 ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "BLOCK_N": BLOCKS, "num_warps": (1, 2, 4), "KEPT": (False, True)}
 
 

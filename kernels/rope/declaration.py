@@ -54,7 +54,6 @@ _EDGE_CASES = tuple(
     )
 )
 
-
 # One token more than 2^31 elements hold.
 _HUGE_CASES = (_case("bf16", "offsets beyond 2^31", 1, 2**19 + 1, 32, 0, 128),)
 

@@ -11,7 +11,7 @@ from typing import Any
 from atlas.identity import kernel
 from atlas.identity.needs import needed
 from atlas.results import records
-from atlas.tuning.tuned import text as tuned_text
+from atlas.tuning.export import text as tuned_text
 
 _KEYS = ("identities", "kernel_digest", "identity", "code")
 

@@ -206,12 +206,39 @@ def test_a_triton_kernel_is_at_most_a_hundred_lines_and_says_what_a_program_owns
         assert ast.get_docstring(kernel) or "program_id" not in ast.unparse(kernel), f"{kernel.name} has no docstring"
 
 
+MODULES = [path for path in sorted((ROOT / "kernels").glob("*/*.py")) if path.parent.name not in ("cuda", "hopper")]
+"""The files of packages: families, and what they share."""
+
+
+def _readable(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_readable)
+def test_a_module_of_a_package_is_short_and_so_are_its_functions_on_the_host(path):
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    for node in ast.walk(ast.parse(text)):
+        device = isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list)
+        if isinstance(node, ast.FunctionDef) and not device:
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_readable)
+def test_what_a_module_takes_from_another_is_public(path):
+    assert not path.stem.startswith("_") or path.stem == "__init__", "what files share has a name for readers"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("kernels")):
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
+            assert not private, f"line {node.lineno} imports {private} of {node.module}"
+
+
 def test_triton_kernels_stand_nowhere_else():
     # The survey, the proofs and ncu's watch need a few kernels of their own: yardsticks, faults and a marker.
     strays = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "workflow").rglob("*.py")
-        if not {"survey", "proof", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
+        if not {"survey", "proofs", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
     ]
     assert not strays
 
@@ -219,8 +246,8 @@ def test_triton_kernels_stand_nowhere_else():
 def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep_is_sized_to_the_gpu():
     # In a process of its own: the interpreter binds a process, and other tests compile.
     run(
-        "from atlas import catalog, gpus\n"
-        "from atlas.benchmarking.ladder import steps\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
+        "from atlas.benchmarking.providers import steps\n"
         "from atlas.reading.config import load_gpus\n"
         "blocks = load_gpus()\n"
         "for kernel in catalog.names():\n"
@@ -243,7 +270,7 @@ def test_edge_cases_give_their_reason_the_ladder_has_every_variant_and_the_sweep
 def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can_vouch_for_its_config():
     """What takes none would be timed unchecked, and the tuner would refuse all of its configs."""
     out = run(
-        "from atlas import catalog, gpus\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
         "from atlas.reading.config import load_gpus\n"
         "from atlas.validation.certification import certifying_cases\n"
         "described = [gpus.gpu(name, block) for name, block in load_gpus().items() if not gpus.functional(block)]\n"
@@ -268,7 +295,7 @@ def test_every_variant_that_a_benchmark_case_goes_to_takes_an_edge_case_that_can
 def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_its_variant_takes_that():
     """What a kernel's author provides for them: elsewhere a mask may stand between a reference and a kernel."""
     out = run(
-        "from atlas import catalog, gpus\n"
+        "from atlas import catalog\nfrom atlas.host import gpus\n"
         "from atlas.reading.config import load_gpus\n"
         "from atlas.validation import cases\n"
         "from atlas.validation.certification import certifying_cases\n"

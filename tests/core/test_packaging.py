@@ -64,6 +64,7 @@ def test_every_package_and_data_file_of_the_code_is_installed():
     listed = PROJECT["tool"]["setuptools"]["packages"]
     packages |= {"kernels", "kernels.tuned"}  # of data alone; unlisted, setuptools warns of it at every install
     packages |= {f"kernels.{path.parent.name}" for path in (ROOT / "kernels").glob("*/__init__.py")}
+    packages |= {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "proofs").rglob("__init__.py")}
     assert packages == set(listed)
     data = PROJECT["tool"]["setuptools"]["package-data"]
     for path in [

@@ -14,7 +14,7 @@ from atlas.tuning.journal import Journal
 from atlas.tuning.session import Session
 from atlas.tuning.worker import Setting
 
-from proofs import faulty_kernel
+from proofs.faults import kernel as faulty_kernel
 
 pytestmark = pytest.mark.gpu
 

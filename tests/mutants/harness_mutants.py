@@ -4,7 +4,7 @@
 change of text each, and the tests that should fail for it.  The tree is copied to a scratch folder, where one fault at
 a time is planted and its tests run; the checkout itself is never changed.
 
-These are not the kernel mutants of ``python -m atlas prove mutants`` (``proofs/planted/``).  Those are
+These are not the kernel mutants of ``python -m proofs mutants`` (``proofs/mutants/planted/``).  Those are
 faults in kernels, and ask whether *validation* catches them; these are faults in the harness, and ask whether the
 *tests* do.
 """

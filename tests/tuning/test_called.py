@@ -17,7 +17,7 @@ from atlas.reading.config import GPUS_FILE, load_gpus
 from atlas.results import collection, documents
 from atlas.stages import autotune, benchmark, called, frame, profile
 from atlas.tuning import summary
-from atlas.tuning.tuned import text, tuned
+from atlas.tuning.export import text, tuned
 from atlas.workers.child import Child
 
 SIZES = {"m": 2048, "n": 2048, "k": 2048}
@@ -29,7 +29,7 @@ LEASES = {"h200": SimpleNamespace(device_name="NVIDIA H200"), "a100": SimpleName
 def job(results, stage="benchmark", kernel="matmul_epilogue", gpu="h200"):
     arguments = argparse.Namespace(
         kernel=kernel, gpu=gpu, gpus_file=GPUS_FILE, results=results, jobs=1, cases=1, min_seconds=0.1, max_samples=9,
-        replay=None, strategy="halving", budget_seconds=None, trial_timeout_seconds=20, certify_seeds=5,
+        strategy="halving", budget_seconds=None, trial_timeout_seconds=20, certify_seeds=5,
     )  # fmt: skip
     return frame.Job(stage, kernel, gpu, load_gpus(GPUS_FILE)[gpu], results, arguments)
 

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from atlas import ROOT
-from atlas.tuning import features, guided
 from atlas.tuning.candidates import Candidate
-from atlas.tuning.chance import chance
-from atlas.tuning.halving import HALVING
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.search import search
+from atlas.tuning.strategies import guided, model
+from atlas.tuning.strategies.halving import HALVING
 from tuning_landscapes import Noisy, landscape, problem_of
+
+from proofs.tuning.strategies import chance
 
 UNLIMITED = SimpleNamespace(over=False)
 SEEDS = range(6)
@@ -127,7 +128,7 @@ def test_ratios_words_and_absent_parameters_become_columns():
         Candidate.of("a", {"BLOCK": 256, "order": "column", "same": 1}),
         Candidate.of("b", {"SPLIT": 0, "order": "row", "same": 1}),
     ]
-    columns = features.matrix(candidates).T.tolist()
+    columns = model.matrix(candidates).T.tolist()
     assert [6.0, 8.0, -1.0] in columns  # log2 of BLOCK, which variant b lacks
     assert [1.0, 0.0, 1.0] in columns and [0.0, 1.0, 0.0] in columns  # order
     assert all(len(set(column)) > 1 for column in columns)  # nothing to learn from what never varies

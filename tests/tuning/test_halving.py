@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from atlas.tuning import halving
 from atlas.tuning.candidates import Candidate
-from atlas.tuning.exhaustive import EXHAUSTIVE
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.search import search
+from atlas.tuning.strategies import halving
+from atlas.tuning.strategies.strategy import EXHAUSTIVE
 from tuning_landscapes import Noisy, crowded, problem_of
 
 

@@ -6,10 +6,10 @@ import pytest
 import tuning_fakes as fakes
 from atlas.tuning.budget import Budget
 from atlas.tuning.candidates import Candidate
-from atlas.tuning.halving import survivors
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.search import Search, search
 from atlas.tuning.strategies import STRATEGIES, strategy
+from atlas.tuning.strategies.halving import survivors
 from tuning_tables import Table, find
 
 
@@ -298,7 +298,7 @@ def test_on_the_interpreter_three_configs_of_each_variant_are_candidates():
 
 
 def run_functional(problem):
-    from atlas.tuning.functional import FUNCTIONAL
+    from atlas.tuning.strategies.strategy import FUNCTIONAL
 
     table = Table()
     return search(problem, FUNCTIONAL, table, Budget(None, 1).share(lambda: table.elapsed_seconds))

@@ -1,4 +1,4 @@
-"""Some faults of ``python -m atlas prove mutants``, of those that the interpreter shows, each where it is expected.
+"""Some faults of ``python -m proofs mutants``, of those that the interpreter shows, each where it is expected.
 
 Three of each kernel: all of them take a quarter of an hour, which is what the command itself is for.
 """
@@ -13,9 +13,11 @@ from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
 from atlas.stages import frame
 
-from proofs import inspecting, mutants, planting
-from proofs.planted import MUTANTS
-from proofs.planting import Mutant
+from proofs import inspecting
+from proofs.mutants import planting
+from proofs.mutants import proof as mutants
+from proofs.mutants.planted import MUTANTS
+from proofs.mutants.planting import Mutant
 
 CPU = torch.device("cpu")
 SEEDS = (0, 1)  # two: what is kept from an earlier call shows in the second alone

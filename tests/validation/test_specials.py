@@ -6,8 +6,9 @@ from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
 from atlas.validation import specials
 
-from proofs import inspecting, planting
-from proofs.planted import MUTANTS
+from proofs import inspecting
+from proofs.mutants import planting
+from proofs.mutants.planted import MUTANTS
 
 from .planting import inspect
 

@@ -193,7 +193,8 @@ def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path,
 def test_planning_loads_no_compiler_of_torch():
     # It takes 2 s, in every process.  Inputs of this kernel compute with what they draw.
     words = (
-        "import sys, torch; from atlas import catalog, gpus, validation; from atlas.reading.config import load_gpus\n"
+        "import sys, torch; from atlas import catalog, validation; from atlas.host import gpus\n"
+        "from atlas.reading.config import load_gpus\n"
         "declaration, gpu = catalog.load('rope', interpret=True), gpus.gpu('cpu', load_gpus()['cpu'])\n"
         "tasks = validation.Inspection(declaration, gpu, torch.device('cpu'), [0]).tasks()\n"
         "assert any('no elements' in task.about.case.reason for task in tasks)\n"

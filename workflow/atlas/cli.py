@@ -20,7 +20,6 @@ COMMANDS = {
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
     "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",
-    "prove": "try a claim of the measuring core on this machine: mutants, repeatability, faults, …",
     "track": "turn documents into MLflow runs",
     "ui": "serve the MLflow interface on 127.0.0.1",
     "tables": "turn documents into tidy tables, Parquet and CSV",
@@ -41,19 +40,23 @@ def main(words: list[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
+    return run(f"atlas {chosen.command}", f"{__package__}.stages.{chosen.command}", COMMANDS[chosen.command],
+               rest + words[1:])  # fmt: skip
+
+
+def run(prog: str, module: str, summary: str, words: list[str]) -> int:
+    """Run the command of one module, its ``run`` with what ``words`` say to its ``add_arguments``; the exit status."""
     try:
         lifeline.follow()
-        stage = importlib.import_module(f"{__package__}.stages.{chosen.command}")
-        stage_parser = argparse.ArgumentParser(
-            prog=f"atlas {chosen.command}", description=COMMANDS[chosen.command], allow_abbrev=False
-        )
-        stage.add_arguments(stage_parser)
-        arguments = stage_parser.parse_args(rest + words[1:])
-        _check_repeated(words[1:])
+        command = importlib.import_module(module)
+        parser = argparse.ArgumentParser(prog=prog, description=summary, allow_abbrev=False)
+        command.add_arguments(parser)
+        arguments = parser.parse_args(words)
+        _check_repeated(words)
         _check_numbers(arguments)
-        return stage.run(arguments) or 0
+        return command.run(arguments) or 0
     except AtlasError as error:
-        print(f"atlas {chosen.command}: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 2
 
 

@@ -14,8 +14,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
-from .compiled import Compiled
-from .complaint import death
+from .compiled import Compiled, death
 from .worker import Task, serve
 
 TIMEOUT_SECONDS = 120.0

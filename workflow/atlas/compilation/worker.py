@@ -11,8 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ..declaration import GPU, Case, Config, Declaration
-from .compiled import Compiled, compile_with_requests
-from .complaint import complaint, with_printed
+from .compiled import Compiled, compile_with_requests, complaint, with_printed
 from .listings import write_listings
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..host.leases import Lease
     from ..timing import Clock
-    from ..tuning.strategy import Strategy
+    from ..tuning.strategies.strategy import Strategy
     from ..workers.child import Child
 
 
@@ -37,26 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trial-timeout-seconds", type=float, default=20, metavar="T", help="default: 20")
     parser.add_argument("--certify-seeds", type=int, default=5, metavar="N", help="seeds that each winner is validated "
                         "with; 0 certifies nothing, and nothing can be exported (default: 5)")  # fmt: skip
-    group = parser.add_argument_group("replay", "compare strategies on a recorded journal; needs no GPU")
-    group.add_argument("--replay", type=Path, metavar="JOURNAL", help="the journal.jsonl of an exhaustive run; "
-                       "--strategy then takes several with commas, or all; --budget-seconds are simulated")  # fmt: skip
-    group.add_argument("--context", metavar="C", help="which of the journal's contexts: a number from 1, or the "
-                       "beginning of a kernel digest (default: the last)")  # fmt: skip
-    group.add_argument("--seeds", type=int, default=5, metavar="N", help="searches of each problem (default: 5)")
-    group.add_argument("--output", type=Path, metavar="FILE", help="the runs and their best-so-far curves, as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write ``results/measured/<gpu>/<kernel>/autotune.json``; its journal lies beside it and outlives a failed run.
-
-    With ``--replay`` print how strategies fare on a recorded journal, and write nothing there.
-    """
+    """Write ``results/measured/<gpu>/<kernel>/autotune.json``; its journal lies beside it and outlives a failed run."""
     from ..tuning.summary import EMPTY
 
-    if arguments.replay is not None:
-        from ..tuning import contest
-
-        return contest.run(arguments)
     job = frame.job("autotune", arguments)
     for option in ("jobs", "budget_seconds", "trial_timeout_seconds"):
         value = getattr(arguments, option)
@@ -70,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         began = time.perf_counter() - before  # waiting for a device is not the stage's time
         with called.settled(job, lease) as used:
             document = frame.write_document(job, empty | used, lambda job: _autotune(job, lease, used, began) | used)
-            frame.tell(job, document)
+            frame.print_outcome(job, document)
 
 
 def _process_seconds() -> float:
@@ -83,8 +69,8 @@ def _process_seconds() -> float:
 
 
 def _strategy(job: frame.Job) -> Strategy:
-    from ..tuning.functional import FUNCTIONAL
     from ..tuning.strategies import strategy
+    from ..tuning.strategies.strategy import FUNCTIONAL
 
     asked = strategy(job.arguments.strategy)
     return FUNCTIONAL if job.functional else asked

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..host.progress import progress
+from ..results.subject import PassCase
 from ..workers import dealing, desk
 from . import called, frame, workers
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     workers.at_least(arguments, jobs=1)
     with frame.leased(job) as lease, called.settled(job, lease) as used:
         empty = {"protocol": timing.PROTOCOL, "rows": []} | used
-        frame.tell(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
+        frame.print_outcome(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
 
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
@@ -64,10 +65,9 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
 
 def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     from .. import timing
-    from ..benchmarking.contest import Bench, contests
-    from ..benchmarking.ladder import steps
-    from ..benchmarking.outcome import outcome
-    from ..benchmarking.providers import Tuned
+    from ..benchmarking.judging import outcome
+    from ..benchmarking.measurement import Benchmark, timed_cases
+    from ..benchmarking.providers import Tuned, steps
     from ..benchmarking.roofs import Survey
     from ..cuda.programs import Programs
     from ..host import runtime
@@ -79,7 +79,7 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     survey = None if job.functional else Survey.of(job.earlier("survey"))
     declaration, gpu = job.declaration(), job.gpu()
     device = runtime.device_of(job.gpu_name, job.block)
-    bench = Bench(
+    bench = Benchmark(
         declaration=declaration,
         gpu=gpu,
         device=device,
@@ -92,17 +92,18 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     )
     rows: list[dict[str, Any]] = []
     fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows} | bench.programs.facts()
-    work = contests(declaration, gpu)
+    work = timed_cases(declaration, gpu)
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")
         bench.clock.warm_up()
         gc.freeze()  # what is imported by now is not to be looked through after every case
         for direction, case in work:
-            shown.update(task, note=f"{direction} {case}")
+            at = PassCase.at(direction, case)
+            shown.update(task, note=str(at))
             try:
-                rows += bench.contest(direction, case)
+                rows += bench.rows(direction, case)
             except DeviceLost as lost:
-                reason = f"the device was lost in {direction} {case}, {lost}; cases from there on were not timed"
+                reason = f"the device was lost in {at}, {lost}; cases from there on were not timed"
                 return fields | {"status": "failed", "reason": reason}
             shown.advance(task)
     return fields | outcome(rows)

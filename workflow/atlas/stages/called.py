@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..results import collection, documents
-from ..tuning.tuned import text, tuned
+from ..tuning.export import text, tuned
 
 if TYPE_CHECKING:
     from ..host.leases import Lease

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import AtlasError, in_a_line
 from ..reading import strict
+from ..results.subject import label
 from . import frame
 
 _SHOWN = 3  # failing findings that are explained
@@ -97,7 +98,7 @@ def _facts(finding: Any) -> Iterator[str]:
     yield f"  kernel    {subject.variant or 'public function'}, {subject.direction}"
     yield f"  case      {subject.case}" + (f"  ({subject.case.reason})" if subject.case.reason else "")
     if subject.config is not None:
-        yield "  config    " + " ".join(f"{key}={value}" for key, value in subject.config.items())
+        yield f"  config    {label(subject.config)}"
     yield f"  seed      {finding.seed}"
     yield f"  what      {finding.reason}"
     if judgement is not None and judgement.wrong:
@@ -108,7 +109,7 @@ def _facts(finding: Any) -> Iterator[str]:
 
 def _watch(job: frame.Job, declaration: Any, finding: Any) -> None:
     """Run the finding's launch again with every store watched, and stop in it where that was asked for."""
-    from ..debugging import reproduction, stepping, story
+    from ..debugging import reproduction, tracing
     from ..host import runtime
 
     device = runtime.device_of(job.gpu_name, job.block)
@@ -121,18 +122,18 @@ def _watch(job: frame.Job, declaration: Any, finding: Any) -> None:
         run = None
     if run is not None:
         print("in the interpreter:")
-        for line in story.tell(run):
+        for line in reproduction.explanation(run):
             print(f"  {line}")
     if not job.arguments.step:
         return
-    owner = story.owner(run) if run is not None else None
+    owner = reproduction.owner(run) if run is not None else None
     launch, program = (owner[0].number, owner[1]) if owner else (None, (0, 0, 0))
     program = job.arguments.program or program
-    stepper = stepping.Stepper(launch, program)
+    stepper = tracing.Stepper(launch, program)
     try:
         reproduction.reproduce(declaration, finding, device, stepper, run.what if run else None)
     except BaseException as error:
-        if not stepping.quitted(error):
+        if not tracing.quitted(error):
             raise
     finally:
         stepper.after_launch()

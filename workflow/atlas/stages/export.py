@@ -26,8 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     What has no certificate is left out and named; AtlasError where that is everything.
     """
     from ..declaration.choice import TUNED
-    from ..tuning.export import exportable, left_out
-    from ..tuning.tuned import text, tuned
+    from ..tuning.export import exportable, left_out, text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")

@@ -148,7 +148,8 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
         "reason": reason,
         "kernel_digest": catalog.digest(job.kernel) if job.kernel else None,
         **({"identities": needed(job.stage, catalog.identities(job.kernel))} if job.kernel else {}),
-        "code": today.of_stage(job.stage, job.functional),
+        # Of a stage of this package: a proof's own code lies outside, and decides no figure of a kernel.
+        **({} if job.stage == "prove" else {"code": today.of_stage(job.stage, job.functional)}),
         "software": environment.software(),
         "device": _device(job) if kind == "measured" else {},
         "seconds": round(seconds, 3),
@@ -188,7 +189,7 @@ def write_document(
     return document
 
 
-def tell(job: Job, document: Mapping[str, Any]) -> None:
+def print_outcome(job: Job, document: Mapping[str, Any]) -> None:
     """Say how the stage ended and where its document is: whoever types a stage's command sees its status alone.
 
     The exit status does not tell: in a run, a kernel that is wrong is the verdict's matter and stops no other job.

@@ -69,7 +69,7 @@ def _write(job: frame.Job, body: Body) -> None:
 
     empty = {"protocol": validation.PROTOCOL, "seeds": [], "checks": []}
     document = frame.write_document(job, empty, lambda job: _document(job, *body(job)))
-    frame.tell(job, document)
+    frame.print_outcome(job, document)
     replays = (row["replay"] for row in document["checks"] if row["status"] in ("fail", "error"))
     replay = next(filter(None, replays), "")
     if replay:

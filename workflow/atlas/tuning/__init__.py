@@ -1,7 +1,7 @@
 """The tuner: from a kernel's declared spaces to the best config of every case.
 
-``candidates`` says what may be tried, a strategy (``halving``, ``guided``, ``exhaustive``) what to time next,
+``candidates`` says what may be tried, one of the ``strategies`` (halving, guided, exhaustive) what to time next,
 ``session`` gets each figure from the journal or from a worker process on one device, ``search`` drives one problem to
 its best config, which ``certificates`` vouch for, ``crew`` shares the problems out over devices, ``summary`` makes the
-document of it all.  ``contest`` lets strategies search what a journal recorded, without a device.
+document of it all, ``export`` the file that kernels read.
 """

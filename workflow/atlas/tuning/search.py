@@ -9,7 +9,7 @@ from typing import Protocol
 
 from .candidates import Candidate, Problem
 from .outcome import OK, STOPPED, WRONG, Outcome
-from .strategy import Round, Strategy
+from .strategies.strategy import Round, Strategy
 
 FINALISTS = 4
 """How many are checked and timed in turns, the default besides."""

@@ -12,7 +12,7 @@ from .certificates import Certificates
 from .journal import Journal
 from .outcome import OK, WRONG, Outcome
 from .search import FINALISTS, Found
-from .strategy import Strategy
+from .strategies.strategy import Strategy
 
 _SHOWN = 3
 

@@ -24,7 +24,7 @@ from .journal import Journal
 from .outcome import OK
 from .search import Found, Search
 from .session import Session
-from .strategy import Strategy
+from .strategies.strategy import Strategy
 from .summary import Run, fields
 from .worker import Setting
 

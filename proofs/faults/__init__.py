@@ -1,0 +1,1 @@
+"""What befalls a run, and what becomes of it."""

@@ -1,0 +1,1 @@
+"""What is claimed of figures and of the time they take."""

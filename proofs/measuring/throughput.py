@@ -1,0 +1,203 @@
+"""Tuning throughput with several GPUs of one host: the suite's autotune jobs, as ``snakemake`` runs them.
+
+In a copy of this checkout, where the documents of the earlier stages lie ready and nothing was tuned, Snakemake is
+asked for every kernel's autotune document with one, two, four … GPUs.  The compile cache is warm for all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from atlas import ROOT
+from atlas.errors import AtlasError
+from atlas.host import devices, gpus
+from atlas.results import documents
+from atlas.stages import frame
+from atlas.tuning.strategies import strategy
+
+from .. import scratch
+from ..evidence import Evidence, at_least
+from ..scratch import Pieces, context
+
+LIMITS = {2: 1.8, 4: 3.4}
+"""The least ratio of trials per second to those with one GPU, by the count of GPUs."""
+
+_PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml")
+_NO_BUDGET = 86400.0
+"""Seconds for one kernel: so many that every count of GPUs does the same trials."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``python -m proofs throughput``."""
+    scratch.add_arguments(parser)
+    scratch.add_cores(parser)
+    parser.add_argument("--devices", metavar="N,M", help="counts of GPUs, the first of which is 1 (default: those of "
+                        "1, 2, 4 that this host has)")  # fmt: skip
+    parser.add_argument("--strategies", default="halving", metavar="S,T", help="default: halving; exhaustive makes "
+                        "longer jobs, in which start-up weighs less")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run over the suite with ``devices`` GPUs and ``cores`` cores.
+
+    ``seconds`` are from the start of the first autotune job to the end of the last, the start of Python in each job
+    included; ``command_seconds`` those of the whole ``snakemake`` command.  ``jobs`` are each kernel's own.
+    """
+
+    strategy: str
+    devices: int
+    cores: int
+    seconds: float
+    command_seconds: float
+    trials: int
+    jobs: Mapping[str, float]
+
+
+def run(job: frame.Job) -> Evidence:
+    """Run the suite with every count; AtlasError on a GPU that only the interpreter stands for, or without two."""
+    if job.functional:
+        raise AtlasError(f"proofs throughput: GPU {job.gpu_name!r} is the interpreter, which has no devices to share; "
+                         "name a GPU of this host")  # fmt: skip
+    boards = boards_of(job.block)
+    counts = counts_of(job.arguments.devices, len(boards))
+    strategies = [strategy(name.strip()).name for name in job.arguments.strategies.split(",")]
+    kernels = scratch.kernels_of(job.arguments)
+    host_cores = scratch.cores_of(job.arguments)
+    with scratch.folder(job) as folder:
+        suite = Suite(job, kernels, folder / "checkout")
+        kept = Pieces(folder / "pieces.jsonl", {name: context(job, name) for name in kernels})
+        runs = []
+        for name in strategies:
+            suite.set_up(name)
+            missing = [count for count in counts if f"{name} {count}" not in kept.all()]
+            if missing:  # compiles what is not in the cache, and fills the file system's
+                suite.run(name, boards[: max(counts)], host_cores)
+            for count in counts:
+                cores = max(1, host_cores * count // max(counts))
+                make = functools.partial(_piece, suite, name, boards[:count], cores)
+                runs.append(Run(**kept.once(f"{name} {count}", make)))
+    return evidence(runs)
+
+
+def _piece(suite: Suite, *how: Any) -> dict[str, Any]:
+    return asdict(suite.run(*how))
+
+
+def boards_of(block: Mapping[str, Any]) -> list[str]:
+    """The UUIDs of the visible devices of this host that match a block."""
+    return [device.uuid for device in devices.visible() if gpus.matches(block, device.name)]
+
+
+def counts_of(asked: str | None, there: int) -> list[int]:
+    """The counts of GPUs to try, 1 first; :class:`AtlasError` where the host has too few or the list is none."""
+    if there < 2:
+        raise AtlasError(f"proofs throughput: this host shows {there} of these GPUs; run where there are two or more")
+    if asked is None:
+        return [count for count in (1, *LIMITS) if count <= there]
+    try:
+        counts = sorted({int(word) for word in asked.split(",")})
+    except ValueError:
+        raise AtlasError(f"command line: --devices {asked}: give counts such as 1,2,4") from None
+    if counts[0] != 1 or len(counts) < 2 or counts[-1] > there:
+        raise AtlasError(f"command line: --devices {asked}: give 1 and one or more counts up to {there}, such as 1,2")
+    return counts
+
+
+class Suite:
+    """A copy of this checkout at ``root`` in which only autotune has something to do."""
+
+    def __init__(self, job: frame.Job, kernels: Sequence[str], root: Path):
+        self._job, self._kernels, self._root = job, kernels, root
+
+    def set_up(self, strategy: str) -> None:
+        """Make the copy anew, with the documents of the earlier stages, and with ``strategy`` in its config."""
+        shutil.rmtree(self._root, ignore_errors=True)
+        self._root.mkdir(parents=True)
+        for part in _PARTS:
+            if (ROOT / part).is_dir():
+                shutil.copytree(ROOT / part, self._root / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(ROOT / part, self._root / part)
+        shutil.copyfile(self._job.arguments.gpus_file, self._root / "config" / "gpus.yaml")
+        config = yaml.safe_load((self._root / "config" / "config.yaml").read_text())
+        config["autotune"] |= {"strategy": strategy, "budget_seconds": _NO_BUDGET}
+        (self._root / "config" / "config.yaml").write_text(yaml.safe_dump(config))
+        for kernel in self._kernels:  # last, so that they are younger than all that they are made from
+            stages = ["validate"] if self._job.functional else ["build", "validate"]
+            scratch.put(self._job, kernel, stages, self._root / "results")
+
+    def words(self, devices: int, cores: int) -> list[str]:
+        """What follows ``snakemake``: every kernel's autotune document, and nothing that is younger than its inputs."""
+        targets = [str(path.relative_to(self._root)) for path in self._documents().values()]
+        return [
+            *targets, "--cores", str(cores), "--resources", f"gpu={devices}", "--rerun-triggers", "mtime",
+            "--config", f"gpus={self._job.gpu_name}", f"kernels={','.join(self._kernels)}",
+        ]  # fmt: skip
+
+    def run(self, strategy: str, boards: Sequence[str], cores: int) -> Run:
+        """Tune the suite from the beginning on these boards; RuntimeError where a kernel was not tuned."""
+        for path in self._documents().values():
+            for made in (*path.parent.glob("journal.jsonl*"), path):
+                made.unlink(missing_ok=True)
+        seconds = scratch.run(
+            "snakemake", self.words(len(boards), cores), {"CUDA_VISIBLE_DEVICES": ",".join(boards)},
+            self._root / "snakemake.log", cwd=self._root,
+        )  # fmt: skip
+        found = {kernel: documents.read(path, "autotune") for kernel, path in self._documents().items()}
+        trials = sum(len(scratch.require_ok(document)["trials"]) for document in found.values())
+        spans = {kernel: self._span(kernel) for kernel in self._kernels}
+        return Run(
+            strategy=strategy,
+            devices=len(boards),
+            cores=cores,
+            seconds=max(end for _, end in spans.values()) - min(start for start, _ in spans.values()),
+            command_seconds=seconds,
+            trials=trials,
+            jobs={kernel: end - start for kernel, (start, end) in spans.items()},
+        )
+
+    def _documents(self) -> dict[str, Path]:
+        folder = self._root / "results" / "measured" / self._job.gpu_name
+        return {kernel: folder / kernel / "autotune.json" for kernel in self._kernels}
+
+    def _span(self, kernel: str) -> tuple[float, float]:
+        """When a job began and ended: Snakemake writes this file when it ends, with the seconds it took."""
+        path = self._root / "results" / "benchmarks" / self._job.gpu_name / kernel / "autotune.tsv"
+        with path.open() as file:
+            (row,) = csv.DictReader(file, delimiter="\t")
+        end = path.stat().st_mtime
+        return end - float(row["s"]), end
+
+
+def evidence(runs: Sequence[Run]) -> Evidence:
+    """The claims, a row a run, and the notes."""
+    alone = {one.strategy: one for one in runs if one.devices == 1}
+    rows, claims = [], []
+    for one in runs:
+        rate = one.trials / one.seconds
+        first = alone[one.strategy]
+        ratio = rate / (first.trials / first.seconds)
+        rows.append({
+            "strategy": one.strategy, "GPUs": one.devices, "cores": one.cores, "seconds": one.seconds,
+            "command s": one.command_seconds, "trials": one.trials, "trials/s": rate, "ratio": ratio,
+            **{f"{kernel} s": seconds for kernel, seconds in one.jobs.items()},
+        })  # fmt: skip
+        if one.devices in LIMITS:
+            text = f"{one.strategy}: trials per second with {one.devices} GPUs over those with one"
+            claims.append(at_least(text, ratio, LIMITS[one.devices]))
+    return Evidence(claims, rows, [
+        "Each row is one snakemake run over all kernels with empty journals, a warm compile cache, no budget, and only "
+        "so many GPUs visible; cores grow with the GPUs.  A run with all GPUs went before, and is not counted.",
+        "'seconds' are from the start of the first autotune job to the end of the last, start-up of each job included; "
+        "'command s' is the whole command, with Snakemake's own start.  A trial is one config timed on one case, "
+        "however many samples it took.",
+    ])  # fmt: skip

@@ -1,0 +1,1 @@
+"""Faults planted in kernels: whether validation catches each, and flags no true kernel."""

@@ -1,0 +1,1 @@
+"""The tuner and its strategies: against ``triton.autotune``, and against each other."""

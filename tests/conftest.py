@@ -59,7 +59,7 @@ def pytest_configure(config):
         os.environ["TRITON_INTERPRET"] = "1"
         from atlas.host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
     # Without it cuBLAS refuses what a test's own torch asks of it in deterministic mode.

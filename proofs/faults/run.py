@@ -34,7 +34,7 @@ def load(faults: tuple[str, ...], cases: int, interpret: bool) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
         from atlas.host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     from . import kernel
 
     return kernel.declare(faults, cases)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import triton
 from atlas import catalog
-from atlas.compilation.listing import strip_debug
+from atlas.compilation.listings import strip_debug
 from atlas.compilation.offline import compile_only
 from atlas.declaration import Case
 from atlas.host import gpus, runtime

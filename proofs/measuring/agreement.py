@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from atlas import catalog
 from atlas.errors import AtlasError
 from atlas.profiling import ncu
-from atlas.profiling.calls import by_call, watch
+from atlas.profiling.ncu import by_call, watch
 from atlas.stages import frame
 
 from .. import scratch

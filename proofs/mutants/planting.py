@@ -47,8 +47,8 @@ class Edit:
     """Python that stands once in a kernel, and what to put in its place.
 
     Both are an expression each, or statements; ``new`` may be empty.  Layout does not count, nor a name's leading
-    underscore.  ``old`` is looked for in the kernel's own files, then in all; ``function`` says in which function where
-    it stands in several.
+    underscore.  ``old`` is looked for in the kernel's own files, then in all; ``function`` says in which function, as
+    long as there is one of that name.
     """
 
     old: str
@@ -61,8 +61,10 @@ class Edit:
         if all(len(one) == 1 and isinstance(one[0], ast.Expr) for one in (old, new)):
             old, new = [old[0].value], [new[0].value]  # expressions, wherever they stand
         own = [path.relative_to(catalog.KERNELS).as_posix() for path in catalog.files(kernel)]
-        for paths in (own, sources()):
-            found = [(path, *place) for path in paths for place in _places(trees[path], old, self.function)]
+        shared = [path for path in sources() if path.startswith("common/")]
+        first = [(own, self.function), (shared, self.function), (own, ""), (shared, "")]
+        for paths, function in [*first, (sources(), self.function), (sources(), "")]:
+            found = [(path, *place) for path in paths for place in _places(trees[path], old, function)]
             if found:
                 break
         if len(found) != 1:

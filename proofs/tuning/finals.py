@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from atlas.declaration import Declaration
 from atlas.host import runtime
 from atlas.stages import frame
-from atlas.timing.spread import median_interval
+from atlas.timing.samples import median_interval
 from atlas.tuning import candidates
 from atlas.tuning.candidates import Candidate, Problem
 from atlas.tuning.outcome import reason_of

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from atlas.timing.spread import quartiles
+from atlas.timing.samples import quartiles
 from atlas.tuning.candidates import Candidate, Problem
 from atlas.tuning.outcome import OK, STOPPED, Outcome
 from atlas.tuning.search import search

@@ -1,13 +1,13 @@
 """A kernel in plain torch whose providers tell a sampler who they are, so that tests decide how long each takes."""
 
 import torch
-from atlas.benchmarking.contest import Bench
+from atlas.benchmarking.measurement import Benchmark
 from atlas.benchmarking.providers import Tuned
 from atlas.benchmarking.roofs import Survey
 from atlas.declaration import GPU, Declaration, Pass, Peer, Variant, case
 from atlas.timing import Clock
-from atlas.timing.board import SilentBoard
-from atlas.timing.queue import Batch
+from atlas.timing.device import SilentBoard
+from atlas.timing.samplers import Batch
 
 GPU_HERE = GPU("h200", "cuda", 90, 132, 232448, 2**37, 60 * 2**20)
 CASE = case("fp32", n=1000)
@@ -69,7 +69,7 @@ class Stage:
             ),
         )
         document = {"best": [], "trials": []} if tuned is None else tuned
-        self.bench = Bench(
+        self.bench = Benchmark(
             self.declaration, gpu, torch.device("cpu"), Clock.of_parts(self.sampler, SilentBoard()),
             Tuned(document), survey, min_seconds=0.0, max_samples=20,
         )  # fmt: skip
@@ -99,7 +99,7 @@ class Stage:
 
     def rows(self):
         """The rows of the one case, by kind and name."""
-        return {f"{r['provider_kind']} {r['provider']}": r for r in self.bench.contest("forward", CASE)}
+        return {f"{r['provider_kind']} {r['provider']}": r for r in self.bench.rows("forward", CASE)}
 
 
 def trial(config, status="ok", median_us=10.0, variant="good", rung=0, reason=""):

@@ -1,7 +1,7 @@
 """When one provider is faster than another."""
 
 import pytest
-from atlas.benchmarking.comparison import compare, verdict
+from atlas.benchmarking.judging import compare, verdict
 
 
 def row(median, spread=0.0, kind="variant", provider="a", status="ok"):

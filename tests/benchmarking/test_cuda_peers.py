@@ -10,9 +10,9 @@ import pytest
 import torch
 from atlas import catalog
 from atlas.cli import main
-from atlas.cuda import nvcc, sources
+from atlas.cuda import nvcc
+from atlas.cuda.nvcc import usage
 from atlas.cuda.programs import Programs
-from atlas.cuda.usage import usage
 from atlas.declaration import cuda
 from atlas.host import gpus
 from atlas.identity import today
@@ -33,7 +33,7 @@ ptxas info    : Function properties for naive_fp32
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 32 registers, used 0 barriers, 388 bytes cmem[0]
 """
-KERNELS = [name for name in catalog.names() if sources.files(name)]
+KERNELS = [name for name in catalog.names() if nvcc.sources(name)]
 
 
 def built(folder, kernel="vector_add", gpu="t4"):
@@ -55,7 +55,7 @@ def compiler(monkeypatch):
     def compile_cubin(_, source, arch, cubin):
         if not outcome["reason"]:
             cubin.write_bytes(b"\x7fELF")
-        return nvcc.Outcome(SAID, outcome["reason"])
+        return nvcc.NvccResult(SAID, outcome["reason"])
 
     monkeypatch.setattr(nvcc, "find", lambda: "/usr/bin/nvcc")
     monkeypatch.setattr(nvcc, "version", lambda _: "13.0.88")
@@ -105,7 +105,7 @@ def test_a_cubin_that_is_not_of_today_s_sources_is_not_timed(tmp_path, compiler,
     built(tmp_path)
     (tmp_path / "measured/t4/vector_add/cuda.cubin").write_bytes(b"other")
     assert "not the one its document describes" in programs(tmp_path).obstacle[1]
-    monkeypatch.setattr(sources, "digest", lambda kernel: "edited")
+    monkeypatch.setattr(nvcc, "source_digest", lambda kernel: "edited")
     assert "today's kernels/cuda/vector_add.cu" in programs(tmp_path).obstacle[1]
 
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from atlas.benchmarking.deadline import deadline
+from atlas.benchmarking.measurement import deadline
 
 
 def test_a_body_that_takes_too_long_is_ended():

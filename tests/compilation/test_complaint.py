@@ -1,7 +1,7 @@
 """Compilers' complaints in one line."""
 
 import pytest
-from atlas.compilation.complaint import complaint, death, with_printed
+from atlas.compilation.compiled import complaint, death, with_printed
 
 
 def test_the_innermost_cause_is_told():

@@ -3,7 +3,7 @@
 import inside
 import pytest
 from atlas import catalog
-from atlas.compilation.judgement import SPILL_LIMIT_BYTES
+from atlas.compilation.resources import SPILL_LIMIT_BYTES
 
 # (GPU, a dtype its ordinary users have, what a dot of it becomes): sm_75 has no native bf16.
 TARGETS = {"t4": ("fp16", {"fma"}), "a100": ("bf16", {"mma"}), "h200": ("bf16", {"wgmma"})}

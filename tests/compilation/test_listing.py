@@ -2,7 +2,7 @@
 
 import inside
 import pytest
-from atlas.compilation.listing import async_copies, matrix_instruction, strip_debug, widest_access_bits
+from atlas.compilation.listings import async_copies, matrix_instruction, strip_debug, widest_access_bits
 
 
 @pytest.mark.parametrize(

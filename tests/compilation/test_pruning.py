@@ -1,8 +1,7 @@
 """Which compiled configs are pruned, and with what reason."""
 
 import inside
-from atlas.compilation.judgement import obstacle
-from atlas.compilation.resources import Resources
+from atlas.compilation.resources import Resources, obstacle
 
 
 def test_a_config_that_spills_badly_is_pruned_with_the_amount(compiling):

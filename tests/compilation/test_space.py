@@ -4,12 +4,12 @@ from collections import Counter
 
 import inside
 import pytest
-from atlas.compilation.space import spread
+from atlas.compilation.space import evenly_spaced
 
 
 def test_cases_that_give_the_same_binary_are_one_compilation(compiling):
     found = compiling(inside.space_of_copies, "a100")
-    plain = [c for c in found.candidates if c.variant == "plain" and c.dtype == "fp16"]
+    plain = [c for c in found.compilations if c.variant == "plain" and c.dtype == "fp16"]
     # 8 configs, each for the sizes that are multiples of 16 and for the one that is not
     assert len(plain) == 16
     assert Counter(tuple(case["n"] for case in c.cases) for c in plain) == {(512, 4096, 65536): 8, (4099,): 8}
@@ -17,20 +17,20 @@ def test_cases_that_give_the_same_binary_are_one_compilation(compiling):
 
 def test_configs_that_differ_in_the_grid_alone_share_their_kernels(compiling):
     found = compiling(inside.space_of_copies, "a100")
-    plain = [c for c in found.candidates if c.variant == "plain" and c.dtype == "fp16"]
+    plain = [c for c in found.compilations if c.variant == "plain" and c.dtype == "fp16"]
     assert len({c.keys for c in plain}) == 8  # WAVES does not reach the kernel
     assert len({tuple(c.config.items()) for c in plain}) == 8
 
 
 def test_dtypes_are_compiled_apart(compiling):
     found = compiling(inside.space_of_copies, "a100")
-    of = {dtype: {c.keys for c in found.candidates if c.dtype == dtype} for dtype in ("fp16", "fp32")}
+    of = {dtype: {c.keys for c in found.compilations if c.dtype == dtype} for dtype in ("fp16", "fp32")}
     assert not of["fp16"] & of["fp32"]
 
 
 def test_a_default_is_marked_and_compiled_for_a_case_it_is_the_default_of(compiling):
     found = compiling(inside.space_of_copies, "a100")
-    defaults = [c for c in found.candidates if c.default and c.variant == "plain" and c.dtype == "fp16"]
+    defaults = [c for c in found.compilations if c.default and c.variant == "plain" and c.dtype == "fp16"]
     # BLOCK 256 below 1000 elements, 512 above; 4099 elements are a compilation of their own
     assert [(c.config["BLOCK"], c.case["n"]) for c in defaults] == [(256, 512), (512, 4096), (512, 4099)]
 
@@ -44,7 +44,7 @@ def test_a_variant_whose_needs_the_gpu_lacks_is_refused_with_the_reason(compilin
 
 def test_cases_a_variant_does_not_handle_are_left_out(compiling):
     found = compiling(inside.space_of_copies, "a100")
-    assert {case["n"] for c in found.candidates if c.variant == "short" for case in c.cases} == {512}
+    assert {case["n"] for c in found.compilations if c.variant == "short" for case in c.cases} == {512}
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -74,4 +74,4 @@ def test_a_sample_larger_than_the_space_is_the_space_of_its_case(compiling):
     ],
 )
 def test_a_spread_takes_the_middle_of_equal_shares(count, wanted, chosen):
-    assert spread(count, wanted) == chosen
+    assert evenly_spaced(count, wanted) == chosen

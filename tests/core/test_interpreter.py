@@ -131,5 +131,5 @@ def test_the_language_is_patched_once_a_launch_and_as_it_was_after_it_also_after
 
 def test_no_stage_that_interprets_imports_triton_before_the_kernel_is_loaded(tmp_path):
     # Triton jits its own functions, tl.max among them, when it is imported: too early, and no kernel can call them.
-    rooms = "atlas.validation, atlas.benchmarking.contest, atlas.tuning.tuner, atlas.stages.validate"
+    rooms = "atlas.validation, atlas.benchmarking.measurement, atlas.tuning.tuner, atlas.stages.validate"
     run(tmp_path, f"import sys, {rooms}\nassert 'triton' not in sys.modules")

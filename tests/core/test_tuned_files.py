@@ -14,7 +14,7 @@ import torch
 from atlas import ROOT
 from atlas.declaration import case, choice, choose, tuned
 from atlas.declaration.hardware import pretend
-from atlas.reading import patterns
+from atlas.reading import strict
 from test_choice import declaration, entry  # noqa: F401
 
 GOOD = entry(1024, "short", 256)
@@ -166,14 +166,14 @@ def test_reading_tuned_files_imports_no_library_into_a_users_model():
     ],
 )
 def test_a_pattern_that_could_take_long_is_told_from_its_text(pattern, why):
-    assert why in patterns.trouble(pattern)
+    assert why in strict.pattern_trouble(pattern)
 
 
 @pytest.mark.parametrize(
     "pattern", [".*.*.*x", ".*.*(a|a)(a|a)(a|a)(a|a)(a|a)(a|a)b", "(a|a)" * 16 + "b", "[^x]+a{2,}$"]
 )
 def test_the_slowest_patterns_that_are_taken_end_in_a_second(pattern):
-    assert patterns.trouble(pattern) == ""
+    assert strict.pattern_trouble(pattern) == ""
     start = time.process_time()
-    patterns.found(pattern, "a" * 10_000)
+    strict.pattern_found(pattern, "a" * 10_000)
     assert time.process_time() - start < 5

@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 from atlas.survey import bandwidth
-from atlas.timing.cuda import CudaDevice
-from atlas.timing.queue import Sampler
-from atlas.timing.spread import quartiles
+from atlas.timing.device import CudaDevice
+from atlas.timing.samplers import Sampler
+from atlas.timing.samples import quartiles
 
 from .small_kernels import spin
 

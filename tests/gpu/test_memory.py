@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from atlas.benchmarking.contest import Bench
+from atlas.benchmarking.measurement import Benchmark
 from atlas.benchmarking.providers import Tuned
 from atlas.declaration import gpu_of
 
@@ -17,9 +17,9 @@ N = 2**20
 def rows(clock, cuda):
     """By kind of provider: untuned, the variant runs its default."""
     declaration = declare(N)
-    bench = Bench(declaration, gpu_of(cuda), cuda, clock, Tuned({"best": [], "trials": []}), None, 0.01, 20)
+    bench = Benchmark(declaration, gpu_of(cuda), cuda, clock, Tuned({"best": [], "trials": []}), None, 0.01, 20)
     (case,) = declaration.cases(None)
-    return {row["provider_kind"]: row for row in bench.contest("forward", case)}
+    return {row["provider_kind"]: row for row in bench.rows("forward", case)}
 
 
 def test_the_peak_of_a_call_is_its_result_and_its_scratch(rows):
@@ -42,6 +42,6 @@ def test_a_contest_leaves_no_memory_behind(clock, cuda, rows):
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     declaration = declare(N)
-    bench = Bench(declaration, gpu_of(cuda), cuda, clock, Tuned({"best": [], "trials": []}), None, 0.01, 20)
-    bench.contest("forward", declaration.cases(None)[0])
+    bench = Benchmark(declaration, gpu_of(cuda), cuda, clock, Tuned({"best": [], "trials": []}), None, 0.01, 20)
+    bench.rows("forward", declaration.cases(None)[0])
     assert torch.cuda.memory_allocated() == before

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from atlas.survey import bandwidth, latency
-from atlas.survey.properties import properties
+from atlas.host.runtime import properties
+from atlas.survey import bandwidth
 from atlas.survey.ways import Way, best
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +51,7 @@ def test_every_way_moves_what_it_says(name):
 
 
 def test_launching_takes_microseconds(clock, cuda, figure):
-    rows = {row["name"]: row["value"] for row in latency.roofs(clock, cuda)}
+    rows = {row["name"]: row["value"] for row in bandwidth.launch_roofs(clock, cuda)}
     figure("survey: " + ", ".join(f"{name} {value:.2f} us" for name, value in rows.items()))
     assert 0.5 < rows["launch_latency"] < 50
     assert 0 < rows["event_floor"] < rows["empty_kernel"] + 0.5 < 20

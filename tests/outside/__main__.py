@@ -111,7 +111,7 @@ def main() -> int:
         os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is imported
         from atlas.host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
         torch.set_num_threads(1)
 
     from .functions import OPERATIONS

@@ -12,7 +12,7 @@ from atlas.cli import main
 from atlas.cuda.programs import Programs
 from atlas.declaration import Peer
 from atlas.errors import AtlasError
-from atlas.profiling import counters, ncu
+from atlas.profiling import ncu
 from atlas.reading.config import GPUS_FILE, load_gpus
 from atlas.results import documents
 from atlas.stages import frame, profile
@@ -96,7 +96,7 @@ def test_stalls_are_named_and_the_heaviest_comes_first():
         "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 2.25,
         "smsp__average_warps_issue_stalled_sleeping_per_issue_active.ratio": 0.0,
     }
-    found = counters.facts(ncu.Launch("work", values))
+    found = ncu.facts(ncu.Launch("work", values))
     assert list(found["stalls"].items()) == [("long_scoreboard", 2.25), ("barrier", 0.5)]
     assert found["duration_us"] == 5.0
     assert found["tensor_percent"] is None  # not collected

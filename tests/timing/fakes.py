@@ -1,7 +1,7 @@
 """A device whose host and queue are simulated, a board that says what it is told, a sampler of given times."""
 
-from atlas.timing.board import Reading
-from atlas.timing.queue import Batch
+from atlas.timing.device import Reading
+from atlas.timing.samplers import Batch
 
 
 class SimulatedDevice:
@@ -99,7 +99,7 @@ class SaidBoard:
 
 
 class Sleeper:
-    """A device that only notes when it is soaked and roused."""
+    """A device that only notes when it is soaked and warmed again."""
 
     def __init__(self):
         self.notes = []
@@ -107,5 +107,5 @@ class Sleeper:
     def soak(self, board):
         self.notes.append("soak")
 
-    def rouse(self, board):
-        self.notes.append("rouse")
+    def warm_again(self, board):
+        self.notes.append("warm again")

@@ -5,8 +5,8 @@ import random
 
 import pytest
 from atlas.timing import PROTOCOL, Clock
-from atlas.timing.board import Reading, summary
-from atlas.timing.queue import Batch, Sampler
+from atlas.timing.device import Reading, summary_of
+from atlas.timing.samplers import Batch, Sampler
 
 from .fakes import GivenTimes, SaidBoard, SimulatedDevice, Sleeper
 
@@ -114,7 +114,7 @@ def test_a_measurement_throttled_twice_stands_and_is_flagged():
 def test_every_reason_of_every_reading_counts_once_in_the_order_it_came_up():
     cap, heat = "power cap", "thermal slowdown by the hardware"
     readings = [Reading(throttled=(cap,)), Reading(throttled=(heat, cap)), Reading()]
-    assert summary(readings).throttled == (cap, heat), "the last reading alone would say that nothing was amiss"
+    assert summary_of(readings).throttled == (cap, heat), "the last reading alone would say that nothing was amiss"
 
 
 def test_a_board_that_recovers_before_the_end_has_throttled_all_the_same():
@@ -127,7 +127,7 @@ def test_a_board_that_recovers_before_the_end_has_throttled_all_the_same():
 
 def test_readings_are_summed_up_as_median_clock_and_highest_heat():
     readings = [Reading(1000.0, 50.0, None), Reading(2000.0, 60.0, 100.0), Reading(1900.0, 55.0, 90.0, ("power cap",))]
-    assert summary(readings) == Reading(1900.0, 60.0, 100.0, ("power cap",))
+    assert summary_of(readings) == Reading(1900.0, 60.0, 100.0, ("power cap",))
 
 
 def test_a_screen_takes_exactly_the_samples_asked_for_and_leaves_the_board_alone():
@@ -225,7 +225,7 @@ def test_a_device_that_rests_while_the_first_call_compiles_is_roused_after_it(mo
         return 5.0
 
     timer.screen(compiles_first, samples=2)
-    assert device.notes == ["soak", "call", "rouse", "call", "call"]
+    assert device.notes == ["soak", "call", "warm again", "call", "call"]
 
 
 def test_a_device_that_rested_is_roused_before_it_is_sampled_and_one_at_work_is_not(monkeypatch):
@@ -235,10 +235,10 @@ def test_a_device_that_rested_is_roused_before_it_is_sampled_and_one_at_work_is_
     timer = Clock.of_parts(GivenTimes(), SaidBoard(), device=device)
     timer.screen(steady(5.0))
     timer.screen(steady(5.0))
-    assert device.notes.count("rouse") == 1
+    assert device.notes.count("warm again") == 1
     now[0] += 30.0  # somebody compiled
     timer.measure(steady(5.0))
-    assert device.notes.count("rouse") == 2
+    assert device.notes.count("warm again") == 2
 
 
 def test_the_pause_after_throttling_counts_as_rest(monkeypatch):
@@ -251,7 +251,7 @@ def test_the_pause_after_throttling_counts_as_rest(monkeypatch):
         now[0] += seconds
 
     Clock.of_parts(GivenTimes(), board, pause, device).measure(steady(1e5))
-    assert device.notes.count("rouse") == 2
+    assert device.notes.count("warm again") == 2
 
 
 def test_nothing_to_interleave_is_nothing():

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from atlas.timing.order import rounds, williams
+from atlas.timing.samples import rounds, williams
 
 NAMES = ["variant a", "variant b", "default a", "peer torch", "peer liger", "peer torch.compile", "x", "y", "z"]
 

@@ -1,7 +1,7 @@
 """Launching must not be in the samples, whatever the host's pace."""
 
 import pytest
-from atlas.timing.queue import Sampler
+from atlas.timing.samplers import Sampler
 
 from .fakes import SimulatedDevice
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from atlas.timing.spread import median_interval, quartiles, settled
+from atlas.timing.samples import median_interval, quartiles, settled
 
 
 def test_quartiles_of_a_plain_sequence():

@@ -5,7 +5,7 @@ import json
 import pytest
 import sample_documents as sample
 from atlas import cli
-from atlas.results import collection, documents, heads, records
+from atlas.results import collection, documents, records
 
 
 def record(folder, *options, gpu="h200"):
@@ -106,7 +106,7 @@ def test_identities_and_date_stand_in_the_first_lines_of_a_record(tmp_path):
     sample.put_gpu(tmp_path, "h200", ("softmax",))
     record(tmp_path)
     path = tmp_path / "recorded" / "h200" / "softmax" / "benchmark.json"
-    stated = heads.head(path)
+    stated = documents.read_envelope(path)
     assert (stated.stage, stated.status, stated.date) == ("benchmark", "ok", "2026-11-21T10:20:00+00:00")
     assert stated.identities == sample.IDENTITIES and len(path.read_text().partition("seconds")[0]) < 8192
 

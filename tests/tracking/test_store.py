@@ -10,7 +10,7 @@ import pytest
 import sample_documents as sample
 from atlas import cli
 from atlas.errors import AtlasError
-from atlas.tracking import interface
+from atlas.stages import ui
 from atlas.tracking import store as stores
 
 
@@ -18,7 +18,7 @@ from atlas.tracking import store as stores
 def taken_port():
     """A port that is bound and listened on."""
     with socket.socket() as server:
-        server.bind((interface.HOST, 0))
+        server.bind((ui.HOST, 0))
         server.listen()
         yield server.getsockname()[1]
 
@@ -70,14 +70,14 @@ def test_the_interface_needs_something_tracked(tmp_path, capsys):
 def test_a_server_has_its_own_interface(tmp_path, monkeypatch):
     monkeypatch.setenv(stores.VARIABLE, "https://me:secret@tracking.example")
     with pytest.raises(AtlasError, match=r"open https://tracking\.example$"):
-        interface.command(stores.store_of(tmp_path), 5000)
+        ui.command(stores.store_of(tmp_path), 5000)
 
 
 def test_the_interface_is_for_this_host_alone(tmp_path):
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "mlflow.db").touch()
     store = stores.store_of(tmp_path)
-    command = interface.command(store, 0)
+    command = ui.command(store, 0)
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--default-artifact-root") + 1] == store.artifacts, "no folder in the working one"
 

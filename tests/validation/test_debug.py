@@ -68,14 +68,14 @@ def test_a_wild_store_is_told_and_does_not_end_the_process(debug):
     fault = (STORE, STORE.replace("row * n", "(row - 2**31 * (row == 3)) * n"))
     _, text = debug("--variant", "rows", "--direction", "forward", "--check", "empty", faults=[fault])
     assert "nothing was checked" in text  # a variant has no such check: nothing ran
-    from atlas.debugging import reproduction, story
+    from atlas.debugging import reproduction
     from atlas.declaration import case
     from atlas.validation.findings import Finding, Subject
 
     declaration = catalog.load("row_kernel")
     subject = Subject("rows", "forward", case("fp32", m=5, n=33), {"BLOCK": 32})
     run = reproduction.reproduce(declaration, Finding("values", subject, "fail", seed=0), "cpu")
-    told = "\n".join(story.tell(run))
+    told = "\n".join(reproduction.explanation(run))
     assert (
         "program (3, 0, 0) of _forward_kernel: store of 32 element(s) in memory of no tensor, not carried out" in told
     )

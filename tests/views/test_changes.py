@@ -5,7 +5,7 @@ import json
 
 import pytest
 import synthetic
-from atlas.reporting import changed, outcome
+from atlas.reporting import comparisons, outcome
 from atlas.results import changes, collection
 from atlas.tables import store
 
@@ -70,7 +70,7 @@ def test_a_loss_since_the_record_is_in_table_report_and_summary(kernels, tmp_pat
     assert json.loads(table.sizes[0]) == SOFTMAX.sizes[0]
     sentence = "softmax on h200 against its record of 2026-11-20: 16 of 16 cases slower (0.67x at worst:"
     assert sentence in capsys.readouterr().out
-    assert changed.changed_sentences(tables)[0].startswith(sentence)
+    assert comparisons.changed_sentences(tables)[0].startswith(sentence)
     assert "Slower than its record: softmax on h200" in [alarm.headline for alarm in outcome.alarms(tables)]
-    steps = [row[9].sort for row in changed.changed_table(tables).rows]
+    steps = [row[9].sort for row in comparisons.changed_table(tables).rows]
     assert steps == pytest.approx([1 / 1.5] * 16)

@@ -10,7 +10,7 @@ from atlas.errors import AtlasError
 from atlas.results import collection
 from atlas.tables import rows as made
 from atlas.tables import store
-from atlas.tables.columns import TABLES
+from atlas.tables.store import TABLES
 
 
 @pytest.mark.parametrize("scene", ["none", "one", "five"])

@@ -10,7 +10,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class AtlasError(Exception):
-    """A mistake the user can mend: the message names the file, the key or value, and the remedy.
+    """A mistake the user can correct: the message names the file, the key or value, and the remedy.
 
     The command line prints it as one sentence, without a traceback, and exits non-zero.
     """

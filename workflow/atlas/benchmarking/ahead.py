@@ -19,9 +19,8 @@ from ..declaration import Case, Declaration
 from ..host import gpus, runtime
 from ..validation.device import obstacle
 from ..validation.problems import Problem
-from ..workers.dealing import Do, Done, Listed, Opened
-from .contest import PREPARE_SECONDS, SEED, contests, precision
-from .deadline import deadline
+from ..workers.protocol import Do, Done, Listed, Opened
+from .measurement import PREPARE_SECONDS, SEED, deadline, precision, timed_cases
 from .providers import Tuned, providers
 
 _COPIES = 4
@@ -39,7 +38,7 @@ class Setting:
     folder: Path
 
 
-class Desk:
+class PreparingTasks:
     """The passes and cases of a benchmark, whose providers run once each.
 
     What goes wrong here is not said: the benchmark meets it again and says it in a row.
@@ -51,7 +50,7 @@ class Desk:
         self._device = runtime.device_of(setting.gpu_name, setting.block)
         self._tuned = Tuned(setting.tuned)
         self._programs = Programs(self._declaration.name, setting.gpu_name, setting.folder, self._device)
-        self._tasks = contests(self._declaration, self._gpu)
+        self._tasks = timed_cases(self._declaration, self._gpu)
         self.opened = Opened(tuple(self._listed(number, *task) for number, task in enumerate(self._tasks)))
 
     def _listed(self, number: int, direction: str, case: Case) -> Listed:

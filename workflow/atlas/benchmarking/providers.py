@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cuda.programs import Programs
-from ..declaration import GPU, Case, Config, Pass, Peer, Variant
-from ..timing.types import Thunk
+from ..declaration import GPU, Case, Config, Declaration, Pass, Peer, Variant
+from ..results.subject import PassCase
+from ..timing.samples import Thunk
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class Tuned:
     """
 
     def __init__(self, document: Mapping[str, Any]):
-        self._trials: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        self._trials: dict[tuple[PassCase, str], list[Mapping[str, Any]]] = {}
         for trial in document["trials"]:
-            self._trials.setdefault((_key(trial["direction"], trial), trial["variant"]), []).append(trial)
-        self._best = {(_key(best["direction"], best), best["variant"]): best["config"] for best in document["best"]}
+            self._trials.setdefault((PassCase.of(trial), trial["variant"]), []).append(trial)
+        self._best = {(PassCase.of(best), best["variant"]): best["config"] for best in document["best"]}
 
     def trials(self, direction: str, case: Case, variant: str) -> list[Mapping[str, Any]]:
         """All trials of a variant on a case."""
-        return self._trials.get((_key(direction, case.to_json()), variant), [])
+        return self._trials.get((PassCase.at(direction, case), variant), [])
 
     def config(self, direction: str, case: Case, variant: str) -> dict[str, Any] | None:
         """The tuned config, or None where no trial ran to its end."""
-        best = self._best.get((_key(direction, case.to_json()), variant))
+        best = self._best.get((PassCase.at(direction, case), variant))
         ran = [trial for trial in self.trials(direction, case, variant) if trial["status"] in _RAN]
         if best is None and ran:
             best = min(ran, key=_rank)["config"]
@@ -72,10 +72,6 @@ _LIMITS = ("timeout", "out_of_memory")
 def _rank(trial: Mapping[str, Any]) -> tuple[bool, int, float]:
     median = trial.get("median_us")
     return trial["status"] != "ok", -trial.get("rung", 0), math.inf if median is None else median
-
-
-def _key(direction: str, case: Mapping[str, Any]) -> str:
-    return json.dumps([direction, case["dtype"], case["sizes"]], sort_keys=True)
 
 
 def providers(
@@ -140,3 +136,29 @@ def _of_peer(name: str, peer: Peer, case: Case, gpu: GPU, programs: Programs | N
     if status:
         return Provider(name, "peer", status=status, reason=reason)
     return Provider(name, "peer", prepare=lambda inputs: programs.prepare(peer.launcher, inputs))
+
+
+def steps(declaration: Declaration) -> list[dict[str, str]]:
+    """What the benchmark's document keeps of the declared variants: pass, name, the one it follows, what it changes.
+
+    Each comes after the one it follows, so that a reader climbs from the first.
+    """
+    found = []
+    for direction, work in declaration.passes.items():
+        rungs: dict[str, list[Any]] = {}
+        for variant in work.variants:
+            rungs.setdefault(variant.follows, []).append(variant)
+
+        waiting = list(rungs.get("", []))
+        while waiting:
+            variant = waiting.pop(0)
+            found.append(
+                {
+                    "direction": direction,
+                    "variant": variant.name,
+                    "follows": variant.follows,
+                    "summary": variant.summary,
+                }
+            )
+            waiting = rungs.get(variant.name, []) + waiting
+    return found

@@ -1,7 +1,8 @@
-"""A kernel's CUDA C++ peers, as the cuda stage built them, for whoever times or profiles them."""
+"""A kernel's CUDA C++ peers, as the cuda stage built them, loaded with cuda.core for whoever times or profiles them."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib
@@ -13,8 +14,9 @@ from typing import Any
 
 import torch
 
+from ..declaration import gpu_of
 from ..results import documents
-from . import sources
+from . import nvcc
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Programs:
         if self.document["status"] != "ok":
             status = "failed" if self.document["status"] == "failed" else "missing"
             return status, self.document["reason"]
-        if self.document["source_sha256"] != sources.digest(self.kernel):
+        if self.document["source_sha256"] != nvcc.source_digest(self.kernel):
             return "missing", f"built of other sources than today's kernels/cuda/{self.kernel}.cu: {again}"
         if hashlib.sha256(self._cubin()).hexdigest() != self.document["cubin"]["sha256"]:
             return "missing", f"{self.document['cubin']['file']} is not the one its document describes: {again}"
@@ -61,7 +63,7 @@ class Programs:
 
     @functools.cached_property
     def _program(self) -> Any:
-        from .program import Program
+        pass
 
         return Program(self._cubin(), int(self.document["target"]["arch"]), self.device)
 
@@ -75,3 +77,43 @@ def _cuda_core() -> str | None:
         return importlib.metadata.version("cuda-core")
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+class Program:
+    """What a launcher of ``kernels/cuda/<name>.py`` gets.
+
+    ``arch`` is the compute capability the cubin is for, 90 for 9.0, and ``sms`` the device's number of SMs.
+    """
+
+    int32, int64, float32 = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+
+    def __init__(self, cubin: bytes, arch: int, device: torch.device):
+        from cuda.core import Device, LaunchConfig, ObjectCode, launch
+
+        self.arch = arch
+        self.sms = gpu_of(device).sms
+        self._launch, self._launch_config = launch, LaunchConfig
+        Device(device.index or 0).set_current()  # the context torch works in: the device's primary one
+        self._code = ObjectCode.from_cubin(cubin)
+        self._streams: dict[int, Any] = {}
+
+    def kernel(self, name: str) -> Any:
+        """The entry function of this name."""
+        return self._code.get_kernel(name)
+
+    def config(self, grid: int | tuple[int, ...], block: int) -> Any:
+        """How many blocks of how many threads."""
+        return self._launch_config(grid=grid, block=block)
+
+    def launch(self, config: Any, kernel: Any, *arguments: Any) -> None:
+        """Put a launch on torch's current stream; tensors go as their addresses, scalars as ctypes."""
+        addresses = (a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments)
+        self._launch(self._stream(), config, kernel, *addresses)
+
+    def _stream(self) -> Any:
+        from cuda.core import Stream
+
+        handle = torch.cuda.current_stream().cuda_stream
+        if handle not in self._streams:
+            self._streams[handle] = Stream.from_handle(handle)
+        return self._streams[handle]

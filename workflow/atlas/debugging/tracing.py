@@ -2,12 +2,15 @@
 
 Works through the interpreter's builder, on which every store and load of a kernel ends, also those through block
 pointers and descriptors (Triton 3.6, 3.7).  Accesses to memory that belongs to no tensor of the launch are noted and
-not made: here they would end the process.
+not made: here they would end the process.  :class:`Stepper` stops in a program at its first line, to walk through it
+with pdb.
 """
 
 from __future__ import annotations
 
+import bdb
 import linecache
+import pdb
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +31,7 @@ _RAW = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.f
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of a kernel's source, and the function it is in."""
 
     file: str
@@ -41,7 +44,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Launch:
+class InterpretedLaunch:
     """One kernel launch: which kernel, and its grid."""
 
     number: int
@@ -53,9 +56,9 @@ class Launch:
 class Access:
     """One store or load of one program: where to, what, from where in the source (innermost line first)."""
 
-    launch: Launch
+    launch: InterpretedLaunch
     program: Program
-    lines: tuple[Line, ...]
+    lines: tuple[SourceLine, ...]
     addresses: np.ndarray
     values: np.ndarray | None = None
     dtype: str = ""
@@ -76,7 +79,7 @@ class Access:
 class Watcher(Protocol):
     """Who wants to know when a program begins and when all of a launch have ended."""
 
-    def before_program(self, launch: Launch, program: Program) -> None:
+    def before_program(self, launch: InterpretedLaunch, program: Program) -> None:
         """Called ahead of every program."""
 
     def after_launch(self) -> None:
@@ -88,7 +91,7 @@ class Trace:
     """As a context manager: notes what interpreted kernels do inside."""
 
     watcher: Watcher | None = None
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[InterpretedLaunch] = field(default_factory=list)
     stores: list[Access] = field(default_factory=list)
     wild: list[tuple[str, Access]] = field(default_factory=list)
     """Loads and stores of memory that belongs to no tensor of the launch; they were not made."""
@@ -139,7 +142,7 @@ class Trace:
         return original(executor, *args, **kwargs)
 
     def _shaped(self, original, *grid):
-        self.launches.append(Launch(len(self.launches), self._kernel, tuple(int(size) for size in grid)))
+        self.launches.append(InterpretedLaunch(len(self.launches), self._kernel, tuple(int(size) for size in grid)))
         return original(*grid)
 
     def _placed(self, original, *program):
@@ -197,12 +200,12 @@ class Trace:
         return below or above
 
 
-def _lines(frame: FrameType | None) -> Iterator[Line]:
+def _lines(frame: FrameType | None) -> Iterator[SourceLine]:
     """The lines of the user's code under way in a program, innermost first."""
     while frame is not None and frame.f_code is not _LAUNCH:
         file = frame.f_code.co_filename
         if not file.startswith(_TRITON) and file != __file__:
-            yield Line(file, frame.f_lineno, frame.f_code.co_name)
+            yield SourceLine(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
 
 
@@ -228,3 +231,58 @@ def _within(addresses: np.ndarray, ranges: list[tuple[int, int]]) -> np.ndarray:
     for start, end in ranges:
         found |= (addresses >= start) & (addresses < end)
     return found
+
+
+class Stepper:
+    """The watcher of a :class:`~.tracing.Trace` that hands the chosen program to the debugger when its turn comes.
+
+    ``launch`` None takes the first launch that has the program.  ``stopped`` says whether it was reached.
+    """
+
+    def __init__(self, launch: int | None, program: Program):
+        self._launch, self._program = launch, program
+        others = ["triton", "triton.*", "numpy", "numpy.*", "atlas.host.interpreter", "atlas.debugging.*"]
+        self._debugger = pdb.Pdb(skip=others, nosigint=True)
+        self._before: Any = None
+        self._under_way = False
+        self.stopped = False
+
+    def before_program(self, launch: InterpretedLaunch, program: Program) -> None:
+        """Start to trace ahead of the chosen program, and stop ahead of the next one."""
+        self.after_launch()
+        if self.stopped or program != self._program or self._launch not in (None, launch.number):
+            return
+        self.stopped = self._under_way = True
+        print(f"program {program} of {launch.kernel}, grid {launch.grid}: n steps, p NAME prints, c runs on")
+        self._before = sys.gettrace()
+        sys.settrace(self._entered)
+
+    def after_launch(self) -> None:
+        """Leave the debugger, where its program has run to its end."""
+        if self._under_way:
+            self._under_way = False
+            self._debugger.set_continue()
+            sys.settrace(self._before)
+
+    def _entered(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        """The first frame outside Triton is the kernel's."""
+        if event != "call" or frame.f_code.co_filename.startswith(_TRITON) or _of_the_atlas(frame):
+            return None
+        self._debugger.reset()
+        self._debugger.botframe = frame.f_back
+        self._debugger.set_step()
+        sys.settrace(self._debugger.trace_dispatch)
+        return self._debugger.trace_dispatch  # not told of the call itself: it stops at the first line
+
+
+def _of_the_atlas(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith("atlas.debugging")
+
+
+def quitted(error: BaseException | None) -> bool:
+    """Whether an exception is the user's leaving the debugger; Triton wraps it in its own."""
+    while error is not None:
+        if isinstance(error, bdb.BdbQuit):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

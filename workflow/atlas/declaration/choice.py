@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..reading import patterns
+from ..reading import strict
 from . import tuned
 from .hardware import GPU, gpu_of
 
@@ -75,7 +75,7 @@ def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[st
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if pattern and patterns.found(pattern, device_name):
+        if pattern and strict.pattern_found(pattern, device_name):
             return path.name, entries
     return "", []
 

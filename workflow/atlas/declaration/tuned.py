@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..reading import patterns, strict
+from ..reading import strict
 
 MOST_ENTRIES = 100_000
 
@@ -31,7 +31,7 @@ def read(path: Path) -> tuple[str, list[dict[str, Any]], list[str]]:
     if not isinstance(document, Mapping):
         return "", [], [f"is {strict.shown(document)}, no mapping with the keys 'match' and 'entries'"]
     pattern, entries = document.get("match"), document.get("entries")
-    if said := patterns.trouble(pattern):
+    if said := strict.pattern_trouble(pattern):
         return "", [], [f"key 'match': {strict.shown(pattern)} {said}"]
     if not isinstance(entries, list) or len(entries) > MOST_ENTRIES:
         return "", [], [f"key 'entries': {strict.shown(entries)} is no list of at most {MOST_ENTRIES} entries"]

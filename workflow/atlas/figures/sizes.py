@@ -14,8 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from .facts import CaseAxis, binding_unit, flags, mark, origin, performance
 from .names import PER_KERNEL
-from .sheet import Sheet, blank, empty
-from .style import INK, MUTED, Line, hues, providers
+from .sheet import INK, MUTED, LineStyle, Sheet, blank, empty, hues, providers
 
 _PEER_DASHES = (0, (5, 2))
 _ONE_MAGNITUDE = 4.0
@@ -105,11 +104,11 @@ def overlay(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     return sheet.figure
 
 
-def _overlaid(left: Axes, right: Axes, row: _Row, peers: pd.DataFrame, lines: dict[str, Line]) -> None:
+def _overlaid(left: Axes, right: Axes, row: _Row, peers: pd.DataFrame, lines: dict[str, LineStyle]) -> None:
     """One pass, dtype and flags on every GPU: the rates on the left, the shares of the roofs on the right."""
     column, unit = binding_unit(row.group)
     for gpu, style in lines.items():
-        peer_style = Line(style.color, style.marker, _PEER_DASHES, hollow=True)
+        peer_style = LineStyle(style.color, style.marker, _PEER_DASHES, hollow=True)
         for axes, key, factor in ((left, column, 1), (right, "roof_fraction", 100)):
             _line(axes, peers[peers.gpu == gpu], row.cases, key, peer_style, factor, whiskers=False)
             _line(axes, row.group[row.group.gpu == gpu], row.cases, key, style, factor, whiskers=False)
@@ -227,13 +226,19 @@ def _above(axes: Axes, text: str, more: float) -> None:
     )  # fmt: skip
 
 
-def _handle(style: Line) -> Line2D:
+def _handle(style: LineStyle) -> Line2D:
     face = "white" if style.hollow else style.color
     return Line2D([], [], color=style.color, linestyle=style.linestyle, marker=style.marker, mfc=face, ms=5)
 
 
 def _line(
-    axes: Axes, rows: pd.DataFrame, cases: CaseAxis, column: str, style: Line, factor: float = 1, whiskers: bool = True
+    axes: Axes,
+    rows: pd.DataFrame,
+    cases: CaseAxis,
+    column: str,
+    style: LineStyle,
+    factor: float = 1,
+    whiskers: bool = True,
 ) -> None:
     """A provider's cases; the line breaks at one that it has no figure of, for nothing is known between its ends."""
     rows = rows[rows[column].notna()]

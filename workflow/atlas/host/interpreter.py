@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 
-def mend() -> None:
+def patch() -> None:
     """All of it; call it before the first launch."""
     allow_runtime_bounds()
     patch_once_a_launch()

@@ -25,7 +25,6 @@ INCIDENTAL = (
     "atlas.identity",
     "atlas.host.leases",
     "atlas.host.lifeline",
-    "atlas.reading.patterns",
     "atlas.host.progress",
     "atlas.reading.strict",
 )
@@ -46,7 +45,7 @@ def apart(stage: str) -> tuple[str, ...]:
 def identity(code: Code, stage: str, schemas: Path, functional: bool = False) -> str:
     """A digest of the stage's code, of the files beside it that are not Python, and of its documents' schema.
 
-    ``functional`` is that of a run on the interpreter, with what is mended of that.
+    ``functional`` is that of a run on the interpreter, with what is patched of that.
     """
     hashed = hashlib.sha256(code.digest(_roots(stage, functional)).encode())
     for path in data(code, stage):
@@ -75,7 +74,7 @@ def _roots(stage: str, functional: bool) -> list[tuple[str, Root]]:
     if stage in NEEDS:  # declarations come from the kernels' files, and their methods with them
         roots += [("class", ("atlas.declaration.types", name)) for name in ("Declaration", "Pass")]
     if functional:
-        roots.append(("interpreter", ("atlas.host.interpreter", "mend")))
+        roots.append(("interpreter", ("atlas.host.interpreter", "patch")))
     return roots
 
 

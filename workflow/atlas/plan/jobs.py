@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import ROOT, catalog
-from ..cuda import nvcc, sources
+from ..cuda import nvcc
 from ..errors import AtlasError
 from ..figures.names import figure_names
 from ..host import gpus
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
-from ..results import heads
+from ..results import documents
 from .announce import announce, announce_reasons
 
 STARTED = time.time()
@@ -93,18 +93,18 @@ class Plan:
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
         """What a kernel's CUDA C++ peers are compiled from."""
-        return [_relative(path) for path in sources.files(wildcards.kernel)]
+        return [_relative(path) for path in nvcc.sources(wildcards.kernel)]
 
     def cuda_peers(self, wildcards: Any) -> list[str]:
         """What a benchmark or a profile of CUDA C++ peers reads: the built ones."""
-        if gpus.functional(self.blocks[wildcards.gpu]) or not sources.files(wildcards.kernel):
+        if gpus.functional(self.blocks[wildcards.gpu]) or not nvcc.sources(wildcards.kernel):
             return []
         return [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
 
     def cuda_documents(self) -> list[str]:
         """The documents of all CUDA C++ peers: they are compiled for every GPU, wherever it is."""
         selected = [gpu for gpu in self.gpus if not gpus.functional(self.blocks[gpu])]
-        having = [kernel for kernel in self.kernels if sources.files(kernel)]
+        having = [kernel for kernel in self.kernels if nvcc.sources(kernel)]
         return [f"results/measured/{gpu}/{kernel}/cuda.json" for gpu in selected for kernel in having]
 
     def compiler(self) -> str:
@@ -192,13 +192,13 @@ class Plan:
             folder = Path("results", "measured", wildcards.gpu, wildcards.kernel)
             path = str(folder / "validate.json")
             alone = self._due("validate", wildcards) and not self._due(stage, wildcards)
-            return ancient(path) if alone and heads.head(folder / f"{stage}.json").status == "ok" else path
+            return ancient(path) if alone and documents.read_envelope(folder / f"{stage}.json").status == "ok" else path
 
         return answer
 
     def _due(self, stage: str, wildcards: Any) -> bool:
         """Whether code has changed since the document of a stage was written; so it has where there is none."""
-        stated = heads.head(Path("results", "measured", wildcards.gpu, wildcards.kernel, f"{stage}.json"))
+        stated = documents.read_envelope(Path("results", "measured", wildcards.gpu, wildcards.kernel, f"{stage}.json"))
         if stated.identities is None or stated.code != self.code(stage)(wildcards):
             return True
         return bool(changed(stage, stated.identities, self.identities(wildcards.kernel)))

@@ -1,5 +1,4 @@
 """Hardware counters by NVIDIA's Nsight Compute (ncu), launch by launch.
 
-A process of its own (:mod:`.launches`) launches what a plan names; ncu (:mod:`.ncu`) watches it; :mod:`.counters` says
-which metrics are asked for, and what they are called here.
+A process of its own (:mod:`.launches`) launches what a plan names; ncu (:mod:`.ncu`) watches it.
 """

@@ -1,16 +1,23 @@
-"""NVIDIA's Nsight Compute: the device's own counters of each kernel launch of a command."""
+"""NVIDIA's Nsight Compute (ncu): the device's own counters of each kernel launch of a process, sorted by call.
+
+Names of metrics are ncu's (docs.nvidia.com/nsight-compute, "Metrics Reference"); a GPU that lacks one goes without.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import AtlasError
+from ..host.environment import python_path
 
 DURATION = "gpu__time_duration.sum"
 """From a kernel's start to its end."""
@@ -131,3 +138,97 @@ def _number(cell: str) -> float | None:
 
 def _short(unit: str) -> str:
     return unit.replace("econd", "")  # nsecond in releases before 2023
+
+
+COUNTERS = {
+    "duration_us": DURATION,
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "dram_write_bytes": "dram__bytes_write.sum",
+    "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2_hit_percent": "lts__t_sector_hit_rate.pct",
+    "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "issue_percent": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
+    "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "shared_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+}
+"""Name here to metric.  Percentages are of the peak over the launch, but occupancy: of the warps an SM holds."""
+
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+STALLS = {
+    "long_scoreboard": "global or local memory",
+    "short_scoreboard": "shared memory or special functions",
+    "barrier": "a barrier of the block",
+    "membar": "a memory fence",
+    "wait": "a fixed latency",
+    "math_pipe_throttle": "a busy arithmetic pipe",
+    "mio_throttle": "the queue of shared memory and special functions",
+    "lg_throttle": "the queue of global memory",
+    "tex_throttle": "the queue of L1",
+    "drain": "stores to drain",
+    "gmma": "a matrix product of the warp group",
+    "no_instruction": "instructions",
+    "dispatch_stall": "dispatch",
+    "imc_miss": "constants",
+    "branch_resolving": "a branch",
+    "sleeping": "a sleep, as of a warp that polls",
+}
+"""What a warp may wait for, by the part of ncu's name that differs."""
+
+
+def metrics() -> list[str]:
+    """All that ncu is asked for."""
+    return [*COUNTERS.values(), *(_STALL.format(reason) for reason in STALLS)]
+
+
+def facts(launch: Launch) -> dict[str, Any]:
+    """``kernel``, every counter of :data:`COUNTERS` (None where ncu gave none), and ``stalls``.
+
+    ``stalls``: of each reason, in the order of their weight, the warps that waited for it on average whenever a
+    scheduler issued an instruction.
+    """
+    values: Mapping[str, float] = launch.values
+    stalls = {reason: values.get(_STALL.format(reason)) for reason in STALLS}
+    weighed = sorted(((n, reason) for reason, n in stalls.items() if n), reverse=True)
+    found = {name: values.get(metric) for name, metric in COUNTERS.items()}
+    return {"kernel": launch.kernel, **found, "stalls": {reason: round(n, 4) for n, reason in weighed}}
+
+
+MARKER = "atlas_marker"
+"""The kernel that :mod:`.launches` launches before each call."""
+
+
+def watch(
+    gpu: str,
+    gpus_file: Path,
+    cases: Sequence[Mapping[str, Any]],
+    repeats: int,
+    folder: Path,
+    metrics: Sequence[str] = (DURATION,),
+    flush: bool = False,
+) -> list[Launch]:
+    """All launches of ``repeats`` calls of each case, with their markers; the plan and ncu's log go into ``folder``.
+
+    ``cases`` are as :func:`.launches.thunk` takes them; for ``metrics`` and ``flush``, and what is raised, see
+    :func:`.ncu.profile`.
+    """
+    plan = folder / "launches.json"
+    plan.write_text(
+        json.dumps({"gpu": gpu, "gpus_file": str(gpus_file.resolve()), "repeats": repeats, "cases": list(cases)})
+    )
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
+    return profile(words, environment, folder / "ncu.csv", metrics, flush)
+
+
+def by_call(launches: Sequence[Launch], expected: int) -> list[list[Launch]]:
+    """The launches of each call, in order; RuntimeError unless there are ``expected`` calls, each with a kernel."""
+    calls: list[list[Launch]] = []
+    for launch in launches:
+        if launch.kernel == MARKER:
+            calls.append([])
+        elif calls:
+            calls[-1].append(launch)
+    if len(calls) != expected or not all(calls):
+        raise RuntimeError(f"ncu saw {len(calls)} calls, {sum(map(bool, calls))} of them with kernels; "
+                           f"{expected} were made")  # fmt: skip
+    return calls

@@ -13,7 +13,7 @@ import yaml
 
 from .. import ROOT
 from ..errors import AtlasError
-from . import patterns, strict
+from . import strict
 
 SCHEMAS = ROOT / "workflow" / "schemas"
 GPUS_FILE = ROOT / "config" / "gpus.yaml"
@@ -141,7 +141,7 @@ def load_gpus(path: Path = GPUS_FILE) -> dict[str, dict[str, Any]]:
     blocks = load_yaml(path)
     check(blocks, "gpus", str(path))
     for name, block in blocks.items():
-        if "match" in block and (said := patterns.trouble(block["match"])):
+        if "match" in block and (said := strict.pattern_trouble(block["match"])):
             raise AtlasError(f"{path}: key {f'{name}.match'!r}: {strict.shown(block['match'])} {said}")
     return blocks
 

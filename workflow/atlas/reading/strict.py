@@ -1,7 +1,8 @@
 """Read a file that somebody else wrote: bounded in size and depth, finite, each key once; or say what is wrong, where.
 
-For documents, configs and tuned configs alike.  Imports nothing but the standard library: a user's model reads its
-tuned configs through this, too.
+For documents, configs and tuned configs alike, and for their patterns of a driver's device name: regular expressions
+that are known beforehand to take no time worth a word.  Imports nothing but the standard library: a user's model reads
+its tuned configs through this, too.
 """
 
 from __future__ import annotations
@@ -194,3 +195,42 @@ def _deep(content: str) -> str:
             line = content.count("\n", 0, found.start()) + 1
             return f"line {line}, column {found.start() - content.rfind(chr(10), 0, found.start())}"
     return "somewhere"
+
+
+# A search that fails has gone through every way in which the pattern could match, and nothing ends it: ``(A+)+$`` on a
+# name of forty letters takes hours.  So what can match in several ways is counted in the pattern's text, and no group
+# may be repeated, which would multiply the ways by themselves.
+MOST_STEPS = 10_000_000
+"""Of one search: about a second.  One ``.*`` comes to 4,656, three to 3.9 million."""
+
+MOST_CHARACTERS = 200
+"""Of a pattern."""
+
+NAME_CHARACTERS = 96
+"""Of a device's name, of which more is not looked at; the longest known has 40."""
+
+
+def pattern_trouble(pattern: Any) -> str:
+    """Why a pattern cannot be searched for in a device's name; ``""`` for one that can."""
+    if not isinstance(pattern, str) or not pattern:
+        return "is no pattern; give a regex, such as 'NVIDIA H200$'"
+    if len(pattern) > MOST_CHARACTERS:
+        return f"is a regex of {len(pattern)} characters; give one of {MOST_CHARACTERS} at most"
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is not a valid regex: {error}"
+    bare = re.sub(r"\\[^1-9]|\[\^?\]?[^\]]*\]", "x", pattern)  # an escape, or a set, stands for one character
+    if re.search(r"\)[*+{]", bare):
+        return "is a regex that repeats a group, which may take hours; repeat single characters, as in 'A100.*80GB'"
+    if "\\" in bare or re.search(r"\(\?(?!:|i\))", bare):
+        return "is a regex that refers to its groups or looks around; give one without"
+    repeats, choices = len(re.findall(r"[*+{]", bare)), len(re.findall(r"[|?]", bare))
+    if math.comb(NAME_CHARACTERS + repeats, repeats + 1) * 2**choices > MOST_STEPS:
+        return f"is a regex with {repeats} repeats and {choices} choices, which may take minutes; give one with fewer"
+    return ""
+
+
+def pattern_found(pattern: str, device_name: str) -> bool:
+    """Whether a pattern that has no :func:`trouble` is found in the name."""
+    return re.search(pattern, device_name[:NAME_CHARACTERS]) is not None

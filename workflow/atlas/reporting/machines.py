@@ -1,21 +1,16 @@
-"""Which GPUs stand behind the figures, and which software."""
+"""What stands behind the figures: which GPUs, which software, and what was proved of the measuring itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from ..results.collection import Entry
+from ..results.summary import KIND_WORDS, listed, rate
 from ..results.verdict import KINDS
-from .grid import DASH, Cell, Grid, badge, listed, missing, number, rate, text
-
-_WHERE = {
-    "measured": "measured here",
-    "recorded": "from its record",
-    "functional": "interpreter",
-    "compiled": "compiled only",
-}
+from .grid import DASH, Cell, Grid, badge, missing, number, text
 
 
 def gpu_table(tables: dict[str, pd.DataFrame], entries: Sequence[Entry]) -> Grid:
@@ -41,7 +36,7 @@ def _row(gpu: str, own: Sequence[Entry], survey: pd.DataFrame) -> list[Cell]:
     drivers = sorted({device["driver"] for device in devices if device.get("driver")})
     return [
         text(gpu, style="name"),
-        badge("kind", label=listed([_WHERE[kind] for kind in shown])),
+        badge("kind", label=listed([KIND_WORDS[kind] for kind in shown])),
         text(known.get("device_name")),
         text(listed(drivers) if drivers else None),
         number(known.get("power_cap_w"), "{:.0f} W"),
@@ -86,3 +81,46 @@ def provenance(entries: Sequence[Entry]) -> Grid:
         caption="A commit that ends in -dirty had changes to kernels or stages that were not committed.",
         numeric=frozenset({2}),
     )
+
+
+def proof_table(proofs: Sequence[Entry]) -> Grid:
+    """A row for each claim, with what was found beside its limit; a proof without claims says why."""
+    return Grid(
+        "proofs",
+        ("proof", "GPU", "kind", "claim", "found", "limit", "outcome", "date"),
+        [row for entry in proofs for row in _rows(entry)],
+        empty="Nothing was proved: `python -m proofs` tries the measuring core on the GPU at hand.",
+        caption="What each proof does, and what it does not show: docs/proving.md.",
+    )
+
+
+def _rows(entry: Entry) -> list[list[Cell]]:
+    document = entry.document
+    date = (document["software"].get("date") or DASH)[:10]
+    head = [text(document["proof"], style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind)]
+    if not document["claims"]:
+        return [[*head, text(document["reason"]), text(None), text(None), badge("failed"), text(date)]]
+    return [
+        [
+            *head,
+            text(claim["text"]),
+            text(_figure(claim["found"])),
+            text(_limit(claim)),
+            badge("ok", label="holds") if claim["holds"] else badge("wrong", label="does not hold"),
+            text(date),
+        ]
+        for claim in document["claims"]
+    ]
+
+
+def _limit(claim: Mapping[str, Any]) -> str | None:
+    """The limit with its sense, which the document's outcome tells: ``at most 3``, ``at least 0.8``."""
+    found, limit = claim["found"], claim["limit"]
+    numbers = all(isinstance(value, int | float) for value in (found, limit))
+    if not numbers or found == limit:
+        return _figure(limit)
+    return f"at {'most' if (found < limit) == claim['holds'] else 'least'} {_figure(limit)}"
+
+
+def _figure(value: float | str | None) -> str | None:
+    return f"{value:.4g}" if isinstance(value, float) else None if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What the stages did: builds, validation and tuning, a row per kernel and GPU each."""
+"""What the stages did, a row per kernel and GPU each: builds, validation, tuning, hardware counters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from ..profiling.ncu import STALLS
 from ..results.collection import Entry, calls
-from ..results.verdict import PERFORMANCE, case_label, geometric_mean
-from ..tables.columns import generation
-from ..tables.rows import compact
-from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
+from ..results.subject import PassCase, as_json
+from ..results.summary import counted, duration, listed, microseconds
+from ..results.verdict import PERFORMANCE, geometric_mean
+from ..tables.store import generation
+from .grid import Cell, Grid, badge, config_words, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -159,13 +161,13 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
             continue
         for row in entry.document["best"]:
             second = row.get("runner_up")
-            key = (row["direction"], row["dtype"], row["variant"], compact(row["config"]))
+            key = (row["direction"], row["dtype"], row["variant"], as_json(row["config"]))
             alike = builds.get((entry.kernel, entry.gpu, entry.identity(row["direction"], row["variant"]), *key), [])
-            built = _built_for(compact(row["sizes"]), alike)
+            built = _built_for(as_json(row["sizes"]), alike)
             behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
             rows.append([
                 text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
-                text(row["direction"]), text(row["dtype"]), text(case_label(row["sizes"])),
+                text(row["direction"]), text(row["dtype"]), text(PassCase.of(row).case),
                 text(row["variant"], note=config_words(row["config"])),
                 _compiled_to(built),
                 Cell(microseconds(row["median_us"]), row["median_us"], style="num"),
@@ -248,3 +250,57 @@ def _span(values: Sequence[int]) -> str:
 
 def _tuned(entries: Sequence[Entry]) -> list[Entry]:
     return sorted((e for e in entries if e.stage == "autotune"), key=lambda e: (e.kernel or "", e.gpu))
+
+
+_ARGUMENTS = 60
+"""Characters of a kernel's template arguments that are shown."""
+
+
+def counter_table(tables: dict[str, pd.DataFrame]) -> Grid:
+    """A row per kernel launch of a profiled call."""
+    return Grid(
+        "counters",
+        ("kernel", "GPU", "kind", "case", "provider", "launch", "duration", "DRAM", "traffic", "L2 hits",
+         "tensor cores", "issue slots", "occupancy", "bank conflicts", "warps wait for"),
+        [_row(row) for row in tables["profile"].itertuples()],
+        empty="Nothing was profiled: `python -m atlas profile KERNEL --gpu GPU` reads the counters after a benchmark, "
+        "where ncu is installed.",
+        caption="From cold caches, one launch at a time, at the clock the driver chose. DRAM: share of the memory's "
+        "peak. Traffic: bytes that DRAM moved for the launch, below it over what the declaration says the whole call "
+        "must move. Tensor cores, issue slots: share of the launch in which they were busy. Waits: the heaviest reason,"
+        " with the warps a scheduler had waiting for it whenever it issued.",
+        numeric=frozenset(range(6, 14)),
+    )  # fmt: skip
+
+
+def _row(row: Any) -> list[Cell]:
+    return [
+        text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+        text(row.case, note=f"{row.direction} {row.dtype}"), text(row.provider, note=config_words(row.config)),
+        _launch(row.launched),
+        number(None) if missing(row.duration_us) else Cell(microseconds(row.duration_us), row.duration_us, style="num"),
+        _percent(row.dram_percent), _traffic(row), _percent(row.l2_hit_percent), _percent(row.tensor_percent),
+        _percent(row.issue_percent), _percent(row.occupancy_percent), number(row.shared_conflicts, "{:,.0f}"),
+        text(None if missing(row.stall) else STALLS.get(row.stall, row.stall),
+             note="" if missing(row.stall_warps) else f"{row.stall_warps:.2g} warps"),
+    ]  # fmt: skip
+
+
+def _launch(name: str) -> Cell:
+    """A kernel without its namespaces, over the beginning of its template arguments; the table has all of it."""
+    plain, bracket, arguments = name.partition("<")
+    words = f"{bracket}{arguments}"
+    shown = words if len(words) <= _ARGUMENTS else f"{words[:_ARGUMENTS]}\N{HORIZONTAL ELLIPSIS}"
+    return text(plain.rpartition("::")[2], note=shown)
+
+
+def _percent(value: Any) -> Cell:
+    return number(value, "{:.0f} %")
+
+
+def _traffic(row: Any) -> Cell:
+    if missing(row.dram_read_bytes) or missing(row.dram_write_bytes):
+        return number(None)
+    moved = row.dram_read_bytes + row.dram_write_bytes
+    over = "" if missing(row.bytes) or not row.bytes else f"{moved / row.bytes:.2f}\N{MULTIPLICATION SIGN} needed"
+    return Cell(f"{moved / 2**20:,.{0 if moved > 100 * 2**20 else 2}f} MiB", moved, over, "num")

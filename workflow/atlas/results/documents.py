@@ -6,7 +6,9 @@ import functools
 import json
 import math
 import os
+import re
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,54 @@ def read(path: Path, stage: str) -> dict[str, Any]:
         raise DocumentError(f"{path}: {error}; {remedy}") from None
     check(document, stage, str(path))
     return document
+
+
+_ENVELOPE_BYTES = 8192
+"""Documents begin with their envelope, which is a few thousand bytes long."""
+
+_WORD = r'"{}"\s*:\s*"([^"]*)"'
+_WORDS = {key: re.compile(_WORD.format(key)) for key in ("stage", "status", "date", "code")}
+_IDENTITIES = re.compile(r'"identities"\s*:\s*(\{[^}]*\})')
+_END = re.compile(r'"seconds"\s*:')
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A document's stage, status, date, the identities it is true of, and that of the code which wrote it.
+
+    None where it does not state one, or cannot be read: the stages that read it whole say what is wrong with it.
+    """
+
+    stage: str | None = None
+    status: str | None = None
+    date: str | None = None
+    identities: dict[str, str] | None = None
+    code: str | None = None
+
+
+def read_envelope(path: Path) -> Envelope:
+    """The head of the document at ``path``; of one that is missing, empty."""
+    if not path.is_file():
+        return Envelope()
+    try:
+        with path.open(errors="replace") as file:
+            text = file.read(_ENVELOPE_BYTES)
+    except OSError:
+        return Envelope()
+    if not _END.search(text):  # an envelope in another order, or one with a very long reason
+        return _envelope_of_all(path)
+    found = {key: match[1] for key, pattern in _WORDS.items() if (match := pattern.search(text))}
+    identities = _IDENTITIES.search(text)
+    try:
+        return Envelope(**found, identities=json.loads(identities[1]) if identities else None)
+    except json.JSONDecodeError:
+        return _envelope_of_all(path)
+
+
+def _envelope_of_all(path: Path) -> Envelope:
+    try:
+        document: Any = strict.load_json(path)
+        found = {key: document.get(key) for key in ("stage", "status", "identities", "code")}
+        return Envelope(**found, date=document["software"].get("date"))
+    except (strict.Unreadable, FileNotFoundError, KeyError, TypeError, AttributeError):
+        return Envelope()

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..cuda import nvcc, sources
-from ..cuda.usage import usage
+from ..cuda import nvcc
+from ..cuda.nvcc import usage
 from ..errors import AtlasError
 from . import frame
 
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     job = frame.job("cuda", arguments)
     if job.functional:
         raise AtlasError(f"GPU {job.gpu_name!r} is the interpreter, which runs no CUDA C++; build for another GPU")
-    if not sources.files(job.kernel):
+    if not nvcc.sources(job.kernel):
         raise AtlasError(f"kernel {job.kernel!r} has no peers in CUDA C++: there is no kernels/cuda/{job.kernel}.cu")
     job.folder.mkdir(parents=True, exist_ok=True)
     (job.folder / CUBIN).write_bytes(b"")
@@ -43,7 +43,7 @@ def _target(job: frame.Job) -> dict[str, Any]:
 def _nothing(job: frame.Job) -> dict[str, Any]:
     return {
         "target": _target(job),
-        "source_sha256": sources.digest(job.kernel),
+        "source_sha256": nvcc.source_digest(job.kernel),
         "nvcc": None,
         "cubin": None,
         "kernels": [],
@@ -60,7 +60,7 @@ def _build(job: frame.Job) -> dict[str, Any]:
     fields = _nothing(job) | {"nvcc": {"version": nvcc.version(compiler), "flags": nvcc.flags(target["arch"])}}
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, CUBIN)
-        outcome = nvcc.compile_cubin(compiler, sources.source(job.kernel), target["arch"], built)
+        outcome = nvcc.compile_cubin(compiler, nvcc.source_of(job.kernel), target["arch"], built)
         if outcome.reason:
             return fields | {"status": "failed", "reason": outcome.reason}
         binary = built.read_bytes()

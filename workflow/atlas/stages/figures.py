@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
-from ..figures.draw import draw
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
+from ..figures.overviews import roof_fraction, rooflines, speedup, transfer
+from ..figures.sheet import RC, save
+from ..figures.sizes import overlay, throughput
+from ..figures.work import build, seconds, tuning
+from ..host.progress import progress
 from ..tables.store import read
 
 
@@ -17,3 +27,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draw every figure; :class:`~atlas.errors.AtlasError` where a table is missing."""
     draw(read(arguments.results / "tables"), arguments.results / "figures")
+
+
+Tables = dict[str, pd.DataFrame]
+
+_OVERVIEWS: dict[str, Callable[[Tables], Figure]] = {
+    "speedup": speedup,
+    "roof-fraction": roof_fraction,
+    "rooflines": rooflines,
+    "transfer": transfer,
+    "seconds": seconds,
+}
+_PER_KERNEL: dict[str, Callable[[Tables, str], Figure]] = {
+    "throughput": throughput,
+    "overlay": overlay,
+    "tuning": tuning,
+    "build": build,
+}
+
+
+def draw(tables: Tables, folder: Path) -> list[str]:
+    """Draw all figures into ``folder``, as SVG and PNG; returns their names.
+
+    A kernel has figures if the coverage table knows it.  A figure without data says in a sentence why it is empty.
+    """
+    kernels = sorted(tables["coverage"].kernel.dropna().unique())
+    jobs = [(name, OVERVIEWS[name], name, lambda tables, name=name: _OVERVIEWS[name](tables)) for name in OVERVIEWS]
+    jobs += [
+        (f"{name}-{kernel}", f"{PER_KERNEL[name]}: {kernel}", name,
+         lambda tables, name=name, kernel=kernel: _PER_KERNEL[name](tables, kernel))
+        for kernel in kernels
+        for name in PER_KERNEL
+    ]  # fmt: skip
+    with matplotlib.rc_context(RC), progress() as shown:
+        task = shown.add_task("figures", total=len(jobs), note="")
+        for file, title, kind, figure in jobs:
+            shown.update(task, note=file)
+            save(figure(tables), folder, file, title, CAPTIONS[kind])
+            shown.advance(task)
+    return [file for file, *_ in jobs]

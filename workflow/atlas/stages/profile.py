@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..cuda import sources
+from ..cuda import nvcc
 from ..errors import AtlasError, in_a_line
-from ..profiling import calls, counters, ncu
+from ..profiling import ncu
+from ..results.subject import PassCase
 from ..results.verdict import best_of_each_case, busiest
 from . import called, frame
 
@@ -77,7 +78,7 @@ def _profile(job: frame.Job, rows: Sequence[Row], lacking: LeftOut) -> tuple[lis
 
 def _built(job: frame.Job) -> dict[tuple[str, str], str]:
     """Pass and name of each peer in CUDA C++, and why what the cuda stage built of it cannot be loaded, or ``""``."""
-    if not sources.files(job.kernel):
+    if not nvcc.sources(job.kernel):
         return {}
     import torch
 
@@ -111,7 +112,7 @@ def choose(rows: Sequence[Row], count: int, lacking: LeftOut = MappingProxyType(
     for direction in dict.fromkeys(row["direction"] for row in best):
         for top in busiest([row for row in best if row["direction"] == direction])[:count]:
             for row in rows:
-                same = all(row[key] == top[key] for key in ("direction", "dtype", "sizes"))
+                same = PassCase.of(row) == PassCase.of(top)
                 wanted = row["provider_kind"] == "variant" or (
                     row["provider_kind"] == "peer" and row["provider"] == top["peer"]
                 )
@@ -121,12 +122,12 @@ def choose(rows: Sequence[Row], count: int, lacking: LeftOut = MappingProxyType(
 
 def _watch(job: frame.Job, chosen: Sequence[Mapping[str, Any]], folder: Path) -> list[list[ncu.Launch]]:
     """The launches of one call of each."""
-    cases, metrics = [_asked(job, row) for row in chosen], ncu.known(counters.metrics())
+    cases, metrics = [_asked(job, row) for row in chosen], ncu.known(ncu.metrics())
     try:
-        found = calls.watch(job.gpu_name, job.arguments.gpus_file, cases, 1, folder, metrics, flush=True)
+        found = ncu.watch(job.gpu_name, job.arguments.gpus_file, cases, 1, folder, metrics, flush=True)
     except AtlasError as error:  # counters are not permitted
         raise frame.Stop("skipped", str(error)) from None
-    return calls.by_call(found, len(chosen))
+    return ncu.by_call(found, len(chosen))
 
 
 def _asked(job: frame.Job, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,4 +138,4 @@ def _asked(job: frame.Job, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(asked: Mapping[str, Any], call: Sequence[ncu.Launch]) -> dict[str, Any]:
-    return {key: asked[key] for key in _SHARED_KEYS} | {"launches": [counters.facts(launch) for launch in call]}
+    return {key: asked[key] for key in _SHARED_KEYS} | {"launches": [ncu.facts(launch) for launch in call]}

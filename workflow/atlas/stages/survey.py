@@ -26,16 +26,15 @@ def run(arguments: argparse.Namespace) -> None:
 
     with frame.leased(job):
         empty = {"protocol": timing.PROTOCOL, "roofs": [], "properties": {}}
-        frame.tell(job, frame.write_document(job, empty, _body))
+        frame.print_outcome(job, frame.write_document(job, empty, _body))
 
 
 def _body(job: frame.Job) -> dict[str, Any]:
     from .. import timing
     from ..declaration import gpu_of
-    from ..host import runtime
+    from ..host import gpus, runtime
     from ..host.progress import progress
-    from ..survey import bandwidth, latency, multiplication
-    from ..survey.properties import properties
+    from ..survey import bandwidth, multiplication
 
     device = runtime.device_of(job.gpu_name, job.block)
     clock = timing.Clock(device)
@@ -46,14 +45,16 @@ def _body(job: frame.Job) -> dict[str, Any]:
         task = shown.add_task(f"survey {job.gpu_name}", total=None, note="warming up")
         clock.warm_up()
         for roofs in (
-            latency.roofs(clock, device),
+            bandwidth.launch_roofs(clock, device),
             bandwidth.roofs(clock, gpu, device),
             multiplication.roofs(clock, gpu, device, peaks),
         ):
             for row in roofs:
                 found.append(row)
                 shown.update(task, advance=1, note=row["name"])
-    fields = {"protocol": timing.PROTOCOL, "roofs": found, "properties": properties(device)}
+    told = runtime.properties(device)
+    fields = {"protocol": timing.PROTOCOL, "roofs": found, "properties": told}
+    fields["reason"] = gpus.disagreement(job.gpu_name, job.block, told)
     lost = [row for row in found if row["name"] in _ESSENTIAL and row["value"] is None]
     if lost:
         fields |= {"status": "failed", "reason": f"roof {lost[0]['name']}: {lost[0]['reason']}"}

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..reading.config import GPUS_FILE, load_gpus
 from ..results.collection import Entry, collect, measured_and_recorded
-from ..tables import cells, rows, store
+from ..tables import rows, store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def frames(
         "validation": rows.validation(entries),
         "trials": rows.trials(entries),
         "survey": rows.survey(entries, blocks),
-        "coverage": cells.coverage(entries, blocks),
-        "verdicts": cells.verdict_rows(entries),
+        "coverage": rows.coverage(entries, blocks),
+        "verdicts": rows.verdict_rows(entries),
     }
     return {name: store.frame(name, table) for name, table in made.items()}

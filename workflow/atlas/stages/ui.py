@@ -1,14 +1,20 @@
-"""ui: serve MLflow's interface on what was tracked, at http://127.0.0.1."""
+"""ui: serve MLflow's interface on what was tracked, at http://127.0.0.1, for this host's browser alone."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import socket
+import sys
 from pathlib import Path
 
-from ..tracking import interface
+from ..errors import AtlasError
 from ..tracking import store as stores
+from ..tracking.store import VARIABLE, Store
+
+HOST = "127.0.0.1"
+_NEXT_PORTS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +26,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Become the server, so that Ctrl-C and signals reach it; does not return."""
     stores.quiet()
-    command = interface.command(stores.store_of(arguments.results), arguments.port)
+    words = command(stores.store_of(arguments.results), arguments.port)
     summary = arguments.results / "mlflow" / "tracked.json"
     page = json.loads(summary.read_text())["open"] if summary.exists() else ""
-    print(f"MLflow, until Ctrl-C: open http://{interface.HOST}:{arguments.port}/{page}", flush=True)
-    os.execv(command[0], command)
+    print(f"MLflow, until Ctrl-C: open http://{HOST}:{arguments.port}/{page}", flush=True)
+    os.execv(words[0], words)
+
+
+def command(store: Store, port: int) -> list[str]:
+    """The command that serves the interface at ``port``.
+
+    Raises :class:`AtlasError` where the runs are on a server, which has its own interface, where nothing was tracked
+    yet, and where the port is taken; the last names one that is free.
+    """
+    if store.uri.startswith(("http://", "https://")):
+        raise AtlasError(f"{VARIABLE} names a server, which has the interface itself: open {store.shown}")
+    if store.database is not None and not store.database.exists():
+        raise AtlasError(f"{store.database}: nothing is tracked yet; run `make reproduce` or `python -m atlas track`")
+    if not _free(port):
+        free = next((p for p in range(port + 1, min(port + 1 + _NEXT_PORTS, 65536)) if _free(p)), None)
+        remedy = "stop what uses it" if free is None else f"port {free} is free: `make ui PORT={free}`"
+        raise AtlasError(f"port {port} on {HOST} is in use; {remedy}")
+    # Without the artifact root MLflow would make a folder in whatever folder this is started from.
+    artifacts = ["--default-artifact-root", store.artifacts] if store.artifacts else []
+    where = ["--host", HOST, "--port", str(port), "--workers", "1"]
+    return [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store.uri, *artifacts, *where]
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the server does: a port in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

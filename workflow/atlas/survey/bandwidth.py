@@ -1,4 +1,4 @@
-"""Memory roofs: copy, read, write, two reads to one write, and reads that L2 answers.
+"""Memory roofs: copy, read, write, two reads to one write, and reads that L2 answers; and what a launch costs.
 
 Kernels mix reads and writes, and DRAM turns around between them: the mixes have roofs of their own.
 """
@@ -14,7 +14,7 @@ import torch
 from ..declaration import GPU
 from ..timing import Clock
 from . import kernels
-from .ways import Way, best
+from .ways import Way, best, row
 
 SIZES = (2**26, 2**28, 2**30, 2**32)
 """Bytes of one buffer; those that fit :data:`MEMORY_SHARE` with all buffers of the roof."""
@@ -95,3 +95,17 @@ def l2_ways(gpu: GPU, part: int, device: torch.device) -> list[Way]:
         )
 
     return [way(4), way(8), way(16)]
+
+
+def launch_roofs(clock: Clock, device: torch.device) -> Iterator[dict[str, Any]]:
+    """The rows ``launch_latency empty_kernel event_floor``, in microseconds."""
+    one = torch.zeros(1, device=device)
+    yield row(
+        "launch_latency",
+        clock.call_us(lambda: one.add_(1.0)),
+        "us",
+        "host time of one of many one-element adds by torch, called one after another without waiting",
+    )
+    empty = clock.measure(lambda: kernels.empty[(1,)](num_warps=1))
+    yield row("empty_kernel", empty.median_us, "us", "device time of a kernel that does nothing, queued ahead", empty)
+    yield row("event_floor", clock.floor_us(), "us", "what two events measure with nothing between them")

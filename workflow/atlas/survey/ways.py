@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..timing import Clock, Timing
-from ..timing.types import Thunk
+from ..timing.samples import Thunk
 
 FINALISTS = 3
 _FINAL = {"min_seconds": 0.1, "max_samples": 50}

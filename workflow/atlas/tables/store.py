@@ -1,4 +1,7 @@
-"""Tables as files: ``results/tables/<name>.parquet`` and ``.csv``, with the same columns and types full or empty."""
+"""The tables: their columns and types, and their files ``results/tables/<name>.parquet`` and ``.csv``.
+
+A column's suffix is its unit.  A table has the same columns and types full or empty.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,259 @@ import pandas as pd
 
 from ..errors import AtlasError
 from ..results.documents import write_text
-from .columns import TABLES
+
+TEXT, INTEGER, NUMBER, FLAG = "string", "Int64", "float64", "boolean"
+
+_SUBJECT = {"kind": TEXT, "gpu": TEXT, "kernel": TEXT}
+"""``kind``: measured, recorded, functional, compiled, published."""
+
+_CASE = {"direction": TEXT, "dtype": TEXT, "case": TEXT, "sizes": TEXT}
+"""``case`` is for people (``m=4096 n=1024``), ``sizes`` the same as JSON."""
+
+_OUTCOME = {"status": TEXT, "reason": TEXT}
+
+_TIMES = {"median_us": NUMBER, "q1_us": NUMBER, "q3_us": NUMBER, "samples": INTEGER}
+
+_CONDITIONS = {"sm_clock_mhz": NUMBER, "temperature_c": NUMBER, "power_w": NUMBER}
+
+_KERNEL_VERSION = {"kernel_digest": TEXT, "identity": TEXT, "stale": FLAG}
+"""``identity``: of the row's variant.  ``stale``: that, or what else this row is true of, has changed since."""
+
+_PROVENANCE = {
+    "device_name": TEXT,
+    "driver": TEXT,
+    "power_cap_w": NUMBER,
+    "torch": TEXT,
+    "triton": TEXT,
+    "commit": TEXT,
+    "date": TEXT,
+}
+
+TABLES: dict[str, dict[str, str]] = {
+    # One row per provider, direction, dtype and case.  `speedup` is the fastest peer's median over this median;
+    # `best` marks the fastest right variant of its case, `peer` names the fastest peer there.  Without `queued` launch
+    # latency is in the figure; earlier documents say so in `reason` alone.
+    "benchmark": {
+        **_SUBJECT,
+        "provider": TEXT,
+        "provider_kind": TEXT,
+        **_CASE,
+        "config": TEXT,
+        **_OUTCOME,
+        **_TIMES,
+        "bytes": NUMBER,
+        "flops": NUMBER,
+        "gb_per_s": NUMBER,
+        "tflop_per_s": NUMBER,
+        "roof": TEXT,
+        "roof_fraction": NUMBER,
+        "speedup": NUMBER,
+        "verdict": TEXT,
+        "best": FLAG,
+        "peer": TEXT,
+        "queued": FLAG,
+        "throttled": FLAG,
+        **_CONDITIONS,
+        "peak_bytes": INTEGER,
+        "call_us": NUMBER,
+        "graph_us": NUMBER,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per variant that a benchmark timed, after the one it `follows`.  `step_*`: that one's median over this
+    # variant's, over the `compared` cases both were timed on, each with its tuned or its default config, whichever is
+    # faster; `fastest`: cases where no other variant was; `figure`: on the `case` with the most traffic that it was
+    # timed on, in bf16 where there is one.
+    "ladder": {
+        **_SUBJECT,
+        "direction": TEXT,
+        "variant": TEXT,
+        "follows": TEXT,
+        "summary": TEXT,
+        "cases": INTEGER,
+        "fastest": INTEGER,
+        "compared": INTEGER,
+        "step_geomean": NUMBER,
+        "step_least": NUMBER,
+        "step_most": NUMBER,
+        "dtype": TEXT,
+        "case": TEXT,
+        "figure": NUMBER,
+        "unit": TEXT,
+        **_KERNEL_VERSION,
+        "date": TEXT,
+    },
+    # One row per case that this GPU's measured benchmark and its record both timed: see atlas/results/changes.py.
+    # `step` is the recorded time over the measured one, `peer_step` the same of the peers both timed.
+    "changes": {
+        "gpu": TEXT,
+        "kernel": TEXT,
+        **_CASE,
+        "provider": TEXT,
+        "config": TEXT,
+        "median_us": NUMBER,
+        "recorded_provider": TEXT,
+        "recorded_config": TEXT,
+        "recorded_median_us": NUMBER,
+        "step": NUMBER,
+        "peer_step": NUMBER,
+        "verdict": TEXT,
+        "same_source": FLAG,
+        "date": TEXT,
+        "recorded_date": TEXT,
+    },
+    # One row per compiled config.
+    "build": {
+        **_SUBJECT,
+        "arch": TEXT,
+        "variant": TEXT,
+        **_CASE,
+        "config": TEXT,
+        "default": FLAG,
+        **_OUTCOME,
+        "compile_seconds": NUMBER,
+        "registers": INTEGER,
+        "spill_bytes": INTEGER,
+        "shared_bytes": INTEGER,
+        "threads": INTEGER,
+        "occupancy": NUMBER,
+        "widest_access_bits": INTEGER,
+        "matrix_instruction": TEXT,
+        "async_copies": TEXT,
+        "warp_specialized": FLAG,
+        "scope": TEXT,
+        "scope_total": INTEGER,
+        "scope_compiled": INTEGER,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per kernel launch of a provider's call, from cold caches.  `bytes`: what the whole call must move;
+    # `stall`: what warps waited for most, `stall_warps` how many of them whenever a scheduler issued.
+    "profile": {
+        **_SUBJECT,
+        "provider": TEXT,
+        "provider_kind": TEXT,
+        **_CASE,
+        "config": TEXT,
+        "bytes": NUMBER,
+        "launch": INTEGER,
+        "launched": TEXT,
+        "duration_us": NUMBER,
+        "dram_read_bytes": NUMBER,
+        "dram_write_bytes": NUMBER,
+        "dram_percent": NUMBER,
+        "l2_hit_percent": NUMBER,
+        "tensor_percent": NUMBER,
+        "issue_percent": NUMBER,
+        "occupancy_percent": NUMBER,
+        "shared_conflicts": NUMBER,
+        "stall": TEXT,
+        "stall_warps": NUMBER,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per check.
+    "validation": {
+        **_SUBJECT,
+        "check": TEXT,
+        "variant": TEXT,
+        **_CASE,
+        "config": TEXT,
+        "case_reason": TEXT,
+        **_OUTCOME,
+        "seed": INTEGER,
+        "max_abs_error": NUMBER,
+        "max_rel_error": NUMBER,
+        "rtol": NUMBER,
+        "atol": NUMBER,
+        "tolerance_used": NUMBER,
+        "error_over_torch": NUMBER,
+        "replay": TEXT,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per trial; `best` marks the config that won its case.
+    "trials": {
+        **_SUBJECT,
+        **_CASE,
+        "variant": TEXT,
+        "config": TEXT,
+        **_OUTCOME,
+        **_TIMES,
+        "rung": INTEGER,
+        "at_seconds": NUMBER,
+        "compile_seconds": NUMBER,
+        "best": FLAG,
+        "strategy": TEXT,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        **_PROVENANCE,
+    },
+    # One row per roof; datasheet peaks are rows of kind published, with their source in `how`.
+    "survey": {
+        "kind": TEXT,
+        "gpu": TEXT,
+        "roof": TEXT,
+        "value": NUMBER,
+        "unit": TEXT,
+        "how": TEXT,
+        **_OUTCOME,
+        **_TIMES,
+        **_CONDITIONS,
+        "protocol": TEXT,
+        **_PROVENANCE,
+    },
+    # One row per kernel, GPU and stage that belongs to the GPU; status `none` where there is no document.
+    "coverage": {
+        "kernel": TEXT,
+        "gpu": TEXT,
+        "stage": TEXT,
+        "kind": TEXT,
+        **_OUTCOME,
+        "seconds": NUMBER,
+        "stale": FLAG,
+        "date": TEXT,
+    },
+    # One row per kernel and GPU; which case is the headline, and what the means are of: see atlas/results/verdict.py.
+    # `note` says why there is no figure, `against` whom the headline case was compared with.
+    "verdicts": {
+        "kernel": TEXT,
+        "gpu": TEXT,
+        **_OUTCOME,
+        "kind": TEXT,
+        "stages": TEXT,
+        "direction": TEXT,
+        "dtype": TEXT,
+        "case": TEXT,
+        "provider": TEXT,
+        "config": TEXT,
+        "median_us": NUMBER,
+        "figure": NUMBER,
+        "unit": TEXT,
+        "roof": TEXT,
+        "roof_fraction": NUMBER,
+        "peer": TEXT,
+        "speedup": NUMBER,
+        "verdict": TEXT,
+        "cases": INTEGER,
+        "speedup_geomean": NUMBER,
+        "speedup_worst": NUMBER,
+        "worst_case": TEXT,
+        "note": TEXT,
+        "against": TEXT,
+        "failing": FLAG,
+        "stale": FLAG,
+    },
+}
+"""Table -> column -> pandas type, in the order of the files."""
+
+
+def generation(arch: str) -> tuple[str, int]:
+    """To sort a column ``arch`` by: sm_90 before sm_100."""
+    family = arch.rstrip("0123456789")
+    return family, int(arch.removeprefix(family) or 0)
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

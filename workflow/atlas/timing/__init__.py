@@ -11,11 +11,11 @@ Protocol ``timing/2``, on a GPU:
     batch is thrown away and repeated behind a longer wait.  A call that waits for the device by itself can never be
     queued ahead; then ``queued`` is False and the figure contains launch latency.
 4.  Before and after the batch eight samples of nothing are queued and dropped: at the ends of a queue launches cost the
-    device less, by up to half a microsecond (:mod:`atlas.timing.queue`).
+    device less, by up to half a microsecond (:mod:`atlas.timing.samplers`).
 5.  Device events bracket the call.  What a pair of events around nothing takes is :attr:`Clock.floor_us`; it is
     reported and never subtracted.
 6.  Several thunks take turns, in a fresh order each round: random, seeded with their names, and balanced so that each
-    takes every place and follows every other equally often (:mod:`atlas.timing.order`).
+    takes every place and follows every other equally often (:mod:`atlas.timing.samples`).
 7.  At least ``min_samples`` samples and ``min_seconds`` of them, then until the distribution-free 95 % confidence
     interval of the median is within 0.5 % of it on either side, at most ``max_samples`` samples or five times
     ``min_seconds``.  (The interval takes samples as independent; it decides when to stop and nothing else.)
@@ -30,6 +30,6 @@ queue; and asked the board while the device still waited for the first sample.
 """
 
 from .clock import Clock
-from .types import PROTOCOL, Timing
+from .samples import PROTOCOL, Timing
 
 __all__ = ["PROTOCOL", "Clock", "Timing"]

@@ -10,13 +10,9 @@ from typing import Protocol
 
 import torch
 
-from .board import Board, Reading, SilentBoard, board_of, summary
-from .cuda import CudaDevice
-from .host import HostSampler
-from .order import rounds
-from .queue import Batch, Sampler
-from .spread import quartiles, settled
-from .types import Thunk, Timing
+from .device import Board, CudaDevice, Reading, SilentBoard, board_of, summary_of
+from .samplers import Batch, HostSampler, Sampler
+from .samples import Thunk, Timing, quartiles, rounds, settled
 
 _STRETCH = 5
 """An unsettled measurement ends at this many times ``min_seconds`` of samples."""
@@ -53,7 +49,7 @@ class Warming(Protocol):
     def soak(self, board: Board) -> None:
         """Once in a process."""
 
-    def rouse(self, board: Board) -> None:
+    def warm_again(self, board: Board) -> None:
         """After a rest."""
 
 
@@ -150,9 +146,9 @@ class Clock:
     ) -> dict[str, Timing]:
         """Measurements of several thunks by the full protocol, sampled in turns so that drift hits all alike.
 
-        Every round takes one sample of each, in an order of its own (:func:`atlas.timing.order.rounds`).  Rounds go on
-        until each thunk's rule is met.  The board's state is one for all: power and throttling cannot be told apart by
-        thunk.
+        Every round takes one sample of each, in an order of its own (:func:`atlas.timing.samples.rounds`).  Rounds go
+        on until each thunk's rule is met.  The board's state is one for all: power and throttling cannot be told apart
+        by thunk.
         """
         if not thunks:
             return {}
@@ -173,7 +169,7 @@ class Clock:
         for thunk in thunks:
             thunk()
         if self._device is not None and time.monotonic() - self._rests_since > _REST_SECONDS:
-            self._device.rouse(self._board)
+            self._device.warm_again(self._board)
 
     def _take(self, calls: list[Thunk], meanwhile: Callable[[], None] | None = None) -> Batch:
         batch = self._sampler.take(calls, meanwhile)
@@ -199,7 +195,7 @@ class Clock:
             if left:
                 per_round = sum(sum(taken) / len(taken) for taken in samples.values()) / 1e6
                 left = max(1, min(left, int(_BATCH_SECONDS / per_round)))
-        state = summary(readings)
+        state = summary_of(readings)
         return {name: _timing(taken, state, queued[name]) for name, taken in samples.items()}
 
 

@@ -10,10 +10,9 @@ from typing import Any
 from ..figures.names import PER_KERNEL
 from ..results.collection import Entry
 from ..results.verdict import FAILING, JUDGING, PERFORMANCE, best_of_each_case, headline, verdicts
-from . import notes
-from .of_stage import Context, describe
+from . import views
+from .of_stage import Context, add_row, describe, table_row, tags_of
 from .runs import Run, Tree, digest_of, numbers, span_of, words
-from .tags import add_row, table_row, tags_of
 
 _UNITS = {"GB/s": "gb_per_s", "TFLOP/s": "tflop_per_s", "us": "us"}
 
@@ -100,7 +99,7 @@ def _root(
         tags=tags_of(newest) | {"stale": str(verdict["stale"]).lower()} | tags,
         span=(began, began + round(1000 * sum(entry.document["seconds"] for entry in entries))),  # pauses left out
         failed=verdict["status"] in FAILING,
-        note=notes.kernel_note(verdict, best, top),
+        note=views.kernel_note(verdict, best, top),
         metrics=numbers(summary | {"seconds": sum(entry.document["seconds"] for entry in entries)}),
         children=stages,
     )

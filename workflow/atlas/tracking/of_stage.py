@@ -1,4 +1,4 @@
-"""What each stage's document puts on its run: counts always, times where the GPU itself was timed, tables, children."""
+"""What each stage's document puts on its run: tags, counts always, times where the GPU was timed, tables, children."""
 
 from __future__ import annotations
 
@@ -7,10 +7,65 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import catalog
 from ..results.collection import Entry, calls
-from .notes import config_label
+from ..results.subject import PassCase, label
 from .runs import Point, Run, metric_name, numbers, words
-from .tags import add_case, add_row, figures_of, table_row
+
+_SOFTWARE = ("torch", "triton", "python", "cuda", "hip", "commit", "date")
+_DEVICE = ("device_name", "driver", "power_cap_w")
+
+
+def tags_of(entry: Entry) -> dict[str, str]:
+    """Where a document is from and what made it: kernel, gpu, stage, kind, status, versions, commit."""
+    document = entry.document
+    found = {
+        "kernel": entry.kernel,
+        "gpu": entry.gpu,
+        "stage": entry.stage,
+        "kind": entry.kind,
+        "status": document["status"],
+        "reason": document["reason"],
+        "stale": str(entry.stale).lower(),
+        "kernel_digest": (document["kernel_digest"] or "")[:12],
+        "protocol": document.get("protocol"),
+        "mlflow.source.name": catalog.home(entry.kernel) if entry.kernel else None,
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": document["software"].get("commit"),
+    }
+    found |= {key: document["software"].get(key) for key in _SOFTWARE}
+    found |= {key: document["device"].get(key) for key in _DEVICE}
+    return words(found)
+
+
+def add_case(run: Run, row: Mapping[str, Any], variant: str) -> None:
+    """Say on a run which case and config its figures belong to: the config as params, under its own names."""
+    of = PassCase.of(row)
+    place = {"variant": variant, "direction": of.direction, "dtype": of.dtype, "case": of.case}
+    run.params |= words(place | dict(row["config"] or {}))
+    run.tags |= words(place)
+
+
+def add_row(run: Run, row: Mapping[str, Any]) -> None:
+    """Put a benchmark row on a run: its case, its config and its figures."""
+    add_case(run, row, row["provider"])
+    run.metrics |= numbers(figures_of(row))
+
+
+def figures_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a benchmark row by metric name."""
+    found = {key: row.get(key) for key in ("median_us", "q1_us", "q3_us", "gb_per_s", "tflop_per_s", "speedup")}
+    fraction = row.get("roof_fraction")
+    return found | {"percent_of_roof": None if fraction is None else 100 * fraction}
+
+
+def table_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a document as a row of a table: mappings as text a person reads, lists of samples left out."""
+    return {
+        key: label(value) if isinstance(value, Mapping) else value
+        for key, value in row.items()
+        if not isinstance(value, list)
+    }
 
 
 @dataclass(frozen=True)
@@ -98,7 +153,7 @@ def _autotune(run: Run, entry: Entry, context: Context, timed: bool) -> None:
 def _trial(parent: Run, trial: Mapping[str, Any], rank: int, context: Context) -> Run:
     ended = parent.span[0] + round(1000 * trial.get("at_seconds", 0))
     run = Run(
-        name=f"{context.title} · #{rank} {trial['variant']} {config_label(trial['config'])}",
+        name=f"{context.title} · #{rank} {trial['variant']} {label(trial['config'])}",
         tags=parent.tags | {"level": "trial", "rank": str(rank)},
         span=(ended, ended),
     )
@@ -171,7 +226,7 @@ def _counts(noun: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _same_case(row: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
-    return other is not None and all(row[key] == other[key] for key in ("direction", "dtype", "sizes"))
+    return other is not None and PassCase.of(row) == PassCase.of(other)
 
 
 def _is(config: Mapping[str, Any], headline: Mapping[str, Any] | None) -> bool:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
 from . import views
-from .notes import EXPERIMENT
 from .runs import Run, Tree
 from .store import Store, clear, explained, prepare, writing
+from .views import EXPERIMENT
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,7 +29,7 @@ _BATCH_METRICS, _BATCH_WORDS = 900, 90  # MLflow refuses more than 1000 in all, 
 
 
 @dataclass
-class Outcome:
+class Tracked:
     """What one tracking did, by tree: written anew, put in an older one's place, or found there already."""
 
     experiment_id: str
@@ -39,7 +39,7 @@ class Outcome:
     runs: int = 0
 
 
-def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool = False) -> Outcome:
+def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool = False) -> Tracked:
     """Write the trees that are not in the store yet, and replace those whose documents changed.
 
     A replaced tree is deleted as MLflow deletes: hidden, and found again in the interface under "State: Deleted".
@@ -77,9 +77,9 @@ def _unsynchronised(connection: Any, record: Any) -> None:
     connection.execute("PRAGMA synchronous=OFF")
 
 
-def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool) -> Outcome:
+def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool) -> Tracked:
     trees = list(trees)
-    outcome = Outcome(_experiment(client, store, experiment, views.views(trees)))
+    outcome = Tracked(_experiment(client, store, experiment, views.views(trees)))
     found: dict[str, list[StoredRun]] = {}
     for run in _search(client, outcome.experiment_id, f"tags.`{KEY}` LIKE '%'"):
         found.setdefault(run.data.tags[KEY], []).append(run)

@@ -184,16 +184,14 @@ def notes(job: frame.Job, rows: Sequence[dict[str, Any]]) -> list[str]:
         "the process's start. The check that is expected to catch a fault is made first, then the whole inspection.",
         f"`{DEVICE_LOST}`: the process crashed, hung or lost its device; validation then reports failure.",
     ]
-    counts = Counter(row["status"] for row in rows if row["mutant"] not in {mutant.name for mutant in MUTANTS})
-    if any(
-        counts[status] for status in (CAUGHT, attempts.SURVIVED, attempts.UNDECIDED, attempts.NOT_RUN, attempts.INVALID)
-    ):
-        del counts[CLEAN], counts[FLAGGED]
+    by_hand = {"", *(mutant.name for mutant in MUTANTS)}
+    counts = Counter(row["status"] for row in rows if row["mutant"] not in by_hand)
+    if counts:
+        said = ", ".join(f"{count} {status}" for status, count in counts.items())
         found.append(
-            "Of the generated faults: "
-            + ", ".join(f"{count} {status}" for status, count in counts.items())
-            + ". 'not run': no check here runs what was changed; 'invalid': what was changed raises where it runs; "
-            "'equivalent': listed with the reason in proofs/mutants/equivalent.py."
+            f"Of the generated faults: {said}. 'not run': no check here runs what was changed; 'invalid': it raises where "
+            f"it runs; 'undecided': not found in {attempts.MOST_SECONDS:g} s; 'equivalent': listed with the reason in "
+            "proofs/mutants/equivalent.py."
         )
     absent = [row for row in rows if row["status"] == NOT_HERE]
     if absent:

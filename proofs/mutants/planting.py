@@ -169,7 +169,7 @@ def load(path: Path, interpret: bool) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
         from atlas.host import interpreter
 
-        interpreter.mend()
+        interpreter.patch()
     root = path.parent
     name = f"atlas_planted_{root.name}"
     specification = importlib.util.spec_from_file_location(

@@ -189,8 +189,8 @@ def notes(job: frame.Job, rows: Sequence[dict[str, Any]]) -> list[str]:
     if counts:
         said = ", ".join(f"{count} {status}" for status, count in counts.items())
         found.append(
-            f"Of the generated faults: {said}. 'not run': no check here runs what was changed; 'invalid': it raises where "
-            f"it runs; 'undecided': not found in {attempts.MOST_SECONDS:g} s; 'equivalent': listed with the reason in "
+            f"Of the generated faults: {said}. 'not run': no check here runs what was changed; 'invalid': it raises "
+            "where it runs; 'undecided': not found in time; 'equivalent': listed with the reason in "
             "proofs/mutants/equivalent.py."
         )
     absent = [row for row in rows if row["status"] == NOT_HERE]

@@ -344,7 +344,7 @@ def copied(tmp_path):
 
 def test_an_edit_of_softmaxs_online_leaves_one_pass_as_it_is(copied):
     line = "    row_max = tl.max(m_i, axis=0)\n"
-    found = edited(copied, ("softmax.py", line, "    row_max = tl.max(m_i, axis=0) + 0.0\n"), of="softmax")
+    found = edited(copied, ("softmax/forward.py", line, "    row_max = tl.max(m_i, axis=0) + 0.0\n"), of="softmax")
     assert found == {"forward.online", "public"}
 
 
@@ -494,7 +494,7 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
         "atlas.tuning.search",
         "atlas.timing.samplers",
         "atlas.validation.tolerances",
-        "atlas.workers.child",
+        "atlas.workers.process",
     } <= autotune
     assert {"atlas.tuning.checking"} <= autotune, "imported by a name put together of __package__"
     assert not {

@@ -14,7 +14,7 @@ from atlas.declaration.hardware import GPU, INTERPRETER, pretend
 from atlas.results import documents
 from atlas.validation import DeviceLost, Inspection, Selection, cases, certify, device, variants
 from atlas.validation.findings import summary, worst
-from atlas.workers import dealing
+from atlas.workers import pool
 
 from .planting import EXEMPLAR, inspect, load, planted
 
@@ -158,7 +158,7 @@ def test_a_worker_that_is_lost_is_a_row_of_its_case_and_all_others_are_checked(
 
 
 def test_a_kernel_that_always_loses_its_device_is_given_up(kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(dealing, "MOST_LOSSES", 2)
+    monkeypatch.setattr(pool, "MOST_LOSSES", 2)
     kernel(ONE_DTYPE, faulty("    if x.numel():\n" + GONE))
     assert validate(tmp_path, "--seeds", "1", "--jobs", "2") == 0
     written = document(tmp_path)

@@ -20,7 +20,7 @@ from ..host.runtime import meta_inputs
 from ..results.subject import PassCase
 from .compiled import Compiled, complaint
 from .offline import Request, compile_only
-from .worker import Task
+from .pool import Task
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ COMMANDS = {
 }
 
 
-_NEED_TORCH = ("survey", "build", "validate", "autotune", "benchmark", "profile")
+_NEED_TORCH = ("survey", "build", "cuda", "validate", "autotune", "benchmark", "profile")
 """Commands that run in a process which has torch imported: a run has many of them."""
 
 

@@ -15,9 +15,12 @@ _ROUNDS = 3
 def kill_family(pid: int) -> None:
     """Kill a process, its group where it leads one, and all that it started."""
     for _ in range(_ROUNDS):
-        for one in [*_below(pid), pid]:
+        below = _below(pid)
+        for one in [*below, pid]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one, signal.SIGKILL)
+        if not below:
+            break
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 

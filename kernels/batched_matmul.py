@@ -1,7 +1,7 @@
 """Batched matrix multiplication: C[b, m, n] = sum over k of A[b, m, k] B[b, k, n], accumulated in fp32.
 
 Reads A (B M K elements) and B (B K N), writes C (B M N); 2 B M N K floating-point operations.  Each product is tiled as
-in `kernels/matmul.py`, whose device functions these kernels call; new is only where a product's matrices lie, and that
+in `matmul`, whose device functions these kernels share; new is only where a product's matrices lie, and that
 tiles of all products are one list: many small products fill a GPU that each by itself would leave idle.
 
 A matrix that all products share (a batch stride of 0, as ``expand`` makes it) is read where it lies, from L2 after the
@@ -20,21 +20,31 @@ from atlas.declaration import (
     Pass,
     Variant,
     case,
-    choose,
     compiled,
     eager,
     element_size,
     gpu_of,
-    torch_dtype,
 )
 from atlas.declaration.products import as_interpreted, describable, uses_tensor_cores
-from atlas.operators import CustomOperator, Differentiable, autocast, autocasting, launch
+from atlas.operators import Differentiable, Operator, autocast, autocasting, launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels._matmul_cases import _layout
-from kernels._matmul_spaces import _BARRIERS, _buffers, _describes, _fma_stages, _narrow, _stage_bytes
-from kernels.matmul import _grouped, _multiply_tile, _precision, _store_tile, _tf32_allowed, _turned
+from kernels.common.products import (
+    BARRIERS,
+    LARGEST,
+    buffers,
+    describes,
+    drawn_operands,
+    fitting,
+    fma_stages,
+    narrow,
+    operand_bytes,
+    precision_of_product,
+    stage_bytes,
+    wants_tf32,
+)
+from kernels.common.tiles import grouped_tile, multiply_tile, store_tile, turned
 
 __all__ = ["bmm"]
 
@@ -45,16 +55,40 @@ def _tiled_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Program p owns one tile of one product: those of the first product come first, in the order of ``_grouped``."""
-    tl.assume(K > 0)  # see ``_tiled_kernel`` in kernels/matmul.py
+    """Program p owns one tile of one product; those of the first come first, in the order of ``grouped_tile``."""
+    tl.assume(K > 0)  # see ``tiled_kernel`` in kernels/matmul/tiled.py
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     batch = (tl.program_id(0) // tiles).to(tl.int64)
-    tile_m, tile_n = _grouped(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    acc = _multiply_tile(
+    tile_m, tile_n = grouped_tile(tl.program_id(0) % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    acc = multiply_tile(
         a_ptr + batch * stride_ab, b_ptr + batch * stride_bb, tile_m, tile_n, M, N, K,
         stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, "", "",
     )  # fmt: skip
-    _store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+    store_tile(c_ptr + batch * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+
+
+def _launch_tiled(a, b, tf32=False, *, config):
+    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
+    c, k = _empty(a, b), a.shape[2]
+    precision = precision_of_product(a, tf32)
+    a, b = as_interpreted(a), as_interpreted(b)
+    if not k:
+        return c.zero_()
+    if c.numel():
+        launch(
+            _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
+            EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **config,
+        )  # fmt: skip
+    return c
+
+
+def _empty(a, b):
+    return torch.empty((a.shape[0], a.shape[1], b.shape[2]), dtype=a.dtype, device=a.device)
+
+
+def _tiles_of(c, config):
+    batch, m, n = c.shape
+    return batch * triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
 
 
 @triton.jit
@@ -80,7 +114,7 @@ def _persistent_kernel(
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for position in tl.range(tl.program_id(0), tiles * BATCH, tl.num_programs(0), flatten=True):
         batch = position // tiles
-        tile_m, tile_n = _grouped(position % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        tile_m, tile_n = grouped_tile(position % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         of_a = 0 if A_SHARED else batch
         of_b = 0 if B_SHARED else batch
@@ -97,27 +131,24 @@ def _persistent_kernel(
             c_desc.store([batch, m, n + BLOCK_N // 2], right.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N // 2))
 
 
-def _empty(a, b):
-    return torch.empty((a.shape[0], a.shape[1], b.shape[2]), dtype=a.dtype, device=a.device)
-
-
-def _tiles_of(c, config):
-    batch, m, n = c.shape
-    return batch * triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"])
-
-
-def _launch_tiled(a, b, tf32=False, *, config):
-    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
-    c, k = _empty(a, b), a.shape[2]
-    precision = _precision(a, tf32)
+def _launch_persistent(a, b, tf32=False, *, config):
+    """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
+    c = _empty(a, b)
+    if not all(copyable(matrices) for matrices in (a, b, c)):
+        return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
+    precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
-    if not k:
-        return c.zero_()
-    if c.numel():
-        launch(
-            _tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
-            EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **config,
-        )  # fmt: skip
+    if precision == "tf32":  # see ``along_k`` in kernels/matmul/described.py
+        a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
+    rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    launch(
+        _persistent_kernel, (min(gpu_of(a.device).sms, _tiles_of(c, config)),),
+        _describe(a, rows, block_k, precision), _describe(b, block_k, columns, precision),
+        _describe(c, rows, columns // config["PARTS"]),
+        *c.shape, a.shape[2],
+        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
+        PRECISION=precision, **config,
+    )  # fmt: skip
     return c
 
 
@@ -135,7 +166,7 @@ def _rows(matrices):
     return rows[:1] if _shared(matrices) else rows
 
 
-def _copyable(matrices):
+def copyable(matrices):
     """Whether the copy engine can read these matrices: see ``describable``; and products begin at whole 16 bytes."""
     rows = _rows(matrices)
     apart = rows.stride(0) * rows.element_size()
@@ -152,161 +183,16 @@ def _describe(matrices, rows, columns, precision="ieee"):
     return rounding_to_tf32(descriptor) if precision == "tf32" else descriptor
 
 
-def _launch_persistent(a, b, tf32=False, *, config):
-    """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
-    c = _empty(a, b)
-    if not all(_copyable(matrices) for matrices in (a, b, c)):
-        return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
-    precision = _precision(a, tf32)
-    a, b = as_interpreted(a), as_interpreted(b)
-    if precision == "tf32":  # see ``_along_k`` in kernels/matmul.py
-        a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
-    rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    launch(
-        _persistent_kernel, (min(gpu_of(a.device).sms, _tiles_of(c, config)),),
-        _describe(a, rows, block_k, precision), _describe(b, block_k, columns, precision),
-        _describe(c, rows, columns // config["PARTS"]),
-        *c.shape, a.shape[2],
-        A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
-        PRECISION=precision, **config,
-    )  # fmt: skip
-    return c
-
-
 def _along_k(b):
     """B [b, k, n] stored by columns: as it is, or transposed copies; a shared matrix is copied once."""
     if _by_columns(b):
         return b
-    return _turned(_rows(b)).expand(b.shape)
-
-
-def _run(a, b, tf32):
-    variant, config = choose(DECLARATION, "forward", _case_of(a, b, tf32), a.device)
-    return variant.launch(a, b, tf32, config=config)
-
-
-def _setup_context(ctx, inputs, output):
-    a, b, _ = inputs
-    ctx.save_for_backward(a, b)
-
-
-def _backward(ctx, dc):
-    a, b = ctx.saved_tensors
-    tf32 = _tf32_allowed()
-    da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
-    db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
-    return da, db, None
-
-
-_products = Differentiable(
-    CustomOperator(
-        "bmm",
-        "(Tensor a, Tensor b, bool tf32) -> Tensor",
-        run=_run,
-        fake=lambda a, b, tf32: a.new_empty(a.shape[0], a.shape[1], b.shape[2]),
-    ),
-    setup_context=_setup_context,
-    backward=_backward,
-)
-
-
-def _case_of(a, b, tf32):
-    dtype = "tf32" if _precision(a, tf32) == "tf32" else _NAMES[a.dtype]
-    layout = "".join("T" if _by_columns(matrices) else "N" for matrices in (a, b))
-    sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
-    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
-
-
-def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
-    """``torch.bmm``: [b, m, k] times [b, k, n] is [b, m, n], in any strides, an expanded batch included.
-
-    Both are fp32, fp16 or bf16, of one dtype and device.  Accumulates in fp32; fp32 operands are multiplied as
-    ``torch.set_float32_matmul_precision`` says, IEEE by default.  A product over no elements is zero.
-
-    Raises TypeError for other dtypes; ValueError for tensors not of three dimensions, shapes that do not agree, two
-    devices, sparse tensors, and sizes or tiles beyond 32 bits.
-    """
-    if autocasting():
-        input, mat2 = autocast("bmm", input, mat2)
-    if input.dtype != mat2.dtype or input.dtype not in _NAMES:
-        raise TypeError(f"bmm takes two tensors of one dtype out of fp32, fp16, bf16: {input.dtype}, {mat2.dtype}")
-    shape, other = input.shape, mat2.shape
-    if len(shape) != 3 or len(other) != 3 or shape[0] != other[0] or shape[2] != other[1]:
-        raise ValueError(f"bmm takes [b, m, k] and [b, k, n]: {tuple(shape)} and {tuple(other)}")
-    if input.device != mat2.device or input.layout != torch.strided or mat2.layout != torch.strided:
-        raise ValueError(
-            f"bmm takes dense tensors of one device: {input.layout} on {input.device}, {mat2.layout} on {mat2.device}"
-        )
-    if max(*shape[1:], other[2]) > _LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > _LARGEST:
-        raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {_LARGEST}: {tuple(shape)}, {tuple(other)}")
-    return _products(input, mat2, input.dtype is torch.float32 and _tf32_allowed())
-
-
-_DTYPES = ("fp32", "tf32", "fp16", "bf16")
-_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-_LARGEST = 2**31 - 1025
-"""Offsets within a matrix, and the number of programs, are 32-bit."""
-
-
-def _reference(a, b, tf32):
-    return torch.bmm(a, b)
-
-
-def _inputs(problem: Case, device, generator):
-    def draw(rows, columns, layout):
-        shape = (problem["b"], rows, columns) if layout == "N" else (problem["b"], columns, rows)
-        matrices = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-        return matrices if layout == "N" else matrices.transpose(1, 2)
-
-    m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], _layout(problem)
-    return {"a": draw(m, k, of_a), "b": draw(k, n, of_b), "tf32": problem.dtype == "tf32"}
-
-
-def _bytes(problem: Case) -> dict[str, float]:
-    m, n, k, size = problem["m"], problem["n"], problem["k"], problem["b"] * element_size(problem.dtype)
-    return {"a": m * k * size, "b": k * n * size, "c": m * n * size}
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8
-    cases = [
-        case("bf16", "more small products than SMs", b=512, m=128, n=128, k=128),
-        case("bf16", "large products, few of them", b=16, m=1024, n=1024, k=1024),
-        case("bf16", "by columns, as queries times keys", b=64, m=2048, n=2048, k=128, layout="NT"),
-        case("bf16", "a long sum, as weights times values", b=64, m=2048, n=128, k=2048),
-        case("bf16", "a tensor core's peak", b=4, m=4096, n=4096, k=4096),
-        case("fp16", b=16, m=1024, n=1024, k=1024),
-        case("tf32", b=16, m=1024, n=1024, k=1024),
-        case("fp32", b=16, m=512, n=512, k=512),
-    ]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
-
-
-_EDGE_CASES = (
-    *(
-        case(dtype, reason, b=b, m=m, n=n, k=k)
-        for dtype in ("fp32", "fp16", "bf16")
-        for (b, m, n, k), reason in (
-            ((1, 1, 1, 1), "one element of each"),
-            ((3, 33, 65, 129), "tails everywhere, products that begin off 16 bytes"),
-            ((2, 128, 128, 64), "whole tiles only"),
-            ((5, 24, 40, 72), "a tile's edge is another product's first rows"),
-            ((2, 130, 24, 7), "k smaller than any block of it"),
-        )
-    ),
-    *(
-        case("fp16", f"either layout and tails: {layout}", b=2, m=72, n=136, k=200, layout=layout)
-        for layout in ("NT", "TN", "TT")
-    ),
-    case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
-)
-
-_HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products", b=2**15 + 8, m=512, n=128, k=136),)
+    return turned(_rows(b)).expand(b.shape)
 
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
-    shared = _buffers(config, problem, gpu) * _stage_bytes(config, problem)
+    shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
@@ -317,14 +203,14 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     accumulators = rows * columns // (32 * warps)
     least = 4 if warps == 4 else 64
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
-    if uses_tensor_cores(problem, gpu) and not _narrow(problem):
+    if uses_tensor_cores(problem, gpu) and not narrow(problem):
         most, right_k, stages = 64 if problem.dtype == "tf32" else 128, row_bytes == 128, (3, 4)
-    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/_matmul_spaces.py
+    elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul/spaces.py
         most, right_k, stages = 64, row_bytes == 64, (2,)
     else:
         least, most = 16 if warps == 8 else 4, 64 if problem.dtype == "fp32" else 32
         right_k = config["BLOCK_K"] in ((16, 32) if problem.dtype == "fp32" else (16,))
-        stages = (_fma_stages(problem, gpu),)
+        stages = (fma_stages(problem, gpu),)
     if not least <= accumulators <= most:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill, or too little work a warp"
     if not right_k:
@@ -348,8 +234,8 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(most, max(32, triton.next_power_of_2(problem["n"])))
     if not tensor_cores:
-        block_k, stages = 16, _fma_stages(problem, gpu)
-    elif _narrow(problem):
+        block_k, stages = 16, fma_stages(problem, gpu)
+    elif narrow(problem):
         block_k, stages = 64 // element_size(problem.dtype), 2
     else:
         block_k, stages = 128 // element_size(problem.dtype), 3
@@ -361,11 +247,11 @@ def _default(problem: Case, gpu: GPU) -> dict[str, int]:
 def _fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``persistent`` cannot launch, or cannot be the best."""
     rows, columns, size = config["BLOCK_M"], config["BLOCK_N"], element_size(problem.dtype)
-    beside = rows * columns * size // config["PARTS"] + _BARRIERS
-    free = gpu.shared_bytes - beside - config["num_stages"] * _stage_bytes(config, problem)
+    beside = rows * columns * size // config["PARTS"] + BARRIERS
+    free = gpu.shared_bytes - beside - config["num_stages"] * stage_bytes(config, problem)
     if free < 0:
         return f"{-free} bytes of shared memory too many"
-    if config["num_stages"] < 4 and free > _stage_bytes(config, problem):
+    if config["num_stages"] < 4 and free > stage_bytes(config, problem):
         return "one more stage would fit"
     if config["PARTS"] > 1 and rows * columns < 128 * 256:
         return "the tile of C is small beside the blocks"
@@ -382,13 +268,59 @@ def _default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     return {**config, "num_stages": 4 if config["num_stages"] == 3 else config["num_stages"], "PARTS": 1}
 
 
+def _reference(a, b, tf32):
+    return torch.bmm(a, b)
+
+
+def _inputs(problem: Case, device, generator):
+    return drawn_operands(problem, (problem["b"],), device, generator)
+
+
+def _bytes(problem: Case) -> dict[str, float]:
+    return {name: problem["b"] * one for name, one in operand_bytes(problem).items()}
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    cases = [
+        case("bf16", "more small products than SMs", b=512, m=128, n=128, k=128),
+        case("bf16", "large products, few of them", b=16, m=1024, n=1024, k=1024),
+        case("bf16", "by columns, as queries times keys", b=64, m=2048, n=2048, k=128, layout="NT"),
+        case("bf16", "a long sum, as weights times values", b=64, m=2048, n=128, k=2048),
+        case("bf16", "a tensor core's peak", b=4, m=4096, n=4096, k=4096),
+        case("fp16", b=16, m=1024, n=1024, k=1024),
+        case("tf32", b=16, m=1024, n=1024, k=1024),
+        case("fp32", b=16, m=512, n=512, k=512),
+    ]
+    return fitting(cases, _bytes, gpu)
+
+
+_EDGE_CASES = (
+    *(
+        case(dtype, reason, b=b, m=m, n=n, k=k)
+        for dtype in ("fp32", "fp16", "bf16")
+        for (b, m, n, k), reason in (
+            ((1, 1, 1, 1), "one element of each"),
+            ((3, 33, 65, 129), "tails everywhere, products that begin off 16 bytes"),
+            ((2, 128, 128, 64), "whole tiles only"),
+            ((5, 24, 40, 72), "a tile's edge is another product's first rows"),
+            ((2, 130, 24, 7), "k smaller than any block of it"),
+        )
+    ),
+    *(
+        case("fp16", f"either layout and tails: {layout}", b=2, m=72, n=136, k=200, layout=layout)
+        for layout in ("NT", "TN", "TT")
+    ),
+    case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
+)
+
+_HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products", b=2**15 + 8, m=512, n=128, k=136),)
+
 DECLARATION = Declaration(
     name="batched_matmul",
     family="matmul",
     summary="C[b] = A[b] B[b]",
-    function=bmm,
     call=lambda function, inputs: function(inputs["a"], inputs["b"]),
-    dtypes=_DTYPES,
+    dtypes=("fp32", "tf32", "fp16", "bf16"),
     cases=_cases,
     edge_cases=_EDGE_CASES,
     huge_cases=_HUGE_CASES,
@@ -405,7 +337,7 @@ DECLARATION = Declaration(
                 space=_PERSISTENT_SPACE,
                 default=_default_persistent,
                 fits=_fits_persistent,
-                handles=_describes,
+                handles=describes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),
@@ -424,3 +356,62 @@ DECLARATION = Declaration(
         reduction=lambda c: c["k"],
     ),
 )
+
+
+def case_of(a, b, tf32):
+    dtype = DECLARATION.dtype_of(a, tf32=precision_of_product(a, tf32) == "tf32")
+    layout = "".join("T" if _by_columns(matrices) else "N" for matrices in (a, b))
+    sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
+    return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
+
+
+def _setup_context(ctx, inputs, output):
+    a, b, _ = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _backward(ctx, dc):
+    a, b = ctx.saved_tensors
+    tf32 = wants_tf32(a)
+    da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
+    db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
+    return da, db, None
+
+
+_products = Differentiable(
+    Operator(
+        DECLARATION,
+        "forward",
+        "(Tensor a, Tensor b, bool tf32) -> Tensor",
+        name="bmm",
+        case_of=case_of,
+        fake=lambda a, b, tf32: a.new_empty(a.shape[0], a.shape[1], b.shape[2]),
+    ),
+    setup_context=_setup_context,
+    backward=_backward,
+)
+
+
+@DECLARATION.public
+def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
+    """``torch.bmm``: [b, m, k] times [b, k, n] is [b, m, n], in any strides, an expanded batch included.
+
+    Both are fp32, fp16 or bf16, of one dtype and device.  Accumulates in fp32; fp32 operands are multiplied as
+    ``torch.set_float32_matmul_precision`` says, IEEE by default.  A product over no elements is zero.
+
+    Raises TypeError for other dtypes; ValueError for tensors not of three dimensions, shapes that do not agree, two
+    devices, sparse tensors, and sizes or tiles beyond 32 bits.
+    """
+    if autocasting():
+        input, mat2 = autocast("bmm", input, mat2)
+    DECLARATION.dtype_of(input, mat2)
+    shape, other = input.shape, mat2.shape
+    if len(shape) != 3 or len(other) != 3 or shape[0] != other[0] or shape[2] != other[1]:
+        raise ValueError(f"bmm takes [b, m, k] and [b, k, n]: {tuple(shape)} and {tuple(other)}")
+    if input.device != mat2.device or input.layout != torch.strided or mat2.layout != torch.strided:
+        raise ValueError(
+            f"bmm takes dense tensors of one device: {input.layout} on {input.device}, {mat2.layout} on {mat2.device}"
+        )
+    if max(*shape[1:], other[2]) > LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > LARGEST:
+        raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {LARGEST}: {tuple(shape)}, {tuple(other)}")
+    return _products(input, mat2, wants_tf32(input))

@@ -16,24 +16,9 @@ import threading
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import (
-    GPU,
-    Case,
-    Declaration,
-    Pass,
-    Peer,
-    Random,
-    Variant,
-    case,
-    choose,
-    compiled,
-    compiled_gradients,
-    eager,
-    element_size,
-    gradients,
-    torch_dtype,
-)
-from atlas.operators import CustomOperator, Differentiable, constant_result, launch
+from atlas.declaration import Declaration, Pass, Random, Variant, cases, elementwise, peers
+from atlas.declaration.rows import VECTOR_BYTES
+from atlas.operators import Differentiable, Operator, constant_result, launch
 
 ROUNDS = tl.constexpr(7)
 """Rounds of Philox: the fewest that pass every test of BigCrush (Salmon et al., table 2).  Ten, as torch takes, are
@@ -115,7 +100,7 @@ def _launch(x, residual, p, seed, *, config):
     launch(
         _dropout_kernel, (triton.cdiv(x.numel(), config["BLOCK"]),),
         x, residual, out, x.numel(), seed, _threshold(p), _scale(p),
-        HAS_RESIDUAL=residual is not None, BLOCK=config["BLOCK"], WIDTH=_VECTOR_BYTES // x.element_size(),
+        HAS_RESIDUAL=residual is not None, BLOCK=config["BLOCK"], WIDTH=VECTOR_BYTES // x.element_size(),
         num_warps=config["num_warps"],
     )  # fmt: skip
     return out
@@ -125,12 +110,12 @@ def _launch_backward(dout, p, seed, *, config):
     return _launch(dout, None, p, seed, config=config)
 
 
-def _threshold(p: float) -> int:
+def _threshold(p):
     """The int32 below which, out of 2^32 equally probable ones, a share of p lies."""
     return min(round(p * 2**32), 2**32 - 1) - 2**31
 
 
-def _scale(p: float) -> float:
+def _scale(p):
     """1 / (1 - p), so that the expectation stays what it was; 0 where nothing is to be kept.
 
     At p = 1 one number in 2^32 is past the largest threshold there is: 0 times its element is 0 as well.
@@ -138,28 +123,146 @@ def _scale(p: float) -> float:
     return 1.0 / (1.0 - p) if p < 1 else 0.0
 
 
-def _run_forward(x, residual, p, seed):
-    variant, config = choose(DECLARATION, "forward", _case_of(x), x.device)
-    return variant.launch(x, residual, p, seed, config=config)
+def _reference(x, residual, p, seed, mask):
+    return residual + _backward_reference(x, p, seed, mask)
 
 
-def _run_backward(dout, p, seed):
-    variant, config = choose(DECLARATION, "backward", _case_of(dout), dout.device)
-    return variant.launch(dout, p, seed, config=config)
+def _backward_reference(dout, p, seed, mask):
+    return torch.where(mask, dout, 0.0) / (1 - p)
 
 
-_forward = CustomOperator(
-    "dropout_forward",
+def _torch(x, residual, p, seed):
+    return residual + torch.nn.functional.dropout(x, p)
+
+
+def _torch_dropout(x, p, seed):
+    return torch.nn.functional.dropout(x, p)
+
+
+def _of_ones(peer):
+    """A peer of the backward pass that is given an x, too: the autograd graph it makes of it is not timed."""
+    return peers.Peer(lambda dout, **others: peer.prepare(x=torch.ones_like(dout), dout=dout, **others), peer.requires,
+                peer.compiles)  # fmt: skip
+
+
+_P = 0.1
+"""The probability that models train with; p is no matter of speed."""
+
+_SEED = 20_260_101
+"""In all cases: every seed costs the same."""
+
+
+def _away_from_zero(problem, device, generator):
+    """Normal numbers moved away from 0 by 1: whichever is kept shows in the sum with a residual below 1."""
+    drawn = cases.normal(problem, device, generator)(problem["m"], problem["n"])
+    return torch.copysign(drawn.abs() + 1, drawn)
+
+
+def _probability(problem):
+    """Of the huge cases 0: torch, whose mask is another one, is what these are compared with."""
+    return _P if problem["m"] * problem["n"] < 2**31 else 0.0
+
+
+def _inputs(problem, device, generator):
+    x = _away_from_zero(problem, device, generator)
+    residual = 2 * torch.rand(x.shape, dtype=x.dtype, device=device, generator=generator) - 1
+    return {"x": x, "residual": residual, "p": _probability(problem), "seed": _SEED}
+
+
+def _backward_inputs(problem, device, generator):
+    return {"dout": _away_from_zero(problem, device, generator), "p": _probability(problem), "seed": _SEED}
+
+
+def _variant(launcher):
+    return Variant(
+        name="blocks",
+        summary="one block of consecutive elements a program, four by each call of Philox",
+        launch=launcher,
+        space=elementwise.SPACE | {"num_warps": (1, 2, 4, 8)},
+        default=elementwise.default(vectors=2),
+        fits=elementwise.fits(1, 4),
+    )
+
+
+DECLARATION = Declaration(
+    name="dropout",
+    family="elementwise",
+    summary="out = residual + x / (1 - p) where kept, residual elsewhere",
+    cases=cases.sweep(
+        "m n",
+        {
+            "bf16": (
+                (128, 1024),  # the launch is the cost
+                (4096, 1024),
+                (8192, 2048),
+                (4096, 5120),  # hidden sizes of language models
+                (8192, 4096),
+                (8192, 8192),
+                (4096, 11008),
+                (16384, 16384),  # 1.5 GiB of traffic
+                (1021, 50257),  # an odd number of elements
+            ),
+            "fp16": ((4096, 1024), (4096, 5120), (8192, 8192)),
+            "fp32": ((4096, 1024), (4096, 5120), (8192, 8192)),
+        },
+        tensors=3,
+    ),
+    edge_cases=cases.edge_cases(
+        "m n",
+        (
+            (1, 1, "one element: three numbers of its call are not used"),
+            (3, 5, "fewer elements than a program's; the last call decides on three"),
+            (1, 2049, "a block and one element"),
+            (2, 2048, "whole blocks, no tail"),
+            (8, 1500, "elements enough to see a keep rate that is 3 % off; several blocks and a tail"),
+        ),
+    ),
+    huge_cases=(cases.case("bf16", "offsets beyond 2^31, and a tail", m=1, n=2**31 + 7),),
+    call=lambda function, inputs: function(inputs["x"], inputs["p"], residual=inputs["residual"], seed=inputs["seed"]),
+    differentiable=("x", "residual"),
+    forward=Pass(
+        inputs=_inputs,
+        reference=_reference,
+        outputs=("out",),
+        variants=(_variant(_launch),),
+        peers={"torch": peers.eager(_torch), "torch.compile": peers.compiled(_torch)},
+        bytes=cases.traffic("x", "residual", "out"),
+        flops=lambda c: {"scale": c["m"] * c["n"], "add": c["m"] * c["n"]},
+        random=Random("seed", "p", lambda inputs, outputs: outputs[0] != inputs["residual"]),
+    ),
+    backward=Pass(
+        inputs=_backward_inputs,
+        reference=_backward_reference,
+        outputs=("dx",),
+        variants=(_variant(_launch_backward),),
+        peers={
+            "torch": _of_ones(peers.gradients(_torch_dropout, ("x",), "dout")),
+            "torch.compile": _of_ones(peers.compiled_gradients(_torch_dropout, ("x",), "dout")),
+        },
+        bytes=cases.traffic("dout", "dx"),
+        flops=lambda c: {"scale": c["m"] * c["n"]},
+        random=Random("seed", "p", lambda inputs, outputs: outputs[0] != 0),
+    ),
+)
+
+
+def _case_of(x, *_):
+    n = x.shape[-1] if x.dim() else 1
+    return cases.case(DECLARATION.dtype_of(x), m=x.numel() // n, n=n)
+
+
+_forward = Operator(
+    DECLARATION,
+    "forward",
     "(Tensor x, Tensor? residual, float p, SymInt seed) -> Tensor",
-    run=_run_forward,
-    fake=lambda x, residual, p, seed: torch.empty_like(x),
+    case_of=_case_of,
     varying=("seed",),
 )
-_backward = CustomOperator(
-    "dropout_backward",
+_backward = Operator(
+    DECLARATION,
+    "backward",
     "(Tensor dout, float p, SymInt seed) -> Tensor",
-    run=_run_backward,
-    fake=lambda dout, p, seed: torch.empty_like(dout),
+    case_of=_case_of,
     varying=("seed",),
 )
 
@@ -223,11 +326,7 @@ def _place():
     return next(_places)
 
 
-def _case_of(x):
-    n = x.shape[-1] if x.dim() else 1
-    return case(_NAMES[x.dtype], m=x.numel() // n, n=n)
-
-
+@DECLARATION.public
 def dropout(
     input: torch.Tensor,
     p: float = 0.5,
@@ -249,16 +348,7 @@ def dropout(
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout takes a probability p in [0, 1]: {p}")
-    if input.dtype not in _NAMES:
-        raise TypeError(f"dropout takes {', '.join(_DTYPES)}: {input.dtype}")
-    if residual is not None:
-        if residual.dtype != input.dtype:
-            raise TypeError(f"dropout takes a residual of the input's {input.dtype}: {residual.dtype}")
-        if residual.shape != input.shape or residual.device != input.device:
-            raise ValueError(
-                f"dropout takes a residual of shape {tuple(input.shape)} on {input.device}: "
-                f"{tuple(residual.shape)} on {residual.device}"
-            )
+    elementwise.check(DECLARATION, *((input,) if residual is None else (input, residual)))
     if not training or p == 0 or not input.numel():
         return input if residual is None else input + residual
     if seed is None:
@@ -266,162 +356,3 @@ def dropout(
     elif not -(2**63) <= seed < 2**63:
         raise ValueError(f"dropout takes a seed of 64 bits, sign included: {seed}")
     return _dropout(input.contiguous(), None if residual is None else residual.contiguous(), float(p), seed)
-
-
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
-
-
-def _reference(x, residual, p, seed, mask):
-    return residual + _backward_reference(x, p, seed, mask)
-
-
-def _backward_reference(dout, p, seed, mask):
-    return torch.where(mask, dout, 0.0) / (1 - p)
-
-
-def _torch(x, residual, p, seed):
-    return residual + torch.nn.functional.dropout(x, p)
-
-
-def _torch_dropout(x, p, seed):
-    return torch.nn.functional.dropout(x, p)
-
-
-def _of_ones(peer: Peer) -> Peer:
-    """A peer of the backward pass that is given an x, too: the autograd graph it makes of it is not timed."""
-    return Peer(lambda dout, **others: peer.prepare(x=torch.ones_like(dout), dout=dout, **others), peer.requires,
-                peer.compiles)  # fmt: skip
-
-
-_P = 0.1
-"""The probability that models train with; p is no matter of speed."""
-
-_SEED = 20_260_101
-"""In all cases: every seed costs the same."""
-
-
-def _away_from_zero(problem: Case, device, generator):
-    """Normal numbers moved away from 0 by 1: whichever is kept shows in the sum with a residual below 1."""
-    shape = (problem["m"], problem["n"])
-    drawn = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-    return torch.copysign(drawn.abs() + 1, drawn)
-
-
-def _probability(problem: Case) -> float:
-    """Of the huge cases 0: torch, whose mask is another one, is what these are compared with."""
-    return _P if problem["m"] * problem["n"] < 2**31 else 0.0
-
-
-def _inputs(problem: Case, device, generator):
-    x = _away_from_zero(problem, device, generator)
-    residual = 2 * torch.rand(x.shape, dtype=x.dtype, device=device, generator=generator) - 1
-    return {"x": x, "residual": residual, "p": _probability(problem), "seed": _SEED}
-
-
-def _backward_inputs(problem: Case, device, generator):
-    return {"dout": _away_from_zero(problem, device, generator), "p": _probability(problem), "seed": _SEED}
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    shapes = {
-        "bf16": (
-            (128, 1024),  # the launch is the cost
-            (4096, 1024),
-            (8192, 2048),
-            (4096, 5120),  # hidden sizes of language models
-            (8192, 4096),
-            (8192, 8192),
-            (4096, 11008),
-            (16384, 16384),  # 1.5 GiB of traffic
-            (1021, 50257),  # an odd number of elements
-        ),
-        "fp16": ((4096, 1024), (4096, 5120), (8192, 8192)),
-        "fp32": ((4096, 1024), (4096, 5120), (8192, 8192)),
-    }
-    largest = gpu.memory_bytes // 8 // 3  # x, residual and out in an eighth of the memory
-    return [case(d, m=m, n=n) for d, pairs in shapes.items() for m, n in pairs if m * n * element_size(d) <= largest]
-
-
-_EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n)
-    for dtype in _DTYPES
-    for m, n, reason in (
-        (1, 1, "one element: three numbers of its call are not used"),
-        (3, 5, "fewer elements than a program's; the last call decides on three"),
-        (1, 2049, "a block and one element"),
-        (2, 2048, "whole blocks, no tail"),
-        (8, 1500, "elements enough to see a keep rate that is 3 % off; several blocks and a tail"),
-    )
-)
-
-_HUGE_CASES = (case("bf16", "offsets beyond 2^31, and a tail", m=1, n=2**31 + 7),)
-
-_VECTOR_BYTES = 16
-"""The widest access of one thread; it fixes how many calls of Philox a thread makes at a time."""
-
-_SPACE = {"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8)}
-
-
-def _fits(config, problem: Case, gpu: GPU) -> str:
-    vectors = config["BLOCK"] * element_size(problem.dtype) / (32 * config["num_warps"] * _VECTOR_BYTES)
-    if not 1 <= vectors <= 4:
-        return f"{vectors:g} 16-byte vectors a thread; 1 to 4 keep memory busy without spills"
-    return ""
-
-
-def _default(problem: Case, gpu: GPU) -> dict:
-    """Four warps, two 16-byte vectors of each operand a thread."""
-    return {"BLOCK": 2 * 4 * 32 * _VECTOR_BYTES // element_size(problem.dtype), "num_warps": 4}
-
-
-def _variant(launcher) -> Variant:
-    return Variant(
-        name="blocks",
-        summary="one block of consecutive elements a program, four by each call of Philox",
-        launch=launcher,
-        space=_SPACE,
-        default=_default,
-        fits=_fits,
-    )
-
-
-def _bytes(*matrices: str):
-    return lambda c: {name: c["m"] * c["n"] * element_size(c.dtype) for name in matrices}
-
-
-DECLARATION = Declaration(
-    name="dropout",
-    family="elementwise",
-    summary="out = residual + x / (1 - p) where kept, residual elsewhere",
-    function=dropout,
-    call=lambda function, inputs: function(inputs["x"], inputs["p"], residual=inputs["residual"], seed=inputs["seed"]),
-    dtypes=_DTYPES,
-    cases=_cases,
-    edge_cases=_EDGE_CASES,
-    huge_cases=_HUGE_CASES,
-    differentiable=("x", "residual"),
-    forward=Pass(
-        inputs=_inputs,
-        reference=_reference,
-        outputs=("out",),
-        variants=(_variant(_launch),),
-        peers={"torch": eager(_torch), "torch.compile": compiled(_torch)},
-        bytes=_bytes("x", "residual", "out"),
-        flops=lambda c: {"scale": c["m"] * c["n"], "add": c["m"] * c["n"]},
-        random=Random("seed", "p", lambda inputs, outputs: outputs[0] != inputs["residual"]),
-    ),
-    backward=Pass(
-        inputs=_backward_inputs,
-        reference=_backward_reference,
-        outputs=("dx",),
-        variants=(_variant(_launch_backward),),
-        peers={
-            "torch": _of_ones(gradients(_torch_dropout, ("x",), "dout")),
-            "torch.compile": _of_ones(compiled_gradients(_torch_dropout, ("x",), "dout")),
-        },
-        bytes=_bytes("dout", "dx"),
-        flops=lambda c: {"scale": c["m"] * c["n"]},
-        random=Random("seed", "p", lambda inputs, outputs: outputs[0] != 0),
-    ),
-)

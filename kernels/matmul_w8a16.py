@@ -17,8 +17,10 @@ that a rotation by a byte brings row g + 8, sign and magnitude, to where row g w
 import torch
 from atlas.declaration import Peer, case
 
-from kernels._packed import Packed, by_row_tiles, check_weight, of_row_tiles, padded
-from kernels.matmul_w4a16 import call_linear, common_cases, declared, linear_operator
+from kernels.common.packed import Packed, by_row_tiles, check_weight, of_row_tiles, padded
+from kernels.matmul_w4a16.cases import common_cases
+from kernels.matmul_w4a16.declaration import declared
+from kernels.matmul_w4a16.linear import call_linear, linear_operator
 
 __all__ = ["dequantise_w8", "linear_w8a16", "pack_w8"]
 
@@ -64,26 +66,6 @@ def pack_w8(weight: torch.Tensor, group_size: int | None = None) -> Packed:
     check_weight("pack_w8", weight, 32 if group_size is None else group_size)
     q, scales = quantise_w8(weight.detach(), group_size)
     return Packed(shuffle_w8(q), by_row_tiles(scales), None, *weight.shape, group_size or 0)
-
-
-_linear, _dequantise = linear_operator("matmul_w8a16", 8, lambda: DECLARATION)
-
-
-def linear_w8a16(input: torch.Tensor, packed: Packed) -> torch.Tensor:
-    """``torch.nn.functional.linear(input, weight)`` for weights that ``pack_w8`` has packed: [..., k] to [..., n].
-
-    The input is of the dtype that the weights had, fp16 or bf16, in any strides; accumulates in fp32.  The input alone
-    has a gradient: packed weights are frozen.
-
-    Raises TypeError for an input of another dtype, ValueError for other sizes and devices.
-    """
-    return call_linear("linear_w8a16", _linear, input, packed)
-
-
-def dequantise_w8(packed: Packed) -> torch.Tensor:
-    """The weights [n, k] that packed ones stand for, q s, rounded to the dtype of their scales."""
-    words, scales, zeros, n, k, group = packed
-    return _dequantise(words, scales, zeros, n, k, group)
 
 
 def dequantised(words, scales, zeros, rows, columns, group):
@@ -151,10 +133,29 @@ DECLARATION = declared(
     "matmul_w8a16",
     8,
     "y = x W^T, W of 8 bits with a scale for each row or group",
-    linear_w8a16,
     lambda weight, problem: pack_w8(weight, problem["group"] or None),
     dequantised,
     _CASES,
     _EDGE_CASES,
     {"torch.compile": Peer(_compiled, compiles=True), "torch int8": Peer(_torch_int8)},
 )
+
+_linear, _dequantise = linear_operator(DECLARATION, 8)
+
+
+@DECLARATION.public
+def linear_w8a16(input: torch.Tensor, packed: Packed) -> torch.Tensor:
+    """``torch.nn.functional.linear(input, weight)`` for weights that ``pack_w8`` has packed: [..., k] to [..., n].
+
+    The input is of the dtype that the weights had, fp16 or bf16, in any strides; accumulates in fp32.  The input alone
+    has a gradient: packed weights are frozen.
+
+    Raises TypeError for an input of another dtype, ValueError for other sizes and devices.
+    """
+    return call_linear("linear_w8a16", _linear, input, packed)
+
+
+def dequantise_w8(packed: Packed) -> torch.Tensor:
+    """The weights [n, k] that packed ones stand for, q s, rounded to the dtype of their scales."""
+    words, scales, zeros, n, k, group = packed
+    return _dequantise(words, scales, zeros, n, k, group)

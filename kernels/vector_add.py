@@ -7,19 +7,7 @@ here, so the kernel's task is to keep enough bytes in flight.
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import (
-    GPU,
-    Case,
-    Declaration,
-    Pass,
-    Variant,
-    case,
-    compiled,
-    cuda,
-    eager,
-    element_size,
-    torch_dtype,
-)
+from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers
 from atlas.operators import Differentiable, Operator, launch
 
 
@@ -53,51 +41,20 @@ def _launch(x, y, *, config):
     return out
 
 
-_DTYPES = ("fp32", "fp16", "bf16")
-
-
 def _reference(x, y):
     return x + y
 
-
-def _inputs(problem: Case, device, generator):
-    def draw():
-        return torch.randn(problem["n"], dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
-    return {"x": draw(), "y": draw()}
-
-
-def _cases(gpu: GPU) -> list[Case]:
-    largest = gpu.memory_bytes // 8 // 3  # three vectors in an eighth of the memory
-    sizes = (2**12, 2**16, 2**20, 2**24, 2**26, 2**28)
-    return [case(d, n=n) for d in _DTYPES for n in sizes if n * element_size(d) <= largest]
-
-
-_EDGE_CASES = tuple(
-    case(dtype, reason, n=n)
-    for dtype in _DTYPES
-    for n, reason in (
-        (7, "7 elements: less than one block, not a multiple of any vector width"),
-        (60_000, "60 000 elements in blocks of 8192: seven full blocks and a tail"),
-        (1, "one element"),
-        (4096, "whole blocks only: no tail"),
-    )
-)
-
-_HUGE_CASES = (case("bf16", "offsets beyond 2^31, and a tail", n=2**31 + 7),)
 
 DECLARATION = Declaration(
     name="vector_add",
     family="elementwise",
     summary="out = x + y",
-    call=lambda function, inputs: function(inputs["x"], inputs["y"]),
-    dtypes=_DTYPES,
-    cases=_cases,
-    edge_cases=_EDGE_CASES,
-    huge_cases=_HUGE_CASES,
+    cases=elementwise.cases(tensors=3),
+    edge_cases=elementwise.EDGE_CASES,
+    huge_cases=elementwise.HUGE_CASES,
     differentiable=("x", "y"),
     forward=Pass(
-        inputs=_inputs,
+        inputs=elementwise.inputs("x", "y"),
         reference=_reference,
         outputs=("out",),
         variants=(
@@ -113,23 +70,18 @@ DECLARATION = Declaration(
                 ),
             ),
         ),
-        peers={"torch": eager(_reference), "torch.compile": compiled(_reference), "cuda": cuda("vectors")},
-        bytes=lambda c: {name: c["n"] * element_size(c.dtype) for name in ("x", "y", "out")},
+        peers={
+            "torch": peers.eager(_reference),
+            "torch.compile": peers.compiled(_reference),
+            "cuda": peers.cuda("vectors"),
+        },
+        bytes=cases.traffic("x", "y", "out"),
         flops=lambda c: {"add": c["n"]},
     ),
 )
 
-
-_operator = Operator(
-    DECLARATION,
-    "forward",
-    "(Tensor x, Tensor y) -> Tensor",
-    case_of=lambda x, y: case(DECLARATION.dtype_of(x), n=x.numel()),
-    fake=lambda x, y: torch.empty_like(x),
-)
-_vector_add = Differentiable(
-    _operator, setup_context=lambda ctx, inputs, output: None, backward=lambda ctx, dout: (dout, dout)
-)
+_forward = Operator(DECLARATION, "forward", "(Tensor x, Tensor y) -> Tensor", case_of=elementwise.case_of)
+_vector_add = Differentiable(_forward, lambda ctx, inputs, output: None, lambda ctx, dout: (dout, dout))
 
 
 @DECLARATION.public
@@ -139,11 +91,7 @@ def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Raises TypeError and ValueError for anything else: shapes are not broadcast and dtypes not promoted.  Inputs that
     are not contiguous are copied first.
     """
-    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
-        raise TypeError(f"vector_add takes two tensors, and no numbers: {type(x).__name__}, {type(y).__name__}")
-    DECLARATION.dtype_of(x, y)
-    if x.shape != y.shape or x.device != y.device:
-        raise ValueError(f"vector_add takes one shape and device: {x.shape} on {x.device}, {y.shape} on {y.device}")
+    elementwise.check(DECLARATION, x, y)
     if not x.numel():
         return x + y  # nothing to launch for
     return _vector_add(x.contiguous(), y.contiguous())

@@ -1,1 +1,1 @@
-"""What kernel families share: rows in registers, what programs tell each other, axes, checks of a norm's arguments."""
+"""What kernel families share: tiles of rows and of products, what programs tell each other, packed weights, checks."""

@@ -1,41 +1,53 @@
+# ruff: noqa: F401  (an editor follows the imports, Python none of them)
 """The kernels as ``torch.nn`` modules: ``from kernels.nn import RMSNorm``.
 
 Where torch has the module, the one here is a subclass of it: parameters, initialisation, ``repr`` and state dicts are
 the same, so a model is switched by its imports alone.  Arguments that the kernels do not have (``inplace=True``, class
 weights, …) are refused, and what they have beyond torch (a fused residual) is a further argument of ``forward``.
 
-Each class is imported with the kernel it calls when it is first asked for.
+Each class is imported when it is first asked for, and its kernel when it is first called: what does not import harms
+no other.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
-_FILES = {
+if TYPE_CHECKING:
+    from .activations import GELU, Dropout, SiLU, SwiGLU
+    from .attention import SelfAttention
+    from .embeddings import Embedding, RotaryEmbedding
+    from .linear import LayerNormLinear, Linear
+    from .losses import CrossEntropyLoss, LinearCrossEntropyLoss
+    from .normalisation import LayerNorm, LogSoftmax, RMSNorm, Softmax
+    from .quantised_linear import LinearW4, LinearW8
+
+_MODULES = {
     "CrossEntropyLoss": "losses",
-    "Dropout": "dropout",
-    "Embedding": "embedding",
-    "GELU": "gelu",
-    "LayerNorm": "layer_norm",
-    "LayerNormLinear": "layer_norm_linear",
+    "Dropout": "activations",
+    "Embedding": "embeddings",
+    "GELU": "activations",
+    "LayerNorm": "normalisation",
+    "LayerNormLinear": "linear",
     "Linear": "linear",
-    "LinearCrossEntropyLoss": "linear_losses",
+    "LinearCrossEntropyLoss": "losses",
     "LinearW4": "quantised_linear",
     "LinearW8": "quantised_linear",
-    "LogSoftmax": "softmax",
-    "RMSNorm": "rms_norm",
-    "RotaryEmbedding": "rotary",
+    "LogSoftmax": "normalisation",
+    "RMSNorm": "normalisation",
+    "RotaryEmbedding": "embeddings",
     "SelfAttention": "attention",
-    "SiLU": "silu",
-    "Softmax": "softmax",
-    "SwiGLU": "swiglu",
+    "SiLU": "activations",
+    "Softmax": "normalisation",
+    "SwiGLU": "activations",
 }
 
-__all__ = sorted(_FILES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name):
-    if name not in _FILES:
+    if name not in _MODULES:
         raise AttributeError(f"kernels.nn has no {name!r}; there are {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"{__name__}.{_FILES[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernels import scaled_dot_product_attention
+import kernels
 
 
 class SelfAttention(torch.nn.Module):
@@ -48,7 +48,7 @@ class SelfAttention(torch.nn.Module):
         if rotary is not None:
             q, k = rotary(q, k)
         q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-        out = scaled_dot_product_attention(q, k, v, is_causal=self.is_causal, enable_gqa=True)
+        out = kernels.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal, enable_gqa=True)
         return self.out_proj(out.transpose(1, 2).flatten(2))
 
     def extra_repr(self) -> str:

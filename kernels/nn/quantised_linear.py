@@ -3,7 +3,7 @@
 import torch
 
 from kernels import linear_w4a16, linear_w8a16, pack_w4, pack_w8
-from kernels.matmul_w4a16 import Packed
+from kernels.common.packed import Packed
 
 
 class _QuantisedLinear(torch.nn.Module):

@@ -69,7 +69,7 @@ def mutated(mutant: Mutant) -> dict[str, str]:
             found = "is not" if not holding else f"stands {len(holding)} times"
             raise AtlasError(
                 f"{catalog.home(mutant.kernel)}: the text {old!r} {found} there, so the mutant {mutant.name!r} cannot "
-                f"be planted; adapt its edits in proofs/planted/{mutant.kernel}.py"
+                f"be planted; adapt its edits in proofs/mutants/planted/{mutant.kernel}.py"
             )
         sources[holding[0]] = sources[holding[0]].replace(old, new)
     return sources
@@ -85,7 +85,7 @@ def plant(folder: Path, kernel: str, mutant: Mutant | None = None) -> Path:
     name = f"{kernel}__{words}"
     if "__init__.py" in sources:
         path = folder / name / "__init__.py"
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         for file, source in sources.items():
             path.with_name(file).write_text(source)
     else:
@@ -104,6 +104,8 @@ def load(path: Path, interpret: bool) -> Declaration:
     package = path.name == "__init__.py"
     name = f"atlas_planted_{path.parent.name if package else path.stem}"
     within = [str(path.parent)] if package else None
+    for earlier in [known for known in sys.modules if known.startswith(f"{name}.")]:
+        del sys.modules[earlier]  # of a copy that was loaded before under this name
     specification = importlib.util.spec_from_file_location(name, path, submodule_search_locations=within)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module

@@ -244,11 +244,11 @@ def hopper_attention(head_dim, causal, config):
     """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
     import torch
 
-    from kernels.hopper import attention_forward
+    from kernels.attention.hopper_forward import launch_by_tma
 
     q, k, v = (torch.empty(1, heads, 512, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2))
     with compile_only(gpu_named("h200")) as requests:
-        attention_forward.forward(q, k, v, causal, 0.125, config=config)
+        launch_by_tma(q, k, v, causal, 0.125, config=config)
     return _instructions(requests[0].kernel)
 
 
@@ -256,12 +256,12 @@ def hopper_attention_fp8(head_dim, causal, config):
     """The same of attention of fp8 heads."""
     import torch
 
-    from kernels.hopper import attention_fp8
+    from kernels.attention_fp8.hopper_forward import launch_by_tma
 
     q, k = (torch.empty(1, heads, 512, head_dim, dtype=torch.float8_e4m3fn, device="meta") for heads in (4, 2))
     q_scale, k_scale = (torch.empty(x.shape[:2], device="meta") for x in (q, k))
     with compile_only(gpu_named("h200")) as requests:
-        attention_fp8.forward(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
+        launch_by_tma(q, k, k, q_scale, k_scale, k_scale, causal, 0.125, torch.bfloat16, config=config)
     return _instructions(requests[-1].kernel)  # the first transposes V
 
 
@@ -270,12 +270,12 @@ def hopper_fp32(layout, config, activation="relu"):
     import torch
     from atlas.compilation.resources import resources_of
 
-    from kernels.hopper import matmul_fp32
+    from kernels.matmul.hopper_fp32 import product
 
     a, b, c, z = (torch.empty(1024, 1024, device="meta") for _ in range(4))
     a, b = (x if name == "N" else x.t() for x, name in zip((a, b), layout, strict=True))
     with compile_only(gpu_named("h200")) as requests:
-        matmul_fp32.product(a, b, c, bias=c[0], residual=c, z=z, activation=activation, config=config)
+        product(a, b, c, bias=c[0], residual=c, z=z, activation=activation, config=config)
     kernel = requests[0].kernel
     resources = resources_of(kernel)
     return _instructions(kernel), resources.spill_bytes, resources.registers
@@ -286,11 +286,11 @@ def shared_fragments(bits, config, rows=16):
     import torch
     from atlas.compilation.resources import resources_of
 
-    from kernels import _shared_fragments
+    from kernels.matmul_w4a16.shared import launch_shared
 
     x, scales = (torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((rows, 1024), (64, 8, 16)))
     words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
     zeros = torch.empty(64, 8, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("a100")) as requests:
-        _shared_fragments.launch_shared(bits, x, words, scales, zeros, 1024, 128, config=config)
+        launch_shared(bits, x, words, scales, zeros, 1024, 128, config=config)
     return resources_of(requests[0].kernel).spill_bytes

@@ -206,6 +206,33 @@ def test_a_triton_kernel_is_at_most_a_hundred_lines_and_says_what_a_program_owns
         assert ast.get_docstring(kernel) or "program_id" not in ast.unparse(kernel), f"{kernel.name} has no docstring"
 
 
+MODULES = [path for path in sorted((ROOT / "kernels").glob("*/*.py")) if path.parent.name not in ("cuda", "hopper")]
+"""The files of packages: families, and what they share."""
+
+
+def _readable(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_readable)
+def test_a_module_of_a_package_is_short_and_so_are_its_functions_on_the_host(path):
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    for node in ast.walk(ast.parse(text)):
+        device = isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list)
+        if isinstance(node, ast.FunctionDef) and not device:
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_readable)
+def test_what_a_module_takes_from_another_is_public(path):
+    assert not path.stem.startswith("_") or path.stem == "__init__", "what files share has a name for readers"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("kernels")):
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
+            assert not private, f"line {node.lineno} imports {private} of {node.module}"
+
+
 def test_triton_kernels_stand_nowhere_else():
     # The survey, the proofs and ncu's watch need a few kernels of their own: yardsticks, faults and a marker.
     strays = [
@@ -276,7 +303,7 @@ def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_i
         "for kernel in catalog.names():\n"
         "    declaration = catalog.load(kernel, interpret=True)\n"
         "    for work in declaration.passes.values():\n"
-        "        known = [c for c in cases.candidates(declaration, gpu) if not cases.too_dear(work, c, gpu, None)]\n"
+        "        known = [c for c in cases.candidates(declaration, gpu) if not cases.too_costly(work, c, gpu, None)]\n"
         "        for case in set(cases.small_cases(work, known)) & set(declaration.edge_cases):\n"
         "            for variant in work.variants:\n"
         "                if not variant.unsupported(case, gpu) and min(cases.sizes_of(case)) > 2:\n"

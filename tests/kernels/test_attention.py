@@ -8,12 +8,14 @@ from atlas.declaration import GPU
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels._attention_cases import _sized
-from kernels._attention_spaces import _fits_backward, _fits_forward
-from kernels.attention import DECLARATION, _attention, _described
+from kernels.attention import DECLARATION
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
+from kernels.attention.blocks import described
+from kernels.attention.cases import sized
+from kernels.attention.operators import attention_operator
+from kernels.attention.spaces import fits_backward, fits_forward
 from kernels.nn import RotaryEmbedding, SelfAttention
 
 H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
@@ -254,18 +256,18 @@ def test_it_compiles_into_one_graph():
 
 def test_the_operator_keeps_torch_s_rules():
     tensors = [x.requires_grad_() for x in qkv(h=1, g=1, length=5, s=5)]
-    torch.library.opcheck(_attention.operator.op, (*tensors, True, 0.25))
+    torch.library.opcheck(attention_operator.operator.op, (*tensors, True, 0.25))
 
 
 def test_a_dimension_of_one_element_may_have_any_stride():
     x = randn(1, 1, 20, 16).as_strided((1, 1, 20, 16), (3, 5, 16, 1))  # as slices of a larger tensor have it
-    assert [stride % 16 for stride in _described(x, 64).strides] == [0, 0, 0, 1]
+    assert [stride % 16 for stride in described(x, 64).strides] == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("d", [64, 80, 128, 256])
 def test_defaults_on_hopper_are_configs_of_the_space(d):
-    problem = _sized("bf16", "", True, b=4, h=16, l=4096, d=d)
-    for work, fits in ((DECLARATION.forward, _fits_forward), (DECLARATION.backward, _fits_backward)):
+    problem = sized("bf16", "", True, b=4, h=16, l=4096, d=d)
+    for work, fits in ((DECLARATION.forward, fits_forward), (DECLARATION.backward, fits_backward)):
         variant = work.variant("descriptor")
         config = variant.default(problem, H200)
         assert not fits(config, problem, H200)

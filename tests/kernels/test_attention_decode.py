@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from kernels import decode_attention
-from kernels.attention_decode import DECLARATION, _chunk, _launch, _operator, _reference
+from kernels.attention_decode import DECLARATION, decode_operator
+from kernels.attention_decode.chunks import launch_chunks, rows_of_chunk
+from kernels.attention_decode.declaration import reference
 
 CONFIG = {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
 
@@ -19,7 +21,7 @@ def drawn(batch=2, heads=4, kv_heads=2, queries=1, seq=90, head_dim=32, dtype=to
 
 def expected(q, k, v, lens=None, scale=None):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return _reference(q.double(), k.double(), v.double(), lens, scale)
+    return reference(q.double(), k.double(), v.double(), lens, scale)
 
 
 def assert_close(found, reference):
@@ -84,8 +86,8 @@ def test_the_number_of_chunks_changes_no_more_than_rounding():
     q, k, v = drawn(batch=1, heads=2, kv_heads=1, seq=1100)
     lens = torch.tensor([1090], dtype=torch.int32)
     # 16 programs an SM make 35 chunks, which are combined 32 at a time.
-    outputs = [_launch(q, k, v, lens, 0.2, config=CONFIG | {"PROGRAMS": programs}) for programs in (1, 2, 16)]
-    outputs.append(_launch(q, k, v, lens, 0.2, config={n: x for n, x in CONFIG.items() if n != "PROGRAMS"}))
+    outputs = [launch_chunks(q, k, v, lens, 0.2, config=CONFIG | {"PROGRAMS": programs}) for programs in (1, 2, 16)]
+    outputs.append(launch_chunks(q, k, v, lens, 0.2, config={n: x for n, x in CONFIG.items() if n != "PROGRAMS"}))
     reference = expected(q, k, v, lens, 0.2)
     for found in outputs:
         for one, other in zip(found, reference, strict=True):
@@ -102,7 +104,7 @@ def test_the_number_of_chunks_changes_no_more_than_rounding():
     ],
 )
 def test_chunks_are_whole_blocks_and_about_as_many_as_asked_for(pairs, seq, programs, chunk):
-    assert _chunk(pairs, seq, programs, 64) == chunk
+    assert rows_of_chunk(pairs, seq, programs, 64) == chunk
 
 
 def test_torch_compile_keeps_one_graph():
@@ -118,7 +120,7 @@ def test_torch_compile_keeps_one_graph():
 
 def test_the_operator_keeps_torch_s_rules_and_needs_no_gradient():
     q, k, v = drawn(seq=8)
-    torch.library.opcheck(_operator.op, (q, k, v, torch.tensor([8, 3], dtype=torch.int32), 0.2))
+    torch.library.opcheck(decode_operator.op, (q, k, v, torch.tensor([8, 3], dtype=torch.int32), 0.2))
     assert not decode_attention(q.requires_grad_(), k, v).requires_grad
 
 

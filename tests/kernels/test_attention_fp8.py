@@ -12,8 +12,8 @@ from atlas.reading.config import load_gpus
 from atlas.validation import judge
 from atlas.validation.problems import Problem
 
-import kernels.hopper.attention_fp8 as hopper
-from kernels.attention_fp8 import DECLARATION, attention_fp8, quantise_heads
+from kernels.attention_fp8 import DECLARATION, attention_fp8, hopper_forward, quantise_heads
+from kernels.attention_fp8.transposing import transposed
 
 E4M3 = torch.float8_e4m3fn
 ONE = torch.ones(())
@@ -70,7 +70,7 @@ def test_out_in_fp32_does_not_go_to_the_kernel_for_hopper_which_has_no_room_for_
     def refused(*others, config):
         raise KeyError("no such block")
 
-    monkeypatch.setattr(hopper, "forward", refused)
+    monkeypatch.setattr(hopper_forward, "launch_by_tma", refused)
     q, k, v = heads()
     scales = [torch.ones(x.shape[:2]) for x in (q, k, v)]
     launch = WORK.variant("gluon").launch
@@ -149,7 +149,7 @@ def test_refusals():
 @pytest.mark.parametrize("length", [5, 32, 150])
 def test_the_transposed_v_holds_keys_as_threads_hold_them(length):
     v = torch.arange(2 * length * 32).remainder(251).to(torch.uint8).view(1, 2, length, 32).view(E4M3)
-    out = hopper.transposed(v).view(torch.uint8)
+    out = transposed(v).view(torch.uint8)
     padded = -(-length // 16) * 16
     assert out.shape == (1, 2, 32, padded)
     full = torch.zeros(1, 2, padded, 32, dtype=torch.uint8)

@@ -5,7 +5,7 @@ import torch
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 
-from kernels.batched_matmul import DECLARATION, _case_of, _copyable, bmm
+from kernels.batched_matmul import DECLARATION, bmm, case_of, copyable
 
 VARIANTS = DECLARATION.forward.variants
 
@@ -28,13 +28,13 @@ def test_either_layout_and_shared_matrices_are_read_where_they_lie(variant, shar
     # tails in every size, so that a tile at an edge would show another product's elements
     a, b = laid(3, 24, 40, layout[0], "a" in shared), laid(3, 40, 56, layout[1], "b" in shared, seed=1)
     config = variant.default(case("fp16", b=3, m=24, n=56, k=40), INTERPRETER)
-    assert _copyable(a) and _copyable(b)
+    assert copyable(a) and copyable(b)
     torch.testing.assert_close(variant.launch(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_a_call_asks_for_the_config_of_its_layout(layout):
-    problem = _case_of(laid(3, 24, 40, layout[0]), laid(3, 40, 56, layout[1]), False)
+    problem = case_of(laid(3, 24, 40, layout[0]), laid(3, 40, 56, layout[1]), False)
     assert problem == case("fp16", b=3, m=24, n=56, k=40, **({} if layout == "NN" else {"layout": layout}))
 
 

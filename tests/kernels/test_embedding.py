@@ -1,7 +1,5 @@
 """Embedding on the interpreter: semantics of its arguments, indices that name no row, gradients, torch.compile."""
 
-import sys
-
 import pytest
 import torch
 from atlas.declaration import case
@@ -11,6 +9,7 @@ from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.embedding import DECLARATION, embedding
+from kernels.embedding import gradient as module
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -87,7 +86,7 @@ def test_gradients_agree_with_float64_autograd(m, v, dtype):
 @pytest.mark.parametrize("split", [16, 64])
 def test_one_row_named_by_all_tokens_is_summed_whatever_the_number(split, monkeypatch):
     # Every boundary of a run with a tile and a chunk of 64, by turns; integers, so the sum is exact.
-    monkeypatch.setattr(sys.modules[embedding.__module__], "_SPLITS", ((float("inf"), split),))
+    monkeypatch.setattr(module, "SPLITS", ((float("inf"), split),))
     for m in {16: (15, 16, 17, 48, 65, 80), 64: (64, 150)}[split]:
         dy = torch.arange(m, dtype=torch.float32)[:, None].expand(m, 8)
         found = gradient(embedding, torch.ones(m, dtype=torch.int64), table(3, 8), dy)
@@ -95,14 +94,14 @@ def test_one_row_named_by_all_tokens_is_summed_whatever_the_number(split, monkey
 
 
 def test_a_run_of_more_tiles_than_are_looked_at_together_is_found_whole(monkeypatch):
-    monkeypatch.setattr(sys.modules[embedding.__module__], "_TILES_SEARCHED", 2)
+    monkeypatch.setattr(module, "TILES_SEARCHED", 2)
     dy = torch.arange(130, dtype=torch.float32)[:, None].expand(130, 8)  # nine tiles
     found = gradient(embedding, torch.tensor([0] + 127 * [1] + 2 * [2]), table(4, 8), dy)
     assert found[:, 0].tolist() == [0, 127 * 64, 128 + 129, 0]
 
 
 def sort_tokens(index, v, padding_idx=-1):
-    return sys.modules[embedding.__module__]._sorted_tokens(index, v, padding_idx)
+    return module.sorted_tokens(index, v, padding_idx)
 
 
 def test_more_tokens_are_sorted_in_longer_chunks_and_those_of_a_row_keep_their_order():
@@ -115,7 +114,7 @@ def test_more_tokens_are_sorted_in_longer_chunks_and_those_of_a_row_keep_their_o
 
 def test_a_table_too_long_to_pack_into_32_bits_is_sorted_in_64(monkeypatch):
     # The sorting alone, and few programs for the flags: the interpreter has no time for the rows of such a table.
-    monkeypatch.setattr(sys.modules[embedding.__module__], "_CLEARED", 2**20)
+    monkeypatch.setattr(module, "CLEARED", 2**20)
     v = 2**25  # times a chunk of 64: 2^31
     rows, order, _ = sort_tokens(torch.tensor([v - 1, 0, v - 1, 2**24]), v)
     assert rows.tolist() == [0, 2**24, v - 1, v - 1] and order.tolist() == [1, 3, 0, 2]

@@ -13,9 +13,9 @@ SMS = 132
 
 def _schedule(monkeypatch, m_blocks, heads, causal, programs):
     """The tiles of each program, in its order, by the kernel's own function."""
-    from kernels.hopper import attention_forward as module
+    from kernels.attention import hopper_tiles as module
 
-    section, schedule = module._section(m_blocks, programs), []
+    section, schedule = module.section_of(m_blocks, programs), []
     for pid in range(programs):
         language = SimpleNamespace(
             num_programs=lambda axis: programs, program_id=lambda axis, pid=pid: pid,
@@ -23,7 +23,7 @@ def _schedule(monkeypatch, m_blocks, heads, causal, programs):
         )  # fmt: skip
         monkeypatch.setattr(module, "gl", language)
         turns = -(-m_blocks * heads // programs)
-        found = [module._tile_of.fn(turn, m_blocks, heads, section, causal) for turn in range(turns)]
+        found = [module.tile_of.fn(turn, m_blocks, heads, section, causal) for turn in range(turns)]
         schedule.append([(block, head) for block, head, there in found if there])
     return schedule
 
@@ -47,14 +47,14 @@ def test_under_a_causal_mask_no_program_has_much_more_to_do_than_the_others(monk
 
 def _jobs(monkeypatch, length, s, heads, group, causal, programs):
     """Of each program the kernel's module, as it runs there, and the sizes that all its functions take."""
-    from kernels.hopper import attention_backward as module
+    from kernels.attention import hopper_schedule as module
 
     m_blocks, n_blocks = 2 * -(-length // 128), -(-s // 128)
     tiles = -(-n_blocks // 2) if causal else n_blocks
     programs = min(programs, heads * tiles)
     jobs = -(-heads * tiles // programs) * (1 + causal)
     sizes = s, heads, group, heads, m_blocks, n_blocks, tiles, programs, jobs
-    monkeypatch.setattr(module, "_evens", module._evens.fn)
+    monkeypatch.setattr(module, "evens_between", module.evens_between.fn)
     for pid in range(programs):
         language = SimpleNamespace(
             program_id=lambda axis, pid=pid: pid, maximum=max, minimum=min, cdiv=lambda x, y: -(-x // y),
@@ -70,10 +70,10 @@ def _additions(monkeypatch, length, s, heads, group, causal, programs):
         m_blocks, jobs = sizes[4], sizes[8]
         found = []
         for number in range(jobs):
-            head, n, first, count, there = module._job.fn(number, sizes, causal)
+            head, n, first, count, there = module.job_of.fn(number, sizes, causal)
             for step in range(count * group if there else 0):
-                m = module._block_of.fn(number, step % count, first, m_blocks, causal)
-                rank = module._rank.fn(number, head, step // count, n, m, sizes, causal)
+                m = module.block_of.fn(number, step % count, first, m_blocks, causal)
+                rank = module.rank_of.fn(number, head, step // count, n, m, sizes, causal)
                 found.append(((head, step // count, m), rank))
         yield found
 
@@ -117,14 +117,14 @@ def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s,
     """The parts of a job are all its steps but the last ones, which look for themselves whether they need a mask."""
     for module, sizes in _jobs(monkeypatch, length, s, 2, group, True, SMS):
         for number in range(sizes[8]):
-            _, n, first, count, there = module._job.fn(number, sizes, True)
+            _, n, first, count, there = module.job_of.fn(number, sizes, True)
             done, last = 0, count * group - unroll
             for part in range(2 * group if there else 0):
-                diagonal, begin, end = module._part.fn(number, part, count, last)
+                diagonal, begin, end = module.part_of.fn(number, part, count, last)
                 assert end <= begin or (begin == done and (end - begin) % unroll == 0)
                 for step in range(begin, end):
                     within = step - part // 2 * count
-                    m = module._block_of.fn(number, within, first, sizes[4], True)
+                    m = module.block_of.fn(number, within, first, sizes[4], True)
                     assert diagonal == ((n + 1) * 2 * module.KEYS - 1 > m * module.ROWS) and 0 <= within < count
                 done = max(done, end)
             assert done == last or not there
@@ -132,13 +132,13 @@ def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s,
 
 def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
     """The first block of queries that sees a block of keys would lie behind the last one."""
-    from kernels._attention_cases import _sized
     from kernels.attention import DECLARATION
+    from kernels.attention.cases import sized
 
     gluon, hopper = DECLARATION.backward.variant("gluon"), gpu("h200", load_gpus()["h200"])
     for length, causal, dtype, d, taken in (
         (512, True, "bf16", 128, True), (511, True, "bf16", 128, False), (511, False, "fp16", 64, True),
         (512, True, "fp32", 128, False), (512, True, "bf16", 96, False),
     ):  # fmt: skip
-        problem = _sized(dtype, "", causal, b=1, h=2, l=length, s=512, d=d)
+        problem = sized(dtype, "", causal, b=1, h=2, l=length, s=512, d=d)
         assert (not gluon.unsupported(problem, hopper)) is taken, problem

@@ -14,11 +14,14 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels._matmul_spaces import _buffers, _stage_bytes
-from kernels._matmul_swizzled import _TILES
-from kernels.matmul import DECLARATION, _along_k, _case_of, _describe, _part_of_k, _precision, matmul
+from kernels.batched_matmul import bmm
+from kernels.common import products
+from kernels.common.products import buffers, precision_of_product, stage_bytes
+from kernels.matmul import DECLARATION, case_of, described, matmul, product_2d
+from kernels.matmul.described import along_k, descriptor_of
+from kernels.matmul.swizzled import TILES
+from kernels.matmul.thin import part_of_k
 
-MODULE = sys.modules["kernels.matmul"]  # the package gives the function instead
 WORK = DECLARATION.forward
 TILED = WORK.variant("tiled")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -117,7 +120,7 @@ def test_configs_from_all_over_the_space_agree(sizes, values):
 
 @pytest.mark.parametrize("name", ["descriptor", "persistent", "specialized"])
 def test_what_descriptors_describe_is_not_read_through_pointers(name, monkeypatch):
-    monkeypatch.setattr(MODULE, "_launch", None)
+    monkeypatch.setattr(described, "launch_pointers", None)
     a, b = laid(40, 88, "T", torch.float16), laid(88, 72, "N", torch.float16, seed=1)
     assert not judged(small(name, a, b), a, b)
 
@@ -157,16 +160,16 @@ def test_parts_of_k_are_added_up_even_where_some_are_empty(splits):
 
 @pytest.mark.parametrize(("k", "splits", "block_k"), [(70, 3, 16), (1, 16, 128), (8192, 4, 128), (129, 2, 128)])
 def test_parts_are_whole_blocks_and_cover_k(k, splits, block_k):
-    part = _part_of_k(k, splits, block_k)
+    part = part_of_k(k, splits, block_k)
     assert part % block_k == 0 and part * splits >= k
 
 
 @pytest.mark.parametrize("shape", [(70, 130), (64, 1), (3, 200)], ids=str)
 def test_a_copy_along_k_holds_the_same_values(shape):
     b = randn(*shape)
-    copied = _along_k(b)
+    copied = along_k(b)
     assert torch.equal(copied, b) and copied.stride() == (1, shape[0])
-    assert _along_k(copied) is copied or shape[1] == 1
+    assert along_k(copied) is copied or shape[1] == 1
 
 
 @pytest.mark.parametrize("group", [4, 16])
@@ -302,7 +305,7 @@ def test_what_is_not_supported_is_refused_with_the_reason(a, b, error, says):
 def test_each_product_is_as_precise_as_torch_is_told_when_it_is_made(forward, backward, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        MODULE._product.operator, "now", lambda a, b, tf32: asked.append(tf32) or a.new_empty(a.shape[0], b.shape[1])
+        product_2d.operator, "now", lambda a, b, tf32: asked.append(tf32) or a.new_empty(a.shape[0], b.shape[1])
     )
     before = torch.get_float32_matmul_precision()
     try:
@@ -315,9 +318,18 @@ def test_each_product_is_as_precise_as_torch_is_told_when_it_is_made(forward, ba
     assert asked == [forward == "high", backward == "high"]
 
 
+@pytest.mark.parametrize(("function", "sizes"), [(matmul, (4, 4)), (bmm, (2, 4, 4))], ids=["matmul", "bmm"])
+def test_products_of_16_bits_do_not_ask_how_fp32_is_multiplied(function, sizes, monkeypatch):
+    # torch.compile would compile them anew for each answer
+    monkeypatch.setattr(products, "fp32_precision", None)
+    a, b = (randn(*sizes, dtype=torch.bfloat16, seed=seed).requires_grad_() for seed in (0, 1))
+    function(a, b).sum().backward()
+    assert a.grad.shape == b.grad.shape == sizes
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_call_asks_for_the_config_of_its_layout(layout):
-    problem = _case_of(laid(40, 88, layout[0]), laid(88, 72, layout[1]), False)
+    problem = case_of(laid(40, 88, layout[0]), laid(88, 72, layout[1]), False)
     assert problem == case("fp32", m=40, n=72, k=88, **({} if layout == "NN" else {"layout": layout}))
 
 
@@ -337,8 +349,8 @@ def test_products_of_a_linear_layer_and_its_gradients_find_cases_of_their_layout
 @pytest.mark.parametrize(("name", "precision"), [("h200", "tf32"), ("a100", "tf32"), ("t4", "ieee")])
 def test_tf32_is_for_gpus_that_have_it(name, precision):
     with pretend(GPUS[name]):
-        assert _precision(randn(1), tf32=True) == precision
-        assert _precision(randn(1).half(), tf32=True) == "ieee"
+        assert precision_of_product(randn(1), tf32=True) == precision
+        assert precision_of_product(randn(1).half(), tf32=True) == "ieee"
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -374,7 +386,7 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
         assert best in [tuple(config.values()) for config in WORK.variant(name).configs(problem, on)], (name, sizes)
 
 
-@pytest.mark.parametrize("tile", _TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edge_cases_reach_every_tile_of_fp32_in_every_layout(layout, tile):
     on, variant = GPUS["h200"], WORK.variant("swizzled")
@@ -497,8 +509,8 @@ def test_no_product_on_tensor_cores_waits_for_the_one_before(built):
 def test_operands_of_tf32_are_rounded_before_tensor_cores_cut_them_off(built):
     assert built["roundings"] > 0
     a = torch.ones(32, 16)
-    assert _describe(a, [16, 16], "tf32").round_f32_to_tf32
-    assert not getattr(_describe(a, [16, 16]), "round_f32_to_tf32", False)
+    assert descriptor_of(a, [16, 16], "tf32").round_f32_to_tf32
+    assert not getattr(descriptor_of(a, [16, 16]), "round_f32_to_tf32", False)
 
 
 def test_defaults_compile_without_spills_and_fit_the_gpu(compiled):
@@ -536,5 +548,5 @@ def test_the_shared_memory_of_the_space_is_what_the_compiler_takes(compiled):
             and problem["sizes"]["k"] % 16 == 0
         ):
             problem = Case.from_json(problem)
-            estimate = _buffers(config, problem, GPUS[name]) * _stage_bytes(config, problem)
+            estimate = buffers(config, problem, GPUS[name]) * stage_bytes(config, problem)
             assert 0 <= result["shared_bytes"] - estimate <= 2048, (name, problem, config)

@@ -13,7 +13,8 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels.matmul_8bit import DECLARATION, _call, int_mm, quantise, scaled_mm
+from kernels.matmul_8bit import DECLARATION, int_mm, quantise, scaled_mm
+from kernels.matmul_8bit.cases import call
 
 CPU = torch.device("cpu")
 WORK = DECLARATION.forward
@@ -216,7 +217,7 @@ def test_gpus_without_such_tensor_cores_say_so():
 
 def test_a_call_of_the_declaration_takes_products_without_scales_for_int_mm():
     a, b = randint(4, 8), randint(8, 4, seed=1)
-    assert torch.equal(_call(scaled_mm, a, b, None, None, None, False), int_mm(a, b))
+    assert torch.equal(call(scaled_mm, a, b, None, None, None, False), int_mm(a, b))
 
 
 COMPILE = """

@@ -14,9 +14,9 @@ from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 from torch.nn import functional
 
-import kernels.hopper.matmul_epilogue as hopper
 import kernels.nn
 from kernels.matmul_epilogue import DECLARATION, linear
+from kernels.matmul_epilogue.hopper import parts_of_last
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -239,7 +239,7 @@ def test_fp32_goes_to_the_swizzled_loop_where_its_tiles_reach_every_sm(dtype, si
     ],
 )
 def test_tiles_of_the_last_round_are_cut_where_each_part_finds_a_program(tiles, most, parts):
-    assert hopper._parts_of_last(tiles, 132, most) == parts
+    assert parts_of_last(tiles, 132, most) == parts
 
 
 COMPILE = """

@@ -8,7 +8,6 @@ from atlas.declaration import case
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 
-from kernels import _packed_spaces as spaces
 from kernels import (
     dequantise_w4,
     dequantise_w8,
@@ -20,8 +19,10 @@ from kernels import (
     pack_w4,
     pack_w8,
 )
-from kernels._packed import GROUP_SIZES
-from kernels._packed_fragments import ring_stages, stage_bytes
+from kernels.common.packed import GROUP_SIZES, by_row_tiles, of_row_tiles
+from kernels.matmul_w4a16.fragments import ring_stages, stage_bytes
+from kernels.matmul_w4a16.packing import shuffle_w4, unshuffle_w4
+from kernels.matmul_w4a16.spaces import FRAGMENTS_SPACE
 
 W4, W8 = matmul_w4a16, matmul_w8a16
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -38,7 +39,7 @@ def randn(*shape, seed=0, dtype=torch.float16):
 
 def test_a_packed_nibble_lies_where_the_file_says():
     q = torch.randint(0, 16, (40, 192), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    words = W4.shuffle_w4(q).view(3, 3, 32, 4)  # tiles along n and k, lanes, words
+    words = shuffle_w4(q).view(3, 3, 32, 4)  # tiles along n and k, lanes, words
     for n in range(0, 40, 3):
         for k in range(0, 192, 5):
             tile_n, h, g = n // 16, n // 8 % 2, n % 8
@@ -60,18 +61,18 @@ def test_a_packed_byte_has_its_sign_in_the_next_byte():
 
 def test_scales_of_rows_eight_apart_lie_side_by_side():
     scales = torch.arange(40.0)[:, None] + torch.tensor([0.0, 100.0])
-    tiled = W4.by_row_tiles(scales)
+    tiled = by_row_tiles(scales)
     assert tiled.shape == (3, 2, 16)
     for row in range(40):
         tile, h, g = row // 16, row // 8 % 2, row % 8
         assert tiled[tile, 1, 2 * g + h] == 100 + row
-    assert torch.equal(W4.of_row_tiles(tiled, 40), scales)
+    assert torch.equal(of_row_tiles(tiled, 40), scales)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 32), (16, 64), (33, 96), (48, 160)])
 def test_shuffling_is_undone(rows, columns):
     q = torch.randint(0, 16, (rows, columns), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
-    assert torch.equal(W4.unshuffle_w4(W4.shuffle_w4(q), rows, columns), q)
+    assert torch.equal(unshuffle_w4(shuffle_w4(q), rows, columns), q)
     signed = (q.to(torch.int8) - 8) * 15
     assert torch.equal(W8.unshuffle_w8(W8.shuffle_w8(signed), rows, columns), signed)
 
@@ -162,8 +163,7 @@ def test_a_module_has_the_layers_output_and_saves_its_packed_weights(kind):
 
 # Every size of a step, whether its config is worth a trial or not.
 FRAGMENTS_CONFIGS = [
-    dict(zip(spaces.FRAGMENTS_SPACE, values, strict=True))
-    for values in itertools.product(*spaces.FRAGMENTS_SPACE.values())
+    dict(zip(FRAGMENTS_SPACE, values, strict=True)) for values in itertools.product(*FRAGMENTS_SPACE.values())
 ]
 WIDTHS = [(4, W4.DECLARATION, GROUP_SIZES), (8, W8.DECLARATION, (0, *GROUP_SIZES))]
 

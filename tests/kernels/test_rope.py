@@ -7,7 +7,7 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 
 from kernels import rope, rope_qk
-from kernels.rope import DECLARATION, _rope, _rope_in_place, _rope_qk
+from kernels.rope import DECLARATION, in_place_operator, rope_operator, rope_qk_operator
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -173,9 +173,9 @@ def test_compiled_functions_are_one_graph_and_agree_forward_backward_and_in_plac
 def test_operators_keep_torchs_rules():
     x, k = randn(1, 3, 2, 8), randn(1, 3, 1, 8, seed=1)
     cos, sin = tables(3, 4)
-    torch.library.opcheck(_rope.operator.op, (x.clone().requires_grad_(), cos, sin, False, False, False))
-    torch.library.opcheck(_rope_qk.operator.op, (x, k, cos, sin, True, False, True))
-    torch.library.opcheck(_rope_in_place.op, (x, cos, sin, False, False))
+    torch.library.opcheck(rope_operator.operator.op, (x.clone().requires_grad_(), cos, sin, False, False, False))
+    torch.library.opcheck(rope_qk_operator.operator.op, (x, k, cos, sin, True, False, True))
+    torch.library.opcheck(in_place_operator.op, (x, cos, sin, False, False))
 
 
 X, COS = torch.ones(1, 3, 2, 8), torch.ones(3, 4)

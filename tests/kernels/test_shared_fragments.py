@@ -11,10 +11,11 @@ import types
 import numpy as np
 import pytest
 import torch
+from triton.runtime.jit import JITFunction
 
-import kernels._shared_fragments as shared
-from kernels import matmul_w4a16, matmul_w8a16, pack_w4, pack_w8
-from kernels._packed_spaces import SHARED_SPACE
+from kernels import matmul_w8a16, pack_w4, pack_w8
+from kernels.matmul_w4a16 import cases, shared
+from kernels.matmul_w4a16.spaces import SHARED_SPACE
 
 NOTHING = 0xC7
 """Bytes of the ring that no copy has filled: scales of -1e5 as bf16, and zero points of 199."""
@@ -56,9 +57,9 @@ def sixteen_bits(words):
 
 
 class Host:
-    """What `_shared_kernel` calls, for one program at a time."""
+    """What `shared_kernel` calls, for one program at a time."""
 
-    def __init__(self, ring_bytes):
+    def __init__(self, kernel, ring_bytes):
         self.ring, self.program = np.empty(ring_bytes, np.uint8), 0
         names = {
             "constexpr": None, "int32": np.int32, "int64": np.int64, "float32": np.float32, "where": np.where,
@@ -74,19 +75,17 @@ class Host:
         memory = types.SimpleNamespace(_keep_alive=lambda: None, index=lambda _: self.stored)
         names["allocate_shared_memory"] = lambda *_: memory
         self.stored = types.SimpleNamespace(store=lambda _: None)
-        scope = dict(vars(shared)) | {
+        replaced = {
             "gl": types.SimpleNamespace(**names), "tl": types.SimpleNamespace(debug_barrier=lambda: None),
-            "_after": self.after, "_copy": self.copy,
-            "_multiply": self.multiply, "_unpack_4": self.unpack_4, "_scales_at": self.scales_at,
-            "_minus_zeros_at": self.zeros_at, "_times": self.times,
+            "after": self.after, "copy": self.copy, "multiply": self.multiply, "unpacked_4": self.unpack_4,
+            "load_scales": self.scales_at, "load_minus_zeros": self.zeros_at, "times": self.times,
             "range": lambda *ends: map(scalar, range(*(np.asarray(end).item() for end in ends))),
         }  # fmt: skip
-        for name in (
-            "_places", "_fill", "_read_x", "_multiply_step", "_own_share", "_part_offsets", "_add_parts", "_write",
-            "_shared_kernel",
-        ):  # fmt: skip
-            scope[name] = types.FunctionType(getattr(shared, name).fn.__code__, scope)
-        self.kernel = scope["_shared_kernel"]
+        scope = dict(vars(shared)) | replaced
+        for name, function in vars(shared).items():
+            if isinstance(function, JITFunction) and name not in replaced:
+                scope[name] = types.FunctionType(function.fn.__code__, scope)
+        self.kernel = scope[kernel.fn.__name__]
 
     def read(self, addresses, size):
         """``size`` bytes of the ring at each address."""
@@ -110,7 +109,7 @@ class Host:
     def after(self, address, text):
         """What is done before the address is known: a group of copies ends, or all but the last few are awaited."""
         text = getattr(text, "value", text)
-        if text == shared._COMMIT.value:
+        if text == shared.COMMIT.value:
             self.groups.append(self.begun)
             self.begun = []
         elif "cp.async.wait" in text:
@@ -126,15 +125,15 @@ class Host:
         if text.startswith("{ .reg .b32 t, r;"):  # the ring: addresses by thread
             thread = np.arange(32 * self.warps).reshape(1, 1, 1, self.warps, 32, 1)
             return array(16 * thread), array(int(re.search(r"t, -12, (\d+)", text)[1]) - 12 * thread)
-        if text == shared._OPEN.value:
+        if text == shared.OPEN.value:
             pointer = given[0]
             held = pointer.elements[int(pointer.at.flat[0])]
-            if held >> 16 != shared._TAG:
-                pointer.elements[int(pointer.at.flat[0])] = shared._TAG << 16
+            if held >> 16 != shared.TAG:
+                pointer.elements[int(pointer.at.flat[0])] = shared.TAG << 16
             return None
-        if text == shared._pairs_asm():
+        if text == shared.pairs_asm():
             return self.scales_at(given[0], None)[..., [0, 2, 0, 2]]
-        if text == shared._READ_X.value:
+        if text == shared.READ_X.value:
             return array(self.words_at(given[0], 4))
         return self.unpack_8(given[0])
 
@@ -215,7 +214,9 @@ def on_the_host(monkeypatch, bits, x, packed, config):
         pointers = [Pointer(numbers(x_)), Pointer(numbers(words)), Pointer(numbers(scales)),
                     None if zeros is None else Pointer(numbers(zeros)), Pointer(y), Pointer(parts)]  # fmt: skip
         *sizes, blocks = sizes
-        Host(constants["STAGE"] * constants["STAGES"]).run(grid[0], [*pointers, *sizes, scalar(blocks)], constants)
+        Host(kernel, constants["STAGE"] * constants["STAGES"]).run(
+            grid[0], [*pointers, *sizes, scalar(blocks)], constants
+        )
         found["y"], found["counters"] = y.reshape(m, n), parts.view(np.int64)[:blocks] if constants["SPLITS"] > 1 else 0
 
     monkeypatch.setattr(shared, "launch", launch)
@@ -251,7 +252,7 @@ def test_every_thread_finds_what_it_multiplies(monkeypatch, bits, m, n, k, group
     x = torch.randn(m, k, generator=generator).bfloat16()
     config = dict(zip(SHARED_SPACE, shape, strict=True))
     y, counters = on_the_host(monkeypatch, bits, x, packed, config)
-    module = matmul_w4a16 if bits == 4 else matmul_w8a16
-    exact = module.dequantised(packed.words, packed.scales.double(), packed.zeros, n, k, group)
+    dequantised = (cases if bits == 4 else matmul_w8a16).dequantised
+    exact = dequantised(packed.words, packed.scales.double(), packed.zeros, n, k, group)
     np.testing.assert_allclose(y, (x.double() @ exact.T).numpy(), rtol=1e-4, atol=1e-3)
     assert not np.any(counters)  # no tag is left in memory that others are given

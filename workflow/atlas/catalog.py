@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KERNELS = ROOT / "kernels"
 
-BESIDE = ("common", "cuda", "hopper", "nn", "tuned")
+BESIDE = ("common", "cuda", "nn", "tuned")
 """Folders of ``kernels/`` that are no kernels: what families share, peers in CUDA C++, torch modules, configs."""
 
 _IMPORT = re.compile(r"^\s*(?:import|from) kernels\.([\w.]+)(?: import (\([^)]*\)|.*))?", re.MULTILINE)

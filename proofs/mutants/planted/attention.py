@@ -41,10 +41,10 @@ MUTANTS = (
         "attention", "heads of keys counted round robin", "wrong index",
         "groups are of neighbouring heads; the other order works where there is one group, or one head in each",
         (("first, head_k = block * BLOCK_M, head // group\n    if first >= rows_q:\n        return\n"
-          "    b = batch.to(tl.int64)\n    q = _head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, "
+          "    b = batch.to(tl.int64)\n    q = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, "
           "DESCRIPTORS)\n    k = ",
           "first, head_k = block * BLOCK_M, head % (heads // group)\n    if first >= rows_q:\n        return\n"
-          "    b = batch.to(tl.int64)\n    q = _head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, "
+          "    b = batch.to(tl.int64)\n    q = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, "
           "DESCRIPTORS)\n    k = "),),
         VALUES, "forward", "tiled",
     ),
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         "attention", "dQ without the scale", "wrong gradient of one input",
         "log2(e) stands in the scale of the exponent and must not in that of the gradient: both went",
-        (("_write(dq_ptr, dq * scale_out,", "_write(dq_ptr, dq,"),),
+        (("write_rows(dq_ptr, dq * scale_out,", "write_rows(dq_ptr, dq,"),),
         GRADIENTS, "backward", "public",
     ),
     Mutant(

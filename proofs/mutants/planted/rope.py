@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         "rope", "outgoing gradients exchanged", "wrong gradient of one input",
         "as many heads in both, and no shape complains",
-        (("return *_rope_qk(_readable(dq), _readable(dk), *rest), *(None,) * 5",
-          "return *_rope_qk(_readable(dk), _readable(dq), *rest), *(None,) * 5"),),
+        (("return *rope_qk_operator(_readable(dq), _readable(dk), *rest), *(None,) * 5",
+          "return *rope_qk_operator(_readable(dk), _readable(dq), *rest), *(None,) * 5"),),
         GRADIENTS, "backward", "public", sizes={
             "batch": 2, "seq": 16, "heads": 4, "kv_heads": 4, "head_dim": 32,
             "interleaved": False, "heads_first": False,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from .cases import Case, torch_dtype
+from .cases import DTYPES, Case, torch_dtype
 from .hardware import GPU, Capability
 from .peers import Peer
 
@@ -134,21 +134,22 @@ class Declaration:
     """All that the project knows of one kernel; everything else is derived from it.
 
     ``name`` is the file's stem.  :meth:`public` tells the public function; ``call(function, inputs)`` calls it on the
-    forward pass's inputs.  ``cases(gpu)`` is the benchmark sweep, sized to the GPU; ``edge_cases`` are what validation
-    adds, each with its reason, and ``huge_cases`` those with a tensor of more than 2^31 elements, on which offsets
-    overflow that are not 64 bits wide: they need tens of GiB and are run where these are.  ``differentiable`` names the
-    forward inputs that have a gradient, in the order of the backward pass's outputs.
+    forward pass's inputs, by their names where nothing else is said.  ``cases(gpu)`` is the benchmark sweep, sized to
+    the GPU; ``edge_cases`` are what validation adds, each with its reason, and ``huge_cases`` those with a tensor of
+    more than 2^31 elements, on which offsets overflow that are not 64 bits wide: they need tens of GiB and are run
+    where these are.  ``differentiable`` names the forward inputs that have a gradient, in the order of the backward
+    pass's outputs.
     """
 
     name: str
     family: str
     summary: str
-    call: Callable[[Callable[..., Any], dict[str, Any]], Any]
-    dtypes: tuple[str, ...]
     cases: Callable[[GPU], list[Case]]
     edge_cases: tuple[Case, ...]
     forward: Pass
     backward: Pass | None = None
+    call: Callable[[Callable[..., Any], dict[str, Any]], Any] = lambda function, inputs: function(**inputs)
+    dtypes: tuple[str, ...] = DTYPES
     differentiable: tuple[str, ...] = ()
     huge_cases: tuple[Case, ...] = ()
     function: Callable[..., Any] | None = None
@@ -178,12 +179,12 @@ class Declaration:
         None is passed over.  Raises TypeError for a dtype that is not declared, or for several.  It names the public
         function: ``function``, where the kernel has more than one.
         """
-        first, *others = [tensor.dtype for tensor in tensors if tensor is not None]
-        name = self.dtype_names.get(first)
-        if name is None or any(other != first for other in others):
+        dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
+        name = self.dtype_names.get(dtypes[0])
+        if name is None or dtypes.count(dtypes[0]) < len(dtypes):
             caller = function or (self.function.__name__ if self.function is not None else self.name)
-            one = "tensors of one dtype out of " if others else ""
-            found = ", ".join(map(str, (first, *others)))
+            one = "tensors of one dtype out of " if len(dtypes) > 1 else ""
+            found = ", ".join(map(str, dtypes))
             raise TypeError(f"{caller} takes {one}{', '.join(self.dtype_names.values())}: {found}")
         return "tf32" if tf32 and name == "fp32" else name
 

@@ -1,0 +1,495 @@
+"""The backward pass for Hopper (sm_90) in Gluon: dQ, dK and dV in one kernel that computes each product once.
+
+A program owns blocks of keys, one after the other, and goes through the queries that see them.  Two groups of four
+warps (the consumers) take half of a block's keys each, and keep its dK and dV in registers; for each block of queries
+
+    S^T = K Q^T,    P^T = exp2(S^T - lse),    dP^T = V dO^T,    dS^T = P^T * (dP^T - D),
+    dV += P^T dO,    dK += dS^T Q,    dQ = dS K
+
+where P^T and dS^T go from registers into the products of dV and dK, and dS through shared memory into that of dQ, of
+which each group computes half of the columns.  Softmax, the exchange of dS and the way out of dQ run under products.
+One warp loads (the producer): K and V once (of heads of 64 while the block before is worked on), Q, dO and their
+statistics into a ring of two blocks, by TMA.  Two others (the writers) add the dQ of a block of keys to what others
+have added, in memory, in fp32, by TMA, in the order of :mod:`.hopper_schedule`.
+"""
+
+import torch
+from atlas.declaration import GPU, Case, gpu_of
+from atlas.operators import launch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from .backward import launch_backward, launch_statistics, padded_length
+from .blocks import LOG2E, describable
+from .cases import case_of
+from .hopper_schedule import (
+    KEYS,
+    ROWS,
+    STAGES,
+    add_to_global,
+    block_of,
+    job_of,
+    masks_of,
+    part_of,
+    pass_turn,
+    rank_of,
+    slots_of,
+    wait_for_turn,
+)
+from .hopper_tiles import descriptor_of, plain_descriptor_of
+from .spaces import backward_default, for_hopper
+
+HEADS = (64, 128)
+"""Heads that there is a kernel for."""
+
+DQ_COLUMNS = gl.constexpr(64)
+"""Columns of dQ that a group computes: half of a head's, or all."""
+
+GROUPS = gl.constexpr(2)
+
+
+@gluon.jit
+def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes,
+             CAUSAL: gl.constexpr):  # fmt: skip
+    """The producer: each job's K and V, and its Q, dO and statistics block by block."""
+    q_smem, dout_smem, stats_smem, k_smem, v_smem, _, _ = buffers
+    k_full, k_empty, _, q_full, q_empty, dout_full, _, _, _ = barriers
+    _, heads_k, group, _, m_blocks, _, _, _, jobs = sizes
+    rows: gl.constexpr = q_desc.block_shape[2]
+    keys: gl.constexpr = k_desc.block_shape[2]
+    BLOCKS: gl.constexpr = k_full.shape[0]
+    step = 0
+    done = 0
+    for number in range(jobs):
+        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
+        if there:
+            batch = head_all // heads_k
+            head_k = head_all % heads_k
+            block = done % BLOCKS
+            full = k_full.index(block)
+            mbarrier.wait(k_empty.index(block), (done // BLOCKS & 1) ^ 1)
+            mbarrier.expect(full, 2 * GROUPS * k_desc.block_type.nbytes)
+            for c in gl.static_range(GROUPS):
+                corner, part = [batch, head_k, (n * GROUPS + c) * keys, 0], block * GROUPS + c
+                tma.async_copy_global_to_shared(k_desc, corner, full, k_smem.index(part))
+                tma.async_copy_global_to_shared(v_desc, corner, full, v_smem.index(part))
+            done += 1
+            for member in range(group):
+                head = head_k * group + member
+                for i in range(count):
+                    m = block_of(number, i, first, m_blocks, CAUSAL)
+                    slot = step % STAGES
+                    parity = (step // STAGES & 1) ^ 1
+                    full = q_full.index(slot)
+                    mbarrier.wait(q_empty.index(slot), parity)
+                    mbarrier.expect(full, q_desc.block_type.nbytes + stats_desc.block_type.nbytes)
+                    tma.async_copy_global_to_shared(q_desc, [batch, head, m * rows, 0], full, q_smem.index(slot))
+                    place = [0, head_all * group + member, m * rows]
+                    tma.async_copy_global_to_shared(stats_desc, place, full, stats_smem.index(slot))
+                    full = dout_full.index(slot)
+                    mbarrier.expect(full, dout_desc.block_type.nbytes)
+                    tma.async_copy_global_to_shared(dout_desc, [batch, head, m * rows, 0], full, dout_smem.index(slot))
+                    step += 1
+
+
+@gluon.jit
+def _write(
+    dq_desc, turns_ptr, buffers, barriers, sizes,
+    CAUSAL: gl.constexpr, PARTS: gl.constexpr, SLOT: gl.constexpr,
+):  # fmt: skip
+    """Writer ``SLOT``: adds dQ of every other block of queries to what is in memory, when the turn comes.
+
+    A turn takes longer than a block of queries, for what TMA adds has to arrive in memory: so there are two writers.
+    They wait for their turn while the block is computed.
+    """
+    _, _, _, _, _, _, dq_smem = buffers
+    _, _, _, _, _, _, _, dq_full, dq_empty = barriers
+    _, _, group, _, m_blocks, _, _, _, jobs = sizes
+    lines: gl.constexpr = dq_desc.block_shape[0]
+    ring = 0
+    for number in range(jobs):
+        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
+        if there:
+            for member in range(group):
+                for i in range(SLOT, count, STAGES):  # an even number, so the writers go on in turn
+                    m = block_of(number, i, first, m_blocks, CAUSAL)
+                    rank = rank_of(number, head_all, member, n, m, sizes, CAUSAL)
+                    place = (head_all * group + member) * m_blocks + m
+                    wait_for_turn(turns_ptr + place, rank)
+                    mbarrier.wait(dq_full.index(SLOT), ring & 1)
+                    for c in gl.static_range(PARTS):
+                        block = dq_smem.index(SLOT * PARTS + c)
+                        if rank == 0:
+                            tma.async_copy_shared_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                        else:
+                            add_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                    tma.store_wait(0)  # read, that is
+                    mbarrier.arrive(dq_empty.index(SLOT), count=1)
+                    pass_turn(turns_ptr + place, rank)
+                    ring += 1
+
+
+@gluon.jit
+def _by_threads(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    """A block of dQ [lines, 128] as threads hold it, 4 elements each to a line: none waits for a bank of memory."""
+    x = x.reshape([ROWS // 16, 2, 8, COLUMNS // 8, 4, 2]).permute((0, 3, 2, 4, 1, 5))
+    return x.reshape([ROWS * COLUMNS // 128, 128])
+
+
+@gluon.jit
+def _anew(index):
+    """The index, of which the compiler does not know that it is the same in every pass of a loop.
+
+    It would keep the addresses of all operands in registers otherwise, where there are none left.
+    """
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _statistics(stats_smem, slot, ROWS: gl.constexpr):
+    """log2(e) lse and D of a block of queries, [2, ROWS]."""
+    return stats_smem.index(slot)._reinterpret(gl.float32, [2, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+
+@gluon.jit
+def _block(
+    dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
+    limit, MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
+):  # fmt: skip
+    """(dk, dv, s, lse) after a block of queries, of which come S^T and the statistics: the new ones, unless LAST.
+
+    K and V lie from ``base`` on in their rings.  With QUERIES the group computes dQ of the block, or of half of its
+    columns.
+    """
+    q_smem, dout_smem, stats_smem, k_smem, v_smem, ds_smem, dq_smem = buffers
+    _, _, _, q_full, q_empty, dout_full, ds_full, dq_full, dq_empty = barriers
+    dtype: gl.constexpr = q_smem.dtype
+    keys: gl.constexpr = s.shape[0]
+    rows: gl.constexpr = s.shape[1]
+    s_layout: gl.constexpr = s.type.layout
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    row_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
+    columns: gl.constexpr = DQ_COLUMNS
+    dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+    PART: gl.constexpr = GROUP if columns < D else 0
+    zero = _anew(base)
+    k = k_smem.index(zero + GROUP).reshape([keys, D])
+    v = v_smem.index(zero + GROUP).reshape([keys, D])
+    q = q_smem.index(slot).reshape([rows, D])
+    dout = dout_smem.index(slot).reshape([rows, D])
+    zeros = gl.zeros([keys, rows], gl.float32, s_layout)
+    dp = warpgroup_mma(v, dout.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    p = gl.exp2(s * scale - lse[None, :])
+    if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
+        if masked:
+            offs_n = first_n + gl.arange(0, keys, layout=gl.SliceLayout(1, s_layout))
+            offs_m = first_m + gl.arange(0, rows, layout=row_layout)
+            p = gl.where(offs_n[:, None] <= gl.minimum(offs_m, limit)[None, :], p, 0.0)
+    p_operand = gl.convert_layout(p.to(dtype), operand)
+    dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
+    dp = warpgroup_mma_wait(1, deps=[dp])
+    delta = _statistics(stats_smem, slot, rows).index(1).load(row_layout)
+    ds = (p * (dp - delta[None, :])).to(dtype)
+    ds_smem.index(slot * GROUPS + GROUP).store(ds)
+    fence_async_shared()
+    mbarrier.arrive(ds_full.index(slot), count=1)
+    ds_operand = gl.convert_layout(ds, operand)
+    dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
+    if QUERIES:
+        mbarrier.wait(ds_full.index(slot), parity)
+        dq = gl.zeros([rows, columns], gl.float32, dq_layout)
+        for c in gl.static_range(GROUPS):
+            parts = k_smem.index(zero + c)._reinterpret(dtype, [D // columns, keys, columns], ds_smem.layout)
+            part = parts.index(PART)
+            dq = warpgroup_mma(ds_smem.index(slot * GROUPS + c).permute((1, 0)), part, dq, use_acc=c > 0, is_async=True)
+        # The registers of the other products' left operands are free for the next scores.
+        dk, dv, p_operand, ds_operand = warpgroup_mma_wait(GROUPS, deps=[dk, dv, p_operand, ds_operand])
+    s_next = s
+    if not LAST:
+        q_next = q_smem.index(next_slot).reshape([rows, D])
+        mbarrier.wait(q_full.index(next_slot), next_parity)
+        s_next = warpgroup_mma(k, q_next.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    if QUERIES:
+        dq = warpgroup_mma_wait(0 if LAST else 1, deps=[dq])
+    else:
+        dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0 if LAST else 1, deps=[dk, dv, p_operand, ds_operand])
+    mbarrier.arrive(q_empty.index(slot), count=1)
+    if QUERIES:
+        mbarrier.wait(dq_empty.index(slot), parity ^ 1)
+        lines: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+        out = dq_smem.index(slot * (D // columns) + PART)._reinterpret(gl.float32, [rows * columns // 128, 128], lines)
+        out.store(_by_threads(dq, rows, columns))
+        fence_async_shared()
+        mbarrier.arrive(dq_full.index(slot), count=1)
+    if not LAST:
+        lse = _statistics(stats_smem, next_slot, rows).index(0).load(row_layout)
+        mbarrier.wait(dout_full.index(next_slot), next_parity)
+        s_next = warpgroup_mma_wait(0, deps=[s_next])
+    return dk, dv, s_next, lse
+
+
+@gluon.jit
+def _blocks(
+    dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale, first_n, limit, sizes,
+    MASKED: gl.constexpr, ALL: gl.constexpr, LAST: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr,
+    GROUP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, UNROLL: gl.constexpr,
+):  # fmt: skip
+    """(dk, dv, s, lse) after UNROLL blocks of queries, from step ``within`` of a head on; LAST: the job's last ones.
+
+    Without MASKED they need no mask, with ALL each does; else it is looked up.
+    """
+    for u in gl.static_range(UNROLL):
+        first_m = 0
+        masked = ALL
+        if MASKED:
+            first_m, some = masks_of(number, within + u, n, first, count, sizes, CAUSAL, TAIL, ROWS)
+            if not ALL:
+                masked = some
+        slot, next_slot, parity, next_parity = slots_of(step + u, u, UNROLL)
+        dk, dv, s, lse = _block(
+            dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m,
+            masked, limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
+        )  # fmt: skip
+    return dk, dv, s, lse
+
+
+@gluon.jit
+def _consume(
+    dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
+    CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    GROUP: gl.constexpr,
+):  # fmt: skip
+    """Group ``GROUP`` of four warps: its half of each job's keys."""
+    q_smem, _, stats_smem, k_smem, v_smem, _, _ = buffers
+    k_full, k_empty, k_read, q_full, _, dout_full, _, _, _ = barriers
+    len_k, heads_k, group, _, _, n_blocks, _, _, jobs = sizes
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    BLOCKS: gl.constexpr = k_full.shape[0]
+    # Where one group computes the dQ of a block, they take turns, and blocks are even in number.
+    UNROLL: gl.constexpr = D // DQ_COLUMNS % 2 + 1
+    step = 0
+    done = 0
+    for number in range(jobs):
+        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
+        if there:
+            first_n = (n * GROUPS + GROUP) * KEYS
+            steps = count * group
+            limit = len_k - 1
+            dk = gl.zeros([KEYS, D], gl.float32, acc_layout)
+            dv = gl.zeros([KEYS, D], gl.float32, acc_layout)
+            block = done % BLOCKS
+            base = block * GROUPS
+            k = k_smem.index(base + GROUP).reshape([KEYS, D])
+            v = v_smem.index(base + GROUP).reshape([KEYS, D])
+            mbarrier.wait(k_full.index(block), done // BLOCKS & 1)
+            slot = step % STAGES
+            mbarrier.wait(q_full.index(slot), step // STAGES & 1)
+            q = q_smem.index(slot).reshape([ROWS, D])
+            s = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
+            s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
+            lse = _statistics(stats_smem, slot, ROWS).index(0).load(gl.SliceLayout(0, s_layout))
+            mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
+            s = warpgroup_mma_wait(0, deps=[s])
+            if CAUSAL:
+                for part in range(2 * group):
+                    diagonal, begin, end = part_of(number, part, count, steps - UNROLL)
+                    masked = diagonal
+                    if TAIL:
+                        masked = masked | (n == n_blocks - 1)
+                    if masked:
+                        for i in range(begin, end, UNROLL):
+                            within = i - part // 2 * count
+                            dk, dv, s, lse = _blocks(
+                                dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale,
+                                first_n, limit, sizes, True, True, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                            )  # fmt: skip
+                            step += UNROLL
+                    else:
+                        for _ in range(begin, end, UNROLL):
+                            dk, dv, s, lse = _blocks(
+                                dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale,
+                                first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                            )  # fmt: skip
+                            step += UNROLL
+            else:
+                for _ in range(steps // UNROLL - 1):
+                    dk, dv, s, lse = _blocks(
+                        dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale, first_n,
+                        limit, sizes, TAIL, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                    )  # fmt: skip
+                    step += UNROLL
+            dk, dv, s, lse = _blocks(
+                dk, dv, s, lse, buffers, barriers, base, step, count - UNROLL, number, n, first, count, scale, first_n,
+                limit, sizes, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+            )  # fmt: skip
+            step += UNROLL
+            done += 1
+            # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
+            place = [head_all // heads_k, head_all % heads_k, first_n, 0]
+            v.store(dv.to(v.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
+            mbarrier.arrive(k_read, count=1)
+            mbarrier.wait(k_read, (done & 1) ^ 1)
+            k.store((dk * scale_out).to(k.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
+            tma.store_wait(0)
+            mbarrier.arrive(k_empty.index(block), count=1)
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "len_k", "heads_k", "group", "all_heads", "m_blocks", "n_blocks", "tiles", "programs", "jobs",
+    ]
+)  # fmt: skip
+def attention_backward_kernel(
+    q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, dk_desc, dv_desc, turns_ptr, scale, scale_out,
+    len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs,
+    CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+):  # fmt: skip
+    """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
+
+    That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block.  ``scale`` has log2(e) in
+    it, and so has lse; ``turns_ptr`` [b h, blocks of queries] begins with 0.
+    """
+    dtype: gl.constexpr = q_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], dtype)
+    q_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout)
+    dout_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], dout_desc.layout)
+    BLOCKS: gl.constexpr = 3 - D // DQ_COLUMNS  # of keys: heads of 128 leave no room for a second one
+    k_smem = gl.allocate_shared_memory(dtype, [BLOCKS * GROUPS, 1, 1, KEYS, D], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [BLOCKS * GROUPS, 1, 1, KEYS, D], v_desc.layout)
+    ds_smem = gl.allocate_shared_memory(dtype, [STAGES * GROUPS, KEYS, ROWS], ds_layout)
+    PARTS: gl.constexpr = D // DQ_COLUMNS
+    dq_smem = gl.allocate_shared_memory(gl.float32, [STAGES * PARTS, ROWS * DQ_COLUMNS // 128, 128], dq_desc.layout)
+    stats_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2, 1, ROWS], stats_desc.layout)
+    k_full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], barrier)
+    k_read = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    dout_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    ds_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    dq_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    dq_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for block in gl.static_range(BLOCKS):
+        mbarrier.init(k_full.index(block), count=1)
+        mbarrier.init(k_empty.index(block), count=GROUPS)
+    mbarrier.init(k_read, count=GROUPS)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(q_full.index(slot), count=1)
+        mbarrier.init(q_empty.index(slot), count=GROUPS)
+        mbarrier.init(dout_full.index(slot), count=1)
+        mbarrier.init(ds_full.index(slot), count=GROUPS)
+        mbarrier.init(dq_full.index(slot), count=PARTS)
+        mbarrier.init(dq_empty.index(slot), count=1)
+    fence_async_shared()
+    buffers = (q_smem, dout_smem, stats_smem, k_smem, v_smem, ds_smem, dq_smem)
+    barriers = (k_full, k_empty, k_read, q_full, q_empty, dout_full, ds_full, dq_full, dq_empty)
+    sizes = (len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs)
+    gl.warp_specialize(
+        [
+            (_consume, (dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
+                        CAUSAL, TAIL, D, ROWS, KEYS, 0)),
+            (_consume, (dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
+                        CAUSAL, TAIL, D, ROWS, KEYS, 1)),
+            (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
+            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
+            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
+        ],
+        [4, 1, 1, 1],
+        [240, 24, 24, 24],
+    )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["heads", "len_q", "m_blocks"])
+def finish_queries_kernel(
+    sums_ptr, dq_ptr, scale, heads, len_q, m_blocks, stride_b, stride_h, stride_s,
+    ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
+):  # fmt: skip
+    """dQ in its dtype of its sums, which lie as :func:`_by_threads` says; a program owns a part of a block."""
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    rows_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
+    pid = gl.program_id(0)
+    parts: gl.constexpr = D // COLUMNS
+    part = pid % parts
+    head = pid // parts // m_blocks
+    m = pid // parts % m_blocks
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, mma))[:, None]
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, mma))[None, :]
+    offs = (row // 16 * (COLUMNS // 8) + column // 8) * 128 + row % 8 * 16 + column % 8 // 2 * 4 + row // 8 % 2 * 2
+    x = gl.load(sums_ptr + pid.to(gl.int64) * (ROWS * COLUMNS) + offs + column % 2)
+    x = gl.convert_layout((x * scale).to(dq_ptr.dtype.element_ty), rows_layout)
+    rows = m * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, rows_layout))
+    columns = part * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, rows_layout))
+    dq_ptr += (head // heads).to(gl.int64) * stride_b + (head % heads).to(gl.int64) * stride_h
+    dq_ptrs = dq_ptr + rows.to(gl.int64)[:, None] * stride_s + columns[None, :]
+    gl.store(dq_ptrs, x, mask=(rows < len_q)[:, None])
+
+
+def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
+    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 64 or 128.
+
+    With ``causal`` query i sees keys up to i, and there are no more keys than queries.
+
+    ``stats`` [2, b, h, padded] are log2(e) lse and D of each query, inf and 0 behind the last up to whole blocks;
+    ``turns`` [b h padded / ROWS] of int32 are 0.  With EVEN each program has as many blocks of keys as any other, else
+    those of the last turn lie idle that it has none for.
+    """
+    (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
+    dq, dk, dv = gradients
+    padded = stats.shape[3]
+    m_blocks, n_blocks = padded // ROWS, -(-len_k // (2 * KEYS))
+    sums = torch.empty((batch * heads * padded * d // 128, 128), dtype=torch.float32, device=q.device)
+    columns = DQ_COLUMNS.value
+    tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
+    tiles_all = batch * heads_k * tiles
+    programs = min(gpu_of(q.device).sms, tiles_all)
+    if config["EVEN"]:
+        programs = -(-tiles_all // -(-tiles_all // programs))
+    launch(
+        attention_backward_kernel, (programs,),
+        descriptor_of(q, ROWS, d), descriptor_of(k, KEYS, d), descriptor_of(v, KEYS, d), descriptor_of(dout, ROWS, d),
+        plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
+        plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
+        descriptor_of(dk, KEYS, d), descriptor_of(dv, KEYS, d), turns, scale * LOG2E.value, scale,
+        len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
+        -(-tiles_all // programs) * (2 if causal else 1),
+        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,
+        launch_cooperative_grid=True,
+    )  # fmt: skip
+    launch(
+        finish_queries_kernel, (batch * heads * m_blocks * d // columns,),
+        sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3], ROWS=ROWS, D=d, COLUMNS=columns, num_warps=4,
+    )  # fmt: skip
+
+
+def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
+    """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if not all(map(describable, (q, k, v, dout, *gradients[1:]))):
+        plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
+        return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
+    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
+    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
+    lengths = q.shape[0], q.shape[2], k.shape[2]
+    stats = launch_statistics((q, k, v, out, lse, dout, dlse), turns, None, lengths)
+    launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
+    return gradients
+
+
+def for_hopper_backward(problem: Case, gpu: GPU) -> str:
+    if problem["causal"] and problem["s"] > problem["l"]:
+        return "a program's first blocks of keys have as many queries as there are, its last ones none"
+    return for_hopper(HEADS, problem, gpu)

@@ -1,0 +1,221 @@
+"""What the forward kernels for Hopper (sm_90) share, of 16 bits and of fp8: tiles, loads, scores and masks.
+
+A program has a multiprocessor for itself.  One of its warps loads (the producer): Q, K and V go by TMA into rings of
+shared memory.  CONSUMERS groups of four warps multiply, each for ROWS rows of Q.  Barriers in shared memory hand
+buffers over: a "full" one, on which TMA counts the bytes, and an "empty" one, on which the readers arrive.
+
+Blocks of keys are walked from the last to the first: those with masks (the diagonal's, the tail) come first, the loop
+over the others has none.  Programs are persistent: the producer loads for the next tile under this one's end.
+"""
+
+import math
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+ROWS = 64
+"""Queries of a group of warps: what one wgmma multiplies."""
+
+
+@gluon.jit
+def tile_of(turn, m_blocks, heads, section, CAUSAL: gl.constexpr):
+    """(block of rows, head, whether there is one) of this program's ``turn``-th tile.
+
+    Tiles of a head run at about the same time, for they read the same keys.  With CAUSAL that goes for the heads of a
+    section: its longest tiles come first, and every other turn runs backwards over the programs.  A section fills an
+    even number of turns (:func:`section_of`), so that all programs get about the same work.
+    """
+    width = gl.num_programs(0)
+    pid = gl.program_id(0)
+    if CAUSAL:
+        place = turn * width + gl.where(turn % 2 == 0, pid, width - 1 - pid)
+        first = place // (section * m_blocks) * section
+        count = gl.maximum(gl.minimum(section, heads - first), 1)
+        within = place - first * m_blocks
+        block_m = m_blocks - 1 - within // count
+        head = first + within % count
+    else:
+        place = turn * width + pid
+        block_m = place % m_blocks
+        head = place // m_blocks
+    return block_m, head, place < m_blocks * heads
+
+
+@gluon.jit
+def blocks_of(block_m, len_k, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    """How many blocks of keys a block of rows sees: one at least, for there is a key, and every row sees the first."""
+    end = len_k
+    if CAUSAL:
+        end = gl.minimum(len_k, (block_m + 1) * BLOCK_M)
+    return gl.cdiv(end, BLOCK_N)
+
+
+@gluon.jit
+def produce(
+    q_desc, k_desc, v_desc, buffers, barriers, sizes,
+    CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+    V_TRANSPOSED: gl.constexpr,
+):  # fmt: skip
+    """The producer: each tile's Q, and its K and V block by block from the last; blocks of V^T are columns.
+
+    A buffer's n-th filling waits for its n-1-th emptying, by the parity of either; the first waits for none.
+    """
+    q_smem, k_smem, v_smem, _, _ = buffers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = barriers
+    _, len_k, heads, group, m_blocks, all_heads, section = sizes
+    step = 0
+    done = 0
+    for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
+        block_m, place, there = tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+        if there:
+            batch = place // heads
+            head = place % heads
+            head_k = head // group
+            blocks = blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
+            for c in gl.static_range(CONSUMERS):
+                mbarrier.wait(q_empty.index(c), (done & 1) ^ 1)
+                mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
+                first = (block_m * CONSUMERS + c) * ROWS
+                tma.async_copy_global_to_shared(q_desc, [batch, head, first, 0], q_full.index(c), q_smem.index(c))
+            for i in range(blocks):
+                first = (blocks - 1 - i) * BLOCK_N
+                slot = step % STAGES
+                parity = (step // STAGES & 1) ^ 1
+                for key_or_value in gl.static_range(2):
+                    desc = k_desc if key_or_value == 0 else v_desc
+                    empty = (k_empty if key_or_value == 0 else v_empty).index(slot)
+                    full = (k_full if key_or_value == 0 else v_full).index(slot)
+                    mbarrier.wait(empty, parity)
+                    mbarrier.expect(full, desc.block_type.nbytes)
+                    smem = (k_smem if key_or_value == 0 else v_smem).index(slot)
+                    row = 0 if V_TRANSPOSED and key_or_value == 1 else first
+                    column = first if V_TRANSPOSED and key_or_value == 1 else 0
+                    tma.async_copy_global_to_shared(desc, [batch, head_k, row, column], full, smem)
+                step += 1
+            done += 1
+
+
+@gluon.jit
+def partial_sums(p, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """Sums of P's rows [ROWS, 4]: each of the four threads that share a row keeps its own until the tile's end."""
+    return gl.sum(gl.sum(p.reshape([ROWS, BLOCK_N // 8, 4, 2]), 3), 1)
+
+
+@gluon.jit
+def mask_scores(s, first_n, limit, BLOCK_N: gl.constexpr, s_layout: gl.constexpr):
+    """Scores of keys from ``first_n`` on with -inf where a row, which sees ``limit`` keys, does not see the key."""
+    offs_n = first_n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, s_layout))
+    return gl.where(offs_n[None, :] < limit[:, None], s, -float("inf"))
+
+
+@gluon.jit
+def begin_scores(q, k_smem, k_full, step, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr):
+    """Begin S = Q K^T with the block of keys number ``step``."""
+    rows: gl.constexpr = q.shape[0]
+    head_dim: gl.constexpr = q.shape[1]
+    k = k_smem.index(step % STAGES).reshape([BLOCK_N, head_dim]).permute((1, 0))
+    zeros = gl.zeros([rows, BLOCK_N], gl.float32, s_layout)
+    return warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def pass_block(
+    barriers, step, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr
+):
+    """Give a block of keys and values back unread; not before it is there, or it would count for the one before it."""
+    _, _, k_full, k_empty, v_full, v_empty, turns = barriers
+    slot = step % STAGES
+    mbarrier.wait(k_full.index(slot), step // STAGES & 1)
+    mbarrier.arrive(k_empty.index(slot), count=1)
+    mbarrier.wait(v_full.index(slot), step // STAGES & 1)
+    mbarrier.arrive(v_empty.index(slot), count=1)
+    if PINGPONG:
+        mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
+        mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
+
+
+@gluon.jit
+def seen_by(
+    blocks, first, len_k, CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, s_layout: gl.constexpr
+):  # fmt: skip
+    """What ROWS queries from ``first`` on see: (their numbers, how many keys each, of how many blocks, how many whole).
+
+    Of ``blocks`` some may be for later groups alone; whole are those that every query of the group sees all of.
+    """
+    offs_m = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, s_layout))
+    limit = gl.zeros_like(offs_m) + len_k
+    mine = blocks
+    whole = len_k // BLOCK_N
+    if CAUSAL:
+        limit = gl.minimum(limit, offs_m + 1)
+        whole = gl.minimum(whole, (first + 1) // BLOCK_N)
+        mine = gl.minimum(blocks, gl.cdiv(first + ROWS, BLOCK_N))
+    return offs_m, limit, mine, whole
+
+
+@gluon.jit
+def first_scores(
+    q, k_smem, barriers, step, first_n, limit, MASKED: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
+    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr,
+):  # fmt: skip
+    """S of a tile's first block of keys, which runs under nothing."""
+    _, _, k_full, k_empty, _, _, turns = barriers
+    mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
+    if PINGPONG:
+        mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
+    s = begin_scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+    if PINGPONG:
+        mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
+    s = warpgroup_mma_wait(0, deps=[s])
+    mbarrier.arrive(k_empty.index(step % STAGES), count=1)
+    if MASKED:
+        s = mask_scores(s, first_n, limit, BLOCK_N, s_layout)
+    return s
+
+
+@gluon.jit
+def write_tile(o, o_desc, out, place, heads, first):
+    """Write a group's rows of a tile, by way of shared memory, once those of the tile before have left it."""
+    tma.store_wait(0)
+    out.reshape([o.shape[0], o.shape[1]]).store(o.to(o_desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
+
+
+_DTYPES = {
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
+
+
+def head_strides(x):
+    """Strides of x [b, h, l, d]; a dimension of one element may have any, for none is taken along it."""
+    strides = [x.shape[3] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]
+    return [*strides[:3], 1]
+
+
+def descriptor_of(x, rows, columns):
+    """Blocks of so many rows and columns of one head of x, as the copy engine and wgmma want them in shared memory."""
+    block = [1, 1, rows, columns]
+    layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype])
+    return TensorDescriptor(x, list(x.shape), head_strides(x), block, layout)
+
+
+def plain_descriptor_of(x, block):
+    """A descriptor of fp32, of blocks that lie in shared memory as they do in memory."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, gl.NVMMASharedLayout(0, 32, len(block)))
+
+
+def section_of(m_blocks, programs):
+    """The least number of heads whose tiles fill an even number of turns."""
+    return 2 * programs // math.gcd(2 * programs, m_blocks)

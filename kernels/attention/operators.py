@@ -1,0 +1,145 @@
+"""The operators of attention, and their gradients; of packed sequences, too, which run untuned."""
+
+import torch
+from atlas.declaration import case, gpu_of
+from atlas.declaration.products import as_interpreted
+from atlas.operators import CustomOperator, Differentiable, Operator
+
+from .backward import into_backward
+from .cases import case_of
+from .declaration import DECLARATION
+from .forward import into_forward
+
+
+def _run_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
+    out = as_interpreted(torch.empty_like(q))
+    lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
+    config = _packed_config("forward", q, k, cu_q, max_q, max_k, causal)
+    lengths = cu_q.shape[0] - 1, max_q, max_k
+    into_forward(False, q, k, v, out, lse, cu_q, cu_k, lengths, causal, scale, config)
+    return out.to(q.dtype), lse
+
+
+def _run_varlen_backward(q, k, v, out, lse, dout, dlse, cu_q, cu_k, max_q, max_k, causal, scale):
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    config = _packed_config("backward", q, k, cu_q, max_q, max_k, causal)
+    lengths, saved = (cu_q.shape[0] - 1, max_q, max_k), (q, k, v, out, lse, dout, dlse)
+    into_backward(False, saved, gradients, cu_q, cu_k, lengths, causal, scale, config)
+    return gradients
+
+
+def _packed_config(direction, q, k, cu_q, max_q, max_k, causal):
+    """The untuned config of the variant that reads through pointers, for as many sequences of the longest length."""
+    sizes = {"b": cu_q.shape[0] - 1, "h": q.shape[1], "g": k.shape[1], "l": max_q, "s": max_k, "d": q.shape[-1]}
+    problem = case(DECLARATION.dtype_of(q), **sizes, causal=causal)
+    return DECLARATION.passes[direction].variant("tiled").default(problem, gpu_of(q.device))
+
+
+def _fake_forward(q, k, v, causal, scale):
+    return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _fake_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
+    return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+def _fake_backward(q, k, v, *others):
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def rows_contiguous(x):
+    """The tensor, copied if the elements of a head do not lie side by side."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _incoming(out, dout, dlse):
+    """Gradients of out and lse as kernels take them; either may be None."""
+    dout = torch.zeros_like(out) if dout is None else rows_contiguous(dout)
+    return dout, None if dlse is None else dlse.contiguous()
+
+
+class _Once(torch.autograd.Function):
+    """Gradients as they are, which hang on q, k and v in a way that nobody computes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q, k, v, *gradients):
+        return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(
+            "attention has no second derivatives, and none in forward mode: use torch's scaled_dot_product_attention "
+            "under torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+        )
+
+
+def _once(saved, gradients):
+    """The gradients; with create_graph=True as an error to whoever differentiates them, not as constants."""
+    return _Once.apply(*saved[:3], *gradients) if torch.is_grad_enabled() else gradients
+
+
+def _setup(ctx, inputs, output):
+    q, k, v, *ctx.parameters = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _pull_back(ctx, dout, dlse):
+    if dout is None and dlse is None:
+        return (None,) * 5
+    saved = ctx.saved_tensors
+    gradients = _backward(*saved, *_incoming(saved[3], dout, dlse), *ctx.parameters)
+    return *_once(saved, gradients), None, None
+
+
+def _setup_varlen(ctx, inputs, output):
+    q, k, v, cu_q, cu_k, *ctx.parameters = inputs
+    ctx.save_for_backward(q, k, v, *output, cu_q, cu_k)
+    ctx.set_materialize_grads(False)
+
+
+def _pull_back_varlen(ctx, dout, dlse):
+    if dout is None and dlse is None:
+        return (None,) * 9
+    *saved, cu_q, cu_k = ctx.saved_tensors
+    gradients = _varlen_backward(*saved, *_incoming(saved[3], dout, dlse), cu_q, cu_k, *ctx.parameters)
+    return *_once(saved, gradients), *(None,) * 6
+
+
+_backward = Operator(
+    DECLARATION,
+    "backward",
+    "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, bool causal, float scale)"
+    " -> (Tensor, Tensor, Tensor)",
+    case_of=lambda q, k, v, out, lse, dout, dlse, causal, scale: case_of(q, k, causal),
+    fake=_fake_backward,
+)
+_varlen_backward = CustomOperator(
+    "attention_varlen_backward",
+    "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, Tensor cu_q, Tensor cu_k, "
+    "int max_q, int max_k, bool causal, float scale) -> (Tensor, Tensor, Tensor)",
+    run=_run_varlen_backward,
+    fake=_fake_backward,
+)
+_forward = Operator(
+    DECLARATION,
+    "forward",
+    "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)",
+    case_of=lambda q, k, v, causal, scale: case_of(q, k, causal),
+    fake=_fake_forward,
+)
+_varlen_forward = CustomOperator(
+    "attention_varlen_forward",
+    "(Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor cu_k, int max_q, int max_k, bool causal, float scale)"
+    " -> (Tensor, Tensor)",
+    run=_run_varlen,
+    fake=_fake_varlen,
+)
+attention_operator = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
+varlen_operator = Differentiable(_varlen_forward, setup_context=_setup_varlen, backward=_pull_back_varlen)

@@ -1,0 +1,227 @@
+"""attention_decode as the project knows it: its cases, the least they cost, references and peers."""
+
+import math
+
+import torch
+from atlas.declaration import GPU, Case, Declaration, Pass, Peer, Variant, case, element_size, torch_dtype
+
+from .chunks import SPLIT_SPACE, fits, launch_chunks, split_default, whole_default
+
+_DTYPES = ("bf16", "fp16")
+
+
+def _problem(dtype, reason, batch, seq, head_dim=128, heads=32, kv_heads=8, queries=1, ragged=False):
+    return case(
+        dtype, reason, batch=batch, heads=heads, kv_heads=kv_heads, seq=seq, queries=queries, head_dim=head_dim,
+        ragged=ragged,
+    )  # fmt: skip
+
+
+def _cases(gpu: GPU) -> list[Case]:
+    cases = [
+        _problem("bf16", "one user, 16 MiB: launches are the cost", 1, 4096),
+        _problem("bf16", "one user, a long document", 1, 16384),
+        _problem("bf16", "one user, 128 Ki tokens", 1, 131072),
+        _problem("bf16", "a few users", 8, 4096),
+        _problem("bf16", "a few users, long", 8, 16384),
+        _problem("bf16", "two users, longer", 2, 65536),
+        _problem("bf16", "a batch", 32, 4096),
+        _problem("bf16", "a batch, long", 32, 16384),
+        _problem("bf16", "a large batch: no need to split", 128, 4096),
+        _problem("bf16", "lengths from a quarter to all", 32, 16384, ragged=True),
+        _problem("bf16", "four tokens tried at once", 16, 16384, queries=4),
+        _problem("bf16", "heads of 64", 32, 16384, head_dim=64),
+        _problem("fp16", "the other dtype", 8, 16384),
+    ]
+    return [c for c in cases if sum(_bytes(c).values()) <= gpu.memory_bytes // 16]
+
+
+_EDGE_CASES = tuple(
+    _problem(dtype, reason, batch, seq, head_dim, heads, kv_heads, queries, ragged)
+    for dtype in _DTYPES
+    for batch, seq, head_dim, heads, kv_heads, queries, ragged, reason in (
+        (1, 1, 64, 4, 1, 1, False, "a cache of one row: the token itself"),
+        (1, 64, 64, 4, 2, 1, False, "whole blocks only"),
+        (2, 203, 64, 8, 2, 1, False, "a tail in the last block"),
+        (3, 300, 64, 4, 1, 1, True, "lengths that differ: chunks behind a sequence's end"),
+        (2, 130, 64, 4, 2, 4, True, "four tokens, whose last keys differ, across the border of a block"),
+        (2, 70, 128, 3, 3, 1, False, "as many heads in the cache as in q: one row of sixteen is used"),
+        (1, 96, 80, 4, 2, 1, False, "a head dimension that is no power of two"),
+        (1, 90, 64, 20, 1, 1, False, "more than sixteen heads share one of the cache"),
+    )
+)
+
+_HUGE_CASES = (_problem("bf16", "offsets into K and V beyond 2^31", 3, 2**20 + 5, heads=8, ragged=True),)
+
+
+def _inputs(problem: Case, device, generator):
+    def draw(heads, length):
+        shape = (problem["batch"], heads, length, problem["head_dim"])
+        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+
+    return {
+        "q": draw(problem["heads"], problem["queries"]),
+        "k": draw(problem["kv_heads"], problem["seq"]),
+        "v": draw(problem["kv_heads"], problem["seq"]),
+        "lens": _lens(problem, device),
+        "scale": problem["head_dim"] ** -0.5,
+    }
+
+
+def _lens(problem: Case, device):
+    """Lengths from all of the cache down to a quarter of it; None where all are full."""
+    if not problem["ragged"]:
+        return None
+    if torch.device(device).type == "meta":
+        return torch.empty(problem["batch"], dtype=torch.int32, device=device)
+    return torch.tensor(_lengths(problem), dtype=torch.int32, device=device)
+
+
+def _lengths(problem: Case) -> list[int]:
+    batch, seq = problem["batch"], problem["seq"]
+    if not problem["ragged"]:
+        return [seq] * batch
+    least = max(seq // 4, problem["queries"])
+    return [seq - (seq - least) * i // max(batch - 1, 1) for i in range(batch)]
+
+
+def _bytes(problem: Case) -> dict[str, float]:
+    """The filled part of the cache, q, and what is written."""
+    size, rows = element_size(problem.dtype), problem["batch"] * problem["heads"] * problem["queries"]
+    cache = sum(_lengths(problem)) * problem["kv_heads"] * problem["head_dim"] * size
+    small = rows * problem["head_dim"] * size
+    return {"k": cache, "v": cache, "q": small, "out": small, "lse": rows * 4}
+
+
+def _flops(problem: Case) -> dict[str, float]:
+    products = 2 * sum(_lengths(problem)) * problem["heads"] * problem["queries"] * problem["head_dim"]
+    return {"q @ k": products, "p @ v": products}
+
+
+def _visible(q, k, lens):
+    """Which keys each token sees, [b, 1, t, s]."""
+    queries, seq = q.shape[2], k.shape[2]
+    length = torch.full((q.shape[0],), seq, device=q.device) if lens is None else lens.clamp(max=seq)
+    limit = length[:, None] - (queries - 1) + torch.arange(queries, device=q.device)
+    return (torch.arange(seq, device=q.device) < limit[..., None])[:, None]
+
+
+def reference(q, k, v, lens, scale):
+    batch, heads, queries, head_dim = q.shape
+    rows = q.reshape(batch, k.shape[1], -1, head_dim)  # the heads that share one of the cache
+    mask = (
+        _visible(q, k, lens).expand(batch, heads // k.shape[1], queries, k.shape[2]).reshape(batch, 1, -1, k.shape[2])
+    )
+    scores = (rows @ k.mT * scale).masked_fill(~mask, -math.inf)
+    lse = scores.logsumexp(-1)
+    out = (scores - lse.clamp(min=-1e30)[..., None]).exp() @ v
+    return out.reshape(q.shape), lse.reshape(q.shape[:3])
+
+
+def _masked(q, k, v, lens, scale):
+    """Keyword arguments of ``scaled_dot_product_attention``; the mask, where one is due, is made beforehand."""
+    mask = None if lens is None and q.shape[2] == 1 else _visible(q, k, lens)
+    return {"attn_mask": mask, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
+
+
+def _prepare_torch(q, k, v, lens, scale):
+    arguments = _masked(q, k, v, lens, scale)
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **arguments)
+
+
+def _of_backend(name):
+    """A peer of one backend of torch's; one that does not take the case is unsupported with torch's reason."""
+
+    def prepare(q, k, v, lens, scale):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        arguments = _masked(q, k, v, lens, scale)
+        if name == "FLASH_ATTENTION" and arguments["attn_mask"] is not None:
+            raise NotImplementedError("torch's flash attention takes no mask, which lengths and several tokens need")
+
+        def attend():
+            with sdpa_kernel(getattr(SDPBackend, name)):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, **arguments)
+
+        try:
+            attend()
+        except RuntimeError as error:
+            raise NotImplementedError(f"torch's {name} does not take it: {error}") from error
+        return attend
+
+    return Peer(prepare)
+
+
+_FLEX_SHAPE = (32, 16384)
+
+
+def _prepare_flex(q, k, v, lens, scale):
+    """``flex_attention``, compiled: it has kernels for few queries, which split the cache."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if (k.shape[0], k.shape[2]) != _FLEX_SHAPE:
+        raise NotImplementedError(
+            "flex_attention is compiled for seconds on every case, and ended far behind on those where it was timed: "
+            f"now at {_FLEX_SHAPE[0]} caches of {_FLEX_SHAPE[1]} rows alone"
+        )
+    block_mask = None
+    if lens is not None or q.shape[2] > 1:
+        seq, queries = k.shape[2], q.shape[2]
+        length = torch.full((q.shape[0],), seq, device=q.device) if lens is None else lens
+
+        def sees(batch, head, query, key):
+            return key < length[batch] - (queries - 1) + query
+
+        block_mask = create_block_mask(sees, q.shape[0], None, queries, seq, device=q.device)
+    torch._dynamo.reset()
+    fast = torch.compile(flex_attention, dynamic=False)
+    arguments = {"block_mask": block_mask, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
+    fast(q, k, v, **arguments)
+    return lambda: fast(q, k, v, **arguments)
+
+
+DECLARATION = Declaration(
+    name="attention_decode",
+    family="attention",
+    summary="attention of new tokens to a long cache",
+    call=lambda function, inputs: function(
+        inputs["q"], inputs["k"], inputs["v"], inputs["lens"], inputs["scale"], return_lse=True
+    ),
+    dtypes=_DTYPES,
+    cases=_cases,
+    edge_cases=_EDGE_CASES,
+    huge_cases=_HUGE_CASES,
+    forward=Pass(
+        inputs=_inputs,
+        reference=reference,
+        outputs=("out", "lse"),
+        variants=(
+            Variant(
+                name="split",
+                summary="caches split in chunks, one a program, whose results a second kernel combines",
+                launch=launch_chunks,
+                space=SPLIT_SPACE,
+                default=split_default,
+                fits=fits,
+                follows="whole",
+            ),
+            Variant(
+                name="whole",
+                summary="one program for each head of each cache, which idles SMs where these are few",
+                launch=launch_chunks,
+                space={name: values for name, values in SPLIT_SPACE.items() if name != "PROGRAMS"},
+                default=whole_default,
+                fits=fits,
+            ),
+        ),
+        peers={
+            "torch": Peer(_prepare_torch),
+            "torch.flash": _of_backend("FLASH_ATTENTION"),
+            "torch.cudnn": _of_backend("CUDNN_ATTENTION"),
+            "flex_attention": Peer(_prepare_flex, compiles=True),
+        },
+        bytes=_bytes,
+        flops=_flops,
+        reduction=lambda c: c["seq"],
+    ),
+)

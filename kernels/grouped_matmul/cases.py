@@ -1,0 +1,117 @@
+"""What grouped products are checked and measured on: formulas by torch, inputs, peers, cases and what they cost."""
+
+import math
+
+import torch
+from atlas.declaration import GPU, Case, Peer, case, normal
+
+from kernels.common.products import fitting, operand_bytes
+
+DTYPES = ("fp32", "fp16", "bf16")
+
+
+def reference(a, b, offs):
+    """A product for each group, as one writes it without such a kernel: the ends are fetched from the device."""
+    c = a.new_zeros((a.shape[0], b.shape[2]))
+    start = 0
+    for group, end in enumerate(offs.tolist()):
+        c[start:end] = a[start:end] @ b[group]
+        start = end
+    return c
+
+
+def backward_reference(a, b, offs, dc):
+    da, db = torch.zeros_like(a), torch.zeros_like(b)
+    start = 0
+    for group, end in enumerate(offs.tolist()):
+        da[start:end] = dc[start:end] @ b[group].t()
+        db[group] = a[start:end].t() @ dc[start:end]
+        start = end
+    return da, db
+
+
+def torch_grouped(a, b, offs):
+    return torch._grouped_mm(a, b, offs=offs)
+
+
+def only_bf16(peer):
+    """A peer that is torch's kernel, which takes bf16 and rows of whole 16 bytes."""
+
+    def prepare(**inputs):
+        if inputs["a"].dtype != torch.bfloat16 or any(size % 8 for size in inputs["b"].shape[1:]):
+            raise NotImplementedError("torch._grouped_mm takes bf16, and sizes that 8 divides")
+        return peer.prepare(**inputs)
+
+    return Peer(prepare, compiles=peer.compiles)
+
+
+def inputs(problem: Case, device, generator):
+    groups, m, n, k = (problem[name] for name in ("groups", "m", "n", "k"))
+    draw = normal(problem, device, generator)
+    ends = torch.tensor(_ends(problem["spread"], groups, m), dtype=torch.int32).to(device)
+    return {"a": draw(m, k), "b": draw(groups, k, n) * (1 / math.sqrt(k)), "offs": ends}
+
+
+def _ends(spread, groups, m):
+    """Ends of groups: of one size; each half as long as the one before; or ragged, with empty ones and a rest."""
+    if spread == "even":
+        return [m * (group + 1) // groups for group in range(groups)]
+    if spread == "skewed":
+        return [m - (m >> (group + 1)) if group + 1 < groups else m for group in range(groups)]
+    odd = [0 if group % 3 == 1 else 1 + (7 * group) % 5 for group in range(groups)]
+    used = m - m // 8
+    return [used * sum(odd[: group + 1]) // max(sum(odd), 1) for group in range(groups)]
+
+
+def backward_inputs(problem: Case, device, generator):
+    forward = inputs(problem, device, generator)
+    return {**forward, "dc": normal(problem, device, generator)(problem["m"], problem["n"])}
+
+
+def least_bytes(problem: Case) -> dict[str, float]:
+    one = operand_bytes(problem)
+    return one | {"b": problem["groups"] * one["b"]}
+
+
+def backward_bytes(problem: Case) -> dict[str, float]:
+    forward = least_bytes(problem)
+    return {"a, da": 2 * forward["a"], "b, db": 2 * forward["b"], "dc": forward["c"]}
+
+
+def flops(problem: Case) -> dict[str, float]:
+    return {"a @ b": 2 * problem["m"] * problem["n"] * problem["k"]}
+
+
+def sweep(gpu: GPU) -> list[Case]:
+    shapes = (
+        ("even", 8, 8192, 14336, 4096),  # Mixtral's eight experts of 4096 x 14336, 4096 tokens of two each
+        ("skewed", 8, 8192, 14336, 4096),
+        ("even", 8, 8192, 4096, 14336),  # and down
+        ("even", 8, 1024, 14336, 4096),  # few tokens: the weights are the cost
+        ("even", 64, 24576, 1408, 2048),  # DeepSeek's 64 experts of 2048 x 1408, 4096 tokens of six each
+        ("skewed", 64, 24576, 1408, 2048),
+        ("even", 64, 24576, 2048, 1408),  # and down
+        ("even", 64, 3072, 1408, 2048),
+    )
+    cases = [case("bf16", spread=spread, groups=groups, m=m, n=n, k=k) for spread, groups, m, n, k in shapes]
+    cases.append(case("fp16", "for GPUs without bf16", spread="even", groups=64, m=3072, n=1408, k=2048))
+    return fitting(cases, backward_bytes, gpu)
+
+
+EDGE_CASES = tuple(
+    case(dtype, reason, spread=spread, groups=groups, m=m, n=n, k=k)
+    for dtype in DTYPES
+    for spread, groups, (m, n, k), reason in (
+        ("even", 1, (1, 1, 1), "one element of each, one group"),
+        ("even", 2, (128, 64, 32), "whole tiles only"),
+        ("ragged", 7, (80, 72, 32), "empty groups, groups that end within a tile, and rows of no group"),
+        ("ragged", 4, (70, 65, 33), "tails everywhere, strides that allow no wide loads"),
+        ("skewed", 5, (41, 48, 24), "a long group and short ones; a tail in k"),
+        ("even", 16, (9, 32, 16), "more groups than rows"),
+    )
+)
+
+HUGE_CASES = (
+    case("bf16", "offsets into a beyond 2^31", spread="skewed", groups=3, m=2**18 + 1, n=16, k=8192),
+    case("bf16", "offsets into c beyond 2^31", spread="skewed", groups=3, m=2**18 + 1, n=8192, k=16),
+)

@@ -1,0 +1,90 @@
+"""What the project knows of grouped products: variants, from the preferred one on, peers, cases and costs."""
+
+import functools
+
+from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, compiled_gradients, eager, gradients
+
+from .cases import (
+    DTYPES,
+    EDGE_CASES,
+    HUGE_CASES,
+    backward_bytes,
+    backward_inputs,
+    backward_reference,
+    flops,
+    inputs,
+    least_bytes,
+    only_bf16,
+    reference,
+    sweep,
+    torch_grouped,
+)
+from .rows import launch_rows
+from .spaces import SPACE, default, describes, fits
+from .sums import launch_backward
+
+
+def _variants(launch_pass):
+    """The two variants of a pass."""
+    return (
+        Variant(
+            name="descriptor",
+            summary="blocks moved by the copy engine (TMA) through descriptors",
+            follows="tiled",
+            launch=functools.partial(launch_pass, by_descriptor=True),
+            space=SPACE,
+            default=default,
+            fits=fits,
+            handles=describes,
+            needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+        ),
+        Variant(
+            name="tiled",
+            summary="pipelined tiles read through pointers",
+            launch=launch_pass,
+            space=SPACE,
+            default=default,
+            fits=fits,
+        ),
+    )
+
+
+DECLARATION = Declaration(
+    name="grouped_matmul",
+    family="matmul",
+    summary="c = a b[g], rows in groups",
+    call=lambda function, inputs: function(inputs["a"], inputs["b"], offs=inputs["offs"]),
+    dtypes=DTYPES,
+    cases=sweep,
+    edge_cases=EDGE_CASES,
+    huge_cases=HUGE_CASES,
+    differentiable=("a", "b"),
+    forward=Pass(
+        inputs=inputs,
+        reference=reference,
+        outputs=("c",),
+        variants=_variants(launch_rows),
+        peers={
+            "torch": eager(reference),
+            "torch._grouped_mm": only_bf16(eager(torch_grouped)),
+            "torch.compile": only_bf16(compiled(torch_grouped, mode="max-autotune-no-cudagraphs")),
+        },
+        bytes=least_bytes,
+        flops=flops,
+        reduction=lambda c: c["k"],
+    ),
+    backward=Pass(
+        inputs=backward_inputs,
+        reference=backward_reference,
+        outputs=("da", "db"),
+        variants=_variants(launch_backward),
+        peers={
+            "torch": eager(backward_reference),
+            "torch._grouped_mm": only_bf16(gradients(torch_grouped, ("a", "b"), cotangent="dc")),
+            "torch.compile": only_bf16(compiled_gradients(torch_grouped, ("a", "b"), cotangent="dc")),
+        },
+        bytes=backward_bytes,
+        flops=lambda c: {"dc @ b^T": flops(c)["a @ b"], "a^T @ dc": flops(c)["a @ b"]},
+        reduction=lambda c: max(c["m"], c["n"]),
+    ),
+)

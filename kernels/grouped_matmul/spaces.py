@@ -1,0 +1,80 @@
+"""Which configs of grouped products are worth a trial, which is the default, and what descriptors cannot take."""
+
+from atlas.declaration import GPU, Capability, Case, Config, element_size
+from atlas.declaration.products import uses_tensor_cores
+
+from kernels.common.products import narrow_by_rows, stage_bytes
+
+# (BLOCK_M, BLOCK_N, num_warps) by the rows that a group has on average: the larger the tile the fewer reads from L2,
+# but rows past a group's end are multiplied for nothing.
+_TENSOR_CORE_TILES = (
+    (128, 256, 8), (128, 128, 8), (128, 128, 4), (64, 256, 4), (64, 128, 4), (64, 64, 4), (32, 128, 4), (16, 128, 4),
+    (16, 64, 4), (16, 32, 4),
+)  # fmt: skip
+
+_FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 8), (32, 64, 4), (32, 32, 4), (16, 32, 4))
+
+
+def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
+    """The tiles worth a trial, by what they compute with and how long groups are."""
+    rows = problem["m"] / problem["groups"]
+    if uses_tensor_cores(problem, gpu) and not narrow_by_rows(problem):
+        high, wide = max(16, 2 * rows), max(32, 2 * problem["n"])
+        if Capability.WGMMA not in gpu.capabilities:  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
+            wide = min(wide, 128)
+        tiles = [tile for tile in _TENSOR_CORE_TILES if tile[0] <= high and tile[1] <= wide]
+        return tuple(tiles[:4])
+    if problem.dtype != "fp32":  # held a second time, as fp32: more in a warp spills on sm_75 (Triton 3.7.1)
+        return tuple(tile for tile in _FMA_TILES if tile[0] * tile[1] // tile[2] <= 256)
+    return _FMA_TILES
+
+
+def fits(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) not in _tiles(problem, gpu):
+        return "registers spill, too little work a warp, or tiles much longer than groups"
+    tensor_cores = uses_tensor_cores(problem, gpu)
+    row_bytes = (64 if narrow_by_rows(problem) else 128) if tensor_cores else 16 * element_size(problem.dtype)
+    if config["BLOCK_K"] * element_size(problem.dtype) != row_bytes:
+        return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
+    if (config["num_stages"] > 2) != (tensor_cores and not narrow_by_rows(problem)):
+        return "as many stages as latency takes: none where FMA or single elements are the bound"
+    shared = stage_bytes(config, problem) * (config["num_stages"] if _arch(gpu) >= 80 else 1)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return ""
+
+
+def _arch(gpu: GPU) -> int:
+    """Compute capability; 80 for what is not CUDA."""
+    return int(gpu.arch) if gpu.backend == "cuda" else 80
+
+
+SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64),
+    "GROUP_M": (8,),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4),
+}
+
+
+def default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The first tile, with the most stages, that fits."""
+    configs = [
+        dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
+        for rows, columns, warps in _tiles(problem, gpu)
+        for stages in (4, 3, 2)
+        for block_k in (64, 32, 16)
+    ]
+    return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
+
+
+def describes(problem: Case, gpu: GPU) -> str:
+    """Why `descriptor` does not take a case."""
+    if problem.dtype in ("fp32", "tf32"):
+        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
+    if any(problem[size] * element_size(problem.dtype) % 16 for size in "nk"):
+        return "rows of a or b are not aligned to 16 bytes"
+    return ""

@@ -1,0 +1,87 @@
+"""What matmul is checked and measured on: its inputs, its cases and what they cost."""
+
+from atlas.declaration import GPU, Case, case
+
+from kernels.common.products import drawn_operands, fitting, operand_bytes
+
+DTYPES = ("fp32", "tf32", "fp16", "bf16")
+
+
+def reference(a, b, tf32):
+    return a @ b
+
+
+def inputs(problem: Case, device, generator):
+    return drawn_operands(problem, (), device, generator)
+
+
+def sweep(gpu: GPU) -> list[Case]:
+    squares = {"bf16": (512, 1024, 2048, 4096, 8192, 16384), "fp16": (4096,), "tf32": (4096,), "fp32": (4096,)}
+    cases = [case(dtype, m=n, n=n, k=n) for dtype, sizes in squares.items() for n in sizes]
+    cases += [
+        case("bf16", reason, m=4096, n=4096, k=4096, layout=layout)
+        for layout, reason in (("NT", "a linear layer"), ("TN", "the gradient of its weight"))
+    ]
+    cases += [
+        case("bf16", "feed-forward, up, of a model 4096 wide", m=4096, n=14336, k=4096),
+        case("bf16", "feed-forward, down: the long sum", m=4096, n=4096, k=14336),
+    ]
+    cases += [case("bf16", "few tokens: reads the weights and little else", m=m, n=8192, k=8192) for m in _SKINNY]
+    cases += [
+        case("bf16", "one token through a linear layer: rows of the weight are long", m=1, n=8192, k=8192, layout="NT"),
+        case("bf16", "the gradient of 512 tokens through 14336 features", m=512, n=4096, k=14336),
+        case("bf16", "and that of the weight", m=14336, n=4096, k=512, layout="TN"),
+        case("fp32", "a small linear layer", m=1024, n=1024, k=1024, layout="NT"),
+        case("fp32", "the gradient of its input", m=1024, n=1024, k=1024),
+        case("fp32", "the gradient of its weight", m=1024, n=1024, k=1024, layout="TN"),
+    ]
+    return fitting(cases, operand_bytes, gpu)
+
+
+_SKINNY = (1, 16, 128)
+
+MAX_AUTOTUNED = (case("bf16", m=1024, n=1024, k=1024), case("bf16", m=4096, n=4096, k=4096))
+"""Few, since inductor compiles 20 kernels for each: some 5 s on a host of an H200."""
+
+_SHAPES = {
+    "one element of each": (1, 1, 1),
+    "whole tiles only": (128, 128, 64),
+    "tails everywhere, strides that allow no wide loads": (33, 65, 129),
+    "a single row": (1, 96, 128),
+    "a tail in k: the masked loop": (64, 64, 70),
+    "k smaller than any block of it": (48, 40, 7),
+    "a single column": (128, 1, 96),
+    "a tail in m": (70, 64, 64),
+    "a tail in n": (64, 70, 64),
+    "more columns of tiles than rows: the last group is not full": (16, 256, 64),
+    "more rows of tiles than columns": (320, 32, 16),
+}
+
+# fp32 has loops of its own (FMA, other configs), and bf16 only another instruction: they need not show again that
+# tiles are in the right order.
+_SHOWN = {"fp16": len(_SHAPES), "fp32": 7, "bf16": 4}
+
+EDGE_CASES = (
+    *(
+        case(dtype, reason, m=m, n=n, k=k)
+        for dtype, shown in _SHOWN.items()
+        for reason, (m, n, k) in list(_SHAPES.items())[:shown]
+    ),
+    *(
+        case("fp16", f"either layout and tails: {layout}", m=72, n=136, k=200, layout=layout)
+        for layout in ("NT", "TN", "TT")
+    ),
+    case("fp16", "a row times a matrix by columns", m=1, n=72, k=200, layout="NT"),
+    case("fp16", "a matrix by columns times a column", m=72, n=1, k=200, layout="TN"),
+    *(
+        case("fp32", f"more tiles of 64 x 64 than SMs, with tails: {layout}", m=4228, n=132, k=36, layout=layout)
+        for layout in ("NN", "NT", "TN", "TT")
+    ),
+    case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
+    case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
+)
+
+HUGE_CASES = (
+    case("bf16", "offsets into A beyond 2^31", m=2**18 + 1, n=16, k=8192),
+    case("bf16", "offsets into C beyond 2^31", m=2**18 + 1, n=8192, k=16),
+)

@@ -1,0 +1,137 @@
+"""What the project knows of matmul: its variants, from the preferred one on, its peers, its cases and costs."""
+
+import functools
+
+from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, cuda, eager, max_autotuned
+
+from kernels.common.products import describes, operand_bytes, row_lengths
+
+from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, reference, sweep
+from .described import launch_descriptor, launch_persistent, launch_specialized
+from .spaces import (
+    NAIVE_SPACE,
+    PERSISTENT_SPACE,
+    SPACE,
+    SPECIALIZED_SPACE,
+    default,
+    default_naive,
+    default_persistent,
+    default_specialized,
+    fits,
+    fits_descriptor,
+    fits_persistent,
+    fits_specialized,
+    specializes,
+)
+from .swizzled import launch_swizzled, swizzled
+from .thin import launch_split, launch_vector
+from .thin_spaces import (
+    SPLIT_SPACE,
+    VECTOR_SPACE,
+    default_split,
+    default_vector,
+    fits_split,
+    fits_vector,
+    has_vector,
+    splits_k,
+)
+from .tiled import launch_pointers, naive_kernel, tiled_kernel
+
+DECLARATION = Declaration(
+    name="matmul",
+    family="matmul",
+    summary="C = A B",
+    call=lambda function, inputs: function(inputs["a"], inputs["b"]),
+    dtypes=DTYPES,
+    cases=sweep,
+    edge_cases=EDGE_CASES,
+    huge_cases=HUGE_CASES,
+    differentiable=("a", "b"),
+    forward=Pass(
+        inputs=inputs,
+        reference=reference,
+        outputs=("c",),
+        variants=(
+            Variant(
+                name="vector",
+                summary="a row times a matrix without tl.dot: each element is loaded once, straight into registers",
+                launch=launch_vector,
+                space=VECTOR_SPACE,
+                default=default_vector,
+                fits=fits_vector,
+                handles=has_vector,
+                follows="split",
+            ),
+            Variant(
+                name="persistent",
+                summary="one program an SM takes tile after tile; loops over tiles and K are one pipeline",
+                launch=launch_persistent,
+                space=PERSISTENT_SPACE,
+                default=default_persistent,
+                fits=fits_persistent,
+                handles=describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="descriptor",
+            ),
+            Variant(
+                name="descriptor",
+                summary="the tiles of `tiled`, moved by the copy engine (TMA) through descriptors",
+                launch=launch_descriptor,
+                space=SPACE,
+                default=default,
+                fits=fits_descriptor,
+                handles=describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="tiled",
+            ),
+            swizzled(launch_swizzled, row_lengths=lambda c: row_lengths(c)[:2]),
+            Variant(
+                name="tiled",
+                summary="large pipelined tiles, ordered in groups that share rows and columns in L2",
+                launch=functools.partial(launch_pointers, tiled_kernel),
+                space=SPACE,
+                default=default,
+                fits=fits,
+                follows="naive",
+            ),
+            Variant(
+                name="split",
+                summary="thin tiles, and K in parts so that they are enough; a second kernel adds the parts up",
+                launch=launch_split,
+                space=SPLIT_SPACE,
+                default=default_split,
+                fits=fits_split,
+                handles=splits_k,
+                follows="tiled",
+            ),
+            Variant(
+                name="specialized",
+                summary="as `persistent`, with warps that copy and warps that multiply",
+                launch=launch_specialized,
+                space=SPECIALIZED_SPACE,
+                default=default_specialized,
+                fits=fits_specialized,
+                handles=specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+                follows="persistent",
+            ),
+            Variant(
+                name="naive",
+                summary="one small tile a program, in row order, loads not overlapped with products",
+                launch=functools.partial(launch_pointers, naive_kernel),
+                space=NAIVE_SPACE,
+                default=default_naive,
+            ),
+        ),
+        peers={
+            "torch": eager(reference),
+            "torch.compile": compiled(reference),
+            "torch.compile max-autotune": max_autotuned(reference, cases=lambda c: c in MAX_AUTOTUNED),
+            "cuda.naive": cuda("naive"),
+            "cuda.tiled": cuda("tiled"),
+        },
+        bytes=operand_bytes,
+        flops=lambda c: {"a @ b": 2 * c["m"] * c["n"] * c["k"]},
+        reduction=lambda c: c["k"],
+    ),
+)

@@ -1,0 +1,233 @@
+"""Which configs of products of 8 bits are worth a trial, which is each variant's default, and what none can take."""
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config
+
+from kernels.common.products import tile_count
+
+
+def handles(problem: Case, gpu: GPU) -> str:
+    """Why no variant takes a case on a GPU: without such tensor cores ``tl.dot`` of these dtypes does not compile."""
+    needed = Capability.INT8_DOT if problem.dtype == "int8" else Capability.FP8
+    return "" if gpu.functional or needed in gpu.capabilities else f"{gpu.name} has no {needed}"
+
+
+def describes(problem: Case, gpu: GPU) -> str:
+    """Why the variants with descriptors do not take a case."""
+    row_bytes = problem["n"] * (4 if problem["scales"] == "none" else 2)
+    aligned = problem["k"] % 16 == 0 and row_bytes % 16 == 0
+    return handles(problem, gpu) or ("" if aligned else "rows of A, B or C are not aligned to 16 bytes")
+
+
+def specializes(problem: Case, gpu: GPU) -> str:
+    """Why the variant in Gluon does not take a case."""
+    return "Gluon is not interpreted" if gpu.functional else describes(problem, gpu)
+
+
+def alternates(problem: Case, gpu: GPU) -> str:
+    """Why the variant whose groups have tiles of their own does not take a case."""
+    return (
+        "two sets of sums of such a tile are more than a group has registers for"
+        if _promotes(problem)
+        else (specializes(problem, gpu))
+    )
+
+
+def _promotes(problem: Case) -> bool:
+    """Whether the tensor cores' sums go to further registers on their way."""
+    return problem.dtype != "int8" and not problem["fast"]
+
+
+def _buffers(config: Config, gpu: GPU) -> int:
+    """How many blocks of A and of B lie in shared memory at a time, as Triton 3.6 and 3.7 allocate them."""
+    wgmma = Capability.WGMMA in gpu.capabilities
+    return config["num_stages"] if wgmma else max(1, config["num_stages"] - 1)  # else the stage in work is in registers
+
+
+def _shared_bytes(config: Config, problem: Case, gpu: GPU, persistent: bool) -> int:
+    """Of the stages of A and B, and in a persistent kernel beside them a part of C."""
+    stages = _buffers(config, gpu) * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"]
+    tile_bytes = config["BLOCK_M"] * config["BLOCK_N"] * (4 if problem["scales"] == "none" else 2)
+    return stages + persistent * tile_bytes // parts_of_tile(tile_bytes)
+
+
+_PART_BYTES = 32768
+"""Shared memory for C: beside four stages of the largest tile there is no room for more."""
+
+
+def parts_of_tile(tile_bytes):
+    """In how many parts a tile of C of so many bytes goes through shared memory."""
+    return max(1, tile_bytes // _PART_BYTES)
+
+
+def fits(config: Config, problem: Case, gpu: GPU, persistent: bool = False) -> str:
+    """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    shared = _shared_bytes(config, problem, gpu, persistent)
+    if shared > gpu.shared_bytes - 1024 * persistent:  # and some barriers
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
+    # Partial sums take as many registers as the sums, and on sm_80 operands take some (Triton 3.7.1).
+    most = 64 if _promotes(problem) or Capability.WGMMA not in gpu.capabilities else 128
+    accumulators = rows * columns // (32 * warps)
+    if accumulators > most:
+        return f"{accumulators} accumulators a thread in {warps} warps: registers spill"
+    if warps > 4 and (rows < 128 or accumulators <= most // 2):
+        return "too little work for 8 warps"
+    return _fits_problem(config, problem, gpu) or _fits_depth(config, problem, gpu)
+
+
+def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
+    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    if rows >= max(128, 2 * problem["m"]) or columns >= max(128, 2 * problem["n"]):
+        return "a tile twice as large as C"
+    if max(rows, columns) > 2 * min(rows, columns):
+        return "of two tiles of one area, the one nearer to square reads less"
+    tiles = tile_count(config, problem)
+    if rows * columns > 64 * 64 and 2 * tiles < gpu.sms:
+        return f"{tiles} tiles leave half of {gpu.sms} SMs idle"
+    full = _full(problem, gpu)
+    if full and rows * columns < (64 * 128 if _promotes(problem) else 128 * 128):
+        return "reads more from L2 than a larger tile, of which there are enough"
+    if _promotes(problem) and rows > 64:
+        return "partial sums want tiles that several programs of an SM have room for"
+    if config["GROUP_M"] != 8 and not (full and (rows, columns) == (128, 256)):
+        return "an order that matters to large products alone"
+    return ""
+
+
+def _fits_depth(config: Config, problem: Case, gpu: GPU) -> str:
+    block_k, stages = config["BLOCK_K"], config["num_stages"]
+    if _narrow(problem):
+        fits = block_k == 32 and stages == 2 and config["BLOCK_M"] == config["BLOCK_N"] == 64
+        return "" if fits else "elements that are read one by one take registers, and no stages"
+    if Capability.WGMMA not in gpu.capabilities:
+        fits = block_k in (64, 128) and 2 < stages < 5
+        return "" if fits else "too few bytes under way to hide latency, or more than that needs"
+    if block_k != (256 if _thin(problem) else 128):
+        return "shared memory is swizzled in rows of 128 bytes; more than that is for thin products"
+    if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) == (128, 128, 4) and _full(problem, gpu):
+        return "" if stages == 3 else "three stages leave room for a second program on the SM"
+    least, most = (4, 6) if _thin(problem) else (3, 4)
+    return "" if least <= stages <= most else "too few bytes under way to hide latency, or more than that needs"
+
+
+def _thin(problem: Case) -> bool:
+    """Whether a product reads B and little else."""
+    return problem["m"] <= 64 and problem["k"] >= 1024
+
+
+def _narrow(problem: Case) -> bool:
+    """Whether operands are read element by element, through registers, and the loop is not pipelined."""
+    return problem["k"] % 16 != 0
+
+
+def _full(problem: Case, gpu: GPU) -> bool:
+    """Whether C has two of the largest tiles for every SM."""
+    return problem["m"] * problem["n"] >= 2 * gpu.sms * 128 * 256
+
+
+SPACE = {
+    "BLOCK_M": (64, 128, 256),
+    "BLOCK_N": (64, 128, 256),
+    "BLOCK_K": (32, 64, 128, 256),
+    "GROUP_M": (8, 16),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4, 5, 6),
+}
+
+# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that an H200 reaches with such tiles on every SM.  Of the
+# smaller ones two programs share an SM, and one multiplies while the other writes; a persistent program is alone.
+_TILES = {(128, 128, 4): 1.0, (128, 128, 8): 0.95, (64, 128, 4): 0.75, (64, 64, 4): 0.6}
+_PERSISTENT_TILES = {(128, 256, 8): 1.0, (128, 128, 4): 0.92, (128, 128, 8): 0.85, (64, 128, 4): 0.7, (64, 64, 4): 0.5}
+_PROMOTING_TILES = {(64, 128, 4): 1.0, (64, 64, 4): 0.7}
+
+
+def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]:
+    """Of a few tiles the one that ends first if all SMs take tiles in step."""
+    shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
+
+    def config(rows, columns, warps):
+        block_k = 32 if _narrow(problem) else 256 if _thin(problem) else 128
+        tile = dict(zip(SPACE, (rows, columns, block_k, 8, warps), strict=False))
+        every = [tile | {"num_stages": stages} for stages in (5, 4, 3, 2)]
+        return next((config for config in every if not fits(config, problem, gpu, persistent)), every[-1])
+
+    def seconds(tile):  # in units of one multiplication-addition on every SM
+        waves = triton.cdiv(tile_count(config(*tile), problem), gpu.sms)
+        return waves * tile[0] * tile[1] / shares[tile]
+
+    fitting = [tile for tile in shares if not fits(config(*tile), problem, gpu, persistent)]
+    return config(*min(fitting or list(shares)[-1:], key=seconds))
+
+
+SPECIALIZED_SPACE = {
+    "GROUPS": (2, 3),
+    "BLOCK_N": (128, 256),
+    "GROUP_M": (8, 16),
+    "STAGES": (3, 4, 5, 6),
+}
+
+ALTERNATING_SPACE = {"BLOCK": (128,), "GROUP_M": (8, 16), "STAGES": (5, 6)}
+
+
+def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``specialized`` cannot launch, or cannot be the best for this problem."""
+    from .hopper import ROWS, parts
+
+    groups, columns, stages = config["GROUPS"], config["BLOCK_N"], config["STAGES"]
+    size = 4 if problem["scales"] == "none" else 2
+    buffers, width = parts(groups, ROWS.value, columns, size)
+    stage = (64 * groups + columns) * 128
+    shared = stages * stage + groups * buffers * 64 * width * size + 1024
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if columns > (128 if _promotes(problem) or groups == 3 else 256):
+        return "registers spill"
+    if groups == 3 and not _full(problem, gpu):
+        return "large tiles for a small C"
+    if shared + stage <= gpu.shared_bytes and stages < 6:
+        return "leaves room for a further stage"
+    if config["GROUP_M"] != 8 and not _full(problem, gpu):
+        return "an order that matters to large products alone"
+    return ""
+
+
+def fits_alternating(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same for ``alternating``."""
+    from .hopper import parts
+
+    size = 4 if problem["scales"] == "none" else 2
+    rows = columns = config["BLOCK"]
+    buffers, width = parts(2, rows, columns, size)
+    stage = (rows + columns) * 128
+    shared = config["STAGES"] * stage + 2 * buffers * rows * width * size + 1024
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return "leaves room for a further stage" if shared + stage <= gpu.shared_bytes else ""
+
+
+# (GROUPS, BLOCK_N): the share of its best rate that an H200 reaches with such tiles on every SM.  While two groups add
+# partial sums a third one keeps the tensor cores at work.
+_GROUPS = {(2, 256): 1.0, (3, 128): 1.0, (2, 128): 0.97}
+_PROMOTING_GROUPS = {(3, 128): 1.0, (2, 128): 0.92}
+
+
+def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
+    """Of these tiles the one that ends first if all SMs take tiles in step, with as many stages as fit."""
+    shares = _PROMOTING_GROUPS if _promotes(problem) else _GROUPS
+    every = [
+        dict(zip(SPECIALIZED_SPACE, (*tile, 8, stages), strict=True))
+        for tile in shares
+        for stages in SPECIALIZED_SPACE["STAGES"]
+    ]
+
+    def seconds(config):  # in units of one multiplication-addition on every SM
+        area = 64 * config["GROUPS"] * config["BLOCK_N"]
+        tiles = triton.cdiv(problem["m"], 64 * config["GROUPS"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
+        return triton.cdiv(tiles, gpu.sms) * area / shares[config["GROUPS"], config["BLOCK_N"]]
+
+    return min((config for config in every if not fits_specialized(config, problem, gpu)), key=seconds)
+
+
+def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
+    return dict(zip(ALTERNATING_SPACE, (128, 16 if _full(problem, gpu) else 8, 6), strict=True))

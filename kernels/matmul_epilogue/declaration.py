@@ -1,0 +1,168 @@
+"""What the project knows of the linear layer: variants, from the preferred one on, peers, cases and costs."""
+
+import functools
+
+from atlas.declaration import (
+    Capability,
+    Declaration,
+    Pass,
+    Peer,
+    Variant,
+    compiled,
+    compiled_gradients,
+    eager,
+    gradients,
+    max_autotuned,
+)
+
+from kernels.matmul.swizzled import swizzled
+
+from .cases import (
+    DTYPES,
+    EDGE_CASES,
+    HUGE_CASES,
+    backward_bytes,
+    backward_flops,
+    backward_inputs,
+    backward_reference,
+    call,
+    flops,
+    inputs,
+    least_bytes,
+    prepare_cublaslt,
+    pulled_back,
+    reference,
+    sweep,
+    tuned_by_torch,
+)
+from .described import (
+    descriptor_kernel,
+    launch_blocks,
+    launch_specialized,
+    launch_swizzled,
+    persistent_kernel,
+)
+from .pull import launch_backward
+from .spaces import (
+    ALTERNATING_SPACE,
+    PERSISTENT_SPACE,
+    PULL_SPACE,
+    SPACE,
+    SPECIALIZED_SPACE,
+    default,
+    default_alternating,
+    default_persistent,
+    default_pull,
+    default_specialized,
+    describes,
+    fits,
+    fits_persistent,
+    fits_pull,
+    fits_specialized,
+    persists,
+    specializes,
+)
+from .tiled import launch_tiled
+
+DECLARATION = Declaration(
+    name="matmul_epilogue",
+    family="matmul",
+    summary="y = act(x W^T + bias) + residual",
+    call=call,
+    dtypes=DTYPES,
+    cases=sweep,
+    edge_cases=EDGE_CASES,
+    huge_cases=HUGE_CASES,
+    differentiable=("x", "weight", "bias"),
+    forward=Pass(
+        inputs=inputs,
+        reference=reference,
+        outputs=("y",),
+        variants=(
+            Variant(
+                name="persistent",
+                summary="one program an SM: the next tile's blocks load while one is finished",
+                follows="descriptor",
+                launch=functools.partial(launch_blocks, persistent_kernel),
+                space=PERSISTENT_SPACE,
+                default=default_persistent,
+                fits=fits_persistent,
+                handles=persists,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="alternating",
+                summary="Gluon: the groups have tiles of their own, and one multiplies while the other finishes",
+                follows="specialized",
+                launch=functools.partial(launch_specialized, True),
+                space=ALTERNATING_SPACE,
+                default=default_alternating,
+                fits=functools.partial(fits_specialized, alternate=True),
+                handles=specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="specialized",
+                summary="Gluon: a warp loads, two groups of warps multiply and finish half a tile each on their own",
+                follows="persistent",
+                launch=functools.partial(launch_specialized, False),
+                space=SPECIALIZED_SPACE,
+                default=default_specialized,
+                fits=fits_specialized,
+                handles=specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            swizzled(launch_swizzled, row_lengths=lambda c: (c["k"],)),
+            Variant(
+                name="tiled",
+                summary="pipelined tiles in an order that shares rows and columns in L2; the epilogue from registers",
+                launch=launch_tiled,
+                space=SPACE,
+                default=default,
+                fits=fits,
+            ),
+            Variant(
+                name="descriptor",
+                summary="the tiles of `tiled`, moved by the copy engine (TMA) through descriptors",
+                follows="tiled",
+                launch=functools.partial(launch_blocks, descriptor_kernel),
+                space=SPACE,
+                default=default,
+                fits=fits,
+                handles=describes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+            ),
+        ),
+        peers={
+            "torch": eager(reference),
+            "torch.compile": compiled(reference),
+            "torch.compile max-autotune": max_autotuned(reference, cases=tuned_by_torch),
+            "cublaslt": Peer(prepare_cublaslt),
+        },
+        bytes=least_bytes,
+        flops=flops,
+        reduction=lambda c: c["k"],
+    ),
+    backward=Pass(
+        inputs=backward_inputs,
+        reference=backward_reference,
+        outputs=("dx", "dweight", "dbias"),
+        variants=(
+            Variant(
+                name="pull",
+                summary="act' and the bias' gradient in one pass over dy, then matmul's products",
+                launch=launch_backward,
+                space=PULL_SPACE,
+                default=default_pull,
+                fits=fits_pull,
+            ),
+        ),
+        peers={
+            "torch": pulled_back(gradients, compiles=False),
+            "torch.compile": pulled_back(compiled_gradients, compiles=True),
+        },
+        bytes=backward_bytes,
+        flops=backward_flops,
+        reduction=lambda c: max(c["m"], c["n"]),
+    ),
+)

@@ -1,0 +1,220 @@
+"""Which configs of the linear layer's kernels are worth a trial, which is each one's default, what each cannot take."""
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config, element_size
+from atlas.declaration.products import uses_tensor_cores
+
+from kernels.common.products import narrow_by_rows, stage_bytes
+
+# (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
+# from how often an operand is used again; the tuner replaces them.
+_TENSOR_CORE_TILES = {
+    (128, 256, 8): 1.0,
+    (256, 128, 8): 0.95,
+    (128, 128, 4): 0.9,
+    (128, 128, 8): 0.85,
+    (64, 128, 4): 0.7,
+    (64, 64, 4): 0.5,
+    (32, 64, 4): 0.3,
+    (16, 64, 4): 0.2,
+    (16, 32, 4): 0.1,
+}
+
+_FMA_TILES = {(128, 64, 8): 0.9, (64, 64, 8): 0.85, (64, 64, 4): 0.8, (32, 64, 4): 0.6, (16, 32, 4): 0.3}
+
+
+def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
+    """The tiles worth a thought, by what they compute with; larger ones spill (ptxas of Triton 3.6 and 3.7)."""
+    if uses_tensor_cores(problem, gpu):
+        # A residual waits in registers beside the accumulator; operands that are read one by one do so, too.
+        # 4096 accumulators a warp beside gelu by tanh spill on sm_100 (Triton 3.6, 3.7).
+        many = problem["residual"] or (gpu.backend == "cuda" and int(gpu.arch) >= 100)
+        most = 1024 if narrow_by_rows(problem) else 2048 if many else 4096
+        return {tile: share for tile, share in _TENSOR_CORE_TILES.items() if tile[0] * tile[1] // tile[2] <= most}
+    if problem.dtype != "fp32":  # held a second time, as fp32: 64 x 128 in 4 warps spills on sm_75 (Triton 3.7.1)
+        return {tile: share for tile, share in _FMA_TILES.items() if tile[0] * tile[1] // tile[2] <= 1024}
+    return _FMA_TILES
+
+
+def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
+    """How long all tiles take if SMs take them in step, in units of one multiplication-addition on every SM."""
+    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
+    return triton.cdiv(tiles, gpu.sms) * tile[0] * tile[1] / _shares(problem, gpu)[tile]
+
+
+def fits(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
+    if tile not in shares:
+        return "registers spill, or too little work a warp"
+    if config["BLOCK_K"] != _block_k(problem, gpu):
+        return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
+    stages = config["num_stages"]
+    pipelined = uses_tensor_cores(problem, gpu) and not narrow_by_rows(problem)
+    if not pipelined and stages != 2:
+        return "the loop is bound by FMA or by reading single elements, not by latency"
+    if pipelined and stages < 3:
+        return "too few bytes under way to hide latency"
+    shared = stage_bytes(config, problem) * _buffers(stages, gpu)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if pipelined and stages == 3 and tile[:2] != (128, 128) and shared // 3 * 4 <= gpu.shared_bytes:
+        return "leaves room for a further stage, and not for a second program"
+    best = min(_seconds(other, problem, gpu) for other in shares)
+    return (
+        "" if _seconds(tile, problem, gpu) <= 1.5 * best else "tiles of another size keep all SMs busier, or read less"
+    )
+
+
+def _buffers(stages: int, gpu: GPU) -> int:
+    """Blocks of x and of W in shared memory at a time."""
+    if gpu.backend == "cuda" and int(gpu.arch) < 80:
+        return 1  # no asynchronous copies: the loop is not pipelined
+    return stages if Capability.WGMMA in gpu.capabilities else stages - 1
+
+
+def _block_k(problem: Case, gpu: GPU) -> int:
+    if not uses_tensor_cores(problem, gpu):
+        return 16
+    return (64 if narrow_by_rows(problem) else 128) // element_size(problem.dtype)
+
+
+def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same for `persistent`, whose stages and epilogue are in shared memory together."""
+    blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
+    stage = stage_bytes(config, problem)
+    shared = config["num_stages"] * stage + blocks * element_size(problem.dtype)
+    return _room(shared, stage, gpu)
+
+
+def _room(shared: int, stage: int, gpu: GPU) -> str:
+    """Why so many bytes are too many, or not all there is room for."""
+    most = gpu.shared_bytes - _BARRIERS
+    if shared > most:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    return "leaves room for a further stage" if shared + stage <= most else ""
+
+
+def fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
+    """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
+    # One leaves while the next is filled; where that hides behind the other group, a further stage is worth more.
+    parts = config["BLOCK_N"] // 64 if problem["residual"] else 1 if alternate else 2
+    if config["BUFFERS"] != parts:
+        return "a residual is fetched whole while the tile is multiplied; else stages make more of the room"
+    rows = 128 if alternate else 64  # of a group, and so of each of its buffers
+    stage = stage_bytes({**config, "BLOCK_M": 128}, problem)
+    shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
+    return _room(shared, stage, gpu)
+
+
+_BARRIERS = 1024
+"""Bytes that barriers and the like may take of the shared memory."""
+
+SPACE = {
+    "BLOCK_M": (16, 32, 64, 128, 256),
+    "BLOCK_N": (32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64),
+    "GROUP_M": (8,),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4),
+}
+
+PERSISTENT_SPACE = {
+    "BLOCK_M": (128,),
+    "BLOCK_N": (256,),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8, 16),
+    "PARTS": (1, 2),
+    "num_warps": (8,),
+    "num_stages": (3, 4),
+}
+
+SPECIALIZED_SPACE = {
+    "BLOCK_N": (256,),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8, 16),
+    "STAGES": (3, 4),
+    "BUFFERS": (2, 4),
+}
+
+ALTERNATING_SPACE = {
+    "BLOCK_N": (128,),
+    "BLOCK_K": (64,),
+    "GROUP_M": (4, 8, 16),
+    "STAGES": (5, 6),
+    "BUFFERS": (1, 2),
+}
+
+PULL_SPACE = {"ROWS": (16, 32, 128), "BLOCK_M": (8, 16), "BLOCK_N": (256,), "num_warps": (4, 8)}
+
+
+def default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """Of the tiles that fit, the one that ends first by the estimate."""
+    configs = []
+    for rows, columns, warps in _shares(problem, gpu):
+        for stages in (4, 3, 2):
+            values = (rows, columns, _block_k(problem, gpu), 8, warps, stages)
+            configs.append(dict(zip(SPACE, values, strict=True)))
+    fitting = [config for config in configs if not fits(config, problem, gpu)]
+    return min(
+        fitting or configs[-1:], key=lambda c: _seconds((c["BLOCK_M"], c["BLOCK_N"], c["num_warps"]), problem, gpu)
+    )
+
+
+def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
+    stages = 3 if problem["residual"] else 4
+    return dict(zip(PERSISTENT_SPACE, (128, 256, 64, 16, 2, 8, stages), strict=True))
+
+
+def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
+    room = (3, 4) if problem["residual"] else (4, 2)
+    return dict(zip(SPECIALIZED_SPACE, (256, 64, 16, *room), strict=True))
+
+
+def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
+    room = (5, 2) if problem["residual"] else (6, 1)
+    return dict(zip(ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
+
+
+def describes(problem: Case, gpu: GPU) -> str:
+    """Why descriptors do not take a case."""
+    if problem.dtype in ("fp32", "tf32"):
+        return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
+    if any(problem[size] * element_size(problem.dtype) % 16 for size in "nk"):
+        return "rows of x, W or y are not aligned to 16 bytes"
+    return ""
+
+
+def persists(problem: Case, gpu: GPU) -> str:
+    """Why `persistent` does not take a case."""
+    if describes(problem, gpu):
+        return describes(problem, gpu)
+    if gpu.functional:
+        return ""
+    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    return "" if tiles > gpu.sms else f"{tiles} tiles: no SM has a second one"
+
+
+def specializes(problem: Case, gpu: GPU) -> str:
+    """Why `specialized` does not take a case."""
+    return "Gluon is not interpreted" if gpu.functional else persists(problem, gpu)
+
+
+def fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
+    vectors = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) / (32 * config["num_warps"] * 16)
+    if not 1 <= vectors <= 4:
+        return f"{vectors:g} 16-byte vectors a thread of each matrix; 1 to 4 keep memory busy without spills"
+    if config["ROWS"] != 128 and config["ROWS"] != _rows_of_strip(config["BLOCK_N"], problem, gpu):
+        return "strips are shorter where whole ones leave SMs idle, and no shorter than that takes"
+    return ""
+
+
+def _rows_of_strip(block_n: int, problem: Case, gpu: GPU) -> int:
+    """The longest strips that are four for each SM: of rows one after the other, a loop waits for memory each time."""
+    columns = triton.cdiv(problem["n"], block_n)
+    enough = (rows for rows in (128, 32) if triton.cdiv(problem["m"], rows) * columns >= 4 * gpu.sms)
+    return next(enough, 16)
+
+
+def default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
+    return {"ROWS": _rows_of_strip(256, problem, gpu), "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}

@@ -1,0 +1,233 @@
+"""Which configs of the products with packed weights are worth a trial, the default of each, and what none can take."""
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config
+
+from kernels.common.packed import ROWS
+
+from .fragments import ring_stages, stage_bytes
+from .shared import shared_bytes
+
+FEW_ROWS = 32
+"""The most rows of x that `fragments` takes: each lane holds an accumulator for every 8 of them, and x beside them.
+
+On an H200 it takes 100 to 140 us for 64 rows of 8192 x 8192 weights, as long as ``separate``."""
+
+
+def _foreign(gpu: GPU) -> str:
+    """Why neither ``fragments`` nor ``shared`` runs on a GPU."""
+    if gpu.backend == "cuda":
+        return ""
+    return "written in instructions of NVIDIA's tensor cores, which Triton's interpreter and other GPUs lack"
+
+
+def decodes(problem: Case, gpu: GPU) -> str:
+    """Why ``fragments`` does not take a case."""
+    few = problem["m"] <= FEW_ROWS
+    return _foreign(gpu) or ("" if few else f"more than {FEW_ROWS} rows: x is read again for every few columns")
+
+
+FRAGMENTS_SPACE = {
+    "ROW_TILES": (1, 2, 4),
+    "DEPTH": (1, 2, 4),
+    "num_warps": (4, 8),
+    "RING": (24, 40, 72, 104, 160),
+    "X_RING": (0, 1),
+}
+"""RING: KiB of the ring, of which whole steps are used.  X_RING: whether x comes through it, as weights do."""
+
+# By bits and whether x has at most 8 rows: what was fastest at one of the benchmark's sizes on an H200, or beside it.
+_FRAGMENTS = {
+    (4, True): ((1, 2, 4, 24, 0), (1, 2, 8, 40, 0), (1, 4, 4, 40, 0), (2, 2, 4, 24, 0), (2, 2, 4, 40, 0),
+                (2, 2, 8, 72, 0)),
+    (4, False): ((2, 2, 4, 24, 0), (2, 2, 4, 40, 0), (2, 2, 4, 72, 1), (2, 2, 8, 160, 1), (4, 1, 4, 72, 1),
+                 (4, 1, 8, 160, 1)),
+    (8, True): ((1, 4, 4, 24, 0), (1, 4, 4, 40, 0), (1, 2, 8, 24, 0), (1, 4, 8, 72, 0), (2, 2, 8, 72, 0)),
+    (8, False): ((2, 2, 4, 24, 0), (4, 2, 4, 72, 0), (2, 2, 8, 104, 1), (4, 1, 8, 72, 1), (4, 1, 8, 104, 1)),
+}  # fmt: skip
+
+
+def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``fragments`` cannot launch or be the best."""
+    if tuple(config[name] for name in FRAGMENTS_SPACE) not in _FRAGMENTS[bits, problem["m"] <= 8]:
+        return "too few bytes under way, too many registers, or x read too often"
+    if 2 * sum(stage_bytes(bits, problem["m"], problem["group"], config)) > config["RING"] * 1024:
+        return "the ring holds no two steps"
+    _, _, shared = ring_stages(bits, problem["m"], problem["group"], config)
+    return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
+
+
+def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
+    """What was fastest of a few configs on an H200: more warps where there are few programs, x beside their weights."""
+    few = triton.cdiv(problem["n"], 2 * ROWS) <= (1 if bits == 4 else 2) * gpu.sms
+    if 8 < problem["m"] <= 16 and few and gpu.shared_bytes >= 160 * 1024:
+        shape = (2, 2, 8, 160 if bits == 4 else 104, 1)
+    elif problem["m"] > 8:
+        shape = (2, 2, 4, 40 if bits == 4 and problem["group"] == 32 else 24, 0)
+    elif bits == 8:
+        shape = (1, 4, 4, 24, 0)
+    else:
+        shape = (1, 2, 8, 40, 0) if triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms else (1, 2, 4, 24, 0)
+    return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
+
+
+SHARED_SPACE = {
+    "ROW_TILES": (1, 2, 4),
+    "DEPTH": (2, 4),
+    "num_warps": (4, 8),
+    "STAGES": (3, 4, 5),
+    "SPLITS": (1, 2, 4, 8, 16),
+}
+
+SHARED_ROWS = 64
+"""The most rows of x that `shared` takes: four row tiles' accumulators of 64 rows are half of a lane's registers."""
+
+# By bits and most rows of x: steps of 128 columns, for 8 bits of 64 too, with two to four programs an SM.  More rows
+# want more row tiles a warp, for which x is read from shared memory once.
+_SHARED = {
+    (4, 16): ((1, 2, 4, 4), (1, 2, 4, 5), (1, 2, 8, 4), (2, 2, 4, 4), (2, 2, 8, 4), (2, 4, 4, 3)),
+    (4, 32): ((1, 2, 8, 4), (2, 2, 4, 4), (2, 2, 8, 4), (2, 4, 4, 3), (4, 2, 4, 3), (4, 2, 8, 3)),
+    (4, 64): ((2, 2, 4, 3), (2, 2, 4, 4), (2, 2, 8, 4), (4, 2, 4, 3), (4, 2, 8, 3)),
+    (8, 16): ((1, 4, 4, 4), (2, 2, 4, 5), (2, 4, 4, 4), (2, 4, 8, 4)),
+    (8, 32): ((2, 2, 4, 5), (2, 4, 4, 3), (2, 4, 4, 4), (2, 4, 8, 4), (4, 2, 4, 4), (4, 4, 4, 3)),
+    (8, 64): ((2, 2, 4, 5), (2, 4, 4, 3), (2, 4, 8, 3), (4, 2, 4, 4), (4, 4, 4, 3), (4, 2, 8, 4)),
+}
+_WARPS_OF_SM = (6, 16)
+"""Warps for each SM that programs have in all: fewer wait for memory, more do not fit at once."""
+
+
+def shares(bits, problem: Case, gpu: GPU) -> str:
+    """Why ``shared`` does not take a case."""
+    if bits == 4 and problem["group"] == 32:
+        return "a packed tile is multiplied before it is scaled, and has two groups"
+    return _foreign(gpu) or ("" if problem["m"] <= SHARED_ROWS else f"more than {SHARED_ROWS} rows")
+
+
+def _shared_shapes(bits, problem: Case):
+    """Shapes worth a trial, for the rows that accumulators are made for."""
+    return _SHARED[bits, next(rows for rows in (16, 32, SHARED_ROWS) if problem["m"] <= rows)]
+
+
+def _steps_and_warps(bits, config: Config, problem: Case):
+    """(steps of k, warps of all programs that share it)."""
+    rows = ROWS * config["ROW_TILES"] * config["num_warps"]
+    steps = triton.cdiv(problem["k"] * bits, 256 * config["DEPTH"])
+    return steps, triton.cdiv(problem["n"], rows) * config["num_warps"]
+
+
+def fits_shared(bits, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``shared`` cannot launch or be the best."""
+    *shape, splits = (config[name] for name in SHARED_SPACE)
+    if tuple(shape) not in _shared_shapes(bits, problem):
+        return "too few bytes under way, too many registers, or programs too large to run beside each other"
+    if problem["group"] and config["DEPTH"] * 256 // bits % problem["group"]:
+        return "a group is longer than a step"
+    steps, warps = _steps_and_warps(bits, config, problem)
+    fewest, most = (gpu.sms * number for number in _WARPS_OF_SM)
+    if splits > 1 and splits * warps > most:
+        return "more parts than run at once"
+    if 2 * splits in SHARED_SPACE["SPLITS"] and 8 * splits <= steps and splits * warps < fewest:
+        return "SMs without work"
+    _, bytes_ = shared_bytes(bits, problem["m"], problem["group"], problem["zeros"], config)
+    return f"{bytes_} bytes of shared memory, {gpu.shared_bytes} at most" if bytes_ > gpu.shared_bytes else ""
+
+
+def shared_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
+    """As many parts of k as give each SM its warps, unless they get short."""
+    shape = (1, 4, 4, 4) if bits == 8 else (2, 2, 4, 4)
+    if problem["m"] > 16:
+        shape = (2, 4, 4, 3) if bits == 8 else (2, 2, 4, 4 if problem["m"] <= 32 else 3)
+    config = dict(zip(SHARED_SPACE, (*shape, 1), strict=True))
+    steps, warps = _steps_and_warps(bits, config, problem)
+    fewest = _WARPS_OF_SM[0] * gpu.sms
+    while config["SPLITS"] < 16 and 8 * config["SPLITS"] <= steps and config["SPLITS"] * warps < fewest:
+        config["SPLITS"] *= 2
+    return config
+
+
+TILES_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (32, 64, 128),
+    "BLOCK_K": (64,),
+    "GROUP_M": (8,),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3),
+}
+
+
+def fits_tiles(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``tiles`` cannot launch or be the best."""
+    if config == tiles_default(problem, gpu):
+        return ""
+    rows, columns, warps = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps"))
+    if not _tensor_cores(gpu):
+        return "without tensor cores operands lie in registers, as fp32: a larger tile spills"
+    if problem["m"] <= FEW_ROWS:
+        return "few rows are better left to `fragments`: one config shows by how much"
+    if rows < 64 or config["num_stages"] < 3:
+        return "many rows want each weight, once it is brought to 16 bits, to be used often"
+    if not 16 <= columns * 64 // (32 * warps) <= 32 or rows * columns // (32 * warps) > 64:
+        return "weights or accumulators that spill, or too few for so many warps"
+    if rows >= 2 * problem["m"] or columns >= max(64, 2 * problem["n"]):
+        return "a tile twice as large as y"
+    return ""
+
+
+SPECIALIZED_SPACE = {"BLOCK_M": (64, 128, 256), "GROUP_M": (1, 4, 16), "AHEAD": (0, 16), "WARP_GROUPS": (1, 2)}
+"""AHEAD: how many packed tiles ahead the copy engine brings weights to L2; 0: it does not.  WARP_GROUPS: of four warps,
+each with 64 rows of weights."""
+
+
+def specialises(problem: Case, gpu: GPU) -> str:
+    """Why ``specialized`` does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    return "" if problem["n"] % 8 == 0 else "TMA writes rows of whole 16 bytes"
+
+
+def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``specialized`` cannot be the best."""
+    if config["BLOCK_M"] != specialized_default(problem, gpu)["BLOCK_M"]:
+        return "each weight is brought to 16 bits for every BLOCK_M rows"
+    if config["WARP_GROUPS"] == 1 and config["BLOCK_M"] > 64:
+        return "x is read for every 64 rows of weights"
+    tiles = triton.cdiv(problem["m"], config["BLOCK_M"])
+    return "more than there are tiles of x" if config["GROUP_M"] >= 2 * tiles else ""
+
+
+def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The tallest tile that y fills."""
+    rows = next((rows for rows in (64, 128) if rows >= problem["m"]), 256)
+    band = max(g for g in (1, 4) if g < 2 * triton.cdiv(problem["m"], rows))
+    return {"BLOCK_M": rows, "GROUP_M": band, "AHEAD": 16, "WARP_GROUPS": 1 if rows == 64 else 2}
+
+
+def _tensor_cores(gpu: GPU) -> bool:
+    return Capability.TENSOR_CORES in gpu.capabilities
+
+
+def tiles_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The tallest tile that y fills; small ones where there are no tensor cores."""
+    shape = (16, 32, 64, 4, 2)
+    if _tensor_cores(gpu):
+        tall = {16: (16, 64, 64, 4, 3), 32: (32, 64, 64, 4, 3), 64: (64, 64, 64, 4, 3)}
+        height = next((rows for rows in tall if rows >= problem["m"]), 128)
+        # 128 rows spill 8 bytes a thread on sm_80 (Triton 3.7.1)
+        tallest = (128, 64, 64, 8, 3) if Capability.WGMMA in gpu.capabilities else tall[64]
+        shape = tall.get(height, tallest)
+        if problem["n"] <= 32:
+            shape = (shape[0], 32, 64, 4, 3)
+    rows, columns, k, warps, stages = shape
+    return {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": k, "GROUP_M": 8, "num_warps": warps, "num_stages": stages}
+
+
+SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
+DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
+
+
+def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``separate`` is not the best."""
+    weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
+    return "" if 16 <= weights <= 32 else f"{weights} weights a thread"

@@ -1,0 +1,32 @@
+"""Layouts: how an elementwise operator takes tensors that are not contiguous without copying them first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def as_rows(x: torch.Tensor) -> torch.Tensor:
+    """``x`` itself where it is contiguous, or rows of neighbours at equal distances; else a contiguous copy."""
+    if x.is_contiguous():
+        return x
+    shape, stride = x.shape, x.stride()
+    even = all(stride[d] == stride[d + 1] * shape[d + 1] for d in range(x.dim() - 2))
+    return x if x.dim() > 1 and stride[-1] == 1 and even else x.contiguous()
+
+
+def as_laid_out(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+    """``function`` of ``tensors`` of one shape, which it takes as :func:`as_rows` gives them, element by element.
+
+    Tensors that all lie in memory in one other order of dimensions (transposed, channels last) are given to it in that
+    order, and the result keeps it.
+    """
+    first = tensors[0]
+    if all(x.is_contiguous() for x in tensors):
+        return function(*tensors)
+    order = sorted(range(first.dim()), key=first.stride, reverse=True)
+    ordered = [x.permute(order) for x in tensors]
+    if all(x.is_contiguous() for x in ordered):
+        return function(*ordered).permute([order.index(d) for d in range(first.dim())])
+    return function(*[as_rows(x) for x in tensors])

@@ -26,17 +26,20 @@ from atlas.declaration import (
     Pass,
     Variant,
     case,
-    choose,
     compiled,
     eager,
+    edge_cases,
     element_size,
+    normal,
     rows,
-    torch_dtype,
+    sweep,
 )
 from atlas.declaration.products import uses_tensor_cores
-from atlas.operators import CustomOperator, Differentiable, autocast_rule, autocasting, launch, torch_gradients
+from atlas.operators import Differentiable, Operator, autocast_rule, autocasting, launch, torch_gradients
 
-from kernels.layer_norm import _fits_one_pass, _launch_one_pass
+from kernels.common.norms import checked
+from kernels.layer_norm.forward import launch_one_pass
+from kernels.layer_norm.spaces import fits_one_pass
 
 
 @triton.jit
@@ -173,131 +176,13 @@ def _launch_fused(x, weight, bias, eps, w, c=None, *, config):
 
 def _launch_separate(x, weight, bias, eps, w, c=None, *, config):
     if x.shape[1] <= _LONGEST:
-        out = _launch_one_pass(x, weight, bias, eps, config={"LATE": False} | config, rest=True)[0]
+        out = launch_one_pass(x, weight, bias, eps, config={"LATE": False} | config, rest=True)[0]
     else:
         out = torch.empty_like(x)
         _launch_normalize(x, weight, bias, out, eps, config["num_warps"])
     return torch.nn.functional.linear(out, w, c)
 
 
-def _case_of(x, w):
-    k = w.shape[1]
-    return case(_NAMES[x.dtype], m=x.numel() // k, n=w.shape[0], k=k)
-
-
-def _run(x, weight, bias, eps, w, c):
-    variant, config = choose(DECLARATION, "forward", _case_of(x, w), x.device)
-    y = variant.launch(x.view(-1, w.shape[1]), weight, bias, eps, w, c, config=config)
-    return y.view(*x.shape[:-1], w.shape[0])
-
-
-def _fake(x, weight, bias, eps, w, c):
-    return x.new_empty((*x.shape[:-1], w.shape[0]))
-
-
-def _setup(ctx, inputs, output):
-    x, weight, bias, eps, w, c = inputs
-    ctx.save_for_backward(x, weight, bias, w, c)
-    ctx.eps = eps
-
-
-def _pull_back(ctx, dy):
-    """Three products of torch's around layer_norm's kernels, which normalise x again: keeping that costs the memory."""
-    import kernels.layer_norm  # noqa: F401 (registers the operators)
-
-    x, weight, bias, w, c = ctx.saved_tensors
-    if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
-        return _differentiable_backward(x, weight, bias, ctx.eps, w, c, dy)
-    (n, k), operators = w.shape, torch.ops.kernel_atlas
-    out, mean, rstd = operators.layer_norm_forward(x, k, weight, bias, ctx.eps)
-    rows_of_dy = dy.reshape(-1, n)
-    dx = dweight = dbias = None
-    if any(ctx.needs_input_grad[:3]):
-        dout = (rows_of_dy @ w).view(x.shape)
-        dx, dweight, dbias = operators.layer_norm_backward(x, k, weight, bias, mean, rstd, dout, None)
-    dw = rows_of_dy.t() @ out.view(-1, k) if ctx.needs_input_grad[4] else None
-    dc = None if c is None else rows_of_dy.sum(dim=0)
-    return dx, None if weight is None else dweight, None if bias is None else dbias, None, dw, dc
-
-
-def _differentiable_backward(x, weight, bias, eps, w, c, dy):
-    def y(x, weight, bias, w, c):
-        return torch.nn.functional.linear(torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps), w, c)
-
-    dx, dweight, dbias, dw, dc = torch_gradients(y, (x, weight, bias, w, c), dy)
-    return dx, dweight, dbias, None, dw, dc
-
-
-_forward = CustomOperator(
-    "layer_norm_linear",
-    "(Tensor x, Tensor? weight, Tensor? bias, float eps, Tensor w, Tensor? c) -> Tensor",
-    run=_run,
-    fake=_fake,
-)
-_layer_norm_linear = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
-
-
-def layer_norm_linear(
-    input: torch.Tensor,
-    linear_weight: torch.Tensor,
-    linear_bias: torch.Tensor | None = None,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-) -> torch.Tensor:
-    """``F.linear(F.layer_norm(input, (k,), weight, bias, eps), linear_weight, linear_bias)`` in fp32, fp16 or bf16.
-
-    ``input`` is [..., k], ``linear_weight`` [n, k], ``linear_bias`` [n], ``weight`` and ``bias`` [k], all of one dtype
-    and device; biases and ``weight`` may be None.  Returns [..., n].  Statistics and sums are fp32; fp32 operands are
-    multiplied in IEEE precision.  Inputs that are not contiguous are copied first.  Raises TypeError for another dtype
-    and ValueError for shapes or devices that do not fit, and for sizes of 2^31 - 1024 or more.
-    """
-    if autocasting() and autocast_rule("linear", input.device):
-        return _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps)
-    if input.dtype not in _NAMES:
-        raise TypeError(f"layer_norm_linear takes {', '.join(_DTYPES)}: {input.dtype}")
-    if not input.dim() or linear_weight.dim() != 2 or linear_weight.shape[1] != input.shape[-1]:
-        raise ValueError(
-            "layer_norm_linear takes a linear_weight [n, k] for an input [..., k]: "
-            f"{tuple(linear_weight.shape)} for {tuple(input.shape)}"
-        )
-    n, k = linear_weight.shape
-    if max(n, k, input.numel() // max(k, 1)) > _LARGEST:
-        raise ValueError(f"layer_norm_linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {n} x {k}")
-    linear_weight = _checked("linear_weight", linear_weight, (n, k), input)
-    linear_bias = _checked("linear_bias", linear_bias, (n,), input)
-    weight, bias = _checked("weight", weight, (k,), input), _checked("bias", bias, (k,), input)
-    if not input.numel() or not n:  # nothing to launch for
-        return _reference(input, weight, bias, eps, linear_weight, linear_bias)
-    return _layer_norm_linear(input.contiguous(), weight, bias, eps, linear_weight, linear_bias)
-
-
-def _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps):
-    """Under autocast torch normalises in fp32 and multiplies in 16 bits: two kernels, each with its own rule."""
-    # Not by name: a kernel whose function is imported so counts as one that a launch calls.
-    import kernels.layer_norm
-    import kernels.matmul_epilogue
-
-    out = kernels.layer_norm(input, (input.shape[-1],), weight, bias, eps)
-    return kernels.linear(out, linear_weight, linear_bias)
-
-
-def _checked(name, tensor, shape, input):
-    """The tensor, contiguous, if it has this shape and the input's dtype and device; None as it is."""
-    if tensor is None:
-        return None
-    if tensor.dtype != input.dtype:
-        raise TypeError(f"layer_norm_linear takes a {name} of the input's {input.dtype}: {tensor.dtype}")
-    if tensor.shape != shape or tensor.device != input.device:
-        raise ValueError(
-            f"layer_norm_linear takes a {name} of shape {shape} on {input.device}: "
-            f"{tuple(tensor.shape)} on {tensor.device}"
-        )
-    return tensor.contiguous()
-
-
-_DTYPES = ("fp32", "fp16", "bf16")
-_NAMES = {torch_dtype(name): name for name in _DTYPES}
 _LONGEST = 8192
 """Rows up to here are held in registers by `separate`."""
 
@@ -315,10 +200,7 @@ _EPS = 1e-5
 
 def _inputs(problem: Case, device, generator):
     m, n, k = problem["m"], problem["n"], problem["k"]
-
-    def draw(*shape):
-        return torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
-
+    draw = normal(problem, device, generator)
     return {"x": draw(m, k), "weight": draw(k), "bias": draw(k), "eps": _EPS, "w": draw(n, k), "c": draw(n)}
 
 
@@ -328,8 +210,9 @@ def _bytes(problem: Case) -> dict[str, float]:
     return {"x": m * k * size, "weight, bias": 2 * k * size, "w": n * k * size, "c": n * size, "y": m * n * size}
 
 
-def _cases(gpu: GPU) -> list[Case]:
-    shapes = {
+_cases = sweep(
+    "m n k",
+    {
         "bf16": (
             (128, 1024, 1024),  # the launch is the cost
             (16, 12288, 4096),  # 16 tokens: reads W and little else
@@ -341,24 +224,22 @@ def _cases(gpu: GPU) -> list[Case]:
         ),
         "fp16": ((4096, 3072, 1024), (4096, 12288, 4096)),
         "fp32": ((4096, 3072, 1024),),
-    }
-    largest = gpu.memory_bytes // 8
-    cases = [case(d, m=m, n=n, k=k) for d, sizes in shapes.items() for m, n, k in sizes]
-    return [c for c in cases if sum(_bytes(c).values()) <= largest]
+    },
+    tensors=1,
+    elements=lambda c: sum(_bytes(c).values()) / element_size(c.dtype),
+)
 
-
-_EDGE_CASES = tuple(
-    case(dtype, reason, m=m, n=n, k=k)
-    for dtype in _DTYPES
-    for (m, n, k), reason in (
-        ((1, 1, 1), "one element of each: rstd is 1 / sqrt(eps)"),
-        ((128, 64, 64), "whole tiles only"),
-        ((70, 64, 64), "a tail in m"),
-        ((64, 70, 64), "a tail in n"),
-        ((33, 65, 129), "tails everywhere, strides that allow no wide loads"),
-        ((48, 40, 7), "k smaller than any block of it"),
-        ((1, 96, 136), "a single row"),
-    )
+_EDGE_CASES = edge_cases(
+    "m n k",
+    (
+        (1, 1, 1, "one element of each: rstd is 1 / sqrt(eps)"),
+        (128, 64, 64, "whole tiles only"),
+        (70, 64, 64, "a tail in m"),
+        (64, 70, 64, "a tail in n"),
+        (33, 65, 129, "tails everywhere, strides that allow no wide loads"),
+        (48, 40, 7, "k smaller than any block of it"),
+        (1, 96, 136, "a single row"),
+    ),
 )
 
 _HUGE_CASES = (case("bf16", "offsets into x beyond 2^31", m=2**18 + 1, n=16, k=8192),)
@@ -431,7 +312,7 @@ def _fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
     elements = config["BLOCK_M"] * problem["k"] // (32 * config["num_warps"])
     if elements < 8 and config["num_warps"] > 1:
         return f"{elements} elements a thread: fewer warps do"
-    return _fits_one_pass({"LATE": False} | config, rows_of_x, gpu)
+    return fits_one_pass({"LATE": False} | config, rows_of_x, gpu)
 
 
 def _separate_default(problem: Case, gpu: GPU) -> Config:
@@ -445,11 +326,9 @@ DECLARATION = Declaration(
     name="layer_norm_linear",
     family="matmul",
     summary="y = layer_norm(x) W^T + c",
-    function=layer_norm_linear,
     call=lambda function, inputs: function(
         inputs["x"], inputs["w"], inputs["c"], inputs["weight"], inputs["bias"], inputs["eps"]
     ),
-    dtypes=_DTYPES,
     cases=_cases,
     edge_cases=_EDGE_CASES,
     huge_cases=_HUGE_CASES,
@@ -486,3 +365,103 @@ DECLARATION = Declaration(
         reduction=lambda c: c["k"],
     ),
 )
+
+
+def _case_of(x, weight, bias, eps, w, c):
+    n, k = w.shape
+    return case(DECLARATION.dtype_of(x), m=x.numel() // k, n=n, k=k)
+
+
+def _run(launch, x, weight, bias, eps, w, c):
+    return launch(x.view(-1, w.shape[1]), weight, bias, eps, w, c).view(*x.shape[:-1], w.shape[0])
+
+
+_forward = Operator(
+    DECLARATION,
+    "forward",
+    "(Tensor x, Tensor? weight, Tensor? bias, float eps, Tensor w, Tensor? c) -> Tensor",
+    name="layer_norm_linear",
+    case_of=_case_of,
+    run=_run,
+    fake=lambda x, weight, bias, eps, w, c: x.new_empty((*x.shape[:-1], w.shape[0])),
+)
+
+
+def _setup(ctx, inputs, output):
+    x, weight, bias, eps, w, c = inputs
+    ctx.save_for_backward(x, weight, bias, w, c)
+    ctx.eps = eps
+
+
+def _pull_back(ctx, dy):
+    """Three products of torch's around layer_norm's kernels, which normalise x again: keeping that costs the memory."""
+    x, weight, bias, w, c = ctx.saved_tensors
+    if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
+        return _differentiable_backward(x, weight, bias, ctx.eps, w, c, dy)
+    (n, k), operators = w.shape, torch.ops.kernel_atlas  # which kernels.layer_norm registered when it was imported
+    out, mean, rstd = operators.layer_norm_forward(x, k, weight, bias, ctx.eps)
+    rows_of_dy = dy.reshape(-1, n)
+    dx = dweight = dbias = None
+    if any(ctx.needs_input_grad[:3]):
+        dout = (rows_of_dy @ w).view(x.shape)
+        dx, dweight, dbias = operators.layer_norm_backward(x, k, weight, bias, mean, rstd, dout, None)
+    dw = rows_of_dy.t() @ out.view(-1, k) if ctx.needs_input_grad[4] else None
+    dc = None if c is None else rows_of_dy.sum(dim=0)
+    return dx, None if weight is None else dweight, None if bias is None else dbias, None, dw, dc
+
+
+def _differentiable_backward(x, weight, bias, eps, w, c, dy):
+    def y(x, weight, bias, w, c):
+        return _reference(x, weight, bias, eps, w, c)
+
+    dx, dweight, dbias, dw, dc = torch_gradients(y, (x, weight, bias, w, c), dy)
+    return dx, dweight, dbias, None, dw, dc
+
+
+_layer_norm_linear = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
+
+
+@DECLARATION.public
+def layer_norm_linear(
+    input: torch.Tensor,
+    linear_weight: torch.Tensor,
+    linear_bias: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """``F.linear(F.layer_norm(input, (k,), weight, bias, eps), linear_weight, linear_bias)`` in fp32, fp16 or bf16.
+
+    ``input`` is [..., k], ``linear_weight`` [n, k], ``linear_bias`` [n], ``weight`` and ``bias`` [k], all of one dtype
+    and device; biases and ``weight`` may be None.  Returns [..., n].  Statistics and sums are fp32; fp32 operands are
+    multiplied in IEEE precision.  Inputs that are not contiguous are copied first.  Raises TypeError for another dtype
+    and ValueError for shapes or devices that do not fit, and for sizes of 2^31 - 1024 or more.
+    """
+    if autocasting() and autocast_rule("linear", input.device):
+        return _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps)
+    DECLARATION.dtype_of(input)
+    if not input.dim() or linear_weight.dim() != 2 or linear_weight.shape[1] != input.shape[-1]:
+        raise ValueError(
+            "layer_norm_linear takes a linear_weight [n, k] for an input [..., k]: "
+            f"{tuple(linear_weight.shape)} for {tuple(input.shape)}"
+        )
+    n, k = linear_weight.shape
+    if max(n, k, input.numel() // max(k, 1)) > _LARGEST:
+        raise ValueError(f"layer_norm_linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {n} x {k}")
+    linear_weight = checked("layer_norm_linear", "linear_weight", linear_weight, (n, k), input)
+    linear_bias = checked("layer_norm_linear", "linear_bias", linear_bias, (n,), input)
+    weight = checked("layer_norm_linear", "weight", weight, (k,), input)
+    bias = checked("layer_norm_linear", "bias", bias, (k,), input)
+    if not input.numel() or not n:  # nothing to launch for
+        return _reference(input, weight, bias, eps, linear_weight, linear_bias)
+    return _layer_norm_linear(input.contiguous(), weight, bias, eps, linear_weight, linear_bias)
+
+
+def _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps):
+    """Under autocast torch normalises in fp32 and multiplies in 16 bits: two kernels, each with its own rule."""
+    # Not by name: a kernel whose function is imported so counts as one that a launch calls.
+    import kernels.layer_norm
+    import kernels.matmul_epilogue
+
+    out = kernels.layer_norm(input, (input.shape[-1],), weight, bias, eps)
+    return kernels.linear(out, linear_weight, linear_bias)

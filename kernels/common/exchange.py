@@ -7,7 +7,11 @@ Each program publishes two fp32 numbers in a slot of its own (:func:`tell`) and 
 import torch
 import triton
 import triton.language as tl
+from atlas.declaration import GPU, Case, element_size
+from atlas.declaration.rows import OTHER_REGISTERS, VECTOR_BYTES, points, registers_obstacle
 from atlas.operators import launch
+
+from .rows import EXCHANGE_BYTES, spans
 
 
 @triton.jit
@@ -51,3 +55,31 @@ def unset_slots(m, team, device):
     slots = torch.empty((m, team), dtype=torch.int64, device=device)
     launch(_unset_kernel, (triton.cdiv(m * team, 1024),), slots, m * team, BLOCK=1024)
     return slots
+
+
+def team_obstacle(config: dict, problem: Case, gpu: GPU, live: float) -> str:
+    """``fits`` of a kernel whose TEAM programs hold a row of two inputs, with ``live`` registers for each element."""
+    size, threads, team = element_size(problem.dtype), 32 * config["num_warps"], config["TEAM"]
+    span, block_n, chunks = spans(problem["n"], size, config)
+    if (team - 1) * span >= problem["n"] or team > gpu.sms:
+        return f"fewer than {team} parts of a row, or programs"
+    shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + EXCHANGE_BYTES
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of prefetched rows exceed an SM's shared memory"
+    return registers_obstacle(block_n * chunks * live / threads + OTHER_REGISTERS, threads)
+
+
+def handles_team(space: dict, fits):
+    """``handles`` of such a kernel: rows too long for one program, which some config of the space holds."""
+
+    def handles(problem: Case, gpu: GPU) -> str:
+        if gpu.backend != "cuda" or int(gpu.arch) < 80:
+            return "programs that wait for one another: written for NVIDIA's GPUs from sm_80 on"
+        if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES:
+            return "rows not of whole 16-byte vectors: their masks spill"
+        if problem["n"] <= (16384 if element_size(problem.dtype) == 2 else 8192):
+            return "rows short enough for one program"
+        fitting = any(not fits(config, problem, gpu) for config in points(space))
+        return "" if fitting else "rows longer than the registers of a team"
+
+    return handles

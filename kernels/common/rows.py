@@ -6,11 +6,22 @@ that of an element in bytes, everywhere here; what fits a thread is arithmetic o
 
 import triton
 import triton.language as tl
+from atlas.declaration import gpu_of
 from atlas.declaration.rows import VECTOR_BYTES
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite fp32.  A running maximum starts here and not at -inf: exp(-inf - LOWEST) is 0, while
 exp(-inf - -inf) would be NaN and spoil rows that merely begin with -inf."""
+
+MOST_CHUNKS = 16
+"""Tiles of one row: each is unrolled, and compiling takes time."""
+
+ENOUGH_IN_FLIGHT = 16384
+"""Bytes of a tile: with two more of that size prefetched an SM has what covers memory's latency on an H200 (about
+4.3 TB/s x 0.7 us / 132 SMs = 23 KB)."""
+
+EXCHANGE_BYTES = 1024
+"""Shared memory through which the warps of a program exchange their sums, at most."""
 
 
 @triton.jit
@@ -50,6 +61,12 @@ def tiles_of_row(n, size, config):
     block = max(1, 32 * config["num_warps"] * VECTOR_BYTES // size // config["BLOCK_M"])
     chunks = triton.cdiv(n, block)
     return (whole, 1) if block * chunks >= whole else (block, chunks)
+
+
+def programs_for(x, config):
+    """Programs for blocks of BLOCK_M rows of x [..., n], at most PROGRAMS_PER_SM on each SM where the config says."""
+    blocks = triton.cdiv(x.numel() // x.shape[-1], config.get("BLOCK_M", 1))
+    return min(blocks, config["PROGRAMS_PER_SM"] * gpu_of(x.device).sms) if "PROGRAMS_PER_SM" in config else blocks
 
 
 def spans(n, size, config):

@@ -6,7 +6,7 @@ from atlas.benchmarking.providers import Tuned
 from atlas.benchmarking.roofs import Survey
 from atlas.declaration import GPU, Declaration, Pass, Peer, Variant, case
 from atlas.timing import Clock
-from atlas.timing.board import SilentBoard
+from atlas.timing.device import SilentBoard
 from atlas.timing.samplers import Batch
 
 GPU_HERE = GPU("h200", "cuda", 90, 132, 232448, 2**37, 60 * 2**20)

@@ -9,7 +9,7 @@ from atlas.results import documents
 from atlas.survey import bandwidth, multiplication
 from atlas.survey.ways import Way, best
 from atlas.timing import Clock
-from atlas.timing.board import SilentBoard
+from atlas.timing.device import SilentBoard
 from atlas.timing.samplers import Batch
 
 from .small_kernel import GPU_HERE, Sampler

@@ -1,7 +1,7 @@
 """What a build amounts to: when the rows make the document fail."""
 
 import pytest
-from atlas.compilation.document import status
+from atlas.compilation.space import status
 
 
 def row(state, default=False, reason=""):
@@ -18,7 +18,7 @@ def test_configs_that_fail_beside_a_good_default_leave_the_build_in_order(state)
 def test_a_default_that_cannot_run_fails_the_build_and_is_named(state, told):
     found = status([row("ok"), row(state, default=True, reason="because of this")])
     assert found["status"] == "failed"
-    assert found["reason"] == f"forward tiled bf16, default config for m=64 n=7 {told}: because of this"
+    assert found["reason"] == f"default config of tiled, forward m=64 n=7 bf16, {told}: because of this"
 
 
 def test_a_build_of_nothing_but_refusals_is_unsupported_with_their_reason():

@@ -1,6 +1,9 @@
 """Where each GPU is, for hosts and records of every kind."""
 
+import json
+
 import pytest
+from atlas import ROOT
 from atlas.errors import AtlasError
 from atlas.host import gpus
 from atlas.reading.config import GPUS_FILE, load_gpus
@@ -93,3 +96,35 @@ def test_a_mistake_in_a_block_is_answered_with_what_would_be_right(tmp_path, rig
     (tmp_path / "gpus.yaml").write_text(text.replace(right, written, 1))
     with pytest.raises(AtlasError, match=said):
         load_gpus(tmp_path / "gpus.yaml")
+
+
+def properties(gpu, **changes):
+    """What the driver said of a GPU when its record was made."""
+    survey = json.loads((ROOT / "results" / "recorded" / gpu / "survey.json").read_text())
+    return survey["properties"] | changes
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_the_blocks_of_recorded_gpus_are_as_their_drivers_said(gpu):
+    assert gpus.disagreement(gpu, BLOCKS[gpu], properties(gpu)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sms": 114}, "sms 132 (driver: 114)"),
+        ({"memory_bytes": 94 * 2**30}, "memory_gib 141 (driver: 94)"),
+        ({"l2_bytes": 50 * 2**20}, "l2_mib 60 (driver: 50)"),
+        ({"shared_bytes": 163 * 2**10}, "shared_memory_kib 227 (driver: 163)"),
+        ({"compute_capability": "10.0"}, "target cuda 90 (driver: 10.0)"),
+        ({"name": "NVIDIA H200 NVL"}, "match 'NVIDIA H200$' (not found in the name)"),
+    ],
+)
+def test_what_the_driver_says_otherwise_than_a_block_is_named_with_both_values(changes, said):
+    found = gpus.disagreement("h200", BLOCKS["h200"], properties("h200", **changes))
+    assert found.startswith("gpus.yaml: block 'h200' is not as the driver says of ")
+    assert f": {said}; correct the block" in found
+
+
+def test_memory_that_a_board_keeps_to_itself_is_no_disagreement():
+    assert gpus.disagreement("h200", BLOCKS["h200"], properties("h200", memory_bytes=132 * 2**30)) == ""

@@ -344,7 +344,7 @@ def copied(tmp_path):
 
 def test_an_edit_of_softmaxs_online_leaves_one_pass_as_it_is(copied):
     line = "    row_max = tl.max(m_i, axis=0)\n"
-    found = edited(copied, ("softmax.py", line, "    row_max = tl.max(m_i, axis=0) + 0.0\n"), of="softmax")
+    found = edited(copied, ("softmax/forward.py", line, "    row_max = tl.max(m_i, axis=0) + 0.0\n"), of="softmax")
     assert found == {"forward.online", "public"}
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 from atlas.host import devices, environment
-from atlas.timing.board import NvmlBoard, board_of
+from atlas.timing.device import NvmlBoard, board_of
 
 pytestmark = pytest.mark.gpu
 

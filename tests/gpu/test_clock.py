@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from atlas.survey import bandwidth
-from atlas.timing.cuda import CudaDevice
+from atlas.timing.device import CudaDevice
 from atlas.timing.samplers import Sampler
 from atlas.timing.samples import quartiles
 

@@ -7,7 +7,8 @@ from atlas.declaration.hardware import INTERPRETER
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.linear_cross_entropy import DECLARATION, _chunk_rows, _operator, linear_cross_entropy
+from kernels.linear_cross_entropy import DECLARATION, _operator, linear_cross_entropy
+from kernels.linear_cross_entropy.chunks import chunk_rows_of
 
 LAUNCH = DECLARATION.forward.variants[0].launch
 PARAMETERS = (-100, "mean", 0.0, 0.0)
@@ -105,15 +106,15 @@ def test_chunks_of_any_length_add_up_to_the_same(chunk):
 
 
 def test_a_chunk_s_logits_are_as_large_as_the_weight_and_chunks_of_one_length():
-    assert _chunk_rows(8192, 4096) == 4096
-    assert _chunk_rows(9000, 4096) == 3072  # three chunks, in whole tiles of 128 rows
-    assert _chunk_rows(16384, 512) == 1024  # small layers fill the GPU all the same
-    assert _chunk_rows(700, 64) == 700
+    assert chunk_rows_of(8192, 4096) == 4096
+    assert chunk_rows_of(9000, 4096) == 3072  # three chunks, in whole tiles of 128 rows
+    assert chunk_rows_of(16384, 512) == 1024  # small layers fill the GPU all the same
+    assert chunk_rows_of(700, 64) == 700
     # What is summed up in fp32 is there twice in the end, so one chunk may as well have twice the rows.
-    assert _chunk_rows(8192, 4096, adds_in_fp32=True) == 8192
-    assert _chunk_rows(8193, 4096, adds_in_fp32=True) == 2816
+    assert chunk_rows_of(8192, 4096, adds_in_fp32=True) == 8192
+    assert chunk_rows_of(8193, 4096, adds_in_fp32=True) == 2816
     for m, k in ((5000, 1024), (16385, 2048), (4097, 4096)):
-        assert _chunk_rows(m, k) <= max(k, 1024)
+        assert chunk_rows_of(m, k) <= max(k, 1024)
 
 
 class Largest(TorchDispatchMode):

@@ -9,7 +9,8 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels.reduction import DECLARATION, _policy, amax, max, mean, sum
+from kernels.reduction import DECLARATION, amax, max, mean, sum
+from kernels.reduction.results import cache_policy
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -272,12 +273,10 @@ def test_it_compiles_into_one_graph_with_its_gradient(name):
 
 
 def test_operators_are_registered_as_torch_wants_them():
-    from kernels import reduction
-
-    x = randn(3, 8, 2, dtype=torch.float16)
-    torch.library.opcheck(reduction._sum.operator.op, (x.requires_grad_(), 1, 2, True, False, True))
-    torch.library.opcheck(reduction._max.operator.op, (x.detach().requires_grad_(), 0, 1, False))
-    torch.library.opcheck(reduction._amax_with_ties.operator.op, (x.detach().requires_grad_(), 0, 1, False))
+    operators, x = torch.ops.kernel_atlas, randn(3, 8, 2, dtype=torch.float16)
+    torch.library.opcheck(operators.reduction_sum.default, (x.requires_grad_(), 1, 2, True, False, True))
+    torch.library.opcheck(operators.reduction_max.default, (x.detach().requires_grad_(), 0, 1, False))
+    torch.library.opcheck(operators.reduction_amax_with_ties.default, (x.detach().requires_grad_(), 0, 1, False))
 
 
 def test_other_dtypes_and_axes_that_are_not_there_are_refused():
@@ -303,7 +302,7 @@ def test_few_results_are_shared_by_programs_and_many_are_not():
 def test_what_is_a_few_times_the_cache_leaves_it_first():
     def policy(megabytes):
         with pretend(GPUS["h200"]):  # an L2 of 63 MB
-            return _policy(torch.empty((1, megabytes * 10**6 // 4, 1), device="meta"))
+            return cache_policy(torch.empty((1, megabytes * 10**6 // 4, 1), device="meta"))
 
     assert [policy(4), policy(67), policy(134)] == ["evict_first"] * 3
     assert [policy(1074), policy(2147)] == [""] * 2

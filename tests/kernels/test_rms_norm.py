@@ -72,7 +72,7 @@ def _take(slot_ptrs, seen):
 def test_a_team_s_sums_and_columns_make_up_whole_rows(monkeypatch, team, has_weight):
     # On the interpreter programs run one after the other.  So a launch is made twice, with slots that are kept: the
     # first time some are empty yet when they are looked up.
-    kernels, slots = sys.modules["kernels.rms_norm"], torch.zeros((9, team), dtype=torch.int64)
+    kernels, slots = sys.modules["kernels.rms_norm.long_rows"], torch.zeros((9, team), dtype=torch.int64)
     for name, stand_in in (("look", _look_up), ("hear", _take), ("unset_slots", lambda *_: slots)):
         monkeypatch.setattr(kernels, name, stand_in)
     problem = case("fp32", m=9, n=1160, residual=True)

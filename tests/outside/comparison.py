@@ -205,7 +205,7 @@ def _of_copies(torchs, call: Call) -> _Results:
 def _spreads(function, call: Call, exact: _Results) -> dict[str, torch.Tensor]:
     """What a rounding is measured in, element by element: the size of all, and what hangs on the last bit of inputs.
 
-    That of :mod:`atlas.validation.conditioning` is the same for all elements of an output.  torch's samples of
+    That of :mod:`atlas.validation.tolerances` is the same for all elements of an output.  torch's samples of
     attention have scores in the hundreds: few weights are neither 0 nor 1, and all of the sensitivity is in these.
     """
     squares: dict[str, torch.Tensor] = {}

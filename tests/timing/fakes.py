@@ -1,6 +1,6 @@
 """A device whose host and queue are simulated, a board that says what it is told, a sampler of given times."""
 
-from atlas.timing.board import Reading
+from atlas.timing.device import Reading
 from atlas.timing.samplers import Batch
 
 

@@ -2,8 +2,7 @@
 
 import pynvml
 import pytest
-from atlas.timing.board import NvmlBoard, SilentBoard, board_of
-from atlas.timing.cuda import flush_bytes, steady
+from atlas.timing.device import NvmlBoard, SilentBoard, board_of, flush_bytes, steady
 
 
 @pytest.fixture

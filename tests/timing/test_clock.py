@@ -5,7 +5,7 @@ import random
 
 import pytest
 from atlas.timing import PROTOCOL, Clock
-from atlas.timing.board import Reading, summary
+from atlas.timing.device import Reading, summary_of
 from atlas.timing.samplers import Batch, Sampler
 
 from .fakes import GivenTimes, SaidBoard, SimulatedDevice, Sleeper
@@ -114,7 +114,7 @@ def test_a_measurement_throttled_twice_stands_and_is_flagged():
 def test_every_reason_of_every_reading_counts_once_in_the_order_it_came_up():
     cap, heat = "power cap", "thermal slowdown by the hardware"
     readings = [Reading(throttled=(cap,)), Reading(throttled=(heat, cap)), Reading()]
-    assert summary(readings).throttled == (cap, heat), "the last reading alone would say that nothing was amiss"
+    assert summary_of(readings).throttled == (cap, heat), "the last reading alone would say that nothing was amiss"
 
 
 def test_a_board_that_recovers_before_the_end_has_throttled_all_the_same():
@@ -127,7 +127,7 @@ def test_a_board_that_recovers_before_the_end_has_throttled_all_the_same():
 
 def test_readings_are_summed_up_as_median_clock_and_highest_heat():
     readings = [Reading(1000.0, 50.0, None), Reading(2000.0, 60.0, 100.0), Reading(1900.0, 55.0, 90.0, ("power cap",))]
-    assert summary(readings) == Reading(1900.0, 60.0, 100.0, ("power cap",))
+    assert summary_of(readings) == Reading(1900.0, 60.0, 100.0, ("power cap",))
 
 
 def test_a_screen_takes_exactly_the_samples_asked_for_and_leaves_the_board_alone():

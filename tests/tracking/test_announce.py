@@ -1,5 +1,6 @@
 """The table at the start of a run."""
 
+import json
 import subprocess
 import sys
 
@@ -86,3 +87,14 @@ def test_a_record_that_no_reader_can_read_does_not_stop_the_announcement(tmp_pat
     path = tmp_path / "benchmark.json"
     path.mkdir() if content is None else path.write_text(content)
     assert read_envelope(path) == Envelope()
+
+
+def test_a_block_that_is_not_as_the_driver_said_is_told_at_the_start_of_the_next_run(capsys, tmp_path):
+    document = sample.survey("h200")
+    recorded = ROOT / "results" / "recorded" / "h200" / "survey.json"
+    document["properties"] = json.loads(recorded.read_text())["properties"] | {"sms": 114}
+    sample.put(tmp_path, document)
+    here, elsewhere = gpus.Place(gpus.HERE, "NVIDIA H200"), gpus.Place(gpus.ABSENT)
+    for places, told in (({"h200": here}, True), ({"h200": elsewhere}, False)):
+        announce(config.load_gpus(), places, ("vector_add",), tmp_path / "recorded")
+        assert ("sms 132 (driver: 114)" in capsys.readouterr().err) == told

@@ -102,7 +102,10 @@ def test_the_fastest_config_of_a_kernel_on_a_gpu_is_on_its_run(atlas):
     assert run.data.params["dtype"] == "bf16"
     assert run.data.metrics["median_us"] == float(f"{best['median_us']:.5g}")
     first_line = run.data.tags["mlflow.note.content"].splitlines()[0]
-    assert f"BLOCK={best['config']['BLOCK']}" in first_line and "fastest config of forward bf16" in first_line
+    assert (
+        f"BLOCK={best['config']['BLOCK']}" in first_line
+        and "fastest config of forward m=4096 n=32768 bf16" in first_line
+    )
 
 
 def test_every_run_says_its_kernel_gpu_stage_kind_versions_and_commit(atlas):

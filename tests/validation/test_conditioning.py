@@ -3,7 +3,7 @@
 import pytest
 import torch
 from atlas.declaration import Declaration, Pass, case, eager
-from atlas.validation import conditioning
+from atlas.validation import tolerances
 from atlas.validation.problems import Problem
 
 # One column of eight terms: in fp32 every order gives another last bit, and their sum is a millionth of each of them.
@@ -48,7 +48,7 @@ def test_the_reference_is_asked_four_times_of_inputs_off_by_half_an_ulp_each_tim
         return [inputs["x"].sum(dim=0)]
 
     exact = [TERMS.double()[:, None].sum(dim=0)]
-    conditioning.slack(evaluate, {"x": TERMS[:, None].clone(), "eps": 1e-5}, exact, seed=3)
+    tolerances.conditioning_slack(evaluate, {"x": TERMS[:, None].clone(), "eps": 1e-5}, exact, seed=3)
     assert len(seen) == 4
     assert all(((change.abs() - 2**-24).abs() < 2**-50).all() for change in seen), "half an ulp of fp32, up or down"
     signs = {tuple((change > 0).flatten().tolist()) for change in seen}
@@ -57,7 +57,7 @@ def test_the_reference_is_asked_four_times_of_inputs_off_by_half_an_ulp_each_tim
 
 def test_what_is_granted_is_four_times_the_root_mean_square_of_the_changes():
     changes = iter([1.0, -3.0, 5.0, 1.0])  # squares 1, 9, 25, 1: their mean is 9
-    granted = conditioning.slack(
+    granted = tolerances.conditioning_slack(
         lambda inputs: [torch.full((2,), next(changes), dtype=torch.float64)], {}, [torch.zeros(2)], seed=0
     )
     assert granted == pytest.approx([4 * 3.0])

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from atlas.figures.heat import speedup, transfer
 from atlas.figures.names import OVERVIEWS, PER_KERNEL
-from atlas.figures.roofs import roof_fraction, rooflines
+from atlas.figures.overviews import roof_fraction, rooflines, speedup, transfer
 from atlas.figures.sizes import overlay, throughput
 from atlas.figures.work import build, seconds, tuning
 from atlas.reading.config import load_gpus
-from atlas.reporting.render import Picture, page
 from atlas.results import changes, summary
 from atlas.results.collection import Entry
 from atlas.results.verdict import verdicts
 from atlas.stages import log, tables
+from atlas.stages.report import Picture, page
 from atlas.tracking import views
 from atlas.tracking.described import trees
 from rich.console import Console

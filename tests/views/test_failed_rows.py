@@ -110,7 +110,7 @@ def test_a_tuned_variant_that_failed_beside_a_default_that_is_right_is_a_rung_wi
     assert rungs["tiled"]["cases"] == 2 and rungs["tiled"]["figure"] > 0, "the default was timed at both"
     assert rungs["tiled"]["fastest"] == 0, "nothing is known of what tuning brings it"
     page = log.page(entries)
-    assert (f"- **{status}**: `tiled` with its tuned config at bf16 m=64 n=64 (one of 2 cases): why" in page) == (
+    assert (f"- **{status}**: `tiled` with its tuned config at m=64 n=64 bf16 (one of 2 cases): why" in page) == (
         status != "unsupported"
     )
 

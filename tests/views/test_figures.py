@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import synthetic
 from atlas import ROOT
-from atlas.figures import facts, heat, roofs, sheet, sizes, work
+from atlas.figures import facts, overviews, sheet, sizes, work
 from atlas.figures.names import figure_names
 from atlas.figures.sheet import RC, hues
 from atlas.tables import store
@@ -54,7 +54,7 @@ def test_names_are_found_without_importing_torch_or_matplotlib():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("draw", [heat.speedup, heat.transfer, roofs.roof_fraction, roofs.rooflines])
+@pytest.mark.parametrize("draw", [overviews.speedup, overviews.transfer, overviews.roof_fraction, overviews.rooflines])
 def test_a_figure_without_data_says_why_in_a_sentence(scenes, draw):
     words = texts(draw(store.read(scenes["none"] / "tables")))
     assert "No GPU was measured here and there is no record of one" in words.replace("\n", " ")
@@ -78,8 +78,9 @@ def test_gpus_are_laid_over_one_another_where_there_are_several(scenes):
 def test_the_interpreter_enters_no_figure_about_speed(scenes):
     tables = store.read(scenes["five"] / "tables")
     assert "cpu" not in set(facts.performance(tables["benchmark"]).gpu)
-    for figure in (heat.speedup(tables), roofs.roof_fraction(tables), roofs.rooflines(tables), heat.transfer(tables),
-                   sizes.throughput(tables, "softmax"), work.tuning(tables, "softmax")):  # fmt: skip
+    of_all = [overviews.speedup, overviews.roof_fraction, overviews.rooflines, overviews.transfer]
+    figures = [draw(tables) for draw in of_all]
+    for figure in [*figures, sizes.throughput(tables, "softmax"), work.tuning(tables, "softmax")]:
         words = texts(figure)
         assert "cpu" not in words and "functional" not in words
     assert "cpu (interpreter)" in texts(work.seconds(tables)), "its seconds are real"
@@ -105,16 +106,16 @@ def test_a_heat_map_cell_is_the_geometric_mean_of_its_own_gpu_alone(scenes):
     tables = store.read(scenes["five"] / "tables")
     best = tables["benchmark"].query("kernel == 'softmax' and direction == 'forward' and gpu == 'h200' and best")
     mean = np.exp(np.log(best.speedup).mean())
-    assert f"{mean:.2f}\u00d7\n{len(best)} cases" in texts(heat.speedup(tables))
+    assert f"{mean:.2f}\u00d7\n{len(best)} cases" in texts(overviews.speedup(tables))
 
 
 def test_configs_carried_to_their_own_gpu_reach_all_of_its_best(scenes):
-    words = texts(heat.transfer(store.read(scenes["five"] / "tables")))
+    words = texts(overviews.transfer(store.read(scenes["five"] / "tables")))
     assert words.count("100 %") >= 5, "the diagonal"
 
 
 def test_transfer_needs_two_gpus_and_says_so(scenes):
-    assert "Only h200 has tuning results" in texts(heat.transfer(store.read(scenes["one"] / "tables")))
+    assert "Only h200 has tuning results" in texts(overviews.transfer(store.read(scenes["one"] / "tables")))
 
 
 def test_the_build_figure_tells_fma_from_tensor_cores(scenes):
@@ -131,8 +132,8 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
             tables[name]["kernel"] = tables[name]["kernel"].replace("softmax", long)
     tables["benchmark"]["provider"] = tables["benchmark"]["provider"].replace("liger", "liger-kernel with autograd")
     with matplotlib.rc_context(RC):
-        overviews = (heat.speedup, heat.transfer, roofs.roof_fraction, roofs.rooflines, work.seconds)
-        figures = [draw(tables) for draw in overviews]
+        of_all = (overviews.speedup, overviews.transfer, overviews.roof_fraction, overviews.rooflines, work.seconds)
+        figures = [draw(tables) for draw in of_all]
         figures += [draw(tables, long) for draw in (sizes.throughput, sizes.overlay, work.tuning, work.build)]
     for figure in figures:
         nothing_is_clipped_or_overlaps(figure)
@@ -196,7 +197,7 @@ def test_gpus_of_one_magnitude_stand_side_by_side_on_one_scale(scenes):
     assert tops("h100", "h200")[0] == tops("h100", "h200")[1]
     t4, h200 = sorted(tops("t4", "h200"))
     assert h200[1] > 100 * t4[1], "where one is far slower its curves would lie along the axis"
-    panels = [axes for axes in roofs.rooflines(of_gpus(scenes, "t4", "h200")).axes if axes.get_visible()]
+    panels = [axes for axes in overviews.rooflines(of_gpus(scenes, "t4", "h200")).axes if axes.get_visible()]
     assert panels[0].get_ylim() == panels[1].get_ylim() and panels[0].get_xlim() == panels[1].get_xlim()
     seconds = work.seconds(store.read(scenes["one"] / "tables")).axes
     assert len({axes.get_xlim() for axes in seconds}) == 1, "a second is as long where a GPU was only compiled for"
@@ -209,10 +210,10 @@ def test_a_gpu_without_some_of_the_cases_is_named_where_they_are_missing(scenes)
     throughput = texts(sizes.throughput(tables, "softmax"))
     assert "not timed on h100" in throughput and "no fp32 case" not in throughput
     assert texts(sizes.overlay(tables, "softmax")).count("not timed: h100") == 2, "fp32, forward and backward"
-    assert texts(roofs.roof_fraction(tables)).count("not timed") == 1, "matmul"
+    assert texts(overviews.roof_fraction(tables)).count("not timed") == 1, "matmul"
     rows = tables["benchmark"]
     tables["benchmark"] = rows.assign(roof_fraction=rows.roof_fraction.where(rows.gpu == "h200"))
-    assert texts(roofs.roof_fraction(tables)).count("no survey") == 2, "softmax, forward and backward"
+    assert texts(overviews.roof_fraction(tables)).count("no survey") == 2, "softmax, forward and backward"
     assert texts(sizes.overlay(tables, "softmax")).count("no survey: h100") == 2, "bf16, forward and backward"
 
 
@@ -256,7 +257,7 @@ def test_a_peer_beyond_the_roof_is_within_the_axis(scenes):
     rows = tables["benchmark"]
     peer = rows[(rows.provider_kind == "peer") & (rows.provider == rows.peer)].index[0]
     rows.loc[peer, "roof_fraction"] = 1.7
-    assert roofs.roof_fraction(tables).axes[0].get_xlim()[1] > 170
+    assert overviews.roof_fraction(tables).axes[0].get_xlim()[1] > 170
 
 
 def test_long_headings_stay_above_their_own_panel(scenes):
@@ -276,7 +277,7 @@ def test_a_config_that_was_given_up_on_the_other_gpu_counts_as_slow_as_it_was(sc
     tables = of_gpus(scenes, "h100", "h200")
 
     def cell(row, column):
-        words = [text.get_text() for text in heat.transfer(tables).axes[0].texts]
+        words = [text.get_text() for text in overviews.transfer(tables).axes[0].texts]
         return words[2 * row + column]
 
     share, cases = cell(0, 1).split(" %\n")

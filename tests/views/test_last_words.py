@@ -3,7 +3,8 @@
 import io
 
 import pytest
-from atlas.results.summary import in_short, says_little, table
+from atlas.results.summary import in_short, note, says_little
+from atlas.stages.verdict import table
 from rich.console import Console
 
 
@@ -23,7 +24,9 @@ def row(kernel="linear_cross_entropy", gpu="h200", kind="recorded", status="ok",
     }
     if kind in ("functional", "compiled"):
         figures["figure"] = None
-    return {"kernel": kernel, "gpu": gpu, "kind": kind, "status": status, "stale": stale, "reason": ""} | figures | more
+    found = {"kernel": kernel, "gpu": gpu, "kind": kind, "status": status, "stale": stale, "reason": "", "stages": {}}
+    found |= figures | more
+    return found | {"note": note(found)}
 
 
 def printed(rows, width):
@@ -49,13 +52,13 @@ def test_kernels_that_only_compile_or_work_in_the_interpreter_are_a_line_of_each
     assert all(map(says_little, rows))
     assert in_short(rows) == [
         "cpu: 23 kernels ok in the interpreter, which says nothing of speed",
-        "t4: softmax, matmul compiled; nothing ran there",
+        "t4: softmax, matmul compiled only; nothing ran there",
     ]
 
 
 def test_of_a_gpu_that_ran_other_kernels_it_is_not_said_that_nothing_ran():
     rows = [row("softmax", "h100"), row("matmul", "h100", "compiled")]
-    assert in_short(rows) == ["h100: matmul compiled, not run there as others were"]
+    assert in_short(rows) == ["h100: matmul compiled only, not run there as others were"]
 
 
 @pytest.mark.parametrize(

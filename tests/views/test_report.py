@@ -7,8 +7,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import synthetic
-from atlas.reporting import comparisons, grid, machines, outcome, work
+from atlas.reporting import comparisons, machines, outcome, work
 from atlas.results.collection import collect
+from atlas.results.summary import microseconds
 from atlas.tables import store
 
 
@@ -56,8 +57,8 @@ def test_the_page_loads_nothing_from_anywhere(pages, page, scene):
 
 
 def test_a_wrong_kernel_is_named_at_the_top_in_red(pages, page):
-    assert "Wrong result: softmax on h200" in page("five").text["header"]
-    assert '<p class="alarm bad"><strong>Wrong result: softmax on h200' in (pages["five"] / "report.html").read_text()
+    assert "WRONG: softmax on h200" in page("five").text["header"]
+    assert '<p class="alarm bad"><strong>WRONG: softmax on h200' in (pages["five"] / "report.html").read_text()
     assert "expected 0.25, got 0.5" in page("five").text["s-failures"]
     assert "python -m atlas validate softmax --gpu h200" in page("five").text["s-failures"], "how to repeat it"
 
@@ -240,7 +241,7 @@ def test_what_a_selection_left_out_is_a_sentence_and_no_row(kernels, tmp_path, a
         ("matmul", "a100"): "validated, not benchmarked",  # why a kernel that is right has no figure
         ("softmax", "h200"): "",
     }
-    assert outcome.compiled_only(tables) == "Compiled, with nothing run: 1 kernel for t4; see Build."
+    assert outcome.compiled_only(tables) == "t4: matmul compiled only; nothing ran there. See Build."
 
 
 def test_a_gpu_that_ran_some_kernels_is_said_to_have_run_so_many(kernels, tmp_path, atlas):
@@ -252,9 +253,10 @@ def test_a_gpu_that_ran_some_kernels_is_said_to_have_run_so_many(kernels, tmp_pa
     atlas("tables", tmp_path)
     tables = store.read(tmp_path / "tables")
     first = outcome.summary(tables).split(".")[0]
-    assert first == "2 kernels: h100 (1 of them) and h200 from records; t4 compiled only"
+    assert first == "2 kernels: h100 (1 of them) and h200 recorded earlier, elsewhere; t4 compiled only"
     compiled = outcome.compiled_only(tables)
-    assert compiled == "Compiled, with nothing run: 1 kernel for h100 and 2 kernels for t4; see Build."
+    not_there = "h100: matmul compiled only, not run there as others were"
+    assert compiled == f"{not_there}; t4: matmul, softmax compiled only; nothing ran there. See Build."
     assert ("matmul", "h100") not in {(row[0].text, row[1].text) for row in outcome.verdict_table(tables).rows}
     coverage = tables["coverage"].query("kernel == 'matmul' and gpu == 'h100' and stage == 'benchmark'")
     assert coverage.reason.iloc[0] == "matmul on h100 was not measured here and there is no record"
@@ -273,7 +275,7 @@ def test_a_run_that_compiled_alone_says_so_in_place_of_its_verdicts(kernels, tmp
      (1234567.0, "1,235 ms")],
 )  # fmt: skip
 def test_a_time_is_written_without_an_exponent(time, words):
-    assert grid.microseconds(time) == words
+    assert microseconds(time) == words
 
 
 def test_a_check_at_which_torch_misses_the_tolerance_is_not_shown_as_a_failure(kernels, tmp_path, atlas):

@@ -82,7 +82,7 @@ def test_the_sentence_names_the_worst_case():
     before = [*timed(100.0, n=1), *timed(100.0, n=2), *timed(100.0, n=3)]
     now = [*timed(110.0, n=1), *timed(200.0, n=2), *timed(104.0, n=3)]
     (sentence,) = changes.sentences(against_record(before, now))
-    assert "3 of 3 cases slower (0.50x at worst: forward bf16 n=2), 0 faster" in sentence
+    assert "3 of 3 cases slower (0.50x at worst: forward n=2 bf16), 0 faster" in sentence
 
 
 def entry(stage, document, kind="measured", stale=False):

@@ -9,7 +9,7 @@ from .conftest import Checkout, make_checkout
 
 SELECTION = ("--config", "kernels=vector_add,softmax", "gpus=t4,cpu")
 ONE_SEED = ("seeds: 5", "seeds: 1")
-FEW_CASES = ("edge_cases=_EDGE_CASES,", "edge_cases=_EDGE_CASES[::24],")
+FEW_CASES = ("edge_cases=cases.EDGE_CASES,", "edge_cases=cases.EDGE_CASES[::24],")
 """What more would find is the validation's business, and takes the interpreter most of a run."""
 
 VIEWS = {"tables", "figures", "report", "track", "verdict", "reproduce"}
@@ -20,7 +20,7 @@ def finished(tmp_path_factory) -> Checkout:
     """A checkout after one whole run; tests leave its sources as they found them."""
     made = make_checkout(tmp_path_factory.mktemp("run") / "project")
     made.edit("config/config.yaml", *ONE_SEED)
-    made.edit("kernels/softmax.py", *FEW_CASES)
+    made.edit("kernels/softmax/declaration.py", *FEW_CASES)
     done = made.snakemake(*SELECTION)
     assert done.returncode == 0, done.stdout + done.stderr
     made.output = done.stdout + done.stderr
@@ -89,10 +89,11 @@ def planned_after(finished, *edits):
             path.unlink() if text is None else path.write_text(text)
 
 
-SOFTMAX = "kernels/softmax.py"
-COMMENT = (SOFTMAX, "_NAMES = {", "# A remark.\n_NAMES = {")
-DOCSTRING = (SOFTMAX, '"""Softmax of each row of a tile, or', '"""Softmax of every row of a tile, or')
-LAYOUT = (SOFTMAX, "    y = torch.empty_like(x)\n", "\n    y = (\n        torch.empty_like(x)\n    )\n")
+FORWARD, MASKS = "kernels/softmax/forward.py", "kernels/softmax/masks.py"
+DECLARED, PUBLIC = "kernels/softmax/declaration.py", "kernels/softmax/__init__.py"
+COMMENT = (FORWARD, "@triton.jit\n", "# A remark.\n@triton.jit\n")
+DOCSTRING = (FORWARD, '"""Softmax of each row of a tile, or', '"""Softmax of every row of a tile, or')
+LAYOUT = (FORWARD, "    y = torch.empty_like(x)\n", "\n    y = (\n        torch.empty_like(x)\n    )\n")
 STAGE = ("workflow/atlas/stages/validate.py", '"""Write the document."""', '"""Write it."""')
 
 
@@ -102,11 +103,11 @@ def test_what_does_not_run_plans_nothing(finished, edit):
 
 
 def test_a_function_that_moves_to_another_file_plans_nothing(finished):
-    text = (finished.root / SOFTMAX).read_text()
+    text = (finished.root / MASKS).read_text()
     first = text.index("def _unfit(shape, mask):")
     moved = text[first : text.index("\n\n\n", first)]
-    edits = [("kernels/_softmax_errors.py", "", moved + "\n"), (SOFTMAX, moved + "\n\n\n", ""),
-             (SOFTMAX, "import LOWEST\n", "import LOWEST\nfrom kernels._softmax_errors import _unfit\n")]  # fmt: skip
+    edits = [("kernels/softmax/errors.py", "", moved + "\n"), (MASKS, moved + "\n\n\n", ""),
+             (MASKS, "\n_MASK_ROWS = ", "\nfrom .errors import _unfit\n\n_MASK_ROWS = ")]  # fmt: skip
     assert planned_after(finished, *edits)[0] == {}
 
 
@@ -117,14 +118,13 @@ ALL = {"build", "validate", "autotune", "benchmark"}
     ("edit", "stages", "reason"),
     [
         (
-            (SOFTMAX, "    row_max = tl.max(m_i, axis=0)\n", "    row_max = tl.max(m_i, axis=0) + 0.0\n"),
+            (FORWARD, "    row_max = tl.max(m_i, axis=0)\n", "    row_max = tl.max(m_i, axis=0) + 0.0\n"),
             ALL,
             "softmax: forward `online` changed: build, autotune, benchmark",
         ),
-        ((SOFTMAX, "_EDGE_CASES[::24]", "_EDGE_CASES[::25]"), {"validate"}, "softmax: the cases of validation changed"),
-        ((SOFTMAX, '"torch": eager(_reference),', '"torch": eager(_reference), "mine": eager(softmax),'),
-         {"benchmark"}, "softmax: the peers changed: benchmark (cpu)"),
-        ((SOFTMAX, "return x.clone()", "return +x"), {"validate"}, "softmax: the public function changed"),
+        ((DECLARED, "EDGE_CASES[::24]", "EDGE_CASES[::25]"), {"validate"}, "softmax: the cases of validation changed"),
+        ((DECLARED, "peers={", 'peers={"x": eager(_call), '), {"benchmark"}, "softmax: the peers changed: benchmark"),
+        ((PUBLIC, "return x.clone()", "return +x"), {"validate"}, "softmax: the public function changed"),
         (("workflow/atlas/tuning/halving.py", "return ", "return +1 and "), {"autotune", "benchmark"},
          "the code of autotune changed: autotune (cpu)"),
     ],

@@ -9,8 +9,8 @@ MUTANTS = (
     Mutant(
         "activation", "last block without a mask", "out-of-bounds store",
         "tensors of a model have whole blocks, wherever it was tried",
-        (("_forward_tile(x_ptrs, up_ptrs, out_ptrs, offs < n_elements - start, KIND, True)",
-          "_forward_tile(x_ptrs, up_ptrs, out_ptrs, None, KIND, False)"),),
+        (("forward_tile(x_ptrs, up_ptrs, out_ptrs, offs < n_elements - start, KIND, True)",
+          "forward_tile(x_ptrs, up_ptrs, out_ptrs, None, KIND, False)"),),
         WRITTEN, "forward", "flat",
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "activation", "gradients written over the inputs", "input overwritten",
         "saves two allocations, as some libraries do",
-        (("    dx, dup, n = _empty(x), None if up is None else _empty(up), x.numel()\n",
+        (("    dx, dup, n = empty(x), None if up is None else empty(up), x.numel()\n",
           "    dx, dup, n = x, up, x.numel()\n"),),
         UNCHANGED, "backward", "flat",
     ),
@@ -79,9 +79,10 @@ MUTANTS = (
         GRADIENTS, "backward", "public",
     ),
     Mutant(
-        "activation", "every stride taken for a row's", "non-contiguous input misread",
-        "the stride of the last dimension was taken for 1",
-        (("return x if stride[-1] == 1 and even and", "return x if even and"),),
+        "activation", "every layout taken for contiguous", "non-contiguous input misread",
+        "the memory of a tensor was read from its start on, in whatever order it lies",
+        (("as_laid_out(lambda x: _forward(x, kind), x)",
+          "_forward(x.as_strided(x.shape, torch.empty(x.shape).stride()), kind)"),),
         NON_CONTIGUOUS, "forward", "public",
     ),
     Mutant(

@@ -24,7 +24,7 @@ MUTANTS = (
         "cross_entropy", "edges of the gradient not stored", "unwritten tail",
         "whole lanes are stored; the store of those across a row's ends was forgotten",
         ((
-            "        tl.store(dx_ptr + edge, _gradient(x, lse, weight, floor, peak, g, edge == at, counted), "
+            "        tl.store(dx_ptr + edge, gradient_of(x, lse, weight, floor, peak, g, edge == at, counted), "
             "mask=inside)",
             "        pass",
         ),),
@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "cross_entropy", "gradient written over the logits", "input overwritten",
         "saves an allocation, as some libraries do",
-        (("saved = _empty_like(x) if dx is None else dx", "saved = x"),),
+        (("saved = empty_like(x) if dx is None else dx", "saved = x"),),
         UNCHANGED, "forward", "one_pass", "fp32",
     ),
     Mutant(
@@ -85,9 +85,9 @@ MUTANTS = (
         "program_id is 32-bit, and so is its product with the rows' distance",
         ((
             "row = pid.to(tl.int64) * stride_xm\n"
-            "    counted, valid, logit = _target_of(x_ptr + row, tl.load(target_ptr + pid)",
+            "    counted, valid, logit = target_of(x_ptr + row, tl.load(target_ptr + pid)",
             "row = pid * stride_xm\n"
-            "    counted, valid, logit = _target_of(x_ptr + row, tl.load(target_ptr + pid)",
+            "    counted, valid, logit = target_of(x_ptr + row, tl.load(target_ptr + pid)",
         ),),
         VALUES, "forward", "stream", huge=True, gpu_only=HUGE,
     ),

@@ -14,7 +14,7 @@ _PARTIAL_ROWS = """\
         tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < n)
 """
 _ONE_ROW = (
-    "partial = _partials(x, programs, flags)\n    launch(\n        _backward_rows_kernel",
+    "partial = partials(x, programs, flags)\n    launch(\n        _backward_rows_kernel",
     "partial = torch.zeros((max(1, sum(flags.values())) * programs, n), dtype=torch.float32, device=x.device)\n"
     "    launch(\n        _backward_rows_kernel",
 )
@@ -37,8 +37,8 @@ MUTANTS = (
         "one sweep in the place of two, and right wherever the mean is near 0, as that of random inputs is",
         (
             (
-                "centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)",
-                "centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32), 0.0)",
+                "centred = tl.where(mask_n, still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)",
+                "centred = tl.where(mask_n, still_packed(x[i], bit).to(tl.float32), 0.0)",
             ),
             ("tl.sum(squares, axis=1) / n + eps)", "tl.sum(squares, axis=1) / n - mean * mean + eps)"),
         ),
@@ -48,8 +48,8 @@ MUTANTS = (
         "layer_norm", "padding counted in the variance", "wrong identity of a masked load",
         "padded with 0, but 0 - mean is not 0",
         ((
-            "centred = tl.where(mask_n, _still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)",
-            "centred = _still_packed(x[i], bit).to(tl.float32) - mean[:, None]",
+            "centred = tl.where(mask_n, still_packed(x[i], bit).to(tl.float32) - mean[:, None], 0.0)",
+            "centred = still_packed(x[i], bit).to(tl.float32) - mean[:, None]",
         ),),
         VALUES, "forward", "one_pass",
     ),
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "layer_norm", "helpers' rows counted among the owners'", "wrong range of a sum",
         "as many partial rows of dbias as of dweight, as in the other variants",
-        (("_sum_partials(partial, weight, bias, owners)", "_sum_partials(partial, weight, bias, len(partial) // 2)"),),
+        (("sum_partials(partial, weight, bias, owners)", "sum_partials(partial, weight, bias, len(partial) // 2)"),),
         VALUES, "backward", "helped",
     ),
     Mutant(
@@ -133,8 +133,8 @@ MUTANTS = (
         "layer_norm", "partial rows nobody owns", "uninitialised scratch",
         "as many partial rows as programs wanted, not as there are: right where rows abound",
         ((
-            "partial = _partials(x, programs, flags)\n    launch(\n        _backward_columns_kernel",
-            "partial = _partials(x, wanted, flags)\n    launch(\n        _backward_columns_kernel",
+            "partial = partials(x, programs, flags)\n    launch(\n        _backward_columns_kernel",
+            "partial = partials(x, wanted, flags)\n    launch(\n        _backward_columns_kernel",
         ),),
         VALUES, "backward", "columns",
     ),

@@ -62,8 +62,8 @@ MUTANTS = (
     ),
     Mutant(
         "multiply_add", "tiles across counted down", "unwritten tail",
-        "n // BLOCK_N, where the last tile is not full",
-        (("triton.cdiv(m, block_m) * triton.cdiv(n, block_n)", "triton.cdiv(m, block_m) * (n // block_n)"),),
+        "one column too few, where the last tile is not full",
+        (("elementwise.tiles(*x.shape, ", "elementwise.tiles(x.shape[0], x.shape[1] - 1, "),),
         WRITTEN, "forward", "rows", sizes={"m": 2, "n": 4097, "gaps": True},
     ),
     Mutant(
@@ -81,13 +81,17 @@ MUTANTS = (
     Mutant(
         "multiply_add", "value forgotten by the public function", "argument not passed on",
         "the tests left it at 1",
-        (("_operator(input, tensor1, tensor2, float(value))", "_operator(input, tensor1, tensor2, 1.0)"),),
+        (("_differentiable(*tensors, float(value))", "_differentiable(*tensors, 1.0)"),),
         FUNCTION, "forward", "public", sizes={"m": 4, "n": 2048, "gaps": False},
     ),
     Mutant(
         "multiply_add", "transposed tensors given back as they lie", "swapped dimensions",
-        "the inverse of a permutation of two dimensions is itself, so it looked superfluous",
-        (("return _operator(*moved, value).permute(back)", "return _operator(*moved, value).view(input.shape)"),),
+        "the elements are all there, in the order in which they were read",
+        ((
+            "as_laid_out(lambda *tensors: _differentiable(*tensors, float(value)), input, tensor1, tensor2)",
+            "as_laid_out(lambda *tensors: _differentiable(*tensors, float(value)), input, tensor1, tensor2)"
+            ".permute(sorted(range(input.dim()), key=input.stride, reverse=True)).reshape(input.shape)",
+        ),),
         NON_CONTIGUOUS, "forward", "public",
     ),
     Mutant(

@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "reduction", "a counter taken as it is found", "uninitialised scratch",
         "memory of torch.empty is often zero, in a test that is run alone always",
-        (("        _open(counter_ptr)  # while the first block is on its way\n", "        pass\n"),),
+        (("        open_counter(counter_ptr)  # while the first block is on its way\n", "        pass\n"),),
         WRITTEN, "forward", "stream", "fp32", sizes={**_ALL, "op": "sum"},
     ),
     Mutant(

@@ -133,8 +133,8 @@ MUTANTS = (
         "rms_norm", "one row too many", "out-of-bounds store by one",
         "<= for < in the mask of the rows",
         ((
-            "    mask_m = (offs_m < m) | EVEN_M\n    x = _load_rows",
-            "    mask_m = (offs_m <= m) | EVEN_M\n    x = _load_rows",
+            "    mask_m = (offs_m < m) | EVEN_M\n    x = load_rows",
+            "    mask_m = (offs_m <= m) | EVEN_M\n    x = load_rows",
         ),),
         CERTIFICATE, "forward", "one_pass", "fp32", config={"BLOCK_M": 4, "num_warps": 1},
     ),

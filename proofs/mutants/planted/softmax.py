@@ -86,8 +86,8 @@ MUTANTS = (
         "softmax", "gradient written over dY", "input overwritten",
         "saves an allocation, as some libraries do",
         ((
-            "def _launch_one_pass_backward(y, dy, log=False, causal=False, *, config):\n    dx = torch.empty_like(y)",
-            "def _launch_one_pass_backward(y, dy, log=False, causal=False, *, config):\n    dx = dy",
+            "def launch_one_pass(y, dy, log=False, causal=False, *, config):\n    dx = torch.empty_like(y)",
+            "def launch_one_pass(y, dy, log=False, causal=False, *, config):\n    dx = dy",
         ),),
         UNCHANGED, "backward", "one_pass",
     ),

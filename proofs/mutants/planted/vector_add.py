@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "vector_add", "gradient of a difference", "wrong gradient of one input",
         "copied from a subtraction",
-        (("return dout, dout", "return dout, -dout"),),
+        (("(dout, dout)", "(dout, -dout)"),),
         GRADIENTS, "backward", "public",
     ),
     Mutant(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..host.runtime import as_tuple
+from ..results.subject import PassCase
 from ..validation.judging import judge
 from ..validation.problems import NoReference, Problem
 
@@ -125,6 +126,5 @@ def outcome(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    sizes = " ".join(f"{name}={value}" for name, value in row["sizes"].items())
     kind = {"variant": "tuned", "default": "untuned", "peer": "peer"}[row["provider_kind"]]
-    return f"{kind} {row['provider']} {row['direction']} {sizes} {row['dtype']}"
+    return f"{kind} {row['provider']} {PassCase.of(row)}"

@@ -17,6 +17,7 @@ from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
 from ..errors import in_a_line
 from ..host import runtime
+from ..results.subject import PassCase
 from ..timing import Clock
 from ..timing.samples import Thunk
 from ..validation.device import check_alive
@@ -215,8 +216,7 @@ class Benchmark:
         row = {
             "provider": provider.name,
             "provider_kind": provider.kind,
-            "direction": direction,
-            **case.to_json(),
+            **PassCase.at(direction, case).to_json(),
             "config": None if provider.config is None else dict(provider.config),
             "status": entry.status,
             "reason": entry.reason,

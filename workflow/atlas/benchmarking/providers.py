@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Config, Declaration, Pass, Peer, Variant
+from ..results.subject import PassCase
 from ..timing.samples import Thunk
 
 
@@ -45,18 +45,18 @@ class Tuned:
     """
 
     def __init__(self, document: Mapping[str, Any]):
-        self._trials: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        self._trials: dict[tuple[PassCase, str], list[Mapping[str, Any]]] = {}
         for trial in document["trials"]:
-            self._trials.setdefault((_key(trial["direction"], trial), trial["variant"]), []).append(trial)
-        self._best = {(_key(best["direction"], best), best["variant"]): best["config"] for best in document["best"]}
+            self._trials.setdefault((PassCase.of(trial), trial["variant"]), []).append(trial)
+        self._best = {(PassCase.of(best), best["variant"]): best["config"] for best in document["best"]}
 
     def trials(self, direction: str, case: Case, variant: str) -> list[Mapping[str, Any]]:
         """All trials of a variant on a case."""
-        return self._trials.get((_key(direction, case.to_json()), variant), [])
+        return self._trials.get((PassCase.at(direction, case), variant), [])
 
     def config(self, direction: str, case: Case, variant: str) -> dict[str, Any] | None:
         """The tuned config, or None where no trial ran to its end."""
-        best = self._best.get((_key(direction, case.to_json()), variant))
+        best = self._best.get((PassCase.at(direction, case), variant))
         ran = [trial for trial in self.trials(direction, case, variant) if trial["status"] in _RAN]
         if best is None and ran:
             best = min(ran, key=_rank)["config"]
@@ -72,10 +72,6 @@ _LIMITS = ("timeout", "out_of_memory")
 def _rank(trial: Mapping[str, Any]) -> tuple[bool, int, float]:
     median = trial.get("median_us")
     return trial["status"] != "ok", -trial.get("rung", 0), math.inf if median is None else median
-
-
-def _key(direction: str, case: Mapping[str, Any]) -> str:
-    return json.dumps([direction, case["dtype"], case["sizes"]], sort_keys=True)
 
 
 def providers(

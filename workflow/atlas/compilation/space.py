@@ -1,17 +1,26 @@
-"""The distinct compilations of a kernel's tuning space: many cases give the same one, and it is made once."""
+"""The distinct compilations of a kernel's tuning space, and the build document's rows of what became of them.
+
+Many cases give the same compilation, and it is made once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from .. import catalog
 from ..declaration import GPU, Case, Config, Declaration, Pass, Variant
 from ..host.runtime import meta_inputs
-from .compiled import complaint
+from ..results.subject import PassCase
+from .compiled import Compiled, complaint
 from .offline import Request, compile_only
+from .worker import Task
 
 
 @dataclass(frozen=True)
@@ -142,3 +151,79 @@ def spread(count: int, wanted: int) -> list[int]:
     if wanted >= count:
         return list(range(count))
     return [(2 * index + 1) * count // (2 * wanted) for index in range(wanted)]
+
+
+Identity = tuple[str, str, str, frozenset[str], bool]
+
+
+def identity(compilation: Compilation) -> Identity:
+    """What decides a compilation's row but for its config: compilations with equal identities are compiled once."""
+    return compilation.direction, compilation.variant, compilation.dtype, compilation.keys, compilation.default
+
+
+def tasks_of(
+    kernel: str, declaration: Declaration, compilations: Sequence[Compilation], gpu: GPU, listings: Path, sass: bool
+) -> dict[Identity, Task]:
+    """One task for each distinct compilation; those of default configs leave listings in the folder ``listings``.
+
+    ``sass`` asks for machine code beside the PTX.
+    """
+    load = functools.partial(catalog.load, kernel)
+    shown = _shown(declaration, compilations)
+    tasks: dict[Identity, Task] = {}
+    for compilation in compilations:
+        task = Task(load, compilation.direction, compilation.variant, compilation.case, compilation.config, gpu)
+        if identity(compilation) in shown:
+            prefix = listings / f"{compilation.direction}-{compilation.variant}-{compilation.dtype}"
+            task = dataclasses.replace(task, listings=prefix, sass=sass)
+        tasks.setdefault(identity(compilation), task)
+    return tasks
+
+
+def _shown(declaration: Declaration, compilations: Sequence[Compilation]) -> set[Identity]:
+    """Of each pass, variant and dtype the default whose listing is kept: that of the case with the most traffic."""
+    groups: dict[tuple[str, str, str], list[Compilation]] = {}
+    for compilation in compilations:
+        if compilation.default:
+            groups.setdefault((compilation.direction, compilation.variant, compilation.dtype), []).append(compilation)
+    shown = set()
+    for (direction, _, _), group in groups.items():
+        case = representative(declaration.passes[direction], [case for c in group for case in c.default_for])
+        shown.add(identity(next(compilation for compilation in group if case in compilation.default_for)))
+    return shown
+
+
+def row(compilation: Compilation, compiled: Compiled) -> dict[str, Any]:
+    """The document's row of one compilation."""
+    return _where(compilation.variant, compilation.direction, compilation.dtype) | {
+        "sizes": dict(compilation.case.sizes),
+        "config": dict(compilation.config),
+        "default": compilation.default,
+        **compiled.to_json(),
+    }
+
+
+def refused_row(refusal: Refusal) -> dict[str, Any]:
+    """The document's row of a variant that does not support this GPU, or no case of this dtype."""
+    return _where(refusal.variant, refusal.direction, refusal.dtype) | {
+        "sizes": {},
+        "config": {},
+        "default": False,
+        **Compiled("unsupported", refusal.reason).to_json(),
+    }
+
+
+def _where(variant: str, direction: str, dtype: str) -> dict[str, str]:
+    return {"variant": variant, "direction": direction, "dtype": dtype}
+
+
+def status(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The document's status and reason: ``failed`` if a default config, which an untuned call runs, is of no use."""
+    for bad in rows:
+        if bad["default"] and bad["status"] != "ok":
+            what = f"default config of {bad['variant']}, {PassCase.of(bad)},"
+            how = "does not compile" if bad["status"] == "failed" else "cannot launch"
+            return {"status": "failed", "reason": f"{what} {how}: {bad['reason']}"}
+    if all(row["status"] == "unsupported" for row in rows):
+        return {"status": "unsupported", "reason": rows[0]["reason"] if rows else "no case fits this GPU"}
+    return {"status": "ok", "reason": ""}

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..declaration import gpu_of
 from ..results import documents
 from . import nvcc
 
@@ -90,7 +91,7 @@ class Program:
         from cuda.core import Device, LaunchConfig, ObjectCode, launch
 
         self.arch = arch
-        self.sms = torch.cuda.get_device_properties(device).multi_processor_count
+        self.sms = gpu_of(device).sms
         self._launch, self._launch_config = launch, LaunchConfig
         Device(device.index or 0).set_current()  # the context torch works in: the device's primary one
         self._code = ObjectCode.from_cubin(cubin)

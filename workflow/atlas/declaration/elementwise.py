@@ -62,7 +62,7 @@ def check(declaration: Declaration, *tensors: torch.Tensor, function: str = "") 
     for other in tensors[1:]:
         if other.shape != first.shape or other.device != first.device:
             found = "; ".join(f"{tuple(tensor.shape)} on {tensor.device}" for tensor in tensors)
-            raise ValueError(f"{function} takes one shape and device, without broadcasting: {found}")
+            raise ValueError(f"{function} takes one shape and device: {found}; shapes are not broadcast")
 
 
 def like(x: torch.Tensor, *_: Any) -> torch.Tensor:

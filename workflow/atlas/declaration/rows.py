@@ -5,7 +5,9 @@ A case here has ``m`` rows of ``n`` elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import triton
@@ -32,6 +34,11 @@ def most_warps(gpu: GPU) -> int:
     return 16 if gpu.backend == "hip" else 32
 
 
+def points(space: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every config of a tuning space, in the order of its lists."""
+    return (dict(zip(space, values, strict=True)) for values in itertools.product(*space.values()))
+
+
 def block_n(problem: Case) -> int:
     """The least power of two that holds a row."""
     return triton.next_power_of_2(problem["n"])
@@ -51,6 +58,12 @@ def lanes(x: torch.Tensor, block: int) -> dict[str, int]:
 def registers(config: Config, problem: Case, live: float) -> float:
     """Registers a thread needs for ``live`` fp32 values of each element of its tile, BLOCK_M (else 1) rows."""
     return config.get("BLOCK_M", 1) * block_n(problem) * live / (32 * config["num_warps"]) + OTHER_REGISTERS
+
+
+def registers_obstacle(needed: float, threads: int) -> str:
+    """Why ``threads`` threads on an SM cannot have ``needed`` registers each, or ``""``."""
+    available = min(THREAD_REGISTERS, REGISTERS // threads)
+    return f"{needed:.0f} registers a thread, of {available}: it would spill" if needed > available else ""
 
 
 def rows_obstacle(config: Config, problem: Case, live: float) -> str:

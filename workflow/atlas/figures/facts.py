@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-PERFORMANCE = ("measured", "recorded")
-"""The kinds a figure about speed may show; the interpreter's times are not among them."""
+from ..results.summary import KIND_WORDS, STALE
+from ..results.verdict import PERFORMANCE
 
 TIMED = ("ok", "stopped")
 """The trials that have a time; a search stops those that one sample shows to be far slower than the best."""
@@ -45,9 +44,9 @@ def origin(rows: pd.DataFrame) -> str:
     text = "\N{NO-BREAK SPACE}· ".join(parts)
     legend = []
     if (rows.kind == "recorded").any():
-        legend.append("† recorded: measured earlier, elsewhere")
+        legend.append(f"† {KIND_WORDS['recorded']}")
     if "stale" in rows and rows.stale.fillna(False).any():
-        legend.append("‡ stale: the kernel's code has changed since")
+        legend.append(f"‡ stale: {STALE}")
     return "\n".join([text, *(["   ".join(legend)] if legend else [])])
 
 
@@ -56,11 +55,6 @@ def _span(dates: pd.Series) -> str:
         return ""
     first, last = dates.min(), dates.max()
     return first if first == last else f"{first} to {last}"
-
-
-def geometric_mean(values: pd.Series) -> float:
-    """The geometric mean of positive numbers."""
-    return float(np.exp(np.log(values.astype(float)).mean()))
 
 
 def binding_unit(rows: pd.DataFrame) -> tuple[str, str]:

@@ -14,8 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from ..results.summary import duration
+from ..results.verdict import PERFORMANCE
 from ..tables.store import generation
-from .facts import PERFORMANCE, TIMED, mark, origin
+from .facts import TIMED, mark, origin
 from .names import OVERVIEWS, PER_KERNEL
 from .sheet import INK, INSTRUCTIONS, MUTED, STAGE_COLOURS, LineStyle, Sheet, blank, empty, hues, label_room
 
@@ -222,7 +224,7 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
             left += widths
         for i, total in enumerate(left):
             if total:
-                axes.annotate(_duration(total), (total, i), (3, 0), textcoords="offset points", va="center",
+                axes.annotate(duration(total), (total, i), (3, 0), textcoords="offset points", va="center",
                               fontsize=7.5, color=MUTED)  # fmt: skip
         axes.set_xlim(0, max(longest, 1e-9) * 1.28)  # one scale: a second is as long on every GPU
         axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -234,12 +236,6 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
         functional = " (interpreter)" if (here.kind == "functional").any() else ""
         name = f"{gpu}{functional}{mark(here[here.kind != 'compiled'])}"
         axes.set_title(name, loc="left", fontweight="bold", fontsize=10.5, color=INK, pad=16)
-        axes.annotate(f"{_duration(left.sum())} in all", (0, 1), (0, 4), xycoords="axes fraction",
+        axes.annotate(f"{duration(left.sum())} in all", (0, 1), (0, 4), xycoords="axes fraction",
                       textcoords="offset points", fontsize=8, color=MUTED)  # fmt: skip
     return sheet.figure
-
-
-def _duration(value: float) -> str:
-    if value < 100:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 6000 else f"{value / 3600:.3g} h"

@@ -150,3 +150,33 @@ def gpu(name: str, block: Mapping[str, Any]) -> GPU:
         memory_bytes=int(block["memory_gib"] * 2**30),
         l2_bytes=int(block["l2_mib"] * 2**20),
     )
+
+
+_MEMORY_SHARE = 0.1
+"""Of its memory a board may keep so much to itself, as a T4 does for error correction."""
+
+_SIZES = {"memory_gib": ("memory_bytes", 2**30), "l2_mib": ("l2_bytes", 2**20),
+          "shared_memory_kib": ("shared_bytes", 2**10)}  # fmt: skip
+
+
+def disagreement(name: str, block: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
+    """What the driver says of a device otherwise than the block of its GPU, in a sentence; ``""`` for nothing.
+
+    ``properties`` are those of :func:`atlas.host.runtime.properties`, as a survey's document keeps them.  Spaces are
+    pruned and cases are sized by the block, so a wrong one costs configs, or lets some fail.
+    """
+    ((backend, arch),) = block["target"].items()
+    theirs: dict[str, Any] = {"sms": properties["sms"]}
+    theirs |= {key: properties[of] / unit for key, (of, unit) in _SIZES.items() if properties.get(of)}
+    if abs(theirs.get("memory_gib", 0) - block["memory_gib"]) <= _MEMORY_SHARE * block["memory_gib"]:
+        theirs.pop("memory_gib")
+    parts = [f"{key} {block[key]:g} (driver: {said:.4g})" for key, said in theirs.items() if block[key] != said]
+    capability = str(properties["compute_capability"])
+    if backend == "cuda" and capability.replace(".", "") != str(arch):
+        parts.append(f"target cuda {arch} (driver: {capability})")
+    if not matches(block, properties["name"]):
+        parts.append(f"match {block.get('match')!r} (not found in the name)")
+    if not parts:
+        return ""
+    remedy = "correct the block, or give this device one of its own"
+    return f"gpus.yaml: block {name!r} is not as the driver says of {properties['name']}: {', '.join(parts)}; {remedy}"

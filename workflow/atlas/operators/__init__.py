@@ -4,10 +4,10 @@ Kernels may import it and :mod:`atlas.declaration`, on which it rests.  A launch
 allocated and launched is recorded, and a later call on tensors of the same kind repeats just that.
 """
 
-from .autocast import FP32, autocast, autocast_rule, autocasting
+from .autocast import FP32, autocast, autocast_rule, autocasting, autocasts_to_fp32
 from .constant import constant_result
 from .launching import launch
-from .layout import as_laid_out, rows
+from .layout import as_laid_out, as_rows
 from .operator import CustomOperator, Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients, transformed
 
@@ -17,13 +17,14 @@ __all__ = [
     "Differentiable",
     "Operator",
     "as_laid_out",
+    "as_rows",
     "autocast",
     "autocast_rule",
     "autocasting",
+    "autocasts_to_fp32",
     "constant_result",
     "derivative_wanted",
     "launch",
-    "rows",
     "torch_gradients",
     "transformed",
 ]

@@ -56,6 +56,11 @@ def autocast_rule(operation: str, device: torch.device) -> str | None:
     return _RULES_ON.get((device.type, operation))
 
 
+def autocasts_to_fp32(operation: str, device: torch.device) -> bool:
+    """Whether torch's ``operation`` would compute in fp32, and give that, because of the caller's autocast."""
+    return autocasting() and autocast_rule(operation, device) == FP32
+
+
 def autocast(operation: str, *tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     """``tensors`` as torch's ``operation`` would compute with them where the caller is; differentiable casts.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 
-def rows(x: torch.Tensor) -> torch.Tensor:
+def as_rows(x: torch.Tensor) -> torch.Tensor:
     """``x`` itself where it is contiguous, or rows of neighbours at equal distances; else a contiguous copy."""
     if x.is_contiguous():
         return x
@@ -17,7 +17,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_laid_out(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """``function`` of ``tensors`` of one shape, which it takes as :func:`rows` gives them, element by element.
+    """``function`` of ``tensors`` of one shape, which it takes as :func:`as_rows` gives them, element by element.
 
     Tensors that all lie in memory in one other order of dimensions (transposed, channels last) are given to it in that
     order, and the result keeps it.
@@ -29,4 +29,4 @@ def as_laid_out(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -
     ordered = [x.permute(order) for x in tensors]
     if all(x.is_contiguous() for x in ordered):
         return function(*ordered).permute([order.index(d) for d in range(first.dim())])
-    return function(*[rows(x) for x in tensors])
+    return function(*[as_rows(x) for x in tensors])

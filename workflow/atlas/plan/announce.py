@@ -6,6 +6,7 @@ first lines are read.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,9 @@ from ..host import gpus
 from ..identity.kernel import PUBLIC, WHOLE
 from ..identity.needs import changed, in_words, sentence
 from ..identity.today import of_stage
+from ..reading import strict
 from ..results.documents import Envelope, read_envelope
+from ..results.summary import counted
 
 _STYLES = {gpus.HERE: "green", gpus.CLUSTER: "cyan", gpus.RECORDED: "yellow", gpus.ABSENT: "dim"}
 
@@ -41,8 +44,23 @@ def announce(
         where = Text(place.where, style=_STYLES[place.where])
         table.add_row(name, where, _device(place), _will(name, blocks[name], place, kernels, recorded))
     console = Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 120)
-    console.print(f"{_count(kernels, 'kernel')}: {', '.join(kernels)}", soft_wrap=True)
+    console.print(f"{counted(len(kernels), 'kernel')}: {', '.join(kernels)}", soft_wrap=True)
     console.print(table)
+    for said in disagreements(blocks, places, recorded.with_name("measured")):
+        console.print(said, soft_wrap=True, style="yellow")
+
+
+def disagreements(
+    blocks: Mapping[str, Mapping[str, Any]], places: Mapping[str, gpus.Place], measured: Path
+) -> list[str]:
+    """Where a block of a GPU of this host says another thing than the driver did when that GPU was surveyed."""
+    found: list[str] = []
+    for name, place in places.items():
+        if place.where == gpus.HERE and not gpus.functional(blocks[name]):
+            with contextlib.suppress(strict.Unreadable, OSError, KeyError, TypeError, ValueError):
+                properties = strict.load_json(measured / name / "survey.json")["properties"]
+                found.append(gpus.disagreement(name, blocks[name], properties))
+    return [said for said in found if said]
 
 
 def _device(place: gpus.Place) -> str:
@@ -70,7 +88,7 @@ def _record(folder: Path, kernels: Sequence[str]) -> str:
     dates = sorted(one.date for kernel in present for one in envelopes[kernel] if one.date)
     words = f"record{f' of {dates[-1][:10]}' if dates else ''} shown"
     if len(present) < len(kernels):
-        words += f", {len(present)} of {_count(kernels, 'kernel')}"
+        words += f", {len(present)} of {counted(len(kernels), 'kernel')}"
     stale = {kernel: since for kernel in present if (since := _since(kernel, envelopes[kernel]))}
     if stale:
         described = [f"{kernel} ({', '.join(map(in_words, since))})" for kernel, since in stale.items()]
@@ -133,7 +151,3 @@ def announce_reasons(measured: Mapping[tuple[str, str], Sequence[str]], function
 def _arch(block: Mapping[str, Any]) -> str:
     ((backend, arch),) = block["target"].items()
     return f"sm_{arch}" if backend == "cuda" else str(arch)
-
-
-def _count(items: Sequence[str], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

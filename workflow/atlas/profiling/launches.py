@@ -20,8 +20,7 @@ from ..cuda.programs import Programs
 from ..declaration import Case
 from ..host import runtime
 from ..reading.config import load_gpus
-from ..timing.board import board_of
-from ..timing.cuda import CudaDevice
+from ..timing.device import CudaDevice, board_of
 from ..timing.samples import Thunk
 
 SEED = 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from ..results.changes import MARGIN, SHORT_MARGIN, SHORT_US, sentences
+from ..results.summary import microseconds
 from ..results.verdict import PERFORMANCE, geometric_mean
-from .grid import Cell, Grid, config_words, microseconds, number, text
+from .grid import Cell, Grid, config_words, number, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -17,8 +16,7 @@ _STEPS = "{:.3f}\N{MULTIPLICATION SIGN}"
 
 def changed_sentences(tables: Tables) -> list[str]:
     """A sentence for each kernel and GPU that has been measured here beside its record."""
-    rows = tables["changes"].to_dict("records")
-    return sentences([row | {"sizes": json.loads(row["sizes"])} for row in rows])
+    return sentences(tables["changes"].to_dict("records"))
 
 
 def changed_table(tables: Tables) -> Grid:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+
+from ..results.subject import label
 
 DASH = "\N{EN DASH}"
 
@@ -58,40 +59,6 @@ def missing(value: Any) -> bool:
     return value is None or (not isinstance(value, str | Mapping | list) and bool(pd.isna(value)))
 
 
-def rate(value: float, unit: str) -> str:
-    """``3,920 GB/s`` or ``97.5 TFLOP/s``."""
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """``31 s``, ``3.2 min``, ``1.4 h``."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def microseconds(value: float) -> str:
-    """A time of three digits, or of all before the point, in the unit that suits it."""
-    number, unit = (value, "\N{MICRO SIGN}s") if value < 999.5 else (value / 1000, "ms")
-    return f"{number:,.0f} {unit}" if number >= 99.95 else f"{number:.3g} {unit}"
-
-
 def config_words(config: str | Mapping[str, Any] | None) -> str:
     """``BLOCK=128 num_warps=8`` of a config or its JSON."""
-    if missing(config) or not config:
-        return ""
-    found = json.loads(config) if isinstance(config, str) else config
-    return " ".join(f"{name}={value}" for name, value in found.items())
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """``a, b and c``; a long list ends in how many more there are."""
-    names = list(names)
-    if len(names) > most:
-        names = [*names[:most], f"{len(names) - most} more"]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 case``, ``2 cases``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return "" if missing(config) else label(config)

@@ -8,15 +8,9 @@ from typing import Any
 import pandas as pd
 
 from ..results.collection import Entry
+from ..results.summary import KIND_WORDS, listed, rate
 from ..results.verdict import KINDS
-from .grid import DASH, Cell, Grid, badge, listed, missing, number, rate, text
-
-_WHERE = {
-    "measured": "measured here",
-    "recorded": "from its record",
-    "functional": "interpreter",
-    "compiled": "compiled only",
-}
+from .grid import DASH, Cell, Grid, badge, missing, number, text
 
 
 def gpu_table(tables: dict[str, pd.DataFrame], entries: Sequence[Entry]) -> Grid:
@@ -42,7 +36,7 @@ def _row(gpu: str, own: Sequence[Entry], survey: pd.DataFrame) -> list[Cell]:
     drivers = sorted({device["driver"] for device in devices if device.get("driver")})
     return [
         text(gpu, style="name"),
-        badge("kind", label=listed([_WHERE[kind] for kind in shown])),
+        badge("kind", label=listed([KIND_WORDS[kind] for kind in shown])),
         text(known.get("device_name")),
         text(listed(drivers) if drivers else None),
         number(known.get("power_cap_w"), "{:.0f} W"),

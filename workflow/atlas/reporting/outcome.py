@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
 
+from ..results.changes import by_kernel, sentence
 from ..results.collection import Entry
-from ..results.verdict import KINDS, PERFORMANCE, SEVERITY, why_no_figure
-from .grid import Cell, Grid, badge, config_words, counted, listed, microseconds, missing, number, rate, text
+from ..results.summary import KIND_WORDS, STALE, counted, failure, in_short, listed, microseconds, rate
+from ..results.verdict import KINDS, PERFORMANCE, SEVERITY
+from .grid import Cell, Grid, badge, config_words, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -28,38 +29,28 @@ def alarms(tables: Tables) -> list[Alarm]:
     """What must be read first: wrong kernels by name, then failed and suspect ones, else that all is well."""
     verdicts = tables["verdicts"]
     found = []
-    for status, level, headline in (
-        ("wrong", "bad", "Wrong result"),
-        ("failed", "bad", "Failed"),
-        ("suspect", "warn", "Suspect figure"),
-    ):
+    for status, level in (("wrong", "bad"), ("failed", "bad"), ("suspect", "warn")):
         for row in verdicts[verdicts.status == status].itertuples():
             record = "" if row.failing else " (a record; it does not fail this run)"
-            found.append(Alarm(level, f"{headline}: {row.kernel} on {row.gpu}", f"{row.reason}{record}"))
+            found.append(Alarm(level, failure(status, row.kernel, row.gpu), f"{row.reason}{record}"))
     ran = verdicts[verdicts.kind.isin([*PERFORMANCE, "functional"])]
     if not found and len(ran):
         found.append(Alarm("good", "No kernel is wrong", f"on {listed(sorted(ran.gpu.unique()))}, where they ran."))
     elif not found:
         found.append(Alarm("warn", "Nothing has run", "Kernels were compiled at most; no result was checked."))
-    slower = tables["changes"]
-    slower = slower[slower.verdict == "slower"]
-    for (kernel, gpu), rows in slower.groupby(["kernel", "gpu"]):
-        worst = f"{rows.step.min():.2f}\N{MULTIPLICATION SIGN} at worst"
-        words = f"{counted(len(rows), 'case')}, {worst}: see Since the record."
-        found.append(Alarm("warn", f"Slower than its record: {kernel} on {gpu}", words))
+    for (kernel, gpu), rows in by_kernel(tables["changes"].to_dict("records")).items():
+        if any(row["verdict"] == "slower" for row in rows):
+            found.append(Alarm("warn", f"Slower than its record: {kernel} on {gpu}", sentence(kernel, gpu, rows)))
     stale = verdicts[verdicts.stale.fillna(False)]
     if len(stale):
         pairs = [f"{row.kernel} on {row.gpu}" for row in stale.itertuples()]
-        words = f"{listed(pairs)}: the kernel's code has changed since these figures were taken."
-        found.append(Alarm("warn", "Stale", words))
+        found.append(Alarm("warn", "Stale", f"{listed(pairs)}: {STALE}."))
     return found
 
 
 def summary(tables: Tables) -> str:
     """The figures of a run in two sentences."""
     verdicts, cases = tables["verdicts"], compared(tables)
-    words = {"measured": "measured here", "recorded": "from records", "functional": "in the interpreter",
-             "compiled": "compiled only"}  # fmt: skip
     ran = set(verdicts[verdicts.kind.isin(KINDS[:-1])].gpu)
     every = verdicts.kernel.nunique()
     where = []
@@ -67,7 +58,7 @@ def summary(tables: Tables) -> str:
         own = verdicts[(verdicts.kind == kind) & ~((kind == "compiled") & verdicts.gpu.isin(ran))]
         counts = own.groupby("gpu").kernel.nunique()
         names = [gpu if n == every or kind == "compiled" else f"{gpu} ({n} of them)" for gpu, n in counts.items()]
-        where += [f"{listed(names)} {words[kind]}"] if names else []
+        where += [f"{listed(names)} {KIND_WORDS[kind]}"] if names else []
     first = counted(every, "kernel") + (": " + "; ".join(where) if where else "") + "."
     if cases.empty:
         return f"{first} No case was timed against a peer on a GPU."
@@ -101,11 +92,9 @@ def _only_compiled(verdicts: pd.DataFrame) -> pd.Series:
 
 
 def compiled_only(tables: Tables) -> str:
-    """A sentence on the kernels that were compiled for a GPU on which they did not run; or nothing."""
-    table = tables["verdicts"]
-    counts = table[_only_compiled(table)].groupby("gpu").kernel.nunique()
-    parts = [f"{counted(count, 'kernel')} for {gpu}" for gpu, count in counts.items()]
-    return f"Compiled, with nothing run: {listed(parts)}; see Build." if parts else ""
+    """The kernels that were compiled for a GPU on which they did not run; or nothing."""
+    lines = in_short(tables["verdicts"].to_dict("records"), kinds=("compiled",))
+    return f"{'; '.join(lines)}. See Build." if lines else ""
 
 
 def not_run(tables: Tables) -> str:
@@ -121,17 +110,13 @@ def not_run(tables: Tables) -> str:
 
 def _verdict_row(row) -> list[Cell]:
     timed = not missing(row.figure)
-    note = "" if missing(row.reason) else row.reason
-    if row.status == "ok" and row.kind in PERFORMANCE and not timed:
-        note = why_no_figure(json.loads(row.stages))
+    note = "" if missing(row.note) else row.note
     # A build that went well is no evidence that the kernel is right, so a stale one is not painted green.
     built = row.kind == "compiled" and row.status == "ok"
     status = Cell("builds", style="badge") if built else badge(row.status, note=note)
     if not missing(row.stale) and row.stale:
         status = Cell(f"{status.text}, stale", note=note, style="badge stale")
     outcome = {"faster": "good", "slower": "bad"}.get(None if missing(row.verdict) else row.verdict, "")
-    against = f"{row.verdict} than {row.peer}" if outcome else f"{row.verdict}: {row.peer}"
-    against = "no peer ran" if missing(row.peer) else row.peer if missing(row.verdict) else against
     return [
         Cell(row.kernel, style="name", link=f"#k-{row.kernel}"),
         text(row.gpu, style="name"),
@@ -142,7 +127,7 @@ def _verdict_row(row) -> list[Cell]:
         Cell(rate(row.figure, row.unit), row.figure, microseconds(row.median_us), "num") if timed else number(None),
         number(None if missing(row.roof_fraction) else 100 * row.roof_fraction, "{:.0f} %",
                note="" if missing(row.roof) else row.roof),
-        number(row.speedup, "{:.2f}\N{MULTIPLICATION SIGN}", note=against if timed else "", style=outcome),
+        number(row.speedup, "{:.2f}\N{MULTIPLICATION SIGN}", note=row.against if timed else "", style=outcome),
         number(row.speedup_geomean, "{:.2f}\N{MULTIPLICATION SIGN}",
                note=counted(int(row.cases), "case") if timed else ""),
         number(row.speedup_worst, "{:.2f}\N{MULTIPLICATION SIGN}",
@@ -205,7 +190,7 @@ def ladder_table(tables: Tables) -> Grid:
                 number(row.step_most, "{:.2f}\N{MULTIPLICATION SIGN}"),
                 Cell(f"{row.fastest} of {row.cases}", row.fastest / max(row.cases, 1), style="num"),
                 number(None) if missing(row.figure)
-                else Cell(rate(row.figure, row.unit), row.figure, f"{row.dtype} {row.case}", "num"),
+                else Cell(rate(row.figure, row.unit), row.figure, f"{row.case} {row.dtype}", "num"),
             ]
             for row in tables["ladder"].sort_values(["kernel", "gpu"], kind="stable").itertuples()
         ],
@@ -269,7 +254,7 @@ def unsupported(tables: Tables) -> Grid:
 
 def _only_case(cases: pd.DataFrame) -> str:
     """Which case it was, where it was one."""
-    return f"{cases['dtype'].iloc[0]} {cases['case'].iloc[0]}" if len(cases) == 1 else ""
+    return f"{cases['case'].iloc[0]} {cases['dtype'].iloc[0]}" if len(cases) == 1 else ""
 
 
 def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:

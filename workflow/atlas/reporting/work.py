@@ -9,10 +9,11 @@ import pandas as pd
 
 from ..profiling.ncu import STALLS
 from ..results.collection import Entry, calls
-from ..results.verdict import PERFORMANCE, case_label, geometric_mean
-from ..tables.rows import compact
+from ..results.subject import PassCase, as_json
+from ..results.summary import counted, duration, listed, microseconds
+from ..results.verdict import PERFORMANCE, geometric_mean
 from ..tables.store import generation
-from .grid import Cell, Grid, badge, config_words, counted, duration, listed, microseconds, missing, number, text
+from .grid import Cell, Grid, badge, config_words, missing, number, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -160,13 +161,13 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
             continue
         for row in entry.document["best"]:
             second = row.get("runner_up")
-            key = (row["direction"], row["dtype"], row["variant"], compact(row["config"]))
+            key = (row["direction"], row["dtype"], row["variant"], as_json(row["config"]))
             alike = builds.get((entry.kernel, entry.gpu, entry.identity(row["direction"], row["variant"]), *key), [])
-            built = _built_for(compact(row["sizes"]), alike)
+            built = _built_for(as_json(row["sizes"]), alike)
             behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
             rows.append([
                 text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
-                text(row["direction"]), text(row["dtype"]), text(case_label(row["sizes"])),
+                text(row["direction"]), text(row["dtype"]), text(PassCase.of(row).case),
                 text(row["variant"], note=config_words(row["config"])),
                 _compiled_to(built),
                 Cell(microseconds(row["median_us"]), row["median_us"], style="num"),

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .verdict import best_of_each_case, case_label, geometric_mean
+from .subject import PassCase
+from .summary import times
+from .verdict import best_of_each_case, geometric_mean
 
 SHORT_US = 20.0
 MARGIN, SHORT_MARGIN = 0.02, 0.10
@@ -28,21 +30,22 @@ def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]
     """
     for measured, recorded in pairs:
         now, before = measured.document, recorded.document
-        older = {_case(row): row for row in best_of_each_case(before["rows"])}
+        older = {PassCase.of(row): row for row in best_of_each_case(before["rows"])}
         peers_now, peers_before = _peers(now["rows"]), _peers(before["rows"])
         for row in best_of_each_case(now["rows"]):
-            old = older.get(_case(row))
+            old = older.get(PassCase.of(row))
             if old is None:
                 continue
             step = old["median_us"] / row["median_us"]
-            mine, theirs = peers_now.get(_case(row), {}), peers_before.get(_case(row), {})
+            mine, theirs = (peers.get(PassCase.of(row), {}) for peers in (peers_now, peers_before))
             peer_step = geometric_mean([theirs[name] / mine[name] for name in mine if name in theirs])
             margin = SHORT_MARGIN if max(row["median_us"], old["median_us"]) < SHORT_US else MARGIN
             alike = now["protocol"] == before["protocol"]
             yield {
                 "kernel": measured.kernel,
                 "gpu": measured.gpu,
-                **{key: row[key] for key in ("direction", "dtype", "sizes", "provider", "config", "median_us")},
+                **PassCase.of(row).to_json(),
+                **{key: row[key] for key in ("provider", "config", "median_us")},
                 **{f"recorded_{key}": old[key] for key in ("provider", "config", "median_us")},
                 "step": step,
                 "peer_step": peer_step,
@@ -56,10 +59,15 @@ def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]
 
 def sentences(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each kernel and GPU: how many cases came out slower, the worst of them, and how many faster."""
+    return [sentence(kernel, gpu, own) for (kernel, gpu), own in by_kernel(rows).items()]
+
+
+def by_kernel(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """The rows of each kernel and GPU, sorted by both."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["kernel"], row["gpu"]), []).append(row)
-    return [sentence(kernel, gpu, own) for (kernel, gpu), own in sorted(groups.items())]
+    return dict(sorted(groups.items()))
 
 
 def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -70,7 +78,7 @@ def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
     worst = ""
     if slower:
         first = slower[0]
-        worst = f" ({first['step']:.2f}x at worst: {first['direction']} {first['dtype']} {case_label(first['sizes'])})"
+        worst = f" ({times(first['step'])} at worst: {PassCase.of(first)})"
     parts = [f"{len(slower)} of {len(rows)} cases slower{worst}", f"{faster} faster"]
     parts += [f"{undecided} not comparable, since the protocols differ"] if undecided else []
     source = ", its variants are the same" if all(row["same_source"] for row in rows) else ""
@@ -90,14 +98,10 @@ def _identity(entry: Any, row: Mapping[str, Any]) -> str:
     return entry.identity(row["direction"], row["provider"])
 
 
-def _peers(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[str, float]]:
+def _peers(rows: Iterable[Mapping[str, Any]]) -> dict[PassCase, dict[str, float]]:
     """The times of every case's peers, by name."""
-    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    found: dict[PassCase, dict[str, float]] = {}
     for row in rows:
         if row["provider_kind"] == "peer" and row["status"] == "ok" and row.get("median_us"):
-            found.setdefault(_case(row), {})[row["provider"]] = row["median_us"]
+            found.setdefault(PassCase.of(row), {})[row["provider"]] = row["median_us"]
     return found
-
-
-def _case(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["direction"], row["dtype"], tuple(row["sizes"].items())

@@ -20,7 +20,7 @@ _SAMPLE_DIGITS, _DIGITS = 4, 7
 
 
 @dataclass
-class Recorded:
+class RecordResult:
     """What one ``record`` did: files written, with their sizes; files that were so already; refusals, with reasons."""
 
     written: dict[Path, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Recorded:
     refused: dict[Path, str] = field(default_factory=dict)
 
 
-def record(results: Path, gpu: str, force: bool = False) -> Recorded:
+def record(results: Path, gpu: str, force: bool = False) -> RecordResult:
     """Copy the measured documents of ``gpu``, the survey first, from ``measured/`` to ``recorded/``.
 
     A kernel travels whole or not at all: if one of its documents is not ok, or something in the kernel that it depends
@@ -42,7 +42,7 @@ def record(results: Path, gpu: str, force: bool = False) -> Recorded:
             f"{results / 'measured' / gpu}: no measured documents; records hold what GPU {gpu!r} itself ran, "
             "so run the workflow where that GPU is"
         )
-    outcome = Recorded()
+    outcome = RecordResult()
     groups: dict[str | None, list[Entry]] = {}
     for entry in measured:
         groups.setdefault(entry.kernel, []).append(entry)
@@ -85,7 +85,7 @@ def _drop(folder: Path, keep: set[str]) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _copy(entry: Entry, target: Path, outcome: Recorded) -> None:
+def _copy(entry: Entry, target: Path, outcome: RecordResult) -> None:
     before = target.read_bytes() if target.exists() else None
     slimmed = slim(entry.document)
     documents.check(slimmed, entry.stage, str(entry.path))

@@ -1,130 +1,139 @@
-"""The verdict as a person reads it at the end of a run: a table of what has figures or is amiss, a line for each GPU on
-the rest, a line per failure, and where to look further.
+"""What verdicts say in words: the sentences and figures that the end of a run, the report and MLflow show alike.
+
+A row is one of :func:`atlas.results.verdict.verdicts`, or of the table of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from .verdict import case_label, why_no_figure
-
-_LITTLE = {
-    "functional": "ok in the interpreter, which says nothing of speed",
-    "compiled": "compiled; nothing ran there",
+KIND_WORDS = {
+    "measured": "measured here",
+    "recorded": "recorded earlier, elsewhere",
+    "functional": "in the interpreter",
+    "compiled": "compiled only",
 }
-_ELSE_RAN = "compiled, not run there as others were"
+_CAVEATS = {"functional": ", which says nothing of speed", "compiled": "; nothing ran there"}
+
+STALE = "the kernel's code has changed since"
+"""Of a kernel whose documents are stale."""
+
+_ELSE_RAN = "compiled only, not run there as others were"
 """Of kernels that were only compiled for a GPU on which others ran."""
-_STYLES = {"ok": "green", "wrong": "bold red", "failed": "bold red", "suspect": "bold red"}
-
-
-_COLUMNS = (
-    # header, width of the terminal from which on it is there, its own greatest width where it is wrapped
-    ("kernel", 0, None),
-    ("GPU", 0, None),
-    ("status", 0, None),
-    ("kind", 105, 18),
-    ("headline case", 132, 40),
-    ("figure", 0, None),
-    ("% of roof", 116, None),
-    ("against peer", 0, 16),
-    ("all cases", 0, 12),
-)
-_FIGURES = ("figure", "% of roof", "against peer", "all cases")
 _NAMED = 6
 """So many kernels are named in a line, of more the number is said."""
 
 
-def table(rows: Iterable[Mapping[str, Any]], width: int) -> Table:
-    """A row per kernel and GPU: status, kind, headline figure, against the fastest peer, share of the roof.
-
-    Columns that a terminal of ``width`` characters has no room for are left out; the report has them all.
-    """
-    columns = [(header, most) for header, needed, most in _COLUMNS if width >= needed]
-    shown = Table(box=None, padding=(0, 2 if width > 80 else 1, 0, 0), pad_edge=False, header_style="bold")
-    for header, most in columns:
-        justify = "right" if header in _FIGURES else "left"
-        shown.add_column(header, justify=justify, no_wrap=most is None, max_width=most, overflow="fold")
-    for row in rows:
-        cells = {
-            "kernel": row["kernel"],
-            "GPU": row["gpu"],
-            "status": Text(row["status"], style=_STYLES.get(row["status"], "yellow")),
-            "kind": row["kind"] + (" (stale)" if row["stale"] else ""),
-            **dict(zip(("headline case", *_FIGURES), _figures(row), strict=True)),
-        }
-        # As text, not as markup: a reason holds brackets, and is somebody else's words.
-        shown.add_row(*(Text.assemble(cells[header]) for header, _ in columns))
-    return shown
+def evidence(kind: str) -> str:
+    """What stands behind a row of this kind, and what that does not say."""
+    return KIND_WORDS[kind] + _CAVEATS.get(kind, "")
 
 
-def says_little(row: Mapping[str, Any]) -> bool:
-    """Whether all there is to say is that the kernel works in the interpreter, or compiles for a GPU elsewhere."""
-    return row["status"] == "ok" and row["kind"] in _LITTLE and not row["stale"]
+def note(row: Mapping[str, Any]) -> str:
+    """Why a row is not ok or has no figure: the last of its stages that it reached; else nothing."""
+    if row["status"] != "ok":
+        return row["reason"]
+    if row["figure"] is not None:
+        return ""
+    if row["kind"] in _CAVEATS:
+        return evidence(row["kind"])
+    if "benchmark" in row["stages"]:
+        return "no forward case was timed"
+    done = [words for stage, words in (("autotune", "tuned, "), ("validate", "validated, ")) if stage in row["stages"]]
+    return f"{next(iter(done), '')}not benchmarked"
 
 
-def in_short(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each GPU and kind on those of all ``rows`` that say little."""
-    rows = list(rows)
-    ran = {row["gpu"] for row in rows if row["kind"] != "compiled"}
-    groups: dict[tuple[str, str], list[str]] = {}
-    for row in filter(says_little, rows):
-        said = _ELSE_RAN if row["kind"] == "compiled" and row["gpu"] in ran else _LITTLE[row["kind"]]
-        groups.setdefault((row["gpu"], said), []).append(row["kernel"])
-    return [
-        f"{gpu}: {', '.join(kernels) if len(kernels) <= _NAMED else f'{len(kernels)} kernels'} {said}"
-        for (gpu, said), kernels in sorted(groups.items())
-    ]
+def against(row: Mapping[str, Any]) -> str:
+    """Whom a row of a benchmark was compared with: ``torch``, ``torch (same)`` where the difference is none."""
+    if not row["peer"]:
+        return "no peer ran"
+    decided = row.get("verdict") not in ("same", "undecided")
+    return row["peer"] if decided else f"{row['peer']} ({row['verdict']})"
+
+
+def against_peer(row: Mapping[str, Any]) -> str:
+    """``1.23x torch``: how many times as fast as the fastest peer."""
+    return f"{times(row['speedup'])} {against(row)}" if row.get("speedup") else against(row)
+
+
+def all_cases(row: Mapping[str, Any]) -> str:
+    """``1.10x, worst 0.93x``: against the fastest peer, geometric mean over all compared cases, and the worst."""
+    if not row["speedup_geomean"]:
+        return "-"
+    return f"{times(row['speedup_geomean'])}, worst {times(row['speedup_worst'])}"
+
+
+def failure(status: str, kernel: str, gpu: str) -> str:
+    """``WRONG: softmax on h200``."""
+    return f"{status.upper()}: {kernel} on {gpu}"
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A line for each kernel and GPU that makes the run fail."""
+    return [f"{failure(row['status'], row['kernel'], row['gpu'])}: {row['reason']}" for row in rows if row["failing"]]
+
+
+def says_little(row: Mapping[str, Any]) -> bool:
+    """Whether all there is to say is that the kernel works in the interpreter, or compiles for a GPU elsewhere."""
+    return row["status"] == "ok" and row["kind"] in _CAVEATS and not row["stale"]
+
+
+def in_short(rows: Iterable[Mapping[str, Any]], kinds: Iterable[str] = tuple(_CAVEATS)) -> list[str]:
+    """A line for each GPU and kind, out of ``kinds``, on those of all ``rows`` that say little."""
+    rows = list(rows)
+    ran = {row["gpu"] for row in rows if row["kind"] in KIND_WORDS and row["kind"] != "compiled"}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in filter(says_little, rows):
+        if row["kind"] in kinds:
+            said = f"ok {evidence(row['kind'])}"
+            if row["kind"] == "compiled":
+                said = _ELSE_RAN if row["gpu"] in ran else evidence("compiled")
+            groups.setdefault((row["gpu"], said), []).append(row["kernel"])
     return [
-        f"{row['status'].upper()}: {row['kernel']} on {row['gpu']}: {row['reason']}" for row in rows if row["failing"]
+        f"{gpu}: {', '.join(kernels) if len(kernels) <= _NAMED else counted(len(kernels), 'kernel')} {said}"
+        for (gpu, said), kernels in sorted(groups.items())
     ]
 
 
-def places(results: Path) -> str:
-    """Where the report, tables, figures and runs are, of those that are there, and how to open the runs."""
-    known = {
-        "report": (results / "report.html", ""),
-        "tables": (results / "tables", ""),
-        "figures": (results / "figures", ""),
-        "mlflow": (results / "mlflow", ", open with `make ui`"),
-    }
-    return "\n".join(f"{name:<8} {path}{how}" for name, (path, how) in known.items() if path.exists())
+def rate(value: float | None, unit: str) -> str:
+    """``3,920 GB/s`` or ``97.5 TFLOP/s``; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
-def _figures(row: Mapping[str, Any]) -> Sequence[str]:
-    if row["figure"] is None:
-        return (_why_none(row), "-", "-", "-", "-")
-    roof, peer = row["roof_fraction"], "no peer"
-    if row["speedup"]:
-        peer = f"{row['speedup']:.2f}x {row['peer']}"
-        if row["verdict"] in ("same", "undecided"):
-            peer += f" ({row['verdict']})"
-    spread = "-"
-    if row["speedup_geomean"]:
-        spread = f"{row['speedup_geomean']:.2f}x, worst {row['speedup_worst']:.2f}x"
-    return (
-        f"{row['direction']} {row['dtype']} {case_label(row['headline_case'])}",
-        f"{row['figure']:.0f} {row['unit']}" if row["figure"] >= 100 else f"{row['figure']:.3g} {row['unit']}",
-        "-" if roof is None else f"{100 * roof:.0f}",
-        peer,
-        spread,
-    )
+def times(value: float) -> str:
+    """``1.23x``."""
+    return f"{value:.2f}x"
 
 
-def _why_none(row: Mapping[str, Any]) -> str:
-    """Why a row has no figure."""
-    if row["status"] != "ok":
-        return row["reason"]
-    if row["kind"] == "functional":
-        return "interpreter: no figures"
-    if row["kind"] == "compiled":
-        return "compiled only: nothing ran"
-    return why_no_figure(row["stages"])
+def percent(fraction: float | None) -> str:
+    """``87 %`` of 0.87; a dash for None."""
+    return "-" if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """``31 s``, ``3.2 min``, ``1.4 h``."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def microseconds(value: float) -> str:
+    """A time of three digits, or of all before the point, in the unit that suits it."""
+    number, unit = (value, "\N{MICRO SIGN}s") if value < 999.5 else (value / 1000, "ms")
+    return f"{number:,.0f} {unit}" if number >= 99.95 else f"{number:.3g} {unit}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """``a, b and c``; a long list ends in how many more there are."""
+    names = list(names)
+    if len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 case``, ``2 cases``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

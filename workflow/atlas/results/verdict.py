@@ -18,6 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import summary
+from .subject import PassCase
+
 if TYPE_CHECKING:
     from .collection import Entry
 
@@ -44,7 +47,8 @@ def verdicts(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     Keys: ``kernel gpu kind status reason failing stale stages`` (stage -> status); of the headline case ``direction
     dtype headline_case`` (sizes) ``provider config median_us figure unit roof roof_fraction peer speedup verdict``;
     over all cases ``cases`` (how many were timed) ``speedup_geomean speedup_worst worst_case`` (direction, dtype,
-    sizes).  What there is no figure of is None.  ``failing``: see :func:`fails`.
+    sizes); in words ``note against`` (:mod:`.summary`).  What there is no figure of is None.  ``failing``: see
+    :func:`fails`.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
@@ -64,12 +68,12 @@ def fails(entry: Entry) -> bool:
 
 def best_of_each_case(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The fastest right variant of every case of a benchmark's rows, with ``peer``: the fastest peer's name or None."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    peers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    best: dict[PassCase, dict[str, Any]] = {}
+    peers: dict[PassCase, Mapping[str, Any]] = {}
     for row in rows:
         if row["status"] not in ("ok", "suspect") or row.get("median_us") is None:
             continue
-        key = (row["direction"], row["dtype"], tuple(row["sizes"].items()))
+        key = PassCase.of(row)
         if row["provider_kind"] == "variant" and row["median_us"] < best.get(key, {"median_us": math.inf})["median_us"]:
             best[key] = dict(row)
         elif row["provider_kind"] == "peer" and row["median_us"] < peers.get(key, {"median_us": math.inf})["median_us"]:
@@ -97,22 +101,9 @@ def figure(row: Mapping[str, Any]) -> tuple[float | None, str]:
     return row.get("gb_per_s"), "GB/s"
 
 
-def case_label(sizes: Mapping[str, Any]) -> str:
-    """A case's sizes for a person: ``m=4096 n=1024``."""
-    return " ".join(f"{name}={value}" for name, value in sizes.items())
-
-
 def geometric_mean(values: Sequence[float]) -> float | None:
     """The geometric mean; None of nothing."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
-def why_no_figure(stages: Mapping[str, str]) -> str:
-    """Why a row without failures, of a GPU that ran, has no figure: the last of its ``stages`` that it reached."""
-    if "benchmark" in stages:
-        return "no forward case was timed"
-    done = [words for stage, words in (("autotune", "tuned, "), ("validate", "validated, ")) if stage in stages]
-    return f"{next(iter(done), '')}not benchmarked"
 
 
 def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
@@ -124,7 +115,7 @@ def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
     status = worst.document["status"]
     benchmark = next((e.document for e in own if e.stage == "benchmark"), None)
     figures = _figures(benchmark["rows"] if benchmark and kind in PERFORMANCE else [])
-    return {
+    row = {
         "kernel": kernel,
         "gpu": gpu,
         "kind": kind,
@@ -134,6 +125,7 @@ def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
         "stale": any(entry.stale for entry in own),
         "stages": {entry.stage: entry.document["status"] for entry in own},
     } | figures
+    return row | {"note": summary.note(row), "against": "" if row["figure"] is None else summary.against(row)}
 
 
 def _figures(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -159,5 +151,5 @@ def _figures(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
         "cases": len(best),
         "speedup_geomean": geometric_mean([row["speedup"] for row in compared]),
         "speedup_worst": worst and worst["speedup"],
-        "worst_case": worst and {"direction": worst["direction"], "dtype": worst["dtype"], "sizes": worst["sizes"]},
+        "worst_case": worst and PassCase.of(worst).to_json(),
     }

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..host.progress import progress
+from ..results.subject import PassCase
 from ..workers import dealing, desk
 from . import called, frame, workers
 
@@ -97,11 +98,12 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
         bench.clock.warm_up()
         gc.freeze()  # what is imported by now is not to be looked through after every case
         for direction, case in work:
-            shown.update(task, note=f"{direction} {case}")
+            at = PassCase.at(direction, case)
+            shown.update(task, note=str(at))
             try:
                 rows += bench.rows(direction, case)
             except DeviceLost as lost:
-                reason = f"the device was lost in {direction} {case}, {lost}; cases from there on were not timed"
+                reason = f"the device was lost in {at}, {lost}; cases from there on were not timed"
                 return fields | {"status": "failed", "reason": reason}
             shown.advance(task)
     return fields | outcome(rows)

@@ -43,20 +43,19 @@ def _target(job: frame.Job) -> dict[str, Any]:
 
 
 def _build(job: frame.Job) -> dict[str, Any]:
-    from ..compilation import document
+    from ..compilation import space
     from ..compilation.pool import compile_all
-    from ..compilation.space import enumerate_space, sample
     from ..host import runtime
 
     listings = job.folder / "listings"
     shutil.rmtree(listings, ignore_errors=True)
     declaration, gpu = job.declaration(), job.gpu()
-    space = enumerate_space(declaration, gpu, runtime.sweep(declaration, gpu))
-    chosen = list(space.compilations)
+    every = space.enumerate_space(declaration, gpu, runtime.sweep(declaration, gpu))
+    chosen = list(every.compilations)
     if job.arguments.sample is not None:
-        chosen = sample(declaration, space, job.arguments.sample)
+        chosen = space.sample(declaration, every, job.arguments.sample)
     # Of a sample the PTX alone is kept: disassembling would take a third of its time.
-    tasks = document.tasks_of(job.kernel, declaration, chosen, gpu, listings, sass=job.arguments.sample is None)
+    tasks = space.tasks_of(job.kernel, declaration, chosen, gpu, listings, sass=job.arguments.sample is None)
     results = {}
     with progress() as display:
         bar = display.add_task(f"build {job.kernel} for {job.gpu_name}", total=len(tasks), note="")
@@ -64,7 +63,7 @@ def _build(job: frame.Job) -> dict[str, Any]:
         for index, result in compile_all(list(tasks.values()), job.arguments.jobs, job.arguments.timeout_seconds):
             results[identities[index]] = result
             display.update(bar, advance=1, note=result.reason[:60])
-    rows = [document.row(compilation, results[document.identity(compilation)]) for compilation in chosen]
-    rows += [document.refused_row(refusal) for refusal in space.refusals]
-    scope = {"mode": _mode(job), "total": len(space.compilations), "compiled": len(chosen)}
-    return {"target": _target(job), "scope": scope, "configs": rows} | document.status(rows)
+    rows = [space.row(compilation, results[space.identity(compilation)]) for compilation in chosen]
+    rows += [space.refused_row(refusal) for refusal in every.refusals]
+    scope = {"mode": _mode(job), "total": len(every.compilations), "compiled": len(chosen)}
+    return {"target": _target(job), "scope": scope, "configs": rows} | space.status(rows)

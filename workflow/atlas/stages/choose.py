@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AtlasError
+from ..results.subject import PassCase, label
 from . import frame
 
 
@@ -38,8 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
         made = choice.explained(declaration, arguments.direction, case, job.gpu(), entries)
     except NotImplementedError as error:
         raise AtlasError(str(error)) from None
-    print(f"{declaration.name} {arguments.direction} {case} on {job.gpu_name} runs")
-    print(f"  {made.variant.name} {_words(made.config)}")
+    print(f"{declaration.name} {PassCase.at(arguments.direction, case)} on {job.gpu_name} runs")
+    print(f"  {made.variant.name} {label(made.config)}")
     for line in _reasons(made, dict(case.sizes), entries, declaration.name, path):
         print(f"  {line}")
     for fault in faults:
@@ -62,7 +63,7 @@ def _reasons(made: Any, sizes: Mapping[str, Any], entries: list[Any], kernel: st
     file = f"kernels/tuned/{path.name}"
     if made.entry is not None:
         apart = distance(sizes, made.entry["sizes"])
-        where = "at this very case" if not apart else f"at {_words(made.entry['sizes'])}, {apart:.2f} away,"
+        where = "at this very case" if not apart else f"at {label(made.entry['sizes'])}, {apart:.2f} away,"
         yield f"tuned {where} where it took {made.entry['median_us']:g} us ({file})"
     elif not path.is_file():
         yield f"the default: there is no {file}"
@@ -71,8 +72,4 @@ def _reasons(made: Any, sizes: Mapping[str, Any], entries: list[Any], kernel: st
     else:
         yield f"the default: no entry of {file} is of this pass and dtype, with these flags, and fits"
     for entry, reason in made.passed_over:
-        yield f"nearer, but passed over: {entry['variant']} {_words(entry['config'])}: {reason}"
-
-
-def _words(mapping: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in mapping.items())
+        yield f"nearer, but passed over: {entry['variant']} {label(entry['config'])}: {reason}"

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import AtlasError, in_a_line
 from ..reading import strict
+from ..results.subject import label
 from . import frame
 
 _SHOWN = 3  # failing findings that are explained
@@ -97,7 +98,7 @@ def _facts(finding: Any) -> Iterator[str]:
     yield f"  kernel    {subject.variant or 'public function'}, {subject.direction}"
     yield f"  case      {subject.case}" + (f"  ({subject.case.reason})" if subject.case.reason else "")
     if subject.config is not None:
-        yield "  config    " + " ".join(f"{key}={value}" for key, value in subject.config.items())
+        yield f"  config    {label(subject.config)}"
     yield f"  seed      {finding.seed}"
     yield f"  what      {finding.reason}"
     if judgement is not None and judgement.wrong:

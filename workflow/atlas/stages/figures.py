@@ -10,9 +10,8 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..figures.heat import speedup, transfer
 from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
-from ..figures.roofs import roof_fraction, rooflines
+from ..figures.overviews import roof_fraction, rooflines, speedup, transfer
 from ..figures.sheet import RC, save
 from ..figures.sizes import overlay, throughput
 from ..figures.work import build, seconds, tuning

@@ -78,7 +78,7 @@ def _against_peers(best: list[rows.Row]) -> str:
     best = sorted(best, key=lambda row: row["speedup"])
     mean = geometric_mean([row["speedup"] for row in best])
     least, most = (
-        f"{row['speedup']:.2f} at {row['dtype']} {row['case']} ({row['peer']})" for row in (best[0], best[-1])
+        f"{row['speedup']:.2f} at {row['case']} {row['dtype']} ({row['peer']})" for row in (best[0], best[-1])
     )
     return f"{mean:.2f} times the fastest peer over {len(best)} cases, from {least} to {most}."
 
@@ -95,7 +95,7 @@ def _failures(timed: Sequence[rows.Row]) -> Iterator[str]:
         others = f" (one of {len(own)} cases)" if len(own) > 1 else ""
         said = f": {' '.join(reason.split())}" if reason else ""
         yield from ([""] if not position else [])
-        yield f"- **{status}**: {subject} at {own[0]['dtype']} {own[0]['case']}{others}{said}"
+        yield f"- **{status}**: {subject} at {own[0]['case']} {own[0]['dtype']}{others}{said}"
 
 
 def _line(row: rows.Row) -> str:
@@ -103,6 +103,6 @@ def _line(row: rows.Row) -> str:
     if row["compared"]:
         step = f"{row['step_geomean']:.2f} ({row['step_least']:.2f} to {row['step_most']:.2f})"
     value = row["figure"]
-    figure = f"{value:,.0f} {row['unit']} ({row['dtype']} {row['case']})" if value is not None else "not timed"
+    figure = f"{value:,.0f} {row['unit']} ({row['case']} {row['dtype']})" if value is not None else "not timed"
     cells = (f"`{row['variant']}`", row["summary"], row["follows"] or "", step, f"{row['fastest']} of {row['cases']}")
     return f"| {' | '.join((*cells, figure))} |"

@@ -12,6 +12,7 @@ from typing import Any
 from ..cuda import nvcc
 from ..errors import AtlasError, in_a_line
 from ..profiling import ncu
+from ..results.subject import PassCase
 from ..results.verdict import best_of_each_case, busiest
 from . import called, frame
 
@@ -111,7 +112,7 @@ def choose(rows: Sequence[Row], count: int, lacking: LeftOut = MappingProxyType(
     for direction in dict.fromkeys(row["direction"] for row in best):
         for top in busiest([row for row in best if row["direction"] == direction])[:count]:
             for row in rows:
-                same = all(row[key] == top[key] for key in ("direction", "dtype", "sizes"))
+                same = PassCase.of(row) == PassCase.of(top)
                 wanted = row["provider_kind"] == "variant" or (
                     row["provider_kind"] == "peer" and row["provider"] == top["peer"]
                 )

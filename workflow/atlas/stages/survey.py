@@ -32,9 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _body(job: frame.Job) -> dict[str, Any]:
     from .. import timing
     from ..declaration import gpu_of
-    from ..host import runtime
+    from ..host import gpus, runtime
     from ..host.progress import progress
-    from ..host.runtime import properties
     from ..survey import bandwidth, multiplication
 
     device = runtime.device_of(job.gpu_name, job.block)
@@ -53,7 +52,9 @@ def _body(job: frame.Job) -> dict[str, Any]:
             for row in roofs:
                 found.append(row)
                 shown.update(task, advance=1, note=row["name"])
-    fields = {"protocol": timing.PROTOCOL, "roofs": found, "properties": properties(device)}
+    told = runtime.properties(device)
+    fields = {"protocol": timing.PROTOCOL, "roofs": found, "properties": told}
+    fields["reason"] = gpus.disagreement(job.gpu_name, job.block, told)
     lost = [row for row in found if row["name"] in _ESSENTIAL and row["value"] is None]
     if lost:
         fields |= {"status": "failed", "reason": f"roof {lost[0]['name']}: {lost[0]['reason']}"}

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from .. import catalog
 from ..host import gpus
 from ..reading.config import GPUS_FILE, load_gpus
 from ..results import changes, collection
-from ..results.summary import failures, in_short, places, says_little, table
+from ..results.subject import PassCase
+from ..results.summary import against_peer, all_cases, failures, in_short, rate, says_little
 from ..results.verdict import verdicts
+
+_STYLES = {"ok": "green", "wrong": "bold red", "failed": "bold red", "suspect": "bold red"}
+
+_COLUMNS = (
+    # header, width of the terminal from which on it is there, its own greatest width where it is wrapped
+    ("kernel", 0, None),
+    ("GPU", 0, None),
+    ("status", 0, None),
+    ("kind", 105, 18),
+    ("headline case", 132, 40),
+    ("figure", 0, None),
+    ("% of roof", 116, None),
+    ("against peer", 0, 16),
+    ("all cases", 0, 12),
+)
+_FIGURES = ("figure", "% of roof", "against peer", "all cases")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     compared = changes.against_record(collection.measured_and_recorded(arguments.results, kernels, names))
     for line in changes.sentences(compared):
         console.print(line, soft_wrap=True)
-    console.print(f"\n{places(arguments.results)}", soft_wrap=True)
+    console.print(f"\n{_places(arguments.results)}", soft_wrap=True)
     wrong = failures(rows)
     for line in wrong:
         console.print(line, style="bold red", soft_wrap=True)
@@ -56,3 +76,45 @@ def _names(words: Sequence[str]) -> list[str] | None:
     """The names in words apart by commas or spaces; None for all."""
     names = [name for word in words for name in word.split(",") if name]
     return None if names == ["all"] else names
+
+
+def table(rows: Iterable[Mapping[str, Any]], width: int) -> Table:
+    """A row per kernel and GPU: status, kind, headline figure, against the fastest peer, share of the roof.
+
+    Columns that a terminal of ``width`` characters has no room for are left out; the report has them all.
+    """
+    columns = [(header, most) for header, needed, most in _COLUMNS if width >= needed]
+    shown = Table(box=None, padding=(0, 2 if width > 80 else 1, 0, 0), pad_edge=False, header_style="bold")
+    for header, most in columns:
+        justify = "right" if header in _FIGURES else "left"
+        shown.add_column(header, justify=justify, no_wrap=most is None, max_width=most, overflow="fold")
+    for row in rows:
+        cells = {
+            "kernel": row["kernel"],
+            "GPU": row["gpu"],
+            "status": Text(row["status"], style=_STYLES.get(row["status"], "yellow")),
+            "kind": row["kind"] + (" (stale)" if row["stale"] else ""),
+            **dict(zip(("headline case", *_FIGURES), _figures(row), strict=True)),
+        }
+        # As text, not as markup: a reason holds brackets, and is somebody else's words.
+        shown.add_row(*(Text.assemble(cells[header]) for header, _ in columns))
+    return shown
+
+
+def _figures(row: Mapping[str, Any]) -> Sequence[str]:
+    if row["figure"] is None:
+        return (row["note"], "-", "-", "-", "-")
+    case = PassCase.of({**row, "sizes": row["headline_case"]})
+    roof = "-" if row["roof_fraction"] is None else f"{100 * row['roof_fraction']:.0f}"
+    return str(case), rate(row["figure"], row["unit"]), roof, against_peer(row), all_cases(row)
+
+
+def _places(results: Path) -> str:
+    """Where the report, tables, figures and runs are, of those that are there, and how to open the runs."""
+    known = {
+        "report": (results / "report.html", ""),
+        "tables": (results / "tables", ""),
+        "figures": (results / "figures", ""),
+        "mlflow": (results / "mlflow", ", open with `make ui`"),
+    }
+    return "\n".join(f"{name:<8} {path}{how}" for name, (path, how) in known.items() if path.exists())

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..host.gpus import functional
 from ..results.changes import against_record
 from ..results.collection import Entry
-from ..results.verdict import best_of_each_case, case_label, figure, geometric_mean, verdicts
+from ..results.subject import PassCase, as_json, label
+from ..results.verdict import best_of_each_case, figure, geometric_mean, verdicts
 from .store import TABLES
 
 Row = dict[str, Any]
-
-
-def compact(value: Any) -> str | None:
-    """JSON without spaces, for a cell; None stays None."""
-    return None if value is None else json.dumps(value, separators=(",", ":"))
 
 
 def arch_name(target: Mapping[str, Any]) -> str:
@@ -30,12 +25,8 @@ def _subject(entry: Entry) -> Row:
 
 
 def _case(row: Mapping[str, Any]) -> Row:
-    return {
-        "direction": row["direction"],
-        "dtype": row["dtype"],
-        "case": case_label(row["sizes"]),
-        "sizes": compact(row["sizes"]),
-    }
+    found = PassCase.of(row)
+    return found.to_json() | {"case": found.case, "sizes": as_json(row["sizes"])}
 
 
 def _provenance(entry: Entry) -> Row:
@@ -70,15 +61,15 @@ def _shared(row: Mapping[str, Any], table: str) -> Row:
 def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
     """One row per provider, direction, dtype and case."""
     for entry in _of(entries, "benchmark"):
-        winners = {_key(row): row for row in best_of_each_case(entry.document["rows"])}
+        winners = {PassCase.of(row): row for row in best_of_each_case(entry.document["rows"])}
         for row in entry.document["rows"]:
-            winner = winners.get(_key(row), {})
+            winner = winners.get(PassCase.of(row), {})
             best = row["provider_kind"] == "variant" and row["provider"] == winner.get("provider")
             yield (
                 _shared(row, "benchmark")
                 | _subject(entry)
                 | _case(row)
-                | {"config": compact(row["config"]), "samples": len(row.get("samples_us", ()))}
+                | {"config": as_json(row["config"]), "samples": len(row.get("samples_us", ()))}
                 | {"best": best, "peer": winner.get("peer"), "protocol": entry.document["protocol"]}
                 | _version(entry, row)
                 | _provenance(entry)
@@ -95,12 +86,12 @@ def ladder(entries: Iterable[Entry]) -> Iterator[Row]:
         if entry.kind == "functional":
             continue
         rows = entry.document["rows"]
-        fastest = {_key(row): row["provider"] for row in best_of_each_case(rows)}
-        timed: dict[tuple[str, str], dict[tuple[Any, ...], Mapping[str, Any]]] = {}
+        fastest = {PassCase.of(row): row["provider"] for row in best_of_each_case(rows)}
+        timed: dict[tuple[str, str], dict[PassCase, Mapping[str, Any]]] = {}
         for row in rows:
             if row["provider_kind"] in ("variant", "default") and row["status"] == "ok" and row.get("median_us"):
                 own = timed.setdefault((row["direction"], row["provider"]), {})
-                own[_key(row)] = min(row, own.get(_key(row), row), key=lambda one: one["median_us"])
+                own[PassCase.of(row)] = min(row, own.get(PassCase.of(row), row), key=lambda one: one["median_us"])
         forward_first = sorted(timed, key=lambda key: key[0] != "forward")
         unordered = [{"direction": d, "variant": v, "follows": "", "summary": ""} for d, v in forward_first]
         for step in entry.document.get("steps", unordered):  # earlier documents hold no ladder
@@ -125,17 +116,13 @@ def _largest(rows: Iterable[Mapping[str, Any]]) -> Row:
     if row is None:
         return {}
     value, unit = figure(row)
-    return {"dtype": row["dtype"], "case": case_label(row["sizes"]), "figure": value, "unit": unit}
-
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["direction"], row["dtype"], tuple(row["sizes"].items())
+    return {"dtype": row["dtype"], "case": PassCase.of(row).case, "figure": value, "unit": unit}
 
 
 def changes(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[Row]:
     """One row per case that a measured benchmark and its record both timed."""
     for row in against_record(pairs):
-        configs = {key: compact(row[key]) for key in ("config", "recorded_config")}
+        configs = {key: as_json(row[key]) for key in ("config", "recorded_config")}
         yield row | _case(row) | configs
 
 
@@ -148,7 +135,7 @@ def build(entries: Iterable[Entry]) -> Iterator[Row]:
                 _shared(row, "build")
                 | _subject(entry)
                 | _case(row)
-                | {"config": compact(row["config"]), "arch": arch_name(entry.document["target"])}
+                | {"config": as_json(row["config"]), "arch": arch_name(entry.document["target"])}
                 | {"scope": scope["mode"], "scope_total": scope["total"], "scope_compiled": scope["compiled"]}
                 | _version(entry, row)
                 | _provenance(entry)
@@ -166,7 +153,7 @@ def profile(entries: Iterable[Entry]) -> Iterator[Row]:
                     | _shared(launch, "profile")
                     | _subject(entry)
                     | _case(row)
-                    | {"config": compact(row["config"]), "launch": number, "launched": launch["kernel"]}
+                    | {"config": as_json(row["config"]), "launch": number, "launched": launch["kernel"]}
                     | {"stall": stall, "stall_warps": warps}
                     | _version(entry, row)
                     | _provenance(entry)
@@ -181,7 +168,7 @@ def validation(entries: Iterable[Entry]) -> Iterator[Row]:
                 _shared(row, "validation")
                 | _subject(entry)
                 | _case(row)
-                | {"config": compact(row.get("config")), "protocol": entry.document["protocol"]}
+                | {"config": as_json(row.get("config")), "protocol": entry.document["protocol"]}
                 | _version(entry, row)
                 | _provenance(entry)
             )
@@ -191,14 +178,14 @@ def trials(entries: Iterable[Entry]) -> Iterator[Row]:
     """One row per trial."""
     for entry in _of(entries, "autotune"):
         document = entry.document
-        won = {(*_key(row), row["variant"], compact(row["config"])) for row in document["best"]}
+        won = {(PassCase.of(row), row["variant"], as_json(row["config"])) for row in document["best"]}
         for row in document["trials"]:
-            config = compact(row["config"])
+            config = as_json(row["config"])
             yield (
                 _shared(row, "trials")
                 | _subject(entry)
                 | _case(row)
-                | {"config": config, "best": (*_key(row), row["variant"], config) in won}
+                | {"config": config, "best": (PassCase.of(row), row["variant"], config) in won}
                 | {"strategy": document["strategy"], "protocol": document["protocol"]}
                 | _version(entry, row)
                 | _provenance(entry)
@@ -293,10 +280,10 @@ def verdict_rows(entries: Iterable[Entry]) -> Iterator[Row]:
 def _flat(row: Mapping[str, Any]) -> Row:
     worst = row["worst_case"]
     flat = dict(row) | {
-        "stages": compact(row["stages"]),
-        "config": compact(row["config"]),
-        "case": row["headline_case"] and case_label(row["headline_case"]),
-        "worst_case": worst and f"{worst['direction']} {worst['dtype']} {case_label(worst['sizes'])}",
+        "stages": as_json(row["stages"]),
+        "config": as_json(row["config"]),
+        "case": row["headline_case"] and label(row["headline_case"]),
+        "worst_case": worst and str(PassCase.of(worst)),
     }
     del flat["headline_case"]
     return flat

@@ -98,8 +98,8 @@ TABLES: dict[str, dict[str, str]] = {
         **_KERNEL_VERSION,
         "date": TEXT,
     },
-    # One row per case that this GPU's measured benchmark and its record both timed: see atlas/changes.py.  `step` is
-    # the recorded time over the measured one, `peer_step` the same of the peers both timed.
+    # One row per case that this GPU's measured benchmark and its record both timed: see atlas/results/changes.py.
+    # `step` is the recorded time over the measured one, `peer_step` the same of the peers both timed.
     "changes": {
         "gpu": TEXT,
         "kernel": TEXT,
@@ -230,7 +230,8 @@ TABLES: dict[str, dict[str, str]] = {
         "stale": FLAG,
         "date": TEXT,
     },
-    # One row per kernel and GPU; which case is the headline, and what the means are of: see atlas/verdict.py.
+    # One row per kernel and GPU; which case is the headline, and what the means are of: see atlas/results/verdict.py.
+    # `note` says why there is no figure, `against` whom the headline case was compared with.
     "verdicts": {
         "kernel": TEXT,
         "gpu": TEXT,
@@ -254,6 +255,8 @@ TABLES: dict[str, dict[str, str]] = {
         "speedup_geomean": NUMBER,
         "speedup_worst": NUMBER,
         "worst_case": TEXT,
+        "note": TEXT,
+        "against": TEXT,
         "failing": FLAG,
         "stale": FLAG,
     },

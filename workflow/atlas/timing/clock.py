@@ -10,8 +10,7 @@ from typing import Protocol
 
 import torch
 
-from .board import Board, Reading, SilentBoard, board_of, summary
-from .cuda import CudaDevice
+from .device import Board, CudaDevice, Reading, SilentBoard, board_of, summary_of
 from .samplers import Batch, HostSampler, Sampler
 from .samples import Thunk, Timing, quartiles, rounds, settled
 
@@ -196,7 +195,7 @@ class Clock:
             if left:
                 per_round = sum(sum(taken) / len(taken) for taken in samples.values()) / 1e6
                 left = max(1, min(left, int(_BATCH_SECONDS / per_round)))
-        state = summary(readings)
+        state = summary_of(readings)
         return {name: _timing(taken, state, queued[name]) for name, taken in samples.items()}
 
 

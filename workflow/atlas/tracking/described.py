@@ -10,7 +10,7 @@ from typing import Any
 from ..figures.names import PER_KERNEL
 from ..results.collection import Entry
 from ..results.verdict import FAILING, JUDGING, PERFORMANCE, best_of_each_case, headline, verdicts
-from . import notes
+from . import views
 from .of_stage import Context, add_row, describe, table_row, tags_of
 from .runs import Run, Tree, digest_of, numbers, span_of, words
 
@@ -99,7 +99,7 @@ def _root(
         tags=tags_of(newest) | {"stale": str(verdict["stale"]).lower()} | tags,
         span=(began, began + round(1000 * sum(entry.document["seconds"] for entry in entries))),  # pauses left out
         failed=verdict["status"] in FAILING,
-        note=notes.kernel_note(verdict, best, top),
+        note=views.kernel_note(verdict, best, top),
         metrics=numbers(summary | {"seconds": sum(entry.document["seconds"] for entry in entries)}),
         children=stages,
     )

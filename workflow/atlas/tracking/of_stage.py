@@ -9,8 +9,7 @@ from typing import Any
 
 from .. import catalog
 from ..results.collection import Entry, calls
-from ..results.verdict import case_label
-from .notes import config_label
+from ..results.subject import PassCase, label
 from .runs import Point, Run, metric_name, numbers, words
 
 _SOFTWARE = ("torch", "triton", "python", "cuda", "hip", "commit", "date")
@@ -41,7 +40,8 @@ def tags_of(entry: Entry) -> dict[str, str]:
 
 def add_case(run: Run, row: Mapping[str, Any], variant: str) -> None:
     """Say on a run which case and config its figures belong to: the config as params, under its own names."""
-    place = {"variant": variant, "direction": row["direction"], "dtype": row["dtype"], "case": case_label(row["sizes"])}
+    of = PassCase.of(row)
+    place = {"variant": variant, "direction": of.direction, "dtype": of.dtype, "case": of.case}
     run.params |= words(place | dict(row["config"] or {}))
     run.tags |= words(place)
 
@@ -62,7 +62,7 @@ def figures_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def table_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a document as a row of a table: mappings as text a person reads, lists of samples left out."""
     return {
-        key: case_label(value) if isinstance(value, Mapping) else value
+        key: label(value) if isinstance(value, Mapping) else value
         for key, value in row.items()
         if not isinstance(value, list)
     }
@@ -153,7 +153,7 @@ def _autotune(run: Run, entry: Entry, context: Context, timed: bool) -> None:
 def _trial(parent: Run, trial: Mapping[str, Any], rank: int, context: Context) -> Run:
     ended = parent.span[0] + round(1000 * trial.get("at_seconds", 0))
     run = Run(
-        name=f"{context.title} · #{rank} {trial['variant']} {config_label(trial['config'])}",
+        name=f"{context.title} · #{rank} {trial['variant']} {label(trial['config'])}",
         tags=parent.tags | {"level": "trial", "rank": str(rank)},
         span=(ended, ended),
     )
@@ -226,7 +226,7 @@ def _counts(noun: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _same_case(row: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
-    return other is not None and all(row[key] == other[key] for key in ("direction", "dtype", "sizes"))
+    return other is not None and PassCase.of(row) == PassCase.of(other)
 
 
 def _is(config: Mapping[str, Any], headline: Mapping[str, Any] | None) -> bool:

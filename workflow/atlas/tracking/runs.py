@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORM = 3
+FORM = 4
 """Raised when runs are described in another way, so that trees written in the old way are replaced."""
 
 

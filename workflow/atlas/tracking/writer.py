@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
 from . import views
-from .notes import EXPERIMENT
 from .runs import Run, Tree
 from .store import Store, clear, explained, prepare, writing
+from .views import EXPERIMENT
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

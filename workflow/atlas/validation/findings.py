@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..declaration import Case, Config
+from ..results.subject import PassCase, as_json, label
 from .judging import Judgement
 
 PASS, UNSUPPORTED, ERROR, FAIL = "pass", "unsupported", "error", "fail"
@@ -29,15 +29,15 @@ class Subject:
     config: Config | None = None
 
     @property
-    def key(self) -> str:
+    def key(self) -> tuple[Any, ...]:
         """Equal for equal subjects."""
-        config = None if self.config is None else dict(self.config)
-        return json.dumps([self.variant, self.direction, self.case.to_json(), config], sort_keys=True)
+        config = None if self.config is None else as_json(dict(self.config))
+        return self.variant, PassCase.at(self.direction, self.case), config
 
     def __str__(self) -> str:
         who = f"variant {self.variant}" if self.variant else "the public function"
-        config = "" if self.config is None else ", " + " ".join(f"{key}={value}" for key, value in self.config.items())
-        return f"{who}, {self.direction}, {self.case}{config}"
+        config = "" if self.config is None else f", {label(self.config)}"
+        return f"{who}, {PassCase.at(self.direction, self.case)}{config}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def worst(findings: Iterable[Finding]) -> list[Finding]:
 
     Errors are taken over seeds together: the figures are of the seed that used most of the tolerance.
     """
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.check, finding.subject.key), []).append(finding)
     return [
@@ -103,8 +103,7 @@ def row(finding: Finding, kernel: str, gpu: str) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "check": finding.check,
         "variant": subject.variant,
-        "direction": subject.direction,
-        **subject.case.to_json(),
+        **PassCase.at(subject.direction, subject.case).to_json(),
         "config": None if subject.config is None else dict(subject.config),
         "case_reason": subject.case.reason,
         "status": finding.status,
@@ -135,7 +134,7 @@ def replay(finding: Finding, kernel: str, gpu: str) -> str:
     words += ["--direction", subject.direction, "--dtype", subject.case.dtype]
     words += ["--case", ",".join(f"{key}={value}" for key, value in subject.case.sizes)]
     if subject.config is not None:
-        words += ["--config", json.dumps(dict(subject.config), separators=(",", ":"))]
+        words += ["--config", as_json(dict(subject.config))]
     if finding.seed is not None:
         words += ["--seed", str(finding.seed)]
     return shlex.join(words)

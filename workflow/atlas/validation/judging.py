@@ -54,7 +54,7 @@ def judge(
 ) -> Judgement:
     """Compare every output with the float64 ``expected``; the worst of them.
 
-    ``slack`` widens the absolute tolerance, output by output: see :mod:`.conditioning`.  ``spreads`` are what its part
+    ``slack`` widens the absolute tolerance, output by output: see :mod:`.tolerances`.  ``spreads`` are what its part
     for roundings is measured in, element by element, of the outputs that have one: see :mod:`.tolerances`.  Of
     ``passes`` in a row each starts from what the one before rounded to the dtype, and rounds again.
 

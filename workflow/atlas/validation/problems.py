@@ -12,7 +12,7 @@ import torch
 
 from ..declaration import Case, Declaration, Pass
 from ..host.runtime import as_tuple, draw, exact
-from . import conditioning
+from . import tolerances
 from .judging import Judgement, judge
 
 _SWITCHES = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
@@ -56,7 +56,7 @@ class Problem:
     device: torch.device
     seed: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    conditioned: float = conditioning.FACTOR
+    conditioned: float = tolerances.CONDITIONING_FACTOR
     """How many times what a rounding of the inputs changes is allowed where a result would fail otherwise."""
 
     def __post_init__(self):
@@ -141,11 +141,11 @@ class Problem:
         found = judge(outputs, expected, yardstick, names, dtype, reduction, results, spreads=spreads)
         if not found.reason or len(outputs) < len(expected):
             return found
-        granted = conditioning.slack(
+        granted = tolerances.conditioning_slack(
             lambda inputs: self._evaluate(inputs, mask), self.inputs, expected, self.seed, self.conditioned
         )
         return judge(outputs, expected, yardstick, names, dtype, reduction, results, granted, spreads)
 
-    def with_inputs(self, inputs: Mapping[str, Any], factor: float = conditioning.FACTOR) -> Problem:
+    def with_inputs(self, inputs: Mapping[str, Any], factor: float = tolerances.CONDITIONING_FACTOR) -> Problem:
         """The same problem of other inputs, whose conditioning counts ``factor`` times."""
         return Problem(self.declaration, self.direction, self.case, self.device, self.seed, inputs, factor)

@@ -12,8 +12,8 @@ import torch
 from ..declaration import Case, Declaration
 from ..errors import in_a_line
 from ..host.runtime import as_tuple, draw, exact, meta_inputs
-from . import conditioning
 from . import device as devices
+from . import tolerances
 from .findings import ERROR, UNSUPPORTED, Finding, Subject, judged
 from .guards import Guard
 from .judging import Judgement, judge
@@ -234,7 +234,7 @@ def gradients(
     labels = [f"gradient of {name}" for name in names]
     judgement = judge(found, expected, yardstick, labels, dtype, reduction, passes=2)
     if judgement.reason:
-        granted = conditioning.slack(differentiate, everything, expected, problem.seed)
+        granted = tolerances.conditioning_slack(differentiate, everything, expected, problem.seed)
         judgement = judge(found, expected, yardstick, labels, dtype, reduction, slack=granted, passes=2)
     return Gradients(tuple(labels), tuple(found), judgement)
 

@@ -34,7 +34,7 @@ and equal ones add up; fp8 has too few bits for an offset.
 """
 
 OFFSET_CONDITIONING = 64.0
-"""In the place of :data:`.conditioning.FACTOR`, with a common offset.
+"""In the place of :data:`.tolerances.CONDITIONING_FACTOR`, with a common offset.
 
 There conditioning is the tolerance and no rare excuse.  The reference's inputs are changed at random, which averages
 out over a row and over rows, but the rounding of a mean (its sum, and 2 ulp of a GPU's division) is common to its row

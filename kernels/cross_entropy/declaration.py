@@ -1,0 +1,92 @@
+"""Declaration of the loss: its passes, with their variants, peers and costs."""
+
+from atlas.declaration import Declaration, Pass, Variant, peers, rows
+
+from . import cases, references, spaces
+from .backward import launch_backward
+from .one_pass import launch_one_pass
+from .stream import launch_stream, launch_stream_gradient
+
+DECLARATION = Declaration(
+    name="cross_entropy",
+    family="losses",
+    summary="loss = logsumexp(x) - x[target] over rows",
+    call=lambda function, inputs: function(
+        inputs["x"],
+        inputs["target"],
+        ignore_index=inputs["ignore_index"],
+        reduction=inputs["reduction"],
+        label_smoothing=inputs["label_smoothing"],
+        z_loss=inputs["z_loss"],
+    ),
+    cases=cases.SWEEP,
+    edge_cases=cases.EDGE_CASES,
+    huge_cases=cases.HUGE_CASES,
+    differentiable=("x",),
+    forward=Pass(
+        inputs=cases.forward_inputs,
+        reference=references.reference,
+        outputs=("loss", "saved", "scale"),  # saved for the backward pass: lse, or the gradient itself
+        variants=(
+            Variant(
+                name="one_pass",
+                summary="rows in registers, one block of rows a program; the gradient where it is asked for",
+                launch=launch_one_pass,
+                space=spaces.ROWS_SPACE,
+                default=spaces.rows_default,
+                fits=spaces.fits_rows,
+                handles=spaces.handles_rows,
+            ),
+            Variant(
+                name="stream",
+                summary="rows of any length read once, with a running maximum and sum for each lane",
+                launch=launch_stream,
+                space=spaces.BLOCKS_SPACE,
+                default=spaces.blocks_default,
+                fits=spaces.fits_blocks,
+                handles=lambda problem, gpu: spaces.only(False, problem),
+            ),
+            Variant(
+                name="stream_gradient",
+                summary="loss and gradient in one launch: rows of any length streamed twice, then from cache",
+                launch=launch_stream_gradient,
+                space=spaces.BLOCKS_SPACE,
+                default=rows.stream_default(1, spaces.BLOCKS),
+                fits=spaces.fits_blocks,
+                handles=lambda problem, gpu: spaces.only(True, problem),
+            ),
+        ),
+        peers={
+            "torch": peers.Peer(references.user(references.of_torch)),
+            "torch.compile": peers.Peer(references.user(references.of_torch, compiles=True), compiles=True),
+            "liger": peers.Peer(references.user(references.liger, overwrites=True), requires="liger_kernel"),
+        },
+        bytes=cases.forward_bytes,
+        flops=cases.forward_flops,
+        reduction=lambda c: max(c["m"], c["n"]),
+    ),
+    backward=Pass(
+        inputs=cases.backward_inputs,
+        reference=references.backward_reference,
+        outputs=("dx",),
+        variants=(
+            Variant(
+                name="blocks",
+                summary="one block of a row a program, from the logits and lse",
+                launch=launch_backward,
+                space=spaces.BLOCKS_SPACE,
+                default=spaces.blocks_default,
+                fits=spaces.fits_blocks,
+                handles=lambda problem, gpu: spaces.only(False, problem),
+            ),
+        ),
+        # Liger's has nothing to do: its forward pass, timed with gradient=True, leaves the gradient behind.
+        peers={
+            "torch": peers.gradients(references.of_torch_with_lse, ("x",), cotangent="dloss"),
+            "torch.compile": peers.compiled_gradients(references.of_torch_with_lse, ("x",), cotangent="dloss"),
+        },
+        bytes=cases.backward_bytes,
+        flops=lambda c: {"exp(x - lse)": 2 * c["m"] * c["n"], "weight, target": 2 * c["m"] * c["n"]},
+        reduction=lambda c: c["n"],
+    ),
+)

@@ -1,0 +1,200 @@
+"""Tuning spaces of layer_norm: what fits, what a variant is written for, and where tuning starts."""
+
+import triton
+from atlas.declaration import GPU, Capability, Case, element_size, rows
+
+from kernels.common.exchange import team_obstacle
+from kernels.common.norms import has_residual
+from kernels.common.rows import ENOUGH_IN_FLIGHT, EXCHANGE_BYTES, MOST_CHUNKS, spans, tiles_of_row, tiles_of_vectors
+
+_STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
+_COLUMN_BLOCKS = (512, 1024)
+ONE_PASS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "LATE": (False, True), "num_warps": (1, 2, 4, 8, 16, 32)}
+BACKWARD_ROWS_SPACE = {
+    "BLOCK_M": (1, 2, 4),
+    "num_warps": (1, 2, 4, 8, 16),
+    "num_stages": (1, 3),
+    "PROGRAMS_PER_SM": (1, 2, 4),
+}
+STREAM_SPACE = {"BLOCK_M": (1, 2, 4), "BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+TEAM_SPACE = {"TEAM": (2, 4, 8), "num_stages": (3,), "num_warps": (8, 16)}
+HELPED_SPACE = {"num_warps": (8, 16), "num_stages": (1, 3), "HELPERS": (16, 20, 24)}  # of 64 programs
+COLUMNS_SPACE = {
+    "BLOCK_M": (1, 2, 4, 8),
+    "BLOCK_N": _COLUMN_BLOCKS,
+    "num_warps": (4, 8),
+    "PROGRAMS_PER_SM": (4, 8),
+}
+
+LIVE = {"rows": 6.5, "helped": 2.75, "team": {2: 7, 4: 9.5}}
+"""Registers for each element of a tile: row, dy, xhat, g, weight and both sums; 16-bit row, dy and weight and one sum;
+two rows and dy, weight and both sums, by the size of an element (what ptxas of Triton 3.7 needs without spilling)."""
+
+
+def _streams(problem: Case, streams: int) -> int:
+    """Inputs of the size of x that a pass reads."""
+    return streams + has_residual(problem)
+
+
+def up_to(longest: int):
+    """``handles`` of a variant for rows of at most ``longest`` elements."""
+
+    def handles(problem: Case, gpu: GPU) -> str:
+        return f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
+
+    return handles
+
+
+def fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
+    size, threads = element_size(problem.dtype), 32 * config["num_warps"]
+    block_n, chunks = tiles_of_row(problem["n"], size, config)
+    tile = config["BLOCK_M"] * block_n * chunks
+    if threads > 32 * rows.most_warps(gpu):
+        return "over 1024 threads"
+    if config["BLOCK_M"] > 1 and config["BLOCK_M"] >= 2 * problem["m"]:
+        return "a tile with room for twice the rows there are"
+    if chunks > MOST_CHUNKS:
+        return f"{chunks} tiles to a row: each is unrolled, and compiling takes time"
+    if threads > 32 and tile * size < threads * rows.VECTOR_BYTES:
+        return "less than one 16-byte vector a thread"
+    # x, and with early loads weight and bias, in their own dtype, and what is computed of a tile.
+    narrow = (1 if config["LATE"] else 3) + has_residual(problem)
+    needed = tile * (narrow * size / 4 + 0.25) / threads + rows.OTHER_REGISTERS
+    return rows.registers_obstacle(needed, threads)
+
+
+def one_pass_default(problem: Case, gpu: GPU) -> dict:
+    """Short rows by several, which share weight and bias, 32 elements a thread; of longer ones what registers hold."""
+    block_n = rows.block_n(problem)
+    block_m = min(8, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
+    warps = min(8, max(1, block_m * block_n // (32 * 32)))
+    configs = [{"BLOCK_M": block_m, "LATE": False, "num_warps": warps}] if block_n <= 16384 else []
+    # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
+    spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
+    warps = (8, 16, 32) if spills else (16, 32, 8)
+    configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": number} for number in warps]
+    return next((config for config in configs if not fits_one_pass(config, problem, gpu)), configs[-1])
+
+
+def fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
+    if config["BLOCK_M"] > 1 and (problem["n"] <= 8192 or problem["m"] == 1):
+        return "short rows: whole ones in registers are read once"
+    return rows.fits_stream({**config, "BLOCK_N": config["BLOCK_M"] * config["BLOCK_N"]}, problem, gpu)
+
+
+def stream_default(problem: Case, gpu: GPU) -> dict:
+    found = {"BLOCK_M": 1} | rows.stream_default(1, _STREAM_BLOCKS)(problem, gpu)
+    if found["num_warps"] > rows.most_warps(gpu):
+        found |= {"BLOCK_N": found["BLOCK_N"] // 2, "num_warps": rows.most_warps(gpu)}
+    return found
+
+
+def fits_rows(live: float, streams: int):
+    """``fits`` for ``live`` registers an element and ``streams`` inputs whose next rows are prefetched."""
+
+    def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        elements = config["BLOCK_M"] * rows.block_n(problem)
+        tile = elements * element_size(problem.dtype) * _streams(problem, streams)
+        programs, threads = config["PROGRAMS_PER_SM"], 32 * config["num_warps"]
+
+        def prefetched(stages: int) -> int:
+            return (stages - 1) * tile + EXCHANGE_BYTES
+
+        if config["BLOCK_M"] > 1 and tile > ENOUGH_IN_FLIGHT:
+            return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
+        if threads > 32 and elements < 16 * threads:
+            return "under 16 elements a thread: most of its registers would hold addresses"
+        if config["num_stages"] == 1 and prefetched(3) * programs <= gpu.shared_bytes:
+            return "nothing prefetched, though the shared memory has room for it"
+        shared = prefetched(config["num_stages"])
+        if shared > gpu.shared_bytes or shared * programs > gpu.shared_bytes_per_sm:
+            return f"{programs} programs with {shared} bytes of prefetched rows exceed an SM's shared memory"
+        registers = programs * threads * rows.registers(config, problem, live)
+        if programs * config["num_warps"] > gpu.warps_per_sm or registers > rows.REGISTERS:
+            return f"{programs} programs of {threads} threads exceed an SM's warps or registers"
+        return rows.rows_obstacle(config, problem, live)
+
+    return fits
+
+
+def handles_rows(problem: Case, gpu: GPU) -> str:
+    if problem["n"] > 4096 and problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES:
+        return "over 4096 elements, not of whole 16-byte vectors: their addresses and masks spill"
+    return up_to(8192)(problem, gpu)
+
+
+def rows_default(live: float, streams: int, block_m: int, warps_per_sm: int):
+    """``default``: 32 elements a thread, at most ``block_m`` rows a tile, ``warps_per_sm`` warps or one program.
+
+    Rows not of whole 16-byte vectors get 16: each element has an address and a mask of its own.
+    With two stages nothing would be prefetched a whole block ahead.  A GPU whose shared memory or registers are short
+    gets fewer programs, then no prefetching.
+    """
+    fits = fits_rows(live, streams)
+
+    def default(problem: Case, gpu: GPU) -> dict:
+        block_n = rows.block_n(problem)
+        row = block_n * element_size(problem.dtype) * _streams(problem, streams)
+        each = 1 << min(block_m, triton.next_power_of_2(problem["m"]), max(1, ENOUGH_IN_FLIGHT // row)).bit_length() - 1
+        held = 16 if problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES else 32
+        tile = {"BLOCK_M": each, "num_warps": max(1, each * block_n // (32 * held))}
+        programs = [p for p in (4, 2, 1) if p * tile["num_warps"] <= warps_per_sm or p == 1]
+        configs = [tile | {"num_stages": stages, "PROGRAMS_PER_SM": p} for stages in (3, 1) for p in programs]
+        return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
+
+    return default
+
+
+def fits_helped(config: dict, problem: Case, gpu: GPU) -> str:
+    size, threads = element_size(problem.dtype), 32 * config["num_warps"]
+    block_n, chunks = tiles_of_vectors(problem["n"], size, config)
+    shared = (config["num_stages"] - 1) * block_n * chunks * size * 2 + EXCHANGE_BYTES
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of prefetched rows exceed an SM's shared memory"
+    if threads > 32 * rows.most_warps(gpu):
+        return "over 1024 threads"
+    needed = block_n * chunks * LIVE["helped"] / threads + rows.OTHER_REGISTERS
+    return rows.registers_obstacle(needed, threads)
+
+
+def handles_helped(problem: Case, gpu: GPU) -> str:
+    if element_size(problem.dtype) > 2:
+        return "rows of 32-bit elements, of which registers do not hold enough"
+    if problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    if problem.dtype == "bf16" and gpu.backend == "cuda" and Capability.BF16 not in gpu.capabilities:
+        return "bf16 by other instructions, which need registers that rows fill"
+    return "" if 8192 < problem["n"] <= 16384 else "not between 2^13 and 2^14 columns"
+
+
+def helped_default(problem: Case, gpu: GPU) -> dict:
+    """16 warps, and the next row on its way where the shared memory has room for it."""
+    configs = [{"num_warps": 16, "num_stages": stages, "HELPERS": 20} for stages in (3, 1)]
+    return next((config for config in configs if not fits_helped(config, problem, gpu)), configs[-1])
+
+
+def fits_team(config: dict, problem: Case, gpu: GPU) -> str:
+    return team_obstacle(config, problem, gpu, LIVE["team"][element_size(problem.dtype)])
+
+
+def team_default(problem: Case, gpu: GPU) -> dict:
+    """The smallest team whose registers hold a row."""
+    fitting = [config for config in rows.points(TEAM_SPACE) if not fits_team(config, problem, gpu)]
+    if int(gpu.arch) >= 100:  # with 32 elements a thread ptxas of sm_100 spills 24 bytes (Triton 3.6, 3.7)
+        cuts = ((config, spans(problem["n"], element_size(problem.dtype), config)) for config in fitting)
+        fitting = [c for c, (_, block, chunks) in cuts if block * chunks <= 16 * 32 * c["num_warps"]] or fitting
+    return fitting[0]
+
+
+def fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
+    elements = config["BLOCK_M"] * config["BLOCK_N"] / (32 * config["num_warps"])
+    if not 8 <= elements <= 16:
+        return f"{elements:g} elements a thread; 8 to 16 keep memory busy without spills"
+    if config["BLOCK_N"] > max(rows.block_n(problem), _COLUMN_BLOCKS[0]):
+        return "a block wider than the matrix"
+    return ""
+
+
+def columns_default(problem: Case, gpu: GPU) -> dict:
+    """Tiles of 16 elements a thread: as wide as the matrix, up to a kilobyte of a row, four warps of them."""
+    return {"BLOCK_M": 4, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}

@@ -1,0 +1,131 @@
+"""Problems of reduction and their references: what is tuned and timed, what validation adds, what a pass moves."""
+
+import torch
+from atlas.declaration import GPU, Case, case, edge_cases, element_size, torch_dtype
+
+from .results import BESIDE
+
+
+def reference(x, op):
+    if op == "ties":
+        out = x.amax(1)
+        return out, (x == out[:, None]).sum(1).float()
+    result = getattr(x, op)(1)
+    return tuple(result) if op == "max" else result
+
+
+def backward_reference(x, op, dout, out=None, ties=None, indices=None):
+    if op == "max":
+        return torch.zeros_like(x).scatter(1, indices[:, None], dout[:, None])
+    if op in ("sum", "mean"):
+        return (dout / (x.shape[1] if op == "mean" else 1))[:, None].expand(x.shape)
+    return (x == out[:, None]) * (dout / ties)[:, None]
+
+
+def torch_forward(x, op, **_):
+    """What autograd differentiates: the values alone."""
+    result = getattr(x, "amax" if op == "ties" else op)(1)
+    return result[0] if op == "max" else result
+
+
+def forward_inputs(problem: Case, device, generator):
+    shape = (problem["outer"], problem["n"], problem["inner"])
+    x = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+    if problem["op"] not in ("sum", "mean"):
+        x = (4 * x).round() / 4  # several elements attain the maximum, whatever the dtype
+    return {"x": x, "op": problem["op"]}
+
+
+def backward_inputs(problem: Case, device, generator):
+    inputs = forward_inputs(problem, device, generator)
+    x, op = inputs["x"], inputs["op"]
+    inputs["dout"] = torch.randn((x.shape[0], x.shape[2]), dtype=x.dtype, device=device, generator=generator)
+    if op == "max":
+        inputs["indices"] = x.max(1).indices
+    elif op not in ("sum", "mean"):
+        inputs["out"], inputs["ties"] = reference(x, "ties")
+    return inputs
+
+
+def forward_bytes(problem: Case):
+    """x, out, and indices or ties."""
+    size, op, outputs = element_size(problem.dtype), problem["op"], problem["outer"] * problem["inner"]
+    beside = {op: outputs * BESIDE[op].itemsize} if op in BESIDE else {}
+    return {"x": outputs * problem["n"] * size, "out": outputs * size, **beside}
+
+
+def backward_bytes(problem: Case):
+    """Of sum and mean nothing: what has strides of 0 is not written."""
+    size, op, outputs = element_size(problem.dtype), problem["op"], problem["outer"] * problem["inner"]
+    if op in ("sum", "mean"):
+        return {"dx": 0}
+    needed = {"dx": outputs * problem["n"] * size, "dout": outputs * size}
+    if op == "max":
+        return {**needed, "indices": 8 * outputs}
+    return {**needed, "x": outputs * problem["n"] * size, "out": outputs * size, "ties": 4 * outputs}
+
+
+def benchmark_cases(gpu: GPU) -> list[Case]:
+    """What is tuned and timed on a GPU."""
+    shapes = (
+        # All elements: at 2^20 launch and combination are the cost, at 2^24 a third of it.
+        ("fp32", "sum", (1, 2**20, 1), (1, 2**24, 1), (1, 2**28, 1)),
+        ("bf16", "sum", (1, 2**30, 1)),
+        # Last axis: launch-bound, a long vocabulary of odd length, few rows that are shared, many short ones.
+        ("bf16", "mean", (128, 1024, 1)),
+        ("bf16", "sum", (4096, 50257, 1), (16, 2**22, 1), (2**20, 64, 1)),
+        # A middle axis; the first, as for a bias's gradient; so few columns that rows are shared.
+        ("bf16", "mean", (16, 2048, 4096)),
+        ("bf16", "sum", (1, 8192, 5120), (1, 2**18, 128)),
+        ("fp16", "amax", (8192, 4096, 1)),
+        ("bf16", "amax", (1, 16384, 5120)),
+        ("bf16", "max", (4096, 32000, 1), (64, 256, 16384)),
+    )
+    largest = gpu.memory_bytes // 8 // 2  # x and its gradient in an eighth of the memory
+    return [
+        case(dtype, outer=outer, n=n, inner=inner, op=op)
+        for dtype, op, *sizes in shapes
+        for outer, n, inner in sizes
+        if outer * n * inner * element_size(dtype) <= largest
+    ]
+
+
+EDGE_CASES = edge_cases(
+    "outer n inner op",
+    (
+        (outer, n, inner, op, reason)
+        for outer, n, inner, ops, reason in (
+            (1, 1, 1, ("mean", "max"), "one element"),
+            (5, 1, 3, ("amax",), "nothing to reduce: each element is its own maximum"),
+            (
+                1,
+                20_003,
+                1,
+                ("sum", "ties", "max"),
+                "all of an odd number of elements: a tail, and several programs for one result",
+            ),
+            (1, 32_768, 1, ("amax",), "all elements in whole blocks: no tail"),
+            (21, 129, 1, ("mean", "max"), "odd rows, one element past a power of two"),
+            (
+                5,
+                45_001,
+                1,
+                ("sum", "max"),
+                "few rows that each begin elsewhere in a lane of 16 bytes: shared, with a tail",
+            ),
+            (16, 512, 1, ("mean", "amax"), "whole tiles of rows"),
+            (40, 3, 1, ("sum", "max"), "rows of fewer elements than a vector"),
+            (4, 33, 65, ("sum", "mean", "ties", "max"), "odd everywhere: no row but the first starts on 16 bytes"),
+            (1, 9001, 7, ("sum", "max"), "fewer columns than any block, shared by programs"),
+            (3, 128, 64, ("sum", "ties"), "whole blocks of rows and columns"),
+            (1, 70, 1111, ("mean", "amax"), "many columns: a program for each block of them"),
+        )
+        for op in ops
+    ),
+)
+
+HUGE_CASES = (
+    case("bf16", "all of more than 2^31 elements, and a tail", outer=1, n=2**31 + 7, inner=1, op="mean"),
+    case("bf16", "row offsets beyond 2^31", outer=2**18 + 1, n=8192, inner=1, op="amax"),
+    case("bf16", "column offsets beyond 2^31", outer=1, n=2**18 + 1, inner=8192, op="amax"),
+)

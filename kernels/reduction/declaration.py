@@ -1,0 +1,84 @@
+"""The declaration of reduction."""
+
+from atlas.declaration import Declaration, Pass, Variant, compiled, compiled_gradients, cuda, eager, gradients
+
+from . import backward, cases, columns, rows, spaces
+
+
+def _stream_variant(name: str, summary: str, launcher, handles) -> Variant:
+    return Variant(name, launcher, spaces.STREAM_SPACE, spaces.stream_default, summary, spaces.fits_stream, handles)
+
+
+def _columns_variant(name: str, summary: str, launcher, handles, space=spaces.COLUMNS_SPACE) -> Variant:
+    return Variant(name, launcher, space, spaces.columns_default, summary, spaces.fits_columns, handles)
+
+
+DECLARATION = Declaration(
+    name="reduction",
+    family="reductions",
+    summary="sum, mean, amax, max over one axis or over all elements",
+    call=lambda function, inputs: function(inputs["x"], inputs["op"]),
+    cases=cases.benchmark_cases,
+    edge_cases=cases.EDGE_CASES,
+    huge_cases=cases.HUGE_CASES,
+    differentiable=("x",),
+    forward=Pass(
+        inputs=cases.forward_inputs,
+        reference=cases.reference,
+        outputs=("out", "beside"),
+        variants=(
+            Variant(
+                name="rows",
+                summary="whole rows in registers, one tile of rows a program",
+                launch=rows.launch_rows,
+                space=spaces.ROWS_SPACE,
+                default=spaces.rows_default,
+                fits=spaces.fits_rows,
+                handles=spaces.handles_rows,
+            ),
+            _stream_variant("stream", "rows shared by programs, one launch", rows.launch_stream, spaces.handles_stream),
+            _stream_variant(
+                "stream_twice",
+                "as stream, combined in a second launch",
+                rows.launch_stream_twice,
+                spaces.handles_stream_twice,
+            ),
+            _columns_variant(
+                "columns", "columns shared by programs, one launch", columns.launch_columns, spaces.handles_columns
+            ),
+            _columns_variant(
+                "columns_twice",
+                "as columns, combined in a second launch",
+                columns.launch_columns_twice,
+                spaces.handles_columns_twice,
+                {**spaces.COLUMNS_SPACE, "BLOCK_C": (16, 64, 128)},
+            ),
+        ),
+        peers={"torch": eager(cases.reference), "torch.compile": compiled(cases.reference), "cuda": cuda("rows")},
+        bytes=cases.forward_bytes,
+        flops=lambda c: {c["op"]: c["outer"] * c["n"] * c["inner"]},
+        reduction=lambda c: c["n"],
+    ),
+    backward=Pass(
+        inputs=cases.backward_inputs,
+        reference=cases.backward_reference,
+        outputs=("dx",),
+        variants=(
+            Variant(
+                name="tiles",
+                summary="tiles of x and dx, with the results of their rows or columns",
+                launch=backward.launch_backward,
+                space=spaces.TILES_SPACE,
+                default=spaces.tiles_default,
+                fits=spaces.fits_tiles,
+                handles=lambda c, gpu: "the gradient is a view of dout" if c["op"] in ("sum", "mean") else "",
+            ),
+        ),
+        peers={
+            "torch": gradients(cases.torch_forward, wrt=("x",), cotangent="dout"),
+            "torch.compile": compiled_gradients(cases.torch_forward, wrt=("x",), cotangent="dout"),
+        },
+        bytes=cases.backward_bytes,
+        flops=lambda c: {"x = out": 0 if c["op"] in ("sum", "mean") else c["outer"] * c["n"] * c["inner"]},
+    ),
+)

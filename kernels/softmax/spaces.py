@@ -1,0 +1,132 @@
+"""Tuning spaces of softmax: what fits, what a variant is written for, and where tuning starts."""
+
+import triton
+from atlas.declaration import GPU, Case, element_size
+from atlas.declaration.rows import (
+    OTHER_REGISTERS,
+    REGISTERS,
+    VECTOR_BYTES,
+    block_n,
+    fits_stream,
+    most_warps,
+    registers_obstacle,
+    rows_obstacle,
+    stream_default,
+)
+
+_STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768)
+ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
+HELD_SPACE = {"CHUNKS": (4, 8), "num_warps": (16, 32)}
+HELD_CONFIGS = [{"CHUNKS": 4, "num_warps": warps} for warps in (32, 16)]
+ONLINE_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+STREAM_SPACE = ONLINE_SPACE | {"SPLITS": (1, 2), "PROGRAMS_PER_SM": (0, 1)}  # 0: a program for each share of a row
+
+_LIVE = {"one_pass": 1.0, "backward": 2.0}
+"""fp32 registers for each element of a tile (what ptxas of Triton 3.7 needs without spilling); 16-bit rows of the
+backward pass take half."""
+
+
+def _live(problem: Case, kind: str) -> float:
+    packed = "backward" in kind and element_size(problem.dtype) == 2
+    return _LIVE[kind] / (2 if packed else 1)
+
+
+def fits_rows(kind: str):
+    """``fits`` of the variants that hold a block of rows a program."""
+
+    def fits(config: dict, problem: Case, gpu: GPU) -> str:
+        if config["num_warps"] > most_warps(gpu):
+            return "over 1024 threads"
+        if config["BLOCK_M"] > 1 and problem["n"] >= 8192:
+            return "rows that need no company to keep memory busy"
+        if config["BLOCK_M"] * block_n(problem) > 64 * 32 * config["num_warps"]:
+            return "over 64 elements a thread"
+        return rows_obstacle(config, problem, _live(problem, kind))
+
+    return fits
+
+
+def handles_rows(kind: str, streams: int):
+    """``handles`` of the same: rows of up to 2^14 elements of ``streams`` inputs, and those of 128 KiB that fit.
+
+    A program that fills more than half of an SM's registers runs alone, and memory idles while it exchanges its sums,
+    the less the more bytes it has asked for.  On an H200 (Triton 3.6) rows of 2^15 bf16 in registers reach 2.9 TB/s
+    forward, and 4.1 TB/s in fp32, where the row is 128 KiB.
+    """
+
+    def handles(problem: Case, gpu: GPU) -> str:
+        n, columns = problem["n"], block_n(problem)
+        long = columns * element_size(problem.dtype) * streams == 2**17
+        if columns * streams <= 2**14 or (long and columns * _live(problem, kind) <= REGISTERS // 2):
+            return ""
+        return f"rows of {n} elements, over {2**14 // streams}"
+
+    return handles
+
+
+def one_pass_default(problem: Case, gpu: GPU) -> dict:
+    """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
+    size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
+    fitting = 4 * two_vectors // (block_n(problem) * size)
+    block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), ROWS_SPACE["BLOCK_M"][-1]))
+    warps = block_m * problem["n"] * size // two_vectors
+    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(most_warps(gpu), warps)).bit_length() - 1}
+
+
+def fits_online(config: dict, problem: Case, gpu: GPU) -> str:
+    if config["num_warps"] > most_warps(gpu):
+        return "over 1024 threads"
+    if problem["n"] >= 2**15 and config["num_warps"] < 8:
+        return "so few warps a row that the rows under way crowd the L2"
+    return fits_stream(config, problem, gpu)
+
+
+def online_default(problem: Case, gpu: GPU) -> dict:
+    """Two vectors a thread."""
+    config = stream_default(1, _STREAM_BLOCKS)(problem, gpu)
+    return config | {"num_warps": min(config["num_warps"], most_warps(gpu))}
+
+
+def _overflow(problem: Case, gpu: GPU) -> float:
+    """What the rows of y and dy of one program on each SM take, in units of the L2."""
+    return gpu.sms * 2 * problem["n"] * element_size(problem.dtype) / gpu.l2_bytes
+
+
+def fits_backward_stream(config: dict, problem: Case, gpu: GPU) -> str:
+    if config["SPLITS"] > 1 or config["PROGRAMS_PER_SM"]:
+        if _overflow(problem, gpu) < 0.5:
+            return "the L2 holds the rows under way"
+        if config["num_warps"] < most_warps(gpu) or config["BLOCK_N"] * element_size(problem.dtype) < 2**15:
+            return "so few bytes in flight that one program does not keep an SM's share of memory busy"
+    return fits_online(config, problem, gpu)
+
+
+def backward_stream_default(problem: Case, gpu: GPU) -> dict:
+    """Two vectors a thread of y and dy together; two programs a row where single ones crowd the L2."""
+    config = stream_default(2, _STREAM_BLOCKS)(problem, gpu)
+    config["BLOCK_N"] = max(_STREAM_BLOCKS[0], config["BLOCK_N"] // 2)
+    config["num_warps"] = min(config["num_warps"], most_warps(gpu))
+    config |= {"SPLITS": 1, "PROGRAMS_PER_SM": 0}
+    # Twice as many where an SM has the registers: on sm_75 they spill.
+    widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // 2
+    split = {"BLOCK_N": widest, "num_warps": most_warps(gpu), "SPLITS": 2, "PROGRAMS_PER_SM": 1}
+    return split if _overflow(problem, gpu) > 0.75 and not fits_backward_stream(split, problem, gpu) else config
+
+
+def fits_held(config: dict, problem: Case, gpu: GPU) -> str:
+    threads, held = 32 * config["num_warps"], block_n(problem) * element_size(problem.dtype)
+    if config["num_warps"] > most_warps(gpu):
+        return "over 1024 threads"
+    if held < config["CHUNKS"] * threads * VECTOR_BYTES:
+        return "less than one 16-byte vector a thread"
+    return registers_obstacle(held / 4 / threads + OTHER_REGISTERS, threads)
+
+
+def handles_held(problem: Case, gpu: GPU) -> str:
+    """Rows of which dy alone fits half of an SM's registers."""
+    size = element_size(problem.dtype)
+    if block_n(problem) * size != 2 * REGISTERS:
+        return f"rows of {problem['n']} elements: padded to a power of two not 128 KiB"
+    if problem["n"] * size % VECTOR_BYTES:
+        return "rows not of whole 16-byte vectors: their masks spill"
+    return "" if any(not fits_held(c, problem, gpu) for c in HELD_CONFIGS) else "no program of 128 KiB of registers"

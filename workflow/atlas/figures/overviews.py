@@ -1,0 +1,280 @@
+"""Figures of all kernels on all GPUs: against the fastest peer, against the hardware, and how well configs travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ..results.verdict import PERFORMANCE, geometric_mean
+from .facts import NO_PERFORMANCE, TIMED, mark, origin, performance
+from .names import OVERVIEWS
+from .sheet import DIVERGING, INK, MUTED, Sheet, blank, empty, hues, label_room
+
+_SPAN = 1.0
+"""The colours of a speed-up saturate at 2^-1 and 2^1."""
+
+
+def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
+    """Kernel and pass by GPU: geometric mean of the speed-up over the fastest peer, on a log scale around 1."""
+    title = OVERVIEWS["speedup"]
+    timed = performance(tables["benchmark"])
+    if timed.empty:
+        return empty(title, NO_PERFORMANCE)
+    best = timed[timed.best.fillna(False)]
+    rows = sorted({(r.kernel, r.direction) for r in best.itertuples()}, key=lambda row: (row[0], row[1] != "forward"))
+    gpus = sorted(timed.gpu.unique())
+    if not rows:
+        return empty(title, "No variant of any kernel was timed: every benchmark row failed or is unsupported.")
+    values = pd.DataFrame(np.nan, index=range(len(rows)), columns=gpus)
+    words = pd.DataFrame("", index=range(len(rows)), columns=gpus)
+    for i, (kernel, direction) in enumerate(rows):
+        for gpu in gpus:
+            cell = best[(best.kernel == kernel) & (best.direction == direction) & (best.gpu == gpu)]
+            compared = cell[cell.speedup.notna()]
+            if compared.empty:
+                words.loc[i, gpu] = "not timed" if cell.empty else "no peer"
+                continue
+            mean = geometric_mean(list(compared.speedup))
+            values.loc[i, gpu] = np.log2(mean)
+            count = f"{len(compared)} case{'s' if len(compared) > 1 else ''}"
+            span = f"{compared.speedup.min():.2f}\u2013{compared.speedup.max():.2f}"
+            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell)}\n{count}, {span}"
+    labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
+    sheet = Sheet(
+        title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",
+        width=1.35 * len(gpus), height=0.52 * len(rows), left=label_room(labels), right=1.25, bottom=0.25, head=0.32,
+    )  # fmt: skip
+    axes = sheet.axes[0, 0]
+    colours = LinearSegmentedColormap.from_list("slower to faster", DIVERGING)
+    _heat(axes, values, words, colours, -_SPAN, _SPAN)
+    _labels(axes, labels, gpus)
+    box = axes.get_position()
+    inch = 1 / sheet.figure.get_figwidth()
+    bar = sheet.figure.add_axes((box.x1 + 0.18 * inch, box.y0, 0.13 * inch, box.height))
+    ticks = [-1, -0.5, 0, 0.5, 1] if len(rows) > 2 else [-1, 0, 1]
+    sheet.figure.colorbar(axes.collections[0], cax=bar, ticks=ticks)
+    ends = {-1: "\nor slower", 1: "\nor faster"}
+    bar.set_yticklabels([f"{2**tick:.2g}\u00d7{ends.get(tick, '')}" for tick in ticks])
+    bar.tick_params(length=2)
+    bar.grid(False)
+    return sheet.figure
+
+
+def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
+    """GPU by GPU: what the row's best configs reach on the column, of what the column's own best ones reach."""
+    title = OVERVIEWS["transfer"]
+    trials = tables["trials"]
+    trials = trials[trials.kind.isin(PERFORMANCE) & trials.status.isin(TIMED) & trials.median_us.notna()]
+    gpus = sorted(trials.gpu.unique())
+    if not gpus:
+        return empty(title, NO_PERFORMANCE)
+    if len(gpus) == 1:
+        return empty(title, f"Only {gpus[0]} has tuning results; a second GPU is needed to compare with.")
+    values = pd.DataFrame(np.nan, index=gpus, columns=gpus)
+    words = pd.DataFrame("no case\nin common", index=gpus, columns=gpus)
+    for (tuned, run), group in _carried(trials).groupby(["gpu_tuned", "gpu_run"]):
+        shares = group.share.dropna()
+        cases = f"{len(group)} case{'s' if len(group) > 1 else ''}"
+        if shares.empty:
+            words.loc[tuned, run] = f"none timed\nof {cases}"
+            continue
+        values.loc[tuned, run] = 100 * geometric_mean(list(shares))
+        counted = cases if len(shares) == len(group) else f"{len(shares)} of {cases}"
+        words.loc[tuned, run] = f"{values.loc[tuned, run]:.3g} %\n{counted}"
+    sheet = Sheet(
+        title, f"Share of the GPU's own best, geometric mean over cases.\n{origin(trials)}",
+        width=1.1 * len(gpus), height=0.52 * len(gpus), left=1.0, right=0.4, bottom=0.3, head=0.5,
+    )  # fmt: skip
+    axes = sheet.axes[0, 0]
+    colours = LinearSegmentedColormap.from_list("share of the best", DIVERGING[1:3])
+    _heat(axes, values, words, colours, 50, 100)
+    marked = [gpu + mark(trials[trials.gpu == gpu]) for gpu in gpus]
+    _labels(axes, marked, marked)
+    axes.set_ylabel("tuned on")
+    axes.set_xlabel("run on")
+    axes.xaxis.set_label_position("top")
+    return sheet.figure
+
+
+def _carried(trials: pd.DataFrame) -> pd.DataFrame:
+    """A row for every case that two GPUs tuned: ``gpu_tuned gpu_run``, and ``share``, what the first one's best config
+    reaches of the second one's own best there; NaN where the second did not time that config."""
+    problem = ["kernel", "direction", "dtype", "sizes"]
+    best = trials[trials.best.fillna(False)][["gpu", *problem, "variant", "config", "median_us"]]
+    own = best.drop(columns=["variant", "config"]).rename(columns={"median_us": "own_us"})
+    pairs = best.drop(columns="median_us").merge(own, on=problem, suffixes=("_tuned", "_run"))
+    timed = trials[["gpu", *problem, "variant", "config", "median_us"]].rename(columns={"gpu": "gpu_run"})
+    pairs = pairs.merge(timed, how="left", on=["gpu_run", *problem, "variant", "config"])
+    return pairs.assign(share=pairs.own_us / pairs.median_us)
+
+
+def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours, low: float, high: float) -> None:
+    sns.heatmap(
+        values, ax=axes, cmap=colours, vmin=low, vmax=high, annot=words.where(values.notna(), ""), fmt="", cbar=False,
+        linewidths=1.5, linecolor="white", annot_kws={"fontsize": 8.5, "linespacing": 1.25},
+    )  # fmt: skip
+    axes.set_facecolor("#eef0f2")
+    axes.grid(False)
+    for (i, j), value in np.ndenumerate(values.to_numpy(dtype=float)):
+        if np.isnan(value):
+            axes.text(j + 0.5, i + 0.5, words.iloc[i, j], ha="center", va="center", fontsize=8, color=MUTED)
+
+
+def _labels(axes: Axes, rows: list[str], columns: list[str]) -> None:
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, colors=INK)
+    axes.set_xticks([i + 0.5 for i in range(len(columns))], columns, rotation=0, fontweight="bold")
+    axes.set_yticks([i + 0.5 for i in range(len(rows))], rows, rotation=0)
+    axes.set_xlabel("")
+    axes.set_ylabel("")
+
+
+_OURS, _PEER = "#0072B2", "#8a8f98"
+_ROOF_NAMES = 1.1
+"""Inches right of a panel for the names of its roofs, which would hide cases inside it."""
+
+
+def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
+    """A row per kernel and pass, a column per GPU: every case of the fastest variant, and of the fastest peer."""
+    title = OVERVIEWS["roof-fraction"]
+    every = performance(tables["benchmark"])
+    if every.empty:
+        return empty(title, NO_PERFORMANCE)
+    timed = every[every.roof_fraction.notna()]
+    if timed.empty:
+        return empty(title, "No GPU that was timed has a survey, so no measured roof is known.")
+    best = timed[timed.best.fillna(False)]
+    peers = timed[(timed.provider_kind == "peer") & (timed.provider == timed.peer)]
+    rows = sorted({(r.kernel, r.direction) for r in every.itertuples()}, key=lambda r: (r[0], r[1] != "forward"))
+    gpus = sorted(every.gpu.unique())
+    labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
+    dot = {"linestyle": "", "marker": "o", "ms": 6}
+    sheet = Sheet(
+        title, origin(timed), columns=len(gpus), width=2.3 if len(gpus) > 1 else 4.6, height=0.46 * len(rows) + 0.2,
+        left=label_room(labels), gap_x=0.25, bottom=0.6,
+        head=0.35,
+        legend=[(Line2D([], [], color=_OURS, **dot), "fastest variant, one dot a case"),
+                (Line2D([], [], color=_PEER, mfc="white", **dot), "fastest peer"),
+                (Line2D([], [], color=INK, linestyle="", marker="|", ms=11, mew=1.6), "median case of the variant")],
+    )  # fmt: skip
+    right = max(105.0, 105 * float(pd.concat([best, peers]).roof_fraction.max()))
+    for j, gpu in enumerate(gpus):
+        axes = sheet.axes[0, j]
+        for i, (kernel, direction) in enumerate(rows):
+            cells = [
+                table[(table.gpu == gpu) & (table.kernel == kernel) & (table.direction == direction)]
+                for table in (best, peers, every)
+            ]
+            _fractions(axes, i, *cells)
+        axes.axvline(100, color=INK, lw=0.9)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(0, right)
+        axes.set_yticks(range(len(rows)), labels if j == 0 else [])
+        axes.set_xticks([tick for tick in (0, 25, 50, 75, 100, 150, 200, 300, 400) if tick <= right])
+        axes.set_xlabel("% of the measured roof")
+        axes.set_title(f"{gpu}{mark(every[every.gpu == gpu])}", loc="left", fontweight="bold", fontsize=10.5)
+        axes.tick_params(axis="y", length=0)
+        for i in range(1, len(rows)):
+            axes.axhline(i - 0.5, color="#e4e6ea", lw=0.7)
+        axes.grid(False, axis="y")
+    return sheet.figure
+
+
+def _fractions(axes: Axes, place: int, best: pd.DataFrame, peers: pd.DataFrame, every: pd.DataFrame) -> None:
+    """A kernel's pass on one GPU: a dot a case for the fastest variant and the fastest peer, or why there is none."""
+    if best.empty and peers.empty:
+        reason = "not timed" if every.empty else "no survey"
+        axes.text(2, place, reason, va="center", fontsize=8, color=MUTED)
+    for cell, offset, color, face in ((peers, 0.17, _PEER, "white"), (best, -0.12, _OURS, _OURS)):
+        area = 10 + 45 * (np.log2(cell.bytes) - 10).clip(0, 24) / 24
+        axes.scatter(100 * cell.roof_fraction, np.full(len(cell), place + offset), s=area, color=face,
+                     edgecolors=color, linewidths=0.9, alpha=0.85)  # fmt: skip
+    if not best.empty:
+        axes.plot([100 * best.roof_fraction.median()], [place - 0.12], marker="|", ms=15, mew=1.6, color=INK)
+
+
+def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
+    """A panel per GPU, all of one scale: its roofs, and the fastest variant of every case at its intensity."""
+    title = OVERVIEWS["rooflines"]
+    timed = performance(tables["benchmark"])
+    best = timed[timed.best.fillna(False) & (timed.flops > 0) & (timed.bytes > 0)]
+    if best.empty:
+        return empty(title, NO_PERFORMANCE)
+    best = best.assign(intensity=best.flops / best.bytes, rate=best.flops / best.median_us / 1e6)
+    gpus = sorted(best.gpu.unique())
+    kernels = sorted(best.kernel.unique())
+    lines = hues(kernels)
+    columns = min(3, len(gpus))
+    legend = [(Line2D([], [], linestyle="", color=lines[k].color, marker=lines[k].marker, ms=6), k) for k in kernels]
+    if (best.direction == "backward").any():
+        plain = {"linestyle": "", "color": MUTED, "marker": "o", "ms": 6}
+        legend.append((Line2D([], [], **plain), "filled: forward"))
+        legend.append((Line2D([], [], mfc="white", **plain), "hollow: backward"))
+    low = 2.0 ** np.floor(np.log2(best.intensity.min()) - 1)
+    high = max(2.0 ** np.ceil(np.log2(best.intensity.max()) + 1), 256.0)
+    sheet = Sheet(
+        title, origin(best), rows=-(-len(gpus) // columns), columns=columns, width=3.9 if columns > 1 else 5.6,
+        height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.75 + _ROOF_NAMES, right=_ROOF_NAMES, legend=legend, head=0.35,
+    )  # fmt: skip
+    panels = sheet.all()[: len(gpus)]
+    for axes, gpu in zip(panels, gpus, strict=True):
+        here = best[best.gpu == gpu]
+        for (kernel, direction), cell in here.groupby(["kernel", "direction"]):
+            face = lines[kernel].color if direction == "forward" else "white"
+            axes.plot(
+                cell.intensity, cell.rate, linestyle="", marker=lines[kernel].marker, ms=5, color=lines[kernel].color,
+                mfc=face, mew=1, alpha=0.9,
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlim(low, high)
+        axes.set_xlabel("flops per byte of least traffic")
+        axes.set_ylabel("TFLOP/s")
+        axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
+        _draw_roofs(axes, tables["survey"], gpu, set(here.dtype), low, high)
+    bottom = 10.0 ** np.floor(np.log10(max(best.rate.min() / 1.5, 1e-4)))
+    top = 2.2 * max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(bottom, top)
+    for axes in sheet.all()[len(gpus) :]:
+        axes.set_axis_off()
+    return sheet.figure
+
+
+def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], low: float, high: float) -> None:
+    """The memory roof's slope and a plateau for the matmul rate of each dtype timed; near ones share a label."""
+    rows = survey[(survey.gpu == gpu) & survey.value.notna()]
+    measured = rows[rows.kind != "published"]
+    rows, dashes = (rows, (0, (5, 2))) if measured.empty else (measured, "-")
+    bandwidth = rows[rows.unit == "GB/s"]
+    bandwidth = bandwidth[bandwidth.roof.isin(["copy", "bandwidth"])]
+    wanted = [f"matmul_{'fp8' if name.startswith('fp8') else name}" for name in dtypes]  # fp8e4m3 and fp8e5m2: one roof
+    plateaus = rows[rows.roof.isin(wanted) & (rows.unit == "TFLOP/s")]
+    plateaus = plateaus.sort_values("value")
+    if bandwidth.empty:
+        blank(axes, f"{gpu} has no roof: neither survey nor datasheet")
+        return
+    slope = float(bandwidth.value.iloc[0]) / 1e3  # TB/s: TFLOP/s per flop per byte
+    top = float(plateaus.value.max()) if len(plateaus) else slope * high
+    knee = min(high, top / slope)
+    axes.plot([low, knee], [low * slope, knee * slope], color=INK, lw=1.3, linestyle=dashes)
+    source = "" if len(measured) else "datasheet "
+    axes.annotate(f"{source}{bandwidth.roof.iloc[0]} {slope * 1e3:,.0f} GB/s", (0.02, 0.97), xycoords="axes fraction",
+                  fontsize=7.5, color=MUTED, va="top")  # fmt: skip
+    for roof in plateaus.itertuples():
+        axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
+    groups: list[list] = []  # plateaus whose names would overlap, on an axis of eight decades
+    for roof in plateaus.itertuples():
+        if groups and roof.value / groups[-1][0].value < 1.9:
+            groups[-1].append(roof)
+        else:
+            groups.append([roof])
+    for group in groups:
+        text = ", ".join(f"{roof.roof.removeprefix('matmul_')} {roof.value:,.0f}" for roof in reversed(group))
+        middle = float(np.sqrt(group[0].value * group[-1].value))
+        axes.annotate(text, (high, middle), (4, 0), textcoords="offset points", fontsize=7, color=MUTED, va="center")

@@ -256,7 +256,6 @@ _forward = Operator(
     "forward",
     "(Tensor x, Tensor? residual, float p, SymInt seed) -> Tensor",
     case_of=_case_of,
-    fake=elementwise.like,
     varying=("seed",),
 )
 _backward = Operator(
@@ -264,7 +263,6 @@ _backward = Operator(
     "backward",
     "(Tensor dout, float p, SymInt seed) -> Tensor",
     case_of=_case_of,
-    fake=elementwise.like,
     varying=("seed",),
 )
 

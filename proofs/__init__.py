@@ -7,6 +7,7 @@ ends with exit status 1.  The product imports nothing of this package.
 ``faults``     what befalls a run: hangs, kills, full disks
 ``mutants``    faults planted in kernels, and true kernels that are not flagged
 ``tuning``     the tuner against ``triton.autotune``, and search strategies against each other
+``unseen``     public functions at shapes that nobody tuned, beside the peers
 ``identity``   that a change left the kernels as they were: ``python -m proofs.identity``
 """
 
@@ -21,6 +22,7 @@ PROOFS = {
     "tuning-speed": ("tuning.speed", "tuning takes a fraction of triton.autotune's time and finds as good configs"),
     "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
+    "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),
     "overhead": ("measuring.overhead", "autotune's wall time goes to trials and compilation"),
 }
 """By a proof's name its module, with ``add_arguments(parser)`` and ``run(job) -> Evidence``, and its claim."""

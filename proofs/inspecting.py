@@ -1,12 +1,11 @@
-"""Whole inspections in a child process: what validation finds of a kernel, step by step, whatever becomes of the child.
+"""Whole inspections in a worker: what validation finds of a kernel, step by step, whatever becomes of the worker.
 
-The child says which step it begins and what each found, so its parent knows where one hung or died.  It loads torch,
-Triton and the device before it is asked for anything; the next one can do so while another is at work.
+The worker says which step it begins and what each found, so its parent knows where one hung or died.  It wakes the
+device before it is asked for anything; the next one can do so while another is at work.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from atlas import catalog
 from atlas.host import gpus
-from atlas.workers.child import Child, Died, Hung
+from atlas.workers.process import TRITON, Died, Process, TimedOut
 
 from .mutants import planting
 from .mutants.planting import CERTIFICATE, Mutant
@@ -24,13 +23,14 @@ from .mutants.planting import CERTIFICATE, Mutant
 if TYPE_CHECKING:
     import torch
     from atlas.declaration import GPU, Declaration
+    from atlas.stages import frame
     from atlas.validation.findings import Finding, Subject
 
 DEVICE_LOST = "device lost"
 """The check that a crash, a hang or a device that answers no more counts as."""
 
 START_SECONDS = 300.0
-"""What a child is given to import torch and wake its device: on a busy host, minutes."""
+"""What a worker is given to import torch and wake its device: on a busy host, minutes."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ Task = tuple[str, Callable[[], Step]]
 
 @dataclass(frozen=True)
 class Request:
-    """What a child shall inspect.
+    """What a worker shall inspect.
 
     ``path`` is a planted copy, None for the kernel itself.  ``looks`` are mutants of which to make the expected check
     first; ``whole`` lists the seeds of every whole inspection after that.  ``stop`` ends it at the first wrong result.
@@ -78,7 +78,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What a child found; ``lost`` says how it was lost, ``failed`` what kept it from inspecting at all."""
+    """What a worker found; ``lost`` says how it was lost, ``failed`` what kept it from inspecting at all."""
 
     steps: list[Step] = field(default_factory=list)
     lost: str = ""
@@ -92,7 +92,7 @@ class Outcome:
 
     @property
     def wrong(self) -> list[Wrong]:
-        """All that is not right, in the order found; a lost child last."""
+        """All that is not right, in the order found; a lost worker last."""
         found = [wrong for step in self.steps for wrong in step.wrong]
         return [*found, Wrong(DEVICE_LOST, "fail", self.lost)] if self.lost else found
 
@@ -159,12 +159,16 @@ def _where(finding: Finding) -> str:
     return f"{finding.check}: {finding.subject}{seed}"
 
 
+def worker(job: frame.Job, name: str) -> Process:
+    """A worker that is not started, on the job's device."""
+    # Triton's own functions (tl.cdiv) read it when Triton is imported, whoever imports it first.
+    environment = {"TRITON_INTERPRET": "1"} if job.functional else {}
+    return Process(serve, job.gpu_name, dict(job.block), name=name, environment=environment, imported=TRITON)
+
+
 def serve(connection: Connection, gpu_name: str, block: Mapping[str, Any]) -> None:
-    """Child: get ready, then answer one request."""
+    """In the worker: get ready, then answer one request."""
     functional = gpus.functional(block)
-    if functional:
-        # Triton's own functions (tl.cdiv) read it when Triton is imported, whoever imports it first.
-        os.environ["TRITON_INTERPRET"] = "1"
     import torch
     from atlas import validation
     from atlas.host import runtime
@@ -195,19 +199,19 @@ def serve(connection: Connection, gpu_name: str, block: Mapping[str, Any]) -> No
         connection.send(("failed", f"{type(error).__name__}: {error}"))
 
 
-def ready(child: Child) -> None:
-    """Wait until a child is; Died or Hung where it never is."""
-    child.receive(START_SECONDS)
+def ready(process: Process) -> None:
+    """Wait until a worker is; Died or TimedOut where it never is."""
+    process.receive(START_SECONDS)
 
 
-def follow(child: Child, request: Request, silence_seconds: float) -> Outcome:
-    """Have a ready child answer a request.  One step that takes longer than ``silence_seconds`` counts as hung."""
+def follow(process: Process, request: Request, silence_seconds: float) -> Outcome:
+    """Have a ready worker answer a request.  One step that takes longer than ``silence_seconds`` counts as hung."""
     outcome, label, since = Outcome(), "its start", time.perf_counter()
-    child.send(request)
+    process.send(request)
     while True:
         try:
-            kind, content = child.receive(silence_seconds)
-        except Hung:
+            kind, content = process.receive(silence_seconds)
+        except TimedOut:
             outcome.lost = f"hung: no answer within {silence_seconds:g} s, at {label}"
             break
         except Died as error:

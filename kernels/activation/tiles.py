@@ -38,7 +38,7 @@ def _phi(x, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _share(x, KIND: tl.constexpr, EXACT: tl.constexpr):
+def share_of(x, KIND: tl.constexpr, EXACT: tl.constexpr):
     """The share of x that passes, f(x) / x, in fp32."""
     if KIND == "gelu":
         share, _ = _phi(x, EXACT)
@@ -50,7 +50,7 @@ def _share(x, KIND: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _share_and_slope(x, KIND: tl.constexpr, EXACT: tl.constexpr):
+def share_and_slope(x, KIND: tl.constexpr, EXACT: tl.constexpr):
     """f(x) / x and f'(x), in fp32."""
     if KIND == "gelu":
         share, density = _phi(x, EXACT)
@@ -74,7 +74,7 @@ def forward_tile(x_ptrs, up_ptrs, out_ptrs, mask, KIND: tl.constexpr, MASKED: tl
     x = tl.load(x_ptrs, mask=mask)
     if up_ptrs is not None:
         up = tl.load(up_ptrs, mask=mask).to(tl.float32)
-    y = x.to(tl.float32) * _share(x.to(tl.float32), KIND, x.dtype == tl.float32)
+    y = x.to(tl.float32) * share_of(x.to(tl.float32), KIND, x.dtype == tl.float32)
     if up_ptrs is not None:
         y *= up
     tl.store(out_ptrs, y, mask=mask)
@@ -90,7 +90,7 @@ def backward_tile(
     dy = tl.load(dy_ptrs, mask=mask).to(tl.float32)
     if up_ptrs is not None:
         up = tl.load(up_ptrs, mask=mask).to(tl.float32)
-    share, slope = _share_and_slope(x.to(tl.float32), KIND, x.dtype == tl.float32)
+    share, slope = share_and_slope(x.to(tl.float32), KIND, x.dtype == tl.float32)
     if up_ptrs is not None:
         tl.store(dup_ptrs, dy * (x.to(tl.float32) * share), mask=mask)
         dy *= up

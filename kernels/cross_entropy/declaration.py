@@ -1,6 +1,6 @@
 """Declaration of the loss: its passes, with their variants, peers and costs."""
 
-from atlas.declaration import Declaration, Pass, Variant, peers, rows
+from atlas.declaration import Declaration, Pass, Variant, peers, rows, rowwise
 
 from . import cases, references, spaces
 from .backward import launch_backward
@@ -32,8 +32,8 @@ DECLARATION = Declaration(
                 name="one_pass",
                 summary="rows in registers, one block of rows a program; the gradient where it is asked for",
                 launch=launch_one_pass,
-                space=spaces.ROWS_SPACE,
-                default=spaces.rows_default,
+                space=rowwise.SPACE,
+                default=rowwise.default,
                 fits=spaces.fits_rows,
                 handles=spaces.handles_rows,
             ),

@@ -31,14 +31,6 @@ def fits_blocks(config, problem, gpu):
     return fits_stream(config, problem, gpu, BLOCKS[0])
 
 
-def rows_default(problem, gpu):
-    """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
-    size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
-    block_m = max(1, min(4 * two_vectors // (block_n(problem) * size), triton.next_power_of_2(problem["m"]), 16))
-    warps = block_m * problem["n"] * size // two_vectors
-    return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(most_warps(gpu), warps)).bit_length() - 1}
-
-
 def blocks_default(problem, gpu):
     """Two 16-byte vectors a thread of 8 warps, of more where the rows are too few to fill the SMs."""
     wanted = triton.next_power_of_2(gpu.sms * gpu.warps_per_sm // max(problem["m"], 1))
@@ -49,5 +41,4 @@ def blocks_default(problem, gpu):
 
 
 BLOCKS = (1024, 2048, 4096, 8192, 16384)
-ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
 BLOCKS_SPACE = {"BLOCK_N": BLOCKS, "num_warps": (4, 8, 16, 32)}

@@ -29,7 +29,6 @@ from .sums import launch_sums
 
 __all__ = ["grouped_mm"]
 
-
 _MOST_GROUPS = 1024
 """A program holds the tiles of all groups in registers."""
 

@@ -20,10 +20,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-import kernels.activation
+from kernels.activation.tiles import share_of
 from kernels.common.hopper import described
-
-_share = kernels.activation._share
 
 STEP = gl.constexpr(16)
 """Elements of k that are multiplied in one go: the fewest that Triton's dot takes, so that registers suffice."""
@@ -69,7 +67,7 @@ def _activated(z, ACTIVATION: gl.constexpr):
     if ACTIVATION == "relu":
         z = gl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
-        z *= _share(z, ACTIVATION, True)
+        z *= share_of(z, ACTIVATION, True)
     return z
 
 

@@ -25,8 +25,6 @@ from .declaration import DECLARATION
 from .tiled import kind_of_scales
 
 __all__ = ["int_mm", "quantise", "scaled_mm"]
-
-
 _FP8_PAIRS = frozenset({(E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2)})
 _OUT = frozenset({torch.bfloat16, torch.float16, torch.float32})
 

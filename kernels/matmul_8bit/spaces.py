@@ -138,9 +138,7 @@ SPACE = {
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that an H200 reaches with such tiles on every SM.  Of the
 # smaller ones two programs share an SM, and one multiplies while the other writes; a persistent program is alone.
 _TILES = {(128, 128, 4): 1.0, (128, 128, 8): 0.95, (64, 128, 4): 0.75, (64, 64, 4): 0.6}
-
 _PERSISTENT_TILES = {(128, 256, 8): 1.0, (128, 128, 4): 0.92, (128, 128, 8): 0.85, (64, 128, 4): 0.7, (64, 64, 4): 0.5}
-
 _PROMOTING_TILES = {(64, 128, 4): 1.0, (64, 64, 4): 0.7}
 
 
@@ -211,7 +209,6 @@ def fits_alternating(config: Config, problem: Case, gpu: GPU) -> str:
 # (GROUPS, BLOCK_N): the share of its best rate that an H200 reaches with such tiles on every SM.  While two groups add
 # partial sums a third one keeps the tensor cores at work.
 _GROUPS = {(2, 256): 1.0, (3, 128): 1.0, (2, 128): 0.97}
-
 _PROMOTING_GROUPS = {(3, 128): 1.0, (2, 128): 0.92}
 
 

@@ -30,10 +30,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-import kernels.activation
+from kernels.activation.tiles import share_of
 from kernels.common.hopper import described, part_of_tile, tile_of, whole_tiles
-
-_share = kernels.activation._share
 
 BLOCK_M = gl.constexpr(128)
 """Rows of a tile."""
@@ -95,7 +93,7 @@ def _activated(z, ACTIVATION: gl.constexpr, FINE: gl.constexpr):
         z = gl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
         if FINE:
-            z = z * _share(z, ACTIVATION, False)
+            z = z * share_of(z, ACTIVATION, False)
         else:
             half = 0.5 * z
             if ACTIVATION == "silu":

@@ -5,12 +5,10 @@ import triton
 import triton.language as tl
 from atlas.operators import launch
 
-import kernels.activation
+from kernels.activation.tiles import share_and_slope
 from kernels.matmul import matmul
 
 from .tiled import accurate
-
-_share, _share_and_slope = kernels.activation._share, kernels.activation._share_and_slope
 
 
 @triton.jit
@@ -19,7 +17,7 @@ def _pulled(dy, z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
     if ACTIVATION == "relu":
         g = tl.where(z <= 0, 0.0, dy)  # 0 whatever dy is, NaN where z is, as in torch
     else:
-        _, slope = _share_and_slope(z, ACTIVATION, ACCURATE)
+        _, slope = share_and_slope(z, ACTIVATION, ACCURATE)
         g = dy * slope
     return g
 

@@ -6,7 +6,7 @@ import triton.language as tl
 from atlas.declaration.products import as_interpreted, fp32_precision
 from atlas.operators import launch
 
-import kernels.activation
+from kernels.activation.tiles import share_of
 from kernels.common.tiles import grouped_tile
 
 
@@ -16,11 +16,8 @@ def activated(z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
     if ACTIVATION == "relu":
         z = tl.where(z < 0, 0.0, z)  # NaN stays NaN, as in torch
     elif ACTIVATION != "none":
-        z *= _share(z, ACTIVATION, ACCURATE)
+        z *= share_of(z, ACTIVATION, ACCURATE)
     return z
-
-
-_share, _share_and_slope = kernels.activation._share, kernels.activation._share_and_slope
 
 
 @triton.jit

@@ -29,8 +29,6 @@ from .linear import call_linear, linear_operator
 from .packing import pack_w4
 
 __all__ = ["dequantise_w4", "linear_w4a16", "pack_w4"]
-
-
 _linear, _dequantise = linear_operator(DECLARATION, 4)
 
 

@@ -89,27 +89,16 @@ def operands(kind, outputs, inputs):
 
 
 _MMA_OPERANDS = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 8 + ["f"] * 4))
-
 _UNPACK_4_OPERANDS = operands("r", 16, 8)
-
 UNPACK_8_OPERANDS = operands("r", 8, 4)
-
 _SCALES_OPERANDS = operands("f", 4, 4)
-
 ZEROS_OPERANDS = operands("r", 4, 4)
-
 READ_X_OPERANDS = operands("r", 4, 4)
-
 COPY_4, COPY_16 = gl.constexpr(_copy_asm(4)), gl.constexpr(_copy_asm(16))
-
 COPY_X = gl.constexpr("cp.async.cg.shared.global [$1], [$2], 16, $3; mov.b32 $0, 0;")
-
 READ_X = gl.constexpr("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];")
-
 COMMIT = gl.constexpr("cp.async.commit_group; mov.b32 $0, $1;")
-
 WAIT_FOR_ALL = gl.constexpr("cp.async.wait_all; bar.sync 0; mov.b32 $0, $1;")
-
 ORDER = gl.constexpr([5, 4, 3, 2, 1, 0])
 
 OWN = 48 * 1024

@@ -63,7 +63,6 @@ OPENED: mov.b32 $0, 0; }}""")
 would for a scalar of Triton's."""
 
 _SCALE_OPERANDS = operands("r", 4, 8)
-
 _SAME = gl.constexpr("mov.b32 $0, $1;")
 
 

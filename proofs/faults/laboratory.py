@@ -20,6 +20,7 @@ from atlas import ROOT
 from atlas.host.environment import python_path
 from atlas.tuning import journal
 from atlas.tuning.outcome import OUT_OF_MEMORY, killed
+from atlas.tuning.session import WORKER
 
 from . import run as tuning_run
 
@@ -176,17 +177,18 @@ def difference(one: Run, other: Run) -> str:
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes that a run has spawned for its trials."""
+    """The processes that a run has started for its trials: below the servers that forked them."""
     children = []
     with contextlib.suppress(OSError):  # it ended meanwhile
         for task in Path(f"/proc/{pid}/task").iterdir():
             children += [int(word) for word in (task / "children").read_text().split()]
-    return [child for child in children if _is_worker(child)]
+    below = [found for child in children for found in workers_of(child)]
+    return [child for child in children if _is_worker(child)] + below
 
 
 def _is_worker(pid: int) -> bool:
     try:
-        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/comm").read_text().strip() == WORKER
     except OSError:
         return False
 

@@ -12,7 +12,7 @@ from typing import Any
 from atlas.errors import AtlasError
 from atlas.stages import frame
 from atlas.validation import PROTOCOL
-from atlas.workers.child import Child, Died, Hung
+from atlas.workers.process import Died, TimedOut
 
 from .. import inspecting, scratch
 from ..evidence import Evidence, at_least, none_of
@@ -75,13 +75,13 @@ def _piece(job: frame.Job, kernel: str, seeds: tuple[tuple[int, ...], ...]) -> d
 
 def _validated(job: frame.Job, request: Request) -> Outcome:
     silence = _SILENCE_INTERPRETER if job.functional else _SILENCE_GPU
-    with Child(inspecting.serve, job.gpu_name, dict(job.block), name="atlas-false-alarms") as child:
+    with inspecting.worker(job, "atlas-false-alarms") as process:
         try:
-            child.start()
-            inspecting.ready(child)
-        except (Died, Hung) as error:
+            process.start()
+            inspecting.ready(process)
+        except (Died, TimedOut) as error:
             return Outcome(failed=f"the process did not start: {error or 'no answer'}")
-        return inspecting.follow(child, request, silence)
+        return inspecting.follow(process, request, silence)
 
 
 def _row(kernel: str, rounds: int, seeds: tuple[tuple[int, ...], ...], outcome: Outcome) -> dict[str, Any]:

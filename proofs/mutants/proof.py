@@ -21,7 +21,7 @@ from typing import Any
 from atlas.errors import AtlasError
 from atlas.host.progress import progress
 from atlas.stages import frame
-from atlas.workers.child import Child, Died, Hung
+from atlas.workers.process import Died, Process, TimedOut
 
 from .. import inspecting, scratch
 from ..evidence import Claim, Evidence, at_least, none_of
@@ -144,12 +144,12 @@ def _all(job: frame.Job, trials: list[Trial], mutants: list[Mutant], folder: Pat
     requests = [_request(trial, mutants, folder, job) for trial in trials]
     if not requests:
         return []
-    children = [Child(inspecting.serve, job.gpu_name, dict(job.block), name="atlas-mutant") for _ in requests]
+    processes = [inspecting.worker(job, "atlas-mutant") for _ in requests]
     silence = _SILENCE_INTERPRETER if job.functional else _SILENCE_GPU
     with progress() as shown, ThreadPoolExecutor(started) as pool:
         bar = shown.add_task("mutants", total=len(requests), note="")
-        pairs = zip(children, requests, strict=True)
-        futures: list[Future[Outcome]] = [pool.submit(_one, child, request, gate, silence) for child, request in pairs]
+        pairs = zip(processes, requests, strict=True)
+        futures: list[Future[Outcome]] = [pool.submit(_one, *pair, gate, silence) for pair in pairs]
         try:
             for future in as_completed(futures):
                 trial = trials[futures.index(future)]
@@ -159,8 +159,8 @@ def _all(job: frame.Job, trials: list[Trial], mutants: list[Mutant], folder: Pat
             return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for child in children:
-                child.interrupt()
+            for process in processes:
+                process.interrupt()
             raise
 
 
@@ -174,17 +174,17 @@ def _request(trial: Trial, mutants: list[Mutant], folder: Path, job: frame.Job) 
     return Request(trial.kernel, path, certified, seeds, stop=False)
 
 
-def _one(child: Child, request: Request, gate: threading.Semaphore, silence_seconds: float) -> Outcome:
-    """Start a child, wait for its turn, follow it to its end."""
-    with child:
+def _one(process: Process, request: Request, gate: threading.Semaphore, silence_seconds: float) -> Outcome:
+    """Start a worker, wait for its turn, follow it to its end."""
+    with process:
         try:
-            child.start()
-            inspecting.ready(child)
-        except (Died, Hung) as error:
+            process.start()
+            inspecting.ready(process)
+        except (Died, TimedOut) as error:
             return Outcome(failed=f"the process did not start: {error or 'no answer'}")
         with gate:
-            outcome = inspecting.follow(child, request, silence_seconds)
-            child.kill()  # the next finds the device's memory free
+            outcome = inspecting.follow(process, request, silence_seconds)
+            process.kill()  # the next finds the device's memory free
             return outcome
 
 

@@ -12,8 +12,8 @@ from atlas.reading.config import load_gpus
 from atlas.stages import benchmark as stage
 from atlas.stages.frame import Job
 from atlas.validation import device
-from atlas.workers import dealing
-from atlas.workers.dealing import Do, Done
+from atlas.workers.pool import Pool
+from atlas.workers.protocol import Do, Done
 
 from .small_kernel import Stage, trial, tuned
 
@@ -38,9 +38,9 @@ def prepared(tmp_path):
             peers={name: logged(name, peer) if callable(peer) else peer for name, peer in peers.items()},
         )
         block = load_gpus()["cpu"]
-        desk = ahead.Desk(ahead.Setting(lambda: small.declaration, "cpu", block, document, tmp_path))
-        assert [task.label for task in desk.opened.tasks] == ["forward n=1000 fp32"]
-        (message,) = desk.do(Do(0, 0.0))
+        tasks = ahead.PreparingTasks(ahead.Setting(lambda: small.declaration, "cpu", block, document, tmp_path))
+        assert [task.label for task in tasks.opened.tasks] == ["forward n=1000 fp32"]
+        (message,) = tasks.do(Do(0, 0.0))
         return message, log
 
     return prepare
@@ -89,10 +89,10 @@ def test_a_device_that_is_lost_ends_the_worker_and_the_task(prepared, monkeypatc
 def test_workers_take_all_cases_and_are_gone_before_the_clock_starts(tmp_path, monkeypatch):
     found = []
 
-    def recorded(self, tell, work=dealing.Dealing.work):
+    def recorded(self, tell, work=Pool.work):
         found.extend(work(self, tell))
 
-    monkeypatch.setattr(dealing.Dealing, "work", recorded)
+    monkeypatch.setattr(Pool, "work", recorded)
     arguments = argparse.Namespace(jobs=2)
     job = Job("benchmark", "vector_add", "cpu", load_gpus()["cpu"], tmp_path, arguments)
     job.folder.mkdir(parents=True)

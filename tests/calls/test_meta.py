@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from atlas.workers.child import Child, Died, Hung
+from atlas.workers.process import Died, Process, TimedOut
 
 from .table import CALLS, DIFFERENTIABLE, MODULES, on, tensors, weighted
 
@@ -83,12 +83,12 @@ def on_meta():
         if not children or not children[-1].running:
             if len(children) >= _MOST_LOST:
                 pytest.fail(f"not tried: {_MOST_LOST} processes have lost their GPU by other calls", pytrace=False)
-            children.append(Child(serve, name="meta-calls"))
+            children.append(Process(serve, name="meta-calls"))
             children[-1].start()
         children[-1].send((check, name))
         try:
             wrong, after = children[-1].receive(_CALL_SECONDS)
-        except (Died, Hung) as error:
+        except (Died, TimedOut) as error:
             return f"the process ended: {error}", "it did"
         if after:
             children[-1].kill()

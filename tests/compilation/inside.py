@@ -9,7 +9,6 @@ import small_kernels
 from atlas import catalog
 from atlas.compilation import compiled, listings, pool, space
 from atlas.compilation.offline import compile_only
-from atlas.compilation.worker import Task
 from atlas.host import gpus
 from atlas.reading.config import load_gpus
 
@@ -73,7 +72,7 @@ def compile_misfits(names, timeout_seconds=20.0):
     """The results of the named misfits, compiled on two processes."""
     gpu = gpu_named("h200")
     (problem,) = small_kernels.misfits().cases(gpu)
-    tasks = [Task(small_kernels.misfits, "forward", name, problem, {"BLOCK": 128}, gpu) for name in names]
+    tasks = [pool.Task(small_kernels.misfits, "forward", name, problem, {"BLOCK": 128}, gpu) for name in names]
     return {names[index]: result for index, result in pool.compile_all(tasks, 2, timeout_seconds)}
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import inside
 import pytest
-from atlas.compilation.space import spread
+from atlas.compilation.space import evenly_spaced
 
 
 def test_cases_that_give_the_same_binary_are_one_compilation(compiling):
@@ -74,4 +74,4 @@ def test_a_sample_larger_than_the_space_is_the_space_of_its_case(compiling):
     ],
 )
 def test_a_spread_takes_the_middle_of_equal_shares(count, wanted, chosen):
-    assert spread(count, wanted) == chosen
+    assert evenly_spaced(count, wanted) == chosen

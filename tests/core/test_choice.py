@@ -39,7 +39,10 @@ def declaration():
         bytes=lambda problem: {"y": problem["n"]},
         flops=lambda problem: {},
     )
-    return Declaration("toy", "toys", "", lambda: None, lambda f, i: None, ("fp32",), lambda gpu: [], (), work)
+    return Declaration(
+        name="toy", family="toys", summary="", function=lambda: None, call=lambda f, i: None, dtypes=("fp32",),
+        cases=lambda gpu: [], edge_cases=(), forward=work,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -17,7 +17,10 @@ def declared() -> Declaration:
         bytes=lambda problem: {"y": problem["m"]},
         flops=lambda problem: {},
     )
-    return Declaration("toy", "toys", "", lambda: None, lambda f, i: None, ("fp32",), lambda gpu: [], (), work, work)
+    return Declaration(
+        name="toy", family="toys", summary="", function=lambda: None, call=lambda f, i: None, dtypes=("fp32",),
+        cases=lambda gpu: [], edge_cases=(), forward=work, backward=work,
+    )  # fmt: skip
 
 
 def entry(block, sizes=None, **more):

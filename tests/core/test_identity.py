@@ -494,7 +494,7 @@ def test_a_stages_identity_is_of_the_code_it_reaches():
         "atlas.tuning.search",
         "atlas.timing.samplers",
         "atlas.validation.tolerances",
-        "atlas.workers.child",
+        "atlas.workers.process",
     } <= autotune
     assert {"atlas.tuning.checking"} <= autotune, "imported by a name put together of __package__"
     assert not {

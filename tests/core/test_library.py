@@ -303,7 +303,7 @@ def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_i
         "for kernel in catalog.names():\n"
         "    declaration = catalog.load(kernel, interpret=True)\n"
         "    for work in declaration.passes.values():\n"
-        "        known = [c for c in cases.candidates(declaration, gpu) if not cases.too_dear(work, c, gpu, None)]\n"
+        "        known = [c for c in cases.candidates(declaration, gpu) if not cases.too_costly(work, c, gpu, None)]\n"
         "        for case in set(cases.small_cases(work, known)) & set(declaration.edge_cases):\n"
         "            for variant in work.variants:\n"
         "                if not variant.unsupported(case, gpu) and min(cases.sizes_of(case)) > 2:\n"

@@ -14,6 +14,8 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
+from kernels.batched_matmul import bmm
+from kernels.common import products
 from kernels.common.products import buffers, precision_of_product, stage_bytes
 from kernels.matmul import DECLARATION, case_of, described, matmul, product_2d
 from kernels.matmul.described import along_k, descriptor_of
@@ -314,6 +316,15 @@ def test_each_product_is_as_precise_as_torch_is_told_when_it_is_made(forward, ba
     finally:
         torch.set_float32_matmul_precision(before)
     assert asked == [forward == "high", backward == "high"]
+
+
+@pytest.mark.parametrize(("function", "sizes"), [(matmul, (4, 4)), (bmm, (2, 4, 4))], ids=["matmul", "bmm"])
+def test_products_of_16_bits_do_not_ask_how_fp32_is_multiplied(function, sizes, monkeypatch):
+    # torch.compile would compile them anew for each answer
+    monkeypatch.setattr(products, "fp32_precision", None)
+    a, b = (randn(*sizes, dtype=torch.bfloat16, seed=seed).requires_grad_() for seed in (0, 1))
+    function(a, b).sum().backward()
+    assert a.grad.shape == b.grad.shape == sizes
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

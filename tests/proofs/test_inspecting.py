@@ -1,7 +1,9 @@
 """What a parent makes of a child that inspects, and of what its rounds come to."""
 
+import signal
+
 import pytest
-from atlas.workers.child import Died, Hung
+from atlas.workers.process import Died, TimedOut
 
 from proofs import inspecting
 from proofs.inspecting import Outcome, Request, Step, Wrong
@@ -39,8 +41,8 @@ def test_findings_are_collected_until_the_child_has_ended():
 @pytest.mark.parametrize(
     ("last", "words"),
     [
-        (Hung(), "no answer within 7 s, at forward m=4"),
-        (Died("ended by SIGSEGV: an address"), "ended by SIGSEGV: an address, at forward m=4"),
+        (TimedOut(), "no answer within 7 s, at forward m=4"),
+        (Died(-signal.SIGSEGV, "an address\n"), "ended by SIGSEGV: an address, at forward m=4"),
         (("lost", "an illegal access"), "an illegal access"),
     ],
 )

@@ -5,8 +5,8 @@ Run by a test in a process of its own; prints how many compilations are begun be
 
 import functools
 import json
-import multiprocessing
 import time
+from pathlib import Path
 
 from atlas import catalog
 from atlas.compilation.compiled import compile_config
@@ -39,7 +39,7 @@ def main():
             "ready": [half.ready(chosen[1], first), half.ready(chosen[1], second), after.ready(chosen[1], second)],
             "result": after.result(chosen[1], second),
             "waited": waited,
-            "children": len(multiprocessing.active_children()),
+            "children": len([path for path in Path("/proc/self/task").glob("*/children") if path.read_text()]),
             "seconds": time.perf_counter() - since,
         }))  # fmt: skip
 

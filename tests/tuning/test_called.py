@@ -18,7 +18,7 @@ from atlas.results import collection, documents
 from atlas.stages import autotune, benchmark, called, frame, profile
 from atlas.tuning import summary
 from atlas.tuning.export import text, tuned
-from atlas.workers.child import Child
+from atlas.workers.process import Process
 
 SIZES = {"m": 2048, "n": 2048, "k": 2048}
 CONFIG = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 5}
@@ -51,7 +51,7 @@ def put(results, gpu="h200", certificate=CERTIFICATE, **changes):
 
 def test_a_worker_runs_the_configs_that_this_run_tuned(tmp_path):
     put(tmp_path)
-    with called.settled(job(tmp_path), LEASES["h200"]), Child(called_worker.serve, SIZES) as worker:
+    with called.settled(job(tmp_path), LEASES["h200"]), Process(called_worker.serve, SIZES) as worker:
         worker.start()
         assert worker.receive(120) == ("tiled", CONFIG)
         path = Path(os.environ[called.VARIABLE])

@@ -387,7 +387,7 @@ def test_a_run_killed_outright_resumes_from_its_journal_and_leaves_no_worker(tmp
     while not path.exists() or path.read_text().count('"key"') < 5:
         assert time.monotonic() < until
         time.sleep(0.05)
-    workers = children_of(process.pid)
+    workers = descendants_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert workers
@@ -431,8 +431,9 @@ def test_a_worker_that_somebody_kills_while_it_draws_inputs_costs_no_trial(tmp_p
     assert marker.exists()
 
 
-def children_of(pid):
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def descendants_of(pid):
+    children = [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+    return children + [below for child in children for below in descendants_of(child)]
 
 
 def alive(pid):

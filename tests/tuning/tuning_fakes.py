@@ -72,7 +72,10 @@ def declare(faults=(), sizes=(1000,), tiles=TILES):
         flops=lambda problem: {"mul": problem["n"]},
     )
     cases = [case("fp32", n=n) for n in sizes]
-    return Declaration("double", "toys", "", lambda x: x * 2, None, ("fp32",), lambda gpu: cases, (), work)
+    return Declaration(
+        name="double", family="toys", summary="", function=lambda x: x * 2, call=None, dtypes=("fp32",),
+        cases=lambda gpu: cases, edge_cases=(), forward=work,
+    )  # fmt: skip
 
 
 class SurfaceClock:

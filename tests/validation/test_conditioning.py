@@ -22,7 +22,10 @@ def problem():
         flops=lambda c: {"sum": 8},
         reduction=lambda c: c["m"],
     )
-    declaration = Declaration("total", "test", "", None, None, ("fp32",), lambda gpu: [], (), total)
+    declaration = Declaration(
+        name="total", family="test", summary="", call=None, dtypes=("fp32",), cases=lambda gpu: [], edge_cases=(),
+        forward=total,
+    )  # fmt: skip
     return Problem(declaration, "forward", case("fp32", m=8, n=1), torch.device("cpu"), 0)
 
 

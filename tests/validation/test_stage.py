@@ -14,7 +14,7 @@ from atlas.declaration.hardware import GPU, INTERPRETER, pretend
 from atlas.results import documents
 from atlas.validation import DeviceLost, Inspection, Selection, cases, certify, device, variants
 from atlas.validation.findings import summary, worst
-from atlas.workers import dealing
+from atlas.workers import pool
 
 from .planting import EXEMPLAR, inspect, load, planted
 
@@ -158,7 +158,7 @@ def test_a_worker_that_is_lost_is_a_row_of_its_case_and_all_others_are_checked(
 
 
 def test_a_kernel_that_always_loses_its_device_is_given_up(kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(dealing, "MOST_LOSSES", 2)
+    monkeypatch.setattr(pool, "MOST_LOSSES", 2)
     kernel(ONE_DTYPE, faulty("    if x.numel():\n" + GONE))
     assert validate(tmp_path, "--seeds", "1", "--jobs", "2") == 0
     written = document(tmp_path)
@@ -183,11 +183,11 @@ def test_what_a_gpu_cannot_hold_in_float64_is_left_out_with_the_reason(tmp_path,
     gpu = GPU("t4", "cuda", 75, sms=40, shared_bytes=2**16, memory_bytes=2**34, l2_bytes=2**22)
     case = dataclasses.replace(declaration.edge_cases[0], sizes=(("m", 2**10), ("n", 2**16)))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**30))
-    assert "the GPU has 1.0 GiB" in cases.too_dear(declaration.forward, case, gpu, torch.device("cuda"))
+    assert "the GPU has 1.0 GiB" in cases.too_costly(declaration.forward, case, gpu, torch.device("cuda"))
     huge = dataclasses.replace(case, sizes=(("m", 2**14), ("n", 2**16)))
-    assert "MiB of traffic" in cases.too_dear(declaration.forward, huge, gpu, torch.device("cuda"))
+    assert "MiB of traffic" in cases.too_costly(declaration.forward, huge, gpu, torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**34, 2**34))
-    assert cases.too_dear(declaration.forward, case, gpu, torch.device("cuda")) == ""
+    assert cases.too_costly(declaration.forward, case, gpu, torch.device("cuda")) == ""
 
 
 def test_planning_loads_no_compiler_of_torch():
@@ -303,7 +303,7 @@ def test_what_the_gpu_lacks_is_unsupported_everywhere_and_never_wrong(tmp_path, 
     assert summary(findings)[0] in ("ok", "unsupported")
 
 
-def test_a_case_too_dear_for_the_interpreter_is_named_in_the_document(kernel, tmp_path):
+def test_a_case_too_costly_for_the_interpreter_is_named_in_the_document(kernel, tmp_path):
     kernel(('(4, 64, "whole blocks")', '(2048, 4096, "large")'))
     assert validate(tmp_path, "--seeds", "1") == 0
     left_out = document(tmp_path)["left_out"]
@@ -325,7 +325,7 @@ def test_a_spread_of_configs_ignores_what_the_interpreter_does_not_know(tmp_path
         planted(tmp_path).forward.variants[0], space={"BLOCK": (16, 32, 64), "num_warps": (1, 2, 4)}
     )
     case = planted(tmp_path).edge_cases[0]
-    assert len({config["BLOCK"] for config in cases.spread(variant, case, INTERPRETER, 3)}) == 3
+    assert len({config["BLOCK"] for config in cases.evenly_spaced(variant, case, INTERPRETER, 3)}) == 3
 
 
 def test_the_true_vector_add_is_right_in_every_check():

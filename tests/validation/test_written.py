@@ -26,7 +26,10 @@ def written(values, leaves=(), twice=True):
         bytes=lambda c: {"out": 24},
         flops=lambda c: {},
     )
-    declaration = Declaration("given", "test", "", None, None, ("fp32",), lambda gpu: [], (), given)
+    declaration = Declaration(
+        name="given", family="test", summary="", call=None, dtypes=("fp32",), cases=lambda gpu: [], edge_cases=(),
+        forward=given,
+    )  # fmt: skip
     problem = Problem(declaration, "forward", case("fp32", n=6), torch.device("cpu"), 0)
     findings = {one.check: one for one in variants.check_variant(problem, variant, {"BLOCK": 1}, twice)}
     return findings["written_once_and_inside"]

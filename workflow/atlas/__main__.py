@@ -1,5 +1,5 @@
 """``python -m atlas``: every stage and view as a command."""
 
-from .cli import main
+from .cli import command
 
-raise SystemExit(main())
+raise SystemExit(command())

@@ -6,9 +6,11 @@ import argparse
 import importlib
 import math
 import sys
+from types import ModuleType
 
 from .errors import AtlasError
 from .host import lifeline
+from .workers import forking
 
 COMMANDS = {
     "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",
@@ -32,32 +34,65 @@ COMMANDS = {
 }
 
 
+_NEED_TORCH = ("survey", "build", "validate", "autotune", "benchmark", "profile")
+"""Commands that run in a process which has torch imported: a run has many of them."""
+
+
+def command() -> int:
+    """Run the command that this process was started for; returns its exit status."""
+    words = sys.argv[1:]
+    if not words or words[0] not in _NEED_TORCH or {"-h", "--help"} & set(words):
+        return main(words)
+    name, *rest = words
+    if not forking.in_a_run():  # a mistake is to be told before torch is imported
+        try:
+            stage, arguments = _parsed(*_of(name), rest)
+            stage.frame.job(name, arguments)
+        except AtlasError as error:
+            return _mistake(f"atlas {name}", error)
+    return forking.command(main, words)
+
+
+def _of(name: str) -> tuple[str, str, str]:
+    """How a command is called, its module, and what it does."""
+    return f"atlas {name}", f"{__package__}.stages.{name}", COMMANDS[name]
+
+
 def main(words: list[str] | None = None) -> int:
-    """Run one command; returns the exit status, 2 for a mistake of the user's."""
+    """Run one command in this process; returns the exit status, 2 for a mistake of the user's."""
     words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(prog="atlas", description="Build, validate, tune and benchmark Triton kernels.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
-    return run(f"atlas {chosen.command}", f"{__package__}.stages.{chosen.command}", COMMANDS[chosen.command],
-               rest + words[1:])  # fmt: skip
+    return run(*_of(chosen.command), rest + words[1:])
 
 
 def run(prog: str, module: str, summary: str, words: list[str]) -> int:
     """Run the command of one module, its ``run`` with what ``words`` say to its ``add_arguments``; the exit status."""
     try:
         lifeline.follow()
-        command = importlib.import_module(module)
-        parser = argparse.ArgumentParser(prog=prog, description=summary, allow_abbrev=False)
-        command.add_arguments(parser)
-        arguments = parser.parse_args(words)
-        _check_repeated(words)
-        _check_numbers(arguments)
+        command, arguments = _parsed(prog, module, summary, words)
         return command.run(arguments) or 0
     except AtlasError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 2
+        return _mistake(prog, error)
+
+
+def _parsed(prog: str, module: str, summary: str, words: list[str]) -> tuple[ModuleType, argparse.Namespace]:
+    """A command's module, and its arguments."""
+    command = importlib.import_module(module)
+    parser = argparse.ArgumentParser(prog=prog, description=summary, allow_abbrev=False)
+    command.add_arguments(parser)
+    arguments = parser.parse_args(words)
+    _check_repeated(words)
+    _check_numbers(arguments)
+    return command, arguments
+
+
+def _mistake(prog: str, error: AtlasError) -> int:
+    print(f"{prog}: {error}", file=sys.stderr)
+    return 2
 
 
 _FROM_ZERO = {"seed", "first_seed", "certify_seeds", "trial_runs"}

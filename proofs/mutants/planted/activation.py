@@ -34,8 +34,8 @@ MUTANTS = (
     Mutant(
         "activation", "share times the bounded x", "infinity swallowed",
         "bounding x once spares a bound in each of the terms",
-        (("    y = x.to(tl.float32) * _share(",
-          "    y = tl.minimum(x.to(tl.float32), 1e4) * _share("),),
+        (("    y = x.to(tl.float32) * share_of(",
+          "    y = tl.minimum(x.to(tl.float32), 1e4) * share_of("),),
         NAN_INF, "forward", "flat", sizes={"kind": "silu", "strided": False, "m": 37, "n": 129},
     ),
     Mutant(

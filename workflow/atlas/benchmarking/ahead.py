@@ -19,7 +19,7 @@ from ..declaration import Case, Declaration
 from ..host import gpus, runtime
 from ..validation.device import obstacle
 from ..validation.problems import Problem
-from ..workers.dealing import Do, Done, Listed, Opened
+from ..workers.protocol import Do, Done, Listed, Opened
 from .measurement import PREPARE_SECONDS, SEED, deadline, precision, timed_cases
 from .providers import Tuned, providers
 
@@ -38,7 +38,7 @@ class Setting:
     folder: Path
 
 
-class Desk:
+class PreparingTasks:
     """The passes and cases of a benchmark, whose providers run once each.
 
     What goes wrong here is not said: the benchmark meets it again and says it in a row.

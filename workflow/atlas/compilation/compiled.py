@@ -158,9 +158,9 @@ def with_printed(reason: str, printed: str) -> str:
     return f"{reason} ({beside})"[:_LENGTH] if beside and beside not in reason else reason
 
 
-def death(exit_code: int | None, printed: str) -> str:
+def death(exit_code: int, printed: str) -> str:
     """How a compiler process died, with the last it said."""
-    if exit_code is not None and exit_code < 0:
+    if exit_code < 0:
         how = f"the compiler crashed ({signal.Signals(-exit_code).name})"
     else:
         how = f"the compiler's process ended with status {exit_code}"

@@ -1,122 +1,85 @@
-"""Compile many configs on several processes, each task with a time limit, each failure a result of its own."""
+"""Compile many configs on several processes, each task with a time limit, each failure a result of its own.
+
+A compiler that hangs or crashes takes its own process down and no other.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import multiprocessing
-import os
-import signal
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
-from multiprocessing.connection import wait
-from multiprocessing.context import BaseContext
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from .compiled import Compiled, death
-from .worker import Task, serve
+from ..declaration import GPU, Case, Config, Declaration
+from ..workers.pool import run_jobs
+from ..workers.process import TRITON, Died, Process, TimedOut, printed
+from ..workers.protocol import serve_jobs
+from .compiled import Compiled, compile_with_requests, complaint, death, with_printed
+from .listings import write_listings
 
 TIMEOUT_SECONDS = 120.0
 """Time one config may take to compile.  The slowest that are of use take some 10 s."""
 
 
-_DYING_SECONDS = 5.0
+@dataclass(frozen=True)
+class Task:
+    """One config to compile, as it travels to a worker.
 
+    ``load`` gives the declaration, ``functools.partial(catalog.load, "softmax")`` for one of the project's.
+    ``listings`` is the path that the names of kept listings begin with, None keeps none; ``sass`` adds machine code.
+    """
 
-class _Worker:
-    """One process and the task it is at."""
+    load: Callable[[], Declaration]
+    direction: str
+    variant: str
+    case: Case
+    config: Config
+    gpu: GPU
+    listings: Path | None = None
+    sass: bool = False
 
-    def __init__(self, context: BaseContext, log: Path):
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, log), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.log = log
-        self.index = -1
-        self.deadline = 0.0
-
-    def give(self, index: int, task: Task, timeout_seconds: float) -> None:
-        self.index, self.deadline = index, time.monotonic() + timeout_seconds
-        with contextlib.suppress(ConnectionError):  # it died before its first task; its silence will tell
-            self.connection.send(task)
-
-    def answer(self) -> Compiled | None:
-        """The result of its task; None where the process has died."""
-        try:
-            return self.connection.recv()
-        except (EOFError, ConnectionError):
-            return None
-
-    def outcome(self, readable: bool, timeout_seconds: float) -> tuple[Compiled | None, bool]:
-        """What became of its task, None while it is under way, and whether the process can take another."""
-        if readable:
-            answer = self.answer()
-            return (self.death(), False) if answer is None else (answer, True)
-        if time.monotonic() >= self.deadline:
-            return Compiled("failed", f"not compiled within {timeout_seconds:g} s"), False
-        return None, True
-
-    def death(self) -> Compiled:
-        """How a process that gave no answer ended."""
-        self.process.join(_DYING_SECONDS)
-        printed = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
-        return Compiled("failed", death(self.process.exitcode, printed))
-
-    def kill(self) -> None:
-        """End the process and whatever it started."""
-        if self.process.is_alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getpgid(self.process.pid) == self.process.pid:  # else it has not yet made its own group
-                    os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.kill()
-        self.process.join()
-        self.connection.close()
+    def run(self) -> Compiled:
+        """Compile it, in this process."""
+        compiled, requests = compile_with_requests(
+            self.load(), self.direction, self.variant, self.case, self.config, self.gpu
+        )
+        if self.listings is None or not requests:
+            return compiled
+        return dataclasses.replace(
+            compiled, kernels=write_listings(self.listings, compiled.kernels, requests, self.sass)
+        )
 
 
 def compile_all(
-    tasks: Iterable[Task], jobs: int, timeout_seconds: float = TIMEOUT_SECONDS, start_method: str = "fork"
+    tasks: Iterable[Task], jobs: int, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Iterator[tuple[int, Compiled]]:
     """Compile ``tasks`` on up to ``jobs`` processes; yields (index of the task, result) as each ends.
 
     Tasks are drawn when a process is free for them, so an iterator may take its time to find the next.
     A task over its time, and one whose process dies, is ``failed`` and says so; a new process takes its place.  Closing
-    the iterator early ends the processes.  ``start_method`` as for multiprocessing: ``fork`` is the fastest, and right
-    where this process has a single thread and has not touched CUDA; elsewhere take ``forkserver`` or ``spawn``.
+    the iterator early ends the processes.
     """
-    context = multiprocessing.get_context(start_method)
-    workers: list[_Worker] = []
-    with tempfile.TemporaryDirectory(prefix="kernel-atlas-build-") as folder:
-        try:
-            started = (_Worker(context, Path(folder) / f"{number}.log") for number in itertools.count())
-            yield from _compiled(tasks, jobs, timeout_seconds, workers, started)
-        finally:
-            for worker in workers:
-                worker.kill()
+    calls = (functools.partial(_in_worker, task) for task in tasks)
+    for index, result in run_jobs(calls, jobs, timeout_seconds, _worker):
+        if isinstance(result, TimedOut):
+            result = Compiled("failed", f"not compiled within {timeout_seconds:g} s")
+        elif isinstance(result, Died):
+            result = Compiled("failed", death(result.exit_code, result.printed))
+        yield index, result
 
 
-def _compiled(
-    tasks: Iterable[Task], jobs: int, timeout_seconds: float, workers: list[_Worker], started: Iterator[_Worker]
-) -> Iterator[tuple[int, Compiled]]:
-    """The results as they come; ``workers`` holds whoever is at work, ``started`` gives one more."""
-    waiting = enumerate(tasks)
-    upcoming = next(waiting, None)
-    while upcoming is not None or workers:
-        while upcoming is not None and len(workers) < jobs:
-            workers.append(next(started))
-            workers[-1].give(*upcoming, timeout_seconds)
-            upcoming = next(waiting, None)
-        first = min(worker.deadline for worker in workers)
-        ready = wait([worker.connection for worker in workers], max(0.0, first - time.monotonic()))
-        for worker in list(workers):
-            result, fit = worker.outcome(worker.connection in ready, timeout_seconds)
-            if result is None:
-                continue
-            index = worker.index
-            if fit and upcoming is not None:
-                worker.give(*upcoming, timeout_seconds)
-                upcoming = next(waiting, None)
-            else:
-                workers.remove(worker)
-                worker.kill()
-            yield index, result
+def _worker() -> Process:
+    # Kernels must be compiled there, also for a process that interprets them.
+    return Process(serve_jobs, name="atlas-compiler", environment={"TRITON_INTERPRET": None}, imported=TRITON)
+
+
+def _in_worker(task: Task) -> Compiled:
+    """The result; for a failure with what compilers printed of it."""
+    try:
+        compiled = task.run()
+    except Exception as error:  # importing the kernel, writing a listing
+        compiled = Compiled("failed", complaint(error))
+    if compiled.status != "failed":
+        return compiled
+    return dataclasses.replace(compiled, reason=with_printed(compiled.reason, printed()))

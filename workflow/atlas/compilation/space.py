@@ -20,7 +20,7 @@ from ..host.runtime import meta_inputs
 from ..results.subject import PassCase
 from .compiled import Compiled, complaint
 from .offline import Request, compile_only
-from .worker import Task
+from .pool import Task
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def sample(declaration: Declaration, space: Space, size: int) -> list[Compilatio
                 for c in group if case in c.cases]  # fmt: skip
         others = [compilation for compilation in here if not compilation.default]
         chosen += [compilation for compilation in here if compilation.default]
-        chosen += [others[index] for index in spread(len(others), size - 1)]
+        chosen += [others[index] for index in evenly_spaced(len(others), size - 1)]
     return chosen
 
 
@@ -146,7 +146,7 @@ def representative(work: Pass, cases: Sequence[Case]) -> Case:
     return max(cases, key=lambda case: sum(work.bytes(case).values()))
 
 
-def spread(count: int, wanted: int) -> list[int]:
+def evenly_spaced(count: int, wanted: int) -> list[int]:
     """``wanted`` of ``range(count)``, each in the middle of its share; all where there are no more."""
     if wanted >= count:
         return list(range(count))

@@ -1,10 +1,13 @@
 """What a kernel file may import: the words in which it declares itself.
 
+Its modules are namespaces: ``from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers``.
+``elementwise``, ``rows`` and ``rowwise`` are loaded where they are asked for: they import Triton, which reads
+TRITON_INTERPRET once.
+
 This package is a leaf.  It imports torch, and of the project what reads a tuned file strictly (``strict.py``,
 ``patterns.py``, which import nothing), so that ``kernels/`` works as a library without the stages.
 """
 
-from . import elementwise
 from .cases import (
     DTYPES,
     Case,
@@ -44,7 +47,6 @@ __all__ = [
     "edge_cases",
     "element_size",
     "elements",
-    "elementwise",
     "gpu_of",
     "gradients",
     "max_autotuned",

@@ -65,11 +65,6 @@ def check(declaration: Declaration, *tensors: torch.Tensor, function: str = "") 
             raise ValueError(f"{function} takes one shape and device: {found}; shapes are not broadcast")
 
 
-def like(x: torch.Tensor, *_: Any) -> torch.Tensor:
-    """``fake`` of an operator whose output is like its first argument."""
-    return torch.empty_like(x)
-
-
 def case_of(x: torch.Tensor, *_: Any) -> Case:
     """The case of an operator whose first argument has as many elements as the others."""
     return case(dtype_name(x.dtype), n=x.numel())

@@ -1,6 +1,6 @@
 """A stage of a run ends with the run: killed outright, Snakemake ends nothing, and its jobs would keep the GPU.
 
-The shell between them lives on, so a signal at the parent's death (as :mod:`atlas.workers.child` asks for) does not
+The shell between them lives on, so a signal at the parent's death (as :mod:`atlas.workers.forked` asks for) does not
 come.  A process of its own watches both, since a stage that hangs on a device would not notice anything.
 """
 

@@ -15,7 +15,7 @@ from .call import watched, written
 from .launching import Varying, compiles_only
 from .plan import Plan, plan
 from .tape import CallTape, Unrepeatable
-from .transforms import transformable
+from .transforms import torch_gradients, transformable
 
 NAMESPACE = "kernel_atlas"
 
@@ -153,8 +153,9 @@ class Operator(CustomOperator):
     :class:`CustomOperator`, and ``name`` is ``<kernel>_<direction>`` where none is given.  ``case_of``, given the
     operator's arguments by position, names the case whose config is to run; it raises what the call raises.
 
-    The chosen variant's launcher is called with the operator's arguments, by position.  Where it takes other ones, or
-    its results need a last touch, ``run(launch, *args)`` does both: ``launch`` is that launcher with its config.
+    Without a ``fake`` the output is like the first argument.  The chosen variant's launcher is called with the
+    operator's arguments, by position.  Where it takes other ones, or its results need a last touch,
+    ``run(launch, *args)`` does both: ``launch`` is that launcher with its config.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Operator(CustomOperator):
         schema: str,
         *,
         case_of: Callable[..., Case],
-        fake: Callable[..., Any],
+        fake: Callable[..., Any] = lambda x, *_: torch.empty_like(x),
         name: str | None = None,
         run: Callable[..., Any] | None = None,
         varying: Sequence[str] = (),
@@ -228,6 +229,30 @@ class Differentiable:
         Function.__name__ = Function.__qualname__ = name
         self._function = Function
         self._transformed = transformable(name, self, operator.op, setup_context, backward, pushforward)
+
+    @classmethod
+    def by_torch(cls, operator: CustomOperator, function: Callable[..., torch.Tensor]) -> Differentiable:
+        """``operator`` with the gradient of ``function``, which computes the same in torch's operations, in fp32.
+
+        It is right, and differentiable in turn; it costs what those operations cost, until there is a backward pass.
+        """
+
+        def setup_context(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+            tensors = [isinstance(value, torch.Tensor) for value in inputs]
+            ctx.scalars = [None if given else value for given, value in zip(tensors, inputs, strict=True)]
+            ctx.save_for_backward(*(v if given else None for given, v in zip(tensors, inputs, strict=True)))
+
+        def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            saved = ctx.saved_tensors
+            turning = [x if x is not None and x.is_floating_point() else None for x in saved]
+
+            def wide(*inputs: Any) -> torch.Tensor:
+                values = zip(inputs, saved, ctx.scalars, strict=True)
+                return function(*(k if s is None else s if x is None else x.float() for x, s, k in values))
+
+            return tuple(torch_gradients(wide, turning, upstream.float()))
+
+        return cls(operator, setup_context, backward)
 
     def __call__(self, *args: Any) -> Any:
         if _is_compiling():

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..errors import AtlasError
-from ..tuning import compilers
 from ..tuning.session import worker
 from ..tuning.worker import Setting
+from ..workers.process import TRITON, Process
 from . import called, frame
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..host.leases import Lease
     from ..timing import Clock
     from ..tuning.strategies.strategy import Strategy
-    from ..workers.child import Child
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +59,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _process_seconds() -> float:
-    """Seconds since this process began, Python's start and imports included; 0 where it runs other things, too."""
+    """Seconds since this process began, imports included; 0 where it runs other things, too."""
     main = sys.modules["__main__"]
-    if not sys.platform.startswith("linux") or getattr(main.__spec__, "name", "") != "atlas.__main__":
+    if not sys.platform.startswith("linux") or getattr(main.__spec__, "name", "") != "atlas.workers.__main__":
         return 0.0
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc(5): starttime
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
@@ -84,22 +83,21 @@ def _autotune(job: frame.Job, lease: Lease | None, used: dict[str, Any], began: 
         load=functools.partial(catalog.load, job.kernel, interpret=job.functional),
         device=functools.partial(_device, job.gpu_name, job.block),
         clock=_clock,
+        imported=TRITON,
     )
-    with worker(setting, lease.environment if lease else None) as process:
-        # Before all else: it takes longer to import torch and to warm the device up than this process needs to find
-        # out what to do.
+    with worker(setting, frame.environment(job, lease)) as process:
+        # Before all else: it takes longer to warm the device up than this process needs to find out what to do.
         process.start()
-        if not job.functional:
-            compilers.start()
         return _tune(job, lease, setting, process, used, began)
 
 
 def _tune(
-    job: frame.Job, lease: Lease | None, setting: Setting, process: Child, used: dict[str, Any], began: float
+    job: frame.Job, lease: Lease | None, setting: Setting, process: Process, used: dict[str, Any], began: float
 ) -> dict[str, Any]:
     from ..host import environment, leases
-    from ..tuning import candidates, crew, tuner
+    from ..tuning import candidates, tuner
     from ..tuning.journal import Journal
+    from ..workers import devices
 
     arguments, gpu, identities = job.arguments, job.gpu(), catalog.identities(job.kernel)
     declaration = job.declaration()
@@ -115,22 +113,23 @@ def _tune(
         # What the interpreter ran is not exported, and it takes seconds a case.
         certify_seeds=0 if job.functional else arguments.certify_seeds,
     )
-    devices = crew.ALONE
+    at_hand = devices.ALONE
     if lease is not None:
         asked = (job.gpu_name, job.block)
-        devices = crew.Devices(lease, functools.partial(leases.spare, *asked), functools.partial(leases.wanted, *asked))
+        spare, wanted = functools.partial(leases.spare, *asked), functools.partial(leases.wanted, *asked)
+        at_hand = devices.Devices(lease, spare, wanted)
     device = environment.device(lease.uuid) if lease else {}
     context = tuner.context(catalog.digest(job.kernel), gpu, device, called.digests(used))
     title = f"autotune {job.kernel} on {job.gpu_name}"
     path, timeout = job.folder / "journal.jsonl", arguments.trial_timeout_seconds
     with Journal(path, context, timeout, identities) as journal:
         return tuner.tune(
-            problems, gpu, setting, journal, options, title, devices=devices, process=process, began=began
+            problems, gpu, setting, journal, options, title, devices=at_hand, process=process, began=began
         )
 
 
 def _device(name: str, block: Mapping[str, Any]) -> torch.device:
-    """Called in the worker, as is :func:`_clock`: this process has not imported torch when it starts one."""
+    """Called in the worker, as is :func:`_clock`."""
     from ..host import runtime
 
     return runtime.device_of(name, block)

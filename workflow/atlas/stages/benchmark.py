@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..host.progress import progress
 from ..results.subject import PassCase
-from ..workers import dealing, desk
-from . import called, frame, workers
+from ..workers import protocol
+from ..workers.pool import Pool
+from ..workers.process import NoWorker
+from . import called, frame
 
 if TYPE_CHECKING:
     from ..host.leases import Lease
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frame.add_common_arguments(parser)
     parser.add_argument("--min-seconds", type=float, default=0.2, help="of samples a provider and case (default: 0.2)")
     parser.add_argument("--max-samples", type=int, default=200, help="samples a provider and case (default: 200)")
-    workers.add_argument(parser)
+    frame.add_jobs_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .. import timing
 
     job = frame.job("benchmark", arguments)
-    workers.at_least(arguments, jobs=1)
+    frame.at_least(arguments, jobs=1)
     with frame.leased(job) as lease, called.settled(job, lease) as used:
         empty = {"protocol": timing.PROTOCOL, "rows": []} | used
         frame.print_outcome(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
@@ -45,14 +47,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
     """Fill the caches on disk; where no worker starts, the benchmark compiles for itself."""
-    asked = workers.about(job) | {"tuned": job.earlier("autotune"), "folder": job.folder}
-    worker = functools.partial(workers.child, job, lease, _serve, asked, **_ENVIRONMENT)
-    with dealing.Dealing(worker, *workers.size(job)) as dealt, progress() as shown:
+    asked = frame.setting(job) | {"tuned": job.earlier("autotune"), "folder": job.folder}
+    worker = functools.partial(frame.worker, job, lease, _serve, asked, **_ENVIRONMENT)
+    with Pool(worker, *frame.pool_size(job)) as pool, progress() as shown:
         bar = shown.add_task("compile", total=None, note="starting workers")
         try:
-            shown.update(bar, total=len(dealt.plan().tasks))
-            dealt.work(lambda label, done: shown.update(bar, note=label, completed=done))
-        except dealing.NoWorker:
+            shown.update(bar, total=len(pool.plan().tasks))
+            pool.work(lambda label, done: shown.update(bar, note=label, completed=done))
+        except NoWorker:
             shown.update(bar, note="no worker starts")
 
 
@@ -60,7 +62,7 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
     """In a worker."""
     from ..benchmarking import ahead
 
-    desk.serve(connection, lambda: ahead.Desk(ahead.Setting(**asked)))
+    protocol.serve(connection, lambda: ahead.PreparingTasks(ahead.Setting(**asked)))
 
 
 def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:

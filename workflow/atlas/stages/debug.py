@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         import torch
 
         torch.set_num_threads(1)
-        too_dear = _too_dear(job, declaration)
-        if too_dear:
-            print(too_dear)
+        too_costly = _too_costly(job, declaration)
+        if too_costly:
+            print(too_costly)
             return 1
     with frame.leased(job):
         return _explain(job, declaration)
@@ -147,7 +147,7 @@ def _steppable(findings: list[Any]) -> Any:
     return next((f for f in findings if f.subject.variant and f.subject.config is not None), findings[0])
 
 
-def _too_dear(job: frame.Job, declaration: Any) -> str:
+def _too_costly(job: frame.Job, declaration: Any) -> str:
     """Where the asked-for case is too large for the interpreter: which smaller one shows the fault, too."""
     from ..declaration import Case
     from ..host import runtime
@@ -160,13 +160,13 @@ def _too_dear(job: frame.Job, declaration: Any) -> str:
     asked = [Case(dtype, sizes) for dtype in declaration.dtypes if arguments.dtype in (None, dtype)]
     directions = [d for d in passes if arguments.direction in (None, d)]
     device = runtime.device_of(job.gpu_name, job.block)
-    reasons = [cases.too_dear(passes[d], case, job.gpu(), device) for d in directions for case in asked]
+    reasons = [cases.too_costly(passes[d], case, job.gpu(), device) for d in directions for case in asked]
     if not all(reasons):
         return ""
     said = f"case {arguments.case} is too large to interpret ({reasons[0]})"
     known = [c for c in declaration.edge_cases if arguments.dtype in (None, c.dtype)]
     for case in sorted(known, key=lambda c: cases.interpreter_cost(passes[directions[0]], c)):
-        if cases.too_dear(passes[directions[0]], case, job.gpu(), device):
+        if cases.too_costly(passes[directions[0]], case, job.gpu(), device):
             continue
         findings, _ = _findings(_inspection(job, declaration, case))
         wrong = next((f for f in findings if f.status in ("fail", "error")), None)

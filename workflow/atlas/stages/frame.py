@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +19,17 @@ from ..identity import today
 from ..identity.needs import needed
 from ..reading.config import GPUS_FILE, load_gpus
 from ..results import documents
+from ..workers.process import TRITON, Process
 
 if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
     from ..host.leases import Lease
+
+MOST_WORKERS = 16
+"""Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""
+
+_WORKER_GIB = 2.0
+"""Of the GPU's memory for each worker: its context, and what it may keep."""
 
 _current: Lease | None = None
 _latest: dict[str, str] = {}
@@ -86,6 +94,19 @@ def add_common_arguments(parser: argparse.ArgumentParser, kernel: bool = True) -
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
 
 
+def add_jobs_argument(parser: argparse.ArgumentParser) -> None:
+    """``--jobs``, for a stage whose work a pool of workers does."""
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes (default: 1)")
+
+
+def at_least(arguments: argparse.Namespace, **least: int) -> None:
+    """Raise :class:`AtlasError` for an option below what is given for it."""
+    for option, smallest in least.items():
+        value = getattr(arguments, option)
+        if value < smallest:
+            raise AtlasError(f"--{option.replace('_', '-')} {value}: give at least {smallest}")
+
+
 def job(stage: str, arguments: argparse.Namespace) -> Job:
     """The job that the arguments name; :class:`AtlasError` for an unknown kernel or GPU."""
     blocks = load_gpus(arguments.gpus_file)
@@ -123,20 +144,48 @@ def leased(job: Job) -> Iterator[Lease | None]:
             _current = None
 
 
+def pool_size(job: Job) -> tuple[int, float]:
+    """How many workers on one device, and the memory of the device in bytes that they share."""
+    jobs = min(job.arguments.jobs, MOST_WORKERS)
+    if job.functional:
+        return jobs, 0.0
+    return max(1, min(jobs, int(job.block["memory_gib"] / _WORKER_GIB))), job.block["memory_gib"] * 2**30
+
+
+def setting(job: Job) -> dict[str, Any]:
+    """What every worker is told, without an import of torch here: its kernel, and the GPU."""
+    load = functools.partial(catalog.load, job.kernel, interpret=job.functional)
+    return {"load": load, "gpu_name": job.gpu_name, "block": job.block}
+
+
+def environment(job: Job, lease: Lease | None) -> dict[str, str]:
+    """What a worker has in its environment: which device it sees, and whether it interprets."""
+    return (lease.environment if lease else {}) | ({"TRITON_INTERPRET": "1"} if job.functional else {})
+
+
+def worker(
+    job: Job, lease: Lease | None, serve: Callable[..., None], asked: dict[str, Any], **variables: str
+) -> Process:
+    """A worker that is not started: ``serve(connection, asked)`` on the lease's device."""
+    given = environment(job, lease) | variables
+    return Process(serve, asked, name=f"atlas-{job.stage}", environment=given, imported=TRITON)
+
+
 def _device(job: Job) -> dict[str, Any]:
     """The device that the job ran on, or where it took no lease itself the first that matches."""
-    from ..host import devices, environment
+    from ..host import devices
+    from ..host.environment import device as described
 
     uuid = _latest.get(job.gpu_name)
     if uuid is None:
         here = (device.uuid for device in devices.visible() if gpus.matches(job.block, device.name))
         uuid = next(here, "")
-    return environment.device(uuid)
+    return described(uuid)
 
 
 def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> dict[str, Any]:
     """The part of a document that is the same for every stage."""
-    from ..host import environment
+    from ..host.environment import software
 
     return {
         "stage": job.stage,
@@ -150,7 +199,7 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
         **({"identities": needed(job.stage, catalog.identities(job.kernel))} if job.kernel else {}),
         # Of a stage of this package: a proof's own code lies outside, and decides no figure of a kernel.
         **({} if job.stage == "prove" else {"code": today.of_stage(job.stage, job.functional)}),
-        "software": environment.software(),
+        "software": software(),
         "device": _device(job) if kind == "measured" else {},
         "seconds": round(seconds, 3),
     }

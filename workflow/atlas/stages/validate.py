@@ -13,11 +13,13 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..host.progress import progress
-from ..workers import dealing, desk
-from . import frame, workers
+from ..workers import protocol
+from ..workers.pool import Outcome, Pool
+from ..workers.process import NoWorker
+from . import frame
 
 if TYPE_CHECKING:
-    from ..workers.dealing import Opened, Outcome
+    from ..workers.protocol import Opened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,21 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     frame.add_common_arguments(parser)
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds per case (default: 5)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="K", help="the seeds are K to K+N-1 (default: 0)")
-    workers.add_argument(parser)
+    frame.add_jobs_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the document."""
     job = frame.job("validate", arguments)
-    workers.at_least(arguments, seeds=1, first_seed=0, jobs=1)
+    frame.at_least(arguments, seeds=1, first_seed=0, jobs=1)
     with frame.leased(job) as lease:
         if job.functional and arguments.jobs == 1:
             _write(job, _here)
         else:
-            # Before all else: the workers take longer to import torch than this process takes to find out what to do.
-            worker = functools.partial(workers.child, job, lease, _serve, _asked(job))
-            with dealing.Dealing(worker, *workers.size(job)) as dealt:
-                _write(job, functools.partial(_dealt, dealt))
+            # Before all else: the workers plan while this process finds out what to write.
+            worker = functools.partial(frame.worker, job, lease, _serve, _asked(job))
+            with Pool(worker, *frame.pool_size(job)) as pool:
+                _write(job, functools.partial(_by_workers, pool))
 
 
 def _seeds(job: frame.Job) -> list[int]:
@@ -48,19 +50,19 @@ def _seeds(job: frame.Job) -> list[int]:
 
 
 def _asked(job: frame.Job) -> dict[str, Any]:
-    """The fields of :class:`atlas.validation.worker.Setting`, which this process imports no torch to make."""
-    neighbours = 1 if job.functional else workers.size(job)[0]
-    return workers.about(job) | {"seeds": _seeds(job), "neighbours": neighbours}
+    """The fields of :class:`atlas.validation.tasks.Setting`."""
+    neighbours = 1 if job.functional else frame.pool_size(job)[0]
+    return frame.setting(job) | {"seeds": _seeds(job), "neighbours": neighbours}
 
 
 def _serve(connection: Connection, asked: dict[str, Any]) -> None:
     """In a worker."""
-    from ..validation import worker
+    from ..validation import tasks
 
-    desk.serve(connection, lambda: worker.Desk(worker.Setting(**asked)))
+    protocol.serve(connection, lambda: tasks.InspectionTasks(tasks.Setting(**asked)))
 
 
-Body = Callable[[frame.Job], tuple["Opened", Sequence["Outcome | None"], str]]
+Body = Callable[[frame.Job], tuple["Opened", Sequence[Outcome | None], str]]
 """Does all tasks: which they were, what became of each (None: not done), and how devices were lost, or ``""``."""
 
 
@@ -78,9 +80,9 @@ def _write(job: frame.Job, body: Body) -> None:
 
 def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
     """All tasks in this process."""
-    from ..validation.worker import Desk, Setting
+    from ..validation.tasks import InspectionTasks, Setting
 
-    here = Desk(Setting(**_asked(job)))
+    here = InspectionTasks(Setting(**_asked(job)))
     tasks = here.opened.tasks
     outcomes: list[Outcome | None] = [None] * len(tasks)
     spent = 0.0
@@ -88,7 +90,7 @@ def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
         bar = shown.add_task("validate", total=len(tasks), note="")
         for index, task in enumerate(tasks):
             shown.update(bar, note=task.label)
-            outcomes[index], done = _outcome(here, dealing.Do(index, spent))
+            outcomes[index], done = _outcome(here, protocol.Do(index, spent))
             if done.lost:
                 return here.opened, outcomes, done.lost
             spent += done.seconds
@@ -96,22 +98,22 @@ def _here(job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
     return here.opened, outcomes, ""
 
 
-def _outcome(here: desk.Desk, asked: dealing.Do) -> tuple[Outcome, dealing.Done]:
+def _outcome(here: protocol.Tasks, asked: protocol.Do) -> tuple[Outcome, protocol.Done]:
     """What one task found, and its end."""
     *parts, done = here.do(asked)
-    return dealing.Outcome([part.content for part in parts], done.notes), done
+    return Outcome([part.content for part in parts], done.notes), done
 
 
-def _dealt(dealt: dealing.Dealing, job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
+def _by_workers(pool: Pool, job: frame.Job) -> tuple[Opened, Sequence[Outcome | None], str]:
     """All tasks by worker processes."""
     try:
-        opened = dealt.plan()
+        opened = pool.plan()
         with progress() as shown:
             bar = shown.add_task("validate", total=len(opened.tasks), note="")
-            outcomes = dealt.work(lambda label, done: shown.update(bar, note=label, completed=done))
-    except dealing.NoWorker as error:
+            outcomes = pool.work(lambda label, done: shown.update(bar, note=label, completed=done))
+    except NoWorker as error:
         raise frame.Stop("failed", str(error)) from None
-    return opened, outcomes, f"{dealt.losses[-1]} (worker {len(dealt.losses)} to be lost)" if dealt.losses else ""
+    return opened, outcomes, f"{pool.losses[-1]} (worker {len(pool.losses)} to be lost)" if pool.losses else ""
 
 
 def _document(job: frame.Job, opened: Opened, outcomes: Sequence[Outcome | None], lost: str) -> dict[str, Any]:

@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from ..compilation.compiled import Compiled
-from ..compilation.pool import compile_all
-from ..compilation.worker import Task
+from ..compilation.pool import Task, compile_all
 from ..declaration import GPU, Case, Declaration
 from ..host.runtime import meta_inputs
 from ..validation.certification import certifying_cases
-from . import compilers
 from .cached import Requests, looked_up
 from .candidates import Candidate, Problem
 
@@ -64,7 +62,6 @@ class Ahead:
         self._thread = threading.Thread(target=self._run, name="compile ahead", daemon=True)
 
     def __enter__(self) -> Ahead:
-        compilers.start()
         self._thread.start()
         return self
 
@@ -130,7 +127,7 @@ class Ahead:
 
     def _run(self) -> None:
         try:
-            for index, compiled in compile_all(self.look_up(), self._jobs, start_method=compilers.METHOD):
+            for index, compiled in compile_all(self.look_up(), self._jobs):
                 with self._changed:
                     self._done[index] = compiled
                     self._changed.notify_all()
@@ -150,7 +147,7 @@ class Ahead:
                     return
                 batch, self._further = self._further, []
             tasks = (task for _, task in batch)
-            for index, _ in compile_all(tasks, self._jobs, start_method=compilers.METHOD):
+            for index, _ in compile_all(tasks, self._jobs):
                 with self._changed:
                     self._due[batch[index][0]] -= 1
                     self._changed.notify_all()

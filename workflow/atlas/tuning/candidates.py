@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -156,6 +156,11 @@ def _problem(direction: str, work: Pass, case: Case, gpu: GPU, ruling: Ruling) -
     candidates = (*defaults, *others)
     presumed = len(candidates) * _presumed_seconds(work, case)
     return Problem(direction, case, candidates, frozenset(defaults), default, space, left_out, presumed)
+
+
+def longest_first(problems: Iterable[Problem]) -> list[Problem]:
+    """The order of the queue, so that no long problem is left when most devices have nothing to do."""
+    return sorted(problems, key=lambda problem: -problem.presumed_seconds)
 
 
 def _presumed_seconds(work: Pass, case: Case) -> float:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import AtlasError
-from ..workers.child import Child, Died, Hung
+from ..workers.devices import Ended, NotHere
+from ..workers.process import Died, NoWorker, Process, TimedOut
 from .candidates import Candidate, Problem
 from .certificates import Certificates
 from .journal import Journal
@@ -31,21 +31,13 @@ KILLED_ATTEMPTS = 3
 """How often a worker is started, or given a request, where somebody else kills it: that is no candidate's fault."""
 
 
-class NoWorker(RuntimeError):
-    """No worker starts on the session's device."""
+WORKER = "atlas-worker"
+"""What the system calls a worker's process."""
 
 
-class NotHere(AtlasError):
-    """The worker says that what the user asks for cannot be had on this host."""
-
-
-class Ended(Exception):
-    """The session was ended from another thread."""
-
-
-def worker(setting: Setting, environment: Mapping[str, str] | None = None) -> Child:
+def worker(setting: Setting, environment: Mapping[str, str] | None = None) -> Process:
     """A worker for a session, not yet started; ``environment`` says which device it sees."""
-    return Child(serve, setting, name="atlas-worker", environment=environment or {})
+    return Process(serve, setting, name=WORKER, environment=environment or {}, imported=setting.imported)
 
 
 class Session:
@@ -63,7 +55,7 @@ class Session:
         trial_timeout_seconds: float,
         *,
         certificates: Certificates | None = None,
-        process: Child | None = None,
+        process: Process | None = None,
         environment: Mapping[str, str] | None = None,
         began: float | None = None,
     ):
@@ -129,6 +121,8 @@ class Session:
         """From another thread: end the worker, so that the session's thread gets :class:`Ended` and nothing is kept."""
         self._ended = True
         self._worker.interrupt()
+        if self.ahead is not None:
+            self.ahead.close()
 
     def await_worker(self) -> None:
         """Have a worker that takes requests.
@@ -145,12 +139,12 @@ class Session:
             try:
                 ready = self._worker.receive(START_SECONDS)
                 break
-            except Hung:
+            except TimedOut:
                 raise NoWorker(f"the worker did not start within {START_SECONDS:g} s") from None
             except Died as death:
                 if self._ended:
                     raise Ended from None
-                if not (killed(str(death)) and attempts_left):
+                if not (death.killed and attempts_left):
                     raise NoWorker(f"the worker did not start: its process {death}") from None
         assert isinstance(ready, Ready)
         self._spend("restart" if "start" in self.seconds else "start", time.perf_counter() - since)
@@ -301,7 +295,7 @@ class Session:
         self._worker.send(request)
         try:
             answer = self._worker.receive(timeout_seconds)
-        except Hung:
+        except TimedOut:
             outcome = Outcome(TIMEOUT, f"no answer within {timeout_seconds:g} s")
         except Died as death:
             if self._ended:

@@ -15,11 +15,11 @@ from ..declaration import GPU
 from ..host.progress import progress
 from ..timing import PROTOCOL as TIMING
 from ..validation import PROTOCOL as VALIDATION
-from ..workers.child import Child
+from ..workers.devices import ALONE, DevicePool, Devices, Later
+from ..workers.process import Process
 from .budget import Budget
-from .candidates import Candidate, Problem
+from .candidates import Candidate, Problem, longest_first
 from .certificates import Certificates
-from .crew import ALONE, Crew, Devices, Later, longest_first
 from .journal import Journal
 from .outcome import OK
 from .search import Found, Search
@@ -89,7 +89,7 @@ def tune(
     title: str,
     *,
     devices: Devices = ALONE,
-    process: Child | None = None,
+    process: Process | None = None,
     began: float | None = None,
 ) -> dict[str, Any]:
     """Search every problem and return the document's fields.
@@ -113,36 +113,36 @@ def tune(
         return session
 
     with contextlib.ExitStack() as stack:
-        crew = stack.enter_context(Crew(open_session, devices))
+        pool = stack.enter_context(DevicePool(open_session, devices))
         wanted = list(_unknown(longest_first(problems), journal, options.strategy))
         if wanted:
-            crew.first.begin()  # it imports torch while this process finds out what to compile
+            pool.first.begin()  # it imports torch while this process finds out what to compile
         if options.jobs and wanted:
             from .ahead import Ahead  # it needs a Triton that compiles
 
-            ahead = crew.first.ahead = stack.enter_context(Ahead(setting.load, gpu, wanted, options.jobs))
+            ahead = pool.first.ahead = stack.enter_context(Ahead(setting.load, gpu, wanted, options.jobs))
         searching = time.perf_counter()
-        found = _search_all(problems, crew, options, title)
+        found = _search_all(problems, pool, options, title)
     run = Run(
         strategy=options.strategy,
         protocol=PROTOCOL,
         budget_seconds=options.budget_seconds,
         wall_seconds=time.perf_counter() - began,
-        seconds=_spent(crew, {"import": entered - began, "enumerate": searching - entered}),
-        measured=sum(session.measured for session in crew.sessions),
+        seconds=_spent(pool, {"import": entered - began, "enumerate": searching - entered}),
+        measured=sum(session.measured for session in pool.sessions),
         journal=journal,
         certificates=certificates,
-        device_names=[name or gpu.name for name in crew.device_names],
-        notes=crew.notes,
-        compile_seconds=crew.first.compile_seconds,
+        device_names=[name or gpu.name for name in pool.device_names],
+        notes=pool.notes,
+        compile_seconds=pool.first.compile_seconds,
     )
     return fields(found, run)
 
 
-def _spent(crew: Crew, before: Mapping[str, float]) -> dict[str, float]:
+def _spent(pool: DevicePool, before: Mapping[str, float]) -> dict[str, float]:
     """Seconds by phase: those ``before`` the search, and those of the sessions together."""
-    seconds = {**before, "idle": crew.idle_seconds}
-    for session in crew.sessions:
+    seconds = {**before, "idle": pool.idle_seconds}
+    for session in pool.sessions:
         for phase, spent in session.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
     return seconds
@@ -157,7 +157,7 @@ def _unknown(problems: Iterable[Problem], journal: Journal, strategy: Strategy) 
                 yield problem, candidate
 
 
-def _search_all(problems: Sequence[Problem], crew: Crew, options: Options, title: str) -> list[Found]:
+def _search_all(problems: Sequence[Problem], pool: DevicePool, options: Options, title: str) -> list[Found]:
     budget = Budget(options.budget_seconds, len(problems))
     with progress() as display:
         bar = display.add_task(title, total=len(problems), note="")
@@ -185,7 +185,7 @@ def _search_all(problems: Sequence[Problem], crew: Crew, options: Options, title
             display.update(bar, advance=1)
             return found
 
-        return crew.work(problems, find)
+        return pool.work(problems, find, longest_first)
 
 
 class Notes:

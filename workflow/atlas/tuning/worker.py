@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from ..workers.process import NOTHING
 from .candidates import Candidate
 from .outcome import OK, OUT_OF_RESOURCES, STOPPED, UNSUPPORTED, WRONG, Outcome, reason_of, status_of
 
@@ -112,13 +113,15 @@ def by_validation(*asked: Any) -> Certificate:
 class Setting:
     """What the worker works on, sent to it when it starts: functions that can be pickled, called in the worker.
 
-    ``certify`` is called as :func:`atlas.validation.certify` is.
+    ``certify`` is called as :func:`atlas.validation.certify` is.  ``imported`` says which libraries the worker has from
+    the start, as for a :class:`~atlas.workers.process.Process`.
     """
 
     load: Callable[[], Declaration]
     device: Callable[[], torch.device]
     clock: Callable[[torch.device], Clock]
     certify: Callable[..., Certificate] = by_validation
+    imported: int = NOTHING
 
 
 def serve(connection: Connection, setting: Setting) -> None:

@@ -32,7 +32,7 @@ def interpreter_cost(work: Pass, case: Case) -> float:
     return sum(work.bytes(case).values()) + sum(work.flops(case).values()) / 16
 
 
-def too_dear(work: Pass, case: Case, gpu: GPU, device: torch.device | None) -> str:
+def too_costly(work: Pass, case: Case, gpu: GPU, device: torch.device | None) -> str:
     """Why this case is left out on this device, or ``""``; without a device its free memory does not count."""
     traffic, flops = sum(work.bytes(case).values()), sum(work.flops(case).values())
     if gpu.functional:
@@ -85,7 +85,7 @@ def _programs(case: Case) -> float:
     return 2048.0 * math.prod(sizes_of(case)[:-1])
 
 
-def spread(variant: Variant, case: Case, gpu: GPU, count: int) -> list[dict[str, Any]]:
+def evenly_spaced(variant: Variant, case: Case, gpu: GPU, count: int) -> list[dict[str, Any]]:
     """At most ``count`` configs from all over the space, the same ones each time."""
     configs = list(variant.configs(case, gpu))
     if gpu.functional:  # the interpreter knows neither warps nor stages: configs that differ in them alone are one

@@ -124,7 +124,7 @@ def certifying_cases(
     for case in declaration.edge_cases:
         if case.dtype != dtype or not sum(work.bytes(case).values()):
             continue
-        refusal = variant.unsupported(case, gpu) or choice.too_dear(work, case, gpu, device)
+        refusal = variant.unsupported(case, gpu) or choice.too_costly(work, case, gpu, device)
         (refusals if refusal else taken).append(refusal or case)
     fitting = [case for case in taken if not variant.fits(config, case, gpu)] or _small(work, taken)
     if not fitting:

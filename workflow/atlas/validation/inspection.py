@@ -169,7 +169,7 @@ class Inspection:
         for case in self._named_cases():
             if not selection.takes_case(case):
                 continue
-            reason = "" if selection.sizes else choice.too_dear(work, case, self.gpu, self.device)
+            reason = "" if selection.sizes else choice.too_costly(work, case, self.gpu, self.device)
             if reason:
                 self._leave_out(direction, case, reason)
             else:
@@ -253,7 +253,7 @@ class Inspection:
             if selection.config is not None:
                 configs = [dict(selection.config)]
             elif spread:
-                configs += [c for c in choice.spread(variant, case, self.gpu, spread) if c not in configs]
+                configs += [c for c in choice.evenly_spaced(variant, case, self.gpu, spread) if c not in configs]
             subjects += [(variant, config) for config in configs]
         return subjects, refused
 

@@ -1,4 +1,4 @@
-"""An inspection whose tasks are done by number: here, or in a process that :mod:`atlas.workers.dealing` deals to."""
+"""An inspection whose tasks are done by number: here, or in a process of a :mod:`~atlas.workers.pool`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from ..declaration import Declaration
 from ..host import gpus, runtime
-from ..workers.dealing import Do, Done, Listed, Opened, Part
+from ..workers.protocol import Do, Done, Listed, Opened, Part
 from .device import DeviceLost
 from .findings import ERROR, PROCESS, Finding
 from .inspection import Inspection
@@ -27,7 +27,7 @@ class Setting:
     neighbours: int = 1
 
 
-class Desk:
+class InspectionTasks:
     """The inspection of one kernel, task by task."""
 
     def __init__(self, setting: Setting):

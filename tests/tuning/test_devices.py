@@ -8,12 +8,13 @@ import time
 import pytest
 import tuning_fakes as fakes
 from atlas.errors import AtlasError
-from atlas.tuning import tuner
-from atlas.tuning.crew import Crew, Devices, Member
+from atlas.tuning import candidates, tuner
 from atlas.tuning.journal import Journal
 from atlas.tuning.outcome import Outcome
-from atlas.tuning.session import Ended, NoWorker, Session
+from atlas.tuning.session import Session
 from atlas.tuning.strategies import STRATEGIES
+from atlas.workers.devices import DevicePool, Devices, Ended, Member
+from atlas.workers.process import NoWorker
 
 SIZES = (1000, 3000, 2000, 5000, 4000)
 
@@ -106,7 +107,7 @@ class Quick(Session):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(tuner, "Session", Quick)
-    monkeypatch.setattr("atlas.tuning.crew.ASK_SECONDS", 0.01)
+    monkeypatch.setattr("atlas.workers.devices.ASK_SECONDS", 0.01)
     monkeypatch.setattr(Quick, "asked", [])
 
     def run(folder, host, budget=None, seeds=2, sizes=SIZES, **attributes):
@@ -141,10 +142,10 @@ def test_several_devices_share_the_queue_and_find_what_one_finds(tmp_path, quick
 
 def test_a_device_that_is_given_back_and_lent_again_is_one_device():
     host = Host(3)
-    crew = Crew(lambda lease: None, host.devices)
-    crew.members += [Member(None, Lease(host, index), is_first=False, problems=1) for index in (1, 2, 1)]
-    crew.members.append(Member(None, Lease(host, 3), is_first=False))  # it came to no problem
-    assert crew.device_names == ["fake"] * 3
+    pool = DevicePool(lambda lease: None, host.devices)
+    pool.members += [Member(None, Lease(host, index), is_first=False, tasks=1) for index in (1, 2, 1)]
+    pool.members.append(Member(None, Lease(host, 3), is_first=False))  # it came to no problem
+    assert pool.device_names == ["fake"] * 3
 
 
 def test_what_presumably_takes_longest_comes_first(tmp_path, quick):
@@ -293,17 +294,17 @@ def test_ctrl_c_ends_all_sessions_and_keeps_no_outcome_of_theirs(tmp_path):
 
         pids = []
 
-        class Interrupted(Crew):
+        class Interrupted(DevicePool):
             """Ctrl-C, once both workers are at work."""
 
-            def _over(self, seconds, problems):
+            def _over(self, seconds, tasks):
                 pids[:] = [member.session.worker_pid for member in self.members if member.session._prepared]
                 if len(pids) == 2:
                     raise KeyboardInterrupt
-                return super()._over(0.05, problems)
+                return super()._over(0.05, tasks)
 
-        with pytest.raises(KeyboardInterrupt), Interrupted(open_session, host.devices) as crew:
-            crew.work(problems, do)
+        with pytest.raises(KeyboardInterrupt), Interrupted(open_session, host.devices) as pool:
+            pool.work(problems, do)
         assert len(ended) == 2
     assert host.free == [1]
     assert '"key"' not in (tmp_path / "journal.jsonl").read_text()
@@ -314,5 +315,5 @@ def test_ctrl_c_ends_all_sessions_and_keeps_no_outcome_of_theirs(tmp_path):
 
 def test_the_queue_does_not_depend_on_the_order_problems_are_declared_in():
     (first,), (second,) = fakes.problems(sizes=(10,)), fakes.problems(sizes=(10**9,))
-    assert tuner.longest_first([first, second]) == tuner.longest_first([second, first]) == [second, first]
+    assert candidates.longest_first([first, second]) == candidates.longest_first([second, first]) == [second, first]
     assert dataclasses.replace(first, presumed_seconds=0.0).without_sizes.case.sizes == ()

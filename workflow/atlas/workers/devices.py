@@ -1,8 +1,8 @@
-"""The sessions of one run, each on a device of its own, and the queue of problems they take from.
+"""A pool of devices: one session with each, and the queue of tasks that the sessions take from.
 
-The first session has the job's own device.  While problems wait, further devices are asked for, each gets a session in
-a thread of its own, and gives its device back when the queue is empty or when another job wants it, after the problem
-at hand.  How many devices there are changes when a problem is searched, not what is found.
+The first session has the job's own device.  While tasks wait, further devices are asked for, each gets a session in a
+thread of its own, and gives its device back when the queue is empty or when another job wants it, after the task at
+hand.  How many devices there are changes when a task is done, not what is found.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .candidates import Problem
-from .session import Ended, NotHere, NoWorker, Session
+from ..errors import AtlasError
+from .process import NoWorker
 
 if TYPE_CHECKING:
     from ..host.leases import Lease
@@ -23,7 +23,37 @@ if TYPE_CHECKING:
 ASK_SECONDS = 0.5
 """How often devices are asked for."""
 
+Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+class NotHere(AtlasError):
+    """A worker says that what the user asks for cannot be had on this host."""
+
+
+class Ended(Exception):
+    """The session was ended from another thread."""
+
+
+class Session(Protocol):
+    """What works on a device, in one thread."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether its worker takes requests."""
+
+    def await_worker(self) -> None:
+        """Have a worker that takes requests.  Raises :class:`NotHere`, :class:`NoWorker` and :class:`Ended`."""
+
+    def close(self) -> None:
+        """End the worker; a second time does nothing."""
+
+    def end(self) -> None:
+        """From another thread: have what the session is at raise :class:`Ended`, and every later request."""
+
+    def __enter__(self) -> Session: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def _none() -> None:
@@ -32,11 +62,6 @@ def _none() -> None:
 
 def _no() -> bool:
     return False
-
-
-def longest_first(problems: Iterable[Problem]) -> list[Problem]:
-    """The order of the queue, so that no long problem is left when most devices have nothing to do."""
-    return sorted(problems, key=lambda problem: -problem.presumed_seconds)
 
 
 @dataclass(frozen=True)
@@ -54,19 +79,19 @@ ALONE = Devices()
 
 @dataclass(frozen=True)
 class Later:
-    """What the work on a problem returns to be taken up again with ``begun``, once those that wait have had a turn."""
+    """What the work on a task returns to be taken up again with ``begun``, once those that wait have had a turn."""
 
     begun: Any
 
 
 @dataclass
-class Member(Generic[Result]):
+class Member:
     """A session, its lease, and what it has done."""
 
     session: Session
     lease: Lease | None
     is_first: bool
-    problems: int = 0
+    tasks: int = 0
     over: bool = False
 
     @property
@@ -75,7 +100,7 @@ class Member(Generic[Result]):
         return self.lease.device_name if self.lease else ""
 
 
-class Crew:
+class DevicePool(Generic[Task, Result]):
     """Use it as a context manager, which ends all sessions and returns the devices that were borrowed.
 
     ``open_session`` makes the session for a lease; the first is made at once.
@@ -97,7 +122,7 @@ class Crew:
         self._threads: list[threading.Thread] = []
         self._kept: list[Lease] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> DevicePool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,7 +139,7 @@ class Crew:
     @property
     def device_names(self) -> list[str]:
         """Of each device that took part; one that was given back and lent again is one device."""
-        took_part = [member for member in self.members if member.problems or member.is_first]
+        took_part = [member for member in self.members if member.tasks or member.is_first]
         return list({member.lease and member.lease.uuid: member.device_name for member in took_part}.values())
 
     @property
@@ -122,56 +147,60 @@ class Crew:
         """All there were."""
         return [member.session for member in self.members]
 
-    def work(self, problems: Sequence[Problem], do: Callable[[Session, Problem, Any], Result | Later]) -> list[Result]:
-        """``do`` every problem, those that presumably take longest first; the results in the order of ``problems``.
+    def work(
+        self,
+        tasks: Sequence[Task],
+        do: Callable[[Session, Task, Any], Result | Later],
+        in_turn: Callable[[Sequence[Task]], Sequence[Task]] = list,
+    ) -> list[Result]:
+        """``do`` every task, in the order that ``in_turn`` gives; the results in the order of ``tasks``.
 
         ``do`` is given None the first time, and what a :class:`Later` of its own holds the next.
 
         An exception of ``do`` in any thread, and Ctrl-C in this one, ends all sessions and is raised.  Where the worker
-        of a borrowed device does not start, the problem at hand goes back to the queue and the device is noted.
+        of a borrowed device does not start, the task at hand goes back to the queue and the device is noted.
         """
-        self._waiting.extend(problems.index(problem) for problem in longest_first(problems))
-        self._start(self.members[0], problems, do)
-        while not self._over(ASK_SECONDS, len(problems)):
+        self._waiting.extend(tasks.index(task) for task in in_turn(tasks))
+        self._start(self.members[0], tasks, do)
+        while not self._over(ASK_SECONDS, len(tasks)):
             while self._may_hire() and (lease := self._devices.spare()) is not None:
-                member: Member[Result] = Member(self._open(lease), lease, is_first=False)
+                member = Member(self._open(lease), lease, is_first=False)
                 self.members.append(member)
-                self._start(member, problems, do)
+                self._start(member, tasks, do)
         if self._failure is None:
             # A session that is only starting is of no use any more.
             self._end(self.members[1:])
             self._threads[0].join()
         if self._failure is not None:
             raise self._failure
-        return [self._results[index] for index in range(len(problems))]
+        return [self._results[index] for index in range(len(tasks))]
 
-    def _over(self, seconds: float, problems: int) -> bool:
+    def _over(self, seconds: float, tasks: int) -> bool:
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._failure is not None or len(self._results) == problems, timeout=seconds
+                lambda: self._failure is not None or len(self._results) == tasks, timeout=seconds
             )
 
     def _may_hire(self) -> bool:
-        """Whether the device at hand works, and more problems wait than sessions are about to take one."""
+        """Whether the device at hand works, and more tasks wait than sessions are about to take one."""
         with self._changed:
             starting = sum(not member.session.ready and not member.over for member in self.members)
             return self.first.ready and self._failure is None and len(self._waiting) > starting
 
-    def _start(self, member: Member[Result], problems: Sequence[Problem], do: Callable[..., Result]) -> None:
+    def _start(self, member: Member, tasks: Sequence[Task], do: Callable[..., Result]) -> None:
         name = f"atlas session {len(self._threads)}"
-        thread = threading.Thread(target=self._run, args=(member, problems, do), name=name, daemon=True)
+        thread = threading.Thread(target=self._run, args=(member, tasks, do), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run(self, member: Member[Result], problems: Sequence[Problem], do: Callable[..., Result]) -> None:
-        # The worker ends with the thread that started it, so what opens a session also closes it; but for the first,
-        # whose worker was started before there were threads.
+    def _run(self, member: Member, tasks: Sequence[Task], do: Callable[..., Result]) -> None:
+        # A borrowed device is free when its session's thread has ended; the first session serves on, in another.
         try:
             if member.is_first:
-                self._serve(member, problems, do)
+                self._serve(member, tasks, do)
             else:
                 with member.session:
-                    self._serve(member, problems, do)
+                    self._serve(member, tasks, do)
         except Ended:
             pass
         except (NoWorker, NotHere) as error:
@@ -186,12 +215,12 @@ class Crew:
             if not member.is_first and member.lease not in self._kept:
                 member.lease.release()
 
-    def _serve(self, member: Member[Result], problems: Sequence[Problem], do: Callable[..., Result]) -> None:
+    def _serve(self, member: Member, tasks: Sequence[Task], do: Callable[..., Result]) -> None:
         if not member.is_first:
-            member.session.await_worker()  # before it takes a problem from those that can work
-        while (index := self._take(member, len(problems))) is not None:
+            member.session.await_worker()  # before it takes a task from those that can work
+        while (index := self._take(member, len(tasks))) is not None:
             try:
-                result = do(member.session, problems[index], self._begun.get(index))
+                result = do(member.session, tasks[index], self._begun.get(index))
             except BaseException:
                 with self._changed:
                     self._waiting.appendleft(index)
@@ -203,24 +232,24 @@ class Crew:
                     self._waiting.append(index)
                 else:
                     self._results[index] = result
-                member.problems += not isinstance(result, Later)
+                member.tasks += not isinstance(result, Later)
                 self._changed.notify_all()
 
-    def _take(self, member: Member[Result], problems: int) -> int | None:
-        """The next problem; None where the session is to end.
+    def _take(self, member: Member, tasks: int) -> int | None:
+        """The next task; None where the session is to end.
 
-        The first session stays until all is done: a problem may come back from a device that failed.
+        The first session stays until all is done: a task may come back from a device that failed.
         """
         if not member.is_first and self._devices.wanted():
             return None
         since = time.perf_counter()
         with self._changed:
             if member.is_first and not self._waiting:
-                self._changed.wait_for(lambda: self._waiting or self._stopping or len(self._results) == problems)
+                self._changed.wait_for(lambda: self._waiting or self._stopping or len(self._results) == tasks)
                 self.idle_seconds += time.perf_counter() - since
             return self._waiting.popleft() if self._waiting and not self._stopping else None
 
-    def _give_up(self, member: Member[Result], error: Exception) -> None:
+    def _give_up(self, member: Member, error: Exception) -> None:
         with self._changed:
             self.notes.append(f"{member.device_name} was not used to its end: {error}")
             self._kept.append(member.lease)  # or the next one asked for would be the same
@@ -240,8 +269,6 @@ class Crew:
             self._changed.notify_all()
         for member in members:
             member.session.end()
-            if member.session.ahead is not None:
-                member.session.ahead.close()
         for member, thread in zip(self.members, self._threads, strict=False):
             if member in members:
                 thread.join()

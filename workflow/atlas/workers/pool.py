@@ -1,7 +1,8 @@
-"""Tasks dealt to worker processes that share one device, and what became of each.
+"""Jobs and tasks on several worker processes, and what became of each.
 
-Every worker plans the same tasks, and is told by number which to do next.  A worker that is lost costs the task it was
-at, and another takes its place.  Results stand in the order of the tasks: who did what, and when, shows nowhere.
+:func:`run_jobs` has jobs done that anybody can do.  :class:`Pool` has workers plan tasks that share one device: it sees
+to their order, to the memory they take side by side, and to those that must be alone.  A worker that is lost costs the
+task it was at, and another takes its place.  Who did what, and when, shows nowhere.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
 from ..errors import AtlasError
-from .child import Child, Died, Hung
+from .process import Died, NoWorker, Process, TimedOut
+from .protocol import Do, Done, Opened, Part
 
 START_SECONDS = 300.0
 """What a worker is given to import torch, bring the device up and plan: on a busy host, minutes."""
@@ -30,68 +32,6 @@ _MEMORY_SHARE = 0.6
 """Of the device's memory that tasks side by side may be expected to take: estimates are rough, contexts cost, too."""
 
 
-class NoWorker(RuntimeError):
-    """No worker starts; the text says why."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """What is known of a task where it is not run.
-
-    ``about`` is for whoever makes something of its loss.  Tasks of one ``group`` go to one worker, in their order: they
-    need the same kernels compiled.  ``memory_bytes`` is what the task may take of the device; one that is to be
-    ``alone`` runs when all others are done and their workers gone.
-    """
-
-    label: str
-    group: str
-    about: Any = None
-    memory_bytes: float = 0.0
-    alone: bool = False
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A worker's first message: its tasks and what planning noted, or why it has none.
-
-    ``mistake`` is one of the user's, ``failure`` any other.
-    """
-
-    tasks: tuple[Listed, ...] = ()
-    notes: tuple[Any, ...] = ()
-    mistake: str = ""
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class Do:
-    """Do the task of this number; all workers have spent so many CPU seconds on tasks so far."""
-
-    index: int
-    spent_seconds: float
-
-
-@dataclass(frozen=True)
-class Part:
-    """Something that the task at hand found."""
-
-    content: Any
-
-
-@dataclass(frozen=True)
-class Done:
-    """The task's end: what was noted, and the CPU seconds it took.
-
-    ``short_of_memory`` says that its parts may be other ones where more of the device is free.  ``lost`` says what took
-    the device from this process, which is of no use any more.
-    """
-
-    notes: tuple[Any, ...] = ()
-    seconds: float = 0.0
-    short_of_memory: bool = False
-    lost: str = ""
-
-
 @dataclass
 class Outcome:
     """What became of a task: its parts and notes, and how the process at it ended, where it could not say so itself."""
@@ -101,39 +41,113 @@ class Outcome:
     ended: str = ""
 
 
-class _Member:
-    """A worker, and what it is at."""
+class Worker:
+    """A process, and what it is at; it starts at once."""
 
-    def __init__(self, child: Child):
-        self.child = child
+    def __init__(self, process: Process):
+        self.process = process
         self.opened = False
+        self.index: int | None = None
+        self.expect(START_SECONDS)
+        process.start()
+
+    def give(self, index: int, message: Any) -> None:
+        """Have it do the job of this number, which is to be :meth:`expect`-ed."""
+        self.index = index
+        self.process.send(message)
+
+    def expect(self, seconds: float) -> None:
+        """Allow it so long for its next answer."""
+        self.allowed_seconds = seconds
+        self.deadline = time.monotonic() + seconds
+
+    @property
+    def expected(self) -> bool:
+        """Whether an answer is due."""
+        return self.index is not None or not self.opened
+
+
+Event = Any
+"""A worker's answer, or the :class:`TimedOut` or :class:`Died` that ended it."""
+
+
+def _events(workers: Sequence[Worker]) -> Iterator[tuple[Worker, Event]]:
+    """Wait for an answer, a death or a deadline: each worker of which there is one, with that."""
+    first = min((worker.deadline for worker in workers if worker.expected), default=time.monotonic())
+    ready = wait([worker.process.connection for worker in workers], max(0.0, first - time.monotonic()))
+    for worker in list(workers):
+        late = worker.expected and time.monotonic() >= worker.deadline
+        if late or worker.process.connection in ready:
+            try:
+                yield worker, worker.process.receive(0)
+            except (TimedOut, Died) as end:
+                yield worker, end
+
+
+def run_jobs(
+    jobs: Iterable[Callable[[], Any]], most: int, timeout_seconds: float, new_worker: Callable[[], Process]
+) -> Iterator[tuple[int, Event]]:
+    """Have jobs done on up to ``most`` workers; yields (number of the job, result) as each ends.
+
+    ``new_worker`` makes one that is not started and runs :func:`~.protocol.serve_jobs`.  Jobs are drawn when a worker
+    is free for them, so an iterator may take its time to find the next.  The result of a job over its time is
+    :class:`TimedOut`, that of one whose process ends :class:`Died`; a new worker takes its place.  Closing the iterator
+    early ends the workers.
+    """
+    waiting = enumerate(jobs)
+    upcoming = next(waiting, None)
+    workers: list[Worker] = []
+    try:
+        while upcoming is not None or workers:
+            while upcoming is not None and len(workers) < most:
+                workers.append(Worker(new_worker()))
+                workers[-1].give(*upcoming)
+                upcoming = next(waiting, None)
+            for worker, event in list(_events(workers)):
+                if isinstance(event, Opened):
+                    worker.opened = True
+                    worker.expect(timeout_seconds)
+                    continue
+                index = worker.index
+                if upcoming is not None and worker.process.running:
+                    worker.give(*upcoming)
+                    worker.expect(timeout_seconds)
+                    upcoming = next(waiting, None)
+                else:
+                    workers.remove(worker)
+                    worker.process.kill()
+                yield index, event
+    finally:
+        for worker in workers:
+            worker.process.kill()
+
+
+class _Member(Worker):
+    """A worker of a pool of tasks."""
+
+    def __init__(self, process: Process):
         self.batch: deque[int] = deque()
         self.memory_bytes = 0.0
-        self.index: int | None = None
         self.found = Outcome()
-        self.expect(START_SECONDS)
-        child.start()
+        super().__init__(process)
 
     @property
     def at_work(self) -> bool:
         """Whether it has a task, or is to have one."""
         return self.index is not None or bool(self.batch)
 
-    def expect(self, seconds: float) -> None:
-        self.deadline = time.monotonic() + seconds
-
 
 def _exit(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
-class Dealing:
+class Pool:
     """Use it in the main thread as a context manager, which ends all workers, after Ctrl-C and SIGTERM, too.
 
     ``new_worker`` makes one that is not started; ``workers`` start at once, on a device of ``memory_bytes``.
     """
 
-    def __init__(self, new_worker: Callable[[], Child], workers: int, memory_bytes: float = 0.0):
+    def __init__(self, new_worker: Callable[[], Process], workers: int, memory_bytes: float = 0.0):
         self._new, self._budget = new_worker, _MEMORY_SHARE * memory_bytes
         self._members = [_Member(new_worker()) for _ in range(workers)]
         self._opened: Opened | None = None
@@ -145,7 +159,7 @@ class Dealing:
         self.losses: list[str] = []
         """How workers were lost."""
 
-    def __enter__(self) -> Dealing:
+    def __enter__(self) -> Pool:
         self._before = signal.signal(signal.SIGTERM, _exit)
         return self
 
@@ -207,26 +221,19 @@ class Dealing:
         return False
 
     def _give(self, member: _Member) -> None:
-        member.index, member.found = member.batch.popleft(), Outcome()
-        member.child.send(Do(member.index, self._spent))
+        index, member.found = member.batch.popleft(), Outcome()
+        member.give(index, Do(index, self._spent))
         member.expect(SILENCE_SECONDS)
 
     def _listen(self) -> None:
         """Wait for a message, or for a deadline, and act on it."""
-        first = min(
-            (m.deadline for m in self._members if m.index is not None or not m.opened), default=time.monotonic()
-        )
-        ready = wait([member.child.connection for member in self._members], max(0.0, first - time.monotonic()))
-        for member in list(self._members):
-            expected = member.index is not None or not member.opened
-            if member.child.connection in ready or (expected and time.monotonic() >= member.deadline):
-                try:
-                    self._hear(member, member.child.receive(0))
-                except Hung:
-                    allowed = SILENCE_SECONDS if member.opened else START_SECONDS
-                    self._bury(member, f"no answer within {allowed:g} s")
-                except Died as death:
-                    self._bury(member, f"the process {death}")
+        for member, event in _events(self._members):
+            if isinstance(event, TimedOut):
+                self._lose(member, f"no answer within {member.allowed_seconds:g} s")
+            elif isinstance(event, Died):
+                self._lose(member, f"the process {event}", event.killed)
+            else:
+                self._hear(member, event)
 
     def _hear(self, member: _Member, message: Opened | Part | Done) -> None:
         member.expect(SILENCE_SECONDS)
@@ -242,7 +249,7 @@ class Dealing:
         if opened.mistake:
             raise AtlasError(opened.mistake)
         if opened.failure:
-            member.child.kill()
+            member.process.kill()
             self._dismiss(member, opened.failure)
             return
         if self._opened is not None and opened.tasks != self._opened.tasks:
@@ -258,10 +265,10 @@ class Dealing:
             member.found.notes = done.notes
             self._outcomes[index] = member.found
         if done.lost:
-            member.child.kill()
+            member.process.kill()
             self._replace(member, done.lost)
 
-    def _bury(self, member: _Member, how: str) -> None:
+    def _lose(self, member: _Member, how: str, killed: bool = False) -> None:
         """A process that is gone, and has not said why."""
         if not member.opened:
             self._dismiss(member, how)
@@ -270,8 +277,8 @@ class Dealing:
             self._replace(member, how)
             return
         index, member.index = member.index, None
-        if "SIGKILL" in how and not self._alone:
-            self._later.append(index)  # no kernel kills its process: a host short of memory does
+        if killed and not self._alone:
+            self._later.append(index)  # a host short of memory kills
         else:
             member.found.ended = how
             self._outcomes[index] = member.found
@@ -302,5 +309,5 @@ class Dealing:
         kept: Iterable[_Member] = sorted(self._members, key=lambda member: not member.opened)
         for position, member in enumerate(list(kept)):
             if position >= count:
-                member.child.kill()
+                member.process.kill()
                 self._members.remove(member)

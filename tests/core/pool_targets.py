@@ -1,10 +1,10 @@
-"""Workers of the tests of dealing: they do nothing, and import nothing heavy, so that they start at once."""
+"""Workers of the tests of pools: they do nothing, and import nothing heavy, so that they start at once."""
 
 import os
 import time
 from pathlib import Path
 
-from atlas.workers.dealing import Done, Listed, Opened, Part
+from atlas.workers.protocol import Done, Listed, Opened, Part
 
 
 def serve(connection, tasks, folder):

@@ -1,0 +1,231 @@
+"""One public call at one drawn case: forward, its gradient, or both, beside the peers, checked and timed in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+from atlas.benchmarking.measurement import precision
+from atlas.declaration import GPU, Case, Declaration
+from atlas.errors import in_a_line
+from atlas.host.runtime import as_tuple, draw
+from atlas.timing import Clock
+from atlas.timing.clock import Thunk
+
+from . import domains
+
+MODES = ("forward", "backward", "step")
+"""The call alone; the gradient of one call, again and again; both, as in a training step."""
+OURS = "public"
+"""The provider that is the public function."""
+MOST_BYTES = 4 * 2**30
+"""Of a case's least traffic; what is larger is drawn again."""
+TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
+"""Root mean square of the difference to torch over that of torch's: above rounding, far below any mistake."""
+_ATTEMPTS = 200
+
+
+def drawn(declaration: Declaration, gpu: GPU, seed: int, count: int) -> list[Case]:
+    """So many different cases of a kernel's domain; the same for the same seed."""
+    random, found = Random(f"{seed} {declaration.name}"), []
+    for _ in range(_ATTEMPTS):
+        one = domains.drawn(declaration.name, random)
+        small = sum(declaration.forward.bytes(one).values()) <= min(MOST_BYTES, gpu.memory_bytes // 16)
+        if small and one not in found:
+            found.append(one)
+        if len(found) == count:
+            break
+    return found
+
+
+@dataclass
+class Entry:
+    """A provider of a mode on its way to a row."""
+
+    name: str
+    prepare: Callable[[], Thunk]
+    thunk: Thunk | None = None
+    status: str = "ok"
+    reason: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def modes(declaration: Declaration) -> tuple[str, ...]:
+    """What can be timed of a kernel."""
+    return (
+        "forward",
+        *(["backward"] if declaration.backward else []),
+        *(["step"] if declaration.differentiable else []),
+    )
+
+
+def entries(declaration: Declaration, gpu: GPU, case: Case, mode: str, device: torch.device) -> list[Entry]:
+    """The public function and every peer that takes the case."""
+    forward = draw(declaration.forward, case, device, 0)
+
+    def public(**inputs: Any) -> Thunk:
+        return lambda: declaration.call(declaration.function, dict(inputs))
+
+    if mode == "backward":
+        if all(variant.unsupported(case, gpu) for variant in declaration.backward.variants):
+            return []
+        found = [Entry(OURS, lambda: _pulled_back(declaration, public, forward))]
+        given, peers = draw(declaration.backward, case, device, 0), declaration.backward.peers
+        return found + [
+            Entry(name, lambda peer=peer: peer.prepare(**given)) for name, peer in peers.items() if _runs(peer, case)
+        ]
+    wrap = _inferring if mode == "forward" else lambda prepare: _training(declaration, prepare, forward)
+    found = [Entry(OURS, lambda: wrap(public) if mode == "step" else _inferring(lambda: public(**forward)))]
+    for name, peer in declaration.forward.peers.items():
+        if not _runs(peer, case):
+            continue
+        if mode == "step":
+            found.append(Entry(name, lambda peer=peer: _training(declaration, peer.prepare, forward)))
+        else:
+            found.append(Entry(name, lambda peer=peer: _inferring(lambda: peer.prepare(**forward))))
+    return found
+
+
+def _runs(peer: Any, case: Case) -> bool:
+    return not (peer.missing() or peer.handles(case) or peer.launcher or peer.searches)
+
+
+def _inferring(prepare: Callable[[], Thunk]) -> Thunk:
+    with torch.no_grad():
+        thunk = prepare()
+
+    def call() -> Any:
+        with torch.no_grad():
+            return thunk()
+
+    return call
+
+
+def _leaves(declaration: Declaration, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.detach().requires_grad_()
+        if name in declaration.differentiable and torch.is_tensor(value)
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _wanted(inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+    return [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
+
+
+def _upstream(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    generator = torch.Generator(outputs[0].device).manual_seed(1)
+    return [torch.randn(o.shape, dtype=o.dtype, device=o.device, generator=generator) for o in outputs]
+
+
+def _pulled_back(declaration: Declaration, prepare: Callable[..., Thunk], inputs: Mapping[str, Any]) -> Thunk:
+    given = _leaves(declaration, inputs)
+    outputs = [output for output in as_tuple(prepare(**given)()) if output.requires_grad]
+    leaves, upstream = _wanted(given), _upstream(outputs)
+    return lambda: torch.autograd.grad(outputs, leaves, upstream, retain_graph=True, allow_unused=True)
+
+
+def _training(declaration: Declaration, prepare: Callable[..., Thunk], inputs: Mapping[str, Any]) -> Thunk:
+    given = _leaves(declaration, inputs)
+    thunk = prepare(**given)
+    first = [output for output in as_tuple(thunk()) if torch.is_tensor(output) and output.requires_grad]
+    if not first:
+        raise NotImplementedError("its result has no gradient")
+    leaves, upstream = _wanted(given), _upstream(first)
+    del first
+
+    def step() -> Any:
+        outputs = [output for output in as_tuple(thunk()) if torch.is_tensor(output) and output.requires_grad]
+        return torch.autograd.grad(outputs[: len(upstream)], leaves, upstream[: len(outputs)], allow_unused=True)
+
+    return step
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all calls share."""
+
+    declaration: Declaration
+    gpu: GPU
+    device: torch.device
+    clock: Clock
+    min_seconds: float = 0.05
+    max_samples: int = 60
+
+    def rows(self, case: Case, mode: str) -> list[dict[str, Any]]:
+        """A row for each provider; the public function's comes first."""
+        try:
+            with precision(case.dtype):
+                found = self._prepared(case, mode)
+                if not found:
+                    return []
+                running = {entry.name: entry for entry in found if entry.thunk is not None}
+                self._time(running)
+        except Exception as error:
+            return [self._row(Entry(OURS, lambda: None, status="failed", reason=in_a_line(error)), case, mode)]
+        finally:
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+        return [self._row(entry, case, mode) for entry in found]
+
+    def _prepared(self, case: Case, mode: str) -> list[Entry]:
+        found = entries(self.declaration, self.gpu, case, mode, self.device)
+        expected = None
+        for entry in sorted(found, key=lambda entry: entry.name != "torch"):
+            with self._kept(entry):
+                entry.thunk = entry.prepare()
+                outputs = [o.detach() for o in as_tuple(entry.thunk()) if torch.is_tensor(o)]
+                if entry.name == "torch":
+                    expected = outputs
+                elif expected is not None and entry.name == OURS and self._comparable(mode):
+                    entry.reason = difference(outputs, expected, self.declaration.forward.precision(case))
+                    entry.status = "wrong" if entry.reason else "ok"
+        return found
+
+    def _comparable(self, mode: str) -> bool:
+        """Whether torch's results are of the same inputs: a backward peer has inputs of its own."""
+        return mode != "backward" and self.declaration.forward.random is None
+
+    @contextlib.contextmanager
+    def _kept(self, entry: Entry) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            entry.thunk = None
+            entry.status = "unsupported" if isinstance(error, NotImplementedError) else "failed"
+            entry.reason = in_a_line(error)
+
+    def _time(self, running: Mapping[str, Entry]) -> None:
+        waiting = {name for name, entry in running.items() if not self.clock.screen(entry.thunk, 2).queued}
+        for group in (running.keys() - waiting, waiting):
+            turns = {name: entry.thunk for name, entry in running.items() if name in group}
+            timings = self.clock.interleave(turns, min_seconds=self.min_seconds, max_samples=self.max_samples)
+            for name, found in timings.items():
+                running[name].figures = {"median_us": found.median_us, "queued": found.queued}
+        for entry in running.values():
+            if min(e.figures["median_us"] for e in running.values()) < 50:
+                entry.figures["call_us"] = self.clock.call_us(entry.thunk)
+
+    def _row(self, entry: Entry, case: Case, mode: str) -> dict[str, Any]:
+        return {"provider": entry.name, "mode": mode, **case.to_json(), "status": entry.status, "reason": entry.reason,
+                **entry.figures}  # fmt: skip
+
+
+def difference(found: list[torch.Tensor], expected: list[torch.Tensor], dtype: str) -> str:
+    """How far outputs are from torch's, in words; nothing where that is rounding."""
+    for number, (x, y) in enumerate(zip(found, expected, strict=False)):
+        if x is None or y is None or not y.is_floating_point() or x.shape != y.shape:
+            continue
+        x, y = x.float(), y.float()
+        scale = float(y.square().mean().sqrt())
+        error = float((x - y).square().mean().sqrt())
+        if not error <= TOLERANCE.get(dtype, 0.1) * max(scale, 1e-6):
+            return f"output {number} is {error:.3g} off torch's, whose root mean square is {scale:.3g}"
+    return ""

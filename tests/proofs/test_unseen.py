@@ -1,0 +1,96 @@
+"""Calls at drawn shapes: what is drawn, what a row says, and what the claims are of."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from atlas import catalog
+from atlas.host import gpus
+from atlas.host.runtime import meta_inputs
+from atlas.reading.config import load_gpus
+
+from proofs.unseen import calls, domains, proof
+
+
+@pytest.fixture(scope="module")
+def h200():
+    return gpus.gpu("h200", load_gpus()["h200"])
+
+
+def test_every_kernel_has_a_domain():
+    assert set(domains.DOMAINS) == set(catalog.names())
+
+
+@pytest.mark.parametrize("kernel", catalog.names())
+def test_drawn_cases_are_calls_that_the_kernel_takes(kernel, h200):
+    declaration = catalog.load(kernel)
+    cases = calls.drawn(declaration, h200, seed=3, count=12)
+    assert len(cases) == 12, "so many different ones there are"
+    assert cases == calls.drawn(declaration, h200, seed=3, count=12) != calls.drawn(declaration, h200, 4, 12)
+    for case in cases:
+        assert case.dtype in declaration.dtypes, case
+        meta_inputs(declaration.forward, case)  # has the sizes and flags that inputs are drawn by
+        assert any(not variant.unsupported(case, h200) for variant in declaration.forward.variants), case
+
+
+_ONE_CALL = """
+import dataclasses, json, torch
+from atlas import catalog
+from atlas.host import gpus
+from atlas.reading.config import load_gpus
+from atlas.timing import Clock
+from proofs.unseen import calls
+
+declaration = catalog.load("vector_add", interpret=True)
+bench = calls.Bench(declaration, gpus.gpu("cpu", load_gpus()["cpu"]), torch.device("cpu"), Clock("cpu"))
+case = dataclasses.replace(declaration.edge_cases[0], dtype="fp32")
+print(json.dumps({mode: bench.rows(case, mode) for mode in calls.modes(declaration)}))
+"""
+
+
+def test_a_call_is_timed_beside_its_peers_forward_and_in_a_step():
+    done = subprocess.run([sys.executable, "-c", _ONE_CALL], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert set(rows) == {"forward", "step"}
+    for found in rows.values():
+        assert [row["provider"] for row in found[:2]] == [calls.OURS, "torch"]
+        assert all(row["status"] == "ok" and row["median_us"] > 0 for row in found[:2]), found
+
+
+def test_a_wrong_result_has_no_ratio_and_breaks_a_claim():
+    ours = {"provider": "public", "mode": "forward", "sizes": {"n": 7}, "dtype": "bf16", "status": "wrong",
+            "reason": "output 0 is 1 off torch's", "median_us": 5.0}  # fmt: skip
+    row = proof.summary(
+        "vector_add", [ours, ours | {"provider": "torch", "status": "ok", "reason": "", "median_us": 9.0}]
+    )
+    assert row["ratio"] is None and row["case"] == "n=7 bf16"
+    assert not proof.evidence([row], []).claims[0].holds
+
+
+def test_the_fastest_peer_counts_and_losses_come_worst_first():
+    def row(us, **peers):
+        shared = {"mode": "forward", "sizes": {"n": 7}, "dtype": "bf16", "status": "ok", "reason": ""}
+        return proof.summary("k", [
+            shared | {"provider": "public", "median_us": us},
+            *(shared | {"provider": name, "median_us": found} for name, found in peers.items()),
+        ])  # fmt: skip
+
+    rows = [row(10.0, torch=20.0, compiled=8.0), row(10.0, torch=6.0), row(10.0, torch=40.0)]
+    assert [one["ratio"] for one in rows] == [0.8, 0.6, 4.0]
+    evidence = proof.evidence(rows, [])
+    found = {claim.text: claim for claim in evidence.claims}
+    assert found["geometric mean of the fastest peer's time over ours"].found == pytest.approx(
+        (0.8 * 0.6 * 4) ** (1 / 3)
+    )
+    assert found["share of 3 calls below 0.9"].found == pytest.approx(2 / 3) and not evidence.holds
+    assert [one["peer over ours"] for one in evidence.rows[1:]] == [0.6, 0.8], "after the kernels' means"
+
+
+def test_difference_passes_rounding_and_finds_a_mistake():
+    expected = [torch.randn(64, 64)]
+    assert calls.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
+    assert "off torch's" in calls.difference([expected[0].roll(1)], expected, "bf16")
+    assert "off torch's" in calls.difference([torch.full((64, 64), float("nan"))], expected, "bf16")

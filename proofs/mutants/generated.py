@@ -17,6 +17,9 @@ from atlas.identity import today
 from . import operators
 from .planting import HUGE, IN_ORDER, Mutant, Operation, Trees
 
+_DECIDING = frozenset({"problem", "gpu", "case"})
+"""Arguments of functions that decide which config runs, and on what: a fault there costs speed, not values."""
+
 _GPU_ONLY = {"offset of 32 bits": HUGE, "fence dropped": IN_ORDER}
 
 
@@ -81,8 +84,10 @@ def _of_function(
     kernel: str, path: str, function: ast.FunctionDef, reached_by: list[tuple[str, str]]
 ) -> Iterable[Mutant]:
     device = any("jit" in ast.unparse(one) for one in function.decorator_list)
+    if not device and _DECIDING & {one.arg for one in function.args.args}:
+        return
     found = operators.mutations(function, operators.DEVICE if device else operators.HOST)
-    variants = [one for one in reached_by if one[1] != "public"]
+    runs = sorted(reached_by, key=lambda one: one[1] == "public")  # the variants first: their checks are the quicker
     for mutation in found:
         what = f"{mutation.operator} {mutation.number}: {mutation.before} -> {mutation.after}"
         yield Mutant(
@@ -92,5 +97,5 @@ def _of_function(
             edits=(Operation(path, function.name, mutation.operator, mutation.number, device),),
             huge=mutation.operator == "offset of 32 bits",
             gpu_only=_GPU_ONLY.get(mutation.operator, ""),
-            reached_by=tuple(variants or reached_by),
+            reached_by=tuple(runs),
         )

@@ -1,9 +1,8 @@
 """Start processes by forking one that has imported torch: milliseconds each instead of seconds.
 
 A run of Snakemake has one server, and a job that has none starts its own.  Whoever wants a process sends a function and
-files to it over a socket (:mod:`.forking`).  The process belongs to the socket's other end:
-when that closes, however its owner ended, the server kills the process and its group.  When the server ends, so does
-all it forked.
+files to it over a socket (:mod:`.forking`).  The process belongs to the socket's other end: when that closes, however
+its owner ended, the server kills the process and all it started.  When the server ends, so does all it forked.
 
 Why forking is safe here:
 

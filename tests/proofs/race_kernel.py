@@ -37,7 +37,10 @@ def declaration(costs=(40, 20, 30), failures=None):
         inputs, lambda x: x * 2, ("y",), variants, {"torch": eager(lambda x: x * 2)}, lambda _: {}, lambda _: {}
     )
     cases = [case("fp32", n=n) for n in (100, 200)]
-    return Declaration("race", "toys", "", lambda x: x * 2, None, ("fp32",), lambda gpu: cases, (), work)
+    return Declaration(
+        name="race", family="toys", summary="", function=lambda x: x * 2, dtypes=("fp32",), cases=lambda gpu: cases,
+        edge_cases=(), forward=work,
+    )  # fmt: skip
 
 
 def default(cost):

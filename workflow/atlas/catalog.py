@@ -137,4 +137,6 @@ def load(name: str, interpret: bool = False) -> Declaration:
         raise AtlasError(f"{home(name)}: no DECLARATION = Declaration(…) found; see docs/adding-a-kernel.md")
     if declaration.name != name:
         raise AtlasError(f"{home(name)}: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file")
+    if declaration.function is None:
+        raise AtlasError(f"{home(name)}: no public function: write @DECLARATION.public above the one that `call` calls")
     return declaration

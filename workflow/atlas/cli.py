@@ -13,6 +13,8 @@ from .host import lifeline
 from .workers import forking
 
 COMMANDS = {
+    "new": "write a kernel to begin with, which runs, validates and compiles as it is",
+    "kernels": "print the kernels with their functions and variants, as Markdown",
     "survey": "measure a GPU's roofs: bandwidth, matmul rates, launch latency",
     "build": "compile a kernel's tuning space for a GPU's architecture, on any host",
     "cuda": "compile a kernel's peers in CUDA C++ for a GPU's architecture, on any host with nvcc",

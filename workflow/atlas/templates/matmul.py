@@ -41,6 +41,9 @@ def _launch(a, b, *, config):
     return out
 
 
+_SPACE = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "BLOCK_K": (32, 64), "num_warps": (4, 8), "num_stages": (2, 3)}
+
+
 def _fits(config, problem, gpu):
     tiles = (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * cases.element_size(problem.dtype)
     needed = tiles * config["num_stages"]
@@ -89,13 +92,7 @@ DECLARATION = Declaration(
                 name="tiled",
                 summary="one tile of out a program",
                 launch=_launch,
-                space={
-                    "BLOCK_M": (64, 128),
-                    "BLOCK_N": (64, 128),
-                    "BLOCK_K": (32, 64),
-                    "num_warps": (4, 8),
-                    "num_stages": (2, 3),
-                },
+                space=_SPACE,
                 default=_default,
                 fits=_fits,
             ),

@@ -232,7 +232,7 @@ class DevicePool(Generic[Task, Result]):
                     self._waiting.append(index)
                 else:
                     self._results[index] = result
-                member.tasks += not isinstance(result, Later)
+                member.tasks += 1  # also where another takes it up again: the device took part
                 self._changed.notify_all()
 
     def _take(self, member: Member, tasks: int) -> int | None:

@@ -24,7 +24,7 @@ def _byte(word, number: tl.constexpr):
 def _transpose_kernel(
     v_ptr, out_ptr, heads, len_k, padded, stride_vb, stride_vh, stride_vs, WORDS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Of 4 BLOCK keys of a head V^T, [4 WORDS, padded], in the order of :func:`_words`; 0 past the last.
+    """Of 4 BLOCK keys of a head V^T, [4 WORDS, padded], in the order of the Gluon kernel's P; 0 past the last.
 
     All is in words of four bytes: strides, ``padded``, pointers.  A thread reads four columns of four keys, and writes
     four keys of four columns: it is words, not bytes, that go through shared memory.
@@ -47,7 +47,7 @@ def _transpose_kernel(
 
 
 def transposed(v):
-    """V^T [b, g, d, s up to a multiple of GROUP] for :func:`attention_fp8_kernel`; rows of v begin at 4 bytes."""
+    """V^T [b, g, d, s up to a multiple of GROUP] for the Gluon kernel; rows of v begin at 4 bytes."""
     batch, heads, length, head_dim = v.shape
     padded = -(-length // GROUP) * GROUP
     out = torch.empty((batch, heads, head_dim, padded), dtype=v.dtype, device=v.device)

@@ -23,7 +23,7 @@ import math
 
 import torch
 from atlas.declaration import case
-from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting, derivative_wanted
+from atlas.operators import Differentiable, Operator, autocasts_to_fp32, derivative_wanted
 
 from kernels.common.axes import axis_of
 
@@ -239,7 +239,7 @@ def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False):
 
 def _summed(input, dim, keepdim, dtype, average):
     x, name = input, "mean" if average else "sum"
-    if autocasting() and dtype is None and not average and autocast_rule("sum.dim_IntList", x.device) == FP32:
+    if dtype is None and not average and autocasts_to_fp32("sum.dim_IntList", x.device):
         dtype = torch.float32
     if dtype is not None and dtype != x.dtype and (dtype != torch.float32 or x.dtype not in DECLARATION.dtype_names):
         x = x.to(dtype)

@@ -14,7 +14,7 @@ Milakov and Gimelshein (arXiv:1805.02867).
 
 import torch
 from atlas.declaration import case
-from atlas.operators import FP32, Differentiable, Operator, autocast_rule, autocasting
+from atlas.operators import Differentiable, Operator, autocasts_to_fp32
 
 from kernels.common.axes import axis_of
 
@@ -93,7 +93,7 @@ def softmax(
     Second derivatives go through torch's operations.  Raises TypeError for another dtype and a ``dim`` that is no int,
     IndexError for one that the input does not have, ValueError for a mask that does not fit.
     """
-    if autocasting() and dtype is None and autocast_rule("softmax.int", input.device) == FP32:
+    if dtype is None and autocasts_to_fp32("softmax.int", input.device):
         dtype = torch.float32
     plain = mask is None and not causal and dtype is None
     if (
@@ -110,7 +110,7 @@ def softmax(
 
 def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
     """``torch.nn.functional.log_softmax(input, dim, dtype=dtype)``; all else as for :func:`softmax`."""
-    if autocasting() and dtype is None and autocast_rule("log_softmax.int", input.device) == FP32:
+    if dtype is None and autocasts_to_fp32("log_softmax.int", input.device):
         dtype = torch.float32
     plain = type(dim) is int and dim == -1 and dtype is None
     if plain and input.is_contiguous() and input.dtype in DECLARATION.dtype_names and input.numel():

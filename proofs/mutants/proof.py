@@ -1,8 +1,11 @@
 """mutants: faults planted in the project's own kernels, one at a time; validation catches each, and no true kernel.
 
-Every mutant, and for comparison every kernel as it is, is a copy of the kernel's file, inspected in a process of its
-own.  The check that should find a fault is made first, the whole inspection after it, up to the first failure.  A
-launch that merely raises an error is not held to have been caught: the fault is to be seen for what it is.
+Faults made by hand (:mod:`.handmade`) must all be caught.  Of those that mutation operators make (:mod:`.generated`)
+some change nothing that can be observed: the share that is caught is claimed, and what was not is named.
+
+Every fault made by hand, and for comparison every kernel as it is, is a copy of the kernels, in a process of its own.
+The check that should find a fault is made first, the whole inspection after it, up to the first failure.  A launch that
+merely raises an error is not held to have been caught: the fault is to be seen for what it is.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import difflib
 import os
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -26,17 +30,22 @@ from atlas.workers.process import Died, Process, TimedOut
 from .. import inspecting, scratch
 from ..evidence import Claim, Evidence, at_least, none_of
 from ..inspecting import DEVICE_LOST, Outcome, Request, Wrong
-from . import planting
-from .planted import MUTANTS
+from . import attempts, equivalent, generated, planting
+from .handmade import MUTANTS
 from .planting import Mutant
 
 CAUGHT, MISSED, NOT_HERE, CLEAN, FLAGGED, FAILED = "caught", "missed", "not here", "clean", "flagged", "failed"
+EQUIVALENT = "equivalent"
+"""A generated fault that nothing caught, and of which :mod:`.equivalent` says why nothing can."""
 
 _SILENCE_GPU, _SILENCE_INTERPRETER = 120.0, 600.0
 """Seconds of one task of an inspection: the largest takes a GPU a few seconds, the interpreter a minute under load."""
 
 _READY_AHEAD = 3
 """On a GPU one process works at a time; as many more start meanwhile, since a start takes longer than most work."""
+
+LEAST_CAUGHT = 0.9
+"""Of the generated faults that are run here and not known to change nothing."""
 
 _HUGE_GIB = 48
 """What the largest case beyond 2^31 elements takes (``validation.huge.needed_bytes``), and some for the rest."""
@@ -49,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", default="", metavar="A,B", help="default: all")
     parser.add_argument("--only", metavar="NAME", help="mutants of this name, and no kernel as it is")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds per case (default: 5)")
+    parser.add_argument("--generated", default="8", metavar="N", help="faults of each kernel that mutation operators "
+                        "make, or all: thousands (default: 8)")  # fmt: skip
+    parser.add_argument("--scratch", type=Path, metavar="FOLDER", help="keep what came of generated faults here, and "
+                        "go on from it where an earlier run was cut off (default: a temporary folder)")  # fmt: skip
     parser.add_argument("--jobs", type=int, metavar="N", help="inspections at once on the interpreter (default: one a "
                         "core); a GPU makes one at a time")  # fmt: skip
 
@@ -76,9 +89,54 @@ def run(job: frame.Job) -> Evidence:
         trials = [*(Trial(kernel, None) for kernel in scratch.kernels_of(arguments)), *trials]
     with frame.leased(job), tempfile.TemporaryDirectory(prefix="atlas-mutants.") as folder:
         outcomes = _all(job, trials, chosen, Path(folder))
-    rows = [_row(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
+        rows = [_row(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
+        made = [] if arguments.only else _generated(job)
     rows += [_not_here(mutant, absent[mutant.name]) for mutant in chosen if mutant.name in absent]
-    return Evidence(claims(rows), rows, notes(job, rows))
+    return Evidence([*claims(rows), *claims_of_generated(made)], [*rows, *made], notes(job, [*rows, *made]))
+
+
+def _generated(job: frame.Job) -> list[dict[str, Any]]:
+    """A row for each generated fault that is tried."""
+    kernels = scratch.kernels_of(job.arguments)
+    made = generated.mutants(kernels)
+    asked = job.arguments.generated
+    if asked != "all":
+        if not asked.isdigit():
+            raise AtlasError(f"command line: --generated {asked}: give a number, or all")
+        made = generated.sample(made, int(asked))
+    here = {mutant.name: mutant for mutant in made if not why_not_here(mutant, job)}
+    names = {kernel: [name for name, one in here.items() if one.kernel == kernel] for kernel in kernels}
+    at_once = (job.arguments.jobs or os.cpu_count() or 1) if job.functional else 1
+    with scratch.folder(job) as folder, ThreadPoolExecutor(at_once) as pool:
+        tried = {
+            kernel: pool.submit(attempts.outcomes, job, kernel, own, folder, job.arguments.seeds)
+            for kernel, own in names.items()
+            if own
+        }
+        found = {name: piece for future in tried.values() for name, piece in future.result().items()}
+    return [_row_of_generated(here[name], piece) for name, piece in found.items()]
+
+
+def _row_of_generated(mutant: Mutant, piece: dict[str, Any]) -> dict[str, Any]:
+    status, reason = piece["status"], piece["reason"]
+    if status == attempts.SURVIVED and (why := equivalent.reason(mutant.name)):
+        status, reason = EQUIVALENT, why
+    return _fields(mutant.kernel, mutant, status) | {
+        "caught_by": piece["by"],
+        "checks": piece["checks"],
+        "seconds": piece["seconds"],
+        "reason": shortened(reason),
+    }
+
+
+def claims_of_generated(rows: Sequence[dict[str, Any]]) -> list[Claim]:
+    """What generated faults must come to; nothing is claimed where none was tried."""
+    if not rows:
+        return []
+    caught = sum(row["status"] == CAUGHT for row in rows)
+    survived = sum(row["status"] == attempts.SURVIVED for row in rows)
+    text = f"share of {caught + survived} generated faults that run here and change something which a check caught"
+    return [at_least(text, caught / (caught + survived) if caught + survived else None, LEAST_CAUGHT)]
 
 
 def select(mutants: Sequence[Mutant], kernels: Sequence[str], only: str | None) -> list[Mutant]:
@@ -121,16 +179,26 @@ def notes(job: frame.Job, rows: Sequence[dict[str, Any]]) -> list[str]:
     """How the rows came about."""
     arguments = job.arguments
     found = [
-        f"A copy of the kernel's file for each row, in a process of its own; {arguments.seeds} seeds; seconds without "
+        f"A copy of the kernels for each row; of those made by hand each in a process of its own; "
+        f"{arguments.seeds} seeds; seconds without "
         "the process's start. The check that is expected to catch a fault is made first, then the whole inspection.",
         f"`{DEVICE_LOST}`: the process crashed, hung or lost its device; validation then reports failure.",
     ]
+    by_hand = {"", *(mutant.name for mutant in MUTANTS)}
+    counts = Counter(row["status"] for row in rows if row["mutant"] not in by_hand)
+    if counts:
+        said = ", ".join(f"{count} {status}" for status, count in counts.items())
+        found.append(
+            f"Of the generated faults: {said}. 'not run': no check here runs what was changed; 'invalid': it raises "
+            "where it runs; 'undecided': not found in time; 'equivalent': listed with the reason in "
+            "proofs/mutants/equivalent.py."
+        )
     absent = [row for row in rows if row["status"] == NOT_HERE]
     if absent:
         found.append(f"{len(absent)} mutants cannot show here, for the reason in their row.")
     expected = {(mutant.kernel, mutant.name): mutant.caught_by for mutant in MUTANTS}
     caught = {(row["kernel"], row["mutant"]): row["caught_by"] for row in rows if row["status"] == CAUGHT}
-    other = [f"{name[1]} ({expected[name]})" for name, check in caught.items() if check != expected[name]]
+    other = [f"{name[1]} ({expected[name]})" for name, check in caught.items() if check != expected.get(name, check)]
     if other:
         found.append(f"Caught by another check than the expected one: {', '.join(other)}.")
     return found

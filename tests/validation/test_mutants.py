@@ -14,10 +14,10 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.stages import frame
 
 from proofs import inspecting
-from proofs.mutants import planting
+from proofs.mutants import attempts, equivalent, generated, planting
 from proofs.mutants import proof as mutants
-from proofs.mutants.planted import MUTANTS
-from proofs.mutants.planting import Mutant
+from proofs.mutants.handmade import MUTANTS
+from proofs.mutants.planting import Edit, Mutant
 
 CPU = torch.device("cpu")
 SEEDS = (0, 1)  # two: what is kept from an earlier call shows in the second alone
@@ -29,8 +29,8 @@ SHOWN = [
 ]
 
 HARMLESS = Mutant(
-    "vector_add", "operands in the other order", "harmless", "addition commutes",
-    (("out_ptr + offs, x + y", "out_ptr + offs, y + x"),), "values", "forward", "blocks", "fp32",
+    "vector_add", "operands in the other order", "harmless", (Edit("x + y", "y + x", "_add"),),
+    "values", "forward", "blocks", "fp32",
 )  # fmt: skip
 
 
@@ -62,10 +62,30 @@ def test_the_expected_check_condemns_the_mutant_and_acquits_the_kernel_at_the_sa
     assert [wrong.reason for step in steps for wrong in step.wrong] == []
 
 
+GENERATED = {
+    # of vector_add, by operator: what becomes of it
+    "store dropped": {"caught"},
+    "index off by one": {"caught"},
+    "bound off by one": {"caught", "survived"},  # of the mask, and of the way that full blocks take
+}
+
+
+def test_generated_faults_are_caught_but_for_those_that_change_nothing(tmp_path):
+    block = {"target": {"cpu": "interpreter"}, "match": "^$"}
+    job = frame.Job("prove", "vector_add", "cpu", block, tmp_path, argparse.Namespace())
+    found = {kind: set() for kind in GENERATED}
+    for mutant in generated.mutants(["vector_add"]):
+        if mutant.kind in GENERATED:
+            piece = attempts.attempt(job, CPU, tmp_path, mutant, SEEDS)
+            found[mutant.kind].add(piece["status"])
+            assert piece["status"] == "caught" or equivalent.reason(mutant.name), mutant.name
+    assert found == GENERATED
+
+
 def prove(monkeypatch, list_of_mutants, only=None):
     """The evidence of the proof itself, of vector_add with these mutants, in processes of its own."""
     monkeypatch.setattr(mutants, "MUTANTS", list_of_mutants)
-    arguments = argparse.Namespace(kernels="vector_add", only=only, seeds=2, jobs=2)
+    arguments = argparse.Namespace(kernels="vector_add", only=only, seeds=2, jobs=2, generated="0", scratch=None)
     block = {"target": {"cpu": "interpreter"}, "match": "^$"}
     return mutants.run(frame.Job("prove", None, "cpu", block, Path("results"), arguments))
 
@@ -88,7 +108,7 @@ def test_a_mutant_that_ends_its_process_is_caught_as_a_lost_device(monkeypatch):
     fatal = dataclasses.replace(
         HARMLESS,
         name="killed at the first launch",
-        edits=(("def _launch(x, y, *, config):\n", "def _launch(x, y, *, config):\n    import os\n    os.abort()\n"),),
+        edits=(Edit("out = torch.empty_like(x)", "import os\nos.abort()", "_launch"),),
     )
     evidence = prove(monkeypatch, (fatal,), only=fatal.name)
     assert evidence.holds
@@ -101,7 +121,7 @@ def test_a_mutant_that_merely_raises_is_not_caught(monkeypatch):
     raising = dataclasses.replace(
         HARMLESS,
         name="raises",
-        edits=(("def _launch(x, y, *, config):\n", "def _launch(x, y, *, config):\n    raise RuntimeError('no')\n"),),
+        edits=(Edit("out = torch.empty_like(x)", "raise RuntimeError('no')", "_launch"),),
     )
     evidence = prove(monkeypatch, (raising,), only=raising.name)
     assert not evidence.holds

@@ -8,7 +8,7 @@ from atlas.validation import specials
 
 from proofs import inspecting
 from proofs.mutants import planting
-from proofs.mutants.planted import MUTANTS
+from proofs.mutants.handmade import MUTANTS
 
 from .planting import inspect
 

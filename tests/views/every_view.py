@@ -15,7 +15,7 @@ from atlas.reading.config import load_gpus
 from atlas.results import changes, summary
 from atlas.results.collection import Entry
 from atlas.results.verdict import verdicts
-from atlas.stages import log, tables
+from atlas.stages import log, tables, verdict
 from atlas.stages.report import Picture, page
 from atlas.tracking import views
 from atlas.tracking.described import trees
@@ -35,7 +35,7 @@ def told(entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]] = (), pr
     rows = verdicts(entries)
     console = Console(width=140, highlight=False, markup=False)
     with console.capture() as screen:
-        console.print(summary.table(rows, 140))
+        console.print(verdict.table(rows, 140))
         for line in (*summary.in_short(rows), *summary.failures(rows)):
             console.print(line)
         for line in changes.sentences(changes.against_record(pairs)):

@@ -297,7 +297,7 @@ def test_what_a_provider_does_not_take_is_not_among_the_failures(scenes):
     assert {(row[1], row[2], row[4]) for row in failed} == {("t4", "torch.compile", "failed")}
     alone = rows[(rows.gpu == "t4") & (rows.status == "failed")].iloc[:1]
     note = outcome._without_figure("untimed", alone).rows[0][6].note
-    assert note == f"{alone['dtype'].iloc[0]} {alone['case'].iloc[0]}", "the one case of a reason is named"
+    assert note == f"{alone['case'].iloc[0]} {alone['dtype'].iloc[0]}", "the one case of a reason is named"
     forward, *_ = [row for row in outcome.unsupported(tables).rows if row[3].text == "forward"]
     assert forward[2].note == "variant, default" and forward[6].text == "too long"
     assert forward[5].text == "8", "cases, each once"

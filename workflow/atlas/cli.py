@@ -36,14 +36,17 @@ COMMANDS = {
 }
 
 
-_NEED_TORCH = ("survey", "build", "validate", "autotune", "benchmark", "profile")
-"""Commands that run in a process which has torch imported: a run has many of them."""
+_IMPORTED = {
+    **dict.fromkeys(("cuda", "validate", "autotune", "benchmark"), forking.TORCH),
+    **dict.fromkeys(("survey", "build", "profile"), forking.TRITON),  # which never interpret
+}
+"""What a command's process has imported when it begins, for those of which a run has many."""
 
 
 def command() -> int:
     """Run the command that this process was started for; returns its exit status."""
     words = sys.argv[1:]
-    if not words or words[0] not in _NEED_TORCH or {"-h", "--help"} & set(words):
+    if not words or words[0] not in _IMPORTED or {"-h", "--help"} & set(words):
         return main(words)
     name, *rest = words
     if not forking.in_a_run():  # a mistake is to be told before torch is imported
@@ -52,7 +55,7 @@ def command() -> int:
             stage.frame.job(name, arguments)
         except AtlasError as error:
             return _mistake(f"atlas {name}", error)
-    return forking.command(main, words)
+    return forking.command(main, words, _IMPORTED[name])
 
 
 def _of(name: str) -> tuple[str, str, str]:

@@ -6,23 +6,18 @@ come.  A process of its own watches both, since a stage that hangs on a device w
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import signal
 import socket
 import time
-from collections.abc import Iterable
-from pathlib import Path
 
 from ..errors import AtlasError
+from ..workers.family import kill_family
 
 VARIABLE = "KERNEL_ATLAS_RUN"
 """Host and process id of the Snakemake that started a stage; a job on another host parses the workflow there."""
 
 _POLL_SECONDS = 1.0
-_ROUNDS = 3
-"""Of looking for a stage's processes: one may start another while they are looked for."""
 
 
 def begin() -> None:
@@ -49,7 +44,7 @@ def follow() -> None:
         if os.fork() == 0:  # the stage's grandchild, so that it has no child it does not know of
             _detach()
             if _first_to_end(int(run), stage) == int(run):
-                _end(stage)
+                kill_family(stage)
     finally:
         os._exit(0)
 
@@ -79,31 +74,6 @@ def _first_to_end(run: int, stage: int) -> int:
         poll.register(handle, select.POLLIN)
     ended = {handles[handle] for handle, _ in poll.poll()}
     return stage if stage in ended else run
-
-
-def _end(stage: int) -> None:
-    """Kill the stage and all that it started."""
-    for _ in range(_ROUNDS):
-        family = [*_below(stage), stage]
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _below(pid: int) -> list[int]:
-    """All processes that a process started, and those these started."""
-    parents = dict(_parents())
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
-
-
-def _parents() -> Iterable[tuple[int, int]]:
-    """Every process with its parent; none where the system does not tell by files."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            yield int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1])
 
 
 def _there(pid: int) -> bool:

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .code import REGISTRAR, Code, Root, Value, Writer
-from .scopes import LOCAL, Frame
+from .code import Code
+from .normal_form import REGISTRAR, Writer
+from .scopes import LOCAL, Frame, Root, Value
 
 _CLASSES = ("Declaration", "Pass", "Variant")
 _STEPS = 50

@@ -21,8 +21,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from .code import WHOLE, Code, Definition, Root
+from .code import Code
 from .declared import Reader, Structure
+from .scopes import WHOLE, Definition, Root
 
 DECLARATION = "DECLARATION"
 INPUTS, SWEEP, CASES, REFERENCES, COSTS, PEERS, PUBLIC = PARTS = (

@@ -1,4 +1,4 @@
-"""Which names a scope of Python binds, and what its imports stand for."""
+"""Which names a scope of Python binds, what its imports stand for, and how code names what it refers to."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ class Frame:
     names: Mapping[str, Any]
     parent: Frame | None = None
     is_class: bool = False
+
+
+Definition = tuple[str, str]
+"""Module and name."""
+
+WHOLE = "*"
+"""In the place of a name: all that a module defines."""
+
+
+@dataclass(eq=False)
+class Value:
+    """An expression or a nested function where it stands: its module, and what encloses it (None: the module alone)."""
+
+    node: ast.AST
+    module: str
+    frame: Frame | None = None
+
+
+Root = Definition | Value
 
 
 def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, tuple[str, str | None]]]:
@@ -135,3 +154,13 @@ def walrus(node: ast.AST) -> set[str]:
         if one is node or not isinstance(one, _SCOPES):
             waiting.extend(ast.iter_child_nodes(one))
     return found
+
+
+def plain_name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def skipped(test: ast.expr) -> bool:
+    """``if TYPE_CHECKING:`` and ``if __name__ == "__main__":``"""
+    name = test.attr if isinstance(test, ast.Attribute) else plain_name(test)
+    return name == "TYPE_CHECKING" or (isinstance(test, ast.Compare) and plain_name(test.left) == "__name__")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .code import WHOLE, Code, Definition, Root
+from .code import Code
 from .needs import NEEDS
+from .scopes import WHOLE, Definition, Root
 
 INCIDENTAL = (
     "atlas.__main__",

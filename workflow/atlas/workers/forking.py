@@ -124,14 +124,16 @@ def _stages(imported: int, environment: Mapping[str, str]) -> bytes:
     return (b"t" + triton)[:imported]
 
 
-def command(function: Callable[[list[str]], int], words: list[str]) -> int:
+def command(function: Callable[[list[str]], int], words: list[str], imported: int = TORCH) -> int:
     """Run a command, ``function(words)``, in a process that has torch imported; returns its exit status.
 
     It has this process's standard files and the third one, where the rules leave the terminal.  Signals that end this
     process are passed on.
     """
     files = [number for number in range(4) if _inherited(number)]
-    forked = fork(_command, (files, function, words), files, {}, name=f"atlas {words[0]}", imported=TORCH, orderly=True)
+    forked = fork(
+        _command, (files, function, words), files, {}, name=f"atlas {words[0]}", imported=imported, orderly=True
+    )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: forked.signal(number))

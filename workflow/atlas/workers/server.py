@@ -1,9 +1,8 @@
 """Start processes by forking one that has imported torch: milliseconds each instead of seconds.
 
 A run of Snakemake has one server, and a job that has none starts its own.  Whoever wants a process sends a function and
-files to it over a socket (:mod:`.forking`).  The process belongs to the socket's other end:
-when that closes, however its owner ended, the server kills the process and its group.  When the server ends, so does
-all it forked.
+files to it over a socket (:mod:`.forking`).  The process belongs to the socket's other end: when that closes, however
+its owner ended, the server kills the process and all it started.  When the server ends, so does all it forked.
 
 Why forking is safe here:
 
@@ -33,6 +32,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from .family import kill_family
 from .forked import become, become_afresh, end_with
 
 REPLY = struct.Struct("<ci")
@@ -178,12 +178,12 @@ class _Server:
             connection.close()
         number = told[0] if told else signal.SIGKILL
         if child in self._owners:
-            _kill(child, number)
+            _signal(child, number)
 
     def _finish(self) -> None:
         """End all that was forked, with what it started; what is not gone in time the system kills after this."""
         for child in self._owners:
-            _kill(child, signal.SIGKILL)
+            kill_family(child)
         for later in self._later.values():
             later.close()
         until = time.monotonic() + _FINISHING_SECONDS
@@ -229,12 +229,12 @@ def _fit() -> bool:
     return len(os.listdir("/proc/self/task")) == 1 and not on_device  # noqa: PTH208 - nothing is to be imported here
 
 
-def _kill(child: int, number: int) -> None:
+def _signal(child: int, number: int) -> None:
+    if number == signal.SIGKILL:
+        kill_family(child)
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(child, number)
-    if number == signal.SIGKILL:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has made no group yet
-            os.killpg(child, number)
 
 
 def _closed(one: socket.socket) -> bool:

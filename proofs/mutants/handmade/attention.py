@@ -1,0 +1,35 @@
+"""Faults in attention that no mutation operator makes."""
+
+from __future__ import annotations
+
+from ..planting import Edit, Mutant
+from .checks import LARGE, NON_CONTIGUOUS, VALUES
+
+# fmt: off
+MUTANTS = (
+    Mutant("attention", "no maximum subtracted", "overflow", (Edit("tl.maximum(m_i, tl.max(s, axis=1) * scale)",
+        "tl.zeros_like(m_i)"),), LARGE, "forward", "tiled", "fp32"),
+    Mutant("attention", "a mask from the bottom right corner", "wrong mask",
+        (Edit("0 if cu_q_ptr is None else rows_k - rows_q", "rows_k - rows_q", "_keys_kernel"),), VALUES, "backward",
+        "tiled"),
+    Mutant("attention", "keys behind the last not masked", "missing mask", (Edit("len_k",
+        "len_k + 2 * BLOCK_N", "_sees"),), VALUES, "forward", "tiled"),
+    Mutant("attention", "heads of keys counted round robin", "wrong index", (Edit("head // group",
+        "head % (heads // group)", "_forward_kernel"),), VALUES, "forward", "tiled"),
+    Mutant("attention", "dK of the first head of a group alone", "wrong gradient of one input",
+        (Edit("tl.range(0, group, num_stages=1)", "tl.range(0, 1, num_stages=1)"),), VALUES, "backward", "tiled"),
+    Mutant("attention", "elements of a head taken for neighbours", "non-contiguous input misread",
+        (Edit("x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()", "x"),), NON_CONTIGUOUS, "forward",
+        "public"),
+    Mutant("attention_decode", "chunks weighed by their own maximum", "wrong formula", (Edit("m_i - top",
+        "m_i - m_i"),), VALUES, "forward", "split",
+        sizes={"batch": 3, "heads": 4, "kv_heads": 1, "seq": 300, "queries": 1, "head_dim": 64, "ragged": True}),
+    Mutant("attention_decode", "chunks behind the end are combined", "uninitialised memory read",
+        (Edit("tl.cdiv(length, chunk)", "splits"),), VALUES, "forward", "split",
+        sizes={"batch": 3, "heads": 4, "kv_heads": 1, "seq": 300, "queries": 1, "head_dim": 64, "ragged": True}),
+    Mutant("attention_fp8", "key's scale by batch alone", "wrong index", (Edit("k_scale_ptr + place // group",
+        "k_scale_ptr + batch"),), VALUES, "forward", "tiled"),
+    Mutant("attention_fp8", "elements of a head taken for neighbours", "non-contiguous input misread",
+        (Edit("(x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in (query, key, value))",
+        "(query, key, value)"),), NON_CONTIGUOUS, "forward", "public"),
+)

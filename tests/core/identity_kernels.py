@@ -47,12 +47,6 @@ def _default(problem, gpu):
     return {"BLOCK": 1024}
 
 
-def toy(x):
-    """The public function."""
-    variant, config = choose(DECLARATION, "forward", case("fp32", n=x.numel()), x.device)
-    return variant.launch(x, config=config)
-
-
 def _reference(x):
     return x * FACTOR
 
@@ -69,7 +63,6 @@ DECLARATION = Declaration(
     name="toy",
     family="elementwise",
     summary="y = 2 x",
-    function=toy,
     call=lambda function, inputs: function(inputs["x"]),
     dtypes=("fp32",),
     cases=lambda gpu: list(_CASES),
@@ -87,6 +80,13 @@ DECLARATION = Declaration(
         flops=lambda c: {"x": c["n"]},
     ),
 )
+
+
+@DECLARATION.public
+def toy(x):
+    """The public function."""
+    variant, config = choose(DECLARATION, "forward", case("fp32", n=x.numel()), x.device)
+    return variant.launch(x, config=config)
 '''.lstrip(),
     "_toy_parts.py": """
 import math

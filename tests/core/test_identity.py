@@ -52,6 +52,7 @@ def test_a_kernels_variants_are_read_without_importing_anything(kernels):
         ("toy.py", "FACTOR = 2\n", 'FACTOR = 2\n"""How much."""\n'),
         ("toy.py", "def _default(problem, gpu):", "\n\n\ndef _default(\n    problem,\n    gpu,\n):"),
         ("toy.py", "def _default(problem, gpu):", "def _default(problem: 'Case', gpu: 'GPU') -> dict:"),
+        ("toy.py", "def toy(x):", "def toy(x: 'torch.Tensor') -> 'torch.Tensor':"),  # its decorator reads none
         ("toy.py", 'summary="as it is"', 'summary="as it stands"'),
         ("toy.py", 'summary="y = 2 x"', 'summary="y = x + x"'),
         ("_toy_parts.py", "return 3", "return 4"),
@@ -63,6 +64,7 @@ def test_a_kernels_variants_are_read_without_importing_anything(kernels):
         "a value's docstring",
         "formatting",
         "annotations",
+        "annotations of the public function",
         "a variant's summary",
         "a kernel's summary",
         "a function nobody reaches",
@@ -70,6 +72,16 @@ def test_a_kernels_variants_are_read_without_importing_anything(kernels):
 )
 def test_what_does_not_run_changes_nothing(kernels, edit):
     assert edited(kernels, edit) == set()
+
+
+def test_the_public_function_is_the_one_that_is_marked_or_named(kernels):
+    before = today.of_kernel(kernels, "toy")["public"]
+    text = (kernels / "toy.py").read_text().replace("@DECLARATION.public\n", "")
+    named = text.replace('    summary="y = 2 x",\n', '    summary="y = 2 x",\n    function=toy,\n')
+    (kernels / "toy.py").write_text(named)
+    assert today.of_kernel(kernels, "toy")["public"] == before
+    (kernels / "toy.py").write_text(text + "\n\n@DECLARATION.public\ndef other(x):\n    return 3 * x\n")
+    assert today.of_kernel(kernels, "toy")["public"] != before
 
 
 def test_a_function_moved_to_another_file_changes_nothing(kernels):

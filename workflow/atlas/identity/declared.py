@@ -38,15 +38,15 @@ class Reader:
         """The declaration that a kernel's file makes; None where it cannot be followed."""
         return self.structure(Value(ast.Name("DECLARATION", ast.Load()), module), "Declaration")
 
-    def public(self, module: str) -> Value | None:
-        """The function that a kernel's file marks as its declaration's public one; None where it marks none."""
-        found, writer = self._code.module(module), Writer(self._code, module)
-        declaration = self._code.resolve(module, REGISTRAR[0])
-        for name, units in found.units.items() if found is not None else ():
-            for unit in units:
-                if isinstance(unit, ast.FunctionDef) and any(
-                    ("definition", *(writer.registrar(one, None) or ())) == declaration for one in unit.decorator_list
-                ):
+    def public(self, kernel: str) -> Value | None:
+        """The function that a kernel's file or package marks as its declaration's public one; None where none is."""
+        declaration, main = self._code.resolve(kernel, REGISTRAR[0]), self._code.module(kernel)
+        parts = self._code.submodules(kernel) if main is not None and main.package == kernel else []
+        for module in (kernel, *parts):
+            found, writer = self._code.module(module), Writer(self._code, module)
+            for name, units in found.units.items() if found is not None else ():
+                marks = [one for unit in units if isinstance(unit, ast.FunctionDef) for one in unit.decorator_list]
+                if any(("definition", *(writer.registrar(one, None) or ())) == declaration for one in marks):
                     return Value(ast.Name(name, ast.Load()), module)
         return None
 

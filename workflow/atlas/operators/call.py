@@ -26,8 +26,8 @@ def written(
     first: Callable[..., Any],
     run: Callable[..., Any],
     state: Callable[..., Hashable] | None,
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The functions ``now`` and ``straight`` of one call: from Python, and as torch's dispatcher calls it.
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """The functions ``now``, ``plain`` and ``straight`` of one call: from Python, and as torch's dispatcher calls it.
 
     A recording in ``plans`` is looked up under what it depends on: each tensor's device, shape, strides, dtype and
     alignment to 16 bytes, which arguments are one tensor, each scalar that is not ``varying``, and what ``state``,
@@ -36,7 +36,8 @@ def written(
 
     ``now`` leaves to torch what the dispatcher is there for.  Calls under a dispatch mode, with tensors of other types
     than plain ones and with lazily negated ones go to ``op``, those in which derivatives are taken forwards, and those
-    under a transform of torch.func, to ``aside``.  ``straight`` is what the dispatcher calls when all that is done.
+    under a transform of torch.func, to ``aside``; ``plain`` is for who has asked that already.  ``straight`` is what
+    the dispatcher calls when all that is done.
 
     ``types`` are the schema's, as words.  The functions are generated, for a loop over arguments would cost a
     microsecond or two, which is as much as launching a kernel does.
@@ -62,7 +63,7 @@ def written(
         "watched": watched,
     }
     exec(_source(types, varying, state is not None), scope)
-    return scope["now"], scope["straight"]
+    return scope["now"], scope["plain"], scope["straight"]
 
 
 def watched() -> bool:
@@ -82,7 +83,7 @@ def _pattern(*tensors: torch.Tensor | None) -> tuple[int, ...]:
 
 
 def _source(types: Sequence[str], varying: Collection[int], stateful: bool) -> str:
-    """The text of ``now`` and ``straight``; its free names are those of :func:`written`'s scope."""
+    """The text of ``now``, ``plain`` and ``straight``; its free names are those of :func:`written`'s scope."""
     names = [f"a{number}" for number in range(len(types))]
     given = ", ".join(names)
     tensors, checks, key, index = [], [], [], "-1"
@@ -122,6 +123,8 @@ def _source(types: Sequence[str], varying: Collection[int], stateful: bool) -> s
         f"def now({given}):",
         "    if transforms() or forward_ad._current_level >= 0:",
         f"        return aside({given})",
+        f"    return plain({given})",
+        f"def plain({given}):",
         "    if modes():",
         f"        return op({given})",
         *checks,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .launching import bind_context
-from .tape import Described, Unrepeatable
+from .recording import Described, Unrepeatable
 
 _MOST_MAPS = 256
 """Addresses of which a recording keeps maps, for each descriptor; the caching allocator returns to a few."""
@@ -48,7 +48,7 @@ def unwrapped(run: Any, described: Sequence[Described]) -> tuple[Any, list[tuple
     """``run``, the launcher of a compiled kernel, as one that takes descriptors already expanded; and their expansions.
 
     A descriptor is expanded into its map (None: the kernel reads through the plain address), then constants.  Raises
-    :class:`~.tape.Unrepeatable` for a launcher that hands descriptors over in a way not known here.
+    :class:`~.recording.Unrepeatable` for a launcher that hands descriptors over in a way not known here.
     """
     inside = inspect.getclosurevars(run.launch) if getattr(run.launch, "__module__", "") == _DRIVER else None
     try:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from ..declaration import Case, Declaration, choose
 from .call import watched, written
 from .launching import Varying, compiles_only
 from .plan import Plan, plan
-from .tape import CallTape, Unrepeatable
-from .transforms import torch_gradients, transformable
+from .recording import Recording, Unrepeatable
+from .transforms import torch_gradients, transformable, transformed
 
 NAMESPACE = "kernel_atlas"
 
@@ -28,8 +27,6 @@ _ATTEMPTS = 2
 """Calls that are recorded before a launcher counts as unrepeatable: its first may fill caches of its own."""
 
 _is_compiling = torch.compiler.is_compiling
-
-_transforms = torch._C._are_functorch_transforms_active
 
 _registered: set[str] = set()
 """Operators of this process: torch takes a name once, and a file may be loaded twice."""
@@ -89,7 +86,7 @@ class CustomOperator:
         self.op = getattr(getattr(torch.ops, library), name).default
         arguments = self.op._schema.arguments
         self._varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
-        self.now, self._straight = written(
+        self.now, self.plain, self._straight = written(
             [str(a.type) for a in arguments],
             self._varying,
             self._plans,
@@ -137,10 +134,10 @@ class CustomOperator:
             self._attempts.clear()
         self._attempts[key] = self._attempts.get(key, 0) + 1
         given = [Varying.of(v, number) if number in self._varying else v for number, v in enumerate(args)]
-        with torch.no_grad(), CallTape(args) as tape:
+        with torch.no_grad(), Recording(args) as recording:
             result = self._run(*given)
         try:
-            self._plans[key] = plan(tape, result, args, device)
+            self._plans[key] = plan(recording, result, args, device)
         except Unrepeatable as obstacle:
             self.obstacles.add(str(obstacle))
         return result
@@ -220,7 +217,7 @@ class Differentiable:
         class Function(torch.autograd.Function):
             @staticmethod
             def forward(ctx, *args):  # with a setup_context of its own torch would inspect signatures at every call
-                output = operator.now(*args)
+                output = operator.plain(*args)
                 setup_context(ctx, args, output)
                 return output
 
@@ -257,10 +254,10 @@ class Differentiable:
     def __call__(self, *args: Any) -> Any:
         if _is_compiling():
             return self.operator.op(*args)
-        if _transforms() or forward_ad._current_level >= 0:
+        if transformed():
             return self._transformed(*args)
         if torch.is_grad_enabled():
             for value in args:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     return self._function.apply(*args)
-        return self.operator.now(*args)
+        return self.operator.plain(*args)

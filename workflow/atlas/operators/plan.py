@@ -11,22 +11,22 @@ import triton
 
 from .descriptors import unwrapped
 from .launching import allow_scratch
-from .tape import CallTape, Constant, Described, Geometry, Launch, Source, VaryingInput
+from .recording import Constant, Described, Geometry, Launch, Recording, Source, VaryingInput
 
 Plan = Callable[..., Any]
 """Takes a call's arguments, returns its outputs."""
 
 
-def plan(tape: CallTape, result: Any, inputs: Sequence[Any], device: torch.device) -> Plan:
-    """The function that repeats on ``device`` what ``tape`` holds, with inputs of the same shapes, strides and dtypes.
+def plan(recording: Recording, result: Any, inputs: Sequence[Any], device: torch.device) -> Plan:
+    """The function that repeats on ``device`` what ``recording`` holds, with inputs of the same geometry and dtypes.
 
-    ``result`` is what the recorded call returned for ``inputs``.  Raises :class:`~.tape.Unrepeatable` where the call
-    did more than a tape can hold.  The function is generated: when it runs nothing is left to decide.
+    ``result`` is what the recorded call returned for ``inputs``.  Raises :class:`~.recording.Unrepeatable` where the
+    call did more than a recording can hold.  The function is generated: when it runs nothing is left to decide.
     """
-    outputs = tape.outputs(result)
-    made = dict(enumerate(tape.allocations))
+    outputs = recording.outputs(result)
+    made = dict(enumerate(recording.allocations))
     # What is returned as a view of all of an allocation is allocated in the view's shape.
-    made |= {source.number: geometry for source, geometry in outputs if _whole(source, geometry, tape.allocations)}
+    made |= {source.number: geometry for source, geometry in outputs if _whole(source, geometry, recording.allocations)}
     scope: dict[str, Any] = {
         "allow_scratch": allow_scratch,
         "current_stream": triton.runtime.driver.active.get_current_stream,
@@ -37,10 +37,10 @@ def plan(tape: CallTape, result: Any, inputs: Sequence[Any], device: torch.devic
     lines = [f"stream = current_stream({device.index})"]
     for number, geometry in made.items():
         lines.append(f"b{number} = {_allocation(number, geometry, inputs, scope)}")
-    values = [v.memory if isinstance(v, Described) else v for launch in tape.launches for v in launch.values]
+    values = [v.memory if isinstance(v, Described) else v for launch in recording.launches for v in launch.values]
     used = {(value.allocated, value.number) for value in values if isinstance(value, Source)}
     lines += [f"p_{_tensor(*which)} = {_tensor(*which)}.data_ptr()" for which in sorted(used)]
-    for number, launch in enumerate(tape.launches):
+    for number, launch in enumerate(recording.launches):
         lines += _launched(number, launch, scope)
     returned = [_returned(source, geometry, made) for source, geometry in outputs]
     lines.append(f"return {', '.join(returned)}")

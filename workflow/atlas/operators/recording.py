@@ -82,7 +82,7 @@ class Geometry:
         return Geometry(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-class CallTape(TorchDispatchMode):
+class Recording(TorchDispatchMode):
     """Active while a call on ``inputs`` runs; afterwards ``allocations`` and ``launches`` say what it did.
 
     ``outputs`` tells what it returned, and raises :class:`Unrepeatable` where it did anything else.
@@ -93,7 +93,7 @@ class CallTape(TorchDispatchMode):
         self.allocations: list[Geometry] = []
         self.launches: list[Launch] = []
         self._obstacle = ""
-        self._kept: list[torch.Tensor] = []  # no address and no id is given twice while the tape runs
+        self._kept: list[torch.Tensor] = []  # no address and no id is given twice while it records
         self._allocated: dict[int, int] = {}
         self._inputs = [(number, value) for number, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         # Inputs that share memory are told apart by which of them a tensor is, or is a view of.  Of one that stands

@@ -4,7 +4,7 @@ Kernels may import it and :mod:`atlas.declaration`, on which it rests.  A launch
 allocated and launched is recorded, and a later call on tensors of the same kind repeats just that.
 """
 
-from .autocast import FP32, autocast, autocast_rule, autocasting, autocasts_to_fp32
+from .autocast import autocast, autocast_rule, autocasting, autocasts_to_fp32
 from .constant import constant_result
 from .launching import launch
 from .layout import as_laid_out, as_rows
@@ -12,7 +12,6 @@ from .operator import CustomOperator, Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients, transformed
 
 __all__ = [
-    "FP32",
     "CustomOperator",
     "Differentiable",
     "Operator",

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -37,11 +37,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="kernels at a time (default: 2)")
     arguments = parser.parse_args()
     os.chdir(ROOT)
+    chosen = set(arguments.kernels.split(",")) if arguments.kernels else None
     if arguments.list:
-        _list(arguments.list, arguments.jobs)
+        _list(arguments.list, arguments.jobs, chosen)
         return 0
     listed = listing.read()
-    chosen = set(arguments.kernels.split(",")) if arguments.kernels else None
     names = [name for name in listed["kernels"] if chosen is None or name.split()[1] in chosen]
     identities = {name: today.of_kernel(ROOT / "kernels", name.split()[1]) for name in names}
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -123,8 +123,11 @@ def _ask(
     return json.loads(answer.read_text())
 
 
-def _list(commit: str, jobs: int) -> None:
-    """Make the list of a commit's source."""
+def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
+    """Make the list of a commit's source; where kernels are ``chosen``, of these anew: a list of the same commit."""
+    commit = subprocess.run(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], capture_output=True, text=True,
+                            check=True).stdout.strip()  # fmt: skip
+    others = {} if chosen is None else listing.read()["kernels"]
     archive = subprocess.run(
         ["git", "archive", commit, "kernels", "workflow", "config"], capture_output=True, check=True
     )
@@ -136,7 +139,9 @@ def _list(commit: str, jobs: int) -> None:
         tracked = subprocess.run(["git", "ls-tree", "-r", "--name-only", commit, "results/recorded"],
                                  capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
         paths = [Path(path) for path in tracked if path.endswith("/benchmark.json")]
-        names = sorted(f"{path.parts[2]} {path.parts[3]}" for path in paths)
+        names = sorted(
+            f"{path.parts[2]} {path.parts[3]}" for path in paths if chosen is None or path.parts[3] in chosen
+        )
 
         known = {name: kernel.identities(code, name.split()[1]) for name in names}  # one thread reads the source
 
@@ -152,7 +157,8 @@ def _list(commit: str, jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
             found = dict(zip(names, pool.map(made, names), strict=True))
     (triton,) = {version for _, version in found.values()}
-    listing.write({"triton": triton, "source": commit, "kernels": {name: one for name, (one, _) in found.items()}})
+    entries = others | {name: one for name, (one, _) in found.items()}
+    listing.write({"triton": triton, "source": commit, "kernels": dict(sorted(entries.items()))})
 
 
 def _checked(tree: Path, name: str, stated: str) -> str | None:

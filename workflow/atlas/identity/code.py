@@ -63,16 +63,16 @@ class Code:
         """Whether every file that was read, or looked for in vain, is still as it was."""
         return all(_stamp(path) == stamp for path, stamp in self._stamps.items())
 
-    def digest(self, roots: Sequence[tuple[str, Root]]) -> str:
-        """A digest of everything that is reached from ``roots``, which are labelled."""
+    def digest(self, roots: Sequence[tuple[str, Root]], without: Collection[Root] = ()) -> str:
+        """A digest of everything that is reached from ``roots``, which are labelled, but not through ``without``."""
         hashed = hashlib.sha256()
-        for _, line in self._walk(roots):
+        for _, line in self._walk(roots, without):
             hashed.update(line.encode())
         return hashed.hexdigest()[:HEX]
 
-    def reached(self, roots: Sequence[tuple[str, Root]]) -> set[Definition]:
+    def reached(self, roots: Sequence[tuple[str, Root]], without: Collection[Root] = ()) -> set[Definition]:
         """The definitions that :meth:`digest` is of; those of a module that is taken whole are named one by one."""
-        return {root for root, _ in self._walk(roots) if isinstance(root, tuple) and root[1] != WHOLE}
+        return {root for root, _ in self._walk(roots, without) if isinstance(root, tuple) and root[1] != WHOLE}
 
     def files(self) -> list[Path]:
         """The files that were read so far."""
@@ -83,7 +83,7 @@ class Code:
         found = self.module(module)
         return found.units.get(name, []) if found else []
 
-    def _walk(self, roots: Sequence[tuple[str, Root]]) -> Iterator[tuple[Root, str]]:
+    def _walk(self, roots: Sequence[tuple[str, Root]], without: Collection[Root]) -> Iterator[tuple[Root, str]]:
         """Each root and each reached definition, with a line of its digest and the numbers of what it refers to."""
         numbers: dict[Any, int] = {}
         waiting: list[Root] = []
@@ -97,6 +97,8 @@ class Code:
         for label, root in roots:
             yield root, f"{label}={number(root)};"
         for root in waiting:  # which grows meanwhile
+            if root in without:
+                continue
             form = self._form(root)
             yield root, f"{form.digest}({','.join(map(number, form.references))})"
 

@@ -79,12 +79,20 @@ def digest(identities: Mapping[str, str]) -> str:
 
 def identities(code: Code, kernel: str) -> dict[str, str]:
     """Every identity of a kernel, by its name."""
-    return {name: code.digest(roots) for name, roots in roots_of(code, kernel).items()}
+    return {name: code.digest(roots, _apart(code, kernel, name)) for name, roots in roots_of(code, kernel).items()}
 
 
 def reached(code: Code, kernel: str) -> dict[str, set[Definition]]:
     """By identity the definitions, as (module, name), that it is of."""
-    return {name: code.reached(roots) for name, roots in roots_of(code, kernel).items()}
+    return {name: code.reached(roots, _apart(code, kernel, name)) for name, roots in roots_of(code, kernel).items()}
+
+
+def _apart(code: Code, kernel: str, name: str) -> list[Root]:
+    """What an identity leaves out: that of the public function its own variants, which have some themselves."""
+    if name != PUBLIC:
+        return []
+    found = code.resolve(f"kernels.{kernel}", DECLARATION)
+    return [found[1:]] if found is not None and found[0] == "definition" else []
 
 
 def roots_of(code: Code, kernel: str) -> dict[str, Roots]:

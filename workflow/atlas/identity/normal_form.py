@@ -53,6 +53,15 @@ class Form:
     references: tuple[Root, ...]
 
 
+def is_text(statement: ast.stmt) -> bool:
+    """Whether a statement is a docstring, or a string that stands by itself as one."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
 class Writer:
     """Writes the normal form of one definition."""
 
@@ -301,11 +310,12 @@ class Writer:
 
     def _body(self, body: Sequence[ast.stmt], frame: Frame | None) -> None:
         for statement in body:
-            self.write(statement, frame)
-            self._out.append(";")
+            if not is_text(statement):
+                self.write(statement, frame)
+                self._out.append(";")
 
     def _expression(self, node: ast.Expr, frame: Frame | None) -> None:
-        if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # else a docstring
+        if not is_text(node):
             self.write(node.value, frame)
 
     def _annotated(self, node: ast.AnnAssign, frame: Frame | None) -> None:

@@ -172,12 +172,13 @@ def _checked(tree: Path, name: str, stated: str) -> str | None:
 
 def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping[str, Mapping[str, str]]) -> None:
     """Write the records, the tuned configs and the list."""
-    stated, digests = {}, {}
+    earlier, stated, digests = {}, {}, {}
     for name, own in found.items():
         before = listed["kernels"][name]
         then = {one: part[0] for one, part in before["parts"].items()}
         then |= {one: variant["identity"] for one, variant in before["variants"].items()}
         gpu, kernel_name = name.split()
+        earlier[gpu, kernel_name] = then
         stated[gpu, kernel_name] = {one: identities[name][one] if not own[one] else then[one] for one in then}
         digests[gpu, kernel_name] = before["digest"]
         for one, differences in own.items():
@@ -187,8 +188,8 @@ def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping
                 before["parts"][one][0] = identities[name][one]
     for how, paths in records.write_records(listed["source"], stated, digests).items():
         print(f"records {how}: {len(paths)}" + (f": {', '.join(map(str, paths))}" if how == "other" and paths else ""))
-    for path, count in records.write_tuned(listed["source"], stated, digests).items():
-        print(f"{path}: {count} entries state an identity")
+    for path, count in records.write_tuned(earlier, stated).items():
+        print(f"{path}: {count} entries state an identity of the list")
     listing.write(listed)
 
 

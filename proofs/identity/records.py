@@ -45,7 +45,8 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
         own = needed(document["stage"], stated[key])
         made: dict[str, Any] = {}
         for field, value in before.items():
-            made[field] = value
+            if field not in ("identities", "identity"):
+                made[field] = value
             if field == "kernel_digest":
                 made |= {"kernel_digest": kernel.digest(own), "identities": own}
         found["unchanged" if made == document else "written"].append(path)
@@ -54,29 +55,25 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
     return found
 
 
-def write_tuned(commit: str, stated: Stated, digests: Mapping[tuple[str, str], str]) -> dict[str, int]:
-    """The same for ``kernels/tuned/<gpu>.json``, entry by entry; how many of each file state an identity now."""
+def write_tuned(before: Stated, stated: Stated) -> dict[str, int]:
+    """The same for ``kernels/tuned/<gpu>.json``, for entries that state what it had ``before``; how many do now."""
     found = {}
     for path in sorted(Path("kernels", "tuned").glob("*.json")):
-        document, before = json.loads(path.read_text()), json.loads(at(commit, path) or '{"entries": []}')
-        digest_of = {_text(entry): entry.get("kernel_digest") for entry in before["entries"]}
+        document = json.loads(path.read_text())
         entries = []
         for entry in document["entries"]:
-            key = (document["gpu"], entry["kernel"])
-            identity = entry.get("identity")
-            if key in stated and digest_of.get(_text(entry)) == digests[key]:
-                identity = stated[key][kernel.name_of(entry["direction"], entry["variant"])]
-            made = {name: value for name, value in entry.items() if name not in _KEYS}
-            last = {name: made.pop(name) for name in ("median_us", "certificate") if name in made}
-            entries.append(made | {"identity": identity} | last)
+            key, name = (document["gpu"], entry["kernel"]), kernel.name_of(entry["direction"], entry["variant"])
+            if key in stated and entry["identity"] == before[key].get(name):
+                entry = entry | {"identity": stated[key][name]}
+            entries.append(entry)
         path.write_text(tuned_text(document | {"entries": entries}))
-        found[str(path)] = sum(entry["identity"] is not None for entry in entries)
+        found[str(path)] = sum(
+            entry["identity"] == stated.get((document["gpu"], entry["kernel"]), {}).get(
+                kernel.name_of(entry["direction"], entry["variant"]))
+            for entry in entries
+        )  # fmt: skip
     return found
 
 
 def _measured(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in _KEYS}
-
-
-def _text(entry: Mapping[str, Any]) -> str:
-    return json.dumps(_measured(entry), sort_keys=True)

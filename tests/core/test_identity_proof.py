@@ -112,17 +112,18 @@ def test_an_identity_is_proved_by_itself_or_by_what_it_comes_to():
 
 @pytest.fixture
 def committed(tmp_path, monkeypatch):
-    """A repository with two records and tuned configs of them, from before there were identities."""
+    """A repository with two records and tuned configs of them, of which one is stale."""
     monkeypatch.chdir(tmp_path)
     for name, digest in (("toy", "a" * 64), ("old", "b" * 64)):
         path = Path("results", "recorded", "h200", name, "autotune.json")
         path.parent.mkdir(parents=True)
-        document = {"stage": "autotune", "kernel": name, "gpu": "h200", "kernel_digest": digest, "best": [{"us": 1.5}]}
+        document = {"stage": "autotune", "kernel": name, "gpu": "h200", "kernel_digest": digest,
+                    "identities": {NAME: "earlier"}, "best": [{"us": 1.5}]}  # fmt: skip
         path.write_text(json.dumps(document))
     Path("kernels", "tuned").mkdir(parents=True)
     entries = [
-        {"kernel": name, "direction": "forward", "variant": "blocks", "kernel_digest": digest, "median_us": 1.0}
-        for name, digest in (("toy", "a" * 64), ("old", "b" * 64))
+        {"kernel": name, "direction": "forward", "variant": "blocks", "identity": identity, "median_us": 1.0}
+        for name, identity in (("toy", "earlier"), ("old", "of another time"))
     ]
     Path("kernels", "tuned", "h200.json").write_text(json.dumps({"gpu": "h200", "entries": entries}))
     identify = ("-c", "user.name=A", "-c", "user.email=a@example.org")
@@ -150,10 +151,11 @@ def test_a_record_measured_since_is_left_alone(committed):
 
 
 def test_tuned_entries_state_their_variants_identity(committed):
-    assert records.write_tuned("HEAD", STATED, DIGESTS) == {"kernels/tuned/h200.json": 1}
+    before = {key: {NAME: "earlier"} for key in STATED}
+    assert records.write_tuned(before, STATED) == {"kernels/tuned/h200.json": 1}
     toy, old = json.loads(Path("kernels", "tuned", "h200.json").read_text())["entries"]
-    assert toy["identity"] == "v" and old["identity"] is None and "kernel_digest" not in toy
-    assert records.write_tuned("HEAD", STATED, DIGESTS) == {"kernels/tuned/h200.json": 1}, "the same again"
+    assert toy["identity"] == "v" and old["identity"] == "of another time", "one was stale before"
+    assert records.write_tuned(STATED, STATED) == {"kernels/tuned/h200.json": 1}, "the same again"
 
 
 def test_the_committed_list_reads_back_as_it_was_written(tmp_path, monkeypatch):

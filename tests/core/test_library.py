@@ -235,11 +235,11 @@ def test_what_a_module_takes_from_another_is_public(path):
 
 
 def test_triton_kernels_stand_nowhere_else():
-    # The survey, the proofs and ncu's watch need a few kernels of their own: yardsticks, faults and a marker.
+    # The survey and ncu's watch need a few kernels of their own, yardsticks and a marker; templates become kernels.
     strays = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "workflow").rglob("*.py")
-        if not {"survey", "proofs", "profiling"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
+        if not {"survey", "profiling", "templates"} & set(path.parts) and _jitted(ast.parse(path.read_text()))
     ]
     assert not strays
 
@@ -308,7 +308,8 @@ def test_a_config_meets_hard_inputs_on_the_case_that_validation_takes_wherever_i
         "        for case in set(cases.small_cases(work, known)) & set(declaration.edge_cases):\n"
         "            for variant in work.variants:\n"
         "                if not variant.unsupported(case, gpu) and min(cases.sizes_of(case)) > 2:\n"
-        "                    for config in (variant.default(case, gpu), *cases.spread(variant, known[-1], gpu, 4)):\n"
+        "                    others = cases.evenly_spaced(variant, known[-1], gpu, 4)\n"
+        "                    for config in (variant.default(case, gpu), *others):\n"
         "                        asked = declaration, work, variant, config, case.dtype, gpu\n"
         "                        if certifying_cases(*asked)[0][0] != case:\n"
         "                            print(kernel, variant.name, case, config)\n"

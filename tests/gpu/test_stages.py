@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 
 _HOLDER = """
 import sys
-from atlas import leases
+from atlas.host import leases
 from atlas.reading.config import load_gpus
 name = sys.argv[1]
 own = leases.lease(name, load_gpus()[name])

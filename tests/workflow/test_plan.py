@@ -1,6 +1,7 @@
 """What a run would do, for several sets of GPUs and edits: dry runs, nothing is executed."""
 
 import re
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -167,7 +168,8 @@ def test_both_snakefiles_plan_the_same_run(checkout):
 
 def test_a_checkout_without_kernels_says_so(checkout):
     for name in catalog.names():
-        (checkout.root / "kernels" / f"{name}.py").unlink()
+        path = checkout.root / "kernels" / name
+        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
     done = checkout.snakemake("-n")
     assert done.returncode != 0
     assert "key 'kernels': none selected" in done.stdout + done.stderr

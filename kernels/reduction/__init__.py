@@ -239,6 +239,8 @@ def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False):
 
 def _summed(input, dim, keepdim, dtype, average):
     x, name = input, "mean" if average else "sum"
+    if not isinstance(x, torch.Tensor):
+        _check(x, name)
     if dtype is None and not average and autocasts_to_fp32("sum.dim_IntList", x.device):
         dtype = torch.float32
     if dtype is not None and dtype != x.dtype and (dtype != torch.float32 or x.dtype not in DECLARATION.dtype_names):

@@ -305,7 +305,7 @@ def test_what_is_not_supported_is_refused_with_the_reason(a, b, error, says):
 def test_each_product_is_as_precise_as_torch_is_told_when_it_is_made(forward, backward, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        product_2d.operator, "now", lambda a, b, tf32: asked.append(tf32) or a.new_empty(a.shape[0], b.shape[1])
+        product_2d.operator, "plain", lambda a, b, tf32: asked.append(tf32) or a.new_empty(a.shape[0], b.shape[1])
     )
     before = torch.get_float32_matmul_precision()
     try:

@@ -126,7 +126,7 @@ def test_what_is_watched_is_the_launch_that_the_sheet_is_of(debug, check, fault,
 def test_what_passes_says_so_and_exits_0(debug):
     status, text = debug("--variant", "rows", "--direction", "forward", "--config", '{"BLOCK": 16}', case="m=2,n=19")
     assert status == 0
-    assert "values: variant rows, forward, m=2 n=19 fp32, BLOCK=16, seed 0: pass" in text
+    assert "values: variant rows, forward m=2 n=19 fp32, BLOCK=16, seed 0: pass" in text
 
 
 def test_stepping_stops_at_the_first_line_of_the_program_that_went_wrong(debug):

@@ -30,9 +30,10 @@ def problem(function):
         flops=lambda c: {"mul": 1},
     )
     declaration = Declaration(
-        "double", "test", "", function, lambda f, inputs: f(inputs["x"]), ("fp32",), lambda gpu: [], (), double,
-        differentiable=("x",),
+        name="double", family="test", summary="", call=lambda f, inputs: f(inputs["x"]), dtypes=("fp32",),
+        cases=lambda gpu: [], edge_cases=(), forward=double, differentiable=("x",),
     )  # fmt: skip
+    declaration.public(function)
     return Problem(declaration, "forward", case("fp32", n=64), torch.device("cpu"), 0)
 
 

@@ -56,7 +56,7 @@ def test_a_wrong_kernel_exits_0_says_wrong_and_its_replay_finds_the_same(kernel,
     assert validate(tmp_path, "--seeds", "1") == 0
     written = document(tmp_path)
     assert written["status"] == "wrong"
-    assert "variant rows, forward, m=5 n=33 fp32" in written["reason"]
+    assert "variant rows, forward m=5 n=33 fp32" in written["reason"]
     failing = next(row for row in written["checks"] if row["status"] == "fail")
     said = capsys.readouterr().out
     assert f"atlas validate: row_kernel on cpu: wrong: {written['reason']}\n" in said

@@ -1,4 +1,4 @@
-# reproduce, test, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
+# reproduce, test, test-slow, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
 # missing or its requirements changed.
 
 PYTHON ?= python3
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
-.PHONY: reproduce test test-gpu outside mutants ui lint identity rekey clean
+.PHONY: reproduce test test-slow test-gpu outside mutants ui lint identity rekey clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -15,6 +15,10 @@ reproduce: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation tests/calls
+
+# What takes long for what it adds; make test leaves it out.
+test-slow: $(VENV)/.ready
+	$(BIN)/pytest -m slow -n 2 --dist loadfile
 
 # What runs on a GPU alone, in one process: tests that time something must not run beside others.
 test-gpu: $(VENV)/.ready

@@ -41,6 +41,7 @@ def interpreted(tmp_path_factory):
 
 
 @needs_the_list
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_small_samples_of_torch_s_are_right_or_refused_for_a_known_reason(interpreted, name):
     assert not interpreted[name]["failures"]

@@ -23,6 +23,7 @@ def test_every_kernel_has_a_domain():
     assert set(domains.DOMAINS) == set(catalog.names())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", catalog.names())
 def test_drawn_cases_are_calls_that_the_kernel_takes(kernel, h200):
     declaration = catalog.load(kernel)

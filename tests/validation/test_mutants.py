@@ -1,6 +1,6 @@
 """Some faults of ``python -m proofs mutants``, of those that the interpreter shows, each where it is expected.
 
-Two of each kernel: all of them take a quarter of an hour, which is what the command itself is for.
+One of each kernel: all of them take a quarter of an hour, which is what the command itself is for.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SEEDS = (0, 1)  # two: what is kept from an earlier call shows in the second alo
 SHOWN = [
     mutant
     for kernel in catalog.names()
-    for mutant in [m for m in MUTANTS if m.kernel == kernel and m.shows(functional=True)][:2]
+    for mutant in [m for m in MUTANTS if m.kernel == kernel and m.shows(functional=True)][:1]
 ]
 
 HARMLESS = Mutant(

@@ -5,7 +5,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("like", ["elementwise", "rows", "matmul"])
+@pytest.mark.parametrize(
+    "like", ["elementwise", *(pytest.param(like, marks=pytest.mark.slow) for like in ("rows", "matmul"))]
+)
 def test_a_new_kernel_validates_and_compiles_as_it_is_written(like, checkout):
     done = checkout.atlas("new", "stranger", "--like", like)
     assert done.returncode == 0, done.stderr

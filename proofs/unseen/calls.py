@@ -79,16 +79,11 @@ def entries(declaration: Declaration, gpu: GPU, case: Case, mode: str, device: t
         return found + [
             Entry(name, lambda peer=peer: peer.prepare(**given)) for name, peer in peers.items() if _runs(peer, case)
         ]
-    wrap = _inferring if mode == "forward" else lambda prepare: _training(declaration, prepare, forward)
-    found = [Entry(OURS, lambda: wrap(public) if mode == "step" else _inferring(lambda: public(**forward)))]
-    for name, peer in declaration.forward.peers.items():
-        if not _runs(peer, case):
-            continue
-        if mode == "step":
-            found.append(Entry(name, lambda peer=peer: _training(declaration, peer.prepare, forward)))
-        else:
-            found.append(Entry(name, lambda peer=peer: _inferring(lambda: peer.prepare(**forward))))
-    return found
+    peers = declaration.forward.peers.items()
+    prepares = {OURS: public} | {name: peer.prepare for name, peer in peers if _runs(peer, case)}
+    if mode == "step":
+        return [Entry(name, lambda one=one: _training(declaration, one, forward)) for name, one in prepares.items()]
+    return [Entry(name, lambda one=one: _inferring(lambda: one(**forward))) for name, one in prepares.items()]
 
 
 def _runs(peer: Any, case: Case) -> bool:

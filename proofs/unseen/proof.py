@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 from atlas import catalog
 from atlas.errors import AtlasError
+from atlas.results.verdict import geometric_mean
 from atlas.stages import frame
 
 from .. import scratch
@@ -120,11 +120,6 @@ def summary(kernel: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     elif not row["reason"]:
         row["reason"] = "; ".join(f"{peer['provider']}: {peer['reason']}" for peer in peers)
     return row
-
-
-def geometric_mean(ratios: Sequence[float]) -> float | None:
-    """Of no ratios None."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def evidence(rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> Evidence:

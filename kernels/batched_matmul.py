@@ -30,6 +30,7 @@ from atlas.operators import Differentiable, Operator, autocast, autocasting, lau
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.common.padded import padded_rows
 from kernels.common.products import (
     BARRIERS,
     LARGEST,
@@ -101,7 +102,7 @@ def _load_block(desc, batch, row, column, ROWS: tl.constexpr, COLUMNS: tl.conste
 
 @triton.jit
 def _persistent_kernel(
-    a_desc, b_desc, c_desc, BATCH, M, N, K,
+    a_desc, b_desc, c_desc, c_ptr, BATCH, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, PARTS: tl.constexpr,
     A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, A_SHARED: tl.constexpr, B_SHARED: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -109,7 +110,8 @@ def _persistent_kernel(
     """One program an SM takes every num_programs-th tile of all products; the copy engine moves blocks.
 
     The descriptors have three dimensions, so that a tile at a product's edge is filled with zeros and not with the next
-    product's elements.  That of a shared matrix has one matrix (A_SHARED, B_SHARED).
+    product's elements.  That of a shared matrix has one matrix (A_SHARED, B_SHARED).  Where C has no descriptor, since
+    its rows are off 16 bytes, tiles are written through ``c_ptr``.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for position in tl.range(tl.program_id(0), tiles * BATCH, tl.num_programs(0), flatten=True):
@@ -123,7 +125,9 @@ def _persistent_kernel(
             a = _load_block(a_desc, of_a, m, k, BLOCK_M, BLOCK_K, A_BY_COLUMNS)
             b = _load_block(b_desc, of_b, k, n, BLOCK_K, BLOCK_N, B_BY_COLUMNS)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
-        if PARTS == 1:
+        if c_desc is None:
+            store_tile(c_ptr + batch.to(tl.int64) * M * N, acc, tile_m, tile_n, M, N, BLOCK_M, BLOCK_N)
+        elif PARTS == 1:
             c_desc.store([batch, m, n], acc.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
         else:  # halves of its columns: they leave room in shared memory for one more stage of A and B
             left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
@@ -132,24 +136,35 @@ def _persistent_kernel(
 
 
 def _launch_persistent(a, b, tf32=False, *, config):
-    """Launch ``_persistent_kernel``; operands that no descriptor can describe are read through pointers instead."""
-    c = _empty(a, b)
-    if not all(copyable(matrices) for matrices in (a, b, c)):
-        return _launch_tiled(a, b, tf32, config={name: config[name] for name in _SPACE})
+    """Launch ``_persistent_kernel``; operands that no descriptor can describe are copied first."""
+    c, k = _empty(a, b), a.shape[2]
+    if not k:
+        return c.zero_()
+    if not c.numel():
+        return c
     precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
     if precision == "tf32":  # see ``along_k`` in kernels/matmul/described.py
         a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
+    a, b = _padded(a), _padded(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
         _persistent_kernel, (min(gpu_of(a.device).sms, _tiles_of(c, config)),),
         _describe(a, rows, block_k, precision), _describe(b, block_k, columns, precision),
-        _describe(c, rows, columns // config["PARTS"]),
-        *c.shape, a.shape[2],
+        _describe(c, rows, columns // config["PARTS"]) if copyable(c) else None, c, *c.shape, k,
         A_BY_COLUMNS=_by_columns(a), B_BY_COLUMNS=_by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
         PRECISION=precision, **config,
     )  # fmt: skip
     return c
+
+
+def _padded(matrices):
+    """The matrices as the copy engine can read them; else copies, in the same order, of one matrix if all share it."""
+    if copyable(matrices):
+        return matrices
+    if _by_columns(matrices) and matrices.stride(1) == 1:
+        return _padded(matrices.transpose(1, 2)).transpose(1, 2)
+    return padded_rows(matrices[:1] if _shared(matrices) else matrices).expand(matrices.shape)
 
 
 def _by_columns(matrices):

@@ -23,6 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from kernels.activation.tiles import share_of
 from kernels.common.hopper import described
 
+from .thin import part_of_k
+
 STEP = gl.constexpr(16)
 """Elements of k that are multiplied in one go: the fewest that Triton's dot takes, so that registers suffice."""
 
@@ -38,15 +40,19 @@ def _fetch(desc, bar, buffer, row, k, there, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def _fetch_blocks(
-    a_desc, b_desc, a_smem, b_smem, full, block, blocks, m, n,
+    a_desc, b_desc, a_smem, b_smem, full, block, first, blocks, m, n,
     BLOCK_K: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
 ):  # fmt: skip
-    """Fetch the blocks of A and of B, if there are such, into their slot of the ring."""
+    """Fetch ``block`` of the program's ``blocks`` of A and of B, if there is one, into its slot of the ring.
+
+    Block ``first`` of K is the program's first.
+    """
     slot = block % a_smem.shape[0]
     bar = full.index(slot)
     mbarrier.expect(bar, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred=block < blocks)
-    _fetch(a_desc, bar, a_smem.index(slot), m, block * BLOCK_K, block < blocks, A_ALONG_K)
-    _fetch(b_desc, bar, b_smem.index(slot), n, block * BLOCK_K, block < blocks, B_ALONG_K)
+    k = (first + block) * BLOCK_K
+    _fetch(a_desc, bar, a_smem.index(slot), m, k, block < blocks, A_ALONG_K)
+    _fetch(b_desc, bar, b_smem.index(slot), n, k, block < blocks, B_ALONG_K)
 
 
 @gluon.jit
@@ -73,11 +79,13 @@ def _activated(z, ACTIVATION: gl.constexpr):
 
 @gluon.jit
 def matmul_fp32_kernel(
-    a_desc, b_desc, bias_ptr, residual_ptr, c_ptr, z_ptr, scale, M, N, K,
+    a_desc, b_desc, bias_ptr, residual_ptr, c_ptr, z_ptr, scale, M, N, K, K_PART,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, ACTIVATION: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """One program owns one tile of c; bias [n], residual, z (what act is applied to; [m, n] as c) may be None.
+    """Program (tile, part) owns one tile of c[part, m, n], the sum over K_PART elements of K (whole blocks, or all).
+
+    bias [n], residual, z (what act is applied to; [m, n] as c) may be None, as they are where there are several parts.
 
     The order of tiles goes down GROUP_M rows of them first.  A warp has 4 x 8 threads, and so 32 or 16 x 64 elements.
     """
@@ -100,9 +108,12 @@ def matmul_fp32_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
     fence_async_shared()
-    blocks = gl.cdiv(K, BLOCK_K)
+    start = gl.program_id(1) * K_PART
+    blocks = gl.cdiv(gl.minimum(K_PART, K - start), BLOCK_K)
+    first = start // BLOCK_K
+    c_ptr += gl.program_id(1).to(gl.int64) * M * N
     for i in gl.static_range(STAGES - 1):
-        _fetch_blocks(a_desc, b_desc, a_smem, b_smem, full, i, blocks, m, n, BLOCK_K, A_ALONG_K, B_ALONG_K)
+        _fetch_blocks(a_desc, b_desc, a_smem, b_smem, full, i, first, blocks, m, n, BLOCK_K, A_ALONG_K, B_ALONG_K)
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout)
     for block in range(blocks):
         slot = block % STAGES
@@ -111,7 +122,7 @@ def matmul_fp32_kernel(
         # is another in Triton 3.7 than in 3.6.
         tl.debug_barrier()
         _fetch_blocks(
-            a_desc, b_desc, a_smem, b_smem, full, block + STAGES - 1, blocks, m, n, BLOCK_K, A_ALONG_K, B_ALONG_K
+            a_desc, b_desc, a_smem, b_smem, full, block + STAGES - 1, first, blocks, m, n, BLOCK_K, A_ALONG_K, B_ALONG_K
         )
         acc = _multiply_block(acc, a_smem.index(slot), b_smem.index(slot), BLOCK_K, A_ALONG_K, B_ALONG_K)
     offs_m = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
@@ -137,12 +148,17 @@ def _operand(matrix, rows, block_k):
 
 
 def product(a, b, c, *, bias=None, residual=None, z=None, activation="none", scale=1.0, config):
-    """Write c [m, n] (and z) from a [m, k] and b [k, n] in fp32, which TMA can read as they are or transposed."""
+    """Write c [m, n] (and z) from a [m, k] and b [k, n] in fp32, which TMA can read as they are or transposed.
+
+    Where c is [parts, m, n] it gets the products of parts of K, which the epilogue is left out of.
+    """
     (m, k), n = a.shape, b.shape[1]
+    parts = c.shape[0] if c.dim() == 3 else 1
     a_desc, a_along_k = _operand(a, config["BLOCK_M"], config["BLOCK_K"])
     b_desc, b_along_k = _operand(b.t(), config["BLOCK_N"], config["BLOCK_K"])
+    tile = {name: value for name, value in config.items() if name != "SPLITS"}
     launch(
-        matmul_fp32_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
-        a_desc, b_desc, bias, residual, c, z, scale, m, n, k,
-        A_ALONG_K=a_along_k, B_ALONG_K=b_along_k, ACTIVATION=activation, **config,
+        matmul_fp32_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]), parts),
+        a_desc, b_desc, bias, residual, c, z, scale, m, n, k, part_of_k(k, parts, config["BLOCK_K"]),
+        A_ALONG_K=a_along_k, B_ALONG_K=b_along_k, ACTIVATION=activation, **tile,
     )  # fmt: skip

@@ -6,7 +6,18 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-from kernels.common.products import BARRIERS, buffers, describes, fma_stages, narrow, stage_bytes, tile_count
+from kernels.common.products import (
+    BARRIERS,
+    buffers,
+    describes,
+    fma_stages,
+    narrow,
+    row_lengths,
+    stage_bytes,
+    tile_count,
+)
+
+from .split_spaces import better_in_parts
 
 
 def _shape(config: Config, problem: Case, gpu: GPU) -> str:
@@ -34,6 +45,8 @@ def copied(problem: Case, gpu: GPU) -> bool:
 
 
 def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
+    if reason := better_in_parts(row_lengths, config, problem, gpu):
+        return reason
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
         return "a tile twice as large as C"
@@ -208,6 +221,8 @@ def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
     """Why not this config of a loop over tiles whose epilogue has ``beside`` bytes of shared memory to itself."""
+    if reason := better_in_parts(row_lengths, config, problem, gpu):
+        return reason
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     stages = _stages(config, problem, gpu, beside)
     if config["num_stages"] != stages:

@@ -5,6 +5,7 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
+from kernels.matmul.split_spaces import better_in_parts
 
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
 # from how often an operand is used again; the tuner replaces them.
@@ -44,6 +45,8 @@ def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    if reason := better_in_parts(row_lengths, config, problem, gpu):
+        return reason
     tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
     if tile not in shares:
         return "registers spill, or too little work a warp"
@@ -174,6 +177,11 @@ def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
 def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
     room = (5, 2) if problem["residual"] else (6, 1)
     return dict(zip(ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
+
+
+def row_lengths(problem: Case) -> tuple[int, int, int]:
+    """Elements of a row of x, of W and of y."""
+    return problem["k"], problem["k"], problem["n"]
 
 
 def describes(problem: Case, gpu: GPU) -> str:

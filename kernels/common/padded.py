@@ -11,19 +11,23 @@ from kernels.common.products import by_columns
 
 @triton.jit
 def _pad_kernel(
-    x_ptr, out_ptr, M, N, stride_xb, stride_xm, stride_xn, stride_ob, stride_om,
+    x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out[b, m, n] = x[b, m, n]: program (p, b) owns a block of BLOCK_M x BLOCK_N; what pads a row is not written."""
+    """out[b, m, n] = x[b, m, n], and 0 in rows from M to ROWS; what pads a row is not written.
+
+    Program (p, b) owns a block of BLOCK_M x BLOCK_N.
+    """
     batch = tl.program_id(1).to(tl.int64)
     blocks_n = tl.cdiv(N, BLOCK_N)
     offs_m = tl.program_id(0) // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tl.program_id(0) % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    x_mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
     x_ptrs = x_ptr + batch * stride_xb
     x_ptrs += offs_m.to(tl.int64)[:, None] * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
     out_ptrs = out_ptr + batch * stride_ob + offs_m.to(tl.int64)[:, None] * stride_om + offs_n[None, :]
-    tl.store(out_ptrs, tl.load(x_ptrs, mask=inside), mask=inside)
+    x = tl.load(x_ptrs, mask=x_mask, other=0.0)
+    tl.store(out_ptrs, x, mask=(offs_m[:, None] < ROWS) & (offs_n[None, :] < N))
 
 
 def padded(x):
@@ -36,15 +40,18 @@ def padded(x):
     return x if describable(x) else padded_rows(x[None])[0]
 
 
-def padded_rows(x):
-    """A copy of ``x`` [b, m, n] by rows, each as long as the next whole 16 bytes; what pads it holds no data."""
+def padded_rows(x, multiple=1):
+    """A copy of ``x`` [b, m, n] by rows, each as long as the next whole 16 bytes; what pads it holds no data.
+
+    It lies in a tensor whose m is the next multiple of ``multiple``: rows past the copy's are 0.
+    """
     batch, m, n = x.shape
-    elements = 16 // x.element_size()
-    out = torch.empty((batch, m, triton.cdiv(n, elements) * elements), dtype=x.dtype, device=x.device)[:, :, :n]
+    elements, rows = 16 // x.element_size(), triton.cdiv(m, multiple) * multiple
+    out = torch.empty((batch, rows, triton.cdiv(n, elements) * elements), dtype=x.dtype, device=x.device)
     block_n = min(1024, max(64, triton.next_power_of_2(n)))
     block_m = 4096 // block_n
     launch(
-        _pad_kernel, (triton.cdiv(m, block_m) * triton.cdiv(n, block_n), batch),
-        x, out, m, n, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
+        _pad_kernel, (triton.cdiv(rows, block_m) * triton.cdiv(n, block_n), batch),
+        x, out, m, n, rows, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
     )  # fmt: skip
-    return out
+    return out[:, :m, :n]

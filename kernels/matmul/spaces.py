@@ -17,7 +17,7 @@ from kernels.common.products import (
     tile_count,
 )
 
-from .split_spaces import better_in_parts
+from .split_spaces import ends_later
 
 
 def _shape(config: Config, problem: Case, gpu: GPU) -> str:
@@ -45,7 +45,7 @@ def copied(problem: Case, gpu: GPU) -> bool:
 
 
 def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
-    if reason := better_in_parts(row_lengths, config, problem, gpu):
+    if reason := ends_later(row_lengths, config, problem, gpu):
         return reason
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
@@ -221,7 +221,7 @@ def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
     """Why not this config of a loop over tiles whose epilogue has ``beside`` bytes of shared memory to itself."""
-    if reason := better_in_parts(row_lengths, config, problem, gpu):
+    if reason := ends_later(row_lengths, config, problem, gpu):
         return reason
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     stages = _stages(config, problem, gpu, beside)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant, element_size
 
+from kernels.common.products import layout_of
+
 from .swizzled import swizzles
 
 SPLIT_DESCRIPTOR_SPACE = {
@@ -57,7 +59,7 @@ _HIDDEN = 0.3
 """The share of reading memory that multiplying hides, or the other way round."""
 
 PAYS = 1.15
-"""How much sooner parts should end for another variant's config to be passed over for them."""
+"""How much sooner the best should end for a config to be passed over."""
 
 
 def split_descriptor(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, int]]) -> Variant:
@@ -75,22 +77,32 @@ def split_descriptor(launch: Callable, row_lengths: Callable[[Case], tuple[int, 
     )
 
 
-def better_in_parts(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of another variant, with all of K in each program, is left to ``split_descriptor``."""
+def ends_later(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of another variant, with all of K in each program, is not the best by the estimate.
+
+    Other tiles should end sooner, whose last round leaves fewer SMs idle; or ``split_descriptor`` should.
+    """
     if Capability.TENSOR_DESCRIPTORS not in gpu.capabilities:
         return ""
     if not swizzles(problem, gpu):
-        tiles = triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
-        off = any(off_16_bytes(row_lengths(problem)[:2], problem))
-        return "`swizzled` copies rows off 16 bytes, and splits K" if off or 2 * tiles < gpu.sms else ""
-    if _handles(row_lengths, problem, gpu):
-        return ""
+        return left_to_swizzled(row_lengths, config, problem, gpu)
     tile = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"])
     single = any(off_16_bytes(row_lengths(problem)[:2], problem))
-    whole = _microseconds(tile, 1, problem, gpu, single)
+    best = _best(row_lengths, problem, gpu)[0]
     return (
-        "" if whole < PAYS * _best(row_lengths, problem, gpu)[0] else "K in parts, or padded copies, should end sooner"
+        "" if _microseconds(tile, 1, problem, gpu, single) < PAYS * best else "other tiles, or parts, should end sooner"
     )
+
+
+def left_to_swizzled(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config that reads fp32 through pointers is left to ``swizzled``."""
+    if layout_of(problem)[1] == "T":
+        return "threads read B along k from one bank of shared memory, where `swizzled` does not"
+    if any(off_16_bytes(row_lengths(problem)[:2], problem)):
+        return "`swizzled` copies rows off 16 bytes first"
+    tiles = triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
+    few = "b" not in dict(problem.sizes) and 2 * tiles < gpu.sms
+    return f"{tiles} tiles leave half of {gpu.sms} SMs idle, where `swizzled` splits K" if few else ""
 
 
 def off_16_bytes(lengths: tuple[int, ...], problem: Case) -> tuple[bool, ...]:
@@ -139,12 +151,13 @@ def _copies(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...], int]:
-    """The shortest time by the estimate, and its tile and parts."""
+    """The shortest time by the estimate, and its tile and parts: one, where the variant does not take the case."""
+    taken = not _handles(row_lengths, problem, gpu)
     copies = _copies(row_lengths, problem, gpu)
     return min(
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in _TILES[problem.dtype]
-        for splits in _splits(problem["k"], tile[2])
+        for splits in (_splits(problem["k"], tile[2]) if taken else (1,))
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     )
 
@@ -171,8 +184,8 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if splits not in _splits(problem["k"], tile[2]):
         return "parts of less than two blocks"
-    took = _copies(row_lengths, problem, gpu) + _microseconds(tile, splits, problem, gpu)
-    return "" if took < PAYS * _best(row_lengths, problem, gpu)[0] else "other tiles and parts should end sooner"
+    best = _best(row_lengths, problem, gpu)[0] - _copies(row_lengths, problem, gpu)
+    return "" if _microseconds(tile, splits, problem, gpu) < PAYS * best else "other tiles and parts should end sooner"
 
 
 def _default(row_lengths: Callable, problem: Case, gpu: GPU) -> dict[str, int]:

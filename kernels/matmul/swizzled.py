@@ -58,7 +58,7 @@ def swizzles(problem: Case, gpu: GPU) -> str:
         return "for FMA; tensor cores read other layouts"
     if Capability.WGMMA not in gpu.capabilities:
         return "written for Hopper"
-    return "the smallest tile is taller or wider than C" if min(problem["m"], problem["n"]) < 64 else ""
+    return "most of the smallest tile is outside C" if min(problem["m"], problem["n"]) <= 16 else ""
 
 
 def _programs(tile: tuple[int, int, int]) -> int:
@@ -84,7 +84,8 @@ def _microseconds(tile: tuple[int, int, int], splits: int, problem: Case, gpu: G
     m, n, k = problem["m"], problem["n"], problem["k"]
     part = part_of_k(k, splits, 32)
     count = triton.cdiv(k, part) if k else 1
-    of_one = triton.cdiv(triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
+    batch = dict(problem.sizes).get("b", 1)
+    of_one = triton.cdiv(batch * triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
     # Fewer than 8 warps wait for what they read: 1024 each way (linear, H200), 86 us with 4 of them, 64 with 8.
     awake = min(1.0, min(of_one, _programs(tile)) * warps / 8) ** 0.5
     summed = _SUM + 4 * count * m * n / (_BYTES * gpu.sms) if count > 1 else 0.0
@@ -98,8 +99,20 @@ def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int, int], int]:
         (_microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in TILES
         for splits in SWIZZLED_SPACE["SPLITS"]
-        if splits == 1 or problem["k"] >= 128 * splits
+        if not _too_many(splits, tile, problem, gpu)
     )
+
+
+def _too_many(splits: int, tile: tuple[int, int, int], problem: Case, gpu: GPU) -> str:
+    """Why K is not cut into so many parts."""
+    if splits == 1:
+        return ""
+    if "b" in dict(problem.sizes):
+        return "products of a batch have one part each"
+    if problem["k"] < 128 * splits:
+        return "parts of less than four blocks"
+    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
+    return f"{tiles} tiles keep every SM busy" if tiles > 4 * gpu.sms else ""
 
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
@@ -112,10 +125,10 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     if programs * config["STAGES"] * (rows + columns) * config["BLOCK_K"] * 4 + 1024 * programs > gpu.shared_bytes:
         return "shared memory holds fewer programs than registers do"
     splits = config["SPLITS"]
-    if splits > 1 and problem["k"] < 128 * splits:
-        return "parts of less than four blocks"
+    if reason := _too_many(splits, tile, problem, gpu):
+        return reason
     took = _microseconds(tile, splits, problem, gpu)
-    return "" if took < 1.3 * _best(problem, gpu)[0] else "other tiles and parts should end sooner"
+    return "" if took < 1.15 * _best(problem, gpu)[0] else "other tiles and parts should end sooner"
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:

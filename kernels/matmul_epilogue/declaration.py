@@ -84,17 +84,6 @@ DECLARATION = Declaration(
         variants=(
             split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
-                name="persistent",
-                summary="one program an SM: the next tile's blocks load while one is finished",
-                follows="descriptor",
-                launch=functools.partial(launch_blocks, persistent_kernel),
-                space=PERSISTENT_SPACE,
-                default=default_persistent,
-                fits=fits_persistent,
-                handles=persists,
-                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
-            ),
-            Variant(
                 name="alternating",
                 summary="Gluon: the groups have tiles of their own, and one multiplies while the other finishes",
                 follows="specialized",
@@ -103,6 +92,17 @@ DECLARATION = Declaration(
                 default=default_alternating,
                 fits=functools.partial(fits_specialized, alternate=True),
                 handles=specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="persistent",
+                summary="one program an SM: the next tile's blocks load while one is finished",
+                follows="descriptor",
+                launch=functools.partial(launch_blocks, persistent_kernel),
+                space=PERSISTENT_SPACE,
+                default=default_persistent,
+                fits=fits_persistent,
+                handles=persists,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
             Variant(

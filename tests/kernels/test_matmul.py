@@ -16,9 +16,10 @@ from atlas.validation.problems import Problem
 
 from kernels.batched_matmul import bmm
 from kernels.common import products
-from kernels.common.products import buffers, precision_of_product, stage_bytes
+from kernels.common.products import buffers, precision_of_product, row_lengths, stage_bytes
 from kernels.matmul import DECLARATION, case_of, described, matmul, product_2d
 from kernels.matmul.described import along_k, descriptor_of
+from kernels.matmul.split_spaces import ends_later
 from kernels.matmul.swizzled import TILES
 from kernels.matmul.thin import part_of_k
 
@@ -361,7 +362,7 @@ def test_every_default_is_a_point_of_its_space(name):
             if not variant.unsupported(problem, on):
                 config = variant.default(problem, on)
                 assert config.keys() == variant.space.keys(), (variant.name, problem)
-                if variant.name == "tiled":
+                if variant.name == "tiled" and not ends_later(row_lengths, config, problem, on):
                     assert not variant.fits(config, problem, on), problem
                 if variant.name in ("tiled", "split", "vector"):
                     assert all(config[key] in values for key, values in variant.space.items()), (variant.name, problem)

@@ -30,6 +30,11 @@ def _shape(config: Config, problem: Case, gpu: GPU) -> str:
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``tiled`` cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    return ends_later(row_lengths, config, problem, gpu) or _fits_among_tiles(config, problem, gpu)
+
+
+def _fits_among_tiles(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same, whatever other variants do."""
     shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
@@ -45,8 +50,6 @@ def copied(problem: Case, gpu: GPU) -> bool:
 
 
 def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
-    if reason := ends_later(row_lengths, config, problem, gpu):
-        return reason
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
         return "a tile twice as large as C"
@@ -195,7 +198,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         waves = triton.cdiv(tile_count(config(*tile), problem), gpu.sms)
         return waves * tile[0] * tile[1] / shares[tile]
 
-    fitting = [tile for tile in shares if not fits(config(*tile), problem, gpu)]
+    fitting = [tile for tile in shares if not _fits_among_tiles(config(*tile), problem, gpu)]
     return config(*min(fitting or list(shares)[-1:], key=seconds))
 
 

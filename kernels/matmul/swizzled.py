@@ -99,11 +99,11 @@ def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int, int], int]:
         (_microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in TILES
         for splits in SWIZZLED_SPACE["SPLITS"]
-        if not _too_many(splits, tile, problem, gpu)
+        if not _too_many(splits, problem, gpu)
     )
 
 
-def _too_many(splits: int, tile: tuple[int, int, int], problem: Case, gpu: GPU) -> str:
+def _too_many(splits: int, problem: Case, gpu: GPU) -> str:
     """Why K is not cut into so many parts."""
     if splits == 1:
         return ""
@@ -111,8 +111,8 @@ def _too_many(splits: int, tile: tuple[int, int, int], problem: Case, gpu: GPU) 
         return "products of a batch have one part each"
     if problem["k"] < 128 * splits:
         return "parts of less than four blocks"
-    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
-    return f"{tiles} tiles keep every SM busy" if tiles > 4 * gpu.sms else ""
+    tiles = triton.cdiv(problem["m"], 64) * triton.cdiv(problem["n"], 64)
+    return f"{tiles} tiles of 64 x 64 reach every SM" if tiles >= gpu.sms else ""
 
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
@@ -125,8 +125,12 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     if programs * config["STAGES"] * (rows + columns) * config["BLOCK_K"] * 4 + 1024 * programs > gpu.shared_bytes:
         return "shared memory holds fewer programs than registers do"
     splits = config["SPLITS"]
-    if reason := _too_many(splits, tile, problem, gpu):
+    if reason := _too_many(splits, problem, gpu):
         return reason
+    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+    batch = dict(problem.sizes).get("b", 1)
+    if splits == 1 and 2 * batch * tiles >= gpu.sms:
+        return ""
     took = _microseconds(tile, splits, problem, gpu)
     return "" if took < 1.15 * _best(problem, gpu)[0] else "other tiles and parts should end sooner"
 

@@ -48,8 +48,11 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
     if not swizzles(problem, gpu):
         return "threads read W along k from one bank of shared memory, where `swizzled` does not"
-    if reason := ends_later(row_lengths, config, problem, gpu):
-        return reason
+    return ends_later(row_lengths, config, problem, gpu) or _fits_among_tiles(config, problem, gpu)
+
+
+def _fits_among_tiles(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same, whatever other variants do."""
     tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
     if tile not in shares:
         return "registers spill, or too little work a warp"
@@ -171,7 +174,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         for stages in (4, 3, 2):
             values = (rows, columns, _block_k(problem, gpu), 8, warps, stages)
             configs.append(dict(zip(SPACE, values, strict=True)))
-    fitting = [config for config in configs if not fits(config, problem, gpu)]
+    fitting = [config for config in configs if not _fits_among_tiles(config, problem, gpu)]
     return min(
         fitting or configs[-1:], key=lambda c: _seconds((c["BLOCK_M"], c["BLOCK_N"], c["num_warps"]), problem, gpu)
     )

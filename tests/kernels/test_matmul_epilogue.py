@@ -203,7 +203,8 @@ def test_defaults_are_points_of_the_space_that_fit(name):
             for variant in work.variants:
                 if not variant.unsupported(problem, GPUS[name]):
                     config = variant.default(problem, GPUS[name])
-                    if "should end sooner" in variant.fits(config, problem, GPUS[name]):
+                    reason = variant.fits(config, problem, GPUS[name])
+                    if "should end sooner" in reason or "`swizzled`" in reason:
                         continue  # left to another variant
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
 

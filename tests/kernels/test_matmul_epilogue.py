@@ -204,7 +204,7 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                 if not variant.unsupported(problem, GPUS[name]):
                     config = variant.default(problem, GPUS[name])
                     reason = variant.fits(config, problem, GPUS[name])
-                    if "should end sooner" in reason or "`swizzled`" in reason:
+                    if any(other in reason for other in ("should end sooner", "`swizzled`", "in the last round")):
                         continue  # left to another variant
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
 

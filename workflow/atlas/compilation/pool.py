@@ -46,8 +46,10 @@ class Task:
         )
         if self.listings is None or not requests:
             return compiled
+        names = write_listings(self.listings, [kernel.name for kernel in compiled.kernels], requests, self.sass)
+        kernels = zip(compiled.kernels, names, strict=True)
         return dataclasses.replace(
-            compiled, kernels=write_listings(self.listings, compiled.kernels, requests, self.sass)
+            compiled, kernels=tuple(dataclasses.replace(kernel, listing=name) for kernel, name in kernels)
         )
 
 

@@ -57,10 +57,16 @@ class Checkout:
 
     def planned(self, *words: str, devices: str | None = "") -> dict[str, int]:
         """How many jobs of each rule a dry run would start; empty where there is nothing to do."""
+        return self.told(*words, devices=devices)[0]
+
+    def told(self, *words: str, devices: str | None = "") -> tuple[dict[str, int], str]:
+        """What a dry run would start, as :meth:`planned` gives it, and all that it says."""
         done = self.snakemake("-n", *words, devices=devices)
-        assert done.returncode == 0, done.stdout + done.stderr
-        table = re.search(r"^job +count\n-+ +-+\n(.*?)^total", done.stdout + done.stderr, re.M | re.S)
-        return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", table[1], re.M)} if table else {}
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        table = re.search(r"^job +count\n-+ +-+\n(.*?)^total", said, re.M | re.S)
+        found = re.findall(r"^(\w+) +(\d+)$", table[1], re.M) if table else []
+        return {name: int(count) for name, count in found}, said
 
     def document(self, gpu: str, kernel: str, stage: str) -> dict:
         """What a stage wrote."""

@@ -82,8 +82,7 @@ def planned_after(finished, *edits):
                 finished.edit(name, old, new)
             else:
                 (finished.root / name).write_text(new)
-        done = finished.snakemake("-n", *SELECTION)
-        return finished.planned(*SELECTION), done.stdout + done.stderr
+        return finished.told(*SELECTION)
     finally:
         for path, text in before.items():
             path.unlink() if text is None else path.write_text(text)

@@ -87,9 +87,9 @@ def become(packed: bytes, files: Sequence[int], parent: int) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN if request.ignores_interrupt else signal.default_int_handler)
-    at_hand = os.environ[VARIABLE]
+    at_hand = {name: value for name, value in os.environ.items() if name == VARIABLE}
     os.environ.clear()
-    os.environ.update(request.environment | {VARIABLE: at_hand})
+    os.environ.update(request.environment | at_hand)
     os.umask(request.mask)
     os.chdir(request.folder)
     sys.path[:], sys.argv[:] = request.path, request.words

@@ -206,6 +206,8 @@ class _Server:
         for library in self._libraries[letter]:
             with contextlib.suppress(Exception):  # whoever needs it meets it again
                 importlib.import_module(library)
+        if letter == b"c":
+            _know_triton()
         gc.collect()
         gc.freeze()  # else a collection in a forked process would copy all pages
         return _Server(self._stages + letter, theirs, libraries=self._libraries)
@@ -264,6 +266,12 @@ class _Server:
             one.close()
         os.close(self._woken)
         os.close(self._wakes)
+
+
+def _know_triton() -> None:
+    """Compute the key of Triton's own files, half a gigabyte, for which every process asks that compiles anything."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 def fit() -> bool:

@@ -53,8 +53,13 @@ _LIBRARIES = {
 }
 """What each stage imports; beside torch what nearly every job needs, none of which depends on the environment."""
 
-_OF_A_RUN = ("torch._dynamo",)
-"""What a run's server imports after Triton.  Most jobs do, through torch, for 2 to 3 s: of meta tensors, in checks."""
+_OF_A_RUN = {
+    b"t": ("scipy.special", "torch.fx.experimental.symbolic_shapes"),
+    b"c": ("torch._dynamo", "triton.experimental.gluon"),
+}
+"""What a run's server imports beside, since many jobs come to it: statistics of timings, checks of gradients, and what
+torch loads to compare meta tensors.  The last, which imports Triton, takes 2 s, the others half a second each.
+"""
 
 _ASKING_SECONDS, _FINISHING_SECONDS = 30.0, 5.0
 _MOST_FILES, _MOST_STAGES = 8, 16
@@ -68,7 +73,8 @@ def serve(listener: socket.socket, owner: int, run: bool) -> Callable[[], NoRetu
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's would start its threads when it is imported
     _ignore_signals()
-    libraries = _LIBRARIES | {triton: _LIBRARIES[triton] + _OF_A_RUN for triton in (b"c", b"i") if run}
+    added = _OF_A_RUN if run else {}
+    libraries = {letter: (*names, *added.get(letter, ())) for letter, names in _LIBRARIES.items()}
     return _Server(b"", listener, owner, libraries).run()
 
 

@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant("matmul_w4a16", "one scale for a packed tile", "config-dependent", (Edit("word // 2", "word // 4"),),
         VALUES, "forward", "tiles"),
     Mutant("matmul_w4a16", "gradient without zero points", "wrong gradient of one input",
-        (Edit("ctx.save_for_backward(words, scales, zeros)", "ctx.save_for_backward(words, scales, None)"),),
+        (Edit("ctx.save_for_backward(words, scales, zeros)", "ctx.save_for_backward(words, scales, None)", "keep"),),
         GRADIENTS, "backward", "public"),
     Mutant("matmul_w4a16", "x not masked past K", "missing mask", (Edit("config['BLOCK_K']", "32", "launch_tiles"),),
         VALUES, "forward", "tiles"),

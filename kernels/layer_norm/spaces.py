@@ -57,15 +57,18 @@ def fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
         return f"{chunks} tiles to a row: each is unrolled, and compiling takes time"
     if threads > 32 and tile * size < threads * rows.VECTOR_BYTES:
         return "less than one 16-byte vector a thread"
-    if config["LATE"] and problem["n"] <= 8192 and problem["m"] <= gpu.sms:
-        return "few short rows: the latency of weight and bias shows"
-    spread = rows.spread_obstacle(config, problem, gpu, ONE_PASS_SPACE["BLOCK_M"][-1])
-    if spread:
-        return spread
     # x, and with early loads weight and bias, in their own dtype, and what is computed of a tile.
     narrow = (1 if config["LATE"] else 3) + has_residual(problem)
     needed = tile * (narrow * size / 4 + 0.25) / threads + rows.OTHER_REGISTERS
     return rows.registers_obstacle(needed, threads)
+
+
+def fits_one_pass_alone(config: dict, problem: Case, gpu: GPU) -> str:
+    """:func:`fits_one_pass`, and SMs are busy; layer_norm_linear, whose space is smaller, asks the former alone."""
+    if config["LATE"] and problem["n"] <= 8192 and problem["m"] <= gpu.sms:
+        return "few short rows: the latency of weight and bias shows"
+    spread = rows.spread_obstacle(config, problem, gpu, ONE_PASS_SPACE["BLOCK_M"][-1])
+    return spread or fits_one_pass(config, problem, gpu)
 
 
 def one_pass_default(problem: Case, gpu: GPU) -> dict:
@@ -81,7 +84,7 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
     warps = (8, 16, 32) if spills else (16, 32, 8)
     configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": number} for number in warps]
-    return next((config for config in configs if not fits_one_pass(config, problem, gpu)), configs[-1])
+    return next((config for config in configs if not fits_one_pass_alone(config, problem, gpu)), configs[-1])
 
 
 def fits_stream(config: dict, problem: Case, gpu: GPU) -> str:

@@ -70,9 +70,9 @@ class Extension:
         if module is not None:
             operator.adopt(module)
 
-    def wanted(self, device: torch.device) -> None:
-        """A call was recorded on ``device``: see to the extension, as the environment says."""
-        if self._started is not None:
+    def wanted(self, sample: torch.Tensor) -> None:
+        """A call was recorded on tensors like ``sample``: see to the extension, as the environment says."""
+        if self._started is not None or sample.is_inference():  # of which nothing says what is plain elsewhere
             return
         way = os.environ.get(VARIABLE, WAYS[0])
         if way not in WAYS:
@@ -80,7 +80,8 @@ class Extension:
         with self._lock:
             if self._started is not None:
                 return
-            self._started = threading.Thread(target=self._prepare, args=(device,), name="atlas-host", daemon=True)
+            # No call of CUDA in that thread: it would spoil a graph that this one captures.
+            self._started = threading.Thread(target=self._prepare, args=(_keys(sample),), daemon=True)
         if way == "off":
             self.reason = f"{VARIABLE}=off"
             return
@@ -90,28 +91,30 @@ class Extension:
             self._started.join()
 
     def ready(self, device: torch.device) -> bool:
-        """Whether it is there, after waiting for it where it is wanted."""
-        self.wanted(device)
+        """Whether it is there for calls on ``device``, after waiting for it where it is wanted."""
+        self.wanted(torch.empty(1, device=device))
         if self._started.ident is not None:
             self._started.join()
         return self.module is not None
 
-    def _prepare(self, device: torch.device) -> None:
+    def _prepare(self, keys: int) -> None:
         try:
-            module = load(build())
-            self.use(module, device)
+            self._use(load(build()), keys, triton.runtime.driver.active.get_current_stream)
         except Exception as error:  # Python makes all calls then, as it did until now
             self.reason = f"{type(error).__name__}: {error}"
 
-    def use(self, module: Any, device: torch.device, stream: Callable[[int], int] | None = None) -> None:
-        """Make calls on tensors of the type of ``device`` by ``module`` from now on."""
+    def use(self, module: Any, device: torch.device, stream: Callable[[int], int]) -> None:
+        """Make calls on plain tensors of ``device`` by ``module`` from now on; ``stream`` gives the current one."""
+        self._use(module, _keys(torch.empty(1, device=device)), stream)
+
+    def _use(self, module: Any, keys: int, stream: Callable[[int], int]) -> None:
         module.configure(
-            torch.empty(1, device=device),
+            keys,
             torch._C._are_functorch_transforms_active,
             vars(forward_ad),
             triton.knobs.runtime.launch_enter_hook,
             triton.knobs.runtime.launch_exit_hook,
-            stream or triton.runtime.driver.active.get_current_stream,
+            stream,
             addresses(),
         )
         with self._lock:
@@ -119,6 +122,11 @@ class Extension:
             operators = list(self._operators)
         for operator in operators:
             operator.adopt(module)
+
+
+def _keys(plain: torch.Tensor) -> int:
+    """The dispatch keys of a plain tensor, as bits."""
+    return torch._C._dispatch_keys(plain).raw_repr()
 
 
 extension = Extension()

@@ -173,7 +173,8 @@ class CustomOperator:
         except Unrepeatable as obstacle:
             self.obstacles.add(str(obstacle))
             return result
-        extension.wanted(device)
+        if device.type == "cuda":
+            extension.wanted(tensors[0])
         if self._native is not unavailable:
             single = isinstance(result, torch.Tensor)
             try:

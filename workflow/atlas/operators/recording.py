@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +23,20 @@ _ALLOCATIONS = frozenset(
     }
 )
 
-_OF_TORCH = frozenset(
-    operation
+
+def _operation(name: str) -> Any:
+    """torch's operation ``mm.default``; None where this version has none of the name."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+
+
+_OF_TORCH = {
+    _operation(name)
     for name in (
         "mm.default", "mm.out", "mm.dtype_out", "addmm.default", "addmm.out", "addmm.dtype_out", "sum.dim_IntList",
         "copy_.default", "add_.Tensor", "new_zeros.default", "_to_copy.default",
     )
-    if (operation := functools.reduce(lambda of, part: getattr(of, part, None), name.split("."), torch.ops.aten))
-)  # fmt: skip
+}  # fmt: skip
 """What launchers may have torch compute: it depends on nothing but its arguments, and draws and reads nothing."""
 
 

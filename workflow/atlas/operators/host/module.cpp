@@ -251,15 +251,15 @@ void deallocate(PyObject* self) {
   Py_DECREF(type);
 }
 
-// configure(sample, transforms, forward_ad's names, entering, leaving, stream, addresses of five functions of the
-// driver)
+// configure(keys of plain tensors, transforms, forward_ad's names, entering, leaving, stream, addresses of five
+// functions of the driver)
 PyObject* configure(PyObject*, PyObject* words) {
   HANDLE_TH_ERRORS
-  PyObject *sample, *transforms, *forward_ad, *entering, *leaving, *stream;
-  unsigned long long driver[5];
-  parse(words, "OOO!OOO(KKKKK)", &sample, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
+  PyObject *transforms, *forward_ad, *entering, *leaving, *stream;
+  unsigned long long plain, driver[5];
+  parse(words, "KOO!OOO(KKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
         &driver[0], &driver[1], &driver[2], &driver[3], &driver[4]);
-  world.plain = THPVariable_Unpack(sample).key_set();
+  world.plain = plain;
   world.transforms = Py_NewRef(transforms);
   world.forward_ad = Py_NewRef(forward_ad);
   world.entering = Py_NewRef(entering);

@@ -162,7 +162,7 @@ struct Given {                                    // the arguments of a call, an
 
   // What a recording depends on of one tensor; false where that is not plain.
   static bool add_geometry(const Tensor& x, Words& words) {
-    if (x.key_set().raw_repr() & ~world.plain.raw_repr()) return false;
+    if (x.key_set().raw_repr() & ~world.plain) return false;
     const auto shape = x.sizes(), stride = x.strides();
     words.push_back(7 | static_cast<int64_t>(shape.size()) << 8 | static_cast<int64_t>(x.scalar_type()) << 16 |
                     static_cast<int64_t>(address_of(x) & 15) << 32 |

@@ -18,7 +18,7 @@ using RetainContext = int (*)(void**, int);
 using SetContext = int (*)(void*);
 
 struct World {
-  c10::DispatchKeySet plain;       // the keys that a plain tensor of the device may have
+  uint64_t plain = 0;              // the dispatch keys that a plain tensor may have
   PyObject* transforms = nullptr;  // whether a transform of torch.func is active
   PyObject* forward_ad = nullptr;  // the names of torch.autograd.forward_ad
   PyObject* entering = nullptr;    // Triton's hooks around launches

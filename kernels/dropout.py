@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from atlas.declaration import Declaration, Pass, Random, Variant, cases, elementwise, peers
 from atlas.declaration.rows import VECTOR_BYTES
-from atlas.operators import Differentiable, Operator, constant_result, launch
+from atlas.operators import Differentiable, Operator, constant_result, contiguous, launch
 
 ROUNDS = tl.constexpr(7)
 """Rounds of Philox: the fewest that pass every test of BigCrush (Salmon et al., table 2).  Ten, as torch takes, are
@@ -275,13 +275,13 @@ def _keep_mask(ctx, inputs, output):
 def _pull_back(ctx, dout):
     if dout is None:
         return None, None, None, None
-    dx = _masked(dout.contiguous(), ctx.p, ctx.seed) if ctx.needs_input_grad[0] else None
+    dx = _masked(contiguous(dout), ctx.p, ctx.seed) if ctx.needs_input_grad[0] else None
     return dx, dout if ctx.needs_input_grad[1] else None, None, None
 
 
 def _pull_back_masked(ctx, dout):
     """The gradient of the gradient: both drop the same elements, so it is the same function."""
-    return None if dout is None else _masked(dout.contiguous(), ctx.p, ctx.seed), None, None
+    return None if dout is None else _masked(contiguous(dout), ctx.p, ctx.seed), None, None
 
 
 _dropout = Differentiable(_forward, setup_context=_keep_mask, backward=_pull_back)

@@ -35,7 +35,16 @@ from atlas.declaration import (
     sweep,
 )
 from atlas.declaration.products import uses_tensor_cores
-from atlas.operators import Differentiable, Operator, autocast_rule, autocasting, launch, torch_gradients
+from atlas.operators import (
+    Differentiable,
+    Operator,
+    autocast_rule,
+    autocasting,
+    contiguous,
+    launch,
+    step,
+    torch_gradients,
+)
 
 from kernels.common.norms import checked
 from kernels.layer_norm.forward import launch_one_pass
@@ -400,13 +409,13 @@ def _pull_back(ctx, dy):
         return _differentiable_backward(x, weight, bias, ctx.eps, w, c, dy)
     (n, k), operators = w.shape, torch.ops.kernel_atlas  # which kernels.layer_norm registered when it was imported
     out, mean, rstd = operators.layer_norm_forward(x, k, weight, bias, ctx.eps)
-    rows_of_dy = dy.reshape(-1, n)
+    rows_of_dy = contiguous(dy).view(-1, n)
     dx = dweight = dbias = None
     if any(ctx.needs_input_grad[:3]):
-        dout = (rows_of_dy @ w).view(x.shape)
+        dout = step(torch.mm, rows_of_dy, w).view(x.shape)
         dx, dweight, dbias = operators.layer_norm_backward(x, k, weight, bias, mean, rstd, dout, None)
-    dw = rows_of_dy.t() @ out.view(-1, k) if ctx.needs_input_grad[4] else None
-    dc = None if c is None else rows_of_dy.sum(dim=0)
+    dw = step(torch.mm, rows_of_dy.t(), out.view(-1, k)) if ctx.needs_input_grad[4] else None
+    dc = None if c is None else step(torch.sum, rows_of_dy, 0)
     return dx, None if weight is None else dweight, None if bias is None else dbias, None, dw, dc
 
 

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers
-from atlas.operators import Differentiable, Operator, as_laid_out, autocast, autocasting, launch
+from atlas.operators import Differentiable, Operator, as_laid_out, autocast, autocasting, contiguous, launch
 
 
 @triton.jit
@@ -319,7 +319,7 @@ def _pull_back(ctx, dout):
     tensor1, tensor2 = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return dout, ctx.value * dout * tensor2, ctx.value * dout * tensor1, None
-    return dout, *_backward(dout.contiguous(), tensor1, tensor2, ctx.value), None
+    return dout, *_backward(contiguous(dout), tensor1, tensor2, ctx.value), None
 
 
 _differentiable = Differentiable(_forward, setup_context=_setup, backward=_pull_back)

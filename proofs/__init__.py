@@ -3,7 +3,7 @@
 A proof makes claims with limits, finds the figures, and keeps both with the rows they rest on.  One that does not hold
 ends with exit status 1.  The product imports nothing of this package.
 
-``measuring``  figures that agree with others and with themselves, and what tuning's time goes to
+``measuring``  figures that agree with others and with themselves, what calls cost the host, and tuning the device
 ``faults``     what befalls a run: hangs, kills, full disks
 ``mutants``    faults planted in kernels, and true kernels that are not flagged
 ``tuning``     the tuner against ``triton.autotune``, and search strategies against each other
@@ -23,6 +23,7 @@ PROOFS = {
     "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
     "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),
+    "host": ("measuring.host", "short calls and training steps cost the host little more than torch's"),
     "overhead": ("measuring.overhead", "autotune's wall time goes to trials and compilation"),
 }
 """By a proof's name its module, with ``add_arguments(parser)`` and ``run(job) -> Evidence``, and its claim."""

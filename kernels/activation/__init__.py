@@ -16,7 +16,7 @@ halves of one tensor of 2 n columns.
 
 import torch
 from atlas.declaration import cases, elementwise
-from atlas.operators import Differentiable, Operator, as_laid_out, as_rows
+from atlas.operators import Differentiable, Operator, as_laid_out, as_rows, contiguous
 
 from .declaration import DECLARATION
 from .flat import empty
@@ -41,7 +41,7 @@ def _pull_back(ctx, dy):
     (x,) = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return backward_reference(x.float(), None, dy.float(), ctx.kind).to(dy.dtype), None
-    return _backward(x, dy.contiguous(), ctx.kind), None
+    return _backward(x, contiguous(dy), ctx.kind), None
 
 
 def _setup_gated(ctx, inputs, output):
@@ -53,7 +53,7 @@ def _pull_back_gated(ctx, dy):
     if torch.is_grad_enabled():
         dgate, dup = backward_reference(gate.float(), up.float(), dy.float(), "swiglu")
         return dgate.to(dy.dtype), dup.to(dy.dtype)
-    return _gated_backward(gate, up, dy.contiguous())
+    return _gated_backward(gate, up, contiguous(dy))
 
 
 _backward = Operator(

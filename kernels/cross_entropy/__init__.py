@@ -17,7 +17,7 @@ for each lane (Milakov and Gimelshein, arXiv:1805.02867), and `stream_gradient` 
 
 import torch
 from atlas.declaration import case, choose
-from atlas.operators import Differentiable, Operator, autocasts_to_fp32, torch_gradients, transformed
+from atlas.operators import Differentiable, Operator, autocasts_to_fp32, contiguous, torch_gradients, transformed
 
 from .backward import multiply
 from .declaration import DECLARATION
@@ -66,7 +66,7 @@ def _pull_back(ctx, dloss, dlse, dscale):
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         (dx,) = torch_gradients(lambda x: torch_loss(x.float(), target, *ctx.parameters), (x,), dloss.float())
     else:
-        dx = _backward(x, target, lse, scale, dloss.contiguous(), *ctx.parameters)
+        dx = _backward(x, target, lse, scale, contiguous(dloss), *ctx.parameters)
     return dx, *(None,) * 6
 
 

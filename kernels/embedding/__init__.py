@@ -8,7 +8,7 @@ tenths, so the sums are taken in the one pass that writes.
 
 import torch
 from atlas.declaration import case
-from atlas.operators import Differentiable, Operator
+from atlas.operators import Differentiable, Operator, contiguous
 
 from .declaration import DECLARATION, backward_reference
 
@@ -23,7 +23,7 @@ def _pull_back(ctx, dy):
     (index,) = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return None, backward_reference(dy, index, ctx.rows, ctx.padding_idx), None
-    return None, _backward(dy.contiguous(), index, ctx.rows, ctx.padding_idx), None
+    return None, _backward(contiguous(dy), index, ctx.rows, ctx.padding_idx), None
 
 
 _forward = Operator(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 from atlas.declaration import case
-from atlas.operators import Differentiable, Operator, autocasting, torch_gradients
+from atlas.operators import Differentiable, Operator, autocasting, contiguous, torch_gradients
 
 from kernels.common.norms import checked, shape_of, under_autocast
 
@@ -103,8 +103,8 @@ def _gradients(ctx, dy, dsum=None):
         return dsum, None, None
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return _differentiable_backward(x, weight, bias, ctx.n, ctx.eps, dy, dsum)
-    dsum = dsum if dsum is None else dsum.contiguous()
-    dx, dweight, dbias = _backward(x, ctx.n, weight, bias, mean, rstd, dy.contiguous(), dsum)
+    dsum = dsum if dsum is None else contiguous(dsum)
+    dx, dweight, dbias = _backward(x, ctx.n, weight, bias, mean, rstd, contiguous(dy), dsum)
     return dx, None if weight is None else dweight, None if bias is None else dbias
 
 

@@ -32,6 +32,7 @@ from atlas.operators import (
     autocast,
     autocast_rule,
     autocasting,
+    contiguous,
     derivative_wanted,
     torch_gradients,
 )
@@ -97,7 +98,7 @@ def _pull_back(ctx, dy, _=None):
     activation, scale, has_bias = ctx.activation, ctx.scale, ctx.needs_input_grad[2]
     g, dbias = dy.to(x.dtype), None
     if activation != "none" or scale != 1.0 or has_bias:
-        found, dbias = _pull(kept, dy.contiguous(), x, weight, activation, scale, has_bias)
+        found, dbias = _pull(kept, contiguous(dy), x, weight, activation, scale, has_bias)
         g = g if found.dim() == 1 else found
     dx = matmul(g, weight) if ctx.needs_input_grad[0] else None
     dweight = matmul(g.t(), x) if ctx.needs_input_grad[1] else None

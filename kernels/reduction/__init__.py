@@ -24,7 +24,7 @@ import math
 
 import torch
 from atlas.declaration import case
-from atlas.operators import Differentiable, Operator, autocasts_to_fp32, derivative_wanted
+from atlas.operators import Differentiable, Operator, autocasts_to_fp32, contiguous, derivative_wanted, step
 
 from kernels.common.axes import axis_of
 
@@ -105,7 +105,7 @@ def _setup_sum(ctx, inputs, output):
 
 def _pull_back_sum(ctx, dout):
     if ctx.mean:
-        dout = dout / math.prod(ctx.shape[ctx.begin : ctx.end])
+        dout = step(torch.div, dout, math.prod(ctx.shape[ctx.begin : ctx.end]))
     kept = (*ctx.shape[: ctx.begin], *(1,) * (ctx.end - ctx.begin), *ctx.shape[ctx.end :])
     return dout.to(ctx.dtype).reshape(kept).expand(ctx.shape), None, None, None, None, None
 
@@ -132,7 +132,7 @@ def _pull_back_ties(ctx, dout, _):
         kept = result_shape(x, ctx.begin, ctx.end, True)
         share = dout.reshape(kept).float() / ties.reshape(kept)
         return ((x == out.reshape(kept)) * share).to(x.dtype), None, None, None
-    return _amax_backward(x, out, ties, dout.contiguous(), ctx.begin, ctx.end), None, None, None
+    return _amax_backward(x, out, ties, contiguous(dout), ctx.begin, ctx.end), None, None, None
 
 
 def _pull_back_max(ctx, dout, _):
@@ -143,7 +143,7 @@ def _pull_back_max(ctx, dout, _):
     if torch.is_grad_enabled():
         at, dout = indices.view(outer, 1, inner), dout.reshape(outer, 1, inner)
         return dout.new_zeros((outer, n, inner)).scatter(1, at, dout).view(ctx.shape), None, None, None
-    dx = _max_backward(indices, dout.contiguous(), outer, n, inner)
+    dx = _max_backward(indices, contiguous(dout), outer, n, inner)
     return dx.view(ctx.shape), None, None, None
 
 

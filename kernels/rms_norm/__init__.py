@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import torch
 from atlas.declaration import case
-from atlas.operators import Differentiable, Operator, autocasting
+from atlas.operators import Differentiable, Operator, autocasting, contiguous
 
 from kernels.common.norms import checked, shape_of, under_autocast
 
@@ -99,7 +99,7 @@ def _input_gradients(ctx, dy, dsum):
         return dsum, None
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return _differentiable_gradients(x, weight, ctx.eps, dy, dsum)
-    dx, dweight = _backward(x, weight, rstd, dy.contiguous(), dsum if dsum is None else dsum.contiguous())
+    dx, dweight = _backward(x, weight, rstd, contiguous(dy), dsum if dsum is None else contiguous(dsum))
     return dx, None if weight is None else dweight
 
 

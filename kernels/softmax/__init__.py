@@ -14,7 +14,7 @@ Milakov and Gimelshein (arXiv:1805.02867).
 
 import torch
 from atlas.declaration import case
-from atlas.operators import Differentiable, Operator, autocasts_to_fp32
+from atlas.operators import Differentiable, Operator, autocasts_to_fp32, contiguous
 
 from kernels.common.axes import axis_of
 
@@ -63,7 +63,7 @@ def _pull_back(ctx, dy):
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         dx = backward_reference(y.float(), dy.float(), ctx.log).to(dy.dtype)
     else:
-        dx = _backward(y, dy.contiguous(), ctx.log, ctx.causal)
+        dx = _backward(y, contiguous(dy), ctx.log, ctx.causal)
     dmask = dx.sum_to_size(ctx.mask[0]).to(ctx.mask[1]) if ctx.needs_input_grad[1] else None
     return dx, dmask, None, None
 

@@ -189,6 +189,44 @@ def test_a_launcher_that_does_more_is_run_each_time_and_says_why(more, said):
     assert said in " ".join(careless.obstacles)
 
 
+def test_what_torch_computes_between_launches_is_repeated_in_its_order():
+    """Products, into views of what is allocated, too; neither gradients nor autocast get in between."""
+    kernel = Kernel()
+
+    def run(x, w):
+        both = torch.empty((2, 4, 8))
+        torch.mm(x[:4], w.t(), out=both[0])
+        launch(kernel, (1,), both[0], both[1], 1)
+        both[1].copy_(both[0])
+        product = torch.addmm(w.sum(dim=1), x[4:], w.t())
+        launch(kernel, (1,), product, both, 1)
+        return both.to(torch.float16), product.view(2, -1), x.new_empty(0)
+
+    fake = lambda x, w: (x.new_empty(2, 4, 8, dtype=torch.float16), x.new_empty(2, 16), x.new_empty(0))  # noqa: E731
+    mixed = operator(run, "(Tensor x, Tensor w) -> (Tensor, Tensor, Tensor)", fake)
+    for _ in range(3):
+        x, w = torch.randn(8, 6), torch.randn(8, 6, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = mixed(x, w)
+        torch.testing.assert_close(found[0], (x[:4] @ w.t()).half().expand(2, 4, 8))
+        torch.testing.assert_close(found[1], (w.sum(1) + x[4:] @ w.t()).detach().view(2, 16))
+        assert found[2].shape == (0,) and not any(y.requires_grad for y in found)
+    assert not mixed.obstacles and len(kernel.launched) == 2 and len(kernel.repeated) == 4
+
+
+@pytest.mark.parametrize(
+    "run",
+    [lambda x, y: x.add_(y), lambda x, y: torch.mm(x, torch.ones(4, 4)), lambda x, y: x.view(torch.int32) @ y],
+    ids=["on an input", "with a tensor of its own", "of another dtype"],
+)
+def test_what_torch_computes_with_other_memory_is_not_repeated(run):
+    own = operator(lambda x, y: run(x, y).clone(), "(Tensor x, Tensor y) -> Tensor", lambda x, y: torch.empty_like(x))
+    x, y = torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.int32)
+    for _ in range(3):
+        own(x, y)
+    assert own.obstacles
+
+
 def test_views_scratch_and_several_outputs_are_told_by_their_memory():
     kernel = Kernel()
 

@@ -8,6 +8,7 @@ from .autocast import autocast, autocast_rule, autocasting, autocasts_to_fp32
 from .constant import constant_result
 from .launching import launch
 from .layout import as_laid_out, as_rows
+from .native import contiguous, step
 from .operator import CustomOperator, Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients, transformed
 
@@ -22,8 +23,10 @@ __all__ = [
     "autocasting",
     "autocasts_to_fp32",
     "constant_result",
+    "contiguous",
     "derivative_wanted",
     "launch",
+    "step",
     "torch_gradients",
     "transformed",
 ]

@@ -11,8 +11,10 @@ import torch
 
 from ..declaration import Case, Declaration, choose
 from .call import watched, written
+from .direct import Indirect, direct
 from .launching import Varying, compiles_only
-from .plan import Plan, plan
+from .native import extension, kept_by, pulling, unavailable
+from .plan import Plan, layout, plan
 from .recording import Recording, Unrepeatable
 from .transforms import torch_gradients, transformable, transformed
 
@@ -75,7 +77,7 @@ class CustomOperator:
         _registered.add(f"{library}::{name}")
         self._library = torch.library.Library(library, "FRAGMENT")
         self._library.define(f"{name}{schema}", tags=_TAGS)
-        self._library.impl(name, lambda *args: self._straight(*args), "CompositeExplicitAutograd")
+        self._library.impl(name, self._dispatched, "CompositeExplicitAutograd")
         self.name = f"{library}::{name}"
 
         def known_fake(*args, **kwargs):
@@ -85,10 +87,10 @@ class CustomOperator:
         torch.library.register_fake(self.name, known_fake, lib=self._library)
         self.op = getattr(getattr(torch.ops, library), name).default
         arguments = self.op._schema.arguments
-        self._varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
+        self.varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
         self.now, self.plain, self._straight = written(
             [str(a.type) for a in arguments],
-            self._varying,
+            self.varying,
             self._plans,
             self.op,
             transformable(name, self, self.op),
@@ -96,6 +98,20 @@ class CustomOperator:
             self._run,
             state,
         )
+        self._state = state
+        self._native = self._native_below = unavailable
+        self._gradients: list[Differentiable] = []
+        extension.register(self)
+
+    def adopt(self, module: Any) -> None:
+        """Have ``module``, the extension, make the calls that it can; it learns of each when it is recorded."""
+        bits = sum(1 << number for number in self.varying)
+        self._native = module.call(self.name.rpartition(":")[2], bits, self._state)
+        self._native_below = self._native.below()
+        for gradient in self._gradients:
+            gradient.adopt(self._native)
+        self._plans.clear()
+        self._attempts.clear()
 
     def _tell_inductor(self) -> None:
         """Name the operator among those that inductor calls as they are; called while torch.compile traces it.
@@ -108,13 +124,26 @@ class CustomOperator:
         if known is not None:
             known.add(self.name)
 
+    def add_gradient(self, gradient: Differentiable) -> None:
+        """Have ``gradient`` follow where calls of this operator are made in the extension."""
+        self._gradients.append(gradient)
+        if self._native is not unavailable:
+            gradient.adopt(self._native)
+
     def register_autograd(self, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Tell torch the gradient of the operator, as :func:`torch.library.register_autograd`."""
         torch.library.register_autograd(self.name, backward, setup_context=setup_context, lib=self._library)
 
     def __call__(self, *args: Any) -> Any:
         """The operator on all its arguments, without gradients in eager mode (:class:`Differentiable` has them)."""
-        return self.op(*args) if _is_compiling() else self.now(*args)
+        if _is_compiling():
+            return self.op(*args)
+        result = self._native(*args)
+        return self.now(*args) if result is NotImplemented else result
+
+    def _dispatched(self, *args: Any) -> Any:
+        result = self._native_below(*args)
+        return self._straight(*args) if result is NotImplemented else result
 
     def _first(self, key: tuple, *args: Any) -> Any:
         """A call that no recording is of; it is recorded where that can be of use."""
@@ -132,14 +161,27 @@ class CustomOperator:
         if len(self._attempts) >= _MOST_PLANS:
             self._plans.clear()
             self._attempts.clear()
+            if self._native is not unavailable:
+                self._native.forget()
         self._attempts[key] = self._attempts.get(key, 0) + 1
-        given = [Varying.of(v, number) if number in self._varying else v for number, v in enumerate(args)]
+        given = [Varying.of(v, number) if number in self.varying else v for number, v in enumerate(args)]
         with torch.no_grad(), Recording(args) as recording:
             result = self._run(*given)
         try:
-            self._plans[key] = plan(recording, result, args, device)
+            laid = layout(recording, result)
+            self._plans[key] = repeat = plan(recording, laid, args, device)
         except Unrepeatable as obstacle:
             self.obstacles.add(str(obstacle))
+            return result
+        if device.type == "cuda":
+            extension.wanted(tensors[0])
+        if self._native is not unavailable:
+            single = isinstance(result, torch.Tensor)
+            try:
+                learnt = direct(recording.launches, *laid, single)
+            except Indirect:
+                learnt = repeat
+            self._native.learn(args, learnt, single)
         return result
 
 
@@ -219,6 +261,7 @@ class Differentiable:
             def forward(ctx, *args):  # with a setup_context of its own torch would inspect signatures at every call
                 output = operator.plain(*args)
                 setup_context(ctx, args, output)
+                self._teach(args, output)
                 return output
 
         name = operator.name.rpartition(":")[2]
@@ -226,6 +269,25 @@ class Differentiable:
         Function.__name__ = Function.__qualname__ = name
         self._function = Function
         self._transformed = transformable(name, self, operator.op, setup_context, backward, pushforward)
+        self._name, self._setup_context, self._pull = name, setup_context, pulling(backward)
+        self._native = unavailable
+        operator.add_gradient(self)
+
+    def adopt(self, native: Any) -> None:
+        """Have ``native``, the operator's call in the extension, make those calls that it can."""
+        self._native = native.gradient(self._name, self._pull)
+
+    def _teach(self, args: Sequence[Any], output: Any) -> None:
+        """Tell the extension what the context keeps of this call, which Python makes."""
+        if self._native is unavailable:
+            return
+        try:
+            kept = kept_by(self._setup_context, args, output, self.operator.varying)
+        except (TypeError, Unrepeatable) as obstacle:
+            self.operator.obstacles.add(str(obstacle))
+            self._native = unavailable
+        else:
+            self._native.learn_gradient(args, *kept)
 
     @classmethod
     def by_torch(cls, operator: CustomOperator, function: Callable[..., torch.Tensor]) -> Differentiable:
@@ -254,6 +316,9 @@ class Differentiable:
     def __call__(self, *args: Any) -> Any:
         if _is_compiling():
             return self.operator.op(*args)
+        result = self._native(*args)
+        if result is not NotImplemented:
+            return result
         if transformed():
             return self._transformed(*args)
         if torch.is_grad_enabled():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,22 +11,23 @@ import triton
 
 from .descriptors import unwrapped
 from .launching import allow_scratch
-from .recording import Constant, Described, Geometry, Launch, Recording, Source, VaryingInput
+from .recording import Constant, Described, Geometry, Launch, OfTorch, Operand, Recording, Source, VaryingInput
 
 Plan = Callable[..., Any]
 """Takes a call's arguments, returns its outputs."""
 
+Layout = tuple[dict[int, Geometry], list[tuple[Source, Geometry]]]
+"""The allocations by number, and for each output its memory and geometry."""
 
-def plan(recording: Recording, result: Any, inputs: Sequence[Any], device: torch.device) -> Plan:
+
+def plan(recording: Recording, laid: Layout, inputs: Sequence[Any], device: torch.device) -> Plan:
     """The function that repeats on ``device`` what ``recording`` holds, with inputs of the same geometry and dtypes.
 
-    ``result`` is what the recorded call returned for ``inputs``.  Raises :class:`~.recording.Unrepeatable` where the
-    call did more than a recording can hold.  The function is generated: when it runs nothing is left to decide.
+    ``laid`` is :func:`layout` of what the recorded call returned for ``inputs``.  Raises
+    :class:`~.recording.Unrepeatable` where the call did more than a recording can hold.  The function is generated:
+    when it runs nothing is left to decide.
     """
-    outputs = recording.outputs(result)
-    made = dict(enumerate(recording.allocations))
-    # What is returned as a view of all of an allocation is allocated in the view's shape.
-    made |= {source.number: geometry for source, geometry in outputs if _whole(source, geometry, recording.allocations)}
+    made, outputs = laid
     scope: dict[str, Any] = {
         "allow_scratch": allow_scratch,
         "current_stream": triton.runtime.driver.active.get_current_stream,
@@ -35,18 +36,92 @@ def plan(recording: Recording, result: Any, inputs: Sequence[Any], device: torch
         "empty_like": torch.empty_like,
     }
     lines = [f"stream = current_stream({device.index})"]
+    of_torch = [one for one in recording.launches if isinstance(one, OfTorch)]
+    computed = {one.made for one in of_torch}
     for number, geometry in made.items():
-        lines.append(f"b{number} = {_allocation(number, geometry, inputs, scope)}")
-    values = [v.memory if isinstance(v, Described) else v for launch in recording.launches for v in launch.values]
-    used = {(value.allocated, value.number) for value in values if isinstance(value, Source)}
-    lines += [f"p_{_tensor(*which)} = {_tensor(*which)}.data_ptr()" for which in sorted(used)]
+        if number not in computed:
+            lines.append(f"b{number} = {_allocation(number, geometry, inputs, scope)}")
+    used = {(memory.allocated, memory.number) for memory in _read(recording.launches)}
+    lines += [_address(*which) for which in sorted(used) if not (which[0] and which[1] in computed)]
     for number, launch in enumerate(recording.launches):
-        lines += _launched(number, launch, scope)
+        if isinstance(launch, OfTorch):
+            lines.append(_computed(number, launch, made, inputs, scope))
+            lines += [_address(True, launch.made)] if (True, launch.made) in used else []
+        else:
+            lines += _launched(number, launch, scope)
+        if of_torch:
+            lines += _dropped(recording.launches[number:], made, outputs)
     returned = [_returned(source, geometry, made) for source, geometry in outputs]
-    lines.append(f"return {', '.join(returned)}")
     arguments = ", ".join(f"a{number}" for number in range(len(inputs)))
-    exec(f"def repeat({arguments}):\n" + "".join(f"    {line}\n" for line in lines), scope)
+    head, indent = f"def repeat({arguments}):\n", "    "
+    if of_torch:  # which computes as it did where nothing is recorded: without gradients, without autocast
+        scope |= {"no_grad": torch.no_grad, "no_autocast": torch._C._DisableAutocast}
+        head, indent = f"{head}    with no_grad(), no_autocast():\n", "        "
+    lines.append(f"return {', '.join(returned)}")
+    exec(head + "".join(f"{indent}{line}\n" for line in lines), scope)
     return scope["repeat"]
+
+
+def _read(launches: Sequence[Launch | OfTorch]) -> Iterator[Source]:
+    """The memory that kernels are given the addresses of."""
+    for launch in launches:
+        if isinstance(launch, Launch):
+            for value in launch.values:
+                memory = value.memory if isinstance(value, Described) else value
+                if isinstance(memory, Source):
+                    yield memory
+
+
+def _address(allocated: bool, number: int) -> str:
+    return f"p_{_tensor(allocated, number)} = {_tensor(allocated, number)}.data_ptr()"
+
+
+def _dropped(
+    rest: Sequence[Launch | OfTorch], made: Mapping[int, Geometry], outputs: Sequence[tuple[Source, Geometry]]
+) -> list[str]:
+    """The lines that give back allocations of which the first of ``rest`` is the last to use them."""
+
+    def allocations(launches: Sequence[Launch | OfTorch]) -> set[int]:
+        given = [one.memory for launch in launches if isinstance(launch, OfTorch) for one in launch.operands]
+        return {memory.number for memory in (*_read(launches), *given) if memory.allocated}
+
+    kept = {source.number for source, _ in outputs} | allocations(rest[1:])
+    return [f"del b{number}" for number in sorted(allocations(rest[:1]) - kept) if number in made]
+
+
+def _computed(
+    number: int, one: OfTorch, made: Mapping[int, Geometry], inputs: Sequence[Any], scope: dict[str, Any]
+) -> str:
+    """The line of what torch computes, the ``number``-th of the launches."""
+
+    def word(value: Any, name: str) -> str:
+        if not isinstance(value, Operand):
+            scope[name] = value
+            return name
+        memory, geometry = value.memory, value.geometry
+        tensor, start = _tensor(memory.allocated, memory.number), memory.offset // geometry.dtype.itemsize
+        whole = made[memory.number] if memory.allocated else Geometry.of(inputs[memory.number])
+        if whole == geometry and not start:
+            return tensor
+        begin = start if memory.allocated else f"{tensor}.storage_offset() + {start}"
+        return f"{tensor}.as_strided({geometry.shape}, {geometry.stride}, {begin})"
+
+    scope[f"torch{number}"] = one.function
+    words = [word(value, f"w{number}_{position}") for position, value in enumerate(one.args)]
+    words += [f"{name}={word(value, f'w{number}_{name}')}" for name, value in one.kwargs.items()]
+    target = "" if one.made is None else f"b{one.made} = "
+    return f"{target}torch{number}({', '.join(words)})"
+
+
+def layout(recording: Recording, result: Any) -> Layout:
+    """What to allocate, by number, and where each returned tensor lies.
+
+    What is returned as a view of all of an allocation is allocated in the view's shape.
+    """
+    outputs, made = recording.outputs(result), dict(enumerate(recording.allocations))
+    if any(isinstance(one, OfTorch) for one in recording.launches):  # in what shape is torch's to say
+        return made, outputs
+    return made | {s.number: g for s, g in outputs if _whole(s, g, recording.allocations)}, outputs
 
 
 def _whole(source: Source, geometry: Geometry, allocations: Sequence[Geometry]) -> bool:

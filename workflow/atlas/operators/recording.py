@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,22 @@ _ALLOCATIONS = frozenset(
         torch.ops.aten.new_empty_strided.default,
     }
 )
+
+
+def _operation(name: str) -> Any:
+    """torch's operation ``mm.default``; None where this version has none of the name."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+
+
+_OF_TORCH = {
+    _operation(name)
+    for name in (
+        "mm.default", "mm.out", "mm.dtype_out", "addmm.default", "addmm.out", "addmm.dtype_out", "sum.dim_IntList",
+        "copy_.default", "add_.Tensor", "new_zeros.default", "_to_copy.default",
+    )
+}  # fmt: skip
+"""What launchers may have torch compute: it depends on nothing but its arguments, and draws and reads nothing."""
 
 
 class Unrepeatable(Exception):
@@ -69,6 +85,29 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """A tensor that torch is given: a view of ``memory`` with the ``geometry``."""
+
+    memory: Source | Constant
+    geometry: Geometry
+
+
+@dataclass(frozen=True)
+class OfTorch:
+    """What torch computed; ``made`` is the allocation that it gave, None where it wrote into one of its arguments."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    made: int | None
+
+    @property
+    def operands(self) -> list[Operand]:
+        """The tensors among the arguments."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Operand)]
+
+
+@dataclass(frozen=True)
 class Geometry:
     """Shape, strides (elements) and dtype of an allocation or an output."""
 
@@ -85,13 +124,14 @@ class Geometry:
 class Recording(TorchDispatchMode):
     """Active while a call on ``inputs`` runs; afterwards ``allocations`` and ``launches`` say what it did.
 
-    ``outputs`` tells what it returned, and raises :class:`Unrepeatable` where it did anything else.
+    Among the launches is what torch computed between them.  ``outputs`` tells what the call returned, and raises
+    :class:`Unrepeatable` where it did anything else.
     """
 
     def __init__(self, inputs: Sequence[Any]):
         super().__init__()
         self.allocations: list[Geometry] = []
-        self.launches: list[Launch] = []
+        self.launches: list[Launch | OfTorch] = []
         self._obstacle = ""
         self._kept: list[torch.Tensor] = []  # no address and no id is given twice while it records
         self._allocated: dict[int, int] = {}
@@ -117,13 +157,49 @@ class Recording(TorchDispatchMode):
         if func in _ALLOCATIONS:
             self._kept.append(result)
             if result.numel():
-                self._allocated[result.untyped_storage().data_ptr()] = len(self.allocations)
-                self.allocations.append(Geometry.of(result))
+                self._allocate(result)
         elif func.is_view or func is torch.ops.aten.detach.default:
             self._follow(args[0], result)
+        elif func in _OF_TORCH:
+            self._computed(func, args, kwargs or {}, result)
         else:
             self._hinder(f"it calls {func}")
         return result
+
+    def _allocate(self, tensor: torch.Tensor) -> int:
+        number = len(self.allocations)
+        self._allocated[tensor.untyped_storage().data_ptr()] = number
+        self.allocations.append(Geometry.of(tensor))
+        return number
+
+    def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+        """Keep what torch computed, in the order of the launches."""
+        self._kept.append(result)
+        try:
+            given = tuple(self._operand(value) for value in args)
+            named = {name: self._operand(value) for name, value in kwargs.items()}
+        except Unrepeatable as obstacle:
+            return self._hinder(str(obstacle))
+        storage = result.untyped_storage().data_ptr()
+        if any(value.untyped_storage().data_ptr() == storage for _, value in self._inputs):
+            return self._hinder(f"it calls {func} on an input")
+        made = None if storage in self._allocated else self._allocate(result)
+        self.launches.append(OfTorch(func, given, named, made))
+
+    def _operand(self, value: Any) -> Any:
+        if isinstance(value, Varying):
+            raise Unrepeatable("torch computes with what varies from call to call")
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not value.numel():
+            raise Unrepeatable("torch computes with an empty tensor")
+        source = self._source(value)
+        if isinstance(source, Constant):
+            raise Unrepeatable("torch computes with a tensor that is none of the call's")
+        whole = self.allocations[source.number].dtype if source.allocated else dict(self._inputs)[source.number].dtype
+        if whole != value.dtype or value.is_neg() or value.is_conj():
+            raise Unrepeatable("torch computes with memory of another dtype")
+        return Operand(source, Geometry.of(value))
 
     def _follow(self, tensor: torch.Tensor, views: Any) -> None:
         """Remember of which input ``views``, one or several, are, if ``tensor`` is one or a view of one."""
@@ -154,8 +230,10 @@ class Recording(TorchDispatchMode):
         for tensor in result if isinstance(result, tuple) else (result,):
             if not isinstance(tensor, torch.Tensor):
                 raise Unrepeatable(f"it returns {type(tensor).__name__}")
-            if not tensor.numel():
-                raise Unrepeatable("it returns an empty tensor")
+            if not tensor.numel() and not any(tensor is value for _, value in self._inputs):
+                self.allocations.append(Geometry.of(tensor))
+                found.append((Source(True, len(self.allocations) - 1), Geometry.of(tensor)))
+                continue
             source = self._source(tensor)
             if not (isinstance(source, Source) and source.allocated):
                 raise Unrepeatable("it returns what it did not allocate")

@@ -1,0 +1,363 @@
+"""The extension in C++: what it is told of a call, what it repeats, and what is left to Python."""
+
+import contextlib
+import ctypes
+import sys
+import threading
+import types
+
+import pytest
+import torch
+from atlas.operators import (
+    CustomOperator,
+    Differentiable,
+    building,
+    call,
+    contiguous,
+    direct,
+    launch,
+    native,
+    plan,
+    step,
+)
+from atlas.operators.native import Extension, kept_by
+from atlas.operators.recording import Geometry, Launch, Source, Unrepeatable, VaryingInput
+from test_operators import Kernel, operator
+
+
+def setup(ctx, inputs, output):
+    x, ctx.scale, ctx.seed = inputs
+    ctx.save_for_backward(x, None, output)
+    ctx.set_materialize_grads(False)
+
+
+def test_what_a_context_keeps_is_told_by_where_it_stands():
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    kept = kept_by(setup, (x, 0.5, 7), y, varying={2})
+    assert kept == (((1, 0), (0, 0), (2, 0)), 0, False, (2,), (True, False, False), ({"scale": 0.5}, ("seed",)))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "said"),
+    [
+        (lambda ctx, inputs, output: ctx.save_for_backward(inputs[0] + 1), "neither an argument nor an output"),
+        (lambda ctx, inputs, output: setattr(ctx, "x", inputs[0]), "a Parameter as x"),
+        (lambda ctx, inputs, output: setattr(ctx, "all", inputs[1:]), "a Varying as all"),
+    ],
+    ids=["another tensor", "a tensor as an attribute", "what varies among others"],
+)
+def test_a_context_that_keeps_anything_else_is_left_to_python(keeps, said):
+    with pytest.raises(Unrepeatable, match=said):
+        kept_by(keeps, (torch.nn.Parameter(torch.randn(3)), 7), torch.randn(3), varying={1})
+
+
+class CudaLauncher:
+    launch_pdl = global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid = False
+
+
+CudaLauncher.__module__ = "triton.backends.nvidia.driver"
+
+
+def compiled(kinds, run=None, metadata=(4, 1, 512)):
+    return types.SimpleNamespace(
+        run=run or CudaLauncher(), packed_metadata=metadata, function=99, src=types.SimpleNamespace(signature=kinds)
+    )
+
+
+KINDS = {"x": "*fp32", "out": "*fp32", "n": "i32", "eps": "fp32", "BLOCK": "constexpr", "seed": "i64"}
+VALUES = (Source(False, 0, 8), Source(True, 0), -3, 0.5, 128, VaryingInput(2))
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A driver that tells these sizes of a kernel's parameters."""
+    sizes = [8, 8, 4, 4, 8, 8, 8]
+
+    def ask(function, number, offset, size):
+        assert function == 99
+        if number >= len(sizes):
+            return 1
+        size._obj.value = sizes[number]
+        return 0
+
+    monkeypatch.setattr(direct, "_driver", lambda: types.SimpleNamespace(cuFuncGetParamInfo=ask))
+    return sizes
+
+
+def test_a_launch_is_told_in_numbers(driver):
+    geometry = Geometry((4, 6), (6, 1), torch.float16)
+    allocations, launches, outputs, single, kept = direct.direct(
+        [Launch(compiled(KINDS), (3, 1, 1), VALUES)], {0: geometry}, [(Source(True, 0, 4), geometry)], True
+    )
+    ((function, grid, threads, shared, cooperative, slots),) = launches
+    assert (function, grid, threads, shared, cooperative) == (99, (3, 1, 1), 128, 512, False)
+    assert slots == ((0, 0, 8, 0), (1, 0, 0, 0), (3, 0, 0, 0xFFFFFFFD), (3, 0, 0, 0x3F000000), (2, 2, 0, 0),
+                     (3, 0, 0, 0), (3, 0, 0, 0))  # fmt: skip
+    assert [x[:2] for x in allocations] == [((4, 6), (6, 1))] and allocations[0][2].dtype == torch.float16
+    assert outputs == ((0, False, (4, 6), (6, 1), 2),) and single and not kept
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"run": types.SimpleNamespace()},
+        {"metadata": (4, 2, 512)},
+        {"kinds": KINDS | {"x": "tensordesc<fp32[4,4]>"}},
+        {"kinds": KINDS | {"n": "i64"}},  # the driver says 4 bytes
+    ],
+    ids=["another launcher", "a cluster", "a descriptor", "another size"],
+)
+def test_what_is_not_known_for_certain_is_launched_by_triton(other, driver):
+    with pytest.raises(direct.Indirect):
+        direct.direct([Launch(compiled(**{"kinds": KINDS} | other), (1, 1, 1), VALUES)], {}, [], True)
+
+
+def test_without_a_compiler_python_makes_all_calls(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(building, "compiler", lambda: None)
+    monkeypatch.setenv(native.VARIABLE, "wait")
+    extension = Extension()
+    assert not extension.ready(torch.device("cpu"))
+    assert "install g++" in extension.reason and extension.module is None
+
+
+def test_the_environment_may_do_without(monkeypatch):
+    monkeypatch.setenv(native.VARIABLE, "off")
+    extension = Extension()
+    assert not extension.ready(torch.device("cpu")) and extension.reason == "KERNEL_ATLAS_NATIVE=off"
+    monkeypatch.setenv(native.VARIABLE, "never")
+    with pytest.raises(ValueError, match="one of auto, wait, off: 'never'"):
+        Extension().wanted(torch.device("cpu"))
+
+
+def test_a_compilation_that_fails_says_what_the_compiler_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    failing = tmp_path / "g++"
+    failing.write_text("#!/bin/sh\necho 'host.cpp:1: error: no such thing' >&2\nexit 3\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr(building, "compiler", lambda: str(failing))
+    with pytest.raises(building.Unbuilt, match="ended 3: host.cpp:1: error: no such thing"):
+        building.build()
+    assert building.built() is None
+
+
+# ---- With the extension itself, which takes half a minute to compile
+
+
+@pytest.fixture(scope="module")
+def module():
+    if building.compiler() is None:
+        pytest.skip("no compiler for C++")
+    return building.load(building.build())
+
+
+@pytest.fixture
+def extension(module, monkeypatch):
+    """The extension, in use for CPU tensors until the test ends; operators are those that the test makes."""
+    made = Extension()
+    monkeypatch.setattr(sys.modules["atlas.operators.operator"], "extension", made)
+    monkeypatch.setattr(native, "extension", made)
+    monkeypatch.setattr(CustomOperator, "repeats_on", ("cpu",))
+    monkeypatch.setattr(call, "_current_device", lambda: -1)
+    active = types.SimpleNamespace(get_current_stream=lambda index: 5)
+    monkeypatch.setattr(plan.triton, "runtime", types.SimpleNamespace(driver=types.SimpleNamespace(active=active)),
+                        raising=False)  # fmt: skip
+    made._started = threading.Thread()
+    made.use(module, torch.device("cpu"), stream=lambda index: 5)
+    return made
+
+
+class Filling(Kernel):
+    """A kernel that, repeated, writes twice what lies at its first address to its second."""
+
+    arg_names = ("x_ptr", "out_ptr", "n", "seed")
+
+    def _repeat(self, *words):
+        super()._repeat(*words)
+        x, out, n = words[9:12]
+        given, found = ((ctypes.c_float * n).from_address(address) for address in (x, out))
+        found[:] = [2 * value for value in given]
+
+    def __getitem__(self, grid):
+        def run(*args, **meta):
+            self.launched.append((grid, args))
+            args[1].copy_(2 * args[0])
+            return types.SimpleNamespace(run=self._repeat, function="function", packed_metadata="metadata")
+
+        return run
+
+
+def doubling(kernel, **options):
+    def run(x):
+        out = torch.empty_like(x)
+        launch(kernel, (3,), x, out, x.numel())
+        return out
+
+    return operator(run, **options)
+
+
+def differentiable(back=None):
+    forward, backward = Filling(), Filling()
+    double, pull = doubling(forward), doubling(backward)
+    pulled = []
+
+    def pull_back(ctx, dy):
+        pulled.append(dy)
+        return back(ctx, dy, pull) if back else pull(contiguous(dy))
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output)
+
+    return Differentiable(double, keep, pull_back), pulled, backward
+
+
+def gradient(twice, upstream=None):
+    x = torch.randn(4, 6, requires_grad=True)
+    y = twice(x)
+    assert torch.equal(y.detach(), 2 * x.detach())
+    (dx,) = torch.autograd.grad(y, x, torch.ones(4, 6) if upstream is None else upstream)
+    return y.grad_fn, dx
+
+
+@pytest.mark.slow
+def test_a_gradient_in_python_is_made_without_it_once_it_has_been_watched(extension):
+    twice, pulled, backward = differentiable()
+    for number in range(6):
+        node, dx = gradient(twice, torch.full((4, 6), float(number)))
+        assert torch.equal(dx, torch.full((4, 6), 2.0 * number))
+    assert type(node).__name__ == "CppFunction" and node.name().startswith("trial_")
+    assert len(pulled) < 6 and len(backward.repeated) > len(pulled) - 2
+
+
+@pytest.mark.slow
+def test_what_torch_does_beside_is_repeated_as_a_step_and_else_by_python(extension):
+    for beside, times in ((lambda dy: step(torch.neg, dy), range(2, 4)), (torch.neg, range(8, 9))):
+        twice, pulled, _ = differentiable(lambda ctx, dy, pull, beside=beside: pull(beside(dy)))
+        for _ in range(8):
+            assert torch.equal(gradient(twice)[1], torch.full((4, 6), -2.0))
+        assert len(pulled) in times
+
+
+@pytest.mark.slow
+def test_gradients_of_another_layout_are_watched_anew(extension):
+    twice, pulled, _ = differentiable()
+    for _ in range(4):
+        gradient(twice)
+    before = len(pulled)
+    for _ in range(4):
+        upstream = torch.randn(6, 4)
+        assert torch.equal(gradient(twice, upstream.t())[1], 2 * upstream.t())
+        assert torch.equal(gradient(twice, torch.ones(1, 1).expand(4, 6))[1], torch.full((4, 6), 2.0))
+    assert before < len(pulled) < before + 8
+
+
+@pytest.mark.slow
+def test_results_that_are_views_and_gradients_that_are_passed_on_are_repeated(extension):
+    twice, pulled, _ = differentiable(lambda ctx, dy, pull: pull(dy).view(2, 12).view(4, 6))
+    other, passed, _ = differentiable(lambda ctx, dy, pull: dy)
+    for _ in range(6):
+        assert torch.equal(gradient(twice)[1], torch.full((4, 6), 2.0))
+        assert torch.equal(gradient(other)[1], torch.ones(4, 6))
+    assert len(pulled) < 6 and len(passed) < 6
+
+
+@pytest.mark.slow
+def test_a_graph_is_used_once_unless_it_is_kept(extension):
+    twice, _, _ = differentiable()
+    for _ in range(3):
+        gradient(twice)
+    x = torch.randn(4, 6, requires_grad=True)
+    y = twice(x).sum()
+    for _ in range(3):
+        torch.autograd.grad(y, x, retain_graph=True)
+    torch.autograd.grad(y, x)
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(y, x)
+
+
+@pytest.mark.slow
+def test_a_saved_tensor_that_is_changed_in_its_place_is_told(extension):
+    twice, _, _ = differentiable()
+    for _ in range(3):
+        gradient(twice)
+    x = torch.randn(4, 6, requires_grad=True)
+    y = twice(x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.slow
+def test_an_error_in_a_gradient_arrives_as_it_was_raised(extension):
+    class Own(Exception):
+        pass
+
+    def failing(ctx, dy, pull):
+        raise Own("here")
+
+    twice, _, _ = differentiable(failing)
+    for _ in range(4):
+        with pytest.raises(Own, match="here"):
+            gradient(twice)
+
+
+@pytest.mark.slow
+def test_calls_that_somebody_sees_are_left_to_python(extension):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    kernel, seen = Filling(), []
+    double, x = doubling(kernel), torch.randn(4, 6)
+    for _ in range(3):
+        double(x)
+    assert double._native(x) is not NotImplemented
+    with Mode():
+        assert double._native(x) is NotImplemented
+        assert torch.equal(double(x), 2 * x) and double.op in seen
+    assert double._native(x.as_subclass(torch.nn.Buffer)) is NotImplemented
+    assert double._native(torch._neg_view(x)) is NotImplemented
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autograd.forward_ad.dual_level())
+        assert double._native(x) is NotImplemented
+    torch.func.vmap(lambda y: seen.append(double._native(x) is NotImplemented) or y)(x)
+    assert seen[-1] is True
+
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+
+
+@pytest.mark.slow
+def test_a_recording_in_numbers_is_allocated_and_launched(extension, module, monkeypatch):
+    seen = []
+
+    @LAUNCH
+    def launched(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+        given = ctypes.cast(parameters, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
+        seen.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, [given[n][0] for n in range(4)]))
+        return 0 if function == 99 else 7
+
+    monkeypatch.setattr(native, "addresses", lambda: (ctypes.cast(launched, ctypes.c_void_p).value, 0, 0, 0, 0))
+    extension.use(module, torch.device("cpu"), stream=lambda index: 5)
+    called = module.call("trial", 0b10, None)
+    x, like = torch.randn(4, 6), torch.empty(0, dtype=torch.float16)
+    for function in (99, 98):
+        slots = ((0, 0, 8, 0), (1, 0, 4, 0), (2, 1, 0, 0), (3, 0, 0, 77))
+        recording = ((((4, 7), (7, 1), like),), ((function, (3, 2, 1), 128, 512, False, slots),),
+                     ((0, False, (2, 7), (7, 1), 14), (0, True, (4, 7), (7, 1), 0)), False, ())  # fmt: skip
+        assert called.learn((x, 3), recording, False) and not called.learn((x, 4), recording, False)
+        if function == 98:
+            with pytest.raises(RuntimeError, match="cuLaunchKernel failed: CUDA driver error 7"):
+                called(x, 5)
+            break
+        part, whole = called(x, 12345)
+        assert (part.shape, whole.shape, whole.dtype) == ((2, 7), (4, 7), torch.float16)
+        assert part.data_ptr() == whole.data_ptr() + 28
+        assert seen == [(99, (3, 2, 1), (128, 1, 1), 512, 5, [x.data_ptr() + 8, whole.data_ptr() + 4, 12345, 77])]
+        called.forget()
+        assert called(x, 1) is NotImplemented

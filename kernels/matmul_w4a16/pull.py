@@ -13,8 +13,9 @@ from atlas.operators import launch
 from .parts import add_parts
 from .tiles import block_of_weights, operand_of
 
-_ROWS = 64
-"""The most rows of dy for which plain Triton brings weights to 16 bits where they are multiplied."""
+_ROWS, _FMA_ROWS = 64, 16
+"""The most rows of dy for which plain Triton brings weights to 16 bits where they are multiplied; more spill without
+tensor cores."""
 
 
 def pulls(dy, k):
@@ -25,7 +26,7 @@ def pulls(dy, k):
     m, n = dy.shape
     if _on_hopper(dy):
         return m <= (256 if n * k >= 2**25 else 128)
-    return m <= _ROWS
+    return m <= (_ROWS if Capability.TENSOR_CORES in gpu_of(dy.device).capabilities else _FMA_ROWS)
 
 
 def _on_hopper(dy):

@@ -294,3 +294,23 @@ def shared_fragments(bits, config, rows=16):
     with compile_only(gpu_named("a100")) as requests:
         launch_shared(bits, x, words, scales, zeros, 1024, 128, config=config)
     return resources_of(requests[0].kernel).spill_bytes
+
+
+def packed_on_hopper(bits, gradient, config):
+    """Instructions of Hopper's product with packed weights, 1024 x 1024 in groups of 128, or of its gradient."""
+    import torch
+
+    from kernels.matmul_w4a16.hopper import specialized
+    from kernels.matmul_w4a16.hopper_pull import pull_on_hopper
+
+    x, y, scales = (
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((64, 1024), (64, 1024), (64, 8, 16))
+    )
+    words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(64, 8, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    with compile_only(gpu_named("h200")) as requests:
+        if gradient:
+            pull_on_hopper(bits, x, words, scales, zeros, y, 128, config=config)
+        else:
+            specialized(bits, x, words, scales, zeros, y, 128, config=config, programs=132)
+    return _instructions(next(request.kernel for request in requests if "matmul" in request.kernel.name))

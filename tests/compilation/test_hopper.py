@@ -73,3 +73,15 @@ def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_mo
 def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activation, warps):
     _, spilled, _ = compiling(inside.hopper_fp32, "NT", FP32 | {"num_warps": warps}, activation)
     assert spilled == 0
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("gradient", "rows", "products"), [(False, 64, 4), (False, 256, 4), (True, 64, 4)])
+def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, rows, products):
+    """No register spills, and the products of a step are awaited together: ptxas may wait for each (C7513)."""
+    config = {"BLOCK_M": rows, "SPLITS": 2} | ({} if gradient else {"GROUP_M": 1, "AHEAD": 16})
+    code = compiling(inside.packed_on_hopper, bits, gradient, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    count = sum(name.startswith("HGMMA") for name in code)
+    assert count and count >= products * sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
+    assert any(name.startswith("MOVM") for name in code) == gradient  # turns blocks of weights over

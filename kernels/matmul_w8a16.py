@@ -124,7 +124,10 @@ _EDGE_CASES = tuple(
         ((70, 70, 256, 128), "more rows than the kernel for few takes; two groups of four tiles"),
         ((8, 1, 128, 64), "one row of weights"),
         ((40, 136, 64, 64), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),
+        ((72, 136, 2112, 0), "a second tile of 64 rows; unequal parts of k, the last of which ends past k"),
         ((136, 24, 96, 32), "a third tile of 64 rows, tails in m, n and k for tiles of 128; three groups"),
+        ((264, 72, 1088, 0), "a second tile of 256 rows; k in parts"),
+        ((40, 70, 384, 128), "more than 32 rows, and rows of y that TMA does not write"),
         ((264, 8, 64, 0), "a second tile of 256 rows; fewer weights than a packed tile has"),
     )
 )

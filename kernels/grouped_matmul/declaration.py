@@ -20,11 +20,11 @@ from .cases import (
     torch_grouped,
 )
 from .rows import launch_rows
-from .spaces import SPACE, default, describes, fits
+from .spaces import SPACE, default, describes, fits, fits_tiled_backward
 from .sums import launch_backward
 
 
-def _variants(launch_pass):
+def _variants(launch_pass, fits_tiled):
     """The two variants of a pass."""
     return (
         Variant(
@@ -44,7 +44,7 @@ def _variants(launch_pass):
             launch=launch_pass,
             space=SPACE,
             default=default,
-            fits=fits,
+            fits=fits_tiled,
         ),
     )
 
@@ -63,7 +63,7 @@ DECLARATION = Declaration(
         inputs=inputs,
         reference=reference,
         outputs=("c",),
-        variants=_variants(launch_rows),
+        variants=_variants(launch_rows, fits),
         peers={
             "torch": eager(reference),
             "torch._grouped_mm": only_bf16(eager(torch_grouped)),
@@ -77,7 +77,7 @@ DECLARATION = Declaration(
         inputs=backward_inputs,
         reference=backward_reference,
         outputs=("da", "db"),
-        variants=_variants(launch_backward),
+        variants=_variants(launch_backward, fits_tiled_backward),
         peers={
             "torch": eager(backward_reference),
             "torch._grouped_mm": only_bf16(gradients(torch_grouped, ("a", "b"), cotangent="dc")),

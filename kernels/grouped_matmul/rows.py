@@ -123,7 +123,10 @@ def launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
     a, b, b_rows = as_interpreted(a), as_interpreted(b), as_interpreted(b_rows)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     most = (triton.cdiv(m, rows) + groups) * triton.cdiv(n, columns)  # each group's last tile may be a part of one
-    resident = 1 if rows * columns > 128 * 128 or by_descriptor else 2
+    resident = 1 if rows * columns > 128 * 128 else 2
+    if by_descriptor:  # where two rings of blocks fit into an SM's shared memory
+        ring = config["num_stages"] * (rows + columns) * block_k * a.element_size()
+        resident = max(1, min(2, gpu_of(a.device).shared_bytes // ring))
     meta = {
         "BLOCK_G": triton.next_power_of_2(groups + 1), "PROGRAMS": min(most, resident * gpu_of(a.device).sms),
         "PRECISION": fp32_precision(), **config,

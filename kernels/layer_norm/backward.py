@@ -64,7 +64,7 @@ def _backward_rows_kernel(
 
 
 def _whole_rows(x):
-    return {"BLOCK_N": triton.next_power_of_2(x.shape[1]), "WIDTH": rows.width(x)}
+    return {"BLOCK_N": triton.next_power_of_2(x.shape[1]), "WIDTH": rows.widest(x)}
 
 
 def launch_rows(x, weight, bias, mean, rstd, dy, dsum=None, *, config):

@@ -29,6 +29,8 @@ _PLAIN = sweep(
     "m n",
     {
         "bf16": (
+            (2**18, 64),  # short rows, several of them a program
+            (2**17, 256),
             (128, 1024),  # the launch is the cost
             (4096, 1024),
             (16384, 4096),
@@ -61,6 +63,7 @@ EDGE_CASES = edge_cases(
         (1, 1000, "one row, not a power of two"),
         (37, 129, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
         (33, 64, "one row more than whole tiles of rows"),
+        (1030, 24, "many short rows: tiles of several, the last one cut"),
         (3, 4097, "rows one element longer than a block of the streaming variants: a tail of one"),
         (2, 20_000, "several blocks and a tail"),
         (9, 9008, "rows too long for both sums of a program; the last tile cut"),

@@ -36,7 +36,7 @@ DECLARATION = Declaration(
                 launch=forward.launch_one_pass,
                 space=spaces.ONE_PASS_SPACE,
                 default=spaces.one_pass_default,
-                fits=spaces.fits_one_pass,
+                fits=spaces.fits_one_pass_alone,
                 handles=spaces.up_to(32768),
             ),
             Variant(

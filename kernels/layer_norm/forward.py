@@ -184,7 +184,7 @@ def launch_one_pass(x, weight, bias, eps, residual=None, *, config, rest=False):
     m, n = x.shape
     block_n, chunks = tiles_of_row(n, x.element_size(), config)
     return _launch_forward(
-        _one_pass_kernel, x, weight, bias, eps, residual, config, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
+        _one_pass_kernel, x, weight, bias, eps, residual, config, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.widest(x),
         LATE=config["LATE"], REST=rest, EVEN_M=m % config["BLOCK_M"] == 0, EVEN_N=n == block_n * chunks,
     )  # fmt: skip
 

@@ -9,9 +9,9 @@ from kernels.common.rows import ENOUGH_IN_FLIGHT, EXCHANGE_BYTES, MOST_CHUNKS, s
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
 _COLUMN_BLOCKS = (512, 1024)
-ONE_PASS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "LATE": (False, True), "num_warps": (1, 2, 4, 8, 16, 32)}
+ONE_PASS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16, 32, 64), "LATE": (False, True), "num_warps": (1, 2, 4, 8, 16, 32)}
 BACKWARD_ROWS_SPACE = {
-    "BLOCK_M": (1, 2, 4),
+    "BLOCK_M": (1, 2, 4, 8, 16, 32),
     "num_warps": (1, 2, 4, 8, 16),
     "num_stages": (1, 3),
     "PROGRAMS_PER_SM": (1, 2, 4),
@@ -63,17 +63,28 @@ def fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
     return rows.registers_obstacle(needed, threads)
 
 
+def fits_one_pass_alone(config: dict, problem: Case, gpu: GPU) -> str:
+    """:func:`fits_one_pass`, and SMs are busy; layer_norm_linear, whose space is smaller, asks the former alone."""
+    if config["LATE"] and problem["n"] <= 8192 and problem["m"] <= gpu.sms:
+        return "few short rows: the latency of weight and bias shows"
+    spread = rows.spread_obstacle(config, problem, gpu, ONE_PASS_SPACE["BLOCK_M"][-1])
+    return spread or fits_one_pass(config, problem, gpu)
+
+
 def one_pass_default(problem: Case, gpu: GPU) -> dict:
     """Short rows by several, which share weight and bias, 32 elements a thread; of longer ones what registers hold."""
     block_n = rows.block_n(problem)
-    block_m = min(8, triton.next_power_of_2(problem["m"]), max(2, 2048 // block_n)) if block_n <= 8192 else 1
+    if block_n * element_size(problem.dtype) < rows.LEAST_TILE:
+        block_m = rows.rows_together(problem, gpu, ONE_PASS_SPACE["BLOCK_M"][-1])
+    else:
+        block_m = min(2, rows.rows_apart(problem, gpu)) if block_n <= 8192 else 1
     warps = min(8, max(1, block_m * block_n // (32 * 32)))
     configs = [{"BLOCK_M": block_m, "LATE": False, "num_warps": warps}] if block_n <= 16384 else []
     # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
     warps = (8, 16, 32) if spills else (16, 32, 8)
     configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": number} for number in warps]
-    return next((config for config in configs if not fits_one_pass(config, problem, gpu)), configs[-1])
+    return next((config for config in configs if not fits_one_pass_alone(config, problem, gpu)), configs[-1])
 
 
 def fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
@@ -100,6 +111,8 @@ def fits_rows(live: float, streams: int):
         def prefetched(stages: int) -> int:
             return (stages - 1) * tile + EXCHANGE_BYTES
 
+        if config["BLOCK_M"] > 4 and config["BLOCK_M"] > 2 * rows.rows_apart(problem, gpu):
+            return "so few tiles of so many rows that SMs are idle"
         if config["BLOCK_M"] > 1 and tile > ENOUGH_IN_FLIGHT:
             return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
         if threads > 32 and elements < 16 * threads:
@@ -124,7 +137,7 @@ def handles_rows(problem: Case, gpu: GPU) -> str:
 
 
 def rows_default(live: float, streams: int, block_m: int, warps_per_sm: int):
-    """``default``: 32 elements a thread, at most ``block_m`` rows a tile, ``warps_per_sm`` warps or one program.
+    """``default``: 32 elements a thread, at most ``block_m`` longer rows a tile, ``warps_per_sm`` warps or one program.
 
     Rows not of whole 16-byte vectors get 16: each element has an address and a mask of its own.
     With two stages nothing would be prefetched a whole block ahead.  A GPU whose shared memory or registers are short
@@ -135,7 +148,9 @@ def rows_default(live: float, streams: int, block_m: int, warps_per_sm: int):
     def default(problem: Case, gpu: GPU) -> dict:
         block_n = rows.block_n(problem)
         row = block_n * element_size(problem.dtype) * _streams(problem, streams)
-        each = 1 << min(block_m, triton.next_power_of_2(problem["m"]), max(1, ENOUGH_IN_FLIGHT // row)).bit_length() - 1
+        apart = min(BACKWARD_ROWS_SPACE["BLOCK_M"][-1], rows.rows_apart(problem, gpu))
+        most = max(block_m, min(1024 // block_n, apart))  # of short rows one warp's
+        each = 1 << min(most, triton.next_power_of_2(problem["m"]), max(1, ENOUGH_IN_FLIGHT // row)).bit_length() - 1
         held = 16 if problem["n"] * element_size(problem.dtype) % rows.VECTOR_BYTES else 32
         tile = {"BLOCK_M": each, "num_warps": max(1, each * block_n // (32 * held))}
         programs = [p for p in (4, 2, 1) if p * tile["num_warps"] <= warps_per_sm or p == 1]

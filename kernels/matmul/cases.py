@@ -31,6 +31,12 @@ def sweep(gpu: GPU) -> list[Case]:
         case("bf16", "one token through a linear layer: rows of the weight are long", m=1, n=8192, k=8192, layout="NT"),
         case("bf16", "the gradient of 512 tokens through 14336 features", m=512, n=4096, k=14336),
         case("bf16", "and that of the weight", m=14336, n=4096, k=512, layout="TN"),
+        case("bf16", "tens of tokens: few tiles, a long sum", m=32, n=2048, k=8192, layout="NT"),
+        case("bf16", "a small weight's gradient over many tokens", m=512, n=512, k=8192, layout="TN"),
+        case("bf16", "a vocabulary whose rows are off 16 bytes", m=2048, n=50257, k=1024, layout="NT"),
+        case("bf16", "the gradient of its input", m=2048, n=1024, k=50257),
+        case("tf32", "few tiles", m=512, n=512, k=2048, layout="NT"),
+        case("fp32", "few tiles, a long sum", m=512, n=512, k=2048, layout="NT"),
         case("fp32", "a small linear layer", m=1024, n=1024, k=1024, layout="NT"),
         case("fp32", "the gradient of its input", m=1024, n=1024, k=1024),
         case("fp32", "the gradient of its weight", m=1024, n=1024, k=1024, layout="TN"),
@@ -77,6 +83,16 @@ EDGE_CASES = (
         case("fp32", f"more tiles of 64 x 64 than SMs, with tails: {layout}", m=4228, n=132, k=36, layout=layout)
         for layout in ("NN", "NT", "TN", "TT")
     ),
+    *(
+        case(dtype, f"few tiles and a long sum, {what}", m=40, n=n, k=k, layout=layout)
+        for dtype in ("fp32", "tf32", "fp16", "bf16")
+        for n, k, layout, what in (
+            (72, 4104, "NT", "the last part shorter"),
+            (67, 4099, "NN", "rows off 16 bytes"),
+            (67, 4099, "TT", "columns off 16 bytes"),
+        )
+    ),
+    case("fp32", "parts of `swizzled`'s tiles, with tails and copies", m=132, n=67, k=1027),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
 )

@@ -23,7 +23,9 @@ from .spaces import (
     fits_specialized,
     specializes,
 )
-from .swizzled import launch_swizzled, swizzled
+from .split_described import launch_split_descriptor, launch_swizzled
+from .split_spaces import split_descriptor
+from .swizzled import swizzled
 from .thin import launch_split, launch_vector
 from .thin_spaces import (
     SPLIT_SPACE,
@@ -62,6 +64,7 @@ DECLARATION = Declaration(
                 handles=has_vector,
                 follows="split",
             ),
+            split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
                 name="persistent",
                 summary="one program an SM takes tile after tile; loops over tiles and K are one pipeline",
@@ -84,7 +87,7 @@ DECLARATION = Declaration(
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),
-            swizzled(launch_swizzled, row_lengths=lambda c: row_lengths(c)[:2]),
+            swizzled(launch_swizzled),
             Variant(
                 name="tiled",
                 summary="large pipelined tiles, ordered in groups that share rows and columns in L2",

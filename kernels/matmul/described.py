@@ -16,7 +16,7 @@ from .tiled import empty_product, launch_pointers, tiled_kernel, tiles_of
 
 
 @triton.jit
-def _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr):
+def described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr):
     """The blocks of A from (m, k) and of B from (k, n); a matrix stored by columns is described as its transpose."""
     a = a_desc.load([k, m]).T if A_BY_COLUMNS else a_desc.load([m, k])
     b = b_desc.load([n, k]).T if B_BY_COLUMNS else b_desc.load([k, n])
@@ -52,7 +52,7 @@ def _descriptor_kernel(
     m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
-        a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
+        a, b = described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, 1)
 
@@ -74,7 +74,7 @@ def _persistent_kernel(
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
+            a, b = described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, PARTS)
 
@@ -106,7 +106,7 @@ def _specialized_kernel(
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, K, BLOCK_K):
-            a, b = _described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
+            a, b = described_blocks(a_desc, b_desc, m, n, k, A_BY_COLUMNS, B_BY_COLUMNS)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         _store_described(c_desc, acc, m, n, BLOCK_M, BLOCK_N, 1)
 

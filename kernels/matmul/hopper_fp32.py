@@ -15,6 +15,7 @@ Blocks come by TMA into a ring of shared memory; the warps that multiply ask for
 
 import triton
 import triton.language as tl
+from atlas.declaration.products import describable
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -22,6 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from kernels.activation.tiles import share_of
 from kernels.common.hopper import described
+from kernels.common.padded import padded_rows
+
+from .thin import part_of_k
 
 STEP = gl.constexpr(16)
 """Elements of k that are multiplied in one go: the fewest that Triton's dot takes, so that registers suffice."""
@@ -38,15 +42,18 @@ def _fetch(desc, bar, buffer, row, k, there, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def _fetch_blocks(
-    a_desc, b_desc, a_smem, b_smem, full, block, blocks, m, n,
+    a_desc, b_desc, a_smem, b_smem, full, block, blocks, m, n, a_k, b_k,
     BLOCK_K: gl.constexpr, A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
 ):  # fmt: skip
-    """Fetch the blocks of A and of B, if there are such, into their slot of the ring."""
+    """Fetch ``block`` of the program's ``blocks`` of A and of B, if there is one, into its slot of the ring.
+
+    The program's first block lies at ``a_k`` and ``b_k`` along k.
+    """
     slot = block % a_smem.shape[0]
     bar = full.index(slot)
     mbarrier.expect(bar, a_desc.block_type.nbytes + b_desc.block_type.nbytes, pred=block < blocks)
-    _fetch(a_desc, bar, a_smem.index(slot), m, block * BLOCK_K, block < blocks, A_ALONG_K)
-    _fetch(b_desc, bar, b_smem.index(slot), n, block * BLOCK_K, block < blocks, B_ALONG_K)
+    _fetch(a_desc, bar, a_smem.index(slot), m, a_k + block * BLOCK_K, block < blocks, A_ALONG_K)
+    _fetch(b_desc, bar, b_smem.index(slot), n, b_k + block * BLOCK_K, block < blocks, B_ALONG_K)
 
 
 @gluon.jit
@@ -73,11 +80,16 @@ def _activated(z, ACTIVATION: gl.constexpr):
 
 @gluon.jit
 def matmul_fp32_kernel(
-    a_desc, b_desc, bias_ptr, residual_ptr, c_ptr, z_ptr, scale, M, N, K,
+    a_desc, b_desc, bias_ptr, residual_ptr, c_ptr, z_ptr, scale, M, N, K, K_PART, a_apart, b_apart,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
     A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr, ACTIVATION: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """One program owns one tile of c; bias [n], residual, z (what act is applied to; [m, n] as c) may be None.
+    """Program (tile, part, 0) owns one tile of c[part, m, n], the sum over K_PART elements of K (whole blocks or all).
+
+    Program (tile, 0, batch) owns one of c[batch, m, n]: the operands of a product begin ``a_apart`` and ``b_apart``
+    rows of memory after those of the one before.  A tile's rows past M and N may be the next product's and
+    are not stored.  bias [n], residual, z (what act is applied to; [m, n] as c) may be None, and are where there are
+    parts or batches.
 
     The order of tiles goes down GROUP_M rows of them first.  A warp has 4 x 8 threads, and so 32 or 16 x 64 elements.
     """
@@ -100,9 +112,23 @@ def matmul_fp32_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
     fence_async_shared()
-    blocks = gl.cdiv(K, BLOCK_K)
+    start = gl.program_id(1) * K_PART
+    blocks = gl.cdiv(gl.minimum(K_PART, K - start), BLOCK_K)
+    batch = gl.program_id(2)
+    a_row, b_row, a_k, b_k = m, n, start, start
+    if A_ALONG_K:
+        a_row += batch * a_apart
+    else:
+        a_k += batch * a_apart
+    if B_ALONG_K:
+        b_row += batch * b_apart
+    else:
+        b_k += batch * b_apart
+    c_ptr += (batch * gl.num_programs(1) + gl.program_id(1)).to(gl.int64) * M * N
     for i in gl.static_range(STAGES - 1):
-        _fetch_blocks(a_desc, b_desc, a_smem, b_smem, full, i, blocks, m, n, BLOCK_K, A_ALONG_K, B_ALONG_K)
+        _fetch_blocks(
+            a_desc, b_desc, a_smem, b_smem, full, i, blocks, a_row, b_row, a_k, b_k, BLOCK_K, A_ALONG_K, B_ALONG_K
+        )
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout)
     for block in range(blocks):
         slot = block % STAGES
@@ -111,8 +137,9 @@ def matmul_fp32_kernel(
         # is another in Triton 3.7 than in 3.6.
         tl.debug_barrier()
         _fetch_blocks(
-            a_desc, b_desc, a_smem, b_smem, full, block + STAGES - 1, blocks, m, n, BLOCK_K, A_ALONG_K, B_ALONG_K
-        )
+            a_desc, b_desc, a_smem, b_smem, full, block + STAGES - 1, blocks, a_row, b_row, a_k, b_k,
+            BLOCK_K, A_ALONG_K, B_ALONG_K,
+        )  # fmt: skip
         acc = _multiply_block(acc, a_smem.index(slot), b_smem.index(slot), BLOCK_K, A_ALONG_K, B_ALONG_K)
     offs_m = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, layout))
     offs_n = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout))
@@ -129,6 +156,54 @@ def matmul_fp32_kernel(
     gl.store(c_ptr + offs, c.to(c_ptr.dtype.element_ty), mask=inside)
 
 
+def product(a, b, c, *, bias=None, residual=None, z=None, activation="none", scale=1.0, config):
+    """Write c [m, n] (and z) from a [m, k] and b [k, n] in fp32, which TMA can read as they are or transposed.
+
+    Where c is [parts, m, n] it gets the products of parts of K, which the epilogue is left out of.
+    """
+    grid = (c.shape[0] if c.dim() == 3 else 1, 1)
+    _launch(a, b.t(), c, a.shape[1], grid, (0, 0), (bias, residual, z, scale), activation, config)
+
+
+def products(a, b, c, *, config):
+    """Write c [batch, m, n] from a [batch, m, k] and b [batch, k, n] in fp32; see :func:`in_a_row`."""
+    a_rows, a_apart = _matrix(a)
+    b_rows, b_apart = _matrix(b.transpose(1, 2))
+    grid, apart = (1, c.shape[0]), (a_apart, b_apart)
+    _launch(a_rows, b_rows, c, a.shape[2], grid, apart, (None, None, None, 1.0), "none", config)
+
+
+def in_a_row(x):
+    """Matrices [batch, rows, k] as :func:`products` reads them: as they are, or copies.
+
+    TMA can read them, and they follow one another, or one is shared by all products.  Where they lie along their rows,
+    the next one begins at a whole block of k: what lies between is 0.
+    """
+    memory = x if x.stride(2) == 1 else x.transpose(1, 2)
+    shared = x.shape[0] == 1 or x.stride(0) == 0
+    if memory.stride(2) == 1 and describable(memory[0]):
+        rows, rest = divmod(memory.stride(0), memory.stride(1))
+        if shared or (not rest and rows >= memory.shape[1] and (memory is x or not rows % _BLOCK_K)):
+            return x
+    copy = padded_rows(memory[:1] if shared else memory, 1 if memory is x else _BLOCK_K).expand(memory.shape)
+    return copy if memory is x else copy.transpose(1, 2)
+
+
+_BLOCK_K = 32
+
+
+def _matrix(x):
+    """Matrices [batch, rows, k] as one [., k], and how many rows of memory one lies after the one before."""
+    memory = x if x.stride(2) == 1 else x.transpose(1, 2)
+    batch, rows, length = memory.shape
+    if batch == 1 or x.stride(0) == 0:
+        matrix, apart = memory[0], 0
+    else:
+        apart = memory.stride(0) // memory.stride(1)
+        matrix = memory.as_strided(((batch - 1) * apart + rows, length), memory.stride()[1:])
+    return matrix if memory is x else matrix.t(), apart
+
+
 def _operand(matrix, rows, block_k):
     """(descriptor, whether it lies along k) of a matrix [rows, k] that lies in either order."""
     if matrix.stride(1) == 1:
@@ -136,13 +211,15 @@ def _operand(matrix, rows, block_k):
     return described(matrix.t(), block_k, rows), False
 
 
-def product(a, b, c, *, bias=None, residual=None, z=None, activation="none", scale=1.0, config):
-    """Write c [m, n] (and z) from a [m, k] and b [k, n] in fp32, which TMA can read as they are or transposed."""
-    (m, k), n = a.shape, b.shape[1]
+def _launch(a, b, c, k, grid, apart, epilogue, activation, config):
+    """Of matrices a [., k] and b [., k], on a grid of parts and products; ``epilogue`` are the kernel's arguments."""
+    bias, residual, z, scale = epilogue
+    m, n = c.shape[-2:]
     a_desc, a_along_k = _operand(a, config["BLOCK_M"], config["BLOCK_K"])
-    b_desc, b_along_k = _operand(b.t(), config["BLOCK_N"], config["BLOCK_K"])
+    b_desc, b_along_k = _operand(b, config["BLOCK_N"], config["BLOCK_K"])
     launch(
-        matmul_fp32_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
-        a_desc, b_desc, bias, residual, c, z, scale, m, n, k,
-        A_ALONG_K=a_along_k, B_ALONG_K=b_along_k, ACTIVATION=activation, **config,
+        matmul_fp32_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]), *grid),
+        a_desc, b_desc, bias, residual, c, z, scale, m, n, k, part_of_k(k, grid[0], config["BLOCK_K"]), *apart,
+        A_ALONG_K=a_along_k, B_ALONG_K=b_along_k, ACTIVATION=activation,
+        **{name: value for name, value in config.items() if name != "SPLITS"},
     )  # fmt: skip

@@ -6,7 +6,18 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
-from kernels.common.products import BARRIERS, buffers, describes, fma_stages, narrow, stage_bytes, tile_count
+from kernels.common.products import (
+    BARRIERS,
+    buffers,
+    describes,
+    fma_stages,
+    narrow,
+    row_lengths,
+    stage_bytes,
+    tile_count,
+)
+
+from .split_spaces import ends_later
 
 
 def _shape(config: Config, problem: Case, gpu: GPU) -> str:
@@ -19,6 +30,11 @@ def _shape(config: Config, problem: Case, gpu: GPU) -> str:
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``tiled`` cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    return ends_later(row_lengths, config, problem, gpu) or _fits_among_tiles(config, problem, gpu)
+
+
+def _fits_among_tiles(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same, whatever other variants do."""
     shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
@@ -182,7 +198,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         waves = triton.cdiv(tile_count(config(*tile), problem), gpu.sms)
         return waves * tile[0] * tile[1] / shares[tile]
 
-    fitting = [tile for tile in shares if not fits(config(*tile), problem, gpu)]
+    fitting = [tile for tile in shares if not _fits_among_tiles(config(*tile), problem, gpu)]
     return config(*min(fitting or list(shares)[-1:], key=seconds))
 
 
@@ -208,6 +224,8 @@ def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _fits_loop(config: Config, problem: Case, gpu: GPU, beside: int) -> str:
     """Why not this config of a loop over tiles whose epilogue has ``beside`` bytes of shared memory to itself."""
+    if reason := ends_later(row_lengths, config, problem, gpu):
+        return reason
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     stages = _stages(config, problem, gpu, beside)
     if config["num_stages"] != stages:

@@ -1,22 +1,22 @@
-"""The variant `swizzled` of products of fp32: its tiles, what it takes, and matmul's launcher of it."""
+"""The variant `swizzled` of products of fp32: its tiles, how long they should take, and what it takes.
+
+Where tiles are few, K goes to several programs in parts; operands whose rows are off 16 bytes are copied first.
+"""
 
 import functools
 from collections.abc import Callable
 
-import torch
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
-from kernels.common.products import all_describable
-
-from .spaces import SPACE
-from .tiled import empty_product, launch_pointers, tiled_kernel
+from .thin import part_of_k
 
 SWIZZLED_SPACE = {
     "BLOCK_M": (64, 128),
     "BLOCK_N": (64, 128),
     "BLOCK_K": (32,),
     "GROUP_M": (8,),
+    "SPLITS": (1, 2, 3, 4, 6, 8, 12, 16),
     "STAGES": (3, 4),
     "num_warps": (2, 4, 8),
 }
@@ -35,8 +35,8 @@ TILES = {
 }
 
 
-def swizzled(launch: Callable, row_lengths: Callable[[Case], tuple[int, ...]]) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n]; ``row_lengths(case)`` are those of its operands."""
+def swizzled(launch: Callable) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n]."""
     return Variant(
         name="swizzled",
         summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
@@ -44,39 +44,21 @@ def swizzled(launch: Callable, row_lengths: Callable[[Case], tuple[int, ...]]) -
         space=SWIZZLED_SPACE,
         default=_default,
         fits=_fits,
-        handles=functools.partial(_handles, row_lengths),
+        handles=swizzles,
         needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
         follows="tiled",
     )
 
 
-def launch_swizzled(a, b, tf32=False, *, config):
-    """Launch the kernel in Gluon for fp32; operands that no descriptor can describe are read through pointers."""
-    from .hopper_fp32 import product
-
-    if a.dtype != torch.float32 or not all_describable(a, b):
-        return launch_pointers(tiled_kernel, a, b, tf32, config=dict(zip(SPACE, (64, 64, 32, 8, 4, 3), strict=True)))
-    c = empty_product(a, b)
-    product(a, b, c, config=config)
-    return c
-
-
-def _handles(row_lengths, problem: Case, gpu: GPU) -> str:
+def swizzles(problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if gpu.functional:
         return "Gluon is not interpreted"
     if problem.dtype != "fp32":
         return "for FMA; tensor cores read other layouts"
-    if any(length % 4 for length in row_lengths(problem)):
-        return "rows of an operand are not aligned to 16 bytes"
-    if min(problem["m"], problem["n"]) < 64:
-        return "the smallest tile is taller or wider than C"
-    tiles = _tile_count(problem, 64, 64)
-    return "" if tiles >= gpu.sms else f"{tiles} tiles leave SMs idle"
-
-
-def _tile_count(problem: Case, rows: int, columns: int) -> int:
-    return triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+    if Capability.WGMMA not in gpu.capabilities:
+        return "written for Hopper"
+    return "most of the smallest tile is outside C" if min(problem["m"], problem["n"]) <= 16 else ""
 
 
 def _programs(tile: tuple[int, int, int]) -> int:
@@ -89,6 +71,50 @@ def _programs(tile: tuple[int, int, int]) -> int:
     return (8 if rows * columns == 64 * 32 * warps else 12) // warps
 
 
+# Of an SM at 1.7 GHz: 128 multiplications a clock, 85 % of them reached.
+_MULTIPLICATIONS = 1.9e5
+"""In a microsecond."""
+_SUM, _BYTES = 2.0, 2.1e4
+"""Microseconds for a second kernel; bytes of memory that one SM's share of the bandwidth moves in one."""
+
+
+def _microseconds(tile: tuple[int, int, int], splits: int, problem: Case, gpu: GPU) -> float:
+    """About how long a product takes: SMs take tiles in step."""
+    rows, columns, warps = tile
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    part = part_of_k(k, splits, 32)
+    count = triton.cdiv(k, part) if k else 1
+    batch = dict(problem.sizes).get("b", 1)
+    of_one = triton.cdiv(batch * triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
+    # Fewer than 8 warps wait for what they read: 1024 each way (linear, H200), 86 us with 4 of them, 64 with 8.
+    awake = min(1.0, min(of_one, _programs(tile)) * warps / 8) ** 0.5
+    summed = _SUM + 4 * count * m * n / (_BYTES * gpu.sms) if count > 1 else 0.0
+    return of_one * rows * columns * part / (_MULTIPLICATIONS * TILES[tile] * awake) + summed
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int, int], int]:
+    """The shortest time by the estimate, and its tile and parts."""
+    return min(
+        (_microseconds(tile, splits, problem, gpu), tile, splits)
+        for tile in TILES
+        for splits in SWIZZLED_SPACE["SPLITS"]
+        if not _too_many(splits, problem, gpu)
+    )
+
+
+def _too_many(splits: int, problem: Case, gpu: GPU) -> str:
+    """Why K is not cut into so many parts."""
+    if splits == 1:
+        return ""
+    if "b" in dict(problem.sizes):
+        return "products of a batch have one part each"
+    if problem["k"] < 128 * splits:
+        return "parts of less than four blocks"
+    tiles = triton.cdiv(problem["m"], 64) * triton.cdiv(problem["n"], 64)
+    return f"{tiles} tiles of 64 x 64 reach every SM" if tiles >= gpu.sms else ""
+
+
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
@@ -98,20 +124,18 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     programs = _programs(tile)
     if programs * config["STAGES"] * (rows + columns) * config["BLOCK_K"] * 4 + 1024 * programs > gpu.shared_bytes:
         return "shared memory holds fewer programs than registers do"
-    if rows * columns > 64 * 64 and _tile_count(problem, rows, columns) * 2 < gpu.sms:
-        return "tiles leave half of the SMs idle"
-    return ""
+    splits = config["SPLITS"]
+    if reason := _too_many(splits, problem, gpu):
+        return reason
+    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+    batch = dict(problem.sizes).get("b", 1)
+    if splits == 1 and 2 * batch * tiles >= gpu.sms:
+        return ""
+    took = _microseconds(tile, splits, problem, gpu)
+    return "" if took < 1.15 * _best(problem, gpu)[0] else "other tiles and parts should end sooner"
 
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     """The tile that ends first by the estimates: one of few warps where an SM has several tiles of it, or of many."""
-
-    def seconds(tile):  # in units of one multiplication-addition on every SM
-        rows, columns, warps = tile
-        of_one = triton.cdiv(_tile_count(problem, rows, columns), gpu.sms)
-        # Fewer than 8 warps wait for what they read: 1024 each way (linear, H200), 86 us with 4 of them, 64 with 8.
-        awake = min(1.0, min(of_one, _programs(tile)) * warps / 8) ** 0.5
-        return of_one * rows * columns / (TILES[tile] * awake)
-
-    rows, columns, warps = min(TILES, key=seconds)
-    return dict(zip(SWIZZLED_SPACE, (rows, columns, 32, 8, 3, warps), strict=True))
+    _, (rows, columns, warps), splits = _best(problem, gpu)
+    return dict(zip(SWIZZLED_SPACE, (rows, columns, 32, 8, splits, 3, warps), strict=True))

@@ -99,7 +99,7 @@ def launch_split(a, b, tf32=False, *, config):
         *a.stride(), *b.stride(), EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision,
         A_POLICY=_policy(config["BLOCK_N"], n), B_POLICY=_policy(config["BLOCK_M"], m), **tile,
     )  # fmt: skip
-    return c if splits == 1 else _sum(parts, c)
+    return c if splits == 1 else sum_parts(parts, c)
 
 
 def launch_vector(a, b, tf32=False, *, config):
@@ -115,7 +115,7 @@ def launch_vector(a, b, tf32=False, *, config):
         vector, matrix, parts, n, k, part_of_k(k, splits, config["BLOCK_K"]), *vector.stride(), *matrix.stride(),
         BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], num_warps=config["num_warps"],
     )  # fmt: skip
-    return c if splits == 1 else _sum(parts, c)
+    return c if splits == 1 else sum_parts(parts, c)
 
 
 def _policy(block, size):
@@ -128,7 +128,18 @@ def part_of_k(k, splits, block_k):
     return triton.cdiv(triton.cdiv(k, block_k), splits) * block_k
 
 
-def _sum(parts, c):
+def count_of_parts(k, config):
+    """Parts that are not empty: of SPLITS, where K has so many blocks."""
+    return triton.cdiv(k, part_of_k(k, config["SPLITS"], config["BLOCK_K"]))
+
+
+def empty_parts(c, count):
+    """Room for ``count`` parts of C [m, n], in fp32."""
+    return torch.empty((count, *c.shape), dtype=torch.float32, device=c.device)
+
+
+def sum_parts(parts, c):
+    """Write the sum of ``parts`` [count, m, n] into ``c`` [m, n]."""
     gpu = gpu_of(c.device)
     early = gpu.backend == "cuda" and int(gpu.arch) >= 90
     launch(

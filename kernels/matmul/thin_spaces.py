@@ -1,7 +1,7 @@
 """The same for `split` and `vector`, which are for products with few rows or columns."""
 
 import triton
-from atlas.declaration import GPU, Case, Config, element_size
+from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import buffers, layout_of, narrow, stage_bytes, tile_count
@@ -31,12 +31,12 @@ def fits_split(config: Config, problem: Case, gpu: GPU) -> str:
     warps_per_sm = tile_count(config, problem) * config["SPLITS"] * warps / gpu.sms
     if not 10 <= warps_per_sm <= 36 and config["SPLITS"] != (1 if warps_per_sm > 36 else 16):
         return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
+    if copied(problem, gpu) or (Capability.TENSOR_DESCRIPTORS in gpu.capabilities and narrow(problem)):
+        return "blocks of the copy engine are `split_descriptor`'s"
     if not uses_tensor_cores(problem, gpu) or narrow(problem):
         if config["num_stages"] > 1 or config["BLOCK_K"] * size > 64 or not 4 <= rows * columns // (32 * warps) <= 32:
             return "all of a block passes through registers: a larger one spills"
         return ""
-    if config["num_stages"] > 1 and copied(problem, gpu):
-        return "pipelined thin tiles are `descriptor`'s"
     if config["num_stages"] > 1:
         under_way = (config["num_stages"] - 1) * stage_bytes(config, problem) // 1024
         return "" if 32 <= under_way <= 64 and rows * columns <= 4096 else f"{under_way} KiB under way"

@@ -134,9 +134,12 @@ def sweep(gpu: GPU) -> list[Case]:
             ("gelu_tanh", True, False, 512, 14336, 4096),  # for few tokens
             ("none", True, True, 4096, 4096, 14336),  # and down: the long sum, and the block's residual
             ("none", True, True, 4096, 4096, 4096),  # attention's projection, and the block's residual
+            ("none", True, False, 32, 2048, 8192),  # tens of tokens: few tiles, a long sum
+            ("gelu", True, False, 256, 4096, 1024),  # a short text through a small model
+            ("none", False, False, 2048, 50257, 1024),  # logits of a vocabulary off 16 bytes
         ),
         "fp16": (("gelu_tanh", True, False, 4096, 4096, 4096),),
-        "fp32": (("relu", True, False, 1024, 1024, 1024),),
+        "fp32": (("relu", True, False, 1024, 1024, 1024), ("gelu", True, False, 128, 1024, 4096)),
     }
     cases = [
         case(dtype, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
@@ -163,6 +166,8 @@ EDGE_CASES = tuple(
         ("relu", True, False, (48, 40, 7), "k smaller than any block of it"),
         ("none", True, False, (16, 256, 72), "a bias alone; a tail in k; more columns of tiles than rows"),
         ("silu", True, False, (320, 32, 16), "more rows of tiles than columns: the last group is not full"),
+        ("gelu", True, True, (40, 72, 4104), "few tiles and a long sum: K in parts, the last one shorter"),
+        ("silu", True, False, (37, 67, 4099), "the same of rows off 16 bytes"),
     )
 ) + tuple(  # of more tiles of 128 x 128, or 256, than an H200 has SMs, in rows of whole 16 bytes
     case(dtype, reason, activation=activation, bias=bias, residual=residual, m=m, n=n, k=k)
@@ -181,6 +186,7 @@ EDGE_CASES += tuple(
     for activation, bias, residual, (m, n, k), reason in (
         ("gelu", True, True, (4228, 132, 36), "more tiles of 64 x 64 than SMs, with tails everywhere"),
         ("relu", False, False, (8512, 64, 8), "a block of K for a tile, not filled"),
+        ("gelu_tanh", True, True, (132, 67, 1027), "parts of `swizzled`'s tiles, with tails and copies"),
     )
 )
 

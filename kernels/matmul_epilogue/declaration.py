@@ -15,6 +15,7 @@ from atlas.declaration import (
     max_autotuned,
 )
 
+from kernels.matmul.split_spaces import split_descriptor
 from kernels.matmul.swizzled import swizzled
 
 from .cases import (
@@ -60,8 +61,10 @@ from .spaces import (
     fits_pull,
     fits_specialized,
     persists,
+    row_lengths,
     specializes,
 )
+from .split import launch_split_descriptor
 from .tiled import launch_tiled
 
 DECLARATION = Declaration(
@@ -79,17 +82,7 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("y",),
         variants=(
-            Variant(
-                name="persistent",
-                summary="one program an SM: the next tile's blocks load while one is finished",
-                follows="descriptor",
-                launch=functools.partial(launch_blocks, persistent_kernel),
-                space=PERSISTENT_SPACE,
-                default=default_persistent,
-                fits=fits_persistent,
-                handles=persists,
-                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
-            ),
+            split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
                 name="alternating",
                 summary="Gluon: the groups have tiles of their own, and one multiplies while the other finishes",
@@ -99,6 +92,17 @@ DECLARATION = Declaration(
                 default=default_alternating,
                 fits=functools.partial(fits_specialized, alternate=True),
                 handles=specializes,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+            ),
+            Variant(
+                name="persistent",
+                summary="one program an SM: the next tile's blocks load while one is finished",
+                follows="descriptor",
+                launch=functools.partial(launch_blocks, persistent_kernel),
+                space=PERSISTENT_SPACE,
+                default=default_persistent,
+                fits=fits_persistent,
+                handles=persists,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
             Variant(
@@ -112,7 +116,7 @@ DECLARATION = Declaration(
                 handles=specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
-            swizzled(launch_swizzled, row_lengths=lambda c: (c["k"],)),
+            swizzled(launch_swizzled),
             Variant(
                 name="tiled",
                 summary="pipelined tiles in an order that shares rows and columns in L2; the epilogue from registers",

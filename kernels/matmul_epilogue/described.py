@@ -11,10 +11,12 @@ from atlas.declaration.products import as_interpreted, describable, fp32_precisi
 from atlas.operators import launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.products import all_describable
+from kernels.common.padded import padded
 from kernels.common.tiles import grouped_tile
+from kernels.matmul.thin import count_of_parts, empty_parts
 
 from .spaces import SPACE
+from .split import finish_parts
 from .tiled import accurate, activated, launch_tiled, outputs
 
 
@@ -143,16 +145,21 @@ def launch_specialized(
 def launch_swizzled(
     x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
 ):  # fmt: skip
-    """The same of fp32 by FMA in Gluon; operands that no descriptor can describe are read through pointers."""
+    """The same of fp32 by FMA in Gluon, K in parts where tiles are few; other dtypes are read through pointers."""
     from kernels.matmul.hopper_fp32 import product
 
-    if x.dtype != torch.float32 or not all_describable(x, weight):
+    if x.dtype != torch.float32:
         plain = dict(zip(SPACE, (64, 64, 16, config["GROUP_M"], 4, 2), strict=True))
         return launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
     y, z = outputs(x, weight, out_dtype, keep)
-    product(
-        x, weight.t(), y, bias=bias, residual=residual, z=z, activation=activation, scale=scale, config=config
-    )  # fmt: skip
+    count = count_of_parts(x.shape[1], config)
+    x, w = padded(x), padded(weight.t())
+    if count == 1:
+        product(x, w, y, bias=bias, residual=residual, z=z, activation=activation, scale=scale, config=config)
+    else:
+        parts = empty_parts(y, count)
+        product(x, w, parts, config=config)
+        finish_parts(parts, bias, residual, y, z, activation, scale)
     return (y, z) if keep else y
 
 

@@ -5,6 +5,8 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
+from kernels.matmul.split_spaces import ends_later
+from kernels.matmul.swizzled import swizzles
 
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
 # from how often an operand is used again; the tuner replaces them.
@@ -44,6 +46,13 @@ def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    if not swizzles(problem, gpu):
+        return "threads read W along k from one bank of shared memory, where `swizzled` does not"
+    return ends_later(row_lengths, config, problem, gpu) or _fits_among_tiles(config, problem, gpu)
+
+
+def _fits_among_tiles(config: Config, problem: Case, gpu: GPU) -> str:
+    """The same, whatever other variants do."""
     tile, shares = (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]), _shares(problem, gpu)
     if tile not in shares:
         return "registers spill, or too little work a warp"
@@ -81,6 +90,8 @@ def _block_k(problem: Case, gpu: GPU) -> int:
 
 def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """The same for `persistent`, whose stages and epilogue are in shared memory together."""
+    if reason := ends_later(row_lengths, config, problem, gpu):
+        return reason
     blocks = config["BLOCK_M"] * config["BLOCK_N"] // config["PARTS"] * (1 + problem["residual"])
     stage = stage_bytes(config, problem)
     shared = config["num_stages"] * stage + blocks * element_size(problem.dtype)
@@ -97,6 +108,8 @@ def _room(shared: int, stage: int, gpu: GPU) -> str:
 
 def fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
     """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
+    if _rounds(alternate, problem, gpu) > 1.1 * min(_rounds(True, problem, gpu), _rounds(False, problem, gpu)):
+        return "tiles of the other size leave fewer SMs idle in the last round"
     # One leaves while the next is filled; where that hides behind the other group, a further stage is worth more.
     parts = config["BLOCK_N"] // 64 if problem["residual"] else 1 if alternate else 2
     if config["BUFFERS"] != parts:
@@ -105,6 +118,12 @@ def fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = 
     stage = stage_bytes({**config, "BLOCK_M": 128}, problem)
     shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
     return _room(shared, stage, gpu)
+
+
+def _rounds(alternate: bool, problem: Case, gpu: GPU) -> int:
+    """Tiles of 128 x 128 that an SM takes: two at a time, of its own each if ``alternate``, else side by side."""
+    rows, columns = triton.cdiv(problem["m"], 128), triton.cdiv(problem["n"], 128)
+    return 2 * triton.cdiv(rows * columns if alternate else 2 * rows * triton.cdiv(columns, 2), 2 * gpu.sms)
 
 
 _BARRIERS = 1024
@@ -155,7 +174,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         for stages in (4, 3, 2):
             values = (rows, columns, _block_k(problem, gpu), 8, warps, stages)
             configs.append(dict(zip(SPACE, values, strict=True)))
-    fitting = [config for config in configs if not fits(config, problem, gpu)]
+    fitting = [config for config in configs if not _fits_among_tiles(config, problem, gpu)]
     return min(
         fitting or configs[-1:], key=lambda c: _seconds((c["BLOCK_M"], c["BLOCK_N"], c["num_warps"]), problem, gpu)
     )
@@ -174,6 +193,11 @@ def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
 def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
     room = (5, 2) if problem["residual"] else (6, 1)
     return dict(zip(ALTERNATING_SPACE, (128, 64, 8, *room), strict=True))
+
+
+def row_lengths(problem: Case) -> tuple[int, int, int]:
+    """Elements of a row of x, of W and of y."""
+    return problem["k"], problem["k"], problem["n"]
 
 
 def describes(problem: Case, gpu: GPU) -> str:

@@ -21,6 +21,27 @@ def activated(z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
 
 
 @triton.jit
+def finish_tile(
+    acc, bias_ptr, residual_ptr, y_ptr, z_ptr, scale, tile_m, tile_n, M, N,
+    ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The epilogue of a tile's accumulator, written through pointers; y, z and residual are contiguous."""
+    offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    offs = offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    z = acc * scale
+    if bias_ptr is not None:
+        z += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
+    if z_ptr is not None:
+        tl.store(z_ptr + offs, z.to(z_ptr.dtype.element_ty), mask=inside)
+    y = activated(z, ACTIVATION, ACCURATE)
+    if residual_ptr is not None:
+        y += tl.load(residual_ptr + offs, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + offs, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _tiled_kernel(
     x_ptr, w_ptr, bias_ptr, residual_ptr, y_ptr, z_ptr, scale, M, N, K, stride_xm, stride_xk, stride_wn, stride_wk,
     ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -47,19 +68,9 @@ def _tiled_kernel(
         acc = tl.dot(x, w, acc, input_precision=PRECISION)
         x_ptrs += block_k * stride_xk
         w_ptrs += block_k * stride_wk
-    offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inside = (offs_m[:, None] < M) & (offs_n[None, :] < N)
-    offs = offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
-    z = acc * scale
-    if bias_ptr is not None:
-        z += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
-    if z_ptr is not None:
-        tl.store(z_ptr + offs, z.to(z_ptr.dtype.element_ty), mask=inside)
-    y = activated(z, ACTIVATION, ACCURATE)
-    if residual_ptr is not None:
-        y += tl.load(residual_ptr + offs, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y_ptr + offs, y.to(y_ptr.dtype.element_ty), mask=inside)
+    finish_tile(
+        acc, bias_ptr, residual_ptr, y_ptr, z_ptr, scale, tile_m, tile_n, M, N, ACTIVATION, ACCURATE, BLOCK_M, BLOCK_N
+    )  # fmt: skip
 
 
 def outputs(x, weight, out_dtype, keep):

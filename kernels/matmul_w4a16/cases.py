@@ -72,6 +72,10 @@ def common_cases(**given):
             )
         ),
         case("bf16", "more rows, of x that every program reads, for fewer steps", m=32, n=14336, k=4096, **given),
+        *(
+            case("bf16", "y has fewer tiles than there are SMs, unless k is cut", m=m, n=4096, k=4096, **given)
+            for m in (64, 128, 512)
+        ),
     ]
 
 
@@ -90,6 +94,7 @@ EDGE_CASES = tuple(
         ((5, 40, 96, 32, True), "tails in m, n and k; two groups in a tile"),
         ((12, 40, 384, 128, True), "9 to 16 rows, tails in m and n; three groups of two tiles"),
         ((16, 40, 1152, 128, True), "k in parts of unequal length; nine groups of two tiles"),
+        ((24, 72, 160, 32, True), "17 to 32 rows in groups of 32, half a tile at the end"),
         ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
         (
             (24, 72, 640, 128, True),
@@ -101,7 +106,13 @@ EDGE_CASES = tuple(
         ((70, 70, 192, 64, True), "more rows than the kernel for few takes; three groups"),
         ((8, 1, 128, 128, True), "one row of weights"),
         ((40, 136, 64, 64, True), "more than 32 rows; rows of y of whole 16 bytes, as TMA writes them; a tail in n"),
+        (
+            (72, 136, 2112, 64, True),
+            "a second tile of 64 rows; unequal parts of k, the last of which ends past k",
+        ),
         ((136, 24, 96, 32, False), "a third tile of 64 rows, tails in m, n and k for tiles of 128; three groups"),
+        ((264, 72, 1088, 64, False), "a second tile of 256 rows; k in parts"),
+        ((40, 70, 384, 128, True), "more than 32 rows, and rows of y that TMA does not write"),
         ((264, 8, 64, 64, True), "a second tile of 256 rows; fewer weights than a packed tile has"),
     )
 )

@@ -13,7 +13,6 @@ from .packing import pack_w4
 from .shared import launch_shared
 from .spaces import (
     DEQUANTISE,
-    FEW_ROWS,
     FRAGMENTS_SPACE,
     SEPARATE_SPACE,
     SHARED_SPACE,
@@ -26,6 +25,7 @@ from .spaces import (
     fits_specialized,
     fits_tiles,
     fragments_default,
+    separates,
     shared_default,
     shares,
     specialises,
@@ -45,7 +45,7 @@ def variants_of(bits):
             space=FRAGMENTS_SPACE,
             default=functools.partial(fragments_default, bits),
             fits=functools.partial(fits_fragments, bits),
-            handles=decodes,
+            handles=functools.partial(decodes, bits),
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
         Variant(
@@ -60,7 +60,7 @@ def variants_of(bits):
         ),
         Variant(
             name="specialized",
-            summary="for many rows: a warp loads x, two groups of four bring weights to 16 bits in wgmma's registers",
+            summary="from 33 rows on: a warp loads x, two groups of four bring weights to 16 bits in wgmma's registers",
             launch=functools.partial(launch_specialized, bits),
             space=SPECIALIZED_SPACE,
             default=specialized_default,
@@ -75,7 +75,7 @@ def variants_of(bits):
             space=SEPARATE_SPACE,
             default=lambda problem, gpu: dict(DEQUANTISE),
             fits=fits_separate,
-            handles=lambda problem, gpu: "" if problem["m"] > FEW_ROWS else f"no more than {FEW_ROWS} rows",
+            handles=separates,
         ),
         Variant(
             name="tiles",

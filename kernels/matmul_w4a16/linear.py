@@ -3,6 +3,7 @@
 from atlas.declaration import case
 from atlas.operators import CustomOperator, Differentiable, Operator, autocast, autocasting
 
+from .pull import launch_pull, pulls
 from .spaces import DEQUANTISE
 from .tiles import launch_dequantise
 
@@ -10,7 +11,8 @@ from .tiles import launch_dequantise
 def linear_operator(declaration, bits):
     """(linear, dequantise): the differentiable operator of x [m, k] with weights of so many bits, and their operator.
 
-    x alone has a gradient, dy times the weights: they are written out in their dtype and the product is torch's.
+    x alone has a gradient, dy times the weights.  For few rows a kernel brings them to 16 bits where it multiplies; for
+    more they are written out and the product is torch's.
     """
 
     def case_of(x, words, scales, zeros, n, group):  # `group` 0 for one scale a row
@@ -32,15 +34,39 @@ def linear_operator(declaration, bits):
         ctx.k = x.shape[1]
 
     def pull_back(ctx, dy):
-        return dy @ dequantise(*ctx.saved_tensors, ctx.n, ctx.k, ctx.group), None, None, None, None, None
+        packed = *ctx.saved_tensors, ctx.n, ctx.k, ctx.group
+        dx = pull(dy.contiguous(), *packed) if pulls(dy, ctx.k) else dy @ dequantise(*packed)
+        return dx, None, None, None, None, None
 
+    def run_pull(dy, words, scales, zeros, n, k, group):
+        if not dy.shape[0]:
+            return dy.new_empty((0, k))
+        return launch_pull(bits, _aligned(dy), _aligned(words), scales, zeros, n, k, group)
+
+    def keep_for_pull(ctx, inputs, output):
+        _, words, scales, zeros, ctx.n, _, ctx.group = inputs
+        ctx.save_for_backward(words, scales, zeros)
+
+    def pull_pulled(ctx, ddx):
+        return linear(ddx.contiguous(), *ctx.saved_tensors, ctx.n, ctx.group), None, None, None, None, None, None
+
+    pull = Differentiable(
+        CustomOperator(
+            f"{declaration.name}_pull",
+            "(Tensor dy, Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
+            run=run_pull,
+            fake=lambda dy, words, scales, zeros, n, k, group: dy.new_empty((dy.shape[0], k)),
+        ),
+        setup_context=keep_for_pull,
+        backward=pull_pulled,
+    )
     dequantise = CustomOperator(
         f"{declaration.name}_dequantise",
         "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
         run=run_dequantise,
         fake=lambda words, scales, zeros, n, k, group: scales.new_empty((n, k)),
     )
-    linear = Operator(
+    operator = Operator(
         declaration,
         "forward",
         "(Tensor x, Tensor words, Tensor scales, Tensor? zeros, int n, int group) -> Tensor",
@@ -49,7 +75,8 @@ def linear_operator(declaration, bits):
         run=run,
         fake=lambda x, words, scales, zeros, n, group: x.new_empty((x.shape[0], n)),
     )
-    return Differentiable(linear, setup_context=keep, backward=pull_back), dequantise
+    linear = Differentiable(operator, setup_context=keep, backward=pull_back)
+    return linear, dequantise
 
 
 def _aligned(tensor):

@@ -40,7 +40,7 @@ def _both_rows(words, scales_0, zeros_0, scales_1, zeros_1, COLUMN: tl.constexpr
 
 
 @triton.jit
-def _weights(
+def block_of_weights(
     words_ptr, scales_ptr, zeros_ptr, first_n, first_k, N, K, groups,
     GROUP: tl.constexpr, BITS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
@@ -103,8 +103,8 @@ def _tiles_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         x = tl.load(x_ptrs) if EVEN_K else tl.load(x_ptrs, mask=offs_k[None, :] < K - k, other=0.0)
-        w = _weights(words_ptr, scales_ptr, zeros_ptr, tile_n * BLOCK_N, k, N, K, groups,
-                     GROUP, BITS, BLOCK_N, BLOCK_K, x_ptr.dtype.element_ty)  # fmt: skip
+        w = block_of_weights(words_ptr, scales_ptr, zeros_ptr, tile_n * BLOCK_N, k, N, K, groups,
+                             GROUP, BITS, BLOCK_N, BLOCK_K, x_ptr.dtype.element_ty)  # fmt: skip
         acc = tl.dot(x.to(OPERAND), w.to(OPERAND).T, acc, input_precision="ieee")
         x_ptrs += BLOCK_K
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -120,24 +120,29 @@ def _dequantise_kernel(
 ):  # fmt: skip
     """One program owns BLOCK_N x BLOCK_K weights [n, k], written in the dtype of w."""
     first_n, first_k = tl.program_id(0) * BLOCK_N, tl.program_id(1) * BLOCK_K
-    w = _weights(words_ptr, scales_ptr, zeros_ptr, first_n, first_k, N, K, groups,
-                 GROUP, BITS, BLOCK_N, BLOCK_K, w_ptr.dtype.element_ty)  # fmt: skip
+    w = block_of_weights(words_ptr, scales_ptr, zeros_ptr, first_n, first_k, N, K, groups,
+                         GROUP, BITS, BLOCK_N, BLOCK_K, w_ptr.dtype.element_ty)  # fmt: skip
     offs_n, offs_k = first_n + tl.arange(0, BLOCK_N), first_k + tl.arange(0, BLOCK_K)
     w_ptrs = w_ptr + offs_n.to(tl.int64)[:, None] * K + offs_k[None, :]
     tl.store(w_ptrs, w, mask=(offs_n[:, None] < N) & (offs_k[None, :] < K))
+
+
+def operand_of(x):
+    """What ``tl.dot`` multiplies for operands like x, of 16 bits."""
+    # The interpreter's tl.dot multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
+    if x.device.type == "cpu" and x.dtype == torch.bfloat16:
+        return tl.float32
+    return tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
 
 
 def launch_tiles(bits, x, words, scales, zeros, n, group, *, config):
     """Launch ``_tiles_kernel`` for weights of so many bits; ``group`` 0: a scale for each row."""
     m, k = x.shape
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    # The interpreter's tl.dot multiplies the bit patterns of bf16 (triton#11584, closed as unsupported; so in 3.7.1).
-    as_fp32 = x.device.type == "cpu" and x.dtype == torch.bfloat16
-    sixteen = tl.bfloat16 if x.dtype == torch.bfloat16 else tl.float16
     launch(
         _tiles_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
         x, words, scales, zeros, y, m, n, k, k // group if group else 1,
-        GROUP=group, BITS=bits, OPERAND=tl.float32 if as_fp32 else sixteen, EVEN_K=k % config["BLOCK_K"] == 0, **config,
+        GROUP=group, BITS=bits, OPERAND=operand_of(x), EVEN_K=k % config["BLOCK_K"] == 0, **config,
     )  # fmt: skip
     return y
 

@@ -77,6 +77,9 @@ def benchmark_cases(gpu: GPU) -> list[Case]:
         # A middle axis; the first, as for a bias's gradient; so few columns that rows are shared.
         ("bf16", "mean", (16, 2048, 4096)),
         ("bf16", "sum", (1, 8192, 5120), (1, 2**18, 128)),
+        # Narrow matrices, alone and by hundreds; odd rows among a few; short odd rows.
+        ("bf16", "sum", (1, 2**20, 12), (512, 2048, 33), (512, 7, 3001), (2**17, 100, 1)),
+        ("bf16", "max", (256, 300, 77), (2**17, 291, 1)),
         ("fp16", "amax", (8192, 4096, 1)),
         ("bf16", "amax", (1, 16384, 5120)),
         ("bf16", "max", (4096, 32000, 1), (64, 256, 16384)),
@@ -119,6 +122,9 @@ EDGE_CASES = edge_cases(
             (1, 9001, 7, ("sum", "max"), "fewer columns than any block, shared by programs"),
             (3, 128, 64, ("sum", "ties"), "whole blocks of rows and columns"),
             (1, 70, 1111, ("mean", "amax"), "many columns: a program for each block of them"),
+            (2, 600, 72, ("sum", "ties", "max"), "few results, shared by programs; whole lanes in a block's tail"),
+            (130, 3, 40, ("mean", "max"), "many small matrices: a block holds several, the last one fewer"),
+            (40, 77, 1, ("amax", "ties", "max"), "many odd rows: a block of several, cut along the row"),
         )
         for op in ops
     ),
@@ -128,4 +134,5 @@ HUGE_CASES = (
     case("bf16", "all of more than 2^31 elements, and a tail", outer=1, n=2**31 + 7, inner=1, op="mean"),
     case("bf16", "row offsets beyond 2^31", outer=2**18 + 1, n=8192, inner=1, op="amax"),
     case("bf16", "column offsets beyond 2^31", outer=1, n=2**18 + 1, inner=8192, op="amax"),
+    case("bf16", "a block whose rows are 2^30 elements apart", outer=1, n=3, inner=2**30, op="amax"),
 )

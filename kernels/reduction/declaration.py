@@ -2,7 +2,7 @@
 
 from atlas.declaration import Declaration, Pass, Variant, compiled, compiled_gradients, cuda, eager, gradients
 
-from . import backward, cases, columns, rows, spaces
+from . import backward, blocks, cases, columns, rows, spaces
 
 
 def _stream_variant(name: str, summary: str, launcher, handles) -> Variant:
@@ -27,6 +27,16 @@ DECLARATION = Declaration(
         reference=cases.reference,
         outputs=("out", "beside"),
         variants=(
+            Variant(
+                name="blocks",
+                summary="neighbouring matrices, rows and columns in one block; of wide rows a thread owns its columns",
+                follows="columns",
+                launch=blocks.launch_blocks,
+                space=spaces.BLOCKS_SPACE,
+                default=spaces.blocks_default,
+                fits=spaces.fits_blocks,
+                handles=spaces.handles_blocks,
+            ),
             Variant(
                 name="rows",
                 summary="whole rows in registers, one tile of rows a program",

@@ -1,14 +1,23 @@
 """Tuning spaces of reduction: what fits, what a variant is written for, and where tuning starts."""
 
+import math
+
 import triton
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, VECTOR_BYTES, points, registers_obstacle
 
 from .results import BESIDE
+from .tiling import block_of
 
 ROWS_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (1, 2, 4, 8, 16)}
 STREAM_SPACE = {"VECTORS": (2, 4, 8), "num_warps": (4, 8, 16), "PER_SM": (1, 2, 4, 8)}
 COLUMNS_SPACE = {"VECTORS": (2, 4, 8), "BLOCK_C": (16, 64, 128, 256, 512), "num_warps": (4, 8), "PER_SM": (1, 2, 4, 8)}
+BLOCKS_SPACE = {
+    "VECTORS": (1, 2, 4, 8),
+    "BLOCK_C": (32, 64, 128),
+    "num_warps": (1, 4),
+    "PER_SM": (1, 2, 4, 8, 16, 32),
+}
 
 TILES_SPACE = {"VECTORS": (1, 2, 4), "BLOCK_N": (16, 64, 256, 1024, 4096), "num_warps": (4, 8)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
@@ -37,6 +46,16 @@ def _of_axis(last: bool, problem: Case) -> str:
     return "another axis than the last is reduced" if last else "the last axis is reduced"
 
 
+def _adds(problem: Case) -> bool:
+    """Whether a thread only adds: of maxima it also compares, and keeps places or ties."""
+    return problem["op"] in ("sum", "mean")
+
+
+def _many(outputs: int, gpu: GPU) -> bool:
+    """Whether a program of one warp for each of ``outputs`` keeps memory busy."""
+    return outputs >= 8 * gpu.sms
+
+
 def handles_rows(problem: Case, gpu: GPU) -> str:
     longest = _longest_row(problem)
     too_long = f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
@@ -54,10 +73,28 @@ def _too_many_indices(problem: Case) -> str:
 
 
 def handles_stream(problem: Case, gpu: GPU) -> str:
+    short = problem["n"] < 2048 or not handles_blocks(problem, gpu)
+    if problem["inner"] == 1 and short and _many(problem["outer"], gpu):
+        return "many short rows: a program would begin and end with each"
     return _of_axis(True, problem) or _too_many_indices(problem)
 
 
+def handles_blocks(problem: Case, gpu: GPU) -> str:
+    """Of rows maxima alone, many of them: a thread that compares along a row exchanges once where ``rows`` compares in
+    each step of the exchange (2^17 x 291 bf16: 42.8 us, ``rows`` 81.1; sums 35.4 and 33.4; H200, Triton 3.6)."""
+    if problem["inner"] > 1:
+        return _too_many_indices(problem)
+    longest = 2**14 if problem["op"] in BESIDE else 2**11
+    if _adds(problem) or not 64 < problem["n"] <= longest or not _many(problem["outer"], gpu):
+        return "sums along rows, very short, long or few ones"
+    return ""
+
+
 def handles_columns(problem: Case, gpu: GPU) -> str:
+    """What ``blocks`` was made for is left to it: here threads that share a column exchange through shared memory."""
+    line = problem["inner"] * element_size(problem.dtype)
+    if problem["inner"] > 1 and (problem["n"] < 512 or problem["inner"] < 64 or line % VECTOR_BYTES):
+        return "few rows, few columns, or rows of no whole 16-byte vectors"
     return _of_axis(False, problem) or _too_many_indices(problem)
 
 
@@ -83,12 +120,20 @@ def fits_rows(config, problem: Case, gpu: GPU) -> str:
         return "a row longer than a program's registers"
     if config["num_warps"] * config["VECTORS"] > 1 and block >= 2 * longest * triton.next_power_of_2(problem["outer"]):
         return "a tile with room for twice the rows there are"
+    if config["num_warps"] > 4 and block > longest and _apart(problem, problem["n"]):
+        return "rows read piece by piece lie across so many warps, which exchange through shared memory"
     return _spills(config, problem)
 
 
-def _under_way(config, outputs: int, gpu: GPU) -> str:
+def _apart(problem: Case, length: int) -> bool:
+    """Whether rows of ``length`` consist of no 8-byte vectors: nearly every element has an address of its own."""
+    size = element_size(problem.dtype)
+    return math.gcd(length, VECTOR_BYTES // size) * size < 8
+
+
+def _under_way(config, outputs: int, gpu: GPU, most: int = STREAM_SPACE["PER_SM"][-1]) -> str:
     """Why PER_SM programs of this kind read too little or too much at once, where ``outputs`` are to be shared."""
-    if not _shares(outputs, STREAM_SPACE["PER_SM"][-1], gpu):
+    if not _shares(outputs, most, gpu):
         return "" if config["PER_SM"] == 1 else "a program for every output: PER_SM changes nothing"
     if config["num_warps"] * config["PER_SM"] > gpu.warps_per_sm:
         return "more warps than an SM holds"
@@ -118,6 +163,24 @@ def fits_columns(config, problem: Case, gpu: GPU) -> str:
     return _spills(config, problem) or _under_way(config, outputs, gpu)
 
 
+def _programs(problem: Case, gpu: GPU, config) -> int:
+    """Programs of ``blocks`` where none shares its results."""
+    outer, n, inner = problem["outer"], problem["n"], problem["inner"]
+    block = block_of(config, outer, n, inner, VECTOR_BYTES // element_size(problem.dtype), gpu)
+    return triton.cdiv(outer, block.matrices) * triton.cdiv(inner, block.columns)
+
+
+def fits_blocks(config, problem: Case, gpu: GPU) -> str:
+    smallest = BLOCKS_SPACE["BLOCK_C"][0]
+    if config["VECTORS"] == 1 and problem["inner"] > 1:
+        return "one vector a thread: too few loads on their way"
+    if config["BLOCK_C"] > smallest and config["BLOCK_C"] > triton.next_power_of_2(problem["inner"]):
+        return "a block wider than the rows"
+    return _spills(config, problem) or _under_way(
+        config, _programs(problem, gpu, config), gpu, max(8, config["PER_SM"])
+    )
+
+
 def fits_tiles(config, problem: Case, gpu: GPU) -> str:
     columns = problem["n"] if problem["inner"] == 1 else problem["inner"]
     if config["BLOCK_N"] > max(TILES_SPACE["BLOCK_N"][0], triton.next_power_of_2(columns)):
@@ -138,15 +201,48 @@ def _first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
     return next(config for config in points(space) if not fits(config, problem, gpu))
 
 
+def blocks_default(problem: Case, gpu: GPU) -> dict:
+    """A warp for columns of its own, of few of them with parts of the rows; four warps for fewer results than SMs use.
+
+    Where each element has an address of its own (rows of no 8-byte vectors) a thread takes fewer: beyond 16 of them the
+    compiler waits for loads one after the other (1.6 to 2.7 times as long on an H200, Triton 3.6).
+    """
+    n, inner = problem["n"], problem["inner"]
+    apart = _apart(problem, n if inner == 1 else inner)
+    adds, least = _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
+    if inner == 1:
+        preferred = [(1 if apart else 2, least, 1, 1)]
+    else:
+        vectors, share = (4, 16) if adds else (2, 32)  # of a thread; programs an SM, of one warp
+        columns = least if apart else max(least, min(64, triton.next_power_of_2(inner)))
+        alone = (8 if adds and not apart else 2, columns, 1, 1)
+        programs = _programs(problem, gpu, dict(zip(BLOCKS_SPACE, alone, strict=True)))
+        preferred = [alone] if _many(programs, gpu) else []
+        if programs >= 2 * gpu.sms and (inner < least or (not adds and n >= 512)):
+            preferred += [(vectors, least, 1, share)]
+        if apart:
+            preferred += [(4, least, 4, 8), (4, least, 4, 1)] if adds else [(2, least, 4, 8), (4, least, 1, 1)]
+        else:
+            wide = 128 if inner >= 512 else least
+            shared = [(8, wide, 1, 16)] if inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
+            preferred += [*shared, (8, wide, 4, 4), (8, least, 4, 1)] if adds else [(4, least, 4, 4), (4, least, 1, 1)]
+    configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in preferred]
+    return _first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
+
+
 def rows_default(problem: Case, gpu: GPU) -> dict:
-    """Two vectors a thread and the fewest warps, from four on, that hold a row."""
-    sizes = ((2, 4), (2, 8), (2, 16), (4, 16), (8, 16), (1, 4), (1, 2), (1, 1))
+    """Two vectors a thread of the fewest warps, from four on, that hold a row; of many sums four of two warps."""
+    many = _adds(problem) and _many(problem["outer"] * problem["n"] // 2048, gpu)
+    sizes = (*(((4, 2),) if many else ()), (2, 4), (2, 8), (2, 16), (4, 16), (8, 16), (1, 4), (1, 2), (1, 1))
     return _first(ROWS_SPACE, fits_rows, problem, gpu, [{"VECTORS": v, "num_warps": w} for v, w in sizes])
 
 
 def stream_default(problem: Case, gpu: GPU) -> dict:
-    """64 KiB of an SM under way in four programs of eight warps; of short rows fewer warps have more programs."""
-    sizes = ((4, 8, 4), (2, 8, 4), (2, 8, 8), (2, 4, 8), (4, 8, 1), (2, 8, 1), (2, 4, 1))
+    """64 KiB of an SM under way in four programs of eight warps; of short rows fewer warps have more programs.
+
+    Maxima take so many registers that two vectors a thread are faster."""
+    few = () if _adds(problem) else ((2, 4, 8), (2, 4, 1))
+    sizes = (*few, (4, 8, 4), (2, 8, 4), (2, 8, 8), (2, 4, 8), (4, 8, 1), (2, 8, 1), (2, 4, 1))
     preferred = [{"VECTORS": v, "num_warps": w, "PER_SM": p} for v, w, p in sizes]
     return _first(STREAM_SPACE, fits_stream, problem, gpu, preferred)
 

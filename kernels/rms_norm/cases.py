@@ -28,6 +28,8 @@ benchmark_cases = sweep(
     "m n residual",
     {
         "bf16": (
+            (2**18, 128, False),  # queries, head by head: short rows, several of them a program
+            (2**17, 100, False),
             (128, 1024, False),  # the launch is the cost
             (4096, 1024, False),
             (16384, 4096, False),
@@ -54,6 +56,7 @@ EDGE_CASES = edge_cases(
         (1, 1000, False, "one row, not a power of two: several tiles, the last one masked"),
         (37, 129, True, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
         (33, 64, False, "one row more than whole tiles of rows"),
+        (1030, 24, True, "many short rows: tiles of several, the last one cut"),
         (3, 4097, False, "rows one element longer than a block of the streaming variants: a tail of one"),
         (13, 5120, True, "whole tiles, though no power of two; long rows, and more of them than programs"),
         (2, 20_000, False, "several blocks and a tail"),

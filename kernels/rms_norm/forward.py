@@ -3,7 +3,7 @@
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration.rows import width
+from atlas.declaration.rows import widest, width
 from atlas.operators import launch
 
 from kernels.common.rows import programs_for, still_packed, tiles_of_row
@@ -93,7 +93,7 @@ def tiles(x, config):
     m, n = size_of(x)
     block_n, chunks = tiles_of_row(n, x.element_size(), config)
     return {
-        "BLOCK_M": config["BLOCK_M"], "BLOCK_N": block_n, "CHUNKS": chunks, "WIDTH": width(x),
+        "BLOCK_M": config["BLOCK_M"], "BLOCK_N": block_n, "CHUNKS": chunks, "WIDTH": widest(x),
         "EVEN_M": m % config["BLOCK_M"] == 0, "EVEN_N": n == block_n * chunks, "num_warps": config["num_warps"],
     }  # fmt: skip
 

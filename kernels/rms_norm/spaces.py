@@ -5,16 +5,24 @@ from collections.abc import Callable
 
 import triton
 from atlas.declaration import GPU, Case, element_size
-from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, VECTOR_BYTES, points, registers_obstacle
+from atlas.declaration.rows import (
+    OTHER_REGISTERS,
+    REGISTERS,
+    VECTOR_BYTES,
+    points,
+    registers_obstacle,
+    rows_apart,
+    spread_obstacle,
+)
 
 from kernels.common.exchange import team_obstacle
 from kernels.common.rows import ENOUGH_IN_FLIGHT, EXCHANGE_BYTES, MOST_CHUNKS, tiles_of_row
 
-ROWS_SPACE = {"BLOCK_M": (1, 2, 4), "num_warps": (1, 2, 4, 8, 16)}
+ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16, 32, 64), "num_warps": (1, 2, 4, 8, 16)}
 LATE_SPACE = {"BLOCK_M": (1,), "num_warps": (8, 16, 32), "AGAIN": (True, False)}
 STREAM_SPACE = {"BLOCK_N": (1024, 2048, 4096, 8192, 16384), "num_warps": (4, 8, 16, 32)}
 BACKWARD_SPACE = {
-    "BLOCK_M": (1, 2, 4),
+    "BLOCK_M": (1, 2, 4, 8, 16, 32),
     "num_warps": (1, 2, 4, 8, 16),
     "num_stages": (1, 3, 4),
     "PROGRAMS_PER_SM": (1, 2, 4),
@@ -69,18 +77,26 @@ def least(space: dict, fits: Callable, penalty: Callable[[dict, Case, GPU], tupl
 def away_from(elements: int):
     """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice.
 
-    Of rows not of whole 16-byte vectors half as many: each element has an address and a mask of its own.
+    Of long rows not of whole 16-byte vectors half as many: each element has an address and a mask of its own.  Forward
+    16 of short rows that are: a program that prefetches nothing is done sooner.
     """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
         size = element_size(problem.dtype)
-        wanted = elements / 2 if problem["n"] * size % VECTOR_BYTES else elements
+        long, odd, prefetches = problem["n"] > 512, problem["n"] * size % VECTOR_BYTES, config.get("num_stages", 1) > 1
+        wanted = elements / 2 if long and odd else elements if long or odd or "num_stages" in config else 16
         block, chunks = tiles_of_row(problem["n"], size, config)
         held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
+        flight = 0.0  # of programs that prefetch, doublings of the bytes on their way that are lacking
+        if prefetches:
+            row = 2 * problem["n"] * size
+            bytes_ahead = (config["num_stages"] - 1) * config["BLOCK_M"] * row * config["PROGRAMS_PER_SM"]
+            flight = max(0.0, math.log2(4 * ENOUGH_IN_FLIGHT / bytes_ahead))
         return (
             abs(math.log2(held / wanted))
             + math.log2(config["BLOCK_M"]) / 4
-            + 2 * math.log2(block * chunks / problem["n"]),
+            + 2 * math.log2(block * chunks / problem["n"])
+            + 1.5 * flight,
             abs(config.get("num_stages", 3) - 3),
             -config.get("PROGRAMS_PER_SM", 1) * config["num_warps"],
         )
@@ -104,7 +120,8 @@ def _rows_obstacle(config: dict, problem: Case, live: tuple, programs: int = 1) 
 
 
 def fits_one_pass(config: dict, problem: Case, gpu: GPU) -> str:
-    return _rows_obstacle(config, problem, (_FORWARD_LIVE[0], _FORWARD_LIVE[1] + problem["residual"]))
+    spread = spread_obstacle(config, problem, gpu, ROWS_SPACE["BLOCK_M"][-1])
+    return spread or _rows_obstacle(config, problem, (_FORWARD_LIVE[0], _FORWARD_LIVE[1] + problem["residual"]))
 
 
 def fits_late(config: dict, problem: Case, gpu: GPU) -> str:
@@ -134,6 +151,8 @@ def _fits_persistent(live: tuple, streams: int):
         def prefetched(stages: int) -> int:
             return (stages - 1) * tile + EXCHANGE_BYTES
 
+        if config["BLOCK_M"] > 4 and config["BLOCK_M"] > 2 * rows_apart(problem, gpu):
+            return "so few tiles of so many rows that SMs are idle"
         if config["BLOCK_M"] > 1 and tile > 2 * ENOUGH_IN_FLIGHT:
             return f"tiles of {tile} bytes: more rows at a time bring no more bytes into flight than memory can use"
         shared = prefetched(config["num_stages"])

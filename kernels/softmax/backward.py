@@ -7,7 +7,7 @@ from atlas.declaration import gpu_of
 from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import launch
 
-from .tiling import cut_row, edges, lane_shape, matrix_of, tile_shape
+from .tiling import cut_row, edges, lane_shape, matrix_of, tile_of_rows, tile_shape
 
 
 @triton.jit
@@ -40,16 +40,13 @@ def _one_pass_backward_kernel(
     registers a thread on sm_90, and spills otherwise; Triton 3.7).
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
-    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
-    offs_n = tl.arange(0, BLOCK_N)[None, :]
-    offs = offs_m * n + offs_n
-    inside = (offs_m < m) & (offs_n < n) | EVEN
+    first, offs_m, offs_n, offs, inside = tile_of_rows(m, n, BLOCK_M, BLOCK_N, EVEN)
     taken = inside
     if CAUSAL:
-        taken = inside & (offs_n <= offs_m % q + (n - q))
+        taken = inside & (offs_n <= ((first % q).to(tl.int32) + offs_m) % q + (n - q))
     # 0 is the identity of the sum.
-    y = tl.load(y_ptr + offs, mask=taken, other=0.0)
-    dy = tl.load(dy_ptr + offs, mask=taken, other=0.0)
+    y = tl.load(y_ptr + first * n + offs, mask=taken, other=0.0)
+    dy = tl.load(dy_ptr + first * n + offs, mask=taken, other=0.0)
     if LOG:
         inner = tl.sum(dy.to(tl.float32), axis=1)[:, None]
     else:
@@ -58,7 +55,7 @@ def _one_pass_backward_kernel(
     dx = _pull(y, dy, inner, LOG)
     if CAUSAL:
         dx = tl.where(taken, dx, 0.0)  # where inner is NaN, too
-    tl.store(dx_ptr + offs, dx, mask=inside)
+    tl.store(dx_ptr + first * n + offs, dx, mask=inside)
 
 
 def launch_one_pass(y, dy, log=False, causal=False, *, config):

@@ -38,6 +38,9 @@ _PLAIN = sweep(
     {
         "bf16": (
             (128, 1024),  # the launch is the cost
+            (2**20, 10),  # few classes: rows that no vector divides, hundreds of them a program
+            (2**17, 77),
+            (2**17, 256),
             (4096, 1024),
             (8192, 2048),
             (4096, 5120),  # a hidden size, no power of two
@@ -60,6 +63,7 @@ def benchmark_cases(gpu: GPU) -> list[Case]:
         case("bf16", log=True, m=4096, n=32000),  # a vocabulary, as before a loss
         case("bf16", causal=True, q=2048, m=65536, n=2048),  # scores of 32 heads
         case("bf16", mask="bool", q=2048, m=65536, n=2048),
+        case("bf16", mask="bool", q=128, m=2**17, n=128),  # short rows, whose places in the mask are to be computed
     )
     return _PLAIN(gpu) + [c for c in others if 3 * elements(c) * element_size(c.dtype) <= gpu.memory_bytes // 8]
 
@@ -73,6 +77,9 @@ EDGE_CASES = tuple(
         (1, 1000, {}, "one row, not a power of two"),
         (37, 129, {}, "odd rows, one element past a power of two: no row but the first starts on 16 bytes"),
         (33, 64, {}, "one row more than whole tiles of rows"),
+        (1030, 10, {}, "many short rows: the last tile of them has few"),
+        (130, 24, {"mask": "bool", "q": 13}, "a tile with rows of several matrices under a mask"),
+        (150, 12, {"causal": True, "q": 5}, "a tile with rows of many causal matrices"),
         (3, 4097, {}, "rows one element longer than a block of the streaming variants: a tail of one"),
         (8, 2049, {}, "eight odd rows: each begins elsewhere in a lane of 16 bytes"),
         (2, 20_000, {}, "several blocks and a tail"),

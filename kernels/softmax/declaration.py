@@ -43,6 +43,7 @@ DECLARATION = Declaration(
                 space=spaces.ONLINE_SPACE,
                 default=spaces.online_default,
                 fits=spaces.fits_online,
+                handles=spaces.handles_long,
             ),
         ),
         peers={
@@ -87,6 +88,7 @@ DECLARATION = Declaration(
                 space=spaces.STREAM_SPACE,
                 default=spaces.backward_stream_default,
                 fits=spaces.fits_backward_stream,
+                handles=spaces.handles_long,
             ),
         ),
         peers={

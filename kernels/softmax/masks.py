@@ -60,5 +60,10 @@ def _unfit(shape, mask):
     )
 
 
+def extent(mask):
+    """Elements from the mask's first to past its last."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
+
+
 def mask_arguments(x, mask):
     return mask_rows(x.shape, mask) if mask is not None else dict.fromkeys(_MASK_ROWS)

@@ -1,6 +1,5 @@
 """Tuning spaces of softmax: what fits, what a variant is written for, and where tuning starts."""
 
-import triton
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import (
     OTHER_REGISTERS,
@@ -11,11 +10,13 @@ from atlas.declaration.rows import (
     most_warps,
     registers_obstacle,
     rows_obstacle,
+    rows_together,
+    spread_obstacle,
     stream_default,
 )
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768)
-ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4, 8, 16, 32)}
+ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "num_warps": (1, 2, 4, 8, 16, 32)}
 HELD_SPACE = {"CHUNKS": (4, 8), "num_warps": (16, 32)}
 HELD_CONFIGS = [{"CHUNKS": 4, "num_warps": warps} for warps in (32, 16)]
 ONLINE_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
@@ -37,11 +38,15 @@ def fits_rows(kind: str):
     def fits(config: dict, problem: Case, gpu: GPU) -> str:
         if config["num_warps"] > most_warps(gpu):
             return "over 1024 threads"
-        if config["BLOCK_M"] > 1 and problem["n"] >= 8192:
+        if config["BLOCK_M"] > 1 and config["BLOCK_M"] * block_n(problem) > 8192:
             return "rows that need no company to keep memory busy"
         if config["BLOCK_M"] * block_n(problem) > 64 * 32 * config["num_warps"]:
             return "over 64 elements a thread"
-        return rows_obstacle(config, problem, _live(problem, kind))
+        odd = problem["n"] * element_size(problem.dtype) % VECTOR_BYTES
+        if odd and config["BLOCK_M"] > 1 and config["num_warps"] > 2:
+            return "rows read piece by piece lie across so many warps, which exchange their sums through shared memory"
+        spread = spread_obstacle(config, problem, gpu, ROWS_SPACE["BLOCK_M"][-1])
+        return spread or rows_obstacle(config, problem, _live(problem, kind))
 
     return fits
 
@@ -65,12 +70,16 @@ def handles_rows(kind: str, streams: int):
 
 
 def one_pass_default(problem: Case, gpu: GPU) -> dict:
-    """Two 16-byte vectors a thread; short rows share the four warps that an SM's schedulers take at once."""
+    """Two 16-byte vectors a thread; short rows share the two warps that this makes of :data:`LEAST_TILE`."""
     size, two_vectors = element_size(problem.dtype), 2 * 32 * VECTOR_BYTES
-    fitting = 4 * two_vectors // (block_n(problem) * size)
-    block_m = max(1, min(fitting, triton.next_power_of_2(problem["m"]), ROWS_SPACE["BLOCK_M"][-1]))
+    block_m = rows_together(problem, gpu, ROWS_SPACE["BLOCK_M"][-1])
     warps = block_m * problem["n"] * size // two_vectors
     return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(most_warps(gpu), warps)).bit_length() - 1}
+
+
+def handles_long(problem: Case, gpu: GPU) -> str:
+    """``handles`` of the variants that stream rows."""
+    return "" if problem["n"] > _STREAM_BLOCKS[0] // 2 else "rows of less than a block: registers hold many of them"
 
 
 def fits_online(config: dict, problem: Case, gpu: GPU) -> str:

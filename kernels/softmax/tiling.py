@@ -1,8 +1,23 @@
 """Rows of softmax in tiles and in lanes of 16 bytes, for both passes."""
 
+import math
+
 import triton
 import triton.language as tl
 from atlas.declaration.rows import VECTOR_BYTES
+
+
+@triton.jit
+def tile_of_rows(m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr):
+    """A program's BLOCK_M rows of n columns: (first, rows from there, columns, offsets from the first row, inside).
+
+    All but ``first`` have 32 bits: of short rows a thread holds pieces of many, each with an address of its own.
+    """
+    first = tl.program_id(0).to(tl.int64) * BLOCK_M
+    offs_m = tl.arange(0, BLOCK_M)[:, None]
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
+    left = tl.minimum(m - first, BLOCK_M).to(tl.int32)
+    return first, offs_m, offs_n, offs_m * n + offs_n, (offs_m < left) & (offs_n < n) | EVEN
 
 
 @triton.jit
@@ -34,11 +49,10 @@ def matrix_of(x, causal):
 def tile_shape(x, m, n, config):
     """Meta-parameters of kernels that hold BLOCK_M whole rows."""
     block_m, columns = config["BLOCK_M"], triton.next_power_of_2(n)
-    vector = VECTOR_BYTES // x.element_size()
     return {
         "BLOCK_M": block_m,
         "BLOCK_N": columns,
-        "WIDTH": 1 if n % vector else vector,
+        "WIDTH": math.gcd(n, VECTOR_BYTES // x.element_size()),
         "EVEN": m % block_m == 0 and n == columns,
         "num_warps": config["num_warps"],
     }

@@ -33,7 +33,7 @@ def test_a_tuned_config_is_named_with_the_case_it_was_tuned_at(said):
     near = entry(1024, BLOCK_M=1, num_warps=2)
     text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[near])
     assert "one_pass BLOCK_M=1 num_warps=2" in text and "at this very case where it took 8.4 us" in text
-    text = said("--gpu", "h200", *CASE, "n=512,m=4096", entries=[near])
+    text = said("--gpu", "h200", *CASE, "n=2048,m=4096", entries=[near])
     assert "tuned at m=4096 n=1024, 1.00 away, where" in text, "whatever the order of the sizes"
 
 

@@ -5,7 +5,8 @@ import torch
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 
-from kernels.batched_matmul import DECLARATION, bmm, case_of, copyable
+from kernels.batched_matmul import DECLARATION, bmm, case_of
+from kernels.batched_matmul.described import copyable
 
 VARIANTS = DECLARATION.forward.variants
 

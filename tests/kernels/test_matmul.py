@@ -361,7 +361,7 @@ def test_every_default_is_a_point_of_its_space(name):
             if not variant.unsupported(problem, on):
                 config = variant.default(problem, on)
                 assert config.keys() == variant.space.keys(), (variant.name, problem)
-                if variant.name == "tiled":
+                if variant.name == "tiled" and next(variant.configs(problem, on), None):
                     assert not variant.fits(config, problem, on), problem
                 if variant.name in ("tiled", "split", "vector"):
                     assert all(config[key] in values for key, values in variant.space.items()), (variant.name, problem)
@@ -371,7 +371,7 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
     on = GPUS["h200"]
     for problem in DECLARATION.cases(on):
         configs = [len(list(v.configs(problem, on))) for v in WORK.variants if not v.unsupported(problem, on)]
-        assert 10 <= sum(configs) <= 40, problem
+        assert 5 <= sum(configs) <= 50, problem
     # best of sweeps on an H200, within noise
     for name, sizes, best in (
         ("persistent", (4096, 4096, 4096), (128, 256, 64, 16, 8, 4, 2)),
@@ -379,7 +379,8 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
         ("descriptor", (1024, 1024, 1024), (64, 128, 128, 8, 4, 4)),
         ("descriptor", (2048, 2048, 2048), (128, 256, 64, 8, 8, 4)),
         ("descriptor", (512, 4096, 14336), (128, 128, 64, 8, 8, 5)),  # dx of 512 tokens through 14336 features
-        ("split", (16, 8192, 8192), (16, 128, 128, 4, 8, 1)),
+        ("split_descriptor", (16, 8192, 8192), (16, 128, 128, 8, 2, 4, 5)),
+        ("split_descriptor", (512, 512, 8192), (64, 128, 128, 8, 4, 4, 4)),
         ("vector", (1, 8192, 8192), (64, 512, 1, 16)),
     ):
         problem = case("bf16", **dict(zip("mnk", sizes, strict=True)))
@@ -390,7 +391,7 @@ def test_the_space_on_the_h200_is_small_and_holds_the_known_best():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_edge_cases_reach_every_tile_of_fp32_in_every_layout(layout, tile):
     on, variant = GPUS["h200"], WORK.variant("swizzled")
-    config = dict(zip(variant.space, (*tile[:2], 32, 8, 3, tile[2]), strict=True))
+    config = dict(zip(variant.space, (*tile[:2], 32, 8, 1, 3, tile[2]), strict=True))
     reached = [
         problem
         for problem in DECLARATION.edge_cases
@@ -414,7 +415,7 @@ def test_the_space_of_fp32_holds_the_best_by_hand_at_1024(name):
     flags = {"activation": "relu", "bias": True, "residual": False} if name == "matmul_epilogue" else {}
     variant = catalog.load(name).forward.variant("swizzled")
     configs = [tuple(config.values()) for config in variant.configs(case("fp32", **flags, **sizes), GPUS["h200"])]
-    assert {(64, 64, 32, 8, 3, 4), (128, 64, 32, 8, 3, 8), (64, 128, 32, 8, 3, 8)} <= set(configs)
+    assert {(64, 64, 32, 8, 1, 3, 4), (128, 64, 32, 8, 1, 3, 8), (64, 128, 32, 8, 1, 3, 8)} <= set(configs)
 
 
 def test_the_sweep_fits_the_memory_of_every_gpu():

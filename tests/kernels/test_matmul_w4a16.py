@@ -108,6 +108,19 @@ def test_the_product_and_its_gradient_are_those_of_the_dequantised_weights(pack,
     torch.testing.assert_close(x.grad.double(), dy.double() @ weight, rtol=2e-3, atol=2e-2)
 
 
+@EITHER
+@pytest.mark.parametrize("rows", [7, 65])
+def test_gradients_of_few_rows_and_of_many_agree_and_have_gradients(pack, linear, dequantise, rows):
+    # up to 64 rows one kernel brings weights to 16 bits where it multiplies: rows of n in parts, tails everywhere
+    packed = pack(randn(200, 96), 32)
+    weight = dequantise(packed).double()
+    x, dy = randn(rows, 96, seed=1).requires_grad_(), randn(rows, 200, seed=2).requires_grad_()
+    (dx,) = torch.autograd.grad(linear(x, packed), x, dy, create_graph=True)
+    torch.testing.assert_close(dx.double(), dy.detach().double() @ weight, rtol=2e-3, atol=4e-2)
+    (ddy,) = torch.autograd.grad(dx, dy, x.detach())
+    torch.testing.assert_close(ddy.double(), x.detach().double() @ weight.t(), rtol=2e-3, atol=4e-2)
+
+
 def test_torch_compile_takes_it_whole_forward_and_backward():
     packed, x = pack_w4(randn(16, 64), 64), randn(3, 64, seed=1).requires_grad_()
     compiled = torch.compile(lambda t: linear_w4a16(t, packed), fullgraph=True, backend="aot_eager")
@@ -122,6 +135,7 @@ def test_torch_finds_nothing_wrong_with_the_operators():
     operators = torch.ops.kernel_atlas
     torch.library.opcheck(operators.matmul_w4a16.default, (randn(3, k), words, scales, zeros, n, group))
     torch.library.opcheck(operators.matmul_w4a16_dequantise.default, (words, scales, zeros, n, k, group))
+    torch.library.opcheck(operators.matmul_w4a16_pull.default, (randn(3, n), words, scales, zeros, n, k, group))
 
 
 @EITHER

@@ -1,5 +1,7 @@
 """Reductions on the interpreter: values, NaN, ties, axes and layouts, gradients, refusals."""
 
+import math
+
 import numpy
 import pytest
 import torch
@@ -11,6 +13,7 @@ from atlas.validation.problems import Problem
 
 from kernels.reduction import DECLARATION, amax, max, mean, sum
 from kernels.reduction.results import cache_policy
+from kernels.reduction.tiling import Block, block_of
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
@@ -20,6 +23,7 @@ NAN, INF = float("nan"), float("inf")
 
 # For each variant a case in which several programs share each result, and nothing is a multiple of anything.
 SHARED = {
+    "blocks": (2, 333, 21),
     "rows": (6, 131, 1),
     "stream": (3, 5003, 1),
     "stream_twice": (3, 5003, 1),
@@ -297,6 +301,40 @@ def test_few_results_are_shared_by_programs_and_many_are_not():
         return not DECLARATION.forward.variant("stream_twice").unsupported(problem, GPUS["h200"])
 
     assert shared(1, 2**20) and shared(16, 2**20) and not shared(8192, 2**15)
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+@pytest.mark.parametrize(
+    ("outer", "n", "inner"),
+    [(1, 1, 1), (16384, 8, 128), (512, 16, 4096), (512, 2048, 5), (1, 2**20, 12), (2**17, 291, 1), (64, 513, 1001)],
+    ids=str,
+)
+def test_a_block_fits_its_room_and_what_it_reduces(outer, n, inner, warps):
+    config = {"VECTORS": 4, "BLOCK_C": 32, "num_warps": warps}
+    block = block_of(config, outer, n, inner, 8, GPUS["h200"])
+    assert block.matrices * block.rows * block.columns <= 32 * warps * 4 * 8
+    assert block.matrices < 2 * outer and block.rows < 2 * n and block.columns < 2 * inner
+    assert block.down == (inner >= 32)
+    if block.down and warps == 1 and outer > 100:  # each thread has columns of its own, of whole vectors
+        assert block.matrices * block.columns >= min(32 * math.gcd(inner, 8), block.columns)
+
+
+def test_blocks_are_read_alike_by_offsets_of_64_bits(monkeypatch):
+    blocks, x = DECLARATION.forward.variant("blocks"), randn(9, 5, 40)
+    near = run(blocks, x, "max")
+    monkeypatch.setattr(Block, "reach", lambda block, n, inner: 2**31)
+    assert all(map(torch.equal, run(blocks, x, "max"), near))
+
+
+def test_many_short_rows_have_no_program_each():
+    def running(op, outer, n, inner=1):
+        problem = case("bf16", outer=outer, n=n, inner=inner, op=op)
+        return {v.name for v in FORWARD if not v.unsupported(problem, GPUS["h200"])}
+
+    assert running("sum", 2**17, 291) == {"rows"}
+    assert running("max", 2**17, 291) == {"blocks", "rows"}
+    assert "stream" in running("sum", 2**12, 2**15) and "stream" in running("max", 16, 291)
+    assert running("sum", 16384, 8, 128) == running("sum", 512, 1024, 33) == {"blocks"}
 
 
 def test_what_is_a_few_times_the_cache_leaves_it_first():

@@ -8,7 +8,7 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels.softmax import DECLARATION, log_softmax, softmax
+from kernels.softmax import DECLARATION, forward, log_softmax, softmax
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -206,6 +206,14 @@ def test_masks_are_broadcast_as_in_torch(shape, added):
     assert_close(softmax(x, mask=mask), torch.softmax(filled(x.double(), mask), -1))
 
 
+def test_a_mask_is_read_alike_by_offsets_of_64_bits(monkeypatch):
+    one_pass, config = DECLARATION.forward.variant("one_pass"), {"BLOCK_M": 8, "num_warps": 1}
+    x, mask = randn(3, 7, 12), randn(7, 12, seed=1) > -1.0
+    near = one_pass.launch(x, mask=mask, config=config)
+    monkeypatch.setattr(forward, "extent", lambda mask: 2**31)
+    assert torch.equal(one_pass.launch(x, mask=mask, config=config), near)
+
+
 def test_masks_are_read_through_their_strides():
     x, wide = randn(2, 6, 9), randn(2, 6, 20, seed=1)
     for mask in (wide[:, :, 3:12], wide[:1, :, ::2][..., :9].expand(2, 6, 9), wide[:, ::3, :9].transpose(0, 1)[0]):
@@ -239,7 +247,7 @@ def test_causal_scores_and_their_gradients_agree_with_float64(q, k):
 
 @pytest.mark.parametrize("variant", DECLARATION.backward.variants, ids=lambda v: v.name)
 def test_what_lies_above_the_diagonal_is_not_looked_at_in_the_gradient(variant):
-    if variant.unsupported(case("fp32", causal=True, q=4, m=4, n=4), INTERPRETER):
+    if variant.name == "held":
         pytest.skip("knows no masks")
     y, dy = torch.softmax(filled(randn(4, 4), triangle(4, 4)), -1), randn(4, 4, seed=1)
     dy[0, 3] = float("nan")
@@ -346,6 +354,14 @@ def test_rows_too_long_for_registers_are_streamed():
         held = "held" if direction == "backward" else "one_pass"
         assert work.preferred(case(dtype, m=8, n=n), GPUS["h200"]).name == held
         assert work.preferred(case(dtype, m=8, n=2 * n), GPUS["h200"]) is work.variants[-1]
+
+
+def test_a_config_of_long_rows_fits_no_short_ones():
+    one_pass, many = DECLARATION.forward.variant("one_pass"), case("bf16", m=2**18, n=64)
+    assert "need company" in one_pass.fits({"BLOCK_M": 1, "num_warps": 1}, many, GPUS["h200"])
+    assert not one_pass.fits({"BLOCK_M": 16, "num_warps": 2}, many, GPUS["h200"])
+    assert "smaller tiles" in one_pass.fits({"BLOCK_M": 64, "num_warps": 4}, case("bf16", m=512, n=64), GPUS["h200"])
+    assert DECLARATION.forward.variant("online").unsupported(many, GPUS["h200"])
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -1,11 +1,13 @@
 """Checkouts to run the workflow in: copies of the project that a test may edit."""
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +29,13 @@ PRIVATE = (
 PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml")
 
 
+@functools.cache
+def _snakemake() -> subprocess.Popen[str]:
+    """The process that has Snakemake imported; it ends with this one."""
+    words = [sys.executable, str(Path(__file__).with_name("snakemake_server.py"))]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 @dataclass
 class Checkout:
     """A copy of the project without results, and the commands a user would type in it."""
@@ -39,17 +48,30 @@ class Checkout:
 
         With None the driver is asked.
         """
+        environment = self._environment(devices)
+        return subprocess.run(words, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+
+    def _environment(self, devices: str | None) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         simulated = {} if devices is None else {"KERNEL_ATLAS_DEVICES": devices}
         leases = {"KERNEL_ATLAS_LEASES": str(self.root / "leases")}
         inherited = {name: value for name, value in os.environ.items() if name not in PRIVATE}
         environment = inherited | {"PATH": path} | simulated | leases | self.environment
         environment["PYTHONPATH"] = f"{self.root / 'workflow'}{os.pathsep}{self.root}"
-        return subprocess.run(words, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        return environment
 
     def snakemake(self, *words: str, devices: str | None = "") -> subprocess.CompletedProcess[str]:
         """``snakemake`` on two cores."""
-        return self.run(sys.executable, "-m", "snakemake", "--cores", "2", *words, devices=devices)
+        every = ["--cores", "2", *words]
+        with tempfile.TemporaryDirectory() as folder:
+            printed = [Path(folder) / name for name in ("output", "error")]
+            asked = {"folder": str(self.root), "environment": self._environment(devices), "words": every}
+            server = _snakemake()
+            server.stdin.write(json.dumps(asked | {"printed": list(map(str, printed))}) + "\n")
+            server.stdin.flush()
+            status = int(server.stdout.readline())
+            said = [path.read_text() for path in printed]
+        return subprocess.CompletedProcess(every, status, *said)
 
     def atlas(self, *words: str) -> subprocess.CompletedProcess[str]:
         """``python -m atlas``."""
@@ -57,10 +79,16 @@ class Checkout:
 
     def planned(self, *words: str, devices: str | None = "") -> dict[str, int]:
         """How many jobs of each rule a dry run would start; empty where there is nothing to do."""
+        return self.told(*words, devices=devices)[0]
+
+    def told(self, *words: str, devices: str | None = "") -> tuple[dict[str, int], str]:
+        """What a dry run would start, as :meth:`planned` gives it, and all that it says."""
         done = self.snakemake("-n", *words, devices=devices)
-        assert done.returncode == 0, done.stdout + done.stderr
-        table = re.search(r"^job +count\n-+ +-+\n(.*?)^total", done.stdout + done.stderr, re.M | re.S)
-        return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", table[1], re.M)} if table else {}
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        table = re.search(r"^job +count\n-+ +-+\n(.*?)^total", said, re.M | re.S)
+        found = re.findall(r"^(\w+) +(\d+)$", table[1], re.M) if table else []
+        return {name: int(count) for name, count in found}, said
 
     def document(self, gpu: str, kernel: str, stage: str) -> dict:
         """What a stage wrote."""

@@ -45,11 +45,11 @@ MUTANTS = (
     Mutant("batched_matmul", "the order of tiles from the position in all products", "wrong tile",
         (Edit("position % tiles", "position"),), WRITTEN, "forward", "persistent", "fp16"),
     Mutant("batched_matmul", "gradient of A from B as it is", "wrong gradient of one input", (Edit("b.transpose(1, 2)",
-        "b.reshape(b.shape[0], b.shape[2], -1)"),), GRADIENTS, "backward", "public"),
+        "b.reshape(b.shape[0], b.shape[2], -1)", "_backward"),), GRADIENTS, "backward", "public"),
     Mutant("batched_matmul", "matrices taken for contiguous", "non-contiguous input misread",
-        (Edit("launch(_tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(), "
+        (Edit("launch(_tiled_kernel, (tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(), "
         "EVEN_K=k % config['BLOCK_K'] == 0, PRECISION=precision, **config)",
-        "launch(_tiled_kernel, (_tiles_of(c, config),), a, b, c, *c.shape[1:], k, c.shape[1] * k, k, 1, "
+        "launch(_tiled_kernel, (tiles_of(c, config),), a, b, c, *c.shape[1:], k, c.shape[1] * k, k, 1, "
         "*b.stride(), EVEN_K=k % config['BLOCK_K'] == 0, PRECISION=precision, **config)"),), NON_CONTIGUOUS, "forward",
         "public"),
     Mutant("grouped_matmul", "last block of a sum not masked", "missing mask",
@@ -101,18 +101,19 @@ MUTANTS = (
     Mutant("matmul_epilogue", "residual added before the activation", "wrong order of operations",
         (Edit("y = _activated(z, ACTIVATION, ACCURATE)",
         "if residual_ptr is not None:\n    z += tl.load(residual_ptr + offs, mask=inside, "
-        "other=0.0).to(tl.float32)", "_tiled_kernel"),
+        "other=0.0).to(tl.float32)", "finish_tile"),
         Edit("if residual_ptr is not None:\n    y += tl.load(residual_ptr + offs, mask=inside, "
-        "other=0.0).to(tl.float32)", "y = _activated(z, ACTIVATION, ACCURATE)"),), VALUES, "forward", "tiled"),
+        "other=0.0).to(tl.float32)", "y = _activated(z, ACTIVATION, ACCURATE)", "finish_tile"),), VALUES, "forward",
+        "tiled"),
     Mutant("matmul_epilogue", "act(z) kept for backward", "wrong gradient of one input", (Edit("z.to",
-        "_activated(z, ACTIVATION, ACCURATE).to", "_tiled_kernel"),), GRADIENTS, "backward", "public"),
+        "_activated(z, ACTIVATION, ACCURATE).to", "finish_tile"),), GRADIENTS, "backward", "public"),
     Mutant("matmul_epilogue", "last group taken for full", "unwritten tail",
         (Edit("min(tiles_m - first_m, GROUP_M)", "GROUP_M", "grouped_tile"),), WRITTEN,
         "forward", "tiled"),
     Mutant("matmul_w4a16", "one scale for a packed tile", "config-dependent", (Edit("word // 2", "word // 4"),),
         VALUES, "forward", "tiles"),
     Mutant("matmul_w4a16", "gradient without zero points", "wrong gradient of one input",
-        (Edit("ctx.save_for_backward(words, scales, zeros)", "ctx.save_for_backward(words, scales, None)"),),
+        (Edit("ctx.save_for_backward(words, scales, zeros)", "ctx.save_for_backward(words, scales, None)", "keep"),),
         GRADIENTS, "backward", "public"),
     Mutant("matmul_w4a16", "x not masked past K", "missing mask", (Edit("config['BLOCK_K']", "32", "launch_tiles"),),
         VALUES, "forward", "tiles"),

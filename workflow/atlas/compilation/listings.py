@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .offline import Request
-
-if TYPE_CHECKING:
-    from .compiled import Kernel
 
 _DEBUG_SECTION = re.compile(r'\.section\s+"?\.debug')
 _SECTION = re.compile(r"\.(section|text|data|amdgpu_metadata)\b")
@@ -110,27 +106,25 @@ def matrix_instruction(text: str, has_dot: bool) -> str:
     return "fma" if has_dot else "none"
 
 
-def write_listings(
-    prefix: Path, kernels: Sequence[Kernel], requests: Sequence[Request], sass: bool
-) -> tuple[Kernel, ...]:
-    """Write each kernel's listing as ``<prefix>-<kernel>.ptx``; the kernels, with that file's name.
+def write_listings(prefix: Path, names: Sequence[str], requests: Sequence[Request], sass: bool) -> list[str]:
+    """Write the listing of each kernel, named in ``names``, as ``<prefix>-<name>.ptx``; returns the files' names.
 
     Debug parts are left out: the text is what the document's digest is of.  ``sass`` asks for the machine code as well,
     beside it as ``.sass``, which takes 0.3 s a kernel to disassemble.  For AMD there is one ``.amdgcn``.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     written = []
-    for position, (kernel, request) in enumerate(zip(kernels, requests, strict=True)):
-        twin = sum(other.name == kernel.name for other in kernels[:position])
-        name = f"{prefix.name}-{kernel.name}{f'-{twin + 1}' if twin else ''}"
+    for position, (kernel, request) in enumerate(zip(names, requests, strict=True)):
+        twin = names[:position].count(kernel)
+        name = f"{prefix.name}-{kernel}{f'-{twin + 1}' if twin else ''}"
         cuda = request.kernel.metadata.target.backend == "cuda"
         path = prefix.with_name(f"{name}.{'ptx' if cuda else 'amdgcn'}")
         path.write_text(strip_debug(assembly(request.kernel)))
         code = _sass(request.kernel) if sass and cuda else ""
         if code:
             prefix.with_name(f"{name}.sass").write_text(code)
-        written.append(dataclasses.replace(kernel, listing=path.name))
-    return tuple(written)
+        written.append(path.name)
+    return written
 
 
 def _sass(kernel: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..declaration import GPU, Case, Config, Declaration
 from ..workers.pool import run_jobs
-from ..workers.process import TRITON, Died, Process, TimedOut, printed
+from ..workers.process import TRITON, Died, Process, Snapshot, TimedOut, printed
 from ..workers.protocol import serve_jobs
 from .compiled import Compiled, compile_with_requests, complaint, death, with_printed
 from .listings import write_listings
@@ -46,22 +46,27 @@ class Task:
         )
         if self.listings is None or not requests:
             return compiled
+        names = write_listings(self.listings, [kernel.name for kernel in compiled.kernels], requests, self.sass)
+        kernels = zip(compiled.kernels, names, strict=True)
         return dataclasses.replace(
-            compiled, kernels=write_listings(self.listings, compiled.kernels, requests, self.sass)
+            compiled, kernels=tuple(dataclasses.replace(kernel, listing=name) for kernel, name in kernels)
         )
 
 
 def compile_all(
-    tasks: Iterable[Task], jobs: int, timeout_seconds: float = TIMEOUT_SECONDS
+    tasks: Iterable[Task],
+    jobs: int,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    imported: int | Snapshot = TRITON,
 ) -> Iterator[tuple[int, Compiled]]:
     """Compile ``tasks`` on up to ``jobs`` processes; yields (index of the task, result) as each ends.
 
     Tasks are drawn when a process is free for them, so an iterator may take its time to find the next.
     A task over its time, and one whose process dies, is ``failed`` and says so; a new process takes its place.  Closing
-    the iterator early ends the processes.
+    the iterator early ends the processes.  ``imported`` is what they begin with, as :class:`Process` takes it.
     """
     calls = (functools.partial(_in_worker, task) for task in tasks)
-    for index, result in run_jobs(calls, jobs, timeout_seconds, _worker):
+    for index, result in run_jobs(calls, jobs, timeout_seconds, functools.partial(_worker, imported)):
         if isinstance(result, TimedOut):
             result = Compiled("failed", f"not compiled within {timeout_seconds:g} s")
         elif isinstance(result, Died):
@@ -69,9 +74,9 @@ def compile_all(
         yield index, result
 
 
-def _worker() -> Process:
+def _worker(imported: int | Snapshot) -> Process:
     # Kernels must be compiled there, also for a process that interprets them.
-    return Process(serve_jobs, name="atlas-compiler", environment={"TRITON_INTERPRET": None}, imported=TRITON)
+    return Process(serve_jobs, name="atlas-compiler", environment={"TRITON_INTERPRET": None}, imported=imported)
 
 
 def _in_worker(task: Task) -> Compiled:

@@ -6,6 +6,7 @@ A case here has ``m`` rows of ``n`` elements.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,15 @@ def width(x: torch.Tensor) -> int:
     return 1 if x.shape[-1] % vector else vector
 
 
+def widest(x: torch.Tensor) -> int:
+    """The most elements, a power of two of up to 16 bytes, of which the rows of ``x`` ([..., n]) consist.
+
+    For kernels that hold rows in registers; those that stream them in lanes lose by 8 bytes and less (rms_norm's
+    `reread` of 32768 x 16778 bf16: 8 % on an H200, Triton 3.6).
+    """
+    return math.gcd(x.shape[-1], VECTOR_BYTES // x.element_size())
+
+
 def lanes(x: torch.Tensor, block: int) -> dict[str, int]:
     """``LANES`` and ``WIDTH`` of a block of ``block`` elements of a row of ``x``."""
     return {"LANES": block // width(x), "WIDTH": width(x)}
@@ -78,6 +88,40 @@ def rows_obstacle(config: Config, problem: Case, live: float) -> str:
     if rows > 1 and rows >= 2 * problem["m"]:
         return "a tile with room for twice the rows there are"
     return ""
+
+
+LEAST_TILE = 2048
+"""Bytes of a program's rows below which starting programs takes longer than moving them; more of short rows are no
+faster (H200, Triton 3.6: softmax of 2^18 x 64 bf16 162, 21.0 and 21.5 us with 128 bytes, 2 and 4 KiB)."""
+
+
+_APART = 8
+"""Programs of an SM before rows get company: of a single warp so many hide each other's waiting, and to start one takes
+an H200 0.6 ns."""
+
+
+def spread_obstacle(config: Config, problem: Case, gpu: GPU, most_rows: int) -> str:
+    """Why rows are cut too fine or too coarsely for the SMs, or ``""``; ``most_rows`` is the largest BLOCK_M."""
+    rows, programs = config["BLOCK_M"], triton.cdiv(problem["m"], config["BLOCK_M"])
+    tile = rows * block_n(problem) * element_size(problem.dtype)
+    if tile < LEAST_TILE and rows < most_rows and programs > 2 * _APART * gpu.sms:
+        return f"{programs} programs of {tile} bytes: so short rows need company"
+    if rows > 1 and tile > LEAST_TILE and 2 * programs < gpu.sms:
+        return f"{programs} programs for {gpu.sms} SMs: smaller tiles of rows keep more of them busy"
+    if programs <= gpu.sms and config["num_warps"] < 16 and rows * block_n(problem) > 2**10 * config["num_warps"]:
+        return "over 32 elements a thread of few programs: more warps are done sooner"
+    return ""
+
+
+def rows_apart(problem: Case, gpu: GPU, programs: int = 2) -> int:
+    """The most rows for a program that leave so many programs for every SM, a power of two."""
+    return 1 << max(1, problem["m"] // (programs * gpu.sms)).bit_length() - 1
+
+
+def rows_together(problem: Case, gpu: GPU, most_rows: int) -> int:
+    """Rows for a program: as many as fill :data:`LEAST_TILE` and leave :data:`_APART` programs for every SM."""
+    filling = LEAST_TILE // (block_n(problem) * element_size(problem.dtype))
+    return max(1, min(filling, most_rows, rows_apart(problem, gpu, _APART)))
 
 
 def fits_stream(config: Config, problem: Case, gpu: GPU, shortest: int = 1024) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .scopes import (
     LOCAL,
@@ -26,9 +26,6 @@ from .scopes import (
     skipped,
     walrus,
 )
-
-if TYPE_CHECKING:
-    from .code import Code
 
 HEX = 16
 """Hexadecimal digits of a digest."""
@@ -62,10 +59,28 @@ def is_text(statement: ast.stmt) -> bool:
     )
 
 
+class ReadModule(Protocol):
+    """What is known of a module's source."""
+
+    package: str
+    walrus: bool
+
+
+class Sources(Protocol):
+    """The source that a form refers into; :class:`atlas.identity.code.Code` is it, and says what each answer means."""
+
+    def module(self, name: str) -> ReadModule | None: ...
+    def resolve(self, module: str, name: str) -> Any: ...
+    def origin(self, module: str, name: str | None) -> Any: ...
+    def member(self, module: str, name: str) -> Any: ...
+    def named(self, text: str) -> list[str]: ...
+    def beginning_with(self, text: str) -> list[str]: ...
+
+
 class Writer:
     """Writes the normal form of one definition."""
 
-    def __init__(self, code: Code, module: str):
+    def __init__(self, code: Sources, module: str):
         self._code = code
         self._module = module
         found = code.module(module)
@@ -145,7 +160,7 @@ class Writer:
     # --- Names -------------------------------------------------------------------------------------------------------
 
     def look_up(self, name: str, frame: Frame | None) -> Any:
-        """What a name stands for where it is used: LOCAL, a :class:`Value`, or as of :meth:`Code.resolve`."""
+        """What a name stands for where it is used: LOCAL, a :class:`Value`, or as of :meth:`Sources.resolve`."""
         while frame is not None:
             bound = frame.names.get(name)
             if bound is LOCAL:

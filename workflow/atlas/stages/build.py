@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import AtlasError
 from ..host.progress import progress
+from ..workers.process import Snapshot
 from . import frame
 
 
@@ -57,10 +58,12 @@ def _build(job: frame.Job) -> dict[str, Any]:
     # Of a sample the PTX alone is kept: disassembling would take a third of its time.
     tasks = space.tasks_of(job.kernel, declaration, chosen, gpu, listings, sass=job.arguments.sample is None)
     results = {}
-    with progress() as display:
+    # Compilers are forked from here: else each would import the kernel again, and read its source for Triton's keys.
+    with Snapshot() as loaded, progress() as display:
         bar = display.add_task(f"build {job.kernel} for {job.gpu_name}", total=len(tasks), note="")
         identities = list(tasks)
-        for index, result in compile_all(list(tasks.values()), job.arguments.jobs, job.arguments.timeout_seconds):
+        jobs, timeout = job.arguments.jobs, job.arguments.timeout_seconds
+        for index, result in compile_all(list(tasks.values()), jobs, timeout, loaded):
             results[identities[index]] = result
             display.update(bar, advance=1, note=result.reason[:60])
     rows = [space.row(compilation, results[space.identity(compilation)]) for compilation in chosen]

@@ -9,7 +9,8 @@ from . import forked, server
 def main() -> None:
     """Serve, and in each forked process do what it is for."""
     if sys.argv[1] == "serve":
-        work = server.serve(socket.socket(fileno=int(sys.argv[2])), owner=sys.stdin.fileno())
+        listener, of_a_run = socket.socket(fileno=int(sys.argv[2])), sys.argv[3:] == ["run"]
+        work = server.serve(listener, sys.stdin.fileno(), of_a_run)
         if work is not None:
             work()
     else:

@@ -12,19 +12,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import AtlasError
 from .process import NoWorker
-
-if TYPE_CHECKING:
-    from ..host.leases import Lease
 
 ASK_SECONDS = 0.5
 """How often devices are asked for."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+class Lease(Protocol):
+    """A device that a job has to itself; :mod:`atlas.host.leases` gives them."""
+
+    @property
+    def uuid(self) -> str:
+        """Which device it is."""
+
+    @property
+    def device_name(self) -> str:
+        """The driver's name of it."""
+
+    def release(self) -> None:
+        """Let others have it."""
 
 
 class NotHere(AtlasError):

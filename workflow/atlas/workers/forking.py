@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import ROOT
 from .forked import VARIABLE, Request
-from .server import LENGTH, REPLY
+from .server import AS_IT_IS, LENGTH, REPLY, fit, serve_as_it_is
 
 NOTHING, TORCH, TRITON = 0, 1, 2
 """What a process is to have imported when it begins: the libraries up to this one."""
@@ -95,7 +95,7 @@ def fork(
     environment: Mapping[str, str | None],
     *,
     name: str,
-    imported: int = NOTHING,
+    imported: int | Snapshot = NOTHING,
     orderly: bool = False,
 ) -> Forked:
     """Have ``function(files, *arguments)`` run in a process of its own; waits for nothing.
@@ -103,19 +103,63 @@ def fork(
     Function and arguments are pickled.  The process gets this one's environment, with ``environment`` added and what is
     None there left out; its own copies of the open ``files``; and this one's folder, path and arguments.  ``imported``
     is one of :data:`NOTHING`, :data:`TORCH` and :data:`TRITON`; the latter compiles or interprets as the environment
-    says.  Raises :class:`ServerEnded`.
+    says.  Of a :class:`Snapshot` the process is a fork.  Raises :class:`ServerEnded`.
     """
     given = {key: value for key, value in (os.environ | environment).items() if value is not None}
     request = pickle.dumps(Request(pickle.dumps((function, tuple(arguments))), given, name, orderly))
-    connection = connect()
-    stages = _stages(imported, given)
     try:
-        connection.sendall(LENGTH.pack(len(stages)) + stages)
+        if isinstance(imported, Snapshot) and imported.taken:
+            connection = imported.connect()
+        else:
+            connection, stages = connect(), _stages(TRITON if isinstance(imported, Snapshot) else imported, given)
+            connection.sendall(LENGTH.pack(len(stages)) + stages)
         socket.send_fds(connection, [LENGTH.pack(len(request))], list(files))
         connection.sendall(request)
     except ConnectionError:
         raise ServerEnded(_ENDED) from None
     return Forked(connection)
+
+
+class Snapshot:
+    """This process as it is when the snapshot is entered, to fork workers from: they have what it loaded and found.
+
+    Use it as a context manager, which ends them.  A process with more than one thread or with a context on a device
+    may not be forked: of such a one there is none ``taken``, and workers have Triton imported.
+    """
+
+    def __init__(self) -> None:
+        self._ours: socket.socket | None = None
+        self._pid = 0
+
+    def __enter__(self) -> Snapshot:
+        if fit():
+            self._ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            parent = os.getpid()
+            self._pid = os.fork()
+            if self._pid == 0:
+                self._ours.close()
+                serve_as_it_is(theirs, parent)
+            theirs.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours is not None:
+            self._ours.close()
+            os.waitpid(self._pid, 0)
+            self._ours = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether there is one."""
+        return self._ours is not None
+
+    def connect(self) -> socket.socket:
+        """A connection to it.  Raises ConnectionError where it is gone."""
+        assert self._ours is not None, "no snapshot was taken"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._ours, [AS_IT_IS], [theirs.fileno()])
+        return ours
 
 
 def _stages(imported: int, environment: Mapping[str, str]) -> bytes:
@@ -165,7 +209,7 @@ def _command(files: Sequence[int], numbers: Sequence[int], function: Callable[[l
 class _Own:
     """A server that this process started; it ends when this process does."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: bool):
         self.pid = os.getpid()
         name = f"kernel-atlas-{os.getpid()}-{secrets.token_hex(16)}"
         self.address = "|".join((name, *_serves()))
@@ -173,7 +217,7 @@ class _Own:
             listener.bind(f"\0{name}")
             listener.listen(_BACKLOG)
             environment = os.environ | {VARIABLE: self.address, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            words = [sys.executable, "-m", __package__, "serve", str(listener.fileno())]
+            words = [sys.executable, "-m", __package__, "serve", str(listener.fileno()), *(["run"] if run else [])]
             self.process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment,
                 pass_fds=[listener.fileno()], start_new_session=True,
@@ -191,7 +235,7 @@ _starting = threading.Lock()
 
 def begin() -> None:
     """Start a server for this process and for the commands it starts.  It imports when it is first asked to."""
-    os.environ[VARIABLE] = _mine().address
+    os.environ[VARIABLE] = _mine(run=True).address
 
 
 def connect() -> socket.socket:
@@ -215,11 +259,11 @@ def _to_the_runs() -> socket.socket | None:
     return None
 
 
-def _mine() -> _Own:
+def _mine(run: bool = False) -> _Own:
     global _own
     with _starting:
         if _own is None or not _own.alive:
-            _own = _Own()
+            _own = _Own(run)
         return _own
 
 

@@ -17,9 +17,20 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from . import forking
-from .forking import NOTHING, TORCH, TRITON
+from .forking import NOTHING, TORCH, TRITON, Snapshot
 
-__all__ = ["NOTHING", "TORCH", "TRITON", "Died", "NoWorker", "Process", "TimedOut", "forget_printed", "printed"]
+__all__ = [
+    "NOTHING",
+    "TORCH",
+    "TRITON",
+    "Died",
+    "NoWorker",
+    "Process",
+    "Snapshot",
+    "TimedOut",
+    "forget_printed",
+    "printed",
+]
 
 _END_SECONDS = 60.0
 """What the driver is given to take a killed process off its device."""
@@ -62,9 +73,9 @@ class Process:
     """One process running ``target(connection, *args)``, a module-level function; as a context manager, it ends there.
 
     The worker's part is to receive and answer.  ``environment`` is added to what it inherits, without what is None
-    there.  ``imported`` says which libraries it has when it begins, :data:`NOTHING`, :data:`TORCH` or :data:`TRITON`.
-    It ends with its parent, however that ends.  One thread uses a process at a time; :meth:`interrupt` is for the
-    others.
+    there.  ``imported`` says which libraries it has when it begins, :data:`NOTHING`, :data:`TORCH` or :data:`TRITON`;
+    a :class:`Snapshot` is of all that its parent has.  It ends with its parent, however that ends.  One thread uses a
+    process at a time; :meth:`interrupt` is for the others.
     """
 
     def __init__(
@@ -73,7 +84,7 @@ class Process:
         *args: Any,
         name: str = "atlas-worker",
         environment: Mapping[str, str | None] = MappingProxyType({}),
-        imported: int = NOTHING,
+        imported: int | Snapshot = NOTHING,
     ):
         self._target, self._args, self._name = target, args, name
         self._environment, self._imported = dict(environment), imported

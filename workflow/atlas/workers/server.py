@@ -29,7 +29,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NoReturn
 
 from .family import kill_family
@@ -41,30 +43,78 @@ REPLY = struct.Struct("<ci")
 LENGTH = struct.Struct("<I")
 """What stands before every message to a server: its bytes."""
 
-_LIBRARIES = ("torch", "rich.progress", "jsonschema", "yaml")
-"""Beside torch what nearly every job needs, none of which depends on the environment."""
+AS_IT_IS = b"-"
+"""The stage of a server that imports nothing: a process forked as it was."""
+
+_LIBRARIES = {
+    b"t": ("torch", "rich.progress", "jsonschema", "jsonschema_rs", "yaml"),
+    b"c": ("triton",),
+    b"i": ("triton",),
+}
+"""What each stage imports; beside torch what nearly every job needs, none of which depends on the environment."""
+
+_OF_A_RUN = {
+    b"t": ("scipy.special", "torch.fx.experimental.symbolic_shapes"),
+    b"c": ("torch._dynamo", "triton.experimental.gluon"),
+}
+"""What a run's server imports beside, since many jobs come to it: statistics of timings, checks of gradients, and what
+torch loads to compare meta tensors.  The last, which imports Triton, takes 2 s, the others half a second each.
+"""
 
 _ASKING_SECONDS, _FINISHING_SECONDS = 30.0, 5.0
 _MOST_FILES, _MOST_STAGES = 8, 16
 
 
-def serve(listener: socket.socket, owner: int) -> Callable[[], NoReturn] | None:
-    """Serve until the file ``owner`` is closed at its other end; in a forked process, return what that is to do."""
+def serve(listener: socket.socket, owner: int, run: bool) -> Callable[[], NoReturn] | None:
+    """Serve until the file ``owner`` is closed at its other end; in a forked process, return what that is to do.
+
+    ``run`` says that many jobs will ask.
+    """
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's would start its threads when it is imported
+    _ignore_signals()
+    added = _OF_A_RUN if run else {}
+    libraries = {letter: (*names, *added.get(letter, ())) for letter, names in _LIBRARIES.items()}
+    return _Server(b"", listener, owner, libraries).run()
+
+
+def serve_as_it_is(source: socket.socket, parent: int) -> NoReturn:
+    """In a fork of a process: fork what that asks for over ``source``, until it ends or closes its side."""
+    status = 1
+    try:
+        end_with(parent)
+        _ignore_signals()
+        gc.freeze()  # else a collection in a forked process would copy all pages
+        work = _Server(AS_IT_IS, source).run()
+        if work is not None:
+            work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)  # what is next on the stack is the parent's
+
+
+def _ignore_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its owner, after whom nobody needs it
-    return _Server(b"", listener, owner).run()
+        signal.signal(number, signal.SIG_IGN)  # a server ends with its owner, after whom nobody needs it
 
 
 class _Server:
     """One stage of importing: ``stages`` are the letters of what is imported.
 
     ``source`` gives connections; the first stage's is a listening socket, a later one's the stage's before it.
+    ``libraries`` says what each stage imports.
     """
 
-    def __init__(self, stages: bytes, source: socket.socket, owner: int | None = None):
-        self._stages, self._source, self._owner = stages, source, owner
+    def __init__(
+        self,
+        stages: bytes,
+        source: socket.socket,
+        owner: int | None = None,
+        libraries: Mapping[bytes, Sequence[str]] = MappingProxyType({}),
+    ):
+        self._stages, self._source, self._owner, self._libraries = stages, source, owner, libraries
         self._later: dict[bytes, socket.socket] = {}
         self._of: dict[socket.socket, int] = {}
         self._owners: dict[int, socket.socket] = {}
@@ -132,12 +182,12 @@ class _Server:
             connection.close()
             return None
         parent = os.getpid()
-        fit = _fit()
+        fresh = not fit()
         child = os.fork()
         if child == 0:
             self._leave()
             connection.close()
-            return functools.partial(become if fit else become_afresh, request, files, parent)
+            return functools.partial(become_afresh if fresh else become, request, files, parent)
         for file in files:
             os.close(file)
         self._of[connection], self._owners[child] = child, connection
@@ -159,12 +209,14 @@ class _Server:
         end_with(parent)
         if letter == b"i":
             os.environ["TRITON_INTERPRET"] = "1"
-        for library in _LIBRARIES if letter == b"t" else ("triton",):
+        for library in self._libraries[letter]:
             with contextlib.suppress(Exception):  # whoever needs it meets it again
                 importlib.import_module(library)
+        if letter == b"c":
+            _know_triton()
         gc.collect()
         gc.freeze()  # else a collection in a forked process would copy all pages
-        return _Server(self._stages + letter, theirs)
+        return _Server(self._stages + letter, theirs, libraries=self._libraries)
 
     def _obey(self, connection: socket.socket) -> None:
         """Pass a signal on; where the owner is gone, end the process."""
@@ -222,7 +274,13 @@ class _Server:
         os.close(self._wakes)
 
 
-def _fit() -> bool:
+def _know_triton() -> None:
+    """Compute the key of Triton's own files, half a gigabyte, for which every process asks that compiles anything."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("triton.runtime.cache").triton_key()
+
+
+def fit() -> bool:
     """Whether this process may be forked: it has one thread, and no context on a device."""
     torch = sys.modules.get("torch")
     on_device = torch is not None and torch.cuda.is_initialized()

@@ -1,0 +1,57 @@
+"""Copies of matrices that the copy engine (TMA) can read: their rows begin at whole 16 bytes."""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration.products import describable
+from atlas.operators import launch
+
+from kernels.common.products import by_columns
+
+
+@triton.jit
+def _pad_kernel(
+    x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """out[b, m, n] = x[b, m, n], and 0 in rows from M to ROWS; what pads a row is not written.
+
+    Program (p, b) owns a block of BLOCK_M x BLOCK_N.
+    """
+    batch = tl.program_id(1).to(tl.int64)
+    blocks_n = tl.cdiv(N, BLOCK_N)
+    offs_m = tl.program_id(0) // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.program_id(0) % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    x_mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    x_ptrs = x_ptr + batch * stride_xb
+    x_ptrs += offs_m.to(tl.int64)[:, None] * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
+    out_ptrs = out_ptr + batch * stride_ob + offs_m.to(tl.int64)[:, None] * stride_om + offs_n[None, :]
+    x = tl.load(x_ptrs, mask=x_mask, other=0.0)
+    tl.store(out_ptrs, x, mask=(offs_m[:, None] < ROWS) & (offs_n[None, :] < N))
+
+
+def padded(x):
+    """``x`` [m, n] where the copy engine can read it, as it lies or transposed; else a copy in the same order.
+
+    A matrix by columns stays one.  A row of the copy is as long as the next whole 16 bytes; what pads it holds no data.
+    """
+    if by_columns(x) and x.stride(0) == 1:
+        return padded(x.t()).t()
+    return x if describable(x) else padded_rows(x[None])[0]
+
+
+def padded_rows(x, multiple=1):
+    """A copy of ``x`` [b, m, n] by rows, each as long as the next whole 16 bytes; what pads it holds no data.
+
+    It lies in a tensor whose m is the next multiple of ``multiple``: rows past the copy's are 0.
+    """
+    batch, m, n = x.shape
+    elements, rows = 16 // x.element_size(), triton.cdiv(m, multiple) * multiple
+    out = torch.empty((batch, rows, triton.cdiv(n, elements) * elements), dtype=x.dtype, device=x.device)
+    block_n = min(1024, max(64, triton.next_power_of_2(n)))
+    block_m = 4096 // block_n
+    launch(
+        _pad_kernel, (triton.cdiv(rows, block_m) * triton.cdiv(n, block_n), batch),
+        x, out, m, n, rows, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
+    )  # fmt: skip
+    return out[:, :m, :n]

@@ -1,0 +1,193 @@
+"""The variant `split_descriptor` of products: how long its tiles and parts should take, and which of them fit by that.
+
+Shapes with few tiles, or with rows off 16 bytes, are many and tuned cases few: one estimate serves them all.  Its
+constants were fitted to 270 timings of 39 shapes in bf16 on an H200: what it takes for the best is 2 % slower than the
+best in the geometric mean, and 16 % at worst.
+"""
+
+import functools
+from collections.abc import Callable
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config, Variant, element_size
+
+from kernels.common.products import layout_of
+
+from .swizzled import swizzles
+
+SPLIT_DESCRIPTOR_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (32, 64, 128, 256),
+    "BLOCK_K": (16, 32, 64, 128, 256),
+    "GROUP_M": (8,),
+    "SPLITS": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+    "num_warps": (4, 8),
+    "num_stages": (3, 4, 5),
+}
+
+_OF_16_BITS = (
+    (16, 64, 256, 4, 4),
+    (16, 128, 128, 4, 5),
+    (32, 128, 128, 4, 4),
+    (64, 32, 128, 4, 5),
+    (64, 64, 128, 4, 5),
+    (64, 128, 128, 4, 4),
+    (128, 32, 128, 4, 4),
+    (128, 128, 64, 4, 4),
+    (128, 256, 64, 8, 4),
+)
+_TILES = {
+    "bf16": _OF_16_BITS,
+    "fp16": _OF_16_BITS,
+    "tf32": ((16, 64, 128, 4, 4), (32, 64, 64, 4, 5), (64, 64, 64, 4, 5), (64, 128, 32, 4, 5), (128, 128, 32, 8, 4)),
+    "fp32": ((16, 64, 32, 4, 3), (32, 64, 32, 4, 3), (64, 32, 32, 4, 3), (64, 64, 16, 4, 3)),
+}
+"""BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages of the tiles worth a thought: some 160 KiB under way on an SM."""
+
+# Microseconds on an H200, of one SM or of all.
+_MULTIPLY = {"bf16": 3.0e-7, "fp16": 3.0e-7, "tf32": 8.4e-7, "fp32": 2.1e-5}
+"""For one multiplication-addition of a tile."""
+_LOAD = 6.8e-6
+"""For each byte of A's and B's blocks."""
+_LOAD_ONE = 3e-4
+"""For each element where rows are off 16 bytes and are read through pointers."""
+_PROGRAM, _CALL, _SUM, _COPY = 2.3, 1.0, 0.7, 2.6
+"""For a program's begin and end, for a call, for the kernel that sums, for one that copies."""
+_READ, _PASS = 4.0e4, 2.4e4
+"""Bytes that one SM's share of memory moves in one: read by the copy engine; written and read again."""
+_HIDDEN = 0.3
+"""The share of reading memory that multiplying hides, or the other way round."""
+
+PAYS = 1.15
+"""How much sooner the best should end for a config to be passed over."""
+
+
+def split_descriptor(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, int]]) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n]; ``row_lengths(case)`` are those of A, of B and of C."""
+    return Variant(
+        name="split_descriptor",
+        summary="`descriptor` for any shape: K in parts where tiles are few, operands off 16 bytes copied first",
+        launch=launch,
+        space=SPLIT_DESCRIPTOR_SPACE,
+        default=functools.partial(_default, row_lengths),
+        fits=functools.partial(_fits, row_lengths),
+        handles=functools.partial(_handles, row_lengths),
+        needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+        follows="descriptor",
+    )
+
+
+def ends_later(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of another variant, with all of K in each program, is not the best by the estimate.
+
+    Other tiles should end sooner, whose last round leaves fewer SMs idle; or ``split_descriptor`` should.
+    """
+    if Capability.TENSOR_DESCRIPTORS not in gpu.capabilities:
+        return ""
+    if not swizzles(problem, gpu):
+        return left_to_swizzled(row_lengths, config, problem, gpu)
+    tile = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"])
+    single = any(off_16_bytes(row_lengths(problem)[:2], problem))
+    best = _best(row_lengths, problem, gpu)[0]
+    return (
+        "" if _microseconds(tile, 1, problem, gpu, single) < PAYS * best else "other tiles, or parts, should end sooner"
+    )
+
+
+def left_to_swizzled(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config that reads fp32 through pointers is left to ``swizzled``."""
+    if layout_of(problem)[1] == "T":
+        return "threads read B along k from one bank of shared memory, where `swizzled` does not"
+    if any(off_16_bytes(row_lengths(problem)[:2], problem)):
+        return "`swizzled` copies rows off 16 bytes first"
+    tiles = triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
+    few = "b" not in dict(problem.sizes) and 2 * tiles < gpu.sms
+    return f"{tiles} tiles leave half of {gpu.sms} SMs idle, where `swizzled` splits K" if few else ""
+
+
+def off_16_bytes(lengths: tuple[int, ...], problem: Case) -> tuple[bool, ...]:
+    """Of each row length, whether rows of so many elements begin off 16 bytes."""
+    return tuple(length * element_size(problem.dtype) % 16 != 0 for length in lengths)
+
+
+def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
+    """Why the variant does not take a case."""
+    if not swizzles(problem, gpu):
+        return "fp32 by FMA is `swizzled`'s"
+    if gpu.functional or any(off_16_bytes(row_lengths(problem), problem)):
+        return ""
+    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    return f"{tiles} tiles reach every SM, and the copy engine reads rows as they lie" if tiles > gpu.sms else ""
+
+
+def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, single: bool = False) -> float:
+    """How long a product takes in tiles of BLOCK_M x BLOCK_N x BLOCK_K and K in ``splits`` parts, copies apart.
+
+    ``single``: elements are read one by one.
+    """
+    rows, columns, block_k = tile[:3]
+    m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
+    part = triton.cdiv(triton.cdiv(k, block_k), splits) * block_k
+    count = triton.cdiv(k, part) if k else 1
+    rounds = triton.cdiv(triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
+    load = (rows + columns) * (_LOAD_ONE if single else size * _LOAD)
+    step = max(rows * columns * _MULTIPLY[problem.dtype], load)
+    moved = (m * k + k * n + m * n) * size / (_READ * gpu.sms)
+    summed = _SUM + 4 * count * m * n / (_PASS * gpu.sms) if count > 1 else 0.0
+    busy = rounds * (part * step + _PROGRAM)
+    return max(busy, moved) + (1 - _HIDDEN) * min(busy, moved) + summed + _CALL
+
+
+def _copies(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
+    """Microseconds for the copies of operands whose rows are off 16 bytes."""
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    elements = (m * k, k * n)
+    return sum(
+        _COPY + 2 * count * element_size(problem.dtype) / (_PASS * gpu.sms)
+        for count, off in zip(elements, off_16_bytes(row_lengths(problem)[:2], problem), strict=True)
+        if off
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...], int]:
+    """The shortest time by the estimate, and its tile and parts: one, where the variant does not take the case."""
+    taken = not _handles(row_lengths, problem, gpu)
+    copies = _copies(row_lengths, problem, gpu)
+    return min(
+        (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
+        for tile in _TILES[problem.dtype]
+        for splits in (_splits(problem["k"], tile[2]) if taken else (1,))
+        if _shared_bytes(tile, problem) <= gpu.shared_bytes
+    )
+
+
+def _splits(k: int, block_k: int) -> tuple[int, ...]:
+    """Numbers of parts that leave each at least two blocks; always one part."""
+    blocks = triton.cdiv(k, block_k)
+    return tuple(splits for splits in SPLIT_DESCRIPTOR_SPACE["SPLITS"] if splits == 1 or 2 * splits <= blocks)
+
+
+def _shared_bytes(tile: tuple[int, ...], problem: Case) -> int:
+    rows, columns, block_k, _, stages = tile
+    return (rows + columns) * block_k * stages * element_size(problem.dtype)
+
+
+def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+    tile, splits = tuple(config[name] for name in names), config["SPLITS"]
+    if tile not in _TILES[problem.dtype]:
+        return "other tiles have as many bytes under way and spill nothing"
+    shared = _shared_bytes(tile, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if splits not in _splits(problem["k"], tile[2]):
+        return "parts of less than two blocks"
+    best = _best(row_lengths, problem, gpu)[0] - _copies(row_lengths, problem, gpu)
+    return "" if _microseconds(tile, splits, problem, gpu) < PAYS * best else "other tiles and parts should end sooner"
+
+
+def _default(row_lengths: Callable, problem: Case, gpu: GPU) -> dict[str, int]:
+    _, (rows, columns, block_k, warps, stages), splits = _best(row_lengths, problem, gpu)
+    return dict(zip(SPLIT_DESCRIPTOR_SPACE, (rows, columns, block_k, 8, splits, warps, stages), strict=True))

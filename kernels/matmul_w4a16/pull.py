@@ -1,0 +1,88 @@
+"""The gradient of x for few rows: dx[m, k] = dy[m, n] W[n, k]; weights are brought to 16 bits between load and dot.
+
+With few rows to write W out in 16 bits, and to read it again, would be most of the work.  Programs share n, in parts,
+since dx has few tiles.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration import Capability, gpu_of
+from atlas.operators import launch
+
+from .parts import add_parts
+from .tiles import block_of_weights, operand_of
+
+_ROWS = 64
+"""The most rows of dy for which plain Triton brings weights to 16 bits where they are multiplied."""
+
+
+def pulls(dy, k):
+    """Whether ``launch_pull`` is for dy [m, n] and weights [n, k]; else to write them all out costs less.
+
+    On an H200, 128 rows and 4096 x 4096: 26 us for 32, 256 rows 36.5 us for 33; 14336 x 4096: 86 us for 102.
+    """
+    m, n = dy.shape
+    if _on_hopper(dy):
+        return m <= (256 if n * k >= 2**25 else 128)
+    return m <= _ROWS
+
+
+def _on_hopper(dy):
+    """Whether Hopper's own kernel takes dy [m, n]: TMA reads rows of whole 16 bytes."""
+    return Capability.WGMMA in gpu_of(dy.device).capabilities and dy.shape[1] % 8 == 0
+
+
+@triton.jit
+def _pull_kernel(
+    dy_ptr, words_ptr, scales_ptr, zeros_ptr, dx_ptr, M, N, K, groups, N_PART,
+    GROUP: tl.constexpr, BITS: tl.constexpr, OPERAND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Program (block of k, part of n) owns all rows of BLOCK_K columns of dx[part]."""
+    first_k = tl.program_id(0) * BLOCK_K
+    begin = tl.program_id(1) * N_PART
+    offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    dy_ptrs = dy_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    acc = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    for n in range(begin, min(begin + N_PART, N), BLOCK_N):
+        dy = tl.load(dy_ptrs + n, mask=(offs_m[:, None] < M) & (offs_n[None, :] < N - n), other=0.0)
+        w = block_of_weights(words_ptr, scales_ptr, zeros_ptr, n, first_k, N, K, groups,
+                             GROUP, BITS, BLOCK_N, BLOCK_K, dy_ptr.dtype.element_ty)  # fmt: skip
+        acc = tl.dot(dy.to(OPERAND), w.to(OPERAND), acc, input_precision="ieee")
+    offs_k = first_k + tl.arange(0, BLOCK_K)
+    dx_ptrs = dx_ptr + (tl.program_id(1) * M + offs_m).to(tl.int64)[:, None] * K + offs_k[None, :]
+    tl.store(dx_ptrs, acc.to(dx_ptr.dtype.element_ty), mask=(offs_m[:, None] < M) & (offs_k[None, :] < K))
+
+
+def pull_config(m, n, k, sms):
+    """Blocks and parts of n: about four programs for each SM, of two blocks at least."""
+    config = {"BLOCK_M": max(16, triton.next_power_of_2(m)), "BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4,
+              "num_stages": 4}  # fmt: skip
+    blocks = triton.cdiv(n, config["BLOCK_N"])
+    parts = triton.cdiv(4 * sms, triton.cdiv(k, config["BLOCK_K"]))
+    return config | {"SPLITS": max(1, min(parts, blocks // 2, 16))}
+
+
+def launch_pull(bits, dy, words, scales, zeros, n, k, group):
+    """dx [m, k] for dy [m, n], of few enough rows for ``pulls``."""
+    m, sms = dy.shape[0], gpu_of(dy.device).sms
+    dx = torch.empty((m, k), dtype=dy.dtype, device=dy.device)
+    if _on_hopper(dy):
+        from .hopper_pull import hopper_pull_config, pull_on_hopper
+
+        pull_on_hopper(bits, dy, words, scales, zeros, dx, group, config=hopper_pull_config(m, n, k, sms))
+        return dx
+    config = pull_config(m, n, k, sms)
+    splits = config.pop("SPLITS")
+    part = triton.cdiv(triton.cdiv(n, config["BLOCK_N"]), splits) * config["BLOCK_N"]
+    splits = triton.cdiv(n, part)
+    parts = dx if splits == 1 else torch.empty((splits, m, k), dtype=torch.float32, device=dy.device)
+    launch(
+        _pull_kernel, (triton.cdiv(k, config["BLOCK_K"]), splits),
+        dy, words, scales, zeros, parts, m, n, k, k // group if group else 1, part,
+        GROUP=group, BITS=bits, OPERAND=operand_of(dy), **config,
+    )  # fmt: skip
+    if splits > 1:
+        add_parts(parts, dx)
+    return dx

@@ -1,0 +1,144 @@
+"""Products with few tiles, or with rows off 16 bytes: padded copies, parts of K, and what a call chooses."""
+
+import pytest
+import torch
+from atlas import catalog
+from atlas.declaration import case
+from atlas.declaration.choice import explained, exported
+from atlas.declaration.products import describable
+from atlas.host.gpus import gpu
+from atlas.reading.config import load_gpus
+
+from kernels.batched_matmul.described import copyable
+from kernels.common.padded import padded, padded_rows
+from kernels.matmul.hopper_fp32 import in_a_row
+from kernels.matmul.thin import count_of_parts, part_of_k
+
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items()}
+
+
+def test_what_can_be_described_is_not_copied():
+    x = torch.randn(5, 16)
+    assert padded(x) is x
+    assert padded(x.t()).data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("x", "by_columns"),
+    [
+        pytest.param(torch.randn(5, 67), False, id="rows of 268 bytes"),
+        pytest.param(torch.randn(67, 5).t(), True, id="columns of 20 bytes stay columns"),
+        pytest.param(torch.randn(9, 64)[:, 1:41], False, id="rows that begin off 16 bytes"),
+        pytest.param(torch.randn(9, 64)[:, ::2], False, id="neither by rows nor by columns"),
+        pytest.param(torch.randn(1, 16).expand(7, 16), False, id="one row for all: a stride of 0"),
+        pytest.param(torch.randn(3000, 3), False, id="more rows than a block"),
+        pytest.param(torch.randn(3, 3001), False, id="more columns than a block"),
+    ],
+)
+def test_a_padded_copy_is_equal_and_lies_in_the_same_order(x, by_columns):
+    copy = padded(x)
+    assert torch.equal(copy, x)
+    assert describable(copy.t() if by_columns else copy)
+
+
+def test_batches_in_a_row_end_at_whole_blocks_of_zeros():
+    x = torch.randn(3, 45, 70)  # [batch, k, rows]: along its rows, and k is no whole block of 32
+    read = in_a_row(x.transpose(1, 2))
+    assert torch.equal(read, x.transpose(1, 2))
+    memory = read.transpose(1, 2)
+    assert memory.stride(0) == 64 * memory.stride(1)
+    between = memory.as_strided((2, 19, 70), memory.stride(), memory.stride(0) - 19 * memory.stride(1))
+    assert not between.any()
+
+
+def test_batches_that_lie_right_are_read_as_they_are():
+    along_k, shared = torch.randn(3, 70, 44), torch.randn(1, 70, 44).expand(3, 70, 44)
+    assert in_a_row(along_k) is along_k
+    assert in_a_row(shared) is shared
+    gaps = torch.randn(3, 70, 88)[:, :, :44]
+    assert in_a_row(gaps) is gaps
+
+
+def test_padded_rows_keep_their_batches_apart():
+    x = torch.randn(4, 3, 7)
+    copy = padded_rows(x)
+    assert torch.equal(copy, x)
+    assert copyable(copy)
+
+
+@pytest.mark.parametrize(("k", "splits", "block_k"), [(7, 4, 64), (64, 2, 64), (4104, 3, 128), (10240, 24, 128)])
+def test_no_part_is_empty_and_all_begin_at_whole_blocks(k, splits, block_k):
+    part, count = part_of_k(k, splits, block_k), count_of_parts(k, {"SPLITS": splits, "BLOCK_K": block_k})
+    assert 1 <= count <= splits
+    assert part % block_k == 0
+    assert (count - 1) * part < k <= count * part
+
+
+def chosen(kernel, on, dtype, **sizes):
+    entries = exported("NVIDIA H200")[1] if on == "h200" else ()
+    made = explained(catalog.load(kernel), "forward", case(dtype, **sizes), GPUS[on], entries)
+    assert not made.variant.fits(made.config, case(dtype, **sizes), GPUS[on]), made
+    return made.variant.name, made.config
+
+
+PLAIN = {"activation": "none", "bias": True, "residual": False}
+
+
+@pytest.mark.parametrize("on", ["h100", "h200"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        pytest.param(16, 1536, 6656, id="tens of rows"),
+        pytest.param(253, 896, 11008, id="few tiles, a long sum"),
+        pytest.param(2048, 2560, 1001, id="rows off 16 bytes"),
+        pytest.param(351, 50257, 2048, id="C's rows off 16 bytes"),
+    ],
+)
+def test_few_tiles_and_odd_rows_are_split_or_padded(on, m, n, k):
+    assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == "split_descriptor"
+    assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] == "split_descriptor"
+
+
+@pytest.mark.parametrize("on", ["h100", "h200"])
+def test_enough_programs_for_every_sm(on):
+    for m, n, k in ((1, 768, 10240), (31, 1536, 6656), (64, 896, 4864), (512, 512, 8192), (100, 2304, 9728)):
+        _, config = chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)
+        tiles = -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"])
+        assert 80 <= tiles * count_of_parts(k, config) <= 320, (m, n, k, config)
+
+
+def test_large_products_are_left_to_the_variants_that_overlap_tiles():
+    assert chosen("matmul", "h200", "bf16", m=4096, n=4096, k=4096)[0] == "persistent"
+    assert chosen("matmul_epilogue", "h200", "bf16", **PLAIN, m=4096, n=4096, k=4096)[0] in (
+        "alternating",
+        "specialized",
+    )
+
+
+def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_smaller_tiles():
+    """140 tiles of 128 x 256 take two rounds of 132 SMs, 252 of half the size two rounds of half the time."""
+    _, config = chosen("matmul", "h200", "bf16", m=3561, n=1152, k=3072)
+    assert config["BLOCK_M"] * config["BLOCK_N"] == 128 * 128 or config["BLOCK_M"] == 256
+    variant, _ = chosen("matmul_epilogue", "h200", "bf16", **PLAIN, m=3561, n=1152, k=3072)
+    assert variant == "alternating"
+
+
+def test_fp32_with_few_tiles_gets_parts_of_swizzled_ones():
+    for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
+        variant, config = chosen(kernel, "h200", "fp32", **flags, m=512, n=512, k=2048)
+        assert variant == "swizzled"
+        assert config["SPLITS"] > 1
+
+
+@pytest.mark.parametrize("on", ["a100", "t4"])
+def test_gpus_without_a_copy_engine_keep_their_variants(on):
+    dtype = "bf16" if on == "a100" else "fp16"
+    assert chosen("matmul", on, dtype, m=64, n=896, k=4864)[0] in ("split", "tiled")
+    assert chosen("matmul", on, dtype, m=2048, n=2560, k=1001)[0] == "tiled"
+
+
+def test_batches_off_16_bytes_are_padded_where_copies_pay():
+    assert chosen("batched_matmul", "h200", "bf16", b=8, m=1024, n=577, k=333)[0] == "persistent"
+    assert chosen("batched_matmul", "h200", "bf16", b=96, m=197, n=197, k=64, layout="NT")[0] == "persistent"
+    assert chosen("batched_matmul", "h200", "bf16", b=192, m=77, n=64, k=77)[0] == "tiled"
+    assert chosen("batched_matmul", "h200", "fp32", b=8, m=1024, n=1024, k=256, layout="NT")[0] == "swizzled"

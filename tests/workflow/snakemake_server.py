@@ -1,0 +1,48 @@
+"""Snakemake, imported once, which takes most of a dry run: each line that is read asks for a command of it, in a fork.
+
+A line is JSON: ``folder``, ``environment``, ``words``, and ``printed``, the files for output and errors.  The answer is
+the exit status.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import snakemake.cli
+
+
+def run(folder, environment, words, printed):
+    """Be ``python -m snakemake`` as a shell would start it."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in enumerate(printed, start=1):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[:1] = [folder, *environment["PYTHONPATH"].split(os.pathsep)]
+    sys.argv[:] = [str(Path(snakemake.__file__).with_name("__main__.py")), *words]
+    snakemake.cli.main(words)
+
+
+def main():
+    """Answer until nobody asks."""
+    for line in sys.stdin:
+        assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork would take another thread's locks along"
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                run(**json.loads(line))
+            except SystemExit as end:
+                status = end.code
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+main()

@@ -62,6 +62,8 @@ def pytest_configure(config):
         interpreter.patch()
     else:
         os.environ.pop("TRITON_INTERPRET", None)
+    # Calls go over to the extension once it is built: not in the middle of a test.
+    os.environ.setdefault("KERNEL_ATLAS_NATIVE", "wait")
     # Without it cuBLAS refuses what a test's own torch asks of it in deterministic mode.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 

@@ -128,7 +128,7 @@ def test_the_environment_may_do_without(monkeypatch):
     assert not extension.ready(torch.device("cpu")) and extension.reason == "KERNEL_ATLAS_NATIVE=off"
     monkeypatch.setenv(native.VARIABLE, "never")
     with pytest.raises(ValueError, match="one of auto, wait, off: 'never'"):
-        Extension().wanted(torch.device("cpu"))
+        Extension().wanted(torch.empty(1))
 
 
 def test_a_compilation_that_fails_says_what_the_compiler_said(monkeypatch, tmp_path):

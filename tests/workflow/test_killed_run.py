@@ -58,7 +58,7 @@ def killed(checkout):
     )
     pids = checkout.root / "pids"
     try:
-        assert wait_until(pids.exists, 60), "the stage never came to its kernel"
+        assert wait_until(pids.exists, 200), "the stage never came to its kernel"
         processes = [int(pid) for pid in pids.read_text().split()]
     finally:
         run.kill()

@@ -57,14 +57,16 @@ def processor_seconds(command) -> float:
 
 
 def test_a_second_run_has_nothing_to_do_and_knows_it_as_soon_as_snakemake_can(finished):
-    def snakemake(*words):
-        return lambda: finished.run(sys.executable, "-m", "snakemake", "--cores", "2", *words)
+    def seconds(*words):
+        return processor_seconds(lambda: finished.run(sys.executable, "-m", "snakemake", "--cores", "2", *words))
+
+    def beside_the_start():
+        return seconds("-n", *SELECTION) / seconds("--version")
 
     assert finished.planned(*SELECTION) == {}
     # A user waits two to three seconds, most of them for Snakemake itself to start. Beside that start, since a busy
     # host's processor seconds are worth less; importing torch alone (a kernel read for its plan) would break it.
-    start = processor_seconds(snakemake("--version"))
-    assert min(processor_seconds(snakemake("-n", *SELECTION)) for _ in range(2)) < 2 * start
+    assert beside_the_start() < 2 or beside_the_start() < 2
 
 
 def test_touching_sources_runs_nothing(finished):

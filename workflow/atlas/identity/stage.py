@@ -28,8 +28,13 @@ INCIDENTAL = (
     "atlas.host.lifeline",
     "atlas.host.progress",
     "atlas.reading.strict",
+    "atlas.workers.family",
+    "atlas.workers.forked",
+    "atlas.workers.forking",
+    "atlas.workers.server",
 )
-"""No figure depends on them: finding kernels and documents, messages, provenance, files, finding and leasing a device.
+"""No figure depends on them: finding kernels and documents, messages, provenance, files, finding and leasing a device,
+starting and ending processes.
 Their names count where a stage uses them; what they do does not."""
 
 INCIDENTAL_TO_VIEWS = tuple(name for name in INCIDENTAL if name != "atlas.results.collection")

@@ -3,8 +3,8 @@
 A call in Python costs some 10 us of the host and a training step 100; in C++ a third of that.  What the extension does
 not take it leaves to Python, which does the same; so both are right, and either may be missing.
 
-``KERNEL_ATLAS_NATIVE`` says when: ``auto`` (the default) builds it in the background at the first recorded call,
-``wait`` has that call wait for it, ``off`` does without.
+``KERNEL_ATLAS_NATIVE`` says when: ``auto`` builds it in the background at the first recorded call, ``wait`` has that
+call wait for it, ``off`` does without.  ``off`` is the default until the whole suite has run with it on a GPU.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .recording import Unrepeatable
 
 VARIABLE = "KERNEL_ATLAS_NATIVE"
 WAYS = ("auto", "wait", "off")
+DEFAULT = "off"
 
 
 def unavailable(*_: Any) -> Any:
@@ -74,7 +75,7 @@ class Extension:
         """A call was recorded on tensors like ``sample``: see to the extension, as the environment says."""
         if self._started is not None or sample.is_inference():  # of which nothing says what is plain elsewhere
             return
-        way = os.environ.get(VARIABLE, WAYS[0])
+        way = os.environ.get(VARIABLE, DEFAULT)
         if way not in WAYS:
             raise ValueError(f"{VARIABLE} is one of {', '.join(WAYS)}: {way!r}")
         with self._lock:

@@ -73,6 +73,8 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
 
 def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``persistent`` cannot launch, or cannot be the best."""
+    if problem.dtype == "fp32":
+        return copies(problem, gpu)
     rows, columns, size = config["BLOCK_M"], config["BLOCK_N"], element_size(problem.dtype)
     beside = rows * columns * size // config["PARTS"] + BARRIERS
     free = gpu.shared_bytes - beside - config["num_stages"] * stage_bytes(config, problem)

@@ -44,6 +44,9 @@ _TILES = {
 }
 """BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages of the tiles worth a thought: some 160 KiB under way on an SM."""
 
+_ODD_ROWS = (*_OF_16_BITS[:-2], (128, 128, 64, 8, 4))
+"""The same where rows of C are off 16 bytes: a thread has half as many elements to write, or it spills."""
+
 # Microseconds on an H200, of one SM or of all.
 _MULTIPLY = {"bf16": 3.0e-7, "fp16": 3.0e-7, "tf32": 8.4e-7, "fp32": 2.1e-5}
 """For one multiplication-addition of a tile."""
@@ -156,10 +159,15 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
     copies = _copies(row_lengths, problem, gpu)
     return min(
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
-        for tile in _TILES[problem.dtype]
+        for tile in _tiles(row_lengths, problem)
         for splits in (_splits(problem["k"], tile[2]) if taken else (1,))
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     )
+
+
+def _tiles(row_lengths: Callable, problem: Case) -> tuple[tuple[int, ...], ...]:
+    odd = any(off_16_bytes(row_lengths(problem)[2:], problem))
+    return _ODD_ROWS if odd and problem.dtype in ("bf16", "fp16") else _TILES[problem.dtype]
 
 
 def _splits(k: int, block_k: int) -> tuple[int, ...]:
@@ -177,7 +185,7 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
     tile, splits = tuple(config[name] for name in names), config["SPLITS"]
-    if tile not in _TILES[problem.dtype]:
+    if tile not in _tiles(row_lengths, problem):
         return "other tiles have as many bytes under way and spill nothing"
     shared = _shared_bytes(tile, problem)
     if shared > gpu.shared_bytes:

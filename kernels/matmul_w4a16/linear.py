@@ -38,28 +38,10 @@ def linear_operator(declaration, bits):
         dx = pull(dy.contiguous(), *packed) if pulls(dy, ctx.k) else dy @ dequantise(*packed)
         return dx, None, None, None, None, None
 
-    def run_pull(dy, words, scales, zeros, n, k, group):
-        if not dy.shape[0]:
-            return dy.new_empty((0, k))
-        return launch_pull(bits, _aligned(dy), _aligned(words), scales, zeros, n, k, group)
-
-    def keep_for_pull(ctx, inputs, output):
-        _, words, scales, zeros, ctx.n, _, ctx.group = inputs
-        ctx.save_for_backward(words, scales, zeros)
-
     def pull_pulled(ctx, ddx):
         return linear(ddx.contiguous(), *ctx.saved_tensors, ctx.n, ctx.group), None, None, None, None, None, None
 
-    pull = Differentiable(
-        CustomOperator(
-            f"{declaration.name}_pull",
-            "(Tensor dy, Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
-            run=run_pull,
-            fake=lambda dy, words, scales, zeros, n, k, group: dy.new_empty((dy.shape[0], k)),
-        ),
-        setup_context=keep_for_pull,
-        backward=pull_pulled,
-    )
+    pull = _pull_operator(declaration, bits, pull_pulled)
     dequantise = CustomOperator(
         f"{declaration.name}_dequantise",
         "(Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
@@ -77,6 +59,30 @@ def linear_operator(declaration, bits):
     )
     linear = Differentiable(operator, setup_context=keep, backward=pull_back)
     return linear, dequantise
+
+
+def _pull_operator(declaration, bits, backward):
+    """dx [m, k] of dy [m, n] with weights of so many bits, turned to 16 bits where they are multiplied."""
+
+    def run(dy, words, scales, zeros, n, k, group):
+        if not dy.shape[0]:
+            return dy.new_empty((0, k))
+        return launch_pull(bits, _aligned(dy), _aligned(words), scales, zeros, n, k, group)
+
+    def keep(ctx, inputs, output):
+        _, words, scales, zeros, ctx.n, _, ctx.group = inputs
+        ctx.save_for_backward(words, scales, zeros)
+
+    return Differentiable(
+        CustomOperator(
+            f"{declaration.name}_pull",
+            "(Tensor dy, Tensor words, Tensor scales, Tensor? zeros, int n, int k, int group) -> Tensor",
+            run=run,
+            fake=lambda dy, words, scales, zeros, n, k, group: dy.new_empty((dy.shape[0], k)),
+        ),
+        setup_context=keep,
+        backward=backward,
+    )
 
 
 def _aligned(tensor):

@@ -164,7 +164,7 @@ def _file_id(value) -> str:
 @pytest.mark.parametrize(("name", "path"), FILES, ids=_file_id)
 def test_a_kernel_s_file_imports_torch_triton_and_the_leaves_alone(name, path):
     """Or another kernel, what of it is used then being part of its identity; files of its own family relatively."""
-    standard = {"math", "functools", "threading", "itertools", "typing", "__future__", "collections"}
+    standard = {"math", "dataclasses", "functools", "threading", "itertools", "typing", "__future__", "collections"}
     allowed = {"torch", "triton", "liger_kernel", "atlas.declaration", "atlas.operators"} | standard
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:

@@ -12,8 +12,9 @@ PORT ?= 5000
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
 
+# Three processes on two cores, for tests of the first run wait for what they start: 635 s in place of 709.
 test: $(VENV)/.ready
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/kernels tests/validation tests/calls
 
 # What takes long for what it adds; make test leaves it out.

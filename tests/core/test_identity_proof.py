@@ -78,11 +78,22 @@ def test_a_kernel_renamed_and_moved_down_its_file_is_the_same(answer, before):
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [
-        (("out_ptr + offs, x + y", "out_ptr + offs, x - y"), "was compiled to something else"),
-        (("grid = (triton", "grid = (1 + triton"), "was compiled to something else"),
-        (('{"BLOCK": 1024, "num_warps": 4}', '{"BLOCK": 512, "num_warps": 4}'), "its space, a default"),
+        pytest.param(
+            ("out_ptr + offs, x + y", "out_ptr + offs, x - y"), "was compiled to something else", id="device code"
+        ),
+        pytest.param(
+            ("grid = (triton", "grid = (1 + triton"),
+            "was compiled to something else",
+            id="the grid",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ('{"BLOCK": 1024, "num_warps": 4}', '{"BLOCK": 512, "num_warps": 4}'),
+            "its space, a default",
+            id="the default",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["device code", "the grid", "the default"],
 )
 def test_what_runs_otherwise_is_told(answer, before, edit, expected):
     after = answer(edit)

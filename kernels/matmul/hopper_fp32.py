@@ -24,8 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from kernels.activation.tiles import share_of
 from kernels.common.hopper import described
 from kernels.common.padded import padded_rows
-
-from .thin import part_of_k
+from kernels.common.parts import part_of_k
 
 STEP = gl.constexpr(16)
 """Elements of k that are multiplied in one go: the fewest that Triton's dot takes, so that registers suffice."""

@@ -11,12 +11,12 @@ from atlas.operators import launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.common.padded import padded
+from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
 from kernels.common.products import by_columns, precision_of_product
 from kernels.common.tiles import grouped_tile, store_tile
 
 from .described import along_k, described_blocks, descriptor_of
 from .spaces import SPACE
-from .thin import count_of_parts, empty_parts, part_of_k, sum_parts
 from .tiled import empty_product, launch_pointers, tiled_kernel, tiles_of
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant, element_size
 
+from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
 from .swizzled import swizzles
@@ -61,7 +62,7 @@ _READ, _PASS = 4.0e4, 2.4e4
 _HIDDEN = 0.3
 """The share of reading memory that multiplying hides, or the other way round."""
 
-PAYS = 1.15
+_PAYS = 1.15
 """How much sooner the best should end for a config to be passed over."""
 
 
@@ -88,23 +89,25 @@ def ends_later(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -
     if Capability.TENSOR_DESCRIPTORS not in gpu.capabilities:
         return ""
     if not swizzles(problem, gpu):
-        return left_to_swizzled(row_lengths, config, problem, gpu)
+        return _left_to_swizzled(row_lengths, config, problem, gpu)
     tile = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"])
     single = any(off_16_bytes(row_lengths(problem)[:2], problem))
     best = _best(row_lengths, problem, gpu)[0]
     return (
-        "" if _microseconds(tile, 1, problem, gpu, single) < PAYS * best else "other tiles, or parts, should end sooner"
+        ""
+        if _microseconds(tile, 1, problem, gpu, single) < _PAYS * best
+        else "other tiles, or parts, should end sooner"
     )
 
 
-def left_to_swizzled(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+def _left_to_swizzled(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config that reads fp32 through pointers is left to ``swizzled``."""
     if layout_of(problem)[1] == "T":
         return "threads read B along k from one bank of shared memory, where `swizzled` does not"
     if any(off_16_bytes(row_lengths(problem)[:2], problem)):
         return "`swizzled` copies rows off 16 bytes first"
     tiles = triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
-    few = "b" not in dict(problem.sizes) and 2 * tiles < gpu.sms
+    few = 2 * tiles < gpu.sms
     return f"{tiles} tiles leave half of {gpu.sms} SMs idle, where `swizzled` splits K" if few else ""
 
 
@@ -130,7 +133,7 @@ def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, s
     """
     rows, columns, block_k = tile[:3]
     m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
-    part = triton.cdiv(triton.cdiv(k, block_k), splits) * block_k
+    part = part_of_k(k, splits, block_k)
     count = triton.cdiv(k, part) if k else 1
     rounds = triton.cdiv(triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
     load = (rows + columns) * (_LOAD_ONE if single else size * _LOAD)
@@ -193,7 +196,7 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
     if splits not in _splits(problem["k"], tile[2]):
         return "parts of less than two blocks"
     best = _best(row_lengths, problem, gpu)[0] - _copies(row_lengths, problem, gpu)
-    return "" if _microseconds(tile, splits, problem, gpu) < PAYS * best else "other tiles and parts should end sooner"
+    return "" if _microseconds(tile, splits, problem, gpu) < _PAYS * best else "other tiles and parts should end sooner"
 
 
 def _default(row_lengths: Callable, problem: Case, gpu: GPU) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
-from .thin import part_of_k
+from kernels.common.parts import part_of_k
 
 SWIZZLED_SPACE = {
     "BLOCK_M": (64, 128),

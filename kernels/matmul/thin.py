@@ -3,11 +3,10 @@
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
-from triton.language.extra.cuda import gdc_wait
 
+from kernels.common.parts import part_of_k, sum_parts
 from kernels.common.products import precision_of_product
 from kernels.common.tiles import multiply_tile, store_tile
 
@@ -68,22 +67,6 @@ def _vector_kernel(
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=offs_n < N)
 
 
-@triton.jit
-def _sum_kernel(parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """c = the sum over parts[PARTS, size], in their order: each program BLOCK elements.
-
-    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.
-    """
-    if EARLY:
-        gdc_wait()
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    acc = tl.zeros((BLOCK,), tl.float32)
-    for _ in tl.static_range(PARTS):
-        acc += tl.load(parts_ptr + offs, mask=offs < size, other=0.0)
-        parts_ptr += size
-    tl.store(c_ptr + offs, acc.to(c_ptr.dtype.element_ty), mask=offs < size)
-
-
 def launch_split(a, b, tf32=False, *, config):
     """Launch ``_split_kernel``, and ``_sum_kernel`` if there are several parts."""
     (m, k), n = a.shape, b.shape[1]
@@ -121,29 +104,3 @@ def launch_vector(a, b, tf32=False, *, config):
 def _policy(block, size):
     """What L2 is told of an operand: to drop it first where one tile covers all of the other, and it is read once."""
     return "evict_first" if block >= size else ""
-
-
-def part_of_k(k, splits, block_k):
-    """Elements of K that one of ``splits`` parts sums: whole blocks, so that only the last has a tail."""
-    return triton.cdiv(triton.cdiv(k, block_k), splits) * block_k
-
-
-def count_of_parts(k, config):
-    """Parts that are not empty: of SPLITS, where K has so many blocks."""
-    return triton.cdiv(k, part_of_k(k, config["SPLITS"], config["BLOCK_K"]))
-
-
-def empty_parts(c, count):
-    """Room for ``count`` parts of C [m, n], in fp32."""
-    return torch.empty((count, *c.shape), dtype=torch.float32, device=c.device)
-
-
-def sum_parts(parts, c):
-    """Write the sum of ``parts`` [count, m, n] into ``c`` [m, n]."""
-    gpu = gpu_of(c.device)
-    early = gpu.backend == "cuda" and int(gpu.arch) >= 90
-    launch(
-        _sum_kernel, (triton.cdiv(c.numel(), 512),), parts, c, c.numel(),
-        PARTS=parts.shape[0], BLOCK=512, EARLY=early, num_warps=4, **({"launch_pdl": True} if early else {}),
-    )  # fmt: skip
-    return c

@@ -12,8 +12,8 @@ from atlas.operators import launch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.common.padded import padded
+from kernels.common.parts import count_of_parts, empty_parts
 from kernels.common.tiles import grouped_tile
-from kernels.matmul.thin import count_of_parts, empty_parts
 
 from .spaces import SPACE
 from .split import finish_parts

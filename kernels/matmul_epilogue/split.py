@@ -2,16 +2,15 @@
 
 import triton
 import triton.language as tl
-from atlas.declaration import gpu_of
 from atlas.declaration.products import fp32_precision
 from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
 
+from kernels.common.parts import count_of_parts, empty_parts, launch_after_parts
 from kernels.common.products import by_columns
 from kernels.common.tiles import grouped_tile
 from kernels.matmul.described import described_blocks
 from kernels.matmul.split_described import blocks_of, multiply_in_parts, prepared
-from kernels.matmul.thin import count_of_parts, empty_parts
 from kernels.matmul.tiled import tiles_of
 
 from .tiled import accurate, activated, finish_tile, outputs
@@ -90,10 +89,7 @@ def launch_split_descriptor(
 
 def finish_parts(parts, bias, residual, y, z, activation, scale):
     """Write y (and z) [m, n] from ``parts`` [count, m, n] of the product."""
-    gpu = gpu_of(y.device)
-    early = gpu.backend == "cuda" and int(gpu.arch) >= 90
-    launch(
-        _finish_kernel, (triton.cdiv(y.numel(), 512),), parts, bias, residual, y, z, scale, y.numel(), y.shape[1],
-        PARTS=parts.shape[0], BLOCK=512, EARLY=early, num_warps=4, ACTIVATION=activation,
-        ACCURATE=accurate(y), **({"launch_pdl": True} if early else {}),
+    launch_after_parts(
+        _finish_kernel, parts, y, bias, residual, y, z, scale, y.numel(), y.shape[1],
+        ACTIVATION=activation, ACCURATE=accurate(y),
     )  # fmt: skip

@@ -32,8 +32,8 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.common.hopper import described, tile_of
 from kernels.common.packed import sixteen, unpack_4, unpack_8
+from kernels.common.parts import sum_parts
 
-from .parts import add_parts
 from .spaces import STEPS_AHEAD
 
 ROWS = gl.constexpr(64)
@@ -387,7 +387,7 @@ def specialized(bits, x, words, scales, zeros, y, group, *, config, programs):
         num_warps=4, launch_pdl=True,
     )  # fmt: skip
     if splits > 1:
-        add_parts(parts, y)
+        sum_parts(parts, y)
 
 
 _STAGES = {64: 8, 128: 6, 256: 4}

@@ -26,9 +26,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.common.hopper import described
 from kernels.common.packed import sixteen
+from kernels.common.parts import sum_parts
 
 from .hopper import numbers_of, unpack_4_asm, unpack_8_asm
-from .parts import add_parts
 
 COLUMNS = gl.constexpr(256)
 """Columns of dx of a program: 64 for each of four warps."""
@@ -287,4 +287,4 @@ def pull_on_hopper(bits, dy, words, scales, zeros, dx, group, *, config):
         BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), TURN=_turn_asm(bf16),
         STAGES=8, SPLITS=splits, num_warps=4, maxnreg=_REGISTERS[rows],
     )  # fmt: skip
-    add_parts(parts, dx, packed=True)
+    sum_parts(parts, dx, packed=True)

@@ -10,7 +10,8 @@ import triton.language as tl
 from atlas.declaration import Capability, gpu_of
 from atlas.operators import launch
 
-from .parts import add_parts
+from kernels.common.parts import sum_parts
+
 from .tiles import block_of_weights, operand_of
 
 _ROWS, _FMA_ROWS = 64, 16
@@ -85,5 +86,5 @@ def launch_pull(bits, dy, words, scales, zeros, n, k, group):
         GROUP=group, BITS=bits, OPERAND=operand_of(dy), **config,
     )  # fmt: skip
     if splits > 1:
-        add_parts(parts, dx)
+        sum_parts(parts, dx)
     return dx

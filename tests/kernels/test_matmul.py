@@ -16,11 +16,11 @@ from atlas.validation.problems import Problem
 
 from kernels.batched_matmul import bmm
 from kernels.common import products
+from kernels.common.parts import part_of_k
 from kernels.common.products import buffers, precision_of_product, stage_bytes
 from kernels.matmul import DECLARATION, case_of, described, matmul, product_2d
 from kernels.matmul.described import along_k, descriptor_of
 from kernels.matmul.swizzled import TILES
-from kernels.matmul.thin import part_of_k
 
 WORK = DECLARATION.forward
 TILED = WORK.variant("tiled")

@@ -11,8 +11,8 @@ from atlas.reading.config import load_gpus
 
 from kernels.batched_matmul.described import copyable
 from kernels.common.padded import padded, padded_rows
+from kernels.common.parts import count_of_parts, part_of_k
 from kernels.matmul.hopper_fp32 import in_a_row
-from kernels.matmul.thin import count_of_parts, part_of_k
 
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items()}
 

@@ -35,6 +35,8 @@ def sweep(gpu: GPU) -> list[Case]:
         case("bf16", "a small weight's gradient over many tokens", m=512, n=512, k=8192, layout="TN"),
         case("bf16", "a vocabulary whose rows are off 16 bytes", m=2048, n=50257, k=1024, layout="NT"),
         case("bf16", "the gradient of its input", m=2048, n=1024, k=50257),
+        case("bf16", "tiles of 128 x 256 end in a round of 18", m=6000, n=1536, k=2048, layout="NT"),
+        case("bf16", "and here in one round that leaves 52 SMs idle", m=1024, n=2560, k=4000, layout="TN"),
         case("tf32", "few tiles", m=512, n=512, k=2048, layout="NT"),
         case("fp32", "few tiles, a long sum", m=512, n=512, k=2048, layout="NT"),
         case("fp32", "a small linear layer", m=1024, n=1024, k=1024, layout="NT"),

@@ -7,7 +7,8 @@ from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, 
 from kernels.common.products import describes, operand_bytes, row_lengths
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, reference, sweep
-from .described import launch_descriptor, launch_persistent, launch_specialized
+from .described import launch_descriptor, launch_gluon, launch_persistent, launch_specialized
+from .hopper_spaces import gluon
 from .spaces import (
     NAIVE_SPACE,
     PERSISTENT_SPACE,
@@ -65,6 +66,7 @@ DECLARATION = Declaration(
                 follows="split",
             ),
             split_descriptor(launch_split_descriptor, row_lengths),
+            gluon(launch_gluon),
             Variant(
                 name="persistent",
                 summary="one program an SM takes tile after tile; loops over tiles and K are one pipeline",

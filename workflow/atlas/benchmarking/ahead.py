@@ -1,6 +1,7 @@
 """Have compiled what a benchmark will run, by processes beside each other: into the caches on disk, before the clock.
 
-Triton's cache and torch.compile's take what a worker makes, so that the process that times finds it there.
+Triton's cache and torch.compile's take what a worker makes, so that the process that times finds it there.  Nothing is
+chosen here by its time, since others run on the device meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config
 
 from ..cuda.programs import Programs
 from ..declaration import Case, Declaration
@@ -77,7 +79,8 @@ class PreparingTasks:
             problem = Problem(self._declaration, direction, case, self._device, SEED)
         except Exception:
             return obstacle(self._device)
-        with precision(case.dtype):
+        # What torch.compile then makes keeps no winner among the configs of a kernel: the process that times finds it.
+        with precision(case.dtype), torch._inductor.config.patch(autotune_local_cache=False):
             for provider in wanted:
                 with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {provider.key}"):
                     provider.prepare(problem.inputs)()

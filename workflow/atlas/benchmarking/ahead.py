@@ -29,6 +29,14 @@ _COPIES = 4
 """Times its traffic is what a case may take of the device: inputs and outputs, and what peers keep between steps."""
 
 
+def keeping_no_winner() -> contextlib.AbstractContextManager[None]:
+    """Inside, what torch.compile makes writes nowhere which of a kernel's configs was the fastest.
+
+    The process that times takes the code that was made and finds that out by itself.
+    """
+    return torch._inductor.config.patch(autotune_local_cache=False)
+
+
 @dataclass(frozen=True)
 class Setting:
     """Which benchmark, and where; ``tuned`` is the autotune document, ``folder`` where its CUDA programs lie."""
@@ -79,8 +87,7 @@ class PreparingTasks:
             problem = Problem(self._declaration, direction, case, self._device, SEED)
         except Exception:
             return obstacle(self._device)
-        # What torch.compile then makes keeps no winner among the configs of a kernel: the process that times finds it.
-        with precision(case.dtype), torch._inductor.config.patch(autotune_local_cache=False):
+        with precision(case.dtype), keeping_no_winner():
             for provider in wanted:
                 with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {provider.key}"):
                     provider.prepare(problem.inputs)()

@@ -2,6 +2,7 @@
 
 from atlas.declaration import GPU, Case, case
 
+from kernels.common.peers import by_cublaslt
 from kernels.common.products import drawn_operands, fitting, operand_bytes
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
@@ -9,6 +10,10 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16")
 
 def reference(a, b, tf32):
     return a @ b
+
+
+def prepare_cublaslt(a, b, tf32):
+    return by_cublaslt(a, b)
 
 
 def inputs(problem: Case, device, generator):
@@ -48,8 +53,8 @@ def sweep(gpu: GPU) -> list[Case]:
 
 _SKINNY = (1, 16, 128)
 
-MAX_AUTOTUNED = (case("bf16", m=1024, n=1024, k=1024), case("bf16", m=4096, n=4096, k=4096))
-"""Few, since inductor compiles 20 kernels for each: some 5 s on a host of an H200."""
+MAX_AUTOTUNED = (case("bf16", m=4096, n=4096, k=4096), case("bf16", m=32, n=2048, k=8192, layout="NT"))
+"""A large product, and one of few tiles.  Few, since inductor compiles 20 kernels for each: some 5 s beside an H200."""
 
 _SHAPES = {
     "one element of each": (1, 1, 1),

@@ -84,7 +84,7 @@ def _microseconds(tile: tuple[int, int, int], splits: int, problem: Case, gpu: G
     m, n, k = problem["m"], problem["n"], problem["k"]
     part = part_of_k(k, splits, 32)
     count = triton.cdiv(k, part) if k else 1
-    batch = dict(problem.sizes).get("b", 1)
+    batch = max(1, dict(problem.sizes).get("b", 1))
     of_one = triton.cdiv(batch * triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
     # Fewer than 8 warps wait for what they read: 1024 each way (linear, H200), 86 us with 4 of them, 64 with 8.
     awake = min(1.0, min(of_one, _programs(tile)) * warps / 8) ** 0.5

@@ -104,7 +104,7 @@ def test_enough_programs_for_every_sm(on):
     for m, n, k in ((1, 768, 10240), (31, 1536, 6656), (64, 896, 4864), (512, 512, 8192), (100, 2304, 9728)):
         _, config = chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)
         tiles = -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"])
-        assert 80 <= tiles * count_of_parts(k, config) <= 320, (m, n, k, config)
+        assert 50 <= tiles * count_of_parts(k, config) <= 320, (m, n, k, config)
 
 
 def test_large_products_are_left_to_the_variants_that_overlap_tiles():

@@ -8,6 +8,7 @@ import types
 
 import pytest
 import torch
+from atlas.declaration.products import fp32_precision
 from atlas.operators import (
     CustomOperator,
     Differentiable,
@@ -260,6 +261,49 @@ def test_results_that_are_views_and_gradients_that_are_passed_on_are_repeated(ex
         assert torch.equal(gradient(twice)[1], torch.full((4, 6), 2.0))
         assert torch.equal(gradient(other)[1], torch.ones(4, 6))
     assert len(pulled) < 6 and len(passed) < 6
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["precision", "deterministic"])
+def test_a_gradient_asks_torchs_switches_as_they_stand_when_it_runs(extension, precision, switch):
+    """It passes on what they say as a constant, which another forward and backward must not be given."""
+    forward, plain, other = Filling(), Filling(), Filling()
+    double = doubling(forward)
+
+    def run(dy, switched):
+        out = torch.empty_like(dy)
+        launch(other if switched else plain, (3,), dy, out, dy.numel())
+        return out
+
+    pull = operator(run, "(Tensor dy, bool switched) -> Tensor", lambda dy, switched: torch.empty_like(dy))
+    asked = {
+        "precision": lambda: fp32_precision() == "tf32",
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+    }
+    turn = {"precision": lambda on: precision("high" if on else "highest"),
+            "deterministic": torch.use_deterministic_algorithms}[switch]  # fmt: skip
+    twice = Differentiable(
+        double, lambda ctx, inputs, output: None, lambda ctx, dy: pull(contiguous(dy), asked[switch]())
+    )
+    try:
+        for word in (True, True, True, True, False, False, False, True, False):
+            x = torch.randn(4, 6, requires_grad=True)
+            turn(True)
+            y = twice(x)
+            turn(word)
+            counts = [len(kernel.launched) + len(kernel.repeated) for kernel in (plain, other)]
+            torch.autograd.grad(y, x, torch.ones(4, 6))
+            counts = [len(k.launched) + len(k.repeated) - n for k, n in zip((plain, other), counts, strict=True)]
+            assert counts == [not word, word]
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.slow

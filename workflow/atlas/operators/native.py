@@ -19,6 +19,7 @@ import torch
 import triton
 from torch.autograd import forward_ad
 
+from ..declaration.products import fp32_precision
 from .building import build, load
 from .direct import addresses
 from .launching import Varying, recording
@@ -116,6 +117,7 @@ class Extension:
             triton.knobs.runtime.launch_enter_hook,
             triton.knobs.runtime.launch_exit_hook,
             stream,
+            fp32_precision,
             addresses(),
         )
         with self._lock:

@@ -1,9 +1,11 @@
 // The node of autograd's graph: backward in Python, or what it was seen to do, repeated.
 #pragma once
 
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,7 +24,7 @@ using NodePointer = decltype(Edge::function);
 //
 // A gradient in Python mostly passes what was saved and what arrived on to an operator, or views of these.  Watched
 // once, it is a list of calls and where their arguments lie, which is repeated without Python as long as all that
-// arrives has the same geometry.
+// arrives has the same geometry, and torch's switches that a gradient may ask stand as they stood.
 
 struct Place {  // a tensor, or a view of it
   enum Kind { saved, gradient, output } kind;
@@ -46,10 +48,23 @@ struct Step {
 };
 
 struct Pull {
-  Words signature;  // the geometry of what is saved and what arrives
+  Words signature;  // the switches, and the geometry of what is saved and what arrives
   std::vector<Step> steps;
   std::vector<std::optional<Place>> results;  // by argument that is a tensor
 };
+
+// torch's switches, which a gradient in Python asks when it runs: its calls have arguments that follow from them.
+void add_switches(Words& words) {
+  THPObjectPtr precision(PyObject_CallNoArgs(world.precision));
+  if (!precision) throw python_error();
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(precision.get(), &length);
+  if (!text) throw python_error();
+  int64_t word = 0;
+  std::memcpy(&word, text, std::min<size_t>(length, sizeof word));
+  words.push_back(word);
+  words.push_back(at::globalContext().deterministicAlgorithms());
+}
 
 bool add_signature(const std::vector<Tensor>& tensors, Words& words) {
   for (const auto& one : tensors) {
@@ -142,6 +157,7 @@ struct Backward : Node {
     for (size_t i = 0; recipe_->zeros && i < gradients.size(); ++i)
       if (!gradients[i].defined()) gradients[i] = input_metadata(i).zeros_like();
     Words signature;
+    add_switches(signature);
     const bool plain = !at::GradMode::is_enabled() && !seen(false) && add_signature(kept, signature) &&
                        add_signature(gradients, signature);
     if (plain)

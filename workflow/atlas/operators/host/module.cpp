@@ -251,20 +251,21 @@ void deallocate(PyObject* self) {
   Py_DECREF(type);
 }
 
-// configure(keys of plain tensors, transforms, forward_ad's names, entering, leaving, stream, addresses of five
-// functions of the driver)
+// configure(keys of plain tensors, transforms, forward_ad's names, entering, leaving, stream, precision, addresses of
+// five functions of the driver)
 PyObject* configure(PyObject*, PyObject* words) {
   HANDLE_TH_ERRORS
-  PyObject *transforms, *forward_ad, *entering, *leaving, *stream;
+  PyObject *transforms, *forward_ad, *entering, *leaving, *stream, *precision;
   unsigned long long plain, driver[5];
-  parse(words, "KOO!OOO(KKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
-        &driver[0], &driver[1], &driver[2], &driver[3], &driver[4]);
+  parse(words, "KOO!OOOO(KKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
+        &precision, &driver[0], &driver[1], &driver[2], &driver[3], &driver[4]);
   world.plain = plain;
   world.transforms = Py_NewRef(transforms);
   world.forward_ad = Py_NewRef(forward_ad);
   world.entering = Py_NewRef(entering);
   world.leaving = Py_NewRef(leaving);
   world.stream = Py_NewRef(stream);
+  world.precision = Py_NewRef(precision);
   world.launch = reinterpret_cast<LaunchKernel>(driver[0]);
   world.cooperative = reinterpret_cast<LaunchCooperative>(driver[1]);
   world.get_context = reinterpret_cast<GetContext>(driver[2]);

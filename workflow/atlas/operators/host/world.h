@@ -23,7 +23,8 @@ struct World {
   PyObject* forward_ad = nullptr;  // the names of torch.autograd.forward_ad
   PyObject* entering = nullptr;    // Triton's hooks around launches
   PyObject* leaving = nullptr;
-  PyObject* stream = nullptr;  // the address of a device's current stream
+  PyObject* stream = nullptr;     // the address of a device's current stream
+  PyObject* precision = nullptr;  // how torch is told to multiply fp32, as a word
   PyObject* level = nullptr;   // names of attributes
   PyObject* calls = nullptr;
   LaunchKernel launch = nullptr;  // the CUDA driver's

@@ -51,6 +51,7 @@ struct Pull {
   Words signature;  // the switches, and the geometry of what is saved and what arrives
   std::vector<Step> steps;
   std::vector<std::optional<Place>> results;  // by argument that is a tensor
+  std::vector<int64_t> changes;               // by what is saved and what arrives: how often it is written in its place
 };
 
 // torch's switches, which a gradient in Python asks when it runs: its calls have arguments that follow from them.
@@ -88,7 +89,7 @@ struct Sources {  // the tensors that a place may be of
 
   Tensor at(const Place& place) const {
     const Tensor& of = whole(place);
-    return place.whole ? of : at::as_strided(of, place.shape, place.stride, of.storage_offset() + place.offset);
+    return place.whole ? of : view_of(of, place.shape, place.stride, of.storage_offset() + place.offset);
   }
 
   // Where `x` lies; nothing where it is neither one of these tensors nor a view of just one.
@@ -183,8 +184,9 @@ struct Backward : Node {
       found[i] = THPVariable_Unpack(one);
     }
     if (learns && !notes.missed) {
-      auto pull = versions == versions_of(kept, gradients) ? pull_of(notes, kept, gradients, found) : nullptr;
-      if (pull) {
+      auto pull = pull_of(notes, kept, gradients, found);
+      if (pull) pull->changes = changes_since(versions, notes, kept, gradients);
+      if (pull && !pull->changes.empty()) {
         pull->signature = std::move(signature);
         recipe_->pulls.push_back(std::move(pull));
       } else {
@@ -214,6 +216,24 @@ struct Backward : Node {
     std::vector<int64_t> found;
     for (const auto* some : {&kept, &gradients})
       for (const auto& one : *some) found.push_back(one.defined() && !one.is_inference() ? one._version() : 0);
+    return found;
+  }
+
+  // How often each was written since it had its version, by calls that were watched; empty where others wrote, too.
+  static std::vector<int64_t> changes_since(const std::vector<int64_t>& versions, Noting& notes,
+                                            const std::vector<Tensor>& kept, const std::vector<Tensor>& gradients) {
+    std::vector<int64_t> found = versions_of(kept, gradients);
+    for (size_t i = 0; i < found.size(); ++i) {
+      found[i] -= versions[i];
+      if (!found[i]) continue;
+      const Tensor& x = i < kept.size() ? kept[i] : gradients[i - kept.size()];
+      const bool known = std::any_of(notes.calls.begin(), notes.calls.end(), [&](Noted& call) {
+        for (size_t k = 0; call.operation && k < call.args.size(); ++k)
+          if (call.operation->written >> k & 1 && THPVariable_Unpack(call.args[k].get()).is_same(x)) return true;
+        return false;
+      });
+      if (!known) return {};
+    }
     return found;
   }
 
@@ -279,6 +299,9 @@ struct Backward : Node {
       if (!entry) return std::nullopt;
       sources.outputs.push_back(made(*entry, given));
     }
+    for (size_t i = 0; i < pull.changes.size(); ++i)
+      for (int64_t n = 0; n < pull.changes[i]; ++n)
+        (i < kept.size() ? kept[i] : gradients[i - kept.size()]).unsafeGetTensorImpl()->bump_version();
     variable_list found;
     for (const auto& place : pull.results) found.push_back(place ? sources.at(*place) : Tensor());
     return found;

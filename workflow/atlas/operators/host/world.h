@@ -16,6 +16,7 @@ using LaunchCooperative = int (*)(void*, unsigned, unsigned, unsigned, unsigned,
 using GetContext = int (*)(void**);
 using RetainContext = int (*)(void**, int);
 using SetContext = int (*)(void*);
+using ReplaceAddress = int (*)(void*, void*);
 
 struct World {
   uint64_t plain = 0;              // the dispatch keys that a plain tensor may have
@@ -32,6 +33,7 @@ struct World {
   GetContext get_context = nullptr;
   RetainContext retain_context = nullptr;
   SetContext set_context = nullptr;
+  ReplaceAddress replace_address = nullptr;
 } world;
 
 bool says(PyObject* answer) {

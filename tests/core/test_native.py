@@ -495,25 +495,29 @@ def test_a_gradient_that_is_scaled_in_its_place_can_be_asked_for_once(extension)
     def scale(x, dy):
         launch(scaling, (3,), x, dy, x.numel())
 
-    in_place = operator(scale, "(Tensor(a!) x, Tensor dy) -> ()", lambda x, dy: None)
+    first, second = (operator(scale, "(Tensor(a!) x, Tensor dy) -> ()", lambda x, dy: None) for _ in range(2))
     pulled = []
 
     def pull(ctx, dy):
         pulled.append(dy)
         (y,) = ctx.saved_tensors
-        in_place(y, dy)
-        torch.autograd.graph.increment_version(y)
+        for in_place in (first, second):
+            in_place(y, dy)
+            torch.autograd.graph.increment_version(y)
         return y.detach()
 
     twice = Differentiable(double, lambda ctx, inputs, output: ctx.save_for_backward(output), pull)
-    for _ in range(8):
+    for turn in range(8):
+        if turn == 7:
+            second._plans.clear()
+            second._native.forget()  # so that Python makes both calls, and the first has not been made yet
         x = torch.randn(4, 6, requires_grad=True)
         y = twice(x)
         (dx,) = torch.autograd.grad(y, x, torch.ones(4, 6), retain_graph=True)
-        assert torch.equal(dx, 4 * x.detach()) and torch.equal(y.detach(), dx)
+        assert torch.equal(dx, 8 * x.detach()) and torch.equal(y.detach(), dx)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             torch.autograd.grad(y, x, torch.ones(4, 6))
-    assert len(pulled) < 5 and in_place._native(torch.ones(4, 6), torch.ones(4, 6)) is None
+    assert len(pulled) < 6 and first._native(torch.ones(4, 6), torch.ones(4, 6)) is None
 
 
 def with_driver(extension, module, monkeypatch, launched):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -19,6 +18,8 @@ import signal
 import subprocess
 import sysconfig
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -77,9 +78,9 @@ def build() -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock"), timeout=2 * SECONDS):
             if not path.exists():
-                with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                with _ended_with_the_program() as ending, tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                     made = Path(scratch, path.name)
-                    _compile(made)
+                    _compile(made, ending)
                     made.replace(path)  # whoever looks sees all of it or nothing
     except OSError as error:
         raise Unbuilt(f"{path.parent}: {error.strerror or error}") from None
@@ -92,40 +93,62 @@ _LAST_IN_LINE = (
 """What a shell does before a compilation: the program whose calls it is for comes first, in memory, too."""
 
 
-def _compile(target: Path) -> None:
+@contextlib.contextmanager
+def _ended_with_the_program() -> Iterator[list[subprocess.Popen]]:
+    """A list of processes; a program that ends earlier than the block ends them, and waits for the block."""
+    processes: list[subprocess.Popen] = []
+    done, here = threading.Event(), os.getpid()
+
+    def end() -> None:
+        if os.getpid() == here:  # and not in a fork of the program, which ends earlier than that
+            for process in processes:
+                _end(process)
+            done.wait(_TIDYING)
+
+    atexit.register(end)
+    try:
+        yield processes
+    finally:
+        done.set()
+        atexit.unregister(end)
+
+
+_TIDYING = 5
+"""Seconds that a program's end waits for what a compilation leaves to be removed."""
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a compiler, with what it started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _compile(target: Path, ending: list[subprocess.Popen]) -> None:
     chosen = compiler()
     if chosen is None:
         raise Unbuilt("no compiler for C++: install g++ or name one in CXX")
-    from torch.utils import cpp_extension  # which imports setuptools, in other versions, too
-
-    folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    installed = Path(torch.__file__).parent  # torch.utils.cpp_extension, which knows it too, imports setuptools
+    folders = (installed / "include", installed / "include/torch/csrc/api/include", sysconfig.get_path("include"))
     command = [chosen, *_FLAGS, *_abi(), *(f"-I{name}" for name in folders), SOURCES / "module.cpp", "-o", target,
-               *(f"-L{name}" for name in cpp_extension.library_paths()), "-lc10", "-ltorch", "-ltorch_cpu",
-               "-ltorch_python"]  # fmt: skip
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", _LAST_IN_LINE, "sh", *map(str, command)], env=os.environ | {"TMPDIR": str(target.parent)},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    end = functools.partial(_end, process, os.getpid())
-    atexit.register(end)  # a program that ends earlier leaves no compiler behind
+               f"-L{installed / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]  # fmt: skip
+    messages = target.with_name("messages")
+    with messages.open("w") as written:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _LAST_IN_LINE, "sh", *map(str, command)], env=os.environ | {"TMPDIR": str(target.parent)},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written, start_new_session=True,
+        )  # fmt: skip
+    ending.append(process)
     try:
-        said = process.communicate(timeout=SECONDS)[1]
+        process.wait(SECONDS)
     except subprocess.TimeoutExpired:
-        end()
-        process.communicate()
+        _end(process)
+        process.wait()
         raise Unbuilt(f"{chosen} took more than {SECONDS} s") from None
-    finally:
-        atexit.unregister(end)
     if process.returncode:
-        lines = [line for line in said.splitlines() if "error" in line] or said.splitlines() or [""]
+        said = messages.read_text(errors="replace").splitlines()
+        lines = [line for line in said if "error" in line] or said or [""]
         raise Unbuilt(f"{chosen} ended {process.returncode}: {lines[0].strip()}")
-
-
-def _end(process: subprocess.Popen, started_by: int) -> None:
-    """End a compiler with what it started, unless this is a fork of the process that started it."""
-    if os.getpid() == started_by and process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def load(path: Path) -> ModuleType:

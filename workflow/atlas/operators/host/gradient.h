@@ -52,6 +52,7 @@ struct Pull {
   std::vector<Step> steps;
   std::vector<std::optional<Place>> results;  // by argument that is a tensor
   std::vector<int64_t> changes;               // by what is saved and what arrives: how often it is written in its place
+  bool writes = false;                        // whether any of it is: then all is looked up before anything is done
 };
 
 // torch's switches, which a gradient in Python asks when it runs: its calls have arguments that follow from them.
@@ -229,7 +230,9 @@ struct Backward : Node {
       const Tensor& x = i < kept.size() ? kept[i] : gradients[i - kept.size()];
       const bool known = std::any_of(notes.calls.begin(), notes.calls.end(), [&](Noted& call) {
         for (size_t k = 0; call.operation && k < call.args.size(); ++k)
-          if (call.operation->written >> k & 1 && THPVariable_Unpack(call.args[k].get()).is_same(x)) return true;
+          if (call.operation->written >> k & 1 && THPVariable_Check(call.args[k].get()) &&
+              THPVariable_Unpack(call.args[k].get()).is_same(x))
+            return true;
         return false;
       });
       if (!known) return {};
@@ -241,10 +244,12 @@ struct Backward : Node {
   std::shared_ptr<Pull> pull_of(Noting& notes, const std::vector<Tensor>& kept, const std::vector<Tensor>& gradients,
                                 const variable_list& found) {
     auto pull = std::make_shared<Pull>();
+    bool of_outputs = false;
     Sources sources{kept, gradients, {}};
     for (auto& call : notes.calls) {
       if (!call.operation && sources.find(call.outputs[0])) continue;  // it gave what there was, or a view of that
       Step step{call.operation, THPObjectPtr(Py_XNewRef(call.function.get())), {}};
+      pull->writes |= call.operation && call.operation->written;
       for (size_t i = 0; i < call.args.size(); ++i) {
         PyObject* value = call.args[i].get();
         Argument argument{THPVariable_Check(value), {}, {}, -1};
@@ -252,6 +257,7 @@ struct Backward : Node {
           auto place = sources.find(THPVariable_Unpack(value));
           if (!place) return nullptr;
           argument.place = *std::move(place);
+          of_outputs |= argument.place.kind == Place::output;
         } else if (call.operation && call.operation->varying >> i & 1) {
           for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(varying.get()); ++k)
             if (PyTuple_GET_ITEM(varying.get(), k) == value) argument.varying = static_cast<int>(k);
@@ -266,6 +272,7 @@ struct Backward : Node {
         if (one.is_inference() || one._version() != 0) return nullptr;  // something else was computed in its place
       sources.outputs.push_back(call.outputs);
     }
+    if (pull->writes && of_outputs) return nullptr;  // not to be looked up beforehand
     for (const auto& one : found) {
       auto place = one.defined() ? sources.find(one) : std::nullopt;
       if (one.defined() && !place) return nullptr;
@@ -274,22 +281,34 @@ struct Backward : Node {
     return pull;
   }
 
+  void give(Step& step, const Sources& sources, std::vector<Tensor>& tensors, Given& given) {
+    tensors.reserve(step.arguments.size());
+    for (auto& one : step.arguments) {
+      if (one.is_tensor) {
+        tensors.push_back(sources.at(one.place));
+        given.add(&tensors.back(), nullptr);
+      } else {
+        given.add(nullptr, one.varying < 0 ? one.constant.get() : PyTuple_GET_ITEM(varying.get(), one.varying));
+      }
+    }
+  }
+
   std::optional<variable_list> repeated(Pull& pull, const std::vector<Tensor>& kept,
                                         const std::vector<Tensor>& gradients) {
     const at::AutoDispatchBelowADInplaceOrView below;
     Sources sources{kept, gradients, {}};
+    if (pull.writes) {
+      for (auto& step : pull.steps) {
+        std::vector<Tensor> tensors;
+        Given given;
+        give(step, sources, tensors, given);
+        if (step.operation && (!given.describe(*step.operation) || !given.find(*step.operation))) return std::nullopt;
+      }
+    }
     for (auto& step : pull.steps) {
       std::vector<Tensor> tensors;
-      tensors.reserve(step.arguments.size());
       Given given;
-      for (auto& one : step.arguments) {
-        if (one.is_tensor) {
-          tensors.push_back(sources.at(one.place));
-          given.add(&tensors.back(), nullptr);
-        } else {
-          given.add(nullptr, one.varying < 0 ? one.constant.get() : PyTuple_GET_ITEM(varying.get(), one.varying));
-        }
-      }
+      give(step, sources, tensors, given);
       if (!step.operation) {
         sources.outputs.push_back({of_torch(step.function.get(), given)});
         continue;

@@ -19,7 +19,7 @@ import torch
 import triton
 from torch.autograd import forward_ad
 
-from ..declaration.products import fp32_precision
+from ..declaration.products import precision_word
 from .building import build, load
 from .direct import addresses
 from .launching import Varying, recording
@@ -127,7 +127,7 @@ class Extension:
             triton.knobs.runtime.launch_enter_hook,
             triton.knobs.runtime.launch_exit_hook,
             stream,
-            fp32_precision,
+            precision_word,
             addresses(),
         )
         with self._lock:

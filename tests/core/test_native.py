@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -366,6 +367,35 @@ def test_a_gradient_asks_torchs_switches_as_they_stand_when_it_runs(extension, p
             assert counts == [not word, word]
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.slow
+def test_calls_of_other_threads_go_on_while_the_extension_arrives(extension, module):
+    twice, _, _ = differentiable()
+    double, failed, rounds = doubling(Filling()), [], [0, 0]
+    until = time.monotonic() + 5
+
+    def work(number):
+        try:
+            while time.monotonic() < until:
+                upstream, x = torch.randn(4, 6), torch.randn(5, 7)
+                assert torch.equal(gradient(twice, upstream)[1], 2 * upstream)
+                assert torch.equal(double(x), 2 * x)
+                rounds[number] += 1
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    times = 0
+    while time.monotonic() < until:
+        extension.use(module, torch.device("cpu"), stream=lambda index: 5)
+        times += 1
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    assert not failed and times > 5 and min(rounds) > 5
 
 
 @pytest.mark.slow

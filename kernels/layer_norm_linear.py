@@ -455,6 +455,8 @@ def layer_norm_linear(
     """
     if autocasting() and autocast_rule("linear", input.device):
         return _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps)
+    if (found := _layer_norm_linear.again(input, weight, bias, eps, linear_weight, linear_bias)) is not None:
+        return found
     DECLARATION.dtype_of(input)
     if not input.dim() or linear_weight.dim() != 2 or linear_weight.shape[1] != input.shape[-1]:
         raise ValueError(

@@ -24,7 +24,7 @@ def empty_cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def auto(monkeypatch):
-    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.setenv(native.VARIABLE, "auto")
 
 
 def compiler_that(tmp_path, does):

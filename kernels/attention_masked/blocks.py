@@ -1,0 +1,98 @@
+"""Which keys a block of queries sees through a window, and how kernels read blocks of a mask.
+
+A window is two numbers, ``left`` and ``right``: query i sees the keys i + shift - left … i + shift + right.  Kernels
+have them as distances; launchers as counts, the query's own key among them, with 0 for all (:func:`distance`).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def keys_within(first, len_k, shift, left, right, WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(start, since, whole, end): BLOCK_M queries from ``first`` on see no key before ``start`` or from ``end`` on.
+
+    Each sees all from ``since`` to ``whole``, so blocks between the two need no window.  ``start`` and ``whole`` are
+    multiples of BLOCK_N.  Where there are keys there is a block to visit, even if nothing of it is seen: compilers
+    may count on it.
+    """
+    start, since, whole, end = 0, 0, len_k, len_k
+    if WINDOW:
+        last = first + BLOCK_M - 1
+        start = tl.maximum(tl.minimum(first + shift - left, len_k - 1), 0) // BLOCK_N * BLOCK_N
+        since = last + shift - left
+        whole = tl.maximum(tl.minimum(first + shift + right + 1, len_k), 0)
+        end = tl.minimum(tl.maximum(last + shift + right + 1, start + 1), len_k)
+    return start, since, whole // BLOCK_N * BLOCK_N, end
+
+
+@triton.jit
+def queries_within(first, len_q, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(start, since, until, end): no query before ``start`` or from ``end`` on sees one of BLOCK_N keys.
+
+    All from ``since`` on to before ``until`` see all of them.  ``start`` is a multiple of BLOCK_M.
+    """
+    last = first + BLOCK_N - 1
+    start = tl.maximum(first - shift - right, 0) // BLOCK_M * BLOCK_M
+    since = last - shift - right
+    until = first - shift + left + 1
+    end = tl.minimum(tl.maximum(last - shift + left + 1, 0), len_q)
+    return start, since, until, end
+
+
+@triton.jit
+def inside(offs_m, offs_n, len_k, shift, left, right, WINDOW: tl.constexpr):
+    """Whether query ``offs_m`` sees key ``offs_n`` by window and length, for columns of one and rows of the other."""
+    seen = offs_n < len_k
+    if WINDOW:
+        ahead = offs_n - (offs_m + shift)
+        seen = seen & (ahead <= right) & (ahead >= -left)
+    return seen
+
+
+@triton.jit
+def read_mask(
+    mask_ptr, offs_m, offs_n, len_q, len_k, stride_mm, stride_mn, ALIKE: tl.constexpr, TAIL: tl.constexpr
+):  # fmt: skip
+    """The mask for queries ``offs_m`` and keys ``offs_n``, which broadcast to a block either way round.
+
+    ALIKE: it is the same for all queries, and read once for them.  Without TAIL all keys are there; what is not there
+    is False, or 0.
+    """
+    mask_ptrs = mask_ptr + offs_n.to(tl.int64) * stride_mn
+    if ALIKE:
+        block = tl.load(mask_ptrs, mask=offs_n < len_k, other=0) if TAIL else tl.load(mask_ptrs)
+    else:
+        there = offs_m < len_q
+        if TAIL:
+            there = there & (offs_n < len_k)
+        block = tl.load(mask_ptrs + offs_m.to(tl.int64) * stride_mm, mask=there, other=0)
+    return block
+
+
+@triton.jit
+def mask_of(mask_ptr, batch, head, stride_mb, stride_mh):
+    """The pointer to a head's mask, None where there is no mask."""
+    if mask_ptr is not None:
+        mask_ptr += batch * stride_mb + tl.cast(head, tl.int64) * stride_mh
+    return mask_ptr
+
+
+def distance(keys, length):
+    """How far a window of ``keys`` reaches, the query's own key counted; 0, for all, is as far as any ``length``."""
+    return keys - 1 if keys else length
+
+
+def mask_strides(mask):
+    """Of batch, head, query and key, 0 where the mask is the same for all; four times None without a mask."""
+    if mask is None:
+        return (None,) * 4
+    return tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
+
+
+def kind_of(mask):
+    """What a case calls a mask [b or 1, h or 1, l or 1, s or 1]: "none", "bool" or "added", or of "keys" alone."""
+    if mask is None:
+        return "none"
+    kind = "bool" if mask.element_size() == 1 else "added"
+    return f"{kind} keys" if mask.shape[2] == 1 or not mask.stride(2) else kind

@@ -27,8 +27,8 @@ from kernels.attention.blocks import (
 )
 from kernels.attention.spaces import PART_CONFIG
 
-from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask
-from .forward import shape_of, window_of
+from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask, tail_of
+from .forward import kinds_of, window_of
 
 
 @triton.jit
@@ -39,13 +39,15 @@ def lse_of(stats_ptr, offs_m):
 
 
 @triton.jit
-def weights(s, mask, lse, scale, MASKED: tl.constexpr, ADDED: tl.constexpr):
-    """P of scores before the scale, under a mask's block if there is one; ``lse`` and ``scale`` have log2(e) in them."""
-    if ADDED:
+def weights(s, mask, lse, scale, MASK: tl.constexpr):
+    """P of scores before the scale, and of a mask's block, if any; ``lse`` and ``scale`` have log2(e) in them."""
+    if MASK == "added" or MASK == "added keys":
         p = tl.exp2(s * scale + (mask.to(tl.float32) * LOG2E - lse))
+    elif MASK == "bool keys":
+        p = tl.exp2((s + mask) * scale - lse)
     else:
         p = tl.exp2(s * scale - lse)
-        if MASKED:
+        if MASK == "bool":
             p = tl.where(mask, p, 0.0)
     return p
 
@@ -55,7 +57,7 @@ def _gather_keys(
     dk, dv, k_n, v_n, q, dout, stats_ptr, mask_ptr, batch, head, first, bounds, len_q, len_k, shift, left, right,
     scale, stride_qs, stride_gs, stride_part, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, TAIL: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, CUT: tl.constexpr, TAIL: tl.constexpr,
     DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(dk, dv) of BLOCK_N keys after the queries within their windows; dk not yet scaled.
@@ -66,16 +68,18 @@ def _gather_keys(
     offs_n = (first + tl.arange(0, BLOCK_N))[:, None]
     for m in tl.range(start, end, BLOCK_M):
         offs_m = m + tl.arange(0, BLOCK_M)
-        q_m = read_rows(q, batch, head, m, len_q - m, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, TAIL, DESCRIPTORS)
+        q_m = read_rows(q, batch, head, m, len_q - m, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, CUT, DESCRIPTORS)
+        mask = 0
+        if MASK != "none":
+            mask = read_mask(
+                mask_ptr, m, first, len_q, len_k, stride_mm, stride_mn, MASK, BLOCK_M, BLOCK_N, TAIL, True
+            )  # fmt: skip
         s = tl.dot(k_n, tl.trans(q_m), input_precision=PRECISION)
-        mask = None
-        if mask_ptr is not None:
-            mask = read_mask(mask_ptr, offs_m[None, :], offs_n, len_q, len_k, stride_mm, stride_mn, ALIKE, True)
-        p = weights(s, mask, lse_of(stats_ptr, offs_m)[None, :], scale, mask_ptr is not None, ADDED)
+        p = weights(s, mask, lse_of(stats_ptr, offs_m)[None, :], scale, MASK)
         if WINDOW:  # noqa: SIM102
             if (m < since) | (m + BLOCK_M > until):
                 p = tl.where(inside(offs_m[None, :], offs_n, len_k, shift, left, right, WINDOW), p, 0.0)
-        dout_m = read_rows(dout, batch, head, m, len_q - m, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, TAIL, DESCRIPTORS)
+        dout_m = read_rows(dout, batch, head, m, len_q - m, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, CUT, DESCRIPTORS)
         dp = tl.dot(v_n, tl.trans(dout_m), input_precision=PRECISION)
         dv = tl.dot(p.to(dout_m.dtype), dout_m, dv, input_precision=PRECISION)
         delta = tl.load(stats_ptr + stride_part + offs_m)
@@ -92,12 +96,12 @@ def _keys_kernel(
     stride_gb, stride_gh, stride_gs, stride_dkb, stride_dkh, stride_dks, stride_dvb, stride_dvh, stride_dvs,
     stride_part, stride_sb, stride_sh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, TAIL: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, CUT: tl.constexpr, TAIL: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
-    TAIL: the last block of queries is not full.  ``heads`` are those of K.
+    CUT: the last block of queries is not full.  ``heads`` are those of K.
     """
     batch, head_k, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
     first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
@@ -121,11 +125,13 @@ def _keys_kernel(
         q_h = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
         dout_h = head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
-        mask_h = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+        mask_h = mask_ptr
+        if MASK != "none":
+            mask_h = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
         dk, dv = _gather_keys(
             dk, dv, k_n, v_n, q_h, dout_h, stats_h, mask_h, batch, head, first, bounds, rows_q, rows_k, shift, left,
             right, scale, stride_qs, stride_gs, stride_part, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N,
-            BLOCK_D, ADDED, ALIKE, WINDOW, TAIL, DESCRIPTORS, PRECISION,
+            BLOCK_D, MASK, WINDOW, CUT, TAIL, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     dk_ptr = head_of(dk_ptr, b, head_k, first_k, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = head_of(dv_ptr, b, head_k, first_k, stride_dvb, stride_dvh, stride_dvs, False)
@@ -138,7 +144,7 @@ def _gather_queries(
     dq, q_m, dout_m, lse, delta, k, v, mask_ptr, batch, head, first, bounds, len_q, len_k, shift, left, right, scale,
     stride_ks, stride_vs, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq of BLOCK_M queries, without the scale, after the keys within their windows; BORDERS as in the forward pass."""
@@ -147,13 +153,15 @@ def _gather_queries(
     for n in tl.range(start, end, BLOCK_N):
         offs_n = (n + tl.arange(0, BLOCK_N))[None, :]
         k_n = read_rows(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, BORDERS, DESCRIPTORS)
+        mask = 0
+        if MASK != "none":
+            mask = read_mask(
+                mask_ptr, first, n, len_q, len_k, stride_mm, stride_mn, MASK, BLOCK_M, BLOCK_N, TAIL, False
+            )  # fmt: skip
         s = tl.dot(q_m, tl.trans(k_n), input_precision=PRECISION)
         v_n = read_rows(v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, BORDERS, DESCRIPTORS)
         dp = tl.dot(dout_m, tl.trans(v_n), input_precision=PRECISION)
-        mask = None
-        if mask_ptr is not None:
-            mask = read_mask(mask_ptr, offs_m, offs_n, len_q, len_k, stride_mm, stride_mn, ALIKE, BORDERS)
-        p = weights(s, mask, lse[:, None], scale, mask_ptr is not None, ADDED)
+        p = weights(s, mask, lse[:, None], scale, MASK)
         if BORDERS:  # noqa: SIM102 (settled when compiled, unlike the other)
             if (n < since) | (n >= whole):
                 p = tl.where(inside(offs_m, offs_n, len_k, shift, left, right, WINDOW), p, 0.0)
@@ -170,8 +178,8 @@ def _queries_kernel(
     stride_gb, stride_gh, stride_gs, stride_dqb, stride_dqh, stride_dqs, stride_part, stride_sb, stride_sh,
     stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, REVERSED: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
+    REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass."""
     batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, REVERSED)
@@ -186,7 +194,8 @@ def _queries_kernel(
     dout = head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
-    mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+    if MASK != "none":
+        mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
     q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     dout_m = read_rows(
         dout, batch, head, first, rows_q - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS
@@ -201,7 +210,7 @@ def _queries_kernel(
     dq = _gather_queries(
         tl.zeros((BLOCK_M, BLOCK_D), tl.float32), q_m, dout_m, lse, delta, k, v, mask_ptr, batch, head_k, first,
         bounds, rows_q, rows_k, shift, left, right, scale, stride_ks, stride_vs, stride_mm, stride_mn,
-        HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, ADDED, ALIKE, WINDOW, BORDERS, DESCRIPTORS, PRECISION,
+        HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, MASK, WINDOW, BORDERS, TAIL, DESCRIPTORS, PRECISION,
     )  # fmt: skip
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
     write_rows(dq_ptr, dq * scale_out, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
@@ -232,10 +241,10 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, scale
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in PART_CONFIG)
     q, k, v, dout = (as_interpreted(x) for x in (q, k, v, dout))
     read, descriptors = as_read((q, k, v, dout), (rows, columns, columns, rows), descriptors)
-    masked = shape_of(mask, lengths, left, right)
+    masked = kinds_of(mask, left, right)
     if part == "KEYS":
         kernel, owners, blocks = _keys_kernel, heads_k, triton.cdiv(len_k, columns)
-        special = {"TAIL": cu_q is not None or len_q % rows != 0}
+        special = {"CUT": cu_q is not None or len_q % rows != 0}
     else:
         kernel, owners, blocks = _queries_kernel, heads, triton.cdiv(len_q, rows)
         special = {
@@ -248,5 +257,6 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, scale
         *window_of(masked, lengths, left, right), owners, heads // heads_k, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=block_d(head_dim), **masked,
-        **special, DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps, num_stages=stages,
+        **special, TAIL=tail_of(len_k, columns), DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps,
+        num_stages=stages,
     )  # fmt: skip

@@ -52,30 +52,36 @@ def inside(offs_m, offs_n, len_k, shift, left, right, WINDOW: tl.constexpr):
 
 @triton.jit
 def read_mask(
-    mask_ptr, offs_m, offs_n, len_q, len_k, stride_mm, stride_mn, ALIKE: tl.constexpr, TAIL: tl.constexpr
+    mask_ptr, first_m, first_n, len_q, len_k, stride_mm, stride_mn,
+    MASK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr, KEYS_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """The mask for queries ``offs_m`` and keys ``offs_n``, which broadcast to a block either way round.
+    """The mask of BLOCK_M queries and BLOCK_N keys; with KEYS_FIRST its rows are keys.
 
-    ALIKE: it is the same for all queries, and read once for them.  Without TAIL all keys are there; what is not there
-    is False, or 0.
+    One for "keys" is read once for all queries, as fp32, of bools as 0 and -inf: what is the same for all need not lie
+    in registers for each.  TAIL is 0 where all keys are there, else a number that divides theirs, so that reads are as
+    wide as without; what is not there is False, or 0.
     """
-    mask_ptrs = mask_ptr + offs_n.to(tl.int64) * stride_mn
-    if ALIKE:
-        block = tl.load(mask_ptrs, mask=offs_n < len_k, other=0) if TAIL else tl.load(mask_ptrs)
+    offs_m, offs_n = first_m + tl.arange(0, BLOCK_M), first_n + tl.arange(0, BLOCK_N)
+    axis: tl.constexpr = 1 if KEYS_FIRST else 0
+    if MASK == "bool keys" or MASK == "added keys":
+        mask_ptrs = mask_ptr + offs_n.to(tl.int64) * stride_mn
+        row = tl.load(mask_ptrs, mask=offs_n < len_k // TAIL * TAIL, other=0) if TAIL else tl.load(mask_ptrs)
+        row = tl.where(row, 0.0, -float("inf")) if MASK == "bool keys" else row.to(tl.float32)
+        block = tl.expand_dims(row, axis)
     else:
+        offs_m, offs_n = tl.expand_dims(offs_m, 1 - axis), tl.expand_dims(offs_n, axis)
         there = offs_m < len_q
         if TAIL:
-            there = there & (offs_n < len_k)
-        block = tl.load(mask_ptrs + offs_m.to(tl.int64) * stride_mm, mask=there, other=0)
+            there = there & (offs_n < len_k // TAIL * TAIL)
+        mask_ptrs = mask_ptr + offs_m.to(tl.int64) * stride_mm + offs_n.to(tl.int64) * stride_mn
+        block = tl.load(mask_ptrs, mask=there, other=0)
     return block
 
 
 @triton.jit
 def mask_of(mask_ptr, batch, head, stride_mb, stride_mh):
-    """The pointer to a head's mask, None where there is no mask."""
-    if mask_ptr is not None:
-        mask_ptr += batch * stride_mb + tl.cast(head, tl.int64) * stride_mh
-    return mask_ptr
+    """The pointer to a head's mask."""
+    return mask_ptr + batch * stride_mb + tl.cast(head, tl.int64) * stride_mh
 
 
 def distance(keys, length):
@@ -88,6 +94,11 @@ def mask_strides(mask):
     if mask is None:
         return (None,) * 4
     return tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
+
+
+def tail_of(len_k, columns):
+    """TAIL of :func:`read_mask` for blocks of so many keys."""
+    return 0 if len_k % columns == 0 else 1 if len_k % 16 else 16
 
 
 def kind_of(mask):

@@ -29,7 +29,7 @@ from kernels.attention.blocks import (
 )
 from kernels.common.rows import LOWEST
 
-from .blocks import distance, inside, keys_within, kind_of, mask_of, mask_strides, read_mask
+from .blocks import distance, inside, keys_within, kind_of, mask_of, mask_strides, read_mask, tail_of
 
 
 @triton.jit
@@ -37,22 +37,30 @@ def _attend(
     acc, l_i, m_i, q, k, v, mask_ptr, batch, head, first, bounds, len_q, len_k, shift, left, right, scale,
     stride_ks, stride_vs, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(acc, l_i, m_i) of queries from ``first`` on; m_i is in units of log2, or natural ones with ADDED.
+    """(acc, l_i, m_i) of queries from ``first`` on; m_i is in units of log2, or natural ones under numbers to add.
 
     Without BORDERS all keys are there and no window cuts a block.
     """
+    ADDED: tl.constexpr = MASK == "added" or MASK == "added keys"
     start, since, whole, end = bounds
     offs_m = (first + tl.arange(0, BLOCK_M))[:, None]
     for n in tl.range(start, end, BLOCK_N):
         offs_n = (n + tl.arange(0, BLOCK_N))[None, :]
         k_n = read_rows(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, BORDERS, DESCRIPTORS)
+        if MASK != "none":
+            mask = read_mask(
+                mask_ptr, first, n, len_q, len_k, stride_mm, stride_mn, MASK, BLOCK_M, BLOCK_N, TAIL, False
+            )  # fmt: skip
         s = tl.dot(q, tl.trans(k_n), input_precision=PRECISION)
-        if mask_ptr is not None:
-            mask = read_mask(mask_ptr, offs_m, offs_n, len_q, len_k, stride_mm, stride_mn, ALIKE, BORDERS)
-            s = s * scale + mask.to(tl.float32) if ADDED else tl.where(mask, s, -float("inf"))
+        if MASK == "bool":
+            s = tl.where(mask, s, -float("inf"))
+        elif MASK == "bool keys":
+            s += mask
+        elif ADDED:
+            s = s * scale + mask.to(tl.float32)
         if BORDERS:  # noqa: SIM102 (settled when compiled, unlike the other)
             if (n < since) | (n >= whole):
                 s = tl.where(inside(offs_m, offs_n, len_k, shift, left, right, WINDOW), s, -float("inf"))
@@ -77,10 +85,10 @@ def _forward_kernel(
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_os, stride_lb, stride_lh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, REVERSED: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
+    REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it, but with ADDED.
+    """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it, but where numbers are added.
 
     With ``cu_q_ptr`` and ``cu_k_ptr`` sequences lie behind one another, len_q is the longest length, and a window is
     aligned to the last query and the last key of a sequence, else to the first.
@@ -96,7 +104,8 @@ def _forward_kernel(
     q = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
-    mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+    if MASK != "none":
+        mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
     q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     bounds = keys_within(first, rows_k, shift, left, right, WINDOW, BLOCK_M, BLOCK_N)
     if cu_q_ptr is None:  # or ptxas puts each wgmma on its own, for it does not see that the loop begins
@@ -106,10 +115,10 @@ def _forward_kernel(
     m_i = tl.full((BLOCK_M,), LOWEST, tl.float32)
     acc, l_i, m_i = _attend(
         acc, l_i, m_i, q_m, k, v, mask_ptr, batch, head_k, first, bounds, rows_q, rows_k, shift, left, right, scale,
-        stride_ks, stride_vs, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, ADDED, ALIKE, WINDOW,
-        BORDERS, DESCRIPTORS, PRECISION,
+        stride_ks, stride_vs, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, MASK, WINDOW,
+        BORDERS, TAIL, DESCRIPTORS, PRECISION,
     )  # fmt: skip
-    lse = m_i + tl.log2(l_i) * LN2 if ADDED else (m_i + tl.log2(l_i)) * LN2
+    lse = tl.log2(l_i) * LN2 + (m_i if MASK == "added" or MASK == "added keys" else m_i * LN2)
     lse_ptr += b * stride_lb + tl.cast(head, tl.int64) * stride_lh + first_q
     offs_m = first + tl.arange(0, BLOCK_M)
     tl.store(lse_ptr + offs_m, lse, mask=offs_m < rows_q)
@@ -135,22 +144,21 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
     read, descriptors = as_read((q, k, v), (rows, columns, columns), descriptors)
-    masked = shape_of(mask, lengths, left, right)
+    masked = kinds_of(mask, left, right)
     launch(
         _forward_kernel, (batch * heads * triton.cdiv(len_q, rows),),
-        *read, mask, out, lse, cu_q, cu_k, scale if masked["ADDED"] else scale / math.log(2),
+        *read, mask, out, lse, cu_q, cu_k, scale if masked["MASK"].startswith("added") else scale / math.log(2),
         *window_of(masked, lengths, left, right), heads, heads // heads_k, len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse), *mask_strides(mask),
         HEAD_DIM=head_dim, BLOCK_D=block_d(head_dim), **masked,
-        BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, REVERSED=not left and right > 0,
-        DESCRIPTORS=descriptors, PRECISION="ieee", **config,
+        BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, TAIL=tail_of(len_k, columns),
+        REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
     )  # fmt: skip
 
 
-def shape_of(mask, lengths, left, right):
-    """What kernels are compiled for: whether a mask is added, is the same for all queries, whether there is a window."""
-    kind = kind_of(mask)
-    return {"ADDED": kind.startswith("added"), "ALIKE": kind.endswith("keys"), "WINDOW": bool(left or right)}
+def kinds_of(mask, left, right):
+    """What kernels are compiled for: the kind of mask, and whether there is a window."""
+    return {"MASK": kind_of(mask), "WINDOW": bool(left or right)}
 
 
 def window_of(masked, lengths, left, right):

@@ -9,6 +9,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from atlas.declaration import gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
@@ -17,7 +18,7 @@ from kernels.attention.blocks import block_d, head_of, read_rows, strides_of
 
 from .backward import lse_of, weights
 from .blocks import inside, mask_of, mask_strides, read_mask
-from .forward import shape_of, window_of
+from .forward import kinds_of, window_of
 
 
 @triton.jit(
@@ -44,7 +45,7 @@ def _mask_kernel(
     stride_gb, stride_gh, stride_gs, stride_part, stride_sb, stride_sh,
     stride_mb, stride_mh, stride_mm, stride_mn, stride_db, stride_dh, stride_dm, stride_dn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    ADDED: tl.constexpr, ALIKE: tl.constexpr, WINDOW: tl.constexpr, ONE_QUERY: tl.constexpr, ONE_KEY: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, ONE_QUERY: tl.constexpr, ONE_KEY: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The mask has ``own`` heads and blocks of queries and keys; each is for ``more`` of scores, ``repeats`` in all."""
@@ -67,8 +68,10 @@ def _mask_kernel(
         q_m = read_rows(q_h, 0, 0, first_m, len_q - first_m, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
         k_n = read_rows(k_h, 0, 0, first_n, len_k - first_n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, True, False)
         s = tl.dot(q_m, tl.trans(k_n), input_precision=PRECISION)
-        mask = read_mask(mask_h, offs_m[:, None], offs_n[None, :], len_q, len_k, stride_mm, stride_mn, ALIKE, True)
-        p = weights(s, mask, lse_of(stats_h, offs_m)[:, None], scale, True, ADDED)
+        mask = read_mask(
+            mask_h, first_m, first_n, len_q, len_k, stride_mm, stride_mn, MASK, BLOCK_M, BLOCK_N, 1, False
+        )  # fmt: skip
+        p = weights(s, mask, lse_of(stats_h, offs_m)[:, None], scale, MASK)
         p = tl.where(inside(offs_m[:, None], offs_n[None, :], len_k, 0, left, right, WINDOW), p, 0.0)
         dout_m = read_rows(dout_h, 0, 0, first_m, len_q - first_m, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
         v_n = read_rows(v_h, 0, 0, first_n, len_k - first_n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, True, False)
@@ -97,9 +100,9 @@ def launch_mask_gradient(q, k, v, mask, out, lse, dout, dlse, scale, left, right
     (batch, heads, len_q, head_dim), (heads_k, len_k) = q.shape, k.shape[1:3]
     lengths = batch, len_q, len_k
     stats = launch_statistics((q, k, v, out, lse, dout, dlse), None, None, lengths)
-    block = _block(head_dim, q.element_size())
+    block = _block(head_dim, q.element_size(), gpu_of(q.device))
     q, k, v, dout = (as_interpreted(x) for x in (q, k, v, dout))
-    masked = shape_of(mask, lengths, left, right)
+    masked = kinds_of(mask, left, right)
     all_of = batch, heads, triton.cdiv(len_q, block), triton.cdiv(len_k, block)
     own = [1 if size == 1 else count for size, count in zip(mask.shape, all_of, strict=True)]
     more = [count // mine for count, mine in zip(all_of, own, strict=True)]
@@ -116,7 +119,7 @@ def launch_mask_gradient(q, k, v, mask, out, lse, dout, dlse, scale, left, right
     return dmask.to(mask.dtype)
 
 
-def _block(head_dim, size):
-    """Queries and keys of a block, of which four tensors and a block of sums have to fit registers or shared memory."""
-    wide = block_d(head_dim) * size
-    return 16 if wide > 512 or size == 4 else 32 if wide > 128 else 64
+def _block(head_dim, size, gpu):
+    """Queries and keys of a block, of which four tensors should take half of the shared memory at most."""
+    most = gpu.shared_bytes // (8 * block_d(head_dim) * size)
+    return 16 if size == 4 or most < 32 else 32 if most < 64 else 64

@@ -113,8 +113,10 @@ def _forward(prepare, **others):
 
 def _backward(prepare, **others):
     def prepared(q, k, v, mask, dout, scale, left, right, **saved):
+        import torch._functorch.config as functorch
+
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        with torch._functorch.config.patch(donated_buffer=False):  # or there is one gradient of one forward pass
+        with functorch.patch(donated_buffer=False):  # or there is one gradient of one forward pass
             out = prepare(*leaves, mask=mask, scale=scale, left=left, right=right)(*leaves)
             thunk = lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)  # noqa: E731
             thunk()

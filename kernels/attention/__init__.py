@@ -165,6 +165,6 @@ def attention_varlen(
 
 def _masked():
     """The family of masks and windows, whose kernels are made of this one's parts: imported when they are asked for."""
-    import kernels.attention_masked
+    from kernels import attention_masked
 
-    return kernels.attention_masked
+    return attention_masked

@@ -4,8 +4,6 @@ Masks are brought beforehand into the form in which a peer is fastest: numbers t
 bools at every call, and a table of blocks for flex_attention, which then leaves empty ones out.
 """
 
-import contextlib
-
 import torch
 from atlas.declaration import Case, Peer
 
@@ -25,29 +23,25 @@ def _as_added(q, k, mask, left, right):
     return torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill(~mask, -torch.inf)
 
 
-@contextlib.contextmanager
-def _alone(backend):
-    """With one backend of torch's; NotImplementedError where that does not take the inputs."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    try:
-        with contextlib.nullcontext() if backend is None else sdpa_kernel(getattr(SDPBackend, backend)):
-            yield
-    except RuntimeError as error:
-        if "No available kernel" in str(error) or "No viable backend" in str(error):
-            raise NotImplementedError(f"torch's {backend} does not take these inputs") from error
-        raise
-
-
 def _by_torch(backend=None):
     def prepare(q, k, v, mask, scale, left, right):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
         added, grouped = _as_added(q, k, mask, left, right), q.shape[1] != k.shape[1]
 
         def attention(q, k, v):
-            with _alone(backend):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, added, scale=scale, enable_gqa=grouped)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, added, scale=scale, enable_gqa=grouped)
 
-        return attention
+        def alone(q, k, v):
+            try:
+                with sdpa_kernel(getattr(SDPBackend, backend)):
+                    return attention(q, k, v)
+            except RuntimeError as error:
+                if "No available kernel" in str(error) or "No viable backend" in str(error):
+                    raise NotImplementedError(f"torch's {backend} does not take these inputs") from error
+                raise
+
+        return alone if backend else attention
 
     return prepare
 

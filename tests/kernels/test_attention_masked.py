@@ -1,4 +1,4 @@
-"""Attention under masks and in windows, on the interpreter: broadcasts, gradients, queries that see nothing, windows."""
+"""Attention under masks and in windows, interpreted: broadcasts, gradients, windows, queries that see nothing."""
 
 import itertools
 import math

@@ -61,20 +61,21 @@ def read_mask(
     in registers for each.  TAIL is 0 where all keys are there, else a number that divides theirs, so that reads are as
     wide as without; what is not there is False, or 0.
     """
-    offs_m, offs_n = first_m + tl.arange(0, BLOCK_M), first_n + tl.arange(0, BLOCK_N)
+    mask_ptr += tl.cast(first_n, tl.int64) * stride_mn
+    rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     axis: tl.constexpr = 1 if KEYS_FIRST else 0
     if MASK == "bool keys" or MASK == "added keys":
-        mask_ptrs = mask_ptr + offs_n.to(tl.int64) * stride_mn
-        row = tl.load(mask_ptrs, mask=offs_n < len_k // TAIL * TAIL, other=0) if TAIL else tl.load(mask_ptrs)
+        mask_ptrs = mask_ptr + columns * stride_mn
+        row = tl.load(mask_ptrs, mask=first_n + columns < len_k // TAIL * TAIL, other=0) if TAIL else tl.load(mask_ptrs)
         row = tl.where(row, 0.0, -float("inf")) if MASK == "bool keys" else row.to(tl.float32)
         block = tl.expand_dims(row, axis)
     else:
-        offs_m, offs_n = tl.expand_dims(offs_m, 1 - axis), tl.expand_dims(offs_n, axis)
-        there = offs_m < len_q
+        rows, columns = tl.expand_dims(rows, 1 - axis), tl.expand_dims(columns, axis)
+        there = first_m + rows < len_q
         if TAIL:
-            there = there & (offs_n < len_k // TAIL * TAIL)
-        mask_ptrs = mask_ptr + offs_m.to(tl.int64) * stride_mm + offs_n.to(tl.int64) * stride_mn
-        block = tl.load(mask_ptrs, mask=there, other=0)
+            there = there & (first_n + columns < len_k // TAIL * TAIL)
+        mask_ptr += tl.cast(first_m, tl.int64) * stride_mm
+        block = tl.load(mask_ptr + (rows * stride_mm + columns * stride_mn), mask=there, other=0)
     return block
 
 

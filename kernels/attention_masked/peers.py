@@ -4,8 +4,11 @@ Masks are brought beforehand into the form in which a peer is fastest: numbers t
 bools at every call, and a table of blocks for flex_attention, which then leaves empty ones out.
 """
 
+import functools
+
 import torch
 from atlas.declaration import Case, Peer
+from atlas.declaration.peers import MAX_AUTOTUNE
 
 from .cases import seen_through
 
@@ -66,7 +69,7 @@ def _has_window(problem: Case) -> str:
     return ""
 
 
-def _by_flex(q, k, v, mask, scale, left, right):
+def _by_flex(q, k, v, mask, scale, left, right, mode=None):
     from torch.nn.attention import flex_attention as flex
 
     lengths, grouped = (q.shape[2], k.shape[2]), q.shape[1] != k.shape[1]
@@ -86,13 +89,19 @@ def _by_flex(q, k, v, mask, scale, left, right):
         batches = (mask.shape[0] if mask.shape[0] > 1 else None) if mask is not None and not added else None
         blocks = flex.create_block_mask(seen, batches, None, *lengths, device=q.device)
     score_mod = (lambda score, b, h, i, j: score + value(b, h, i, j)) if added else None
-    torch._dynamo.reset()
-    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    if mode is None:  # else what was prepared before for the same case stays compiled
+        torch._dynamo.reset()
+    compiled = torch.compile(flex.flex_attention, dynamic=False, mode=mode)
     return lambda q, k, v: compiled(q, k, v, score_mod, blocks, scale=scale, enable_gqa=grouped)
 
 
-def _half(problem: Case) -> str:
-    return "" if problem.dtype in ("fp16", "bf16") and problem["d"] in (16, 32, 64, 128, 256) else "for 16 bits"
+def _in_16_bits(problem: Case) -> str:
+    return "" if problem.dtype in ("fp16", "bf16") else "for 16 bits"
+
+
+def _tuned(problem: Case) -> str:
+    few = problem["left"] >= 1024 or problem["mask"] == "added"
+    return _in_16_bits(problem) or ("" if few else "tunes for seconds: done on few cases")
 
 
 def _forward(prepare, **others):
@@ -124,7 +133,11 @@ _WAYS = {
     "efficient": (_by_torch("EFFICIENT_ATTENTION"), {}),
     "cudnn": (_by_torch("CUDNN_ATTENTION"), {}),
     "flash": (_by_flash, {"handles": _has_window}),
-    "flex": (_by_flex, {"handles": _half, "compiles": True}),
+    "flex": (_by_flex, {"handles": _in_16_bits, "compiles": True}),
+    "flex max-autotune": (
+        functools.partial(_by_flex, mode=MAX_AUTOTUNE),
+        {"handles": _tuned, "compiles": True, "searches": True},
+    ),
 }
 
 FORWARD_PEERS = {name: _forward(prepare, **others) for name, (prepare, others) in _WAYS.items()}

@@ -165,6 +165,6 @@ def attention_varlen(
 
 def _masked():
     """The family of masks and windows, whose kernels are made of this one's parts: imported when they are asked for."""
-    from kernels import attention_masked
+    import kernels.attention_masked as masked
 
-    return attention_masked
+    return masked

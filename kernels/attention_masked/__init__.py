@@ -42,8 +42,9 @@ def masked_attention(
     ``window`` is (keys before, keys after) a query's own, which is the one of its number; None or -1 for all.  So
     (None, 0) is a causal mask.  What lies outside takes no time.
 
-    A query that sees no key has an output of 0, an lse of -inf and gradients of 0, as in torch.  So have gradients
-    through a query whose mask is the least number of its dtype for all keys: use bools where they matter.
+    A query that sees no key has an output of 0, an lse of -inf and gradients of 0, as in torch.  One whose mask is
+    finite but below some -1e6 for all keys has torch's output, but no true gradient, for its lse has no digits left for
+    weights: use bools, or -inf, where that matters.
 
     Raises as :func:`kernels.scaled_dot_product_attention`; TypeError for a mask of another dtype, ValueError for one
     that does not fit, and for a window that is no window.

@@ -77,7 +77,10 @@ def _multiply_add(random: Random) -> Case:
 
 
 def _reduction(random: Random) -> Case:
-    op, kind = random.choice(("sum", "mean", "amax", "max", "sum")), random.choice(("all", "last", "first", "middle"))
+    op = random.choice(("sum", "mean", "amax", "max", "sum"))
+    kind = random.choice(("all", "last", "first", "middle", "apart"))
+    if kind == "apart":
+        return _reduction_apart(random, op)
     if kind == "all":
         sizes = (1, log_uniform(random, 2**12, 2**27), 1)
     elif kind == "last":
@@ -94,6 +97,23 @@ def _reduction(random: Random) -> Case:
     while outer * n * inner > 2**28:
         outer, n = max(1, outer // 2), max(2, n // 2)
     return case(dtype(random), outer=outer, n=n, inner=inner, op=op)
+
+
+def _reduction_apart(random: Random, op: str) -> Case:
+    """Each channel of images or sequences, each head of many, or rows and columns of a slice."""
+    far, between, length, columns, gap = random.choice(
+        (
+            (tokens(random, 2, 256), random.choice((64, 256, 512, 2048)), random.choice((49, 196, 784, 3136)), 1, 0),
+            (tokens(random, 2, 64), tokens(random, 64, 4096), random.choice((8, 16, 32)), random.choice((64, 128)), 0),
+            (1, tokens(random, 64, 65536), size(random, WIDTHS, 32, 20_000), 1, random.choice((8, 24, 64))),
+            (1, tokens(random, 1, 64), tokens(random, 64, 4096), random.choice(WIDTHS), random.choice((8, 64))),
+        )
+    )
+    op = "amax" if op == "max" and far > 1 else op
+    while far * between * length * columns > 2**28:
+        far, between, length = max(1, far // 2), max(1, between // 2), max(2, length // 2)
+    n, inner = far * length, between * columns
+    return case(dtype(random), outer=1, n=n, inner=inner, op=op, far=far, between=between, gap=gap)
 
 
 def _softmax(random: Random) -> Case:

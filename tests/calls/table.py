@@ -315,6 +315,10 @@ CALLS: tuple[Call, ...] = (
     *(Call(name, {"x": (6, 40)}, lambda f, x: f(x), lambda x, name=name: getattr(torch, name)(x))
       for name in ("sum", "mean", "amax", "max")),
     Call("max", {"x": (6, 40)}, lambda f, x: f(x, 1), lambda x: torch.max(x, 1), special="rows"),
+    *(Call(name, {"x": (3, 5, 4, 6)}, lambda f, x: f(x, (0, 2), True), special="axes apart",
+           torch=lambda x, name=name: getattr(torch, name)(x, (0, 2), True)) for name in ("sum", "mean", "amax")),
+    *(Call(name, {"x": (6, 40)}, lambda f, x: f(x[:, :30], -1), special="gaps",
+           torch=lambda x, name=name: getattr(torch, name)(x[:, :30], -1)) for name in ("sum", "amax", "max")),
     Call("rms_norm", {"input": (6, 40), "weight": (40,)}, lambda f, input, weight: f(input, (40,), weight, 1e-5),
          lambda input, weight: F.rms_norm(input, (40,), weight, 1e-5), mixes=True),
     Call("rms_norm", {"input": (6, 40), "weight": (40,), "residual": (6, 40)},

@@ -153,6 +153,21 @@ def _cross_entropy(random: Random) -> Case:
     return case(dtype(random), m=rows, n=classes, **flags)
 
 
+def _weighted_cross_entropy(random: Random) -> Case:
+    """Pixels and other places, with weights or without; rows of weighted classes; students of a teacher."""
+    kind = random.choice(("places", "places", "rows", "teacher"))
+    if kind == "places":
+        batch, side = tokens(random, 1, 64), random.choice((14, 32, 56, 128, 224, 256, 512))
+        b, n, s = batch, random.choice((2, 10, 19, 21, 91, 150, 256, 1000)), side * side
+    else:
+        b, n, s = tokens(random, 8, 8192), size(random, VOCABULARIES, 10, 130_000), 1
+    while b * n * s > 2**28:
+        b, s = (b // 2, s) if b > 1 else (b, s // 2)
+    probabilities = kind == "teacher" or (kind == "places" and random.random() < 0.2)
+    weight = not probabilities and (kind == "rows" or random.random() < 0.5)
+    return case(dtype(random), b=b, n=n, s=s, last=s == 1, weight=weight, probabilities=probabilities)
+
+
 def _linear_cross_entropy(random: Random) -> Case:
     n = random.choice(VOCABULARIES[:10])
     return case(dtype(random, "bf16"), m=tokens(random, 128, 8192), k=random.choice(WIDTHS[4:18]), n=n, gradient=True)
@@ -287,4 +302,5 @@ DOMAINS: dict[str, Domain] = {
     "rope": _rope,
     "softmax": _softmax,
     "vector_add": _elements,
+    "weighted_cross_entropy": _weighted_cross_entropy,
 }

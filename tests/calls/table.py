@@ -220,6 +220,13 @@ def _int8(*shape):
     return torch.randint(-9, 9, shape, dtype=torch.int8, generator=torch.Generator().manual_seed(2))
 
 
+def _normed(name, input, weight, linear_weight=None):
+    """A norm whose weight is rounded to the input's dtype, which torch asks for."""
+    norm = F.rms_norm if name == "rms_norm" else F.layer_norm
+    out = norm(input, (40,), weight.to(input.dtype))
+    return out if linear_weight is None else F.linear(out, linear_weight)
+
+
 CALLS: tuple[Call, ...] = (
     Call("gelu", {"x": (6, 40)}, lambda f, x: f(x), lambda x: F.gelu(x)),
     Call("gelu", {"x": (6, 40)}, lambda f, x: f(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh"),
@@ -279,6 +286,11 @@ CALLS: tuple[Call, ...] = (
          lambda f, **x: f(**x),
          lambda input, linear_weight, linear_bias, weight, bias: F.linear(
              F.layer_norm(input, (40,), weight, bias), linear_weight, linear_bias), mixes=True),
+    *(Call(name, {"input": (6, 40), **({"linear_weight": (24, 40)} if "linear" in name else {})},
+           lambda f, name=name, **x: f(**x, **({} if "linear" in name else {"normalized_shape": (40,)})),
+           lambda input, name=name, **x: _normed(name, input, **x), dtype=BF16, special="fp32 weight",
+           others=lambda: {"weight": torch.linspace(0.1, 1.0, 40)}, mixes=True)
+      for name in ("layer_norm", "layer_norm_linear", "rms_norm")),
     Call("linear_cross_entropy", {"input": (6, 32), "linear_weight": (50, 32), "linear_bias": (50,)},
          lambda f, input, linear_weight, linear_bias, target: f(input, linear_weight, target, linear_bias=linear_bias),
          lambda input, linear_weight, linear_bias, target: F.cross_entropy(

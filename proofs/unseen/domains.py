@@ -76,6 +76,13 @@ def _multiply_add(random: Random) -> Case:
     return case(dtype(random), m=tokens(random), n=size(random, WIDTHS, 64, 20_000), gaps=random.random() < 0.3)
 
 
+def _broadcast(random: Random) -> Case:
+    sums = (("add", "fr"), ("add", "fc"), ("add", "cr"), ("add", "gf"), ("add", "fs"))
+    products = (("multiply_add", "rfr"), ("multiply_add", "fcr"), ("swiglu", "fr"), ("swiglu", "fc"))
+    op, of = random.choice((*sums, *products))
+    return case(dtype(random), m=tokens(random), n=size(random, (*WIDTHS, *FEED_FORWARD), 16, 30_000), op=op, of=of)
+
+
 def _reduction(random: Random) -> Case:
     op = random.choice(("sum", "mean", "amax", "max", "sum"))
     kind = random.choice(("all", "last", "first", "middle", "apart"))
@@ -284,6 +291,7 @@ DOMAINS: dict[str, Domain] = {
     "attention_decode": _decode,
     "attention_fp8": _attention_fp8,
     "batched_matmul": _batched_matmul,
+    "broadcast": _broadcast,
     "cross_entropy": _cross_entropy,
     "dropout": _dropout,
     "embedding": _embedding,

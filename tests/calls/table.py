@@ -352,6 +352,13 @@ CALLS: tuple[Call, ...] = (
          lambda x, mask: F.softmax(x + mask, -1), special="mask", gradients=("x",)),
     Call("log_softmax", {"x": (6, 40)}, lambda f, x: f(x, -1), lambda x: F.log_softmax(x, -1)),
     Call("vector_add", {"x": (6, 40), "y": (6, 40)}, lambda f, x, y: f(x, y), lambda x, y: torch.add(x, y)),
+    Call("vector_add", {"x": (3, 6, 40), "y": (6, 1)}, lambda f, x, y: f(x, y), lambda x, y: torch.add(x, y),
+         special="broadcast"),
+    Call("multiply_add", {"input": (40,), "tensor1": (6, 40), "tensor2": (6, 1)},
+         lambda f, input, tensor1, tensor2: f(input, tensor1, tensor2, value=0.5),
+         lambda input, tensor1, tensor2: torch.addcmul(input, tensor1, tensor2, value=0.5), special="broadcast"),
+    Call("swiglu", {"gate": (6, 40), "up": (40,)}, lambda f, gate, up: f(gate, up),
+         lambda gate, up: F.silu(gate) * up, special="broadcast"),
 )  # fmt: skip
 
 

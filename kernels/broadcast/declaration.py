@@ -65,8 +65,8 @@ DECLARATION = Declaration(
             "bf16": (
                 (8192, 4096, "add", "fr"),  # a bias
                 (8192, 4096, "multiply_add", "rfr"),  # scale and shift of each channel
-                (65536, 512, "swiglu", "fc"),  # gates by rows
             ),
+            "fp16": ((65536, 512, "swiglu", "fc"),),  # gates by rows
         },
         tensors=4,
     ),

@@ -76,6 +76,10 @@ def _tiles_kernel(
     tl.store(out_ptr + (matrix * m + offs_m) * n + offs_n, out, mask=mask_m & mask_n)
 
 
+_TURNED = 32
+"""Columns of a tile of which an operand lies by columns: as many rows have 128 bytes of either order."""
+
+
 def _lies(strides):
     """LIES of an operand with strides (.., along m, along n)."""
     of_m, of_n = strides[-2:]
@@ -95,12 +99,16 @@ def launch_tiles(a, b, c, op, value, *, config):
     strides = [[0] * (MOST_AXES - len(known)) + known for known in strides]
     lies = [_lies(known) for known in strides]
     vector = VECTOR_BYTES // out.element_size()
-    wide = [known for known, where in zip(strides, lies, strict=True) if where in (2, 3)]
-    width = math.gcd(vector, sizes[-1], *(step for known in wide for step in known[:-1]))
+    rows = [known for known, where in zip(strides, lies, strict=True) if where in (2, 3)]
+    width = math.gcd(vector, sizes[-1], *(step for known in rows for step in known[:-1]))
     if len(operands) == 2:
         strides, lies = [*strides, [0] * MOST_AXES], [*lies, 0]
     first, second, m, n = sizes
     (tiles,), tile = elementwise.tiles(m, n, config["BLOCK"], narrowest=128)
+    if max(lies) > 4:  # columns apart: read along m, and turned in shared memory
+        wide = min(_TURNED, triton.next_power_of_2(n))
+        tile = {"BLOCK_M": config["BLOCK"] // wide, "BLOCK_N": wide}
+        tiles = triton.cdiv(m, tile["BLOCK_M"]) * triton.cdiv(n, wide)
     launch(
         _tiles_kernel, (first * second * tiles,),
         a, b, a if c is None else c, out, value, second, m, n, *(step for known in strides for step in known),

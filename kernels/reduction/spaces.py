@@ -120,12 +120,12 @@ def fits_rows(config, problem: Case, gpu: GPU) -> str:
         return "a row longer than a program's registers"
     if config["num_warps"] * config["VECTORS"] > 1 and block >= 2 * longest * triton.next_power_of_2(problem["outer"]):
         return "a tile with room for twice the rows there are"
-    if config["num_warps"] > 4 and block > longest and _apart(problem, problem["n"]):
+    if config["num_warps"] > 4 and block > longest and is_apart(problem, problem["n"]):
         return "rows read piece by piece lie across so many warps, which exchange through shared memory"
     return spills(config, problem)
 
 
-def _apart(problem: Case, length: int) -> bool:
+def is_apart(problem: Case, length: int) -> bool:
     """Whether rows of ``length`` consist of no 8-byte vectors: nearly every element has an address of its own."""
     size = element_size(problem.dtype)
     return math.gcd(length, VECTOR_BYTES // size) * size < 8
@@ -206,7 +206,7 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     compiler waits for loads one after the other (1.6 to 2.7 times as long on an H200, Triton 3.6).
     """
     n, inner = problem["n"], problem["inner"]
-    apart = _apart(problem, n if inner == 1 else inner)
+    apart = is_apart(problem, n if inner == 1 else inner)
     adds, least = _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
     if inner == 1:
         preferred = [(1 if apart else 2, least, 1, 1)]

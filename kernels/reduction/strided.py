@@ -74,7 +74,7 @@ def _strided_kernel(
     x = tl.load(x_ptr + start + offs, mask=mask, other=identity_of(OP), eviction_policy=POLICY).to(tl.float32)
     counter_ptr = scratch_ptr.to(tl.pointer_type(tl.int64)) + (matrix * down + line // BLOCK_K1) * across
     counter_ptr += column // BLOCK_K2
-    part_ptr = scratch_ptr + 2 * k0.to(tl.int64) * down * across
+    part_ptr = scratch_ptr + 2 * tl.cast(k0, tl.int64) * down * across
     if SPLITS > 1:
         open_counter(counter_ptr)  # while the first block is on its way
     acc, beside = first_state(x, split, mask, OP)
@@ -96,7 +96,7 @@ def _strided_kernel(
     if SPLITS == 1:
         write_results(out_ptr, beside_ptr, offs, acc, beside, n1 * n2, inside, OP)
     else:
-        outputs = k0.to(tl.int64) * k1 * k2
+        outputs = tl.cast(k0, tl.int64) * k1 * k2
         write_part(part_ptr, split * outputs + offs, acc, beside, splits * outputs, inside, OP)
         last = is_last(counter_ptr, splits)
         if last:

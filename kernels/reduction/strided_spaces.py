@@ -5,7 +5,7 @@ from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
 from .cases import is_strided
-from .spaces import first, spills, under_way
+from .spaces import first, is_apart, spills, under_way
 from .tiling import strided_tile
 
 SPACE = {"VECTORS": (1, 2, 4, 8), "BLOCK_C": (16, 64, 128), "num_warps": (4, 8), "PER_SM": (1, 2, 4, 8, 16)}
@@ -61,8 +61,10 @@ def fits(config, problem: Case, gpu: GPU) -> str:
 
 
 def default(problem: Case, gpu: GPU) -> dict:
-    """As much under way as for the other variants; a program more where a block has fewer elements."""
-    adds = problem["op"] in ("sum", "mean")
+    """As much under way as for the other variants; fewer elements a thread of maxima, and of rows of no 8 bytes."""
+    columns = problem["inner"] // problem["between"]
+    whole = not is_apart(problem, columns if columns > 1 else problem["n"] // problem["far"])
+    adds = whole and problem["op"] in ("sum", "mean")
     shared = ((4, 8, 2), (4, 4, 4)) if adds else ()
     sizes = (*shared, (2, 4, 8), (2, 8, 4), *(((4, 4, 1),) if adds else ()), (2, 4, 1), (1, 4, 16), (1, 4, 1))
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (128, 64, 16) for v, w, p in sizes]

@@ -168,12 +168,8 @@ def _along_any_axis(input, target, weight, ignore_index, reduction, label_smooth
     probabilities = check_targets(input, target, ignore_index)
     if weight is not None:
         check_weight(input, weight)
-    if not input.numel():
-        return torch.nn.functional.cross_entropy(
-            input, target, weight, None, ignore_index, None, reduction, label_smoothing
-        )
     shape = input.shape[:1] + input.shape[2:] if input.dim() > 1 else ()
-    if weight is None and not probabilities:
+    if weight is None and not probabilities and input.numel():
         rows = input[None] if input.dim() == 1 else input.movedim(1, -1).flatten(0, -2) if is_rows(input) else input
         if rows.dim() == 2 and is_matrix(rows):
             loss = cross_entropy(

@@ -44,8 +44,8 @@ def _fake_backward(x, target, *rest):
 
 
 def _run_backward(launch, x, target, *rest):
-    dx, dtarget = launch(x, target, *rest)
-    return dx, x.new_empty((0,), dtype=target.dtype) if dtarget is None else dtarget
+    found = launch(x, target, *rest)
+    return found if isinstance(found, tuple) else (found, x.new_empty((0,), dtype=target.dtype))
 
 
 _PARAMETERS = "int ignore_index, str reduction, float label_smoothing, float z_loss"
@@ -114,6 +114,8 @@ def weighted_cross_entropy(
     ``target`` are class indices [b, s] or probabilities [b, n, s], ``weight`` [n] or None; ``wide_loss`` gives the loss
     in fp32.  :func:`kernels.cross_entropy` checks what it is given, and calls this.
     """
-    return _cross_entropy(x, target, weight, ignore_index, reduction, float(label_smoothing), float(z_loss), wide_loss)[
-        0
-    ]
+    parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
+    if not x.numel():  # nothing to launch for
+        x = x.float() if wide_loss else x
+        return torch_loss(x, target, weight if weight is None else weight.to(x.dtype), *parameters)
+    return _cross_entropy(x, target, weight, *parameters, wide_loss)[0]

@@ -75,8 +75,9 @@ def _backward_kernel(
 
 
 def launch_backward(
-    x, target, weight, saved, scale, dloss, ignore_index, reduction, label_smoothing, z_loss, of_target, *, config
+    x, target, weight, saved, scale, dloss, ignore_index, reduction, label_smoothing, z_loss, of_target=False, *, config
 ):
+    """dx; with ``of_target`` also the gradient of probabilities."""
     b, n, length = x.shape
     m, last, probabilities = b * length, is_last(x), target.dim() == 3
     dx = torch.empty_like(x)
@@ -95,4 +96,4 @@ def launch_backward(
         PER_ROW=dloss.dim(), BLOCK_M=config["BLOCK_M"], BLOCK_N=lanes * width, VECTOR=width_of(last, *along), LAST=last,
         num_warps=config["num_warps"],
     )  # fmt: skip
-    return dx, dtarget
+    return (dx, dtarget) if of_target else dx

@@ -62,7 +62,7 @@ def backward_inputs(problem, device, generator):
         scale = scale / (counted.sum() if probabilities or weight is None else (of_target * counted).sum())
     draw = cases.normal(problem, device, generator)
     dloss = draw(*((rows_of(problem),) if flags["reduction"] == "none" else ()))
-    return inputs | {"saved": saved, "scale": scale, "dloss": dloss, "of_target": probabilities}
+    return inputs | {"saved": saved, "scale": scale, "dloss": dloss}
 
 
 _COLUMNS = {"last": False, "weight": False, "probabilities": False}
@@ -117,5 +117,4 @@ def forward_flops(c):
 
 
 def backward_bytes(c):
-    of_target = {"dtarget": _matrix(c)} if c["probabilities"] else {}
-    return forward_bytes(c) | {"dx": _matrix(c)} | of_target
+    return forward_bytes(c) | {"dx": _matrix(c)}

@@ -36,7 +36,7 @@ DECLARATION = Declaration(
     backward=Pass(
         inputs=cases.backward_inputs,
         reference=references.backward_reference,
-        outputs=("dx", "dtarget"),
+        outputs=("dx",),
         variants=(
             Variant(
                 name="blocks",

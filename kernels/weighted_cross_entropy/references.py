@@ -51,19 +51,13 @@ def reference(x, target, weight, ignore_index, reduction, label_smoothing, z_los
     return loss, torch.stack([lse.reshape(-1), c.sum(1).reshape(-1)]), scale
 
 
-def backward_reference(
-    x, target, weight, saved, scale, dloss, ignore_index, reduction, label_smoothing, z_loss, of_target
-):
+def backward_reference(x, target, weight, saved, scale, dloss, ignore_index, reduction, label_smoothing, z_loss):
     counted, _ = _counted(target, weight, ignore_index, x.dtype)
     c = _coefficients(x, target, weight, ignore_index, label_smoothing)
     lse, total = (one.view(x.shape[0], 1, x.shape[2]) for one in saved)
     g = (dloss * scale).expand(lse.numel()).view(lse.shape)
-    dx = torch.where(counted[:, None], g * (torch.exp(x - lse) * (total + 2 * z_loss * lse) - c), 0.0)
-    if not of_target:
-        return dx, None
-    share = (1 - label_smoothing) * (lse - x)
-    return dx, g * (share if weight is None else share * weight[:, None])
+    return torch.where(counted[:, None], g * (torch.exp(x - lse) * (total + 2 * z_loss * lse) - c), 0.0)
 
 
-def of_torch_with_saved(x, target, weight, saved, scale, ignore_index, reduction, label_smoothing, z_loss, of_target):
+def of_torch_with_saved(x, target, weight, saved, scale, ignore_index, reduction, label_smoothing, z_loss):
     return torch_loss(x, target, weight, ignore_index, reduction, label_smoothing, z_loss)

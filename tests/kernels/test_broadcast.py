@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from kernels.broadcast import DECLARATION
 from kernels.broadcast.shapes import empty_result, merged
 from kernels.multiply_add import multiply_add
 from kernels.vector_add import vector_add
@@ -91,6 +90,16 @@ def test_what_does_not_fit_is_refused_in_words(arguments, error, words):
         vector_add(*arguments)
 
 
-def test_every_letter_of_a_case_is_drawn():
-    for problem in DECLARATION.edge_cases[:1]:
-        assert DECLARATION.forward.inputs(problem, "cpu", None)["c"] is None
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "of unknown sizes"])
+def test_it_compiles_into_one_graph(dynamic):
+    inputs = [[randn(3, 7, 6).requires_grad_(), randn(7, 1).requires_grad_()] for _ in range(2)]
+
+    def function(x, y, add):
+        return add(x.sin(), y).sin()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for leaves, call, add in zip(inputs, (compiled, function), (vector_add, torch.add), strict=True):
+        call(*leaves, add).square().sum().backward()
+    for one, other in zip(*inputs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)

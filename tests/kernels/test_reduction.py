@@ -233,6 +233,20 @@ def test_axes_apart_and_gaps_are_read_where_they_lie(name, x, dim):
         assert_close(found.grad, expected.grad)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "of unknown sizes"])
+def test_axes_apart_compile_into_one_graph(dynamic):
+    x, exact = randn(3, 7, 6).requires_grad_(), randn(3, 7, 6).requires_grad_()
+
+    def function(x, sum, amax):
+        return sum(x.sin(), (0, 2)) * amax(x[:, :, 1:], (0, 2))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    compiled(x, sum, amax).square().sum().backward()
+    function(exact, torch.sum, torch.amax).square().sum().backward()
+    assert_close(x.grad, exact.grad)
+
+
 def test_an_input_in_another_order_of_axes_is_not_copied():
     x = randn(6, 8, 5).permute(2, 0, 1)  # the reduced axis is the last in memory
     found = sum(x, 0, keepdim=True)

@@ -114,3 +114,14 @@ def test_layouts_are_read_as_they_lie(monkeypatch):
         x = LOGITS[name]
         cross_entropy(x, torch.zeros(x.shape[:1] + x.shape[2:], dtype=torch.int64))
     assert not [shape for shape in seen if N in shape]
+
+
+def test_it_compiles_into_one_graph():
+    x, exact = randn(3, N, 5).requires_grad_(), randn(3, N, 5).requires_grad_()
+
+    def function(x, loss):
+        return loss(x.sin(), x.softmax(1), WEIGHT, label_smoothing=0.1)
+
+    torch.compile(function, fullgraph=True, backend="aot_eager")(x, cross_entropy).backward()
+    function(exact, F.cross_entropy).backward()
+    torch.testing.assert_close(x.grad, exact.grad)

@@ -131,9 +131,8 @@ def broadcast(
     operands = [x for x in (a, b, c) if x is not None]
     if not all(isinstance(x, torch.Tensor) for x in operands):
         raise TypeError(f"{function} takes tensors, and no numbers: {', '.join(type(x).__name__ for x in operands)}")
-    DECLARATION.dtype_of(*([x for x in operands if x.dim()] or operands[:1]), function=function)
-    for x in operands:
-        DECLARATION.dtype_of(x, function=function)
+    known = all(x.dtype in DECLARATION.dtype_names for x in operands)
+    DECLARATION.dtype_of(*(([x for x in operands if x.dim()] if known else []) or operands), function=function)
     try:
         shape = torch.broadcast_shapes(*(x.shape for x in operands))
     except RuntimeError:

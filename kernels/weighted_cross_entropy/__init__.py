@@ -8,8 +8,9 @@ With lse = log sum_j exp(x_j) of the n classes of a row, and coefficients c of t
 for weights w, label smoothing s and targets p, probabilities of which a class index is one that is 1.  Rows that are
 ignored count 0.  The mean divides by the sum of the targets' weights, that of probabilities by the number of rows.
 
-Forward reads x (and p) once, MN each, and keeps lse and sum_k c_k, 2 M; backward reads x again and writes dx, and for
-probabilities dp_j = g (1 - s) w_j (lse - x_j).  Arithmetic is fp32 whatever the dtype.
+Forward reads x (and p) once, MN each, and keeps lse in two parts and, of probabilities, sum_k c_k: 2 or 3 M; backward
+reads x again and writes dx, and for probabilities dp_j = g (1 - s) w_j (lse - x_j).  Arithmetic is fp32 whatever the
+dtype.
 
 Variants: `stream` reads rows, whose classes are neighbours, or columns, whose places are: each lane of a block has a
 running maximum and sums, so nothing is exchanged until the end.  `kernels.cross_entropy` calls it; logits by rows with
@@ -22,7 +23,7 @@ from atlas.operators import Differentiable, Operator, contiguous, torch_gradient
 
 from .declaration import DECLARATION
 from .references import torch_loss
-from .row import is_last, loss_dtype
+from .row import is_last, loss_dtype, saved_rows
 
 __all__ = []
 
@@ -36,7 +37,8 @@ def _case_of(x, target, weight, *_):
 def _fake_forward(x, target, weight, ignore_index, reduction, label_smoothing, z_loss, wide_loss):
     rows = x.shape[0] * x.shape[2]
     loss = x.new_empty((rows,) if reduction == "none" else (), dtype=loss_dtype(x, wide_loss))
-    return loss, x.new_empty((2, rows), dtype=torch.float32), x.new_empty((1,), dtype=torch.float32)
+    saved = x.new_empty((saved_rows(target, label_smoothing), rows), dtype=torch.float32)
+    return loss, saved, x.new_empty((1,), dtype=torch.float32)
 
 
 def _fake_backward(x, target, *rest):

@@ -41,8 +41,11 @@ def _backward_kernel(
     row = places_of(offs_m, length, stride_xb, stride_xs)[:, None]
     dx_row = places_of(offs_m, length, stride_db, stride_ds)[:, None]
     target_row = target_ptr + places_of(offs_m, length, stride_tb, stride_ts)
-    lse = tl.load(saved_ptr + offs_m, mask=mask_m, other=0.0)
-    total = tl.load(saved_ptr + m + offs_m, mask=mask_m, other=0.0) + 2.0 * z_loss * lse
+    row_max = tl.load(saved_ptr + offs_m, mask=mask_m, other=0.0)
+    log_l = tl.load(saved_ptr + m + offs_m, mask=mask_m, other=0.0)
+    total = 2.0 * z_loss * (row_max + log_l)
+    if PROBABILITIES or SMOOTHING:
+        total += tl.load(saved_ptr + 2 * m + offs_m, mask=mask_m, other=0.0)
     g = tl.load(scale_ptr) * tl.load(dloss_ptr + offs_m * PER_ROW, mask=mask_m, other=0.0).to(tl.float32)
     counted = mask_m
     if not PROBABILITIES:
@@ -52,13 +55,16 @@ def _backward_kernel(
         if HAS_WEIGHT:
             valid = counted & (target >= 0) & (target < n)
             peak *= tl.load(weight_ptr + target, mask=valid, other=0.0).to(tl.float32)
+        if not SMOOTHING:
+            total += peak
     for start in tl.range(split * BLOCK_N, n, splits * BLOCK_N):
         offs_n = start + tl.arange(0, BLOCK_N)[None, :]
         inside = mask_m[:, None] & (offs_n < n)
         mask = counted[:, None] & inside  # a row that does not count is not read
         wide = offs_n.to(tl.int64)
         x = tl.load(x_ptr + (row + wide * stride_xn), mask=mask, other=-float("inf")).to(tl.float32)
-        dx = tl.exp(x - lse[:, None]) * total[:, None]
+        below = x - row_max[:, None] - log_l[:, None]
+        dx = tl.exp(below) * total[:, None]
         if PROBABILITIES or SMOOTHING:
             target_ptrs = target_row[:, None] + wide * stride_tn
             dx -= coefficients_of(target_ptrs, weight_ptr, offs_n, mask, n, label_smoothing, PROBABILITIES, HAS_WEIGHT)
@@ -67,7 +73,7 @@ def _backward_kernel(
         # Multiplied by g last and once: an infinite g times a term that is 0 would be NaN.
         tl.store(dx_ptr + (dx_row + wide * stride_dn), tl.where(counted[:, None], dx * g[:, None], 0.0), mask=inside)
         if OF_TARGET:
-            share = (1.0 - label_smoothing) * (lse[:, None] - x)
+            share = (label_smoothing - 1.0) * below
             if HAS_WEIGHT:
                 share *= tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
             place = places_of(offs_m, length, stride_eb, stride_es)[:, None] + wide * stride_en

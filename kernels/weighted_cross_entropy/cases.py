@@ -3,6 +3,8 @@
 import torch
 from atlas.declaration import cases
 
+from .row import saved_rows
+
 _FLAGS = {"ignored": False, "reduction": "mean", "smoothing": 0.0, "z_loss": 0.0, "gap": 0}
 """Of a case that does not say otherwise: whether each third target is ignored, the function's arguments, and how many
 elements more the fastest axis has than is read."""
@@ -56,7 +58,8 @@ def backward_inputs(problem, device, generator):
     else:
         of_target = weights[torch.where(counted, target, 0)]
     total = (1 - smoothing) * of_target + smoothing / x.shape[1] * weights.sum()
-    saved = torch.stack([torch.where(counted, one, 0.0).view(-1) for one in (torch.logsumexp(x, 1), total)])
+    kept = (x.amax(1), torch.logsumexp(x, 1) - x.amax(1), total)[: saved_rows(target, smoothing)]
+    saved = torch.stack([torch.where(counted, one, 0.0).view(-1) for one in kept])
     scale = torch.ones(1, device=device)
     if flags["reduction"] == "mean":
         scale = scale / (counted.sum() if probabilities or weight is None else (of_target * counted).sum())
@@ -107,8 +110,12 @@ def _targets(c):
     return _matrix(c) if c["probabilities"] else rows_of(c) * cases.element_size("int64")
 
 
+def _saved(c):
+    return 3 if c["probabilities"] or flags_of(c)["smoothing"] else 2
+
+
 def forward_bytes(c):
-    return {"x": _matrix(c), "target": _targets(c), "saved": 2 * rows_of(c) * cases.element_size("fp32")}
+    return {"x": _matrix(c), "target": _targets(c), "saved": _saved(c) * rows_of(c) * cases.element_size("fp32")}
 
 
 def forward_flops(c):

@@ -7,7 +7,7 @@ from atlas.operators import launch
 
 from kernels.common.rows import LOWEST
 
-from .row import coefficients_of, is_last, loss_dtype, places_of, strides_of, width_of
+from .row import coefficients_of, is_last, loss_dtype, places_of, saved_rows, strides_of, width_of
 from .tiling import tile_of
 
 
@@ -84,10 +84,15 @@ def _forward_kernel(
         peak = (1.0 - label_smoothing) * weight
         loss += peak * (row_max - logit + log_l)
         c += peak
-        lse = tl.where(valid, lse, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
+        log_l = tl.where(valid, log_l, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
     loss = tl.where(counted, loss, 0.0)
-    tl.store(saved_ptr + offs_m, tl.where(counted, lse, 0.0), mask=mask_m)
-    tl.store(saved_ptr + m + offs_m, c, mask=mask_m)
+    # Apart, since lse is rounded to its own size: where x is the maximum, exp(x - lse) would be.
+    finite = log_l > -float("inf")  # else both are NaN, and so is the gradient
+    row_max, log_l = tl.where(finite, row_max, float("nan")), tl.where(finite, log_l, float("nan"))
+    tl.store(saved_ptr + offs_m, tl.where(counted, row_max, 0.0), mask=mask_m)
+    tl.store(saved_ptr + m + offs_m, tl.where(counted, log_l, 0.0), mask=mask_m)
+    if SUMS:
+        tl.store(saved_ptr + 2 * m + offs_m, c, mask=mask_m)
     if PER_ROW:
         tl.store(rows_ptr + offs_m, loss, mask=mask_m)
         if pid == 0:
@@ -121,7 +126,7 @@ def launch_stream(
     programs = triton.cdiv(m, config["BLOCK_M"])
     dtype, per_row = loss_dtype(x, wide_loss), reduction == "none"
     rows = torch.empty(m if per_row else 2 * programs, dtype=dtype if per_row else torch.float32, device=x.device)
-    saved = torch.empty((2, m), dtype=torch.float32, device=x.device)
+    saved = torch.empty((saved_rows(target, label_smoothing), m), dtype=torch.float32, device=x.device)
     scale = torch.empty(1, dtype=torch.float32, device=x.device)
     of_target = strides_of(target if probabilities else target[:, None])
     lanes, width = tile_of(config, n, x.element_size())

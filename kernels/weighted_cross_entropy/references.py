@@ -2,6 +2,8 @@
 
 import torch
 
+from .row import saved_rows
+
 
 def torch_loss(x, target, weight, ignore_index, reduction, label_smoothing, z_loss):
     """The loss of x [b, n, s] as a user would write it in torch; one of each row as [b * s]."""
@@ -41,20 +43,25 @@ def _coefficients(x, target, weight, ignore_index, label_smoothing):
 
 
 def reference(x, target, weight, ignore_index, reduction, label_smoothing, z_loss):
-    """(loss, saved, scale), term by term; saved are lse and the sum of c of each row."""
+    """(loss, saved, scale), term by term; saved are of each row maximum, log of the sum, and the sum of c if needed."""
     counted, weights = _counted(target, weight, ignore_index, x.dtype)
     c = _coefficients(x, target, weight, ignore_index, label_smoothing)
     lse = torch.where(counted, torch.logsumexp(x, dim=1), 0.0)
     rows = (c * (lse[:, None] - x)).sum(1) + z_loss * lse.square()
     scale = (1 / weights.sum() if reduction == "mean" else x.new_ones(())).view(1)
     loss = rows.reshape(-1) if reduction == "none" else (rows.sum() * scale).view(())
-    return loss, torch.stack([lse.reshape(-1), c.sum(1).reshape(-1)]), scale
+    row_max = torch.where(counted, x.amax(1), 0.0)
+    log_l = lse - row_max
+    row_max = torch.where(log_l.isnan(), log_l, row_max)
+    saved = (row_max, log_l, c.sum(1))[: saved_rows(target, label_smoothing)]
+    return loss, torch.stack([one.reshape(-1) for one in saved]), scale
 
 
 def backward_reference(x, target, weight, saved, scale, dloss, ignore_index, reduction, label_smoothing, z_loss):
     counted, _ = _counted(target, weight, ignore_index, x.dtype)
     c = _coefficients(x, target, weight, ignore_index, label_smoothing)
-    lse, total = (one.view(x.shape[0], 1, x.shape[2]) for one in saved)
+    row_max, log_l = (one.view(x.shape[0], 1, x.shape[2]) for one in saved[:2])
+    lse, total = row_max + log_l, c.sum(1, keepdim=True)
     g = (dloss * scale).expand(lse.numel()).view(lse.shape)
     return torch.where(counted[:, None], g * (torch.exp(x - lse) * (total + 2 * z_loss * lse) - c), 0.0)
 

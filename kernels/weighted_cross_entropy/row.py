@@ -48,5 +48,10 @@ def strides_of(x):
     return [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
 
 
+def saved_rows(target, label_smoothing):
+    """Numbers kept of each row: maximum, log of the sum and, where several classes have one, the sum of c."""
+    return 3 if target.dim() == 3 or label_smoothing else 2
+
+
 def loss_dtype(x, wide_loss):
     return torch.float32 if wide_loss else x.dtype

@@ -40,13 +40,13 @@ def fits(live):
     return obstacle
 
 
-def default(live):
-    """``default`` of the same pass: as many rows as leave two programs for each SM, and classes as a thread holds."""
+def default(live, vectors):
+    """``default`` of the same pass: as many rows as leave two programs for each SM, and ``vectors`` of each thread."""
     obstacle = fits(live)
 
     def chosen(problem, gpu):
         m = rows_of(problem)
-        size, vectors = element_size(problem.dtype), 4
+        size = element_size(problem.dtype)
         warps = 8 if problem["last"] and problem["n"] >= 4096 else 4
         room = 32 * warps * VECTOR_BYTES // size
         if problem["last"]:

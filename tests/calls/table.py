@@ -239,6 +239,13 @@ def _int8(*shape):
     return torch.randint(-9, 9, shape, dtype=torch.int8, generator=torch.Generator().manual_seed(2))
 
 
+def _normed(name, input, weight, linear_weight=None):
+    """A norm whose weight is rounded to the input's dtype, which torch asks for."""
+    norm = F.rms_norm if name == "rms_norm" else F.layer_norm
+    out = norm(input, (40,), weight.to(input.dtype))
+    return out if linear_weight is None else F.linear(out, linear_weight)
+
+
 CALLS: tuple[Call, ...] = (
     Call("gelu", {"x": (6, 40)}, lambda f, x: f(x), lambda x: F.gelu(x)),
     Call("gelu", {"x": (6, 40)}, lambda f, x: f(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh"),
@@ -281,6 +288,13 @@ CALLS: tuple[Call, ...] = (
     Call("cross_entropy", {"input": (6, 50)}, lambda f, input, target: f(input, target),
          lambda input, target: F.cross_entropy(input, target),
          others=lambda: {"target": torch.tensor([3, 0, 49, -100, 7, 7])}),
+    Call("cross_entropy", {"input": (2, 10, 3, 4)},
+         lambda f, input, target, weight: f(input, target, weight.to(input.dtype), label_smoothing=0.1),
+         lambda input, target, weight: F.cross_entropy(input, target, weight.to(input.dtype), label_smoothing=0.1),
+         others=lambda: {"target": (torch.arange(24).view(2, 3, 4) * 7) % 10, "weight": torch.linspace(0.1, 1.0, 10)},
+         special="weights, places behind"),
+    Call("cross_entropy", {"input": (6, 50), "target": (6, 50)}, lambda f, input, target: f(input, target),
+         lambda input, target: F.cross_entropy(input, target), special="probabilities"),
     Call("dropout", {"input": (6, 40), "residual": (6, 40)},
          lambda f, input, residual: f(input, 0.5, residual=residual, seed=7),
          lambda input, residual: F.dropout(input, 0.5) + residual, exact=_dropped, random=True),
@@ -302,6 +316,11 @@ CALLS: tuple[Call, ...] = (
          lambda f, **x: f(**x),
          lambda input, linear_weight, linear_bias, weight, bias: F.linear(
              F.layer_norm(input, (40,), weight, bias), linear_weight, linear_bias), mixes=True),
+    *(Call(name, {"input": (6, 40), **({"linear_weight": (24, 40)} if "linear" in name else {})},
+           lambda f, name=name, **x: f(**x, **({} if "linear" in name else {"normalized_shape": (40,)})),
+           lambda input, name=name, **x: _normed(name, input, **x), dtype=BF16, special="fp32 weight",
+           others=lambda: {"weight": torch.linspace(0.1, 1.0, 40)}, mixes=True)
+      for name in ("layer_norm", "layer_norm_linear", "rms_norm")),
     Call("linear_cross_entropy", {"input": (6, 32), "linear_weight": (50, 32), "linear_bias": (50,)},
          lambda f, input, linear_weight, linear_bias, target: f(input, linear_weight, target, linear_bias=linear_bias),
          lambda input, linear_weight, linear_bias, target: F.cross_entropy(
@@ -345,6 +364,10 @@ CALLS: tuple[Call, ...] = (
     *(Call(name, {"x": (6, 40)}, lambda f, x: f(x), lambda x, name=name: getattr(torch, name)(x))
       for name in ("sum", "mean", "amax", "max")),
     Call("max", {"x": (6, 40)}, lambda f, x: f(x, 1), lambda x: torch.max(x, 1), special="rows"),
+    *(Call(name, {"x": (3, 5, 4, 6)}, lambda f, x: f(x, (0, 2), True), special="axes apart",
+           torch=lambda x, name=name: getattr(torch, name)(x, (0, 2), True)) for name in ("sum", "mean", "amax")),
+    *(Call(name, {"x": (6, 40)}, lambda f, x: f(x[:, :30], -1), special="gaps",
+           torch=lambda x, name=name: getattr(torch, name)(x[:, :30], -1)) for name in ("sum", "amax", "max")),
     Call("rms_norm", {"input": (6, 40), "weight": (40,)}, lambda f, input, weight: f(input, (40,), weight, 1e-5),
          lambda input, weight: F.rms_norm(input, (40,), weight, 1e-5), mixes=True),
     Call("rms_norm", {"input": (6, 40), "weight": (40,), "residual": (6, 40)},
@@ -359,6 +382,13 @@ CALLS: tuple[Call, ...] = (
          lambda x, mask: F.softmax(x + mask, -1), special="mask", gradients=("x",)),
     Call("log_softmax", {"x": (6, 40)}, lambda f, x: f(x, -1), lambda x: F.log_softmax(x, -1)),
     Call("vector_add", {"x": (6, 40), "y": (6, 40)}, lambda f, x, y: f(x, y), lambda x, y: torch.add(x, y)),
+    Call("vector_add", {"x": (3, 6, 40), "y": (6, 1)}, lambda f, x, y: f(x, y), lambda x, y: torch.add(x, y),
+         special="broadcast"),
+    Call("multiply_add", {"input": (40,), "tensor1": (6, 40), "tensor2": (6, 1)},
+         lambda f, input, tensor1, tensor2: f(input, tensor1, tensor2, value=0.5),
+         lambda input, tensor1, tensor2: torch.addcmul(input, tensor1, tensor2, value=0.5), special="broadcast"),
+    Call("swiglu", {"gate": (6, 40), "up": (40,)}, lambda f, gate, up: f(gate, up),
+         lambda gate, up: F.silu(gate) * up, special="broadcast"),
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from .backward import launch_backward
 from .cases import (
     DTYPES,
     EDGE_CASES,
+    HUGE_CASES,
     backward_inputs,
     backward_reference,
     bytes_of,
@@ -44,6 +45,7 @@ DECLARATION = Declaration(
     dtypes=DTYPES,
     cases=sweep,
     edge_cases=EDGE_CASES,
+    huge_cases=HUGE_CASES,
     differentiable=("q", "k", "v"),
     forward=Pass(
         inputs=forward_inputs,

@@ -8,9 +8,6 @@ This package is a leaf.  It imports torch, and of the project what reads a tuned
 ``patterns.py``, which import nothing), so that ``kernels/`` works as a library without the stages.
 """
 
-import importlib
-import os
-
 from .cases import (
     DTYPES,
     Case,
@@ -72,6 +69,3 @@ __all__ = [
     "torch_dtype",
     "traffic",
 ]
-
-if os.environ.get("KERNEL_ATLAS_WATCH"):  # `python -m atlas watch`: to be there before any kernel is
-    importlib.import_module("atlas.watching.recorder").begin()

@@ -70,6 +70,8 @@ def _value(value: Any) -> Any:
         return name_of(value)
     if isinstance(value, list | tuple):
         return [_value(one) for one in value]
+    if isinstance(value, torch.Tensor):
+        return f"{list(value.shape)} {name_of(value.dtype)}"
     return f"<{type(value).__name__}>"
 
 

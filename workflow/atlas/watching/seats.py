@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from .. import declaration, operators
+from .. import operators
 from ..declaration import choice
 from ..errors import in_a_line
 from ..operators import operator as operator_module
@@ -84,9 +85,10 @@ class Seats:
 
     def take(self, library: ModuleType) -> None:
         """Have everything pass here from now on; ``library`` is the package ``kernels``, none of it imported."""
-        choose = self._chooser(choice.choose)
-        for module in (declaration, choice, operator_module):
-            module.choose = choose
+        plain, choose = choice.choose, self._chooser(choice.choose)
+        for module in [*sys.modules.values()]:  # a kernel's file may be halfway, with this among what it has imported
+            if getattr(module, "__dict__", {}).get("choose") is plain:
+                module.choose = choose
         operator_module.written = self._written(operator_module.written)
         operators.Differentiable.__init__ = self._differentiable(operators.Differentiable.__init__)
         # Python sets each family as an attribute of its package when the import is done, before anybody has it.

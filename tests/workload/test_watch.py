@@ -258,6 +258,13 @@ def test_merging_adds_counts_and_times_of_equal_calls_and_shares_the_time():
     assert found["calls"][0]["runs"][0]["timed_seconds"] == 1.0
 
 
+def test_a_call_that_was_not_timed_has_no_share():
+    untimed = call(function="gelu")
+    untimed["runs"] = [untimed["runs"][0] | {"timed": 0, "timed_seconds": 0.0}]
+    found = merging.merged(merging.empty(), merging.empty() | {"calls": [call(), untimed]})
+    assert {one["function"]: one["share"] for one in found["calls"]} == {"softmax": 1.0, "gelu": None}
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

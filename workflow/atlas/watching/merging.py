@@ -103,8 +103,14 @@ def _added(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _shared(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The calls with their share of the time of all, largest first; None where nothing was timed."""
-    took = [sum(seconds(run) or 0.0 for run in call["runs"] if not run.get("inside")) for call in calls]
-    total = sum(took)
-    shared = [call | {"share": round(own / total, 4) if total else None} for call, own in zip(calls, took, strict=True)]
+    """The calls with their share of the time of all, largest first; None of those that were not timed."""
+    took = [_seconds(call) for call in calls]
+    total = sum(one for one in took if one is not None)
+    shares = [None if own is None or not total else round(own / total, 4) for own in took]
+    shared = [call | {"share": share} for call, share in zip(calls, shares, strict=True)]
     return sorted(shared, key=lambda call: (-(call["share"] or 0.0), -call["count"]))
+
+
+def _seconds(call: Mapping[str, Any]) -> float | None:
+    found = [one for run in call["runs"] if not run.get("inside") and (one := seconds(run)) is not None]
+    return sum(found) if found else None

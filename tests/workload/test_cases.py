@@ -7,6 +7,7 @@ from atlas import catalog, cli
 from atlas.declaration import case
 from atlas.errors import AtlasError
 from atlas.host import gpus
+from atlas.identity import kernel, today
 from atlas.identity.needs import changed
 from atlas.reading.config import load_gpus
 from atlas.workload import current, mapping
@@ -79,6 +80,13 @@ def test_other_cases_change_what_is_tuned_and_nothing_of_the_kernel(of):
     of(softmax(100, 301), name="other.json")
     second = catalog.identities("softmax")
     assert changed("autotune", first, second) == changed("autotune", plain, first) == ["sweep"]
+
+
+def test_watching_and_workloads_are_no_part_of_what_a_kernel_runs():
+    """Or every record would be stale when they are edited."""
+    code = today.code_of(catalog.KERNELS)
+    reached = set().union(*(one for name in catalog.names() for one in kernel.reached(code, name).values()))
+    assert not {module for module, _ in reached if module.startswith(("atlas.watching", "atlas.workload"))}
 
 
 def test_counts_change_no_case(of):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from ..declaration import Case, dtype_name
 from .spans import Spans
@@ -25,12 +26,18 @@ DRAWN = frozenset({"seed"})
 """Arguments that differ from call to call and decide nothing."""
 
 _PLAIN = (bool, int, float, str, type(None))
+_FINITE = frozenset({bool, int, str, type(None)})
 
 
 def key_of(value: Any) -> Any:
     """What of an argument tells kinds of calls apart, as something to look up by; 1, 1.0 and True are three values."""
+    kind = type(value)
+    if kind is torch.Tensor or kind is Parameter:
+        return value.shape, _strides(value), value.dtype, value.device
+    if kind in _FINITE:
+        return kind, value
     if isinstance(value, torch.Tensor):
-        return torch.Tensor, value.shape, _strides(value), value.dtype, value.device.type
+        return kind, value.shape, _strides(value), value.dtype, value.device
     if isinstance(value, list | tuple):
         return list, *map(key_of, value)
     if isinstance(value, float) and not math.isfinite(value):

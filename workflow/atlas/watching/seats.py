@@ -53,13 +53,16 @@ class _Seat:
         self.name = op.name().partition("::")[2].partition(".")[0]
         self._names = [argument.name for argument in op._schema.arguments]
         self._varying = frozenset(varying)
+        self._kept = [number for number in range(len(self._names)) if number not in self._varying]
         self._state = state
         self.chosen: dict[Any, list[tuple[str, str, Any]]] = {}
 
     def key(self, args: Sequence[Any]) -> Any:
         """What the config hangs on: :func:`.book.key_of` of what does not vary, and what is read of torch's state."""
-        kept = [key_of(value) for number, value in enumerate(args) if number not in self._varying]
-        return *kept, self._state(*args) if self._state is not None else None
+        kept = [key_of(args[number]) for number in self._kept]
+        if self._state is not None:
+            kept.append(self._state(*args))
+        return tuple(kept)
 
     def described(self, args: Sequence[Any]) -> list[dict[str, Any]]:
         """The arguments as the file holds them."""

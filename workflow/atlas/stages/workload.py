@@ -160,17 +160,16 @@ class _Known:
             return "no case", f": {said}"
         if self._gpu is None:
             return "", ""
+        described = gpus.gpu(self._gpu, self._blocks[self._gpu])
         try:
-            made = choice.explained(
-                declaration, at.direction, case, gpus.gpu(self._gpu, self._blocks[self._gpu]), self._entries
-            )
+            made = choice.explained(declaration, at.direction, case, described, self._entries)
         except NotImplementedError as error:
             return "not run there", f": {error}"
-        if made.entry is None:
-            return "default", f": {made.variant.name}"
-        if dict(made.entry["sizes"]) == dict(at.sizes):
+        if made.entry is not None and dict(made.entry["sizes"]) == dict(at.sizes):
             return "tuned", f": {made.variant.name}"
-        return "tuned nearby", f": {made.variant.name} of {label(made.entry['sizes'])}"
+        if made.entry is not None:
+            return "tuned nearby", f": {made.variant.name} of {label(made.entry['sizes'])}"
+        return "untuned", f": {made.variant.name}"
 
 
 def _tuned(gpu: str) -> list[dict[str, Any]]:

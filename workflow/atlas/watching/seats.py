@@ -194,7 +194,12 @@ class Seats:
             outer = here.frame
             if (outer is not None and outer.seat is seat) or _virtual(args):
                 return function(*args)  # the dispatcher's half of a call that is being counted
-            frame = here.frame = _Frame(seat, seat.key(args), outer)
+            try:
+                frame = _Frame(seat, seat.key(args), outer)
+            except Exception:  # as of a public function
+                book.left_out += 1
+                return function(*args)
+            here.frame = frame
             call, during = here.call, here.during
             device = next(value.device for value in args if isinstance(value, torch.Tensor))
             captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -224,7 +229,7 @@ class Seats:
         here, book = self._here, self._book
 
         @functools.wraps(choose)
-        def watched(declaration, direction, case, device):
+        def watched(declaration, direction, case, device, *rest, **more):
             asked = (declaration.name, direction, case)
             frame, call = here.frame, here.call
             if frame is not None:
@@ -234,7 +239,7 @@ class Seats:
             elif call is not None:  # a public function that launches by itself
                 runs = book.runs(call, here.during, asked, device, lambda: [Problem(call.function, *asked)])
                 book.ran(call, runs, False, False)
-            return choose(declaration, direction, case, device)
+            return choose(declaration, direction, case, device, *rest, **more)
 
         return watched
 

@@ -179,6 +179,7 @@ _EDGE_SHAPES = (
     ((1, 1, 1, 100, 33, 128, False), "several blocks of queries for a few keys"),
     ((1, 1, 1, 24, 40, 256, True), "the largest head"),
     ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
+    ((1, 2, 1, 200, 150, 136, True), "a head little wider than half of what it is computed in; blocks with no masks"),
 )
 
 EDGE_CASES = tuple(

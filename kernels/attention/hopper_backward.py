@@ -14,7 +14,7 @@ have added, in memory, in fp32, by TMA, in the order of :mod:`.hopper_schedule`.
 """
 
 import torch
-from atlas.declaration import GPU, Case, gpu_of
+from atlas.declaration import gpu_of
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -26,9 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .backward import launch_backward, launch_statistics, padded_length
-from .blocks import LOG2E, describable
-from .cases import case_of
+from .blocks import LOG2E
 from .hopper_schedule import (
     KEYS,
     ROWS,
@@ -43,11 +41,7 @@ from .hopper_schedule import (
     slots_of,
     wait_for_turn,
 )
-from .hopper_tiles import descriptor_of, plain_descriptor_of
-from .spaces import backward_default, for_hopper
-
-HEADS = (64, 128)
-"""Heads that there is a kernel for."""
+from .hopper_tiles import anew, descriptor_of, plain_descriptor_of, wide
 
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all."""
@@ -144,15 +138,6 @@ def _by_threads(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def _anew(index):
-    """The index, of which the compiler does not know that it is the same in every pass of a loop.
-
-    It would keep the addresses of all operands in registers otherwise, where there are none left.
-    """
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
 def _statistics(stats_smem, slot, ROWS: gl.constexpr):
     """log2(e) lse and D of a block of queries, [2, ROWS]."""
     return stats_smem.index(slot)._reinterpret(gl.float32, [2, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -180,7 +165,7 @@ def _block(
     columns: gl.constexpr = DQ_COLUMNS
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
     PART: gl.constexpr = GROUP if columns < D else 0
-    zero = _anew(base)
+    zero = anew(base)
     k = k_smem.index(zero + GROUP).reshape([keys, D])
     v = v_smem.index(zero + GROUP).reshape([keys, D])
     q = q_smem.index(slot).reshape([rows, D])
@@ -416,7 +401,7 @@ def attention_backward_kernel(
 @gluon.jit(do_not_specialize=["heads", "len_q", "m_blocks"])
 def finish_queries_kernel(
     sums_ptr, dq_ptr, scale, heads, len_q, m_blocks, stride_b, stride_h, stride_s,
-    ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
+    HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """dQ in its dtype of its sums, which lie as :func:`_by_threads` says; a program owns a part of a block."""
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -435,11 +420,14 @@ def finish_queries_kernel(
     columns = part * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, rows_layout))
     dq_ptr += (head // heads).to(gl.int64) * stride_b + (head % heads).to(gl.int64) * stride_h
     dq_ptrs = dq_ptr + rows.to(gl.int64)[:, None] * stride_s + columns[None, :]
-    gl.store(dq_ptrs, x, mask=(rows < len_q)[:, None])
+    mask = (rows < len_q)[:, None]
+    if HEAD_DIM < D:
+        mask = mask & (columns < HEAD_DIM)[None, :]
+    gl.store(dq_ptrs, x, mask=mask)
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
-    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 64 or 128.
+    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is at most 128.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
 
@@ -451,7 +439,8 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     dq, dk, dv = gradients
     padded = stats.shape[3]
     m_blocks, n_blocks = padded // ROWS, -(-len_k // (2 * KEYS))
-    sums = torch.empty((batch * heads * padded * d // 128, 128), dtype=torch.float32, device=q.device)
+    width = wide(d)
+    sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
     tiles_all = batch * heads_k * tiles
@@ -460,36 +449,18 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
         programs = -(-tiles_all // -(-tiles_all // programs))
     launch(
         attention_backward_kernel, (programs,),
-        descriptor_of(q, ROWS, d), descriptor_of(k, KEYS, d), descriptor_of(v, KEYS, d), descriptor_of(dout, ROWS, d),
+        descriptor_of(q, ROWS, width), descriptor_of(k, KEYS, width), descriptor_of(v, KEYS, width),
+        descriptor_of(dout, ROWS, width),
         plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
         plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
-        descriptor_of(dk, KEYS, d), descriptor_of(dv, KEYS, d), turns, scale * LOG2E.value, scale,
+        descriptor_of(dk, KEYS, width), descriptor_of(dv, KEYS, width), turns, scale * LOG2E.value, scale,
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
         -(-tiles_all // programs) * (2 if causal else 1),
-        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,
+        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=width, ROWS=ROWS, KEYS=KEYS, num_warps=4,
         launch_cooperative_grid=True,
     )  # fmt: skip
     launch(
-        finish_queries_kernel, (batch * heads * m_blocks * d // columns,),
-        sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3], ROWS=ROWS, D=d, COLUMNS=columns, num_warps=4,
+        finish_queries_kernel, (batch * heads * m_blocks * width // columns,),
+        sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3],
+        HEAD_DIM=d, ROWS=ROWS, D=width, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
-
-
-def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
-    """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
-    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    if not all(map(describable, (q, k, v, dout, *gradients[1:]))):
-        plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
-        return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
-    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
-    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
-    lengths = q.shape[0], q.shape[2], k.shape[2]
-    stats = launch_statistics((q, k, v, out, lse, dout, dlse), turns, None, lengths)
-    launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
-    return gradients
-
-
-def for_hopper_backward(problem: Case, gpu: GPU) -> str:
-    if problem["causal"] and problem["s"] > problem["l"]:
-        return "a program's first blocks of keys have as many queries as there are, its last ones none"
-    return for_hopper(HEADS, problem, gpu)

@@ -5,6 +5,9 @@ while the group works at the softmax.
 
     OVERLAP    S of the next block is begun before P V of this one, and its softmax runs while P V does
     PINGPONG   the groups take turns at issuing products, so that one's softmax runs under the other's products
+
+Heads of more than 128 are computed as 256 wide, in blocks of half as many keys.  Their out leaves by halves, for there
+is shared memory for no more.
 """
 
 import torch
@@ -31,32 +34,29 @@ from .hopper_tiles import (
     blocks_of,
     descriptor_of,
     first_scores,
-    mask_scores,
     partial_sums,
     pass_block,
     produce,
     section_of,
     seen_by,
     tile_of,
+    wide,
+    write_halves,
     write_tile,
 )
 from .spaces import forward_default, too_much_shared
 
-HEADS = (64, 128)
-"""Heads that there is a kernel for."""
-
-KEYS = 128
-"""Keys of a block: scores of 64 queries and 128 keys are 64 registers of each thread of a group."""
+HEADS = range(8, 257, 8)
+"""Heads that there is a kernel for: they are computed as of 64, 128 or 256."""
 
 
 @gluon.jit
 def _block(
-    o, p, m, sums, q, buffers, barriers, step, scale, first_n, limit,
-    MASKED: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
-    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr,
-    o_layout: gl.constexpr,
+    o, p, m, sums, q, buffers, barriers, step, scale,
+    OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
-    """One block of keys after the first: S of it, P V of the block before it, and the softmax of S."""
+    """One block of keys after the first, which needs no mask: S of it, P V of the block before it, and its softmax."""
     _, k_smem, v_smem, _, notes = buffers
     _, _, k_full, k_empty, v_full, v_empty, turns = barriers
     rows: gl.constexpr = q.shape[0]
@@ -80,8 +80,6 @@ def _block(
         o, p = warpgroup_mma_wait(0, deps=[o, p])
         mbarrier.arrive(v_empty.index(slot_v), count=1)
     mbarrier.arrive(k_empty.index(slot), count=1)
-    if MASKED:
-        s = mask_scores(s, first_n, limit, BLOCK_N, s_layout)
     m_new = gl.maximum(m, gl.max(s, 1) * scale)
     alpha = gl.exp2(m - m_new)
     e = gl.exp2(s * scale - m_new[:, None])
@@ -90,7 +88,7 @@ def _block(
     if OVERLAP:
         # The assembler would move the wait up, to before the exponentials, for nothing in the registers ties the two;
         # but it moves no wait over a store to shared memory, and this one needs their sum.
-        notes.index(CONSUMER).store(sums)
+        notes.index(CONSUMER).store(sums.to(notes.dtype))
         o, p = warpgroup_mma_wait(0, deps=[o, p])
         mbarrier.arrive(v_empty.index(slot_v), count=1)
     o = o * gl.convert_layout(alpha, gl.SliceLayout(1, o_layout))[:, None]
@@ -109,7 +107,7 @@ def _consume(
     q_smem, k_smem, v_smem, o_smem, _ = buffers
     q_full, q_empty, _, _, v_full, v_empty, _ = barriers
     len_q, len_k, heads, _, m_blocks, all_heads, section = sizes
-    head_dim: gl.constexpr = o_desc.block_shape[3]
+    head_dim: gl.constexpr = q_smem.shape[4]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, head_dim, 16])
     q_tile = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
@@ -120,7 +118,7 @@ def _consume(
         if there:
             blocks = blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
             first = (block_m * CONSUMERS + CONSUMER) * ROWS
-            offs_m, limit, mine, whole = seen_by(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
+            offs_m, limit, mine, _ = seen_by(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
             if CAUSAL:
                 for _skipped in range(mine, blocks):  # only the groups after this one see these keys
                     pass_block(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
@@ -143,19 +141,10 @@ def _consume(
             o = gl.zeros([ROWS, head_dim], gl.float32, o_layout)
             step += 1
 
-            masked = 1
-            if CAUSAL and BLOCK_N % (ROWS * CONSUMERS) != 0:
-                masked = gl.minimum(gl.maximum(mine - whole, 1), mine)
-                for i in range(1, masked):
-                    o, p, m, sums = _block(
-                        o, p, m, sums, q, buffers, barriers, step, scale, (mine - 1 - i) * BLOCK_N, limit,
-                        True, OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
-                    )  # fmt: skip
-                    step += 1
-            for _i in range(masked, mine):
+            for _i in range(1, mine):  # whose blocks no mask touches, for they are whole numbers of ROWS keys
                 o, p, m, sums = _block(
-                    o, p, m, sums, q, buffers, barriers, step, scale, 0, limit,
-                    False, OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
+                    o, p, m, sums, q, buffers, barriers, step, scale,
+                    OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout, o_layout,
                 )  # fmt: skip
                 step += 1
             if not Q_REGISTERS:
@@ -171,7 +160,10 @@ def _consume(
             o, p = warpgroup_mma_wait(0, deps=[o, p])
             mbarrier.arrive(v_empty.index(slot), count=1)
             o = o * (1.0 / gl.convert_layout(total, gl.SliceLayout(1, o_layout)))[:, None]
-            write_tile(o, o_desc, o_smem.index(CONSUMER), place, heads, first)
+            if o_desc.block_shape[3] == head_dim:
+                write_tile(o, o_desc, o_smem.index(CONSUMER), place, heads, first)
+            else:
+                write_halves(o, o_desc, o_smem.index(CONSUMER), place, heads, first)
             done += 1
     tma.store_wait(0)
 
@@ -189,8 +181,9 @@ def attention_forward_kernel(
     q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, 1, 1, ROWS, head_dim], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, head_dim], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, head_dim], v_desc.layout)
-    o_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, 1, 1, ROWS, head_dim], o_desc.layout)
-    notes = gl.allocate_shared_memory(gl.float32, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    o_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, 1, 1, ROWS, o_desc.block_shape[3]], o_desc.layout)
+    noted: gl.constexpr = gl.float32 if head_dim <= 128 else dtype  # nobody reads them
+    notes = gl.allocate_shared_memory(noted, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
     turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
@@ -242,23 +235,29 @@ def attention_forward_kernel(
         )  # fmt: skip
 
 
+def _keys(head_dim):
+    """Keys of a block: of 64 queries and 128 keys a thread has 64 scores, beside the sums of a head of 256 but 32."""
+    return 128 if head_dim <= 128 else 64
+
+
 def launch_by_tma(q, k, v, causal, scale, *, config):
-    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; d is 64 or 128, rows are contiguous and begin at 16 bytes.
+    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; rows are contiguous and begin at 16 bytes.
 
     With ``causal`` query i sees keys up to i.  out lies in memory as q does, as far as q leaves no gaps.
     """
     batch, heads, len_q, head_dim = q.shape
     heads_k, len_k = k.shape[1:3]
+    width, keys = wide(head_dim), _keys(head_dim)
     out = torch.empty_like(q)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         attention_forward_kernel, (programs,),
-        descriptor_of(q, ROWS, head_dim), descriptor_of(k, KEYS, head_dim), descriptor_of(v, KEYS, head_dim),
-        descriptor_of(out, ROWS, head_dim), lse, scale * LOG2E.value,
+        descriptor_of(q, ROWS, width), descriptor_of(k, keys, width), descriptor_of(v, keys, width),
+        descriptor_of(out, ROWS, min(width, 128)), lse, scale * LOG2E.value,
         len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
-        CAUSAL=causal, ROWS=ROWS, BLOCK_N=KEYS, TAIL=len_k % KEYS != 0, num_warps=4, **config,
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, num_warps=4, **config,
     )  # fmt: skip
     return out, lse
 
@@ -273,7 +272,9 @@ def launch_hopper(q, k, v, causal, scale, *, config):
 
 def shared_bytes(config, head_dim):
     """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
-    return 2 * head_dim * (2 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * KEYS) + 4096
+    width = wide(head_dim)
+    own = config["CONSUMERS"] * ROWS * (width + min(width, 128))
+    return 2 * (own + 2 * config["STAGES"] * _keys(head_dim) * width) + 3072
 
 
 HOPPER_SPACE = {
@@ -286,18 +287,19 @@ HOPPER_SPACE = {
 
 
 def hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    stages, in_registers = 256 // problem["d"], problem["d"] == 64
-    return {"CONSUMERS": 2, "STAGES": stages, "OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": in_registers}
+    small = problem["d"] <= 64
+    return {"CONSUMERS": 2, "STAGES": 4 if small else 2, "OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": small}
 
 
 def fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
     if reason := too_much_shared(shared_bytes(config, problem["d"]), gpu):
         return reason
-    if config["CONSUMERS"] == 3 and problem["d"] == 128:
+    small = problem["d"] <= 64
+    if config["CONSUMERS"] == 3 and not small:
         return "three groups have 160 registers a thread, which would spill"
-    if config["Q_REGISTERS"] != (config["CONSUMERS"] == 2 and problem["d"] == 64):
+    if config["Q_REGISTERS"] != (config["CONSUMERS"] == 2 and small):
         return "Q in registers spilled with three groups, and won nothing with larger heads"
-    if config["STAGES"] != {2: 256 // problem["d"], 3: 3}[config["CONSUMERS"]]:
+    if config["STAGES"] != {2: 4 if small else 2, 3: 3}[config["CONSUMERS"]]:
         return "shared memory holds more blocks of keys, or a group waits for its next one"
     if config["PINGPONG"] and not config["OVERLAP"]:
         return "a group's turn would last until its softmax is done"

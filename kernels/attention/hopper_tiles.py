@@ -105,6 +105,15 @@ def produce(
 
 
 @gluon.jit
+def anew(index):
+    """The index, of which the compiler does not know that it is the same in every pass of a loop.
+
+    It would keep the addresses of all operands in registers otherwise, where there are none left.
+    """
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def partial_sums(p, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
     """Sums of P's rows [ROWS, 4]: each of the four threads that share a row keeps its own until the tile's end."""
     return gl.sum(gl.sum(p.reshape([ROWS, BLOCK_N // 8, 4, 2]), 3), 1)
@@ -191,11 +200,38 @@ def write_tile(o, o_desc, out, place, heads, first):
     tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
 
 
+@gluon.jit
+def halves_of(x):
+    """The left and the right columns of a block of sums; every thread has its own already."""
+    rows: gl.constexpr = x.shape[0]
+    columns: gl.constexpr = x.shape[1] // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+    left, right = x.reshape([rows, 2, columns]).permute((0, 2, 1)).split()
+    return gl.convert_layout(left, layout), gl.convert_layout(right, layout)
+
+
+@gluon.jit
+def write_halves(o, o_desc, out, place, heads, first):
+    """:func:`write_tile` of a tile twice as wide as the shared memory for it, one half after the other."""
+    left, right = halves_of(o)
+    columns: gl.constexpr = left.shape[1]
+    for half in gl.static_range(2):
+        tma.store_wait(0)
+        out.reshape([o.shape[0], columns]).store((left if half == 0 else right).to(o_desc.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, half * columns], out)
+
+
 _DTYPES = {
     torch.bfloat16: gl.bfloat16,
     torch.float16: gl.float16,
     torch.float8_e4m3fn: gl.float8e4nv,
 }
+
+
+def wide(head_dim):
+    """Columns that a head is computed in; the copy engine fills those that it does not have with 0."""
+    return 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
 
 
 def head_strides(x):

@@ -130,6 +130,28 @@ def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s,
             assert done == last or not there
 
 
+@pytest.mark.parametrize(("n_blocks", "m_blocks", "heads"), [(1, 1, 1), (7, 9, 5), (64, 64, 40)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_block_of_keys_of_wide_heads_is_one_job(monkeypatch, n_blocks, m_blocks, heads, causal):
+    """With all queries, or those that see the block."""
+    from kernels.attention import hopper_keys, hopper_tiles
+
+    programs = min(SMS, n_blocks * heads)
+    sizes = 1, 1, m_blocks, n_blocks, heads, hopper_tiles.section_of(n_blocks, programs)
+    monkeypatch.setattr(hopper_keys, "tile_of", hopper_tiles.tile_of.fn)
+    found = collections.Counter()
+    for pid in range(programs):
+        language = SimpleNamespace(
+            num_programs=lambda axis: programs, program_id=lambda axis, pid=pid: pid,
+            maximum=max, minimum=min, where=lambda condition, a, b: a if condition else b,
+        )  # fmt: skip
+        monkeypatch.setattr(hopper_tiles, "gl", language)
+        jobs = [hopper_keys.job_of.fn(turn, sizes, causal) for turn in range(-(-n_blocks * heads // programs))]
+        assert all(count == m_blocks - first and first == (n if causal else 0) for n, _, first, count, _ in jobs)
+        found.update((head, n) for n, head, _, _, there in jobs if there)
+    assert found == dict.fromkeys(itertools.product(range(heads), range(n_blocks)), 1)
+
+
 def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
     """The first block of queries that sees a block of keys would lie behind the last one."""
     from kernels.attention import DECLARATION
@@ -138,7 +160,8 @@ def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
     gluon, hopper = DECLARATION.backward.variant("gluon"), gpu("h200", load_gpus()["h200"])
     for length, causal, dtype, d, taken in (
         (512, True, "bf16", 128, True), (511, True, "bf16", 128, False), (511, False, "fp16", 64, True),
-        (512, True, "fp32", 128, False), (512, True, "bf16", 96, False),
+        (512, True, "fp32", 128, False), (512, True, "bf16", 96, True), (512, False, "bf16", 100, False),
+        (512, True, "bf16", 256, True), (511, True, "bf16", 256, False),
     ):  # fmt: skip
         problem = sized(dtype, "", causal, b=1, h=2, l=length, s=512, d=d)
         assert (not gluon.unsupported(problem, hopper)) is taken, problem

@@ -11,8 +11,8 @@ from .hopper_schedule import ROWS
 from .hopper_wide import launch_wide
 from .spaces import backward_default, for_hopper
 
-HEADS = range(8, 257, 8)
-"""Heads that there is a kernel for: they are computed as of 64, 128 or 256."""
+HEADS = range(32, 257, 8)
+"""Heads that there is a kernel for: they are computed in 64, 128 or 256 columns."""
 
 LARGEST = 128
 """The largest head of those whose gradients are all computed in one kernel; of others dQ has a kernel of its own."""

@@ -22,7 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .hopper_tiles import tile_of
+from .hopper_parts import write_sums
+from .hopper_tiles import LEFT, begin_products, columns_of, half_of, tile_of
 
 HALVES = gl.constexpr(5)
 """Halves of blocks of Q in shared memory."""
@@ -47,7 +48,7 @@ def job_of(turn, sizes, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def _load_keys(k_desc, v_desc, buffers, barriers, sizes, CAUSAL: gl.constexpr):
+def _load_keys(k_desc, v_desc, buffers, barriers, sizes, parts, CAUSAL: gl.constexpr):
     """One of the warps that load: each job's K and V, whose memory dV and dK of the job before leave from."""
     k_smem, v_smem = buffers[0], buffers[1]
     k_full, k_empty, v_full, v_empty = barriers[0], barriers[1], barriers[2], barriers[3]
@@ -57,7 +58,7 @@ def _load_keys(k_desc, v_desc, buffers, barriers, sizes, CAUSAL: gl.constexpr):
     for turn in range(gl.cdiv(n_blocks * all_heads, gl.num_programs(0))):
         n, place, _, _, there = job_of(turn, sizes, CAUSAL)
         if there:
-            corner = [place // heads_k, place % heads_k, n * keys, 0]
+            corner = [place // heads_k, place % heads_k // parts, n * keys, 0]
             mbarrier.wait(k_empty, (done & 1) ^ 1)
             mbarrier.expect(k_full, k_desc.block_type.nbytes)
             tma.async_copy_global_to_shared(k_desc, corner, k_full, k_smem.index(0))
@@ -115,35 +116,32 @@ def _statistic(smem, slot, layout: gl.constexpr):
 
 
 @gluon.jit
-def _halves_of(smem, rows: gl.constexpr, columns: gl.constexpr):
-    """A block of a head's rows as the left half of their columns and the right one, [2, rows, columns]."""
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([rows, columns], smem.dtype)
-    return smem._reinterpret(smem.dtype, [2, rows, columns], layout)
-
-
-@gluon.jit
-def _begin_scores(k_smem, q_smem, q_full, step, zeros):
-    """Begin S^T = K Q^T with the block of queries number ``step``, a half of the head after the other."""
-    keys: gl.constexpr = zeros.shape[0]
-    rows: gl.constexpr = zeros.shape[1]
-    columns: gl.constexpr = q_smem.shape[4]
-    halves = _halves_of(k_smem, keys, columns)
+def _begin_scores(k, q_smem, q_full, step, zeros, RIGHT: gl.constexpr):
+    """Begin S^T = K Q^T with the block of queries number ``step``, a part of the head after the other."""
     s = zeros
     for half in gl.static_range(2):
         part = 2 * step + half
         slot = part % HALVES
         mbarrier.wait(q_full.index(slot), part // HALVES & 1)
-        q = q_smem.index(slot).reshape([rows, columns]).permute((1, 0))
-        s = warpgroup_mma(halves.index(half), q, s, use_acc=half > 0, is_async=True)
+        q = columns_of(q_smem.index(slot), 0, RIGHT if half == 1 else LEFT).permute((1, 0))
+        s = warpgroup_mma(half_of(k, half, RIGHT), q, s, use_acc=half > 0, is_async=True)
     return s
 
 
 @gluon.jit
-def _leave(desc, smem, place, heads, first):
-    """Write a group's block of sums, which lies in shared memory that the group alone reads."""
-    fence_async_shared()
-    tma.async_copy_shared_to_global(desc, [place // heads, place % heads, first, 0], smem)
-    tma.store_wait(0)
+def _leave(left, right, desc, sums_ptr, smem, empty, place, heads, first, len_k, DIVIDED: gl.constexpr):
+    """Write a group's block of sums, by way of shared memory that the group alone reads, and give that back."""
+    if DIVIDED:
+        mbarrier.arrive(empty, count=1)
+        write_sums(left, sums_ptr, place, first, len_k, smem.shape[3], 0)
+        write_sums(right, sums_ptr, place, first, len_k, smem.shape[3], LEFT)
+    else:
+        half_of(smem, 0, right.shape[1]).store(left.to(desc.dtype))
+        half_of(smem, 1, right.shape[1]).store(right.to(desc.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(desc, [place // heads, place % heads, first, 0], smem)
+        tma.store_wait(0)
+        mbarrier.arrive(empty, count=1)
 
 
 @gluon.jit
@@ -172,9 +170,18 @@ def _weights(s, buffers, barriers, step, scale, masked, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
+def _add(sums, operand, block, RIGHT: gl.constexpr):
+    """Begin to add the product of P^T with a block of dO to the two parts of dV."""
+    left, right = sums
+    left = warpgroup_mma(operand, half_of(block, 0, RIGHT), left, is_async=True)
+    right = warpgroup_mma(operand, half_of(block, 1, RIGHT), right, is_async=True)
+    return left, right
+
+
+@gluon.jit
 def _sum_values(
-    dv_desc, buffers, barriers, scale, sizes, CAUSAL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr,
+    dv_desc, dv_sums_ptr, buffers, barriers, scale, sizes, len_k,
+    CAUSAL: gl.constexpr, DIVIDED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, RIGHT: gl.constexpr,
 ):  # fmt: skip
     """The group that owns dV, and computes P^T for both."""
     k_smem, _, q_smem, dout_smem, _, _, _ = buffers
@@ -182,8 +189,9 @@ def _sum_values(
     heads_k, group, _, n_blocks, all_heads, _ = sizes
     dtype: gl.constexpr = dv_desc.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LEFT, 16])
+    right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
     k = k_smem.index(0)
     zeros = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
     step = 0
@@ -192,41 +200,39 @@ def _sum_values(
         n, place, _, count, there = job_of(turn, sizes, CAUSAL)
         if there:
             mbarrier.wait(k_full, done & 1)
-            s = _begin_scores(k, q_smem, q_full, step, zeros)
+            s = _begin_scores(k, q_smem, q_full, step, zeros, RIGHT)
             s = warpgroup_mma_wait(0, deps=[s])
             p = _weights(s, buffers, barriers, step, scale, True, CAUSAL)
-            dv = gl.zeros([KEYS, D], gl.float32, acc_layout)
+            left = gl.zeros([KEYS, LEFT], gl.float32, left_layout)
+            right = gl.zeros([KEYS, RIGHT], gl.float32, right_layout)
             for i in range(1, count * group):
                 slot = step % STAGES
                 mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
                 p_operand = gl.convert_layout(p.to(dtype), operand)
-                dv = warpgroup_mma(p_operand, dout_smem.index(slot).reshape([ROWS, D]), dv, is_async=True)
+                left, right = _add((left, right), p_operand, dout_smem.index(slot), RIGHT)
                 step += 1
-                s = _begin_scores(k, q_smem, q_full, step, zeros)
-                dv, p_operand = warpgroup_mma_wait(2, deps=[dv, p_operand])
+                s = _begin_scores(k, q_smem, q_full, step, zeros, RIGHT)
+                left, right, p_operand = warpgroup_mma_wait(2, deps=[left, right, p_operand])
                 mbarrier.arrive(dout_empty.index(slot), count=1)
                 s = warpgroup_mma_wait(0, deps=[s])
                 p = _weights(s, buffers, barriers, step, scale, i % count == 0, CAUSAL)
             slot = step % STAGES
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
             p_operand = gl.convert_layout(p.to(dtype), operand)
-            dv = warpgroup_mma(p_operand, dout_smem.index(slot).reshape([ROWS, D]), dv, is_async=True)
-            dv, p_operand = warpgroup_mma_wait(0, deps=[dv, p_operand])
+            left, right = _add((left, right), p_operand, dout_smem.index(slot), RIGHT)
+            left, right, p_operand = warpgroup_mma_wait(0, deps=[left, right, p_operand])
             mbarrier.arrive(dout_empty.index(slot), count=1)
             step += 1
             done += 1
-            k.reshape([KEYS, D]).store(dv.to(dtype))
-            _leave(dv_desc, k, place, heads_k, n * KEYS)
-            mbarrier.arrive(k_empty, count=1)
+            _leave(left, right, dv_desc, dv_sums_ptr, k, k_empty, place, heads_k, n * KEYS, len_k, DIVIDED)
 
 
 @gluon.jit
-def _begin_gradients(v, dout_smem, dout_full, step, zeros):
+def _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT: gl.constexpr):
     """Begin dP^T = V dO^T with the block of queries number ``step``."""
     slot = step % STAGES
     mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
-    dout = dout_smem.index(slot).reshape([zeros.shape[1], v.shape[1]])
-    return warpgroup_mma(v, dout.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    return begin_products(v, dout_smem.index(slot), zeros, RIGHT)
 
 
 @gluon.jit
@@ -245,27 +251,28 @@ def _scores_gradients(dp, buffers, barriers, step, dtype: gl.constexpr, operand:
 
 
 @gluon.jit
-def _add_keys(dk, ds, q_smem, q_full, part, ROWS: gl.constexpr):
-    """Begin to add a half of the columns of dS^T Q: half number ``part`` of all."""
+def _add_keys(dk, ds, q_smem, q_full, part):
+    """Begin to add one part of dS^T Q: the block number ``part`` of all halves."""
     slot = part % HALVES
     mbarrier.wait(q_full.index(slot), part // HALVES & 1)
-    return warpgroup_mma(ds, q_smem.index(slot).reshape([ROWS, dk.shape[1]]), dk, is_async=True)
+    return warpgroup_mma(ds, columns_of(q_smem.index(slot), 0, dk.shape[1]), dk, is_async=True)
 
 
 @gluon.jit
 def _sum_keys(
-    dk_desc, buffers, barriers, scale_out, sizes, CAUSAL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
-    D: gl.constexpr,
+    dk_desc, dk_sums_ptr, buffers, barriers, scale_out, sizes, len_k,
+    CAUSAL: gl.constexpr, DIVIDED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, RIGHT: gl.constexpr,
 ):  # fmt: skip
-    """The group that owns dK, in two halves."""
+    """The group that owns dK."""
     _, v_smem, q_smem, dout_smem, _, _, _ = buffers
     _, _, v_full, v_empty, q_full, q_empty, dout_full, _, _, _ = barriers
     heads_k, group, _, n_blocks, all_heads, _ = sizes
     dtype: gl.constexpr = dk_desc.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
-    v = v_smem.index(0).reshape([KEYS, D])
+    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LEFT, 16])
+    right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
+    v = v_smem.index(0)
     zeros = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
     step = 0
     done = 0
@@ -273,48 +280,47 @@ def _sum_keys(
         n, place, _, count, there = job_of(turn, sizes, CAUSAL)
         if there:
             mbarrier.wait(v_full, done & 1)
-            dp = _begin_gradients(v, dout_smem, dout_full, step, zeros)
+            dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT)
             dp = warpgroup_mma_wait(0, deps=[dp])
             ds = _scores_gradients(dp, buffers, barriers, step, dtype, operand)
-            left = gl.zeros([KEYS, D // 2], gl.float32, acc_layout)
-            right = gl.zeros([KEYS, D // 2], gl.float32, acc_layout)
+            left = gl.zeros([KEYS, LEFT], gl.float32, left_layout)
+            right = gl.zeros([KEYS, RIGHT], gl.float32, right_layout)
             for _ in range(1, count * group):
                 part = 2 * step
-                left = _add_keys(left, ds, q_smem, q_full, part, ROWS)
-                right = _add_keys(right, ds, q_smem, q_full, part + 1, ROWS)
+                left = _add_keys(left, ds, q_smem, q_full, part)
+                right = _add_keys(right, ds, q_smem, q_full, part + 1)
                 step += 1
-                dp = _begin_gradients(v, dout_smem, dout_full, step, zeros)
-                left = warpgroup_mma_wait(2, deps=[left])
+                dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT)
+                left = warpgroup_mma_wait(3, deps=[left])
                 mbarrier.arrive(q_empty.index(part % HALVES), count=1)
-                right, ds = warpgroup_mma_wait(1, deps=[right, ds])
+                right, ds = warpgroup_mma_wait(2, deps=[right, ds])
                 mbarrier.arrive(q_empty.index((part + 1) % HALVES), count=1)
                 dp = warpgroup_mma_wait(0, deps=[dp])
                 ds = _scores_gradients(dp, buffers, barriers, step, dtype, operand)
             part = 2 * step
-            left = _add_keys(left, ds, q_smem, q_full, part, ROWS)
-            right = _add_keys(right, ds, q_smem, q_full, part + 1, ROWS)
+            left = _add_keys(left, ds, q_smem, q_full, part)
+            right = _add_keys(right, ds, q_smem, q_full, part + 1)
             left, right, ds = warpgroup_mma_wait(0, deps=[left, right, ds])
             mbarrier.arrive(q_empty.index(part % HALVES), count=1)
             mbarrier.arrive(q_empty.index((part + 1) % HALVES), count=1)
             step += 1
             done += 1
-            halves = _halves_of(v_smem.index(0), KEYS, D // 2)
-            halves.index(0).store((left * scale_out).to(dtype))
-            halves.index(1).store((right * scale_out).to(dtype))
-            _leave(dk_desc, v_smem.index(0), place, heads_k, n * KEYS)
-            mbarrier.arrive(v_empty, count=1)
+            left, right = left * scale_out, right * scale_out
+            _leave(left, right, dk_desc, dk_sums_ptr, v, v_empty, place, heads_k, n * KEYS, len_k, DIVIDED)
 
 
-@gluon.jit(do_not_specialize=["heads_k", "group", "m_blocks", "n_blocks", "all_heads", "section"])
+@gluon.jit(do_not_specialize=["heads_k", "group", "m_blocks", "n_blocks", "all_heads", "section", "parts", "len_k"])
 def keys_kernel(
-    q_desc, dout_desc, k_desc, v_desc, dk_desc, dv_desc, stats_desc, scale, scale_out,
-    heads_k, group, m_blocks, n_blocks, all_heads, section,
-    CAUSAL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    q_desc, dout_desc, k_desc, v_desc, dk_desc, dv_desc, stats_desc, dk_sums_ptr, dv_sums_ptr, scale, scale_out,
+    heads_k, group, m_blocks, n_blocks, all_heads, section, parts, len_k,
+    CAUSAL: gl.constexpr, DIVIDED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Descriptors are of [b, h, l, d], that of Q in blocks of half a head, and of statistics [2, b h, l].
 
-    ``scale`` has log2(e) in it, and so has lse, the first of the statistics; D is the second.
+    ``scale`` has log2(e) in it, and so has lse, the first of the statistics; D is the second.  If DIVIDED each head
+    of keys stands for ``parts``, of fewer heads of queries each, whose dK and dV are written as sums of fp32.
     """
+    D: gl.constexpr = k_desc.block_shape[3]
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     p_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], gl.float16)
@@ -353,9 +359,11 @@ def keys_kernel(
     sizes = (heads_k, group, m_blocks, n_blocks, all_heads, section)
     gl.warp_specialize(
         [
-            (_sum_values, (dv_desc, buffers, barriers, scale, sizes, CAUSAL, ROWS, KEYS, D)),
-            (_sum_keys, (dk_desc, buffers, barriers, scale_out, sizes, CAUSAL, ROWS, KEYS, D)),
-            (_load_keys, (k_desc, v_desc, buffers, barriers, sizes, CAUSAL)),
+            (_sum_values, (dv_desc, dv_sums_ptr, buffers, barriers, scale, sizes, len_k,
+                           CAUSAL, DIVIDED, ROWS, KEYS, RIGHT)),
+            (_sum_keys, (dk_desc, dk_sums_ptr, buffers, barriers, scale_out, sizes, len_k,
+                         CAUSAL, DIVIDED, ROWS, KEYS, RIGHT)),
+            (_load_keys, (k_desc, v_desc, buffers, barriers, sizes, parts, CAUSAL)),
             (_load_queries, (q_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
         ],
         [4, 1, 1],

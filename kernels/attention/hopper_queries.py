@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .hopper_tiles import anew, blocks_of, mask_scores, seen_by, tile_of
+from .hopper_tiles import LEFT, anew, begin_products, blocks_of, half_of, mask_scores, seen_by, tile_of
 
 GROUPS = gl.constexpr(2)
 """Groups of warps that multiply."""
@@ -71,20 +71,24 @@ def _produce(q_desc, dout_desc, k_desc, v_desc, buffers, barriers, sizes, CAUSAL
 
 
 @gluon.jit
-def _begin(own, group, smem, slot, zeros):
+def _begin(own, group, smem, slot, zeros, RIGHT: gl.constexpr):
     """Begin the product of a group's queries, or their dO, with a block of keys or values: [queries, keys]."""
-    rows: gl.constexpr = zeros.shape[0]
-    keys: gl.constexpr = zeros.shape[1]
-    operand = own.index(anew(group)).reshape([rows, own.shape[4]])
-    block = smem.index(anew(slot)).reshape([keys, own.shape[4]])
-    return warpgroup_mma(operand, block.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    return begin_products(own.index(anew(group)), smem.index(anew(slot)), zeros, RIGHT)
+
+
+@gluon.jit
+def _add(left, right, ds, k, RIGHT: gl.constexpr):
+    """Begin to add the product of dS with a block of keys to the two parts of dQ."""
+    left = warpgroup_mma(ds, half_of(k, 0, RIGHT), left, is_async=True)
+    right = warpgroup_mma(ds, half_of(k, 1, RIGHT), right, is_async=True)
+    return left, right
 
 
 @gluon.jit
 def _consume(
     dq_desc, stats_ptr, buffers, barriers, scale, scale_out, sizes,
-    CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
-    GROUP: gl.constexpr,
+    CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    RIGHT: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its half of each tile's queries."""
     q_smem, dout_smem, k_smem, v_smem = buffers
@@ -92,8 +96,9 @@ def _consume(
     len_k, heads, _, m_blocks, all_heads, section, padded = sizes
     dtype: gl.constexpr = dq_desc.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
-    dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, dq_layout, 2)
+    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LEFT, 16])
+    right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
     zeros = gl.zeros([ROWS, KEYS], gl.float32, s_layout)
     step = 0
     done = 0
@@ -115,28 +120,29 @@ def _consume(
             delta = gl.load(stats_ptrs + all_heads.to(gl.int64) * padded)
             mbarrier.wait(q_full.index(GROUP), done & 1)
             mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
-            s = _begin(q_smem, GROUP, k_smem, step % STAGES, zeros)
+            s = _begin(q_smem, GROUP, k_smem, step % STAGES, zeros, RIGHT)
             mbarrier.wait(dout_full.index(GROUP), done & 1)
             mbarrier.wait(v_full, step & 1)
-            dp = _begin(dout_smem, GROUP, v_smem, 0, zeros)
-            s = warpgroup_mma_wait(1, deps=[s])
+            dp = _begin(dout_smem, GROUP, v_smem, 0, zeros, RIGHT)
+            s = warpgroup_mma_wait(2, deps=[s])
             if CAUSAL or TAIL:
                 s = mask_scores(s, (mine - 1) * KEYS, limit, KEYS, s_layout)
             p = gl.exp2(s * scale - lse[:, None])
             dp = warpgroup_mma_wait(0, deps=[dp])
             mbarrier.arrive(v_empty, count=1)
             ds = gl.convert_layout((p * (dp - delta[:, None])).to(dtype), operand)
-            dq = gl.zeros([ROWS, D], gl.float32, dq_layout)
+            left = gl.zeros([ROWS, LEFT], gl.float32, left_layout)
+            right = gl.zeros([ROWS, RIGHT], gl.float32, right_layout)
             step += 1
             for _i in range(1, mine):  # no mask touches their blocks
                 slot = step % STAGES
                 slot_before = (step - 1) % STAGES
-                dq = warpgroup_mma(ds, k_smem.index(slot_before).reshape([KEYS, D]), dq, is_async=True)
+                left, right = _add(left, right, ds, k_smem.index(slot_before), RIGHT)
                 mbarrier.wait(k_full.index(slot), step // STAGES & 1)
-                s = _begin(q_smem, GROUP, k_smem, slot, zeros)
+                s = _begin(q_smem, GROUP, k_smem, slot, zeros, RIGHT)
                 mbarrier.wait(v_full, step & 1)
-                dp = _begin(dout_smem, GROUP, v_smem, 0, zeros)
-                s, dq, ds = warpgroup_mma_wait(1, deps=[s, dq, ds])
+                dp = _begin(dout_smem, GROUP, v_smem, 0, zeros, RIGHT)
+                s, left, right, ds = warpgroup_mma_wait(2, deps=[s, left, right, ds])
                 mbarrier.arrive(k_empty.index(slot_before), count=1)
                 p = gl.exp2(s * scale - lse[:, None])
                 dp = warpgroup_mma_wait(0, deps=[dp])
@@ -145,12 +151,14 @@ def _consume(
                 step += 1
             mbarrier.arrive(q_empty.index(GROUP), count=1)
             slot = (step - 1) % STAGES
-            dq = warpgroup_mma(ds, k_smem.index(slot).reshape([KEYS, D]), dq, is_async=True)
-            dq, ds = warpgroup_mma_wait(0, deps=[dq, ds])
+            left, right = _add(left, right, ds, k_smem.index(slot), RIGHT)
+            left, right, ds = warpgroup_mma_wait(0, deps=[left, right, ds])
             mbarrier.arrive(k_empty.index(slot), count=1)
-            dout_smem.index(GROUP).reshape([ROWS, D]).store((dq * scale_out).to(dtype))
+            out = dout_smem.index(GROUP)
+            half_of(out, 0, RIGHT).store((left * scale_out).to(dtype))
+            half_of(out, 1, RIGHT).store((right * scale_out).to(dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(dq_desc, [place // heads, place % heads, first, 0], dout_smem.index(GROUP))
+            tma.async_copy_shared_to_global(dq_desc, [place // heads, place % heads, first, 0], out)
             tma.store_wait(0)
             mbarrier.arrive(dout_empty.index(GROUP), count=1)
             done += 1
@@ -160,13 +168,15 @@ def _consume(
 def queries_kernel(
     q_desc, dout_desc, k_desc, v_desc, dq_desc, stats_ptr, scale, scale_out,
     len_k, heads, group, m_blocks, all_heads, section, padded,
-    CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
+    CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Descriptors are of [b, h, l, d], in blocks of a head's rows; ``stats_ptr`` is of [2, b h, padded].
 
     ``scale`` has log2(e) in it, and so has lse, the first of the statistics; D is the second.
     """
     dtype: gl.constexpr = q_desc.dtype
+    D: gl.constexpr = q_desc.block_shape[3]
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     dout_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, D], dout_desc.layout)
@@ -197,9 +207,9 @@ def queries_kernel(
     gl.warp_specialize(
         [
             (_consume, (dq_desc, stats_ptr, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, ROWS, KEYS, D, 0)),
+                        CAUSAL, TAIL, ROWS, KEYS, RIGHT, 0)),
             (_consume, (dq_desc, stats_ptr, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, ROWS, KEYS, D, 1)),
+                        CAUSAL, TAIL, ROWS, KEYS, RIGHT, 1)),
             (_produce, (q_desc, dout_desc, k_desc, v_desc, buffers, barriers, sizes, CAUSAL)),
         ],
         [4, 1],

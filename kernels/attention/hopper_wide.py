@@ -9,8 +9,9 @@ from atlas.operators import launch
 
 from .blocks import LOG2E
 from .hopper_keys import keys_kernel
+from .hopper_parts import add_parts, parts_for, sums_for
 from .hopper_queries import GROUPS, queries_kernel
-from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, section_of, wide
+from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, right_of, section_of, wide
 
 KEYS = 64
 """Keys of a block, in both kernels."""
@@ -30,15 +31,21 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
     """The first of the two kernels of :func:`launch_wide`; ``gradients`` are dk and dv."""
     (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
     width, m_blocks, n_blocks = wide(d), -(-len_q // ROWS), -(-len_k // KEYS)
+    parts = parts_for(q, k, KEYS, causal)
+    dk_sums, dv_sums = sums = sums_for(k, parts) if parts > 1 else (None, None)
+    heads_k *= parts
     programs = min(gpu_of(q.device).sms, batch * heads_k * n_blocks)
     launch(
         keys_kernel, (programs,),
         descriptor_of(q, ROWS, width // 2), descriptor_of(dout, ROWS, width),
         *(descriptor_of(x, KEYS, width) for x in (k, v, *gradients)),
-        plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), scale * LOG2E.value, scale,
-        heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k, section_of(n_blocks, programs),
-        CAUSAL=causal, ROWS=ROWS, KEYS=KEYS, D=width, num_warps=4,
+        plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
+        scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
+        section_of(n_blocks, programs), parts, len_k,
+        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(d), num_warps=4,
     )  # fmt: skip
+    if parts > 1:
+        add_parts(sums, gradients, parts)
 
 
 def launch_queries(q, k, v, dout, stats, dq, causal, scale):
@@ -51,5 +58,5 @@ def launch_queries(q, k, v, dout, stats, dq, causal, scale):
         descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, width), descriptor_of(k, KEYS, width),
         descriptor_of(v, KEYS, width), descriptor_of(dq, ROWS, width), stats, scale * LOG2E.value, scale,
         len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
-        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, D=width, num_warps=4,
+        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(d), num_warps=4,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 CONSUMERS = {
     256: {"CONSUMERS": 2, "STAGES": 2},
     128: {"CONSUMERS": 2, "STAGES": 2},
+    96: {"CONSUMERS": 2, "STAGES": 2},
     64: {"CONSUMERS": 2, "STAGES": 4},
 }
 
@@ -31,9 +32,17 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
 
-@pytest.mark.parametrize(("length", "causal"), [(512, False), (500, True)])
-def test_gradients_of_wide_heads_wait_for_several_products_and_spill_nothing(compiling, length, causal):
-    for code in compiling(inside.hopper_attention_gradients, 256, length, causal):
+@pytest.mark.parametrize(
+    ("head_dim", "heads_k", "length", "causal"), [(256, 4, 512, False), (256, 1, 500, True), (192, 1, 500, True)]
+)
+def test_gradients_of_wide_heads_wait_for_several_products_and_spill_nothing(
+    compiling, head_dim, heads_k, length, causal
+):
+    """Heads that share keys are dealt out here, and their sums added up by a third kernel."""
+    codes = compiling(inside.hopper_attention_gradients, head_dim, heads_k, length, causal)
+    codes = [code for code in codes if any(name.startswith("HGMMA") for name in code)]
+    assert len(codes) == 2
+    for code in codes:
         products, waits = (sum(name.startswith(x) for name in code) for x in ("HGMMA", "WARPGROUP.DEPBAR"))
         assert products > 8 * waits > 0, "products are waited for one by one"
         assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"

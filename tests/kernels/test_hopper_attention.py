@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -150,6 +151,29 @@ def test_every_block_of_keys_of_wide_heads_is_one_job(monkeypatch, n_blocks, m_b
         assert all(count == m_blocks - first and first == (n if causal else 0) for n, _, first, count, _ in jobs)
         found.update((head, n) for n, head, _, _, there in jobs if there)
     assert found == dict.fromkeys(itertools.product(range(heads), range(n_blocks)), 1)
+
+
+@pytest.mark.parametrize(
+    ("group", "blocks", "parts"),
+    [(1, 5, 1), (4, 512, 1), (7, 32, 7), (8, 64, 2), (8, 128, 1), (6, 40, 3)],  # on 132 multiprocessors
+)
+def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiprocessors_busy(group, blocks, parts):
+    from kernels.attention.hopper_parts import parts_of
+
+    assert parts_of(group, blocks, SMS) == parts
+
+
+@pytest.mark.parametrize("d", [64, 72, 192])
+def test_the_parts_of_dk_and_dv_are_added_up_where_the_gradients_lie(d):
+    import torch
+
+    from kernels.attention.hopper_parts import add_parts, sums_for
+
+    dk, dv = (torch.full((2, 70, 3, d), math.nan, dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
+    sums = sums_for(dk, 2).normal_()
+    add_parts(sums, (dk, dv), 2)
+    for gradient, parts in zip((dk, dv), sums, strict=True):
+        torch.testing.assert_close(gradient, parts.view(2, 3, 2, 70, -1).sum(2)[..., :d].to(torch.bfloat16))
 
 
 def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():

@@ -73,12 +73,13 @@ def _begin_scores(
 def _begin_output(p, v_smem, v_full, step, o, right, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr):
     """Begin O += P V with the block of values number ``step``."""
     slot = step % STAGES
+    v = v_smem.index(slot)  # before the wait: behind it three groups' registers spill (Triton 3.6)
     mbarrier.wait(v_full.index(slot), step // STAGES & 1)
     if RIGHT == 0:
-        o = warpgroup_mma(p, v_smem.index(slot).reshape([BLOCK_N, o.shape[1]]), o, is_async=True)
+        o = warpgroup_mma(p, v.reshape([BLOCK_N, o.shape[1]]), o, is_async=True)
     else:
-        o = warpgroup_mma(p, half_of(v_smem.index(slot), 0, RIGHT), o, is_async=True)
-        right = warpgroup_mma(p, half_of(v_smem.index(slot), 1, RIGHT), right, is_async=True)
+        o = warpgroup_mma(p, half_of(v, 0, RIGHT), o, is_async=True)
+        right = warpgroup_mma(p, half_of(v, 1, RIGHT), right, is_async=True)
     return o, right
 
 

@@ -234,4 +234,4 @@ def for_hopper(heads, problem: Case, gpu: GPU) -> str:
         return "Gluon has no interpreter"
     if problem.dtype == "fp32":
         return "for 16 bits at most"
-    return "" if problem["d"] in heads else f"not for heads of {problem['d']}"
+    return "" if problem["d"] in heads else f"for heads of {', '.join(map(str, heads))}"

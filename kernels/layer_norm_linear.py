@@ -30,6 +30,7 @@ from atlas.declaration import (
     eager,
     edge_cases,
     element_size,
+    max_autotuned,
     normal,
     rows,
     sweep,
@@ -331,6 +332,8 @@ def _separate_default(problem: Case, gpu: GPU) -> Config:
     return next((config for config in configs if not _fits_separate(config, problem, gpu)), configs[-1])
 
 
+_MAX_AUTOTUNED = (case("bf16", m=128, n=1024, k=1024), case("bf16", m=4096, n=3072, k=1024))
+
 DECLARATION = Declaration(
     name="layer_norm_linear",
     family="matmul",
@@ -364,7 +367,11 @@ DECLARATION = Declaration(
                 fits=_fits,
             ),
         ),
-        peers={"torch": eager(_reference), "torch.compile": compiled(_reference)},
+        peers={
+            "torch": eager(_reference),
+            "torch.compile": compiled(_reference),
+            "torch.compile max-autotune": max_autotuned(_reference, cases=lambda c: c in _MAX_AUTOTUNED),
+        },
         bytes=_bytes,
         flops=lambda c: {
             "statistics": 4 * c["m"] * c["k"],
@@ -448,6 +455,8 @@ def layer_norm_linear(
     """
     if autocasting() and autocast_rule("linear", input.device):
         return _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps)
+    if (found := _layer_norm_linear.again(input, weight, bias, eps, linear_weight, linear_bias)) is not None:
+        return found
     DECLARATION.dtype_of(input)
     if not input.dim() or linear_weight.dim() != 2 or linear_weight.shape[1] != input.shape[-1]:
         raise ValueError(

@@ -15,10 +15,10 @@ that a rotation by a byte brings row g + 8, sign and magnitude, to where row g w
 """
 
 import torch
-from atlas.declaration import Peer, case
+from atlas.declaration import Peer, case, max_autotune, searching
 
 from kernels.common.packed import Packed, by_row_tiles, check_weight, of_row_tiles, padded
-from kernels.matmul_w4a16.cases import common_cases
+from kernels.matmul_w4a16.cases import common_cases, tuned_by_torch
 from kernels.matmul_w4a16.declaration import declared
 from kernels.matmul_w4a16.linear import call_linear, linear_operator
 
@@ -76,16 +76,26 @@ def dequantised(words, scales, zeros, rows, columns, group):
 
 def _compiled(x, words, scales, zeros, n, group):
     """torch.compile of dequantisation and product, from int8 weights in their natural order."""
-
-    def product(x, q, scales):
-        w = q.to(x.dtype).view(n, scales.shape[1], -1) * scales[..., None]
-        return torch.nn.functional.linear(x, w.view(n, -1))
-
-    q, scales = unshuffle_w8(words, n, x.shape[1]).contiguous(), of_row_tiles(scales, n).contiguous()
+    q, scales = _in_natural_order(words, scales, n, x.shape[1])
     torch._dynamo.reset()
-    fast = torch.compile(product, dynamic=False)
+    fast = torch.compile(_product, dynamic=False)
     fast(x, q, scales)
     return lambda: fast(x, q, scales)
+
+
+def _searched(x, words, scales, zeros, n, group):
+    """The same by the fastest of Triton's and cuBLAS's products that torch.compile tries."""
+    q, scales = _in_natural_order(words, scales, n, x.shape[1])
+    return max_autotune(_product, x=x, q=q, scales=scales)
+
+
+def _in_natural_order(words, scales, n, k):
+    return unshuffle_w8(words, n, k).contiguous(), of_row_tiles(scales, n).contiguous()
+
+
+def _product(x, q, scales):
+    w = q.to(x.dtype).view(q.shape[0], scales.shape[1], -1) * scales[..., None]
+    return torch.nn.functional.linear(x, w.view(q.shape))
 
 
 def _torch_int8(x, words, scales, zeros, n, group):
@@ -140,7 +150,11 @@ DECLARATION = declared(
     dequantised,
     _CASES,
     _EDGE_CASES,
-    {"torch.compile": Peer(_compiled, compiles=True), "torch int8": Peer(_torch_int8)},
+    {
+        "torch.compile": Peer(_compiled, compiles=True),
+        "torch.compile max-autotune": searching(_searched, tuned_by_torch),
+        "torch int8": Peer(_torch_int8),
+    },
 )
 
 _linear, _dequantise = linear_operator(DECLARATION, 8)

@@ -338,6 +338,8 @@ def multiply_add(
     """
     if autocasting():
         input, tensor1, tensor2 = autocast("addcmul", input, tensor1, tensor2)
+    elif (found := _differentiable.again(input, tensor1, tensor2, float(value))) is not None:
+        return found
     elementwise.check(DECLARATION, input, tensor1, tensor2)
     if not input.numel():
         return torch.addcmul(input, tensor1, tensor2, value=value)  # nothing to launch for

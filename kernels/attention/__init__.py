@@ -44,6 +44,12 @@ def attention_with_lse(
     lse is fp32, the natural logarithm of the sum of exp(scale query @ key) over the keys that a query sees, -inf where
     it sees none.  Both outputs have gradients, so results on parts of the keys can be merged.
     """
+    if query.dim() == key.dim() == 4 and (enable_gqa or query.shape[1] == key.shape[1]) and not autocasting():
+        found = attention_operator.again(
+            query, key, value, is_causal, (query.shape[-1] or 1) ** -0.5 if scale is None else scale
+        )
+        if found is not None:
+            return found
     layout = "(batch, heads, length, head_dim)"
     query, key, value = _checked("attention", query, key, value, 4, layout, 1, enable_gqa)
     if query.shape[0] != key.shape[0]:

@@ -2,7 +2,9 @@
 
 import functools
 
-from atlas.declaration import Declaration, Pass, Variant, eager, gradients
+from atlas.declaration import Declaration, Pass, Variant, eager, gradients, searching
+
+from kernels.common.peers import by_flex_attention
 
 from .backward import launch_backward
 from .cases import (
@@ -17,6 +19,7 @@ from .cases import (
     forward_inputs,
     products_of,
     reference,
+    searched,
     sweep,
 )
 from .forward import launch_forward
@@ -94,6 +97,7 @@ DECLARATION = Declaration(
             "torch": eager(by_torch),
             "cudnn": eager(by_backend("CUDNN_ATTENTION")),
             "flash": eager(by_backend("FLASH_ATTENTION")),
+            "flex_attention max-autotune": searching(by_flex_attention, searched),
         },
         bytes=bytes_of("q out", "k v"),
         flops=products_of("Q K^T", "P V"),

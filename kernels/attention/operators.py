@@ -3,7 +3,7 @@
 import torch
 from atlas.declaration import case, gpu_of
 from atlas.declaration.products import as_interpreted
-from atlas.operators import CustomOperator, Differentiable, Operator
+from atlas.operators import CustomOperator, Differentiable, Operator, contiguous
 
 from .backward import into_backward
 from .cases import case_of
@@ -54,8 +54,11 @@ def rows_contiguous(x):
 
 def _incoming(out, dout, dlse):
     """Gradients of out and lse as kernels take them; either may be None."""
-    dout = torch.zeros_like(out) if dout is None else rows_contiguous(dout)
-    return dout, None if dlse is None else dlse.contiguous()
+    if dout is None:
+        dout = torch.zeros_like(out)
+    elif dout.stride(-1) != 1 and dout.shape[-1] != 1:
+        dout = contiguous(dout)
+    return dout, None if dlse is None else contiguous(dlse)
 
 
 class _Once(torch.autograd.Function):

@@ -3,7 +3,19 @@
 import math
 
 import torch
-from atlas.declaration import GPU, Case, Declaration, Pass, Peer, Variant, case, element_size, torch_dtype
+from atlas.declaration import (
+    GPU,
+    Case,
+    Declaration,
+    Pass,
+    Peer,
+    Variant,
+    case,
+    element_size,
+    max_autotune,
+    searching,
+    torch_dtype,
+)
 
 from .chunks import SPLIT_SPACE, fits, launch_chunks, split_default, whole_default
 
@@ -134,10 +146,13 @@ def _of_backend(name):
 
     def prepare(q, k, v, lens, scale):
         from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.attention.bias import causal_lower_right
 
         arguments = _masked(q, k, v, lens, scale)
-        if name == "FLASH_ATTENTION" and arguments["attn_mask"] is not None:
-            raise NotImplementedError("torch's flash attention takes no mask, which lengths and several tokens need")
+        if name == "FLASH_ATTENTION" and lens is not None:
+            raise NotImplementedError("torch's flash attention takes no mask, which lengths need; torch.varlen does")
+        if name == "FLASH_ATTENTION" and q.shape[2] > 1:  # of as many keys as there are, the last are the tokens'
+            arguments["attn_mask"] = causal_lower_right(q.shape[2], k.shape[2])
 
         def attend():
             with sdpa_kernel(getattr(SDPBackend, name)):
@@ -152,18 +167,60 @@ def _of_backend(name):
     return Peer(prepare)
 
 
-_FLEX_SHAPE = (32, 16384)
+def _prepare_varlen(q, k, v, lens, scale):
+    """FlashAttention's kernel for sequences of any lengths, from a cache that lies as it wants it: token by token."""
+    if q.device.type != "cuda":
+        raise NotImplementedError("torch's flash attention of sequences runs on a GPU alone")
+    batch, heads, queries, head_dim = q.shape
+    seq = k.shape[2]
+    each = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
+    starts = (each * queries, each * seq)
+    rows = q.transpose(1, 2).reshape(-1, heads, head_dim)
+    k, v = (x.transpose(1, 2).reshape(batch * seq, -1, head_dim) for x in (k, v))
+
+    def attend():
+        out = torch.ops.aten._flash_attention_forward(
+            rows, k, v, *starts, queries, seq, 0.0, queries > 1, False, scale=scale, seqused_k=lens
+        )[0]
+        return out.view(batch, queries, heads, head_dim).transpose(1, 2)
+
+    return attend
+
+
+_FLEX = ((32, 16384), (16, 16384))
+"""Caches and their rows on which flex_attention is compiled."""
+_FLEX_SEARCHED = ((8, 4096), (16, 16384))
+"""And where it is tuned."""
+
+
+def _flex(problem: Case) -> str:
+    if (problem["batch"], problem["seq"]) in _FLEX:
+        return ""
+    return "flex_attention is compiled for seconds on every case, and ends far behind without a mask: done on few cases"
 
 
 def _prepare_flex(q, k, v, lens, scale):
     """``flex_attention``, compiled: it has kernels for few queries, which split the cache."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
-    if (k.shape[0], k.shape[2]) != _FLEX_SHAPE:
-        raise NotImplementedError(
-            "flex_attention is compiled for seconds on every case, and ended far behind on those where it was timed: "
-            f"now at {_FLEX_SHAPE[0]} caches of {_FLEX_SHAPE[1]} rows alone"
-        )
+    arguments = _of_flex(q, k, v, lens, scale)
+    torch._dynamo.reset()
+    fast = torch.compile(flex_attention, dynamic=False)
+    fast(**arguments)
+    return lambda: fast(**arguments)
+
+
+def _search_flex(q, k, v, lens, scale):
+    """The same by the fastest of the kernels that torch.compile tries."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return max_autotune(flex_attention, **_of_flex(q, k, v, lens, scale))
+
+
+def _of_flex(q, k, v, lens, scale):
+    """Keyword arguments of ``flex_attention``."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
     block_mask = None
     if lens is not None or q.shape[2] > 1:
         seq, queries = k.shape[2], q.shape[2]
@@ -173,11 +230,8 @@ def _prepare_flex(q, k, v, lens, scale):
             return key < length[batch] - (queries - 1) + query
 
         block_mask = create_block_mask(sees, q.shape[0], None, queries, seq, device=q.device)
-    torch._dynamo.reset()
-    fast = torch.compile(flex_attention, dynamic=False)
-    arguments = {"block_mask": block_mask, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
-    fast(q, k, v, **arguments)
-    return lambda: fast(q, k, v, **arguments)
+    shared = q.shape[1] != k.shape[1]
+    return {"query": q, "key": k, "value": v, "block_mask": block_mask, "scale": scale, "enable_gqa": shared}
 
 
 DECLARATION = Declaration(
@@ -218,7 +272,11 @@ DECLARATION = Declaration(
             "torch": Peer(_prepare_torch),
             "torch.flash": _of_backend("FLASH_ATTENTION"),
             "torch.cudnn": _of_backend("CUDNN_ATTENTION"),
-            "flex_attention": Peer(_prepare_flex, compiles=True),
+            "torch.varlen": Peer(_prepare_varlen),
+            "flex_attention": Peer(_prepare_flex, compiles=True, handles=_flex),
+            "flex_attention max-autotune": searching(
+                _search_flex, lambda c: c.dtype == "bf16" and (c["batch"], c["seq"]) in _FLEX_SEARCHED
+            ),
         },
         bytes=_bytes,
         flops=_flops,

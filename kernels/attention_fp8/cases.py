@@ -8,6 +8,7 @@ from atlas.declaration import GPU, Case, Peer
 from kernels.attention.cases import by_groups, bytes_of, scores_of
 from kernels.attention.cases import reference as exact
 from kernels.attention.cases import sized as sized_case
+from kernels.common.peers import by_flex_attention
 
 E4M3 = torch.float8_e4m3fn
 
@@ -45,12 +46,19 @@ def in_bf16(attention):
     """A peer that computes in bf16 what it could have had in the first place: it is not timed at converting to it."""
 
     def prepare(q, k, v, scales, causal, scale):
-        q, k, v = (
-            (x.float() * by[:, :, None, None]).to(torch.bfloat16) for x, by in zip((q, k, v), scales, strict=True)
-        )
+        q, k, v = _as_bf16(q, k, v, scales)
         return lambda: attention(q=q, k=k, v=v, causal=causal, scale=scale)
 
     return Peer(prepare)
+
+
+def flex_in_bf16(q, k, v, scales, causal, scale):
+    """``prepare`` of the same by flex_attention."""
+    return by_flex_attention(*_as_bf16(q, k, v, scales), causal, scale)
+
+
+def _as_bf16(q, k, v, scales):
+    return [(x.float() * by[:, :, None, None]).to(torch.bfloat16) for x, by in zip((q, k, v), scales, strict=True)]
 
 
 def inputs_of(problem: Case, device, generator):

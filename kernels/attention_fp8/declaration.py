@@ -2,12 +2,12 @@
 
 import functools
 
-from atlas.declaration import Declaration, Pass, Variant
+from atlas.declaration import Declaration, Pass, Variant, searching
 
-from kernels.attention.cases import by_backend, by_torch, products_of
+from kernels.attention.cases import by_backend, by_torch, products_of, searched
 from kernels.attention.spaces import HOPPER, for_hopper
 
-from .cases import EDGE_CASES, HUGE_CASES, in_bf16, inputs_of, reference, spread, sweep, traffic
+from .cases import EDGE_CASES, HUGE_CASES, flex_in_bf16, in_bf16, inputs_of, reference, spread, sweep, traffic
 from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
 from .tiled import TILED_SPACE, fits_tiled, launch_tiled, multiplies_fp8, tiled_default
 
@@ -58,7 +58,12 @@ DECLARATION = Declaration(
             "torch": in_bf16(by_torch),
             "cudnn": in_bf16(by_backend("CUDNN_ATTENTION")),
             "flash": in_bf16(by_backend("FLASH_ATTENTION")),
+            "flex_attention max-autotune": searching(flex_in_bf16, searched),
         },
+        weak=dict.fromkeys(
+            ("torch", "cudnn", "flash", "flex_attention max-autotune"),
+            "computes in bf16, since torch has no attention of fp8",
+        ),
         bytes=traffic,
         flops=products_of("Q K^T", "P V"),
         reduction=lambda c: c["d"] + c["s"],

@@ -1,10 +1,10 @@
 """What the project knows of bmm: its variants, from the preferred one on, its peers, its cases and costs."""
 
-from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager
+from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager, max_autotuned
 
 from kernels.matmul.swizzled import swizzled
 
-from .cases import DTYPES, EDGE_CASES, HUGE_CASES, inputs, least_bytes, reference, sweep
+from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, least_bytes, reference, sweep
 from .described import launch_persistent, launch_swizzled
 from .spaces import (
     PERSISTENT_SPACE,
@@ -53,7 +53,11 @@ DECLARATION = Declaration(
                 fits=fits,
             ),
         ),
-        peers={"torch": eager(reference), "torch.compile": compiled(reference)},
+        peers={
+            "torch": eager(reference),
+            "torch.compile": compiled(reference),
+            "torch.compile max-autotune": max_autotuned(reference, cases=lambda c: c in MAX_AUTOTUNED),
+        },
         bytes=least_bytes,
         flops=lambda c: {"a @ b": 2 * c["b"] * c["m"] * c["n"] * c["k"]},
         reduction=lambda c: c["k"],

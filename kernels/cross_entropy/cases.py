@@ -49,6 +49,7 @@ SWEEP = cases.sweep(
         "bf16": (
             (128, 1024),  # the launch is the cost
             (8192, 1000),  # the classes of ImageNet
+            (16, 128256),  # the next token of a batch
             (4096, 32000),
             (16384, 32000),
             (4096, 50257),  # a vocabulary of odd length: no row but each eighth starts on 16 bytes
@@ -80,6 +81,7 @@ EDGE_CASES = cases.edge_cases(
         (6, 40, {"pitch": 43, "smoothing": 0.1, "gradient": True}, "short rows apart, none a whole number of vectors"),
         (4, 5, {"ignored": True, "reduction": "none", "gradient": True}, "rows shorter than a vector, a loss each"),
         (2, 20_000, {"smoothing": 0.1, "z_loss": 1e-2}, "several blocks and a tail; all terms of the loss"),
+        (3, 9001, {"smoothing": 0.1, "ignored": True}, "parts of odd rows: edges belong to the first and the last"),
         (5, 9000, {"pitch": 9024, "z_loss": 1e-2, "gradient": True, "ignored": True}, "padded rows of several blocks"),
     ),
 )

@@ -5,6 +5,7 @@ from atlas.declaration import Declaration, Pass, Variant, peers, rows, rowwise
 from . import cases, references, spaces
 from .backward import launch_backward
 from .one_pass import launch_one_pass
+from .split import launch_split
 from .stream import launch_stream, launch_stream_gradient
 
 DECLARATION = Declaration(
@@ -28,6 +29,16 @@ DECLARATION = Declaration(
         reference=references.reference,
         outputs=("loss", "saved", "scale"),  # saved for the backward pass: lse, or the gradient itself
         variants=(
+            Variant(
+                name="split",
+                summary="few rows: several programs a row, whose parts a second kernel puts together",
+                launch=launch_split,
+                space=spaces.SPLIT_SPACE,
+                default=spaces.split_default,
+                fits=spaces.fits_split,
+                handles=spaces.handles_split,
+                follows="stream",
+            ),
             Variant(
                 name="one_pass",
                 summary="rows in registers, one block of rows a program; the gradient where it is asked for",

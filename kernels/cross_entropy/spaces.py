@@ -42,3 +42,37 @@ def blocks_default(problem, gpu):
 
 BLOCKS = (1024, 2048, 4096, 8192, 16384)
 BLOCKS_SPACE = {"BLOCK_N": BLOCKS, "num_warps": (4, 8, 16, 32)}
+
+
+def handles_split(problem, gpu):
+    """Why ``split`` does not take a case."""
+    if gpu.functional or _most_parts(problem, gpu) > 1:
+        return only(False, problem)
+    return "rows that are many enough for all SMs, or too short to be cut"
+
+
+def fits_split(config, problem, gpu):
+    parts = config["SPLITS"]
+    if not gpu.functional and not _most_parts(problem, gpu) // 2 <= parts <= _most_parts(problem, gpu):
+        return "as many parts as keep all SMs busy and are long enough to be worth a program"
+    return fits_stream(config, problem, gpu, SPLIT_SPACE["BLOCK_N"][0])
+
+
+def split_default(problem, gpu):
+    """Two 16-byte vectors a thread."""
+    block = min(max(1024, block_n(problem) // 2), 8 * 32 * 2 * VECTOR_BYTES // element_size(problem.dtype))
+    warps = 8 if block * element_size(problem.dtype) >= 8 * 32 * VECTOR_BYTES else 4
+    return {"BLOCK_N": block, "SPLITS": max(2, _most_parts(problem, gpu)), "num_warps": warps}
+
+
+def _most_parts(problem, gpu):
+    """Parts of a row that are worth a program each, a power of 2, and no more than give each SM two."""
+    worth = problem["n"] * element_size(problem.dtype) // _WORTH
+    parts = min(worth, 2 * gpu.sms // max(problem["m"], 1), SPLIT_SPACE["SPLITS"][-1])
+    return 1 << (parts.bit_length() - 1) if parts else 0
+
+
+_WORTH = 16 * 1024
+"""Bytes of a row that a program should read at least; one SM of an H200 reads some 40 in a nanosecond."""
+
+SPLIT_SPACE = {"BLOCK_N": (1024, 2048, 4096), "SPLITS": (2, 4, 8, 16, 32, 64), "num_warps": (4, 8)}

@@ -12,7 +12,7 @@ from .total import empty_like, lanes, launch_total, loss_dtype, rows_and_scale, 
 
 
 @triton.jit
-def _statistics(
+def row_statistics(
     x_ptr, begin, body, end,
     LANES: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr, SMOOTHING: tl.constexpr, POLICY: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +60,7 @@ def _stream_kernel(
     counted, valid, logit = target_of(x_ptr + row, tl.load(target_ptr + pid), n, ignore_index)
     base, begin, body, end = lanes_of(row, n, WIDTH, ALIGNED)
     body, end = tl.where(counted, body, 0), tl.where(counted, end, begin)
-    row_max, row_sum, total = _statistics(x_ptr + base, begin, body, end, LANES, WIDTH, ALIGNED, SMOOTHING, "")
+    row_max, row_sum, total = row_statistics(x_ptr + base, begin, body, end, LANES, WIDTH, ALIGNED, SMOOTHING, "")
     loss, lse = loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)
     tl.store(rows_ptr + pid, loss)
     tl.store(lse_ptr + pid, lse)
@@ -84,7 +84,7 @@ def _stream_gradient_kernel(
     x_ptr += base
     dx_ptr += base
     read = tl.where(counted, body, 0)
-    row_max, row_sum, total = _statistics(
+    row_max, row_sum, total = row_statistics(
         x_ptr, begin, read, tl.where(counted, end, begin), LANES, WIDTH, ALIGNED, SMOOTHING, "evict_last"
     )
     loss, lse = loss_of(row_max, row_sum, total, logit, n, label_smoothing, z_loss, counted, valid, SMOOTHING)

@@ -1,9 +1,10 @@
 """What grouped products are checked and measured on: formulas by torch, inputs, peers, cases and what they cost."""
 
+import dataclasses
 import math
 
 import torch
-from atlas.declaration import GPU, Case, Peer, case, normal
+from atlas.declaration import GPU, Case, case, normal
 
 from kernels.common.products import fitting, operand_bytes
 
@@ -36,13 +37,53 @@ def torch_grouped(a, b, offs):
 
 def only_bf16(peer):
     """A peer that is torch's kernel, which takes bf16 and rows of whole 16 bytes."""
+    return dataclasses.replace(
+        peer, handles=lambda c: "" if takes(c) else "torch._grouped_mm takes bf16, and sizes that 8 divides"
+    )
 
-    def prepare(**inputs):
-        if inputs["a"].dtype != torch.bfloat16 or any(size % 8 for size in inputs["b"].shape[1:]):
-            raise NotImplementedError("torch._grouped_mm takes bf16, and sizes that 8 divides")
-        return peer.prepare(**inputs)
 
-    return Peer(prepare, compiles=peer.compiles)
+def takes(problem: Case) -> bool:
+    """Whether torch's kernel takes a case."""
+    return problem.dtype == "bf16" and not (problem["n"] % 8 or problem["k"] % 8)
+
+
+def prepare_loop(a, b, offs):
+    """cuBLAS's product of each group, whose rows the host knew beforehand: nothing is fetched from the device."""
+    if a.requires_grad or b.requires_grad:
+        raise NotImplementedError("products that are written in place have no gradient")
+    c = a.new_zeros((a.shape[0], b.shape[2]))
+    groups = [(a[rows], b[group], c[rows]) for group, rows in _rows_of(offs)]
+
+    def multiply():
+        for rows_of_a, factor, rows_of_c in groups:
+            torch.mm(rows_of_a, factor, out=rows_of_c)
+        return c
+
+    return multiply
+
+
+def prepare_backward_loop(a, b, offs, dc):
+    """Both gradients of :func:`prepare_loop`'s products."""
+    da, db = torch.zeros_like(a), torch.zeros_like(b)
+    groups = [(a[rows], b[group], dc[rows], da[rows], db[group]) for group, rows in _rows_of(offs)]
+
+    def multiply():
+        for rows_of_a, factor, rows_of_dc, rows_of_da, of_factor in groups:
+            torch.mm(rows_of_dc, factor.t(), out=rows_of_da)
+            torch.mm(rows_of_a.t(), rows_of_dc, out=of_factor)
+        return da, db
+
+    return multiply
+
+
+def _rows_of(offs):
+    """(a group, a slice of its rows) of the groups that have any."""
+    ends = offs.tolist()
+    return [
+        (group, slice(start, end))
+        for group, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+        if end > start
+    ]
 
 
 def inputs(problem: Case, device, generator):
@@ -97,6 +138,9 @@ def sweep(gpu: GPU) -> list[Case]:
     cases.append(case("fp16", "for GPUs without bf16", spread="even", groups=64, m=3072, n=1408, k=2048))
     return fitting(cases, backward_bytes, gpu)
 
+
+MAX_AUTOTUNED = tuple(case("bf16", spread="even", groups=64, m=m, n=1408, k=2048) for m in (24576, 3072))
+"""On which torch.compile tunes a backward pass, whose two products take it twice as long as a forward one."""
 
 EDGE_CASES = tuple(
     case(dtype, reason, spread=spread, groups=groups, m=m, n=n, k=k)

@@ -2,12 +2,24 @@
 
 import functools
 
-from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, compiled_gradients, eager, gradients
+from atlas.declaration import (
+    Capability,
+    Declaration,
+    Pass,
+    Peer,
+    Variant,
+    compiled_gradients,
+    eager,
+    gradients,
+    max_autotuned,
+    max_autotuned_gradients,
+)
 
 from .cases import (
     DTYPES,
     EDGE_CASES,
     HUGE_CASES,
+    MAX_AUTOTUNED,
     backward_bytes,
     backward_inputs,
     backward_reference,
@@ -15,8 +27,11 @@ from .cases import (
     inputs,
     least_bytes,
     only_bf16,
+    prepare_backward_loop,
+    prepare_loop,
     reference,
     sweep,
+    takes,
     torch_grouped,
 )
 from .rows import launch_rows
@@ -66,8 +81,9 @@ DECLARATION = Declaration(
         variants=_variants(launch_rows, fits),
         peers={
             "torch": eager(reference),
+            "torch loop": Peer(prepare_loop),
             "torch._grouped_mm": only_bf16(eager(torch_grouped)),
-            "torch.compile": only_bf16(compiled(torch_grouped, mode="max-autotune-no-cudagraphs")),
+            "torch.compile max-autotune": max_autotuned(torch_grouped, cases=takes),
         },
         bytes=least_bytes,
         flops=flops,
@@ -80,8 +96,12 @@ DECLARATION = Declaration(
         variants=_variants(launch_backward, fits_tiled_backward),
         peers={
             "torch": eager(backward_reference),
+            "torch loop": Peer(prepare_backward_loop),
             "torch._grouped_mm": only_bf16(gradients(torch_grouped, ("a", "b"), cotangent="dc")),
             "torch.compile": only_bf16(compiled_gradients(torch_grouped, ("a", "b"), cotangent="dc")),
+            "torch.compile max-autotune": max_autotuned_gradients(
+                torch_grouped, ("a", "b"), lambda c: c in MAX_AUTOTUNED, cotangent="dc"
+            ),
         },
         bytes=backward_bytes,
         flops=lambda c: {"dc @ b^T": flops(c)["a @ b"], "a^T @ dc": flops(c)["a @ b"]},

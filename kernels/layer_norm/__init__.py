@@ -154,8 +154,13 @@ def layer_norm(
         input, total, weight, bias = under_autocast("layer_norm", input, residual, weight, bias)
         if total is not None:
             return layer_norm(input, normalized_shape, weight, bias, eps), total
-    DECLARATION.dtype_of(input)
     shape = shape_of("layer_norm", normalized_shape, input)
+    of_shape = (weight is None or weight.shape == shape) and (bias is None or bias.shape == shape)
+    if residual is None and of_shape:
+        found = _layer_norm.again(input, math.prod(shape), weight, bias, eps)
+        if found is not None:
+            return found[0]
+    DECLARATION.dtype_of(input)
     weight = checked("layer_norm", "weight", weight, shape, input)
     bias = checked("layer_norm", "bias", bias, shape, input)
     residual = checked("layer_norm", "residual", residual, input.shape, input)

@@ -4,7 +4,7 @@ import torch
 from atlas.declaration import Declaration, Pass, Variant, cases, peers, rows
 
 from .chunks import launch_chunks
-from .references import liger, of_torch, of_torch_in_chunks, reference, user
+from .references import liger, of_torch, of_torch_in_chunks, reference, searched, user
 
 _FLAGS = {
     "bias": False, "ignored": False, "reduction": "mean", "smoothing": 0.0, "z_loss": 0.0, "gradient": False,
@@ -46,6 +46,7 @@ def _flops(c):
     return dict.fromkeys(products[:count], 2 * c["m"] * c["k"] * c["n"])
 
 
+_MAX_AUTOTUNED = tuple(cases.case("bf16", m=m, k=k, n=32000, gradient=True) for m, k in ((1024, 1024), (4096, 4096)))
 _BLOCKS = (1024, 4096, 8192, 16384)
 
 DECLARATION = Declaration(
@@ -118,6 +119,7 @@ DECLARATION = Declaration(
         peers={
             "torch": peers.Peer(user(of_torch)),
             "torch.compile": peers.Peer(user(of_torch, compiles=True), compiles=True),
+            "torch.compile max-autotune": peers.searching(searched, lambda c: c in _MAX_AUTOTUNED),
             "torch.chunked": peers.Peer(user(of_torch_in_chunks), requires="torch.nn.modules.linear_cross_entropy"),
             "liger": peers.Peer(user(liger), requires="liger_kernel"),
         },

@@ -1,6 +1,7 @@
 """What the loss is, in plain torch, and the peers' calls."""
 
 import torch
+from atlas.declaration.peers import MAX_AUTOTUNE
 
 
 def torch_loss(hidden, weight, bias, target, ignore_index, reduction, label_smoothing, z_loss):
@@ -59,6 +60,13 @@ def liger(hidden, weight, bias, target, ignore_index, reduction, label_smoothing
         hidden, weight, target, bias=bias, ignore_index=ignore_index, reduction=reduction,
         label_smoothing=label_smoothing, lse_square_scale=z_loss,
     )  # fmt: skip
+
+
+def searched(**inputs):
+    """``prepare`` of torch.compile that tries Triton's products beside cuBLAS's, and is through with it."""
+    thunk = user(torch.compile(of_torch, dynamic=False, mode=MAX_AUTOTUNE))(**inputs)
+    thunk()
+    return thunk
 
 
 def user(function, compiles=False):

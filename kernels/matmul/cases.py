@@ -2,6 +2,7 @@
 
 from atlas.declaration import GPU, Case, case
 
+from kernels.common.peers import by_cublaslt
 from kernels.common.products import drawn_operands, fitting, operand_bytes
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
@@ -9,6 +10,10 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16")
 
 def reference(a, b, tf32):
     return a @ b
+
+
+def prepare_cublaslt(a, b, tf32):
+    return by_cublaslt(a, b)
 
 
 def inputs(problem: Case, device, generator):
@@ -35,6 +40,8 @@ def sweep(gpu: GPU) -> list[Case]:
         case("bf16", "a small weight's gradient over many tokens", m=512, n=512, k=8192, layout="TN"),
         case("bf16", "a vocabulary whose rows are off 16 bytes", m=2048, n=50257, k=1024, layout="NT"),
         case("bf16", "the gradient of its input", m=2048, n=1024, k=50257),
+        case("bf16", "tiles of 128 x 256 end in a round of 18", m=6000, n=1536, k=2048, layout="NT"),
+        case("bf16", "and here in one round that leaves 52 SMs idle", m=1024, n=2560, k=4000, layout="TN"),
         case("tf32", "few tiles", m=512, n=512, k=2048, layout="NT"),
         case("fp32", "few tiles, a long sum", m=512, n=512, k=2048, layout="NT"),
         case("fp32", "a small linear layer", m=1024, n=1024, k=1024, layout="NT"),
@@ -46,8 +53,8 @@ def sweep(gpu: GPU) -> list[Case]:
 
 _SKINNY = (1, 16, 128)
 
-MAX_AUTOTUNED = (case("bf16", m=1024, n=1024, k=1024), case("bf16", m=4096, n=4096, k=4096))
-"""Few, since inductor compiles 20 kernels for each: some 5 s on a host of an H200."""
+MAX_AUTOTUNED = (case("bf16", m=4096, n=4096, k=4096), case("bf16", m=32, n=2048, k=8192, layout="NT"))
+"""A large product, and one of few tiles.  Few, since inductor compiles 20 kernels for each: some 5 s beside an H200."""
 
 _SHAPES = {
     "one element of each": (1, 1, 1),

@@ -2,12 +2,13 @@
 
 import functools
 
-from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, cuda, eager, max_autotuned
+from atlas.declaration import Capability, Declaration, Pass, Peer, Variant, compiled, cuda, eager, max_autotuned
 
 from kernels.common.products import describes, operand_bytes, row_lengths
 
-from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, reference, sweep
-from .described import launch_descriptor, launch_persistent, launch_specialized
+from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
+from .described import launch_descriptor, launch_gluon, launch_persistent, launch_specialized
+from .hopper_spaces import gluon
 from .spaces import (
     NAIVE_SPACE,
     PERSISTENT_SPACE,
@@ -65,6 +66,7 @@ DECLARATION = Declaration(
                 follows="split",
             ),
             split_descriptor(launch_split_descriptor, row_lengths),
+            gluon(launch_gluon),
             Variant(
                 name="persistent",
                 summary="one program an SM takes tile after tile; loops over tiles and K are one pipeline",
@@ -130,6 +132,7 @@ DECLARATION = Declaration(
             "torch": eager(reference),
             "torch.compile": compiled(reference),
             "torch.compile max-autotune": max_autotuned(reference, cases=lambda c: c in MAX_AUTOTUNED),
+            "cublaslt": Peer(prepare_cublaslt),
             "cuda.naive": cuda("naive"),
             "cuda.tiled": cuda("tiled"),
         },

@@ -154,6 +154,18 @@ def launch_specialized(a, b, tf32=False, *, config):
     return c
 
 
+def launch_gluon(a, b, tf32=False, *, config):
+    """Launch the kernel in Gluon; operands that no descriptor can describe are read through pointers instead."""
+    from .hopper import product
+
+    c = empty_product(a, b)
+    if a.element_size() != 2 or not (c.numel() and a.shape[1] and all_describable(a, b, c)):
+        plain = dict(zip(SPACE, (128, 128, 32, config["GROUP_M"], 8, 3), strict=True))
+        return launch_pointers(tiled_kernel, a, b, tf32, config=plain)
+    product(a, b, c, config=config, programs=gpu_of(a.device).sms)
+    return c
+
+
 def _pointers(config):
     """The part of a config that ``tiled_kernel`` has."""
     return {name: config[name] for name in SPACE}

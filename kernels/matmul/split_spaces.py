@@ -14,6 +14,7 @@ from atlas.declaration import GPU, Capability, Case, Config, Variant, element_si
 from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
+from .hopper_spaces import rounds_end_later
 from .swizzled import swizzles
 
 SPLIT_DESCRIPTOR_SPACE = {
@@ -92,12 +93,9 @@ def ends_later(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -
         return _left_to_swizzled(row_lengths, config, problem, gpu)
     tile = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"])
     single = any(off_16_bytes(row_lengths(problem)[:2], problem))
-    best = _best(row_lengths, problem, gpu)[0]
-    return (
-        ""
-        if _microseconds(tile, 1, problem, gpu, single) < _PAYS * best
-        else "other tiles, or parts, should end sooner"
-    )
+    if _microseconds(tile, 1, problem, gpu, single) >= _PAYS * _best(row_lengths, problem, gpu)[0]:
+        return "other tiles, or parts, should end sooner"
+    return rounds_end_later(config["BLOCK_M"], config["BLOCK_N"], problem, gpu)
 
 
 def _left_to_swizzled(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str:

@@ -2,9 +2,9 @@
 
 import functools
 
-from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager
+from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager, max_autotuned
 
-from .cases import EDGE_CASES, HUGE_CASES, by_torch, call, inputs, least_bytes, reference, sweep
+from .cases import EDGE_CASES, HUGE_CASES, by_torch, call, inputs, least_bytes, reference, sweep, tuned_by_torch
 from .described import (
     descriptor_kernel,
     launch_described,
@@ -97,7 +97,11 @@ DECLARATION = Declaration(
                 handles=handles,
             ),
         ),
-        peers={"torch": eager(by_torch), "torch.compile": compiled(by_torch)},
+        peers={
+            "torch": eager(by_torch),
+            "torch.compile": compiled(by_torch),
+            "torch.compile max-autotune": max_autotuned(by_torch, cases=tuned_by_torch),
+        },
         bytes=least_bytes,
         flops=lambda c: {"a @ b": 2 * c["m"] * c["n"] * c["k"]},
         reduction=lambda c: c["k"],

@@ -6,6 +6,7 @@ import math
 import torch
 from atlas.declaration import GPU, Case, Peer, case, element_size, torch_dtype
 
+from kernels.common.peers import by_cublaslt
 from kernels.common.products import fitting
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -53,9 +54,17 @@ def pulled_back(make, compiles):
 
 
 def prepare_cublaslt(x, weight, bias, residual, activation, scale):
-    """torch's private way to the epilogues of cuBLASLt, which take a bias and relu or gelu (by tanh)."""
-    if activation not in ("relu", "gelu_tanh") or bias is None or residual is not None or scale != 1.0:
-        raise NotImplementedError("_addmm_activation takes a bias, relu or gelu by tanh, and no residual")
+    """torch's private way to the epilogues of cuBLASLt, which take a bias and relu or gelu (by tanh).
+
+    Zeros are a bias, too.  One without an activation is what torch's linear leaves to cuBLASLt itself.
+    """
+    if residual is not None or scale != 1.0:
+        raise NotImplementedError("torch gives cuBLASLt neither a residual nor a scale")
+    if activation == "none" and bias is None:
+        return by_cublaslt(x, weight.t())
+    if activation not in ("relu", "gelu_tanh"):
+        raise NotImplementedError("_addmm_activation takes relu or gelu by tanh, and torch's linear a bias alone")
+    bias = torch.zeros(weight.shape[0], dtype=x.dtype, device=x.device) if bias is None else bias
     return lambda: torch._addmm_activation(bias, x, weight.t(), use_gelu=activation == "gelu_tanh")
 
 
@@ -150,8 +159,8 @@ def sweep(gpu: GPU) -> list[Case]:
 
 
 def tuned_by_torch(problem: Case) -> bool:
-    """Cases on which torch.compile may tune products of Triton's beside cuBLAS's: a long sum, and a short one."""
-    return problem["activation"] == "gelu" and problem["k"] in (1024, 4096)
+    """Cases on which torch.compile may tune products of Triton's beside cuBLAS's: a large one, and one of few rows."""
+    return problem.dtype == "bf16" and problem["activation"] == "gelu" and problem["k"] == 1024
 
 
 EDGE_CASES = tuple(

@@ -5,6 +5,7 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
+from kernels.matmul.hopper_spaces import microseconds
 from kernels.matmul.split_spaces import ends_later
 from kernels.matmul.swizzled import swizzles
 
@@ -108,23 +109,25 @@ def _room(shared: int, stage: int, gpu: GPU) -> str:
 
 def fits_specialized(config: Config, problem: Case, gpu: GPU, alternate: bool = False) -> str:
     """The same for the variants in Gluon, whose residual has to lie in shared memory as a whole."""
-    if _rounds(alternate, problem, gpu) > 1.1 * min(_rounds(True, problem, gpu), _rounds(False, problem, gpu)):
-        return "tiles of the other size leave fewer SMs idle in the last round"
-    # One leaves while the next is filled; where that hides behind the other group, a further stage is worth more.
-    parts = config["BLOCK_N"] // 64 if problem["residual"] else 1 if alternate else 2
+    groups, columns = config.get("GROUPS", 2), config["BLOCK_N"]
+    tile = _ALTERNATING if alternate else (groups, 64, columns)
+    if tile not in _GLUON_TILES:
+        return "three groups have registers for 128 columns each, and two read less as 256"
+    if microseconds(tile, problem, gpu) > 1.1 * min(microseconds(other, problem, gpu) for other in _GLUON_TILES):
+        return "other tiles leave fewer SMs idle in the last round"
+    # One leaves while the next is filled; where that hides behind another group, a further stage is worth more.
+    parts = columns // 64 if problem["residual"] else 2 if tile == (2, 64, 256) else 1
     if config["BUFFERS"] != parts:
         return "a residual is fetched whole while the tile is multiplied; else stages make more of the room"
     rows = 128 if alternate else 64  # of a group, and so of each of its buffers
-    stage = stage_bytes({**config, "BLOCK_M": 128}, problem)
-    shared = config["STAGES"] * stage + 2 * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
+    stage = stage_bytes({**config, "BLOCK_M": tile[0] * tile[1]}, problem)
+    shared = config["STAGES"] * stage + groups * config["BUFFERS"] * rows * 64 * element_size(problem.dtype)
     return _room(shared, stage, gpu)
 
 
-def _rounds(alternate: bool, problem: Case, gpu: GPU) -> int:
-    """Tiles of 128 x 128 that an SM takes: two at a time, of its own each if ``alternate``, else side by side."""
-    rows, columns = triton.cdiv(problem["m"], 128), triton.cdiv(problem["n"], 128)
-    return 2 * triton.cdiv(rows * columns if alternate else 2 * rows * triton.cdiv(columns, 2), 2 * gpu.sms)
-
+_ALTERNATING = (1, 128, 128)
+_GLUON_TILES = (_ALTERNATING, (2, 64, 256), (3, 64, 128))
+"""Groups that share a tile, rows of each, columns."""
 
 _BARRIERS = 1024
 """Bytes that barriers and the like may take of the shared memory."""
@@ -149,11 +152,12 @@ PERSISTENT_SPACE = {
 }
 
 SPECIALIZED_SPACE = {
-    "BLOCK_N": (256,),
+    "GROUPS": (2, 3),
+    "BLOCK_N": (128, 256),
     "BLOCK_K": (64,),
     "GROUP_M": (8, 16),
-    "STAGES": (3, 4),
-    "BUFFERS": (2, 4),
+    "STAGES": (3, 4, 5),
+    "BUFFERS": (1, 2, 4),
 }
 
 ALTERNATING_SPACE = {
@@ -186,8 +190,11 @@ def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    room = (3, 4) if problem["residual"] else (4, 2)
-    return dict(zip(SPECIALIZED_SPACE, (256, 64, 16, *room), strict=True))
+    tile = min(_GLUON_TILES[1:], key=lambda tile: microseconds(tile, problem, gpu))
+    stages, buffers = (3, 4) if problem["residual"] else (4, 2)
+    if tile[0] == 3:
+        stages, buffers = (4, 2) if problem["residual"] else (5, 1)
+    return dict(zip(SPECIALIZED_SPACE, (tile[0], tile[2], 64, 16, stages, buffers), strict=True))
 
 
 def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -222,6 +229,16 @@ def persists(problem: Case, gpu: GPU) -> str:
 def specializes(problem: Case, gpu: GPU) -> str:
     """Why `specialized` does not take a case."""
     return "Gluon is not interpreted" if gpu.functional else persists(problem, gpu)
+
+
+def alternates(problem: Case, gpu: GPU) -> str:
+    """Why `alternating` does not take a case."""
+    if reason := specializes(problem, gpu):
+        return reason
+    late = microseconds(_ALTERNATING, problem, gpu) > 1.05 * min(
+        microseconds(tile, problem, gpu) for tile in _GLUON_TILES
+    )
+    return "tiles of `specialized` leave fewer SMs idle in the last round" if late else ""
 
 
 def fits_pull(config: Config, problem: Case, gpu: GPU) -> str:

@@ -1,7 +1,7 @@
 """What products with weights of 4 bits are checked and measured on: formulas and peers by torch, cases, costs."""
 
 import torch
-from atlas.declaration import Case, case, element_size
+from atlas.declaration import Case, case, element_size, max_autotune
 
 from kernels.common.packed import DTYPES, of_row_tiles
 
@@ -24,6 +24,26 @@ def _in_natural_order(words, scales, zeros, rows, columns):
 
 def compiled(x, words, scales, zeros, n, group):
     """torch.compile of dequantisation and product, from numbers in their natural order, two in a byte."""
+    product, numbers = _product(x, words, scales, zeros, n)
+    torch._dynamo.reset()
+    fast = torch.compile(product, dynamic=False)
+    fast(x, *numbers)
+    return lambda: fast(x, *numbers)
+
+
+def searched(x, words, scales, zeros, n, group):
+    """The same by the fastest of Triton's and cuBLAS's products that torch.compile tries."""
+    product, (pairs, scales, zeros) = _product(x, words, scales, zeros, n)
+    return max_autotune(product, x=x, pairs=pairs, scales=scales, zeros=zeros)
+
+
+def tuned_by_torch(problem: Case) -> bool:
+    """Cases for that: few rows, so that weights are the cost, and rows enough for tensor cores."""
+    return problem.dtype == "bf16" and (problem["m"], problem["n"]) in ((16, 8192), (512, 4096))
+
+
+def _product(x, words, scales, zeros, n):
+    """(a function of x and the numbers, the numbers): dequantisation and product."""
 
     def product(x, pairs, scales, zeros):
         q = torch.stack((pairs & 15, pairs >> 4), -1).view(n, scales.shape[1], -1)
@@ -32,10 +52,7 @@ def compiled(x, words, scales, zeros, n, group):
 
     q, scales, zeros = _in_natural_order(words, scales, zeros, n, x.shape[1])
     pairs = (q[:, ::2] | q[:, 1::2] << 4).contiguous()
-    torch._dynamo.reset()
-    fast = torch.compile(product, dynamic=False)
-    fast(x, pairs, scales, zeros)
-    return lambda: fast(x, pairs, scales, zeros)
+    return product, (pairs, scales, zeros)
 
 
 def torch_int4(x, words, scales, zeros, n, group):

@@ -3,11 +3,12 @@
 import functools
 
 import torch
-from atlas.declaration import Capability, Case, Declaration, Pass, Peer, Variant, case, normal
+from atlas.declaration import Capability, Case, Declaration, Pass, Peer, Variant, case, normal, searching
 
 from kernels.common.packed import DTYPES, Packed
+from kernels.common.peers import by_cublaslt
 
-from .cases import CASES, EDGE_CASES, compiled, dequantised, sizes, torch_int4
+from .cases import CASES, EDGE_CASES, compiled, dequantised, searched, sizes, torch_int4, tuned_by_torch
 from .fragments import launch_fragments
 from .packing import pack_w4
 from .shared import launch_shared
@@ -107,8 +108,14 @@ def declared(name, bits, summary, pack, dequantised, cases, edge_cases, peers):
 
     def in_16_bits(x, words, scales, zeros, n, group):
         """What a user has without packed weights: torch's product with weights in x's dtype, dequantised before."""
-        w = dequantised(words, scales.float(), zeros, n, x.shape[1], group).to(x.dtype)
+        w = in_dtype(x, words, scales, zeros, n, group)
         return lambda: torch.nn.functional.linear(x, w)
+
+    def cublaslt(x, words, scales, zeros, n, group):
+        return by_cublaslt(x, in_dtype(x, words, scales, zeros, n, group).t())
+
+    def in_dtype(x, words, scales, zeros, n, group):
+        return dequantised(words, scales.float(), zeros, n, x.shape[1], group).to(x.dtype)
 
     def call(function, given):
         packed = (given[name] for name in ("words", "scales", "zeros", "n"))
@@ -130,7 +137,7 @@ def declared(name, bits, summary, pack, dequantised, cases, edge_cases, peers):
             reference=reference,
             outputs=("y",),
             variants=variants_of(bits),
-            peers={"torch": Peer(in_16_bits)} | peers,
+            peers={"torch": Peer(in_16_bits), "cublaslt": Peer(cublaslt)} | peers,
             bytes=lambda c: sizes(c, bits),
             flops=lambda c: {"x @ W^T": 2 * c["m"] * c["n"] * c["k"]},
             reduction=lambda c: c["k"],
@@ -146,5 +153,9 @@ DECLARATION = declared(
     dequantised,
     CASES,
     EDGE_CASES,
-    {"torch.compile": Peer(compiled, compiles=True), "torch int4": Peer(torch_int4)},
+    {
+        "torch.compile": Peer(compiled, compiles=True),
+        "torch.compile max-autotune": searching(searched, tuned_by_torch),
+        "torch int4": Peer(torch_int4),
+    },
 )

@@ -8,6 +8,7 @@ import gc
 
 import torch
 from atlas import catalog
+from atlas.benchmarking.ahead import keeping_no_winner
 from atlas.benchmarking.measurement import precision
 from atlas.host import runtime
 from atlas.stages import frame
@@ -27,7 +28,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for case in calls.drawn(declaration, gpu, job.arguments.seed, job.arguments.cases):
         for mode in calls.modes(declaration):
-            with contextlib.suppress(Exception), precision(case.dtype):
+            with contextlib.suppress(Exception), precision(case.dtype), keeping_no_winner():
                 for entry in calls.entries(declaration, gpu, case, mode, device):
                     with contextlib.suppress(Exception):
                         entry.prepare()()

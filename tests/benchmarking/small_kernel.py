@@ -45,7 +45,7 @@ class Sampler:
 class Stage:
     """A kernel ``out = 2 x`` with chosen variants and peers, and a bench for it with chosen times."""
 
-    def __init__(self, times, variants=None, peers=None, tuned=None, gpu=GPU_HERE, survey=ROOFS):
+    def __init__(self, times, variants=None, peers=None, tuned=None, gpu=GPU_HERE, survey=ROOFS, weak=None):
         self.sampler = Sampler(times)
         variants = {"good": lambda x, config: 2 * x} if variants is None else variants
         peers = {"torch": lambda x: 2 * x} | (peers or {})
@@ -66,6 +66,7 @@ class Stage:
                 peers={name: self._peer(name, peer) for name, peer in peers.items()},
                 bytes=lambda c: {"x": 4 * c["n"], "out": 4 * c["n"]},
                 flops=lambda c: {"double": c["n"]},
+                weak=weak or {},
             ),
         )
         document = {"best": [], "trials": []} if tuned is None else tuned

@@ -50,6 +50,17 @@ def double(x):
     return 2 * x
 
 
+def test_torch_keeps_no_winner_that_was_found_beside_other_workers(prepared):
+    kept = []
+
+    def looks(x):
+        kept.append(torch._inductor.config.autotune_local_cache)
+        return 2 * x
+
+    prepared({"good": double}, {"torch.compile": looks}, tuned())
+    assert kept == [False] and torch._inductor.config.autotune_local_cache
+
+
 def refuses(x):
     raise NotImplementedError("rows longer than 65536")
 

@@ -62,3 +62,22 @@ def test_beside_a_peer_that_waits_for_the_device_any_factor_may_be_true():
     rows = [row(5.0), waiting]
     compare(rows)
     assert rows[0]["status"] == "ok" and rows[0]["speedup"] == pytest.approx(20.0)
+
+
+def test_where_every_peer_that_ran_is_weak_the_others_say_why():
+    rows = [
+        row(9.0),
+        row(9.0, kind="default"),
+        row(20.0, kind="peer", provider="torch") | {"weak": "in bf16"},
+        row(15.0, kind="peer", provider="cudnn") | {"weak": "in bf16, too"},
+        row(1.0, kind="peer", provider="fp8", status="failed"),
+    ]
+    compare(rows)
+    assert [one.get("weak") for one in rows] == ["in bf16, too", "in bf16, too", "in bf16", "in bf16, too", None]
+    assert rows[0]["speedup"] == pytest.approx(15 / 9)
+
+
+def test_one_peer_that_is_an_even_match_is_enough_even_if_it_is_slower():
+    rows = [row(9.0), row(15.0, kind="peer") | {"weak": "in bf16"}, row(20.0, kind="peer", provider="fp8")]
+    compare(rows)
+    assert "weak" not in rows[0] and rows[0]["speedup"] == pytest.approx(15 / 9)

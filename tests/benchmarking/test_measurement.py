@@ -25,6 +25,16 @@ def test_rows_tell_the_figures_of_tuned_default_and_peers():
     assert rows["default good"]["verdict"] == "slower"
 
 
+def test_rows_tell_that_the_peers_are_weak_where_all_are():
+    two = {"peers": {"other": lambda x: 2 * x}, "tuned": BEST}
+    rows = Stage(TIMES, weak={"torch": "in bf16", "other": "slow"}, **two).rows()
+    assert {key: row["weak"] for key, row in rows.items()} == {
+        "variant good": "in bf16", "default good": "in bf16", "peer torch": "in bf16", "peer other": "slow",
+    }  # fmt: skip
+    rows = Stage(TIMES, weak={"torch": "in bf16"}, **two).rows()
+    assert [key for key, row in rows.items() if "weak" in row] == ["peer torch"]
+
+
 def test_rates_come_from_the_declared_cost():
     row = Stage(TIMES, tuned=BEST).rows()["variant good"]
     assert row["bytes"] == 8000

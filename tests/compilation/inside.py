@@ -294,6 +294,23 @@ def hopper_fp32(layout, config, activation="relu"):
     return _instructions(kernel), resources.spill_bytes, resources.registers
 
 
+def hopper_product(layout, config):
+    """Instructions of the Gluon kernel for 16-bit products, its last round in parts."""
+    import torch
+
+    from kernels.matmul.hopper import product
+
+    def matrix(rows, columns, name):
+        made = torch.empty(*((rows, columns) if name == "N" else (columns, rows)), dtype=torch.bfloat16, device="meta")
+        return made if name == "N" else made.t()
+
+    a, b = matrix(2176, 4096, layout[0]), matrix(4096, 4160, layout[1])
+    c = torch.empty(2176, 4160, dtype=torch.bfloat16, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        product(a, b, c, config=config, programs=132)
+    return _instructions(requests[0].kernel)
+
+
 def shared_fragments(bits, config, rows=16):
     """Bytes spilled by `shared` of the products with packed weights, 1024 x 1024 in groups of 128, for rows of x."""
     import torch

@@ -62,6 +62,25 @@ def test_fp8_attentions_weights_go_round_the_loop_as_words(compiling):
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
 
+@pytest.mark.parametrize(
+    ("layout", "tile"),
+    [
+        ("NT", (2, 64, 256, 4, 2)),
+        ("TN", (3, 64, 128, 5, 1)),
+        ("NN", (2, 64, 128, 6, 2)),
+        ("TT", (2, 128, 128, 4, 1)),
+    ],
+)
+def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, layout, tile):
+    """Four products of 16 of k a wait, twice that where a group has 128 rows: ptxas may wait for each (C7510)."""
+    names = ("GROUPS", "ROWS", "BLOCK_N", "STAGES", "BUFFERS")
+    config = dict(zip(names, tile, strict=True)) | {"BLOCK_K": 64, "GROUP_M": 8}
+    code = compiling(inside.hopper_product, layout, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
+    assert sum(name.startswith("HGMMA") for name in code) == 2 * tile[1] // 64 * waits  # a wait in the loop, one after
+
+
 FP32 = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "STAGES": 3, "num_warps": 4}
 
 

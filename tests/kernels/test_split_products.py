@@ -104,23 +104,39 @@ def test_enough_programs_for_every_sm(on):
     for m, n, k in ((1, 768, 10240), (31, 1536, 6656), (64, 896, 4864), (512, 512, 8192), (100, 2304, 9728)):
         _, config = chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)
         tiles = -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"])
-        assert 80 <= tiles * count_of_parts(k, config) <= 320, (m, n, k, config)
+        assert 50 <= tiles * count_of_parts(k, config) <= 320, (m, n, k, config)
 
 
 def test_large_products_are_left_to_the_variants_that_overlap_tiles():
-    assert chosen("matmul", "h200", "bf16", m=4096, n=4096, k=4096)[0] == "persistent"
+    assert chosen("matmul", "h200", "bf16", m=4096, n=4096, k=4096)[0] in ("gluon", "persistent")
     assert chosen("matmul_epilogue", "h200", "bf16", **PLAIN, m=4096, n=4096, k=4096)[0] in (
         "alternating",
         "specialized",
     )
 
 
-def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_smaller_tiles():
-    """140 tiles of 128 x 256 take two rounds of 132 SMs, 252 of half the size two rounds of half the time."""
-    _, config = chosen("matmul", "h200", "bf16", m=3561, n=1152, k=3072)
-    assert config["BLOCK_M"] * config["BLOCK_N"] == 128 * 128 or config["BLOCK_M"] == 256
-    variant, _ = chosen("matmul_epilogue", "h200", "bf16", **PLAIN, m=3561, n=1152, k=3072)
-    assert variant == "alternating"
+def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_other_tiles():
+    """282 tiles of 128 x 256 take three rounds of 132 SMs; 384 of 192 x 128 three of three quarters the time each.
+
+    1024 x 2560 are 80 of the former, and 120 of the latter: a round of all, and one of three quarters the time.
+    """
+    for m, n, k in ((6000, 1536, 2048), (1024, 2560, 4000)):
+        variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
+        assert (variant, config["GROUPS"] * config["ROWS"], config["BLOCK_N"]) == ("gluon", 192, 128)
+    for m, n, k in ((4096, 2560, 6656), (2048, 5120, 1536)):  # 320: the third round's 56 are cut in two
+        variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
+        assert (variant, config["GROUPS"], config["BLOCK_N"]) == ("gluon", 2, 256)
+    variant, config = chosen("matmul_epilogue", "h200", "bf16", **PLAIN, m=1024, n=2560, k=4000)
+    assert variant == "specialized" and config["GROUPS"] == 3
+
+
+def test_a_tuned_config_whose_last_round_is_nearly_empty_here_is_passed_over():
+    """A neighbour's persistent tiles, where rounds are full, do not come along to where they are not."""
+    tuned = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4, "PARTS": 2}
+    persistent = catalog.load("matmul").forward.variant("persistent")
+    on = GPUS["h200"]
+    assert persistent.fits(tuned, case("bf16", m=4096, n=4096, k=4096), on) == ""
+    assert "last round" in persistent.fits(tuned, case("bf16", m=6000, n=1536, k=2048), on)
 
 
 def test_fp32_with_few_tiles_gets_parts_of_swizzled_ones():

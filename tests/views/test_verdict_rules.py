@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from atlas.results import changes, verdict
+from atlas.results import changes, summary, verdict
 
 
 def row(median_us=10.0, n=64, dtype="bf16", kind="variant", provider="tiled", **more):
@@ -127,6 +127,26 @@ def test_a_case_that_no_peer_could_run_is_counted_and_enters_no_mean():
     found = judged(entry("benchmark", {"rows": rows}))
     assert (found["cases"], found["speedup_geomean"], found["speedup_worst"]) == (3, pytest.approx(1.0), 0.5)
     assert found["worst_case"] == {"direction": "forward", "dtype": "bf16", "sizes": {"n": 3}}
+
+
+def test_a_case_of_weak_peers_alone_is_counted_and_enters_no_mean():
+    rows = [row(n=1, speedup=15.0, weak="in bf16"), row(n=2, speedup=2.0), row(n=3, speedup=0.5)]
+    found = judged(entry("benchmark", {"rows": rows}))
+    assert (found["cases"], found["weak_cases"], found["weak"]) == (3, 1, None)
+    assert (found["speedup_geomean"], found["speedup_worst"]) == (pytest.approx(1.0), 0.5)
+    assert summary.all_cases(found) == "1.00x, worst 0.50x, without 1 weak"
+
+
+def test_a_kernel_of_weak_peers_alone_has_no_mean_and_says_so():
+    found = judged(
+        entry(
+            "benchmark",
+            {"rows": [row(speedup=15.0, weak="in bf16", gb_per_s=1.0), row(5.0, kind="peer", provider="t")]},
+        )
+    )
+    assert (found["speedup_geomean"], found["speedup_worst"], found["worst_case"]) == (None, None, None)
+    assert (found["speedup"], found["weak"], found["against"]) == (15.0, "in bf16", "t (weak)")
+    assert summary.all_cases(found) == "1 weak"
 
 
 def test_the_best_of_a_case_is_the_fastest_variant_and_its_peer_the_fastest_peer():

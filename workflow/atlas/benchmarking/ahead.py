@@ -1,6 +1,7 @@
 """Have compiled what a benchmark will run, by processes beside each other: into the caches on disk, before the clock.
 
-Triton's cache and torch.compile's take what a worker makes, so that the process that times finds it there.
+Triton's cache and torch.compile's take what a worker makes, so that the process that times finds it there.  Nothing is
+chosen here by its time, since others run on the device meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config
 
 from ..cuda.programs import Programs
 from ..declaration import Case, Declaration
@@ -25,6 +27,14 @@ from .providers import Tuned, providers
 
 _COPIES = 4
 """Times its traffic is what a case may take of the device: inputs and outputs, and what peers keep between steps."""
+
+
+def keeping_no_winner() -> contextlib.AbstractContextManager[None]:
+    """Inside, what torch.compile makes writes nowhere which of a kernel's configs was the fastest.
+
+    The process that times takes the code that was made and finds that out by itself.
+    """
+    return torch._inductor.config.patch(autotune_local_cache=False)
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class PreparingTasks:
             problem = Problem(self._declaration, direction, case, self._device, SEED)
         except Exception:
             return obstacle(self._device)
-        with precision(case.dtype):
+        with precision(case.dtype), keeping_no_winner():
             for provider in wanted:
                 with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {provider.key}"):
                     provider.prepare(problem.inputs)()

@@ -92,15 +92,19 @@ def verdict(row: dict[str, Any], other: dict[str, Any]) -> str:
 def compare(rows: list[dict[str, Any]]) -> None:
     """Fill ``speedup`` and ``verdict`` of one case's rows, and mark variants that are too fast to be true.
 
-    Beside a peer that is not ``queued`` any factor may be true: its figure holds what its launches take.
+    Beside a peer that is not ``queued`` any factor may be true: its figure holds what its launches take.  Where all
+    peers that ran are weak, each row says in ``weak`` why the fastest is.
     """
     peers = [row for row in rows if row["provider_kind"] == "peer" and row["status"] == "ok"]
     if not peers:
         return
     fastest = min(peers, key=lambda row: row["median_us"])
+    weak = fastest["weak"] if all(row.get("weak") for row in peers) else ""
     for row in rows:
         if row.get("median_us") is None:
             continue
+        if weak and row["provider_kind"] != "peer":
+            row["weak"] = weak
         row["speedup"] = fastest["median_us"] / row["median_us"]
         row["verdict"] = None if row is fastest else verdict(row, fastest)
         if row["status"] == "ok" and row["speedup"] > TOO_FAST and fastest["queued"]:

@@ -223,6 +223,8 @@ class Benchmark:
             "bytes": spent.bytes,
             "flops": spent.flops,
         }
+        if provider.kind == "peer" and provider.name in work.weak:
+            row["weak"] = work.weak[provider.name]
         if entry.status != "ok":
             return row
         row |= entry.figures

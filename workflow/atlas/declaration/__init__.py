@@ -23,7 +23,18 @@ from .cases import (
 )
 from .choice import choose
 from .hardware import GPU, Capability, gpu_of
-from .peers import Peer, compiled, compiled_gradients, cuda, eager, gradients, max_autotuned
+from .peers import (
+    Peer,
+    compiled,
+    compiled_gradients,
+    cuda,
+    eager,
+    gradients,
+    max_autotune,
+    max_autotuned,
+    max_autotuned_gradients,
+    searching,
+)
 from .types import Config, Declaration, Pass, Random, Variant
 
 __all__ = [
@@ -49,8 +60,11 @@ __all__ = [
     "elements",
     "gpu_of",
     "gradients",
+    "max_autotune",
     "max_autotuned",
+    "max_autotuned_gradients",
     "normal",
+    "searching",
     "sweep",
     "torch_dtype",
     "traffic",

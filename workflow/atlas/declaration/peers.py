@@ -6,6 +6,7 @@ thunk; each call of the thunk runs the work once on the same inputs and returns 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,16 +79,47 @@ def compiled(function: Callable[..., Any], mode: str | None = None) -> Peer:
     return Peer(prepare, compiles=True)
 
 
-def max_autotuned(function: Callable[..., Any], cases: Callable[[Case], bool]) -> Peer:
-    """Like :func:`compiled`, with ``max-autotune``: products are Triton's too where those beat cuBLAS on their shape.
+MAX_AUTOTUNE = "max-autotune-no-cudagraphs"
+"""The mode in which products are Triton's too where those beat cuBLAS on their shape.
 
-    That takes seconds for each shape, so it is done where ``cases`` says so.  Without CUDA graphs, which would spare it
-    the launches that all others make.  What :func:`compiled` prepared for the same case stays compiled.
+Without CUDA graphs, which would spare it the launches that all others make.
+"""
+
+
+def max_autotuned(function: Callable[..., Any], cases: Callable[[Case], bool]) -> Peer:
+    """Like :func:`compiled`, with :data:`MAX_AUTOTUNE`, on the cases that :func:`searching` tells of."""
+    return searching(functools.partial(max_autotune, function), cases)
+
+
+def max_autotune(function: Callable[..., Any], /, **inputs: Any) -> Thunk:
+    """``torch.compile(function)(**inputs)`` by the fastest of the kernels that were tried on the device.
+
+    What :func:`compiled` prepared for the same case stays compiled.
     """
+    return _compiled(function, inputs, MAX_AUTOTUNE)
+
+
+def max_autotuned_gradients(
+    function: Callable[..., Any], wrt: Sequence[str], cases: Callable[[Case], bool], cotangent: str = "dy"
+) -> Peer:
+    """Like :func:`compiled_gradients`, with :data:`MAX_AUTOTUNE`, on the cases that :func:`searching` tells of."""
 
     def prepare(**inputs: Any) -> Thunk:
-        return _compiled(function, inputs, "max-autotune-no-cudagraphs")
+        # Donated buffers forbid retain_graph=True, which lets one forward serve every timed backward.
+        with torch._functorch.config.patch(donated_buffer=False):
+            fast = torch.compile(function, dynamic=False, mode=MAX_AUTOTUNE)
+            thunk = _pullback(fast, wrt, cotangent, inputs)
+            thunk()
+        return thunk
 
+    return searching(prepare, cases)
+
+
+def searching(prepare: Callable[..., Thunk], cases: Callable[[Case], bool]) -> Peer:
+    """A peer whose ``prepare`` tries kernels on the device, which must be its own meanwhile.
+
+    That takes seconds for each shape, so it is done where ``cases`` says so.
+    """
     return Peer(
         prepare,
         compiles=True,

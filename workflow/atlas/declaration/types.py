@@ -101,6 +101,8 @@ class Pass:
     ``reference`` it returns for each output a float64 tensor of its shape, the square root of the sum of squares of the
     terms that are rounded on the way, or None for an output whose root mean square tells as much.  What it leaves out
     of those roundings is not allowed: see the tolerances of validation.
+    ``weak`` maps the names of peers to why they are no even match, as one that computes in another dtype: a case that
+    none but these ran is left out of means.
     """
 
     inputs: Callable[[Case, Any, torch.Generator | None], dict[str, Any]]
@@ -116,6 +118,12 @@ class Pass:
     offset_inputs: tuple[str, ...] | None = None
     precision: Callable[[Case], str] = lambda case: case.dtype
     spread: Callable[..., tuple[torch.Tensor | None, ...]] | None = None
+    weak: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        strangers = self.weak.keys() - self.peers.keys()
+        if strangers:
+            raise ValueError(f"weak names {', '.join(sorted(strangers))}, but the peers are {', '.join(self.peers)}")
 
     def variant(self, name: str) -> Variant:
         """The variant of this name; KeyError names the ones there are."""

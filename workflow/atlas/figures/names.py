@@ -22,7 +22,8 @@ PER_KERNEL = {
 CAPTIONS = {
     "speedup": (
         "Time of the fastest peer over time of the fastest variant, geometric mean over all cases of a pass; below it, "
-        "how many cases and the span from the worst to the best of them. Above 1 (blue) the kernel is faster."
+        "how many cases and the span from the worst to the best of them. Above 1 (blue) the kernel is faster. Cases "
+        "whose only peers are weak, as the kernel's declaration says, are left out."
     ),
     "roof-fraction": (
         "What each case reaches of the roof that binds it, as the survey measured that roof on the same GPU. Larger "

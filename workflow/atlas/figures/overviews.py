@@ -35,15 +35,17 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     for i, (kernel, direction) in enumerate(rows):
         for gpu in gpus:
             cell = best[(best.kernel == kernel) & (best.direction == direction) & (best.gpu == gpu)]
-            compared = cell[cell.speedup.notna()]
+            weak = cell.weak.fillna("") != ""
+            compared = cell[cell.speedup.notna() & ~weak]
             if compared.empty:
-                words.loc[i, gpu] = "not timed" if cell.empty else "no peer"
+                words.loc[i, gpu] = "not timed" if cell.empty else "weak peers" if weak.any() else "no peer"
                 continue
             mean = geometric_mean(list(compared.speedup))
             values.loc[i, gpu] = np.log2(mean)
             count = f"{len(compared)} case{'s' if len(compared) > 1 else ''}"
             span = f"{compared.speedup.min():.2f}\u2013{compared.speedup.max():.2f}"
-            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell)}\n{count}, {span}"
+            left_out = f"\nwithout {weak.sum()} weak" if weak.any() else ""
+            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell)}\n{count}, {span}{left_out}"
     labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
     sheet = Sheet(
         title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",

@@ -47,6 +47,7 @@ _OF_PASS = {
     "bytes": COSTS,
     "flops": COSTS,
     "peers": PEERS,
+    "weak": PEERS,
     "reference": REFERENCES,
     "outputs": REFERENCES,
     "reduction": REFERENCES,

@@ -62,10 +62,12 @@ def summary(tables: Tables) -> str:
     first = counted(every, "kernel") + (": " + "; ".join(where) if where else "") + "."
     if cases.empty:
         return f"{first} No case was timed against a peer on a GPU."
-    outcomes = cases.outcome.value_counts()
+    weak = cases.weak.fillna("") != ""
+    outcomes = cases[~weak].outcome.value_counts()
     names = {"faster": "faster than the fastest peer", "same": "the same", "undecided": "undecided", "slower": "slower"}
     parts = [f"{outcomes.get(name, 0)} {words}" for name, words in names.items()]
-    return f"{first} Of {counted(len(cases), 'timed case')}: {', '.join(parts)}."
+    left_out = f", without {weak.sum()} of weak peers" if weak.any() else ""
+    return f"{first} Of {counted(int((~weak).sum()), 'timed case')}{left_out}: {', '.join(parts)}."
 
 
 def verdict_table(tables: Tables) -> Grid:
@@ -128,12 +130,16 @@ def _verdict_row(row) -> list[Cell]:
         number(None if missing(row.roof_fraction) else 100 * row.roof_fraction, "{:.0f} %",
                note="" if missing(row.roof) else row.roof),
         number(row.speedup, "{:.2f}\N{MULTIPLICATION SIGN}", note=row.against if timed else "", style=outcome),
-        number(row.speedup_geomean, "{:.2f}\N{MULTIPLICATION SIGN}",
-               note=counted(int(row.cases), "case") if timed else ""),
+        number(row.speedup_geomean, "{:.2f}\N{MULTIPLICATION SIGN}", note=_cases(row) if timed else ""),
         number(row.speedup_worst, "{:.2f}\N{MULTIPLICATION SIGN}",
                note="" if missing(row.worst_case) else row.worst_case,
                style="bad" if not missing(row.speedup_worst) and row.speedup_worst < 0.995 else ""),
     ]  # fmt: skip
+
+
+def _cases(row) -> str:
+    weak = 0 if missing(row.weak_cases) else int(row.weak_cases)
+    return counted(int(row.cases), "case") + (f", {weak} of weak peers left out" if weak else "")
 
 
 def compared(tables: Tables) -> pd.DataFrame:
@@ -163,7 +169,8 @@ def case_table(tables: Tables, outcome: str) -> Grid:
                 text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
                 text(row.direction), text(row.dtype), text(row.case),
                 text(row.provider, note=config_words(row.config)),
-                Cell(microseconds(row.median_us), row.median_us, style="num"), text(row.peer),
+                Cell(microseconds(row.median_us), row.median_us, style="num"),
+                text(row.peer, note="" if missing(row.weak) else f"weak: {row.weak}"),
                 number(row.speedup, "{:.3f}\N{MULTIPLICATION SIGN}", style="bad" if outcome == "slower" else "good"),
                 number(None if missing(row.roof_fraction) else 100 * row.roof_fraction, "{:.0f} %"),
             ]

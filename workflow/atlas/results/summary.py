@@ -45,11 +45,15 @@ def note(row: Mapping[str, Any]) -> str:
 
 
 def against(row: Mapping[str, Any]) -> str:
-    """Whom a row of a benchmark was compared with: ``torch``, ``torch (same)`` where the difference is none."""
+    """Whom a row of a benchmark was compared with: ``torch``, ``torch (same)`` where the difference is none.
+
+    ``torch (weak)`` where the peers are no even match.
+    """
     if not row["peer"]:
         return "no peer ran"
-    decided = row.get("verdict") not in ("same", "undecided")
-    return row["peer"] if decided else f"{row['peer']} ({row['verdict']})"
+    said = [row["verdict"]] if row.get("verdict") in ("same", "undecided") else []
+    said += ["weak"] if row.get("weak") else []
+    return f"{row['peer']} ({', '.join(said)})" if said else row["peer"]
 
 
 def against_peer(row: Mapping[str, Any]) -> str:
@@ -58,10 +62,15 @@ def against_peer(row: Mapping[str, Any]) -> str:
 
 
 def all_cases(row: Mapping[str, Any]) -> str:
-    """``1.10x, worst 0.93x``: against the fastest peer, geometric mean over all compared cases, and the worst."""
+    """``1.10x, worst 0.93x``: against the fastest peer, geometric mean over all compared cases, and the worst.
+
+    ``1.10x, worst 0.93x, without 2 weak`` where cases are left out for their peers, ``11 weak`` where all are.
+    """
+    weak = f"{row['weak_cases']} weak" if row.get("weak_cases") else ""
     if not row["speedup_geomean"]:
-        return "-"
-    return f"{times(row['speedup_geomean'])}, worst {times(row['speedup_worst'])}"
+        return weak or "-"
+    mean = f"{times(row['speedup_geomean'])}, worst {times(row['speedup_worst'])}"
+    return f"{mean}, without {weak}" if weak else mean
 
 
 def failure(status: str, kernel: str, gpu: str) -> str:

@@ -5,7 +5,8 @@ of its cases the one with the largest traffic (``bytes``), because there launch 
 stands the fastest variant that is right.  Its figure is TFLOP/s where a matmul roof binds the case, else GB/s.
 
 *Means.*  ``speedup_geomean`` and ``speedup_worst`` are taken over every timed case, both passes and all dtypes, each
-case weighing the same: on each, the fastest variant against the fastest peer.  Cases no peer could run do not enter.
+case weighing the same: on each, the fastest variant against the fastest peer.  Cases no peer could run do not enter,
+nor do those whose peers are all declared ``weak``.
 
 *Kinds.*  A row has one kind, the strongest its documents have, and every figure in it comes from a benchmark of that
 kind.  What the interpreter ran has no figures: it says that a kernel works, and nothing of its speed.
@@ -16,13 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import summary
 from .subject import PassCase
 
 if TYPE_CHECKING:
     from .collection import Entry
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 KINDS = ("measured", "recorded", "functional", "compiled")
 """Kinds from the strongest evidence to the weakest."""
@@ -45,10 +48,10 @@ def verdicts(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """One row per (kernel, GPU) that has any document, sorted by kernel, then GPU.
 
     Keys: ``kernel gpu kind status reason failing stale stages`` (stage -> status); of the headline case ``direction
-    dtype headline_case`` (sizes) ``provider config median_us figure unit roof roof_fraction peer speedup verdict``;
-    over all cases ``cases`` (how many were timed) ``speedup_geomean speedup_worst worst_case`` (direction, dtype,
-    sizes); in words ``note against`` (:mod:`.summary`).  What there is no figure of is None.  ``failing``: see
-    :func:`fails`.
+    dtype headline_case`` (sizes) ``provider config median_us figure unit roof roof_fraction peer speedup verdict weak``
+    (why its peers are no even match); over all cases ``cases`` (how many were timed) ``weak_cases`` (how many of them
+    the means leave out as weak) ``speedup_geomean speedup_worst worst_case`` (direction, dtype, sizes); in words
+    ``note against`` (:mod:`.summary`).  What there is no figure of is None.  ``failing``: see :func:`fails`.
     """
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
@@ -94,6 +97,11 @@ def busiest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted((row for row in rows if row["dtype"] == dtype), key=lambda row: -row["bytes"])
 
 
+def even(best: Iterable[Row]) -> list[Row]:
+    """Those rows of :func:`best_of_each_case`, or of the table, that means are of: compared, and with no weak peer."""
+    return [row for row in best if row.get("speedup") and not row.get("weak")]
+
+
 def figure(row: Mapping[str, Any]) -> tuple[float | None, str]:
     """A row's rate and its unit: TFLOP/s where a matmul roof binds, else GB/s."""
     if (row.get("roof") or "").startswith("matmul"):
@@ -131,7 +139,7 @@ def _verdict(kernel: str, gpu: str, entries: list[Entry]) -> dict[str, Any]:
 def _figures(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
     best = best_of_each_case(rows)
     top = headline(best) or {}
-    compared = [row for row in best if row.get("speedup")]
+    compared = even(best)
     worst = min(compared, key=lambda row: row["speedup"], default=None)
     value, unit = figure(top) if top else (None, None)
     return {
@@ -148,7 +156,9 @@ def _figures(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
         "peer": top.get("peer"),
         "speedup": top.get("speedup"),
         "verdict": top.get("verdict"),
+        "weak": top.get("weak"),
         "cases": len(best),
+        "weak_cases": sum(bool(row.get("weak")) for row in best),
         "speedup_geomean": geometric_mean([row["speedup"] for row in compared]),
         "speedup_worst": worst and worst["speedup"],
         "worst_case": worst and PassCase.of(worst).to_json(),

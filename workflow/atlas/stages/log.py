@@ -11,7 +11,8 @@ from ..host import gpus
 from ..reading.config import GPUS_FILE, load_gpus
 from ..results.collection import Entry, collect
 from ..results.documents import write_text
-from ..results.verdict import geometric_mean
+from ..results.summary import counted
+from ..results.verdict import even, geometric_mean
 from ..tables import rows, store
 
 
@@ -65,7 +66,7 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
             stale = f", of an earlier version of {', '.join(changed)}" if changed else ""
             every = [row for row in timed if (row["kernel"], row["gpu"], row["direction"]) == (kernel, gpu, direction)]
             best = [row for row in every if row["best"] and row["speedup"]]
-            yield from ("", f"**{direction}, {gpu}{stale}**: {_against_peers(best)}", "")
+            yield from ("", f"**{direction}, {gpu}{stale}**: {_against_peers(even(best))}{_left_out(best)}", "")
             yield from ("| variant | what it does | over | step | fastest | figure |", "|---|---|---|---|---|---|")
             yield from map(_line, rungs)
             yield from _failures(every)
@@ -81,6 +82,19 @@ def _against_peers(best: list[rows.Row]) -> str:
         f"{row['speedup']:.2f} at {row['case']} {row['dtype']} ({row['peer']})" for row in (best[0], best[-1])
     )
     return f"{mean:.2f} times the fastest peer over {len(best)} cases, from {least} to {most}."
+
+
+def _left_out(best: list[rows.Row]) -> str:
+    """A sentence for each reason why the peers of some cases are no even match."""
+    found: dict[str, list[rows.Row]] = {}
+    for row in best:
+        if row["weak"]:
+            found.setdefault(row["weak"], []).append(row)
+    means = {why: geometric_mean([row["speedup"] for row in own]) for why, own in found.items()}
+    return "".join(
+        f" Left out: {counted(len(own), 'case')} of weak peers alone, {means[why]:.2f} times {own[0]['peer']} ({why})."
+        for why, own in found.items()
+    )
 
 
 def _failures(timed: Sequence[rows.Row]) -> Iterator[str]:

@@ -45,8 +45,9 @@ _PROVENANCE = {
 
 TABLES: dict[str, dict[str, str]] = {
     # One row per provider, direction, dtype and case.  `speedup` is the fastest peer's median over this median;
-    # `best` marks the fastest right variant of its case, `peer` names the fastest peer there.  Without `queued` launch
-    # latency is in the figure; earlier documents say so in `reason` alone.
+    # `best` marks the fastest right variant of its case, `peer` names the fastest peer there; `weak` says why a peer is
+    # no even match, and on other rows why none of the case's is.  Without `queued` launch latency is in the figure;
+    # earlier documents say so in `reason` alone.
     "benchmark": {
         **_SUBJECT,
         "provider": TEXT,
@@ -63,6 +64,7 @@ TABLES: dict[str, dict[str, str]] = {
         "roof_fraction": NUMBER,
         "speedup": NUMBER,
         "verdict": TEXT,
+        "weak": TEXT,
         "best": FLAG,
         "peer": TEXT,
         "queued": FLAG,
@@ -251,7 +253,9 @@ TABLES: dict[str, dict[str, str]] = {
         "peer": TEXT,
         "speedup": NUMBER,
         "verdict": TEXT,
+        "weak": TEXT,
         "cases": INTEGER,
+        "weak_cases": INTEGER,
         "speedup_geomean": NUMBER,
         "speedup_worst": NUMBER,
         "worst_case": TEXT,

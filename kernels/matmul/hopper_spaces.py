@@ -1,0 +1,123 @@
+"""The variant `gluon` of 16-bit products: its tiles, how long they should take, and which of them fit by that.
+
+What tells tiles apart is their last round: 282 tiles take three rounds of 132 SMs, the third for 18 of them.  The
+constants were fitted to 176 timings of 44 shapes in bf16 on an H200: the tile that the estimate takes is 0.3 % slower
+than the best of them in the mean.
+"""
+
+import functools
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config, Variant
+
+from kernels.common.products import describes
+
+GLUON_SPACE = {
+    "GROUPS": (2, 3),
+    "ROWS": (64, 128),
+    "BLOCK_N": (128, 256),
+    "BLOCK_K": (64,),
+    "GROUP_M": (4, 8, 16),
+    "STAGES": (4, 5, 6),
+    "BUFFERS": (1, 2),
+}
+
+_TILES = {(2, 64, 256): (4, 2), (3, 64, 128): (5, 1), (2, 64, 128): (6, 2), (2, 128, 128): (4, 1)}
+"""GROUPS, ROWS, BLOCK_N of the tiles, and STAGES, BUFFERS: as many stages as there is room for."""
+
+_MULTIPLY = {256: 3.01e-7, 128: 3.08e-7, 64: 4.25e-7}
+"""Microseconds of an SM for one multiplication-addition, in parts of a tile so many columns wide."""
+_ROUND = 0.85
+"""Microseconds that a round takes beyond its products."""
+_NEAR = 1.04
+"""How much longer than the best a tile may take by the estimate and be worth a trial."""
+_PAYS = 1.1
+"""How much sooner the best should end for another variant's config to be passed over."""
+
+
+def gluon(launch) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n], whose rows are at whole 16 bytes."""
+    return Variant(
+        name="gluon",
+        summary="Gluon: a warp copies, two or three groups of warps multiply; the last round's tiles are cut",
+        launch=launch,
+        space=GLUON_SPACE,
+        default=_default,
+        fits=_fits,
+        handles=multiplies_by_groups,
+        needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+        follows="persistent",
+    )
+
+
+def multiplies_by_groups(problem: Case, gpu: GPU) -> str:
+    """Why the variant does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem.dtype not in ("bf16", "fp16"):
+        return "for elements of 16 bits, which wgmma reads in either order"
+    return describes(problem, gpu)
+
+
+def rounds_end_later(rows: int, columns: int, problem: Case, gpu: GPU) -> str:
+    """Why tiles of another variant, in rounds that are not cut, should end later than `gluon`'s best."""
+    if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or _few_tiles(problem, gpu):
+        return ""
+    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+    own = triton.cdiv(tiles, gpu.sms) * _part(rows, min(columns, 256), problem)
+    return "tiles of `gluon` leave fewer SMs idle in the last round" if own > _PAYS * _best(problem, gpu)[0] else ""
+
+
+def _few_tiles(problem: Case, gpu: GPU) -> str:
+    """Why no tile is small enough."""
+    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    return "" if tiles > gpu.sms else f"{tiles} tiles of 128 x 128 leave SMs idle"
+
+
+def parts_of_last(tiles: int, programs: int, most: int) -> int:
+    """Into how many parts, a power of 2, tiles of the last round are cut: no more than give each program one."""
+    rest = tiles % programs
+    cut = 1
+    while tiles > programs and rest and 2 * cut <= most and 2 * cut * rest <= programs:
+        cut *= 2
+    return cut
+
+
+def _part(rows: int, columns: int, problem: Case) -> float:
+    """Microseconds for the products of so many rows and columns of a tile, and of a round around them."""
+    return rows * columns * problem["k"] * _MULTIPLY.get(columns, _MULTIPLY[64]) + _ROUND
+
+
+def microseconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
+    """How long tiles of (groups, rows of a group, columns) take, the last round's cut where that fills SMs."""
+    groups, rows, columns = tile
+    tiles = triton.cdiv(problem["m"], groups * rows) * triton.cdiv(problem["n"], columns)
+    cut = parts_of_last(tiles, gpu.sms, columns // 64)
+    whole = tiles // gpu.sms if cut > 1 else triton.cdiv(tiles, gpu.sms)
+    last = _part(groups * rows, columns // cut, problem) if cut > 1 else 0.0
+    return whole * _part(groups * rows, columns, problem) + last
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int, int]]:
+    """The shortest time by the estimate, and its tile."""
+    return min((microseconds(tile, problem, gpu), tile) for tile in _TILES)
+
+
+def _fits(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot be the best; ``""`` for one worth a trial."""
+    tile = (config["GROUPS"], config["ROWS"], config["BLOCK_N"])
+    if _TILES.get(tile) != (config["STAGES"], config["BUFFERS"]):
+        return "no such tile, or not as many stages as there is room for"
+    if reason := _few_tiles(problem, gpu):
+        return reason
+    if config["GROUP_M"] != 8 and problem["m"] * problem["n"] <= 4 * gpu.sms * 128 * 128:
+        return "an order that does not matter"
+    late = microseconds(tile, problem, gpu) > _NEAR * _best(problem, gpu)[0]
+    return "other tiles leave fewer SMs idle in the last round" if late else ""
+
+
+def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+    tile = _best(problem, gpu)[1]
+    stages, buffers = _TILES[tile]
+    return dict(zip(GLUON_SPACE, (*tile, 64, 8, stages, buffers), strict=True))

@@ -1,0 +1,75 @@
+"""Products in Gluon, which nothing interprets: values in every layout and tile, with tails and last rounds in parts."""
+
+import itertools
+
+import pytest
+import torch
+from atlas.declaration import Capability, gpu_of
+
+pytestmark = pytest.mark.gpu
+
+TILES = ((2, 64, 256, 4, 2), (3, 64, 128, 5, 1), (2, 64, 128, 6, 2), (2, 128, 128, 4, 1))
+"""GROUPS, ROWS, BLOCK_N, STAGES, BUFFERS."""
+SHAPES = {
+    (1, 8, 8): "one row, less than a block of anything",
+    (72, 136, 200): "less than a tile, k off its blocks",
+    (200, 264, 4104): "groups whose rows lie outside; many turns of the ring",
+    (2184, 2056, 72): "a last round of few tiles with tails, in parts; sums shorter than the ring",
+    (4232, 4104, 328): "several rounds",
+}
+
+
+@pytest.fixture(autouse=True)
+def on_hopper(cuda):
+    if Capability.WGMMA not in gpu_of(cuda).capabilities:
+        pytest.skip("written for Hopper")
+
+
+def matrix(cuda, rows, columns, order, dtype=torch.bfloat16):
+    shape = (rows, columns) if order == "N" else (columns, rows)
+    made = torch.randn(shape, device=cuda, dtype=dtype, generator=torch.Generator(cuda).manual_seed(rows))
+    return made if order == "N" else made.t()
+
+
+def near(found, expected):
+    """Within what rounding the result to 16 bits makes of it, and the order of fp32 sums."""
+    tolerance = 2.0**-8 if found.dtype == torch.bfloat16 else 2.0**-10
+    torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=1e-3 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: "x".join(map(str, tile[:3])))
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products(cuda, layout, tile):
+    from kernels.matmul.hopper import product
+
+    config = dict(zip(("GROUPS", "ROWS", "BLOCK_N", "STAGES", "BUFFERS"), tile, strict=True)) | {"BLOCK_K": 64}
+    for (m, n, k), dtype in itertools.product(SHAPES, (torch.bfloat16, torch.float16)):
+        if layout[0] == "T" and m % 8:
+            continue  # rows of A off 16 bytes
+        a, b = matrix(cuda, m, k, layout[0], dtype), matrix(cuda, k, n, layout[1], dtype)
+        c = torch.full((m, n), torch.nan, device=cuda, dtype=dtype)
+        product(a, b, c, config=config | {"GROUP_M": 8}, programs=gpu_of(cuda).sms)
+        near(c, a.float() @ b.float())
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(
+    ("alternate", "config"),
+    [
+        (False, {"GROUPS": 2, "BLOCK_N": 256, "STAGES": 3, "BUFFERS": 4}),
+        (False, {"GROUPS": 3, "BLOCK_N": 128, "STAGES": 4, "BUFFERS": 2}),
+        (True, {"BLOCK_N": 128, "STAGES": 5, "BUFFERS": 2}),
+    ],
+)
+def test_linear_layers(cuda, alternate, config, residual):
+    from kernels.matmul_epilogue.described import launch_specialized
+
+    for m, n, k in SHAPES:
+        x, weight, bias = matrix(cuda, m, k, "N"), matrix(cuda, n, k, "N"), matrix(cuda, 1, n, "N")[0]
+        added = matrix(cuda, m, n, "N") if residual else None
+        y, z = launch_specialized(
+            alternate, x, weight, bias, added, "relu", 0.5, keep=True, config=config | {"BLOCK_K": 64, "GROUP_M": 8}
+        )
+        expected = 0.5 * (x.float() @ weight.float().t()) + bias.float()
+        near(z, expected)
+        near(y, expected.relu() + (added.float() if residual else 0.0))

@@ -204,6 +204,21 @@ def _attention(random: Random) -> Case:
     return case(random.choice(("bf16", "bf16", "fp16")), b=b, h=heads, g=groups, l=length, s=s, d=d, causal=causal)
 
 
+def _attention_masked(random: Random) -> Case:
+    heads, groups = random.choice(HEADS)
+    d, kind = random.choice(HEAD_DIMS), random.choice(("bool keys", "bool", "added", "none", "none"))
+    length = tokens(random, 64, 16384 if kind == "none" else 4096)
+    b = max(1, min(32, log_uniform(random, 1, 32), (2**16 if kind == "none" else 2**13) // length))
+    left = right = 0
+    if kind == "none":
+        left = log_uniform(random, 16, max(32, length // 2))
+        right = random.choice((1, 1, left))
+    return case(
+        random.choice(("bf16", "bf16", "fp16")), b=b, h=heads, g=groups, l=length, s=length, d=d, mask=kind,
+        left=left, right=right,
+    )  # fmt: skip
+
+
 def _attention_fp8(random: Random) -> Case:
     heads, groups = random.choice(HEADS)
     length = tokens(random, 256, 8192)
@@ -248,6 +263,7 @@ DOMAINS: dict[str, Domain] = {
     "attention": _attention,
     "attention_decode": _decode,
     "attention_fp8": _attention_fp8,
+    "attention_masked": _attention_masked,
     "batched_matmul": _batched_matmul,
     "cross_entropy": _cross_entropy,
     "dropout": _dropout,

@@ -124,14 +124,33 @@ def weighted(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
 
 
-def _attention(query, key, value, causal=False):
+def _attention(query, key, value, causal=False, added=0.0, window=None):
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    s = query @ key.mT * query.shape[-1] ** -0.5
-    if causal:
-        seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril()
-        s = s.masked_fill(~seen, -math.inf)
+    s = query @ key.mT * query.shape[-1] ** -0.5 + added
+    before, after = (None, 0) if causal else window or (None, None)
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
+    seen = seen if after is None else seen.tril(after)
+    seen = seen if before is None else seen.triu(-before)
+    s = s.masked_fill(~seen, -math.inf)
     return s.softmax(-1) @ value, s.logsumexp(-1)
+
+
+def _masked(query, key, value, attn_mask, window):
+    groups = query.shape[1] // key.shape[1]
+    lse = _attention(query, key, value, False, attn_mask, window)[1].to(torch.promote_types(query.dtype, FP32))
+    seen = (
+        torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(-window[0]).tril(window[1])
+    )
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask.masked_fill(~seen, -math.inf)), lse
+
+
+def _seen():
+    """A mask of bools, of which one query sees nothing."""
+    seen = torch.rand(2, 1, 16, 24, generator=torch.Generator().manual_seed(5)) > 0.3
+    seen[0, 0, 3] = False
+    return {"seen": seen}
 
 
 def _typed_attention(query, key, value, causal=False):
@@ -143,11 +162,11 @@ _ENDS = (0, 5, 12)
 """Where sequences of different lengths begin and end."""
 
 
-def _varlen(query, key, value, ends):
+def _varlen(query, key, value, ends, window=None):
     found = []
     for first, last in pairwise(_ENDS):
         q, k, v = (x[first:last].transpose(0, 1)[None] for x in (query, key, value))
-        found.append(_attention(q, k, v))
+        found.append(_attention(q, k, v, window=window))
     out = torch.cat([out[0].transpose(0, 1) for out, _ in found])
     return out, torch.cat([lse[0] for _, lse in found], dim=1).to(torch.promote_types(query.dtype, FP32))
 
@@ -233,6 +252,13 @@ CALLS: tuple[Call, ...] = (
          lambda f, query, key, value: f(query, key, value, enable_gqa=True),
          lambda query, key, value: F.scaled_dot_product_attention(query, key, value, enable_gqa=True),
          exact=lambda query, key, value: _attention(query, key, value)[0], mixes=True),
+    Call("scaled_dot_product_attention", {"query": (2, 2, 16, 32), "key": (2, 1, 24, 32), "value": (2, 1, 24, 32)},
+         lambda f, query, key, value, seen: f(query, key, value, seen, enable_gqa=True),
+         lambda query, key, value, seen: F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True),
+         others=_seen, special="a mask of bools"),
+    Call("masked_attention", {"query": (1, 2, 16, 32), "key": (1, 1, 24, 32), "value": (1, 1, 24, 32),
+                              "attn_mask": (2, 16, 24)},
+         lambda f, **x: f(**x, window=(9, 4), enable_gqa=True), lambda **x: _masked(**x, window=(9, 4)), mixes=True),
     Call("attention_with_lse", {"query": (1, 2, 16, 32), "key": (1, 2, 16, 32), "value": (1, 2, 16, 32)},
          lambda f, query, key, value: f(query, key, value, is_causal=True),
          lambda query, key, value: _typed_attention(query, key, value, True),
@@ -240,6 +266,10 @@ CALLS: tuple[Call, ...] = (
     Call("attention_varlen", {"query": (12, 2, 32), "key": (12, 1, 32), "value": (12, 1, 32)},
          lambda f, query, key, value, ends: f(query, key, value, ends, ends, 7, 7), _varlen,
          others=lambda: {"ends": torch.tensor(_ENDS, dtype=torch.int32)}),
+    Call("attention_varlen", {"query": (12, 2, 32), "key": (12, 1, 32), "value": (12, 1, 32)},
+         lambda f, query, key, value, ends: f(query, key, value, ends, ends, 7, 7, window=(2, 1)),
+         lambda query, key, value, ends: _varlen(query, key, value, ends, (2, 1)),
+         others=lambda: {"ends": torch.tensor(_ENDS, dtype=torch.int32)}, special="a window"),
     Call("decode_attention", {"q": (2, 2, 1, 32), "k_cache": (2, 1, 20, 32), "v_cache": (2, 1, 20, 32)},
          lambda f, q, k_cache, v_cache, lens: f(q, k_cache, v_cache, lens), _decoded, dtype=FP16, gradients=(),
          others=lambda: {"lens": torch.tensor(_FILLED, dtype=torch.int32)}),

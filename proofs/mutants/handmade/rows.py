@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant("cross_entropy", "maximum not subtracted", "overflow", (Edit("tl.maximum(tl.max(x, axis=1), LOWEST)",
         "tl.zeros([BLOCK_M], tl.float32)"),), LARGE, "forward", "one_pass", "fp32"),
     Mutant("cross_entropy", "running maximum from -inf", "wrong identity of a reduction", (Edit("LOWEST",
-        "-float('inf')", "_statistics"),), VALUES, "forward", "stream", "fp32",
+        "-float('inf')", "row_statistics"),), VALUES, "forward", "stream", "fp32",
         sizes={"m": 3, "n": 4097, "reduction": "none", "z_loss": 0.01}),
     Mutant("cross_entropy", "edges out of the sum", "missing tail",
         (Edit("if not ALIGNED:\n    row_sum += tl.sum(tl.exp(x - row_max), axis=0)", ""),), VALUES, "forward",

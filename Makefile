@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
 
+# Some container images forbid Python to keep what it compiled.  Every process would compile torch's modules again: half
+# of the time that the tests take.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: reproduce test test-slow test-gpu outside mutants ui lint identity rekey clean
 
 reproduce: $(VENV)/.ready

@@ -72,7 +72,7 @@ def _most_parts(problem, gpu):
     return 1 << (parts.bit_length() - 1) if parts else 0
 
 
-_WORTH = 8 * 1024
+_WORTH = 16 * 1024
 """Bytes of a row that a program should read at least; one SM of an H200 reads some 40 in a nanosecond."""
 
 SPLIT_SPACE = {"BLOCK_N": (1024, 2048, 4096), "SPLITS": (2, 4, 8, 16, 32, 64), "num_warps": (4, 8)}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .attention import attention_varlen, attention_with_lse, scaled_dot_product_attention
     from .attention_decode import decode_attention
     from .attention_fp8 import attention_fp8, quantise_heads
+    from .attention_masked import masked_attention
     from .batched_matmul import bmm
     from .cross_entropy import cross_entropy
     from .dropout import dropout
@@ -47,6 +48,7 @@ FUNCTIONS = {
     "decode_attention": "attention_decode",
     "attention_fp8": "attention_fp8",
     "quantise_heads": "attention_fp8",
+    "masked_attention": "attention_masked",
     "bmm": "batched_matmul",
     "cross_entropy": "cross_entropy",
     "dropout": "dropout",

@@ -47,7 +47,7 @@ from atlas.operators import (
     torch_gradients,
 )
 
-from kernels.common.norms import checked
+from kernels.common.norms import checked, in_one_dtype, parameter
 from kernels.layer_norm.forward import launch_one_pass
 from kernels.layer_norm.spaces import fits_one_pass
 
@@ -428,7 +428,9 @@ def _pull_back(ctx, dy):
 
 def _differentiable_backward(x, weight, bias, eps, w, c, dy):
     def y(x, weight, bias, w, c):
-        return _reference(x, weight, bias, eps, w, c)
+        wide, weight, bias = in_one_dtype(x, weight, bias)
+        out = torch.nn.functional.layer_norm(wide, wide.shape[-1:], weight, bias, eps)
+        return torch.nn.functional.linear(out.to(x.dtype), w, c)
 
     dx, dweight, dbias, dw, dc = torch_gradients(y, (x, weight, bias, w, c), dy)
     return dx, dweight, dbias, None, dw, dc
@@ -448,13 +450,15 @@ def layer_norm_linear(
 ) -> torch.Tensor:
     """``F.linear(F.layer_norm(input, (k,), weight, bias, eps), linear_weight, linear_bias)`` in fp32, fp16 or bf16.
 
-    ``input`` is [..., k], ``linear_weight`` [n, k], ``linear_bias`` [n], ``weight`` and ``bias`` [k], all of one dtype
-    and device; biases and ``weight`` may be None.  Returns [..., n].  Statistics and sums are fp32; fp32 operands are
-    multiplied in IEEE precision.  Inputs that are not contiguous are copied first.  Raises TypeError for another dtype
-    and ValueError for shapes or devices that do not fit, and for sizes of 2^31 - 1024 or more.
+    ``input`` is [..., k], ``linear_weight`` [n, k], ``linear_bias`` [n], all of one dtype, ``weight`` and ``bias`` [k]
+    of any of these, on one device; biases and ``weight`` may be None.  Returns [..., n].  Statistics and sums are fp32;
+    fp32 operands are multiplied in IEEE precision.  Inputs that are not contiguous are copied first.  Raises TypeError
+    for another dtype and ValueError for shapes or devices that do not fit, and for sizes of 2^31 - 1024 or more.
     """
     if autocasting() and autocast_rule("linear", input.device):
         return _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps)
+    if (found := _layer_norm_linear.again(input, weight, bias, eps, linear_weight, linear_bias)) is not None:
+        return found
     DECLARATION.dtype_of(input)
     if not input.dim() or linear_weight.dim() != 2 or linear_weight.shape[1] != input.shape[-1]:
         raise ValueError(
@@ -466,10 +470,12 @@ def layer_norm_linear(
         raise ValueError(f"layer_norm_linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {n} x {k}")
     linear_weight = checked("layer_norm_linear", "linear_weight", linear_weight, (n, k), input)
     linear_bias = checked("layer_norm_linear", "linear_bias", linear_bias, (n,), input)
-    weight = checked("layer_norm_linear", "weight", weight, (k,), input)
-    bias = checked("layer_norm_linear", "bias", bias, (k,), input)
+    weight = parameter("layer_norm_linear", "weight", weight, (k,), input)
+    bias = parameter("layer_norm_linear", "bias", bias, (k,), input)
     if not input.numel() or not n:  # nothing to launch for
-        return _reference(input, weight, bias, eps, linear_weight, linear_bias)
+        wide, *parameters = in_one_dtype(input, weight, bias)
+        out = torch.nn.functional.layer_norm(wide, wide.shape[-1:], *parameters, eps)
+        return torch.nn.functional.linear(out.to(input.dtype), linear_weight, linear_bias)
     return _layer_norm_linear(input.contiguous(), weight, bias, eps, linear_weight, linear_bias)
 
 

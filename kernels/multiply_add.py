@@ -17,6 +17,8 @@ import triton.language as tl
 from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers
 from atlas.operators import Differentiable, Operator, as_laid_out, autocast, autocasting, contiguous, launch
 
+from kernels.broadcast import broadcast, is_alike
+
 
 @triton.jit
 def _multiply_add(input_ptrs, tensor1_ptrs, tensor2_ptrs, out_ptrs, mask, value):
@@ -329,15 +331,20 @@ _differentiable = Differentiable(_forward, setup_context=_setup, backward=_pull_
 def multiply_add(
     input: torch.Tensor, tensor1: torch.Tensor, tensor2: torch.Tensor, *, value: float = 1
 ) -> torch.Tensor:
-    """``torch.addcmul(input, tensor1, tensor2, value=value)`` for tensors of one shape, dtype and device.
+    """``torch.addcmul(input, tensor1, tensor2, value=value)`` in fp32, fp16 or bf16, of one dtype and device.
 
-    fp32, fp16 or bf16.  Tensors that all lie in memory in one other order of dimensions (transposed, channels last) are
-    taken as they lie, and so are rows with gaps between them; the result is contiguous, or in that other order.  Other
-    layouts are copied first.  Second derivatives go through torch's operations.  Raises TypeError for other or mixed
-    dtypes, ValueError for shapes or devices that differ: nothing is broadcast.
+    Shapes are broadcast.  Tensors of one shape that all lie in memory in one other order of dimensions (transposed,
+    channels last) are taken as they lie, and so are rows with gaps between them; the result is contiguous, or in that
+    other order.  Their other layouts are copied first.  A tensor without axes may have another of the dtypes.  Second
+    derivatives go through torch's operations.  Raises TypeError for other or mixed dtypes, ValueError for shapes or
+    devices that do not fit.
     """
     if autocasting():
         input, tensor1, tensor2 = autocast("addcmul", input, tensor1, tensor2)
+    elif (found := _differentiable.again(input, tensor1, tensor2, float(value))) is not None:
+        return found
+    if not is_alike(input, tensor1, tensor2):
+        return broadcast(input, tensor1, tensor2, "multiply_add", value, "multiply_add")
     elementwise.check(DECLARATION, input, tensor1, tensor2)
     if not input.numel():
         return torch.addcmul(input, tensor1, tensor2, value=value)  # nothing to launch for

@@ -10,6 +10,8 @@ import triton.language as tl
 from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers
 from atlas.operators import Differentiable, Operator, launch
 
+from kernels.broadcast import broadcast
+
 
 @triton.jit
 def _add(x_ptr, y_ptr, out_ptr, offs, mask):
@@ -86,12 +88,22 @@ _vector_add = Differentiable(_forward, lambda ctx, inputs, output: None, lambda 
 
 @DECLARATION.public
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``torch.add(x, y)`` for two tensors of one shape, dtype (fp32, fp16, bf16) and device.
+    """``torch.add(x, y)`` for tensors of one dtype (fp32, fp16, bf16) and device, whose shapes are broadcast.
 
-    Raises TypeError and ValueError for anything else: shapes are not broadcast and dtypes not promoted.  Inputs that
-    are not contiguous are copied first.
+    The result lies in memory as torch's does.  A tensor without axes may have another of these dtypes.  Raises
+    TypeError for other dtypes, which are not promoted, and ValueError for shapes and devices that do not fit.
     """
+    if (found := _vector_add.again(x, y)) is not None:
+        return found
+    if not _alike(x, y):
+        return broadcast(x, y, None, "add", function="vector_add")
     elementwise.check(DECLARATION, x, y)
     if not x.numel():
         return x + y  # nothing to launch for
-    return _vector_add(x.contiguous(), y.contiguous())
+    return _vector_add(x, y)
+
+
+def _alike(x, y):
+    """Whether both are of one shape and contiguous."""
+    tensors = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)
+    return tensors and x.shape == y.shape and x.is_contiguous() and y.is_contiguous()

@@ -18,6 +18,8 @@ import torch
 from atlas.declaration import cases, elementwise
 from atlas.operators import Differentiable, Operator, as_laid_out, as_rows, contiguous
 
+from kernels.broadcast import broadcast, is_alike
+
 from .declaration import DECLARATION
 from .flat import empty
 from .references import backward_reference
@@ -120,13 +122,16 @@ def silu(input: torch.Tensor) -> torch.Tensor:
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor | None = None) -> torch.Tensor:
-    """``silu(gate) * up`` for two tensors of one shape, dtype (fp32, fp16, bf16) and device, rounded once.
+    """``silu(gate) * up`` for two tensors of one dtype (fp32, fp16, bf16) and device, rounded once.
 
-    Without ``up``, ``gate`` is [..., 2 n] and holds both: gate = gate[..., :n], up = gate[..., n:]; the result is
-    [..., n] and the gradient one tensor of 2 n columns again.  Rows that lie apart (halves of one tensor, given as two
-    views) are read where they are; other layouts are copied first.  The result is contiguous.  Second derivatives go
-    through torch's operations.  Raises TypeError for other or differing dtypes, ValueError for shapes and devices.
+    Shapes are broadcast; the result then lies as torch's does.  Without ``up``, ``gate`` is [..., 2 n] and holds both:
+    gate = gate[..., :n], up = gate[..., n:]; the result is [..., n] and the gradient one tensor of 2 n columns again.
+    Rows that lie apart (halves of one tensor, given as two views) are read where they are; other layouts of one shape
+    are copied first, and the result is contiguous.  Second derivatives go through torch's operations.  Raises TypeError
+    for other or differing dtypes, ValueError for shapes and devices.
     """
+    if up is not None and not is_alike(gate, up):
+        return broadcast(gate, up, None, "swiglu", function="swiglu")
     elementwise.check(DECLARATION, *((gate,) if up is None else (gate, up)), function="swiglu")
     if up is not None:
         return _gated(as_rows(gate), as_rows(up))

@@ -19,14 +19,12 @@ go through memory about once, so from some hundred tokens on tensor cores are th
 exponentials, one for every 4 d operations.
 """
 
-import math
-
 import torch
-from atlas.operators import autocast, autocasting
+from atlas.operators import autocasting
 
-from .cases import LARGEST_HEAD
+from .arguments import batched, checked, empty, one_wide, scaled, window_of
 from .declaration import DECLARATION
-from .operators import attention_operator, rows_contiguous, varlen_operator
+from .operators import attention_operator, varlen_operator
 
 __all__ = ["attention_varlen", "attention_with_lse", "scaled_dot_product_attention"]
 
@@ -38,22 +36,34 @@ def attention_with_lse(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(output, lse) of :func:`scaled_dot_product_attention`: lse [batch, heads, length] is each query's log-sum-exp.
 
     lse is fp32, the natural logarithm of the sum of exp(scale query @ key) over the keys that a query sees, -inf where
-    it sees none.  Both outputs have gradients, so results on parts of the keys can be merged.
+    it sees none.  Both outputs have gradients, so results on parts of the keys can be merged.  Under a mask
+    :func:`kernels.masked_attention` gives both.
     """
-    layout = "(batch, heads, length, head_dim)"
-    query, key, value = _checked("attention", query, key, value, 4, layout, 1, enable_gqa)
-    if query.shape[0] != key.shape[0]:
-        raise ValueError(f"attention takes one batch for all: {tuple(query.shape)}, {tuple(key.shape)}")
+    plain = window is None and query.dim() == key.dim() == 4 and not autocasting()
+    if plain and (enable_gqa or query.shape[1] == key.shape[1]):
+        found = attention_operator.again(
+            query, key, value, is_causal, (query.shape[-1] or 1) ** -0.5 if scale is None else scale
+        )
+        if found is not None:
+            return found
+    query, key, value = batched("attention", query, key, value, enable_gqa)
+    if window is not None:
+        left, right = window_of("attention", window, is_causal, query.shape[2], key.shape[2])
+        if left or right > 1:
+            return _masked().attend(query, key, value, None, scale, left, right)
+        is_causal = right == 1
     if not query.shape[-1]:
-        out, lse = attention_with_lse(*_one_wide(query, key, value), is_causal, 1.0, enable_gqa)
+        out, lse = attention_with_lse(*one_wide(query, key, value), is_causal, 1.0, enable_gqa)
         return out[..., :0], lse
-    query, scale = _scaled(query, scale)
+    query, scale = scaled(query, scale)
     if not (query.numel() and key.numel()):
-        return _empty(query, key, value, query.shape[:3])
+        return empty(query, key, value, query.shape[:3])
     return attention_operator(query, key, value, is_causal, scale)
 
 
@@ -67,6 +77,8 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
 ) -> torch.Tensor:
     """``torch.nn.functional.scaled_dot_product_attention`` of query [batch, heads, length, head_dim].
 
@@ -76,20 +88,26 @@ def scaled_dot_product_attention(
     bf16; softmax and sums are fp32.  Strides may be any as long as the elements of a head lie side by side, else the
     tensor is copied.  Gradients are the same at every run.  There are no second derivatives.
 
-    Raises NotImplementedError for ``attn_mask``, ``dropout_p``, other numbers of dimensions, larger heads, and heads of
-    value of another size; TypeError for other dtypes, ValueError for shapes that do not agree.
+    ``attn_mask`` and ``window`` are those of :func:`kernels.masked_attention`: bools or numbers to add, and how many
+    keys a query sees before and after its own, which torch's function has not.
+
+    Raises NotImplementedError for ``dropout_p``, other numbers of dimensions, larger heads, and heads of value of
+    another size; TypeError for other dtypes, ValueError for shapes that do not agree, and for ``attn_mask`` together
+    with ``is_causal``, which exclude each other in torch.
     """
-    if attn_mask is not None:
-        raise NotImplementedError(
-            "attn_mask is not supported: use is_causal, attention_varlen for sequences of different lengths, or "
-            "torch's scaled_dot_product_attention or flex_attention"
-        )
     if dropout_p:
         raise NotImplementedError(
             f"dropout_p={dropout_p} is not supported: use torch's scaled_dot_product_attention, or 0.0 and dropout of "
             "the output (kernels.dropout)"
         )
-    return attention_with_lse(query, key, value, is_causal, scale, enable_gqa)[0]
+    if attn_mask is None:
+        return attention_with_lse(query, key, value, is_causal, scale, enable_gqa, window=window)[0]
+    if is_causal:
+        raise ValueError(
+            "scaled_dot_product_attention takes attn_mask or is_causal, as torch's: name both as window=(None, 0) with "
+            "attn_mask"
+        )
+    return _masked().masked_attention(query, key, value, attn_mask, window, scale, enable_gqa)[0]
 
 
 def attention_varlen(
@@ -102,6 +120,8 @@ def attention_varlen(
     max_k: int,
     is_causal: bool = False,
     scale: float | None = None,
+    *,
+    window: tuple[int | None, int | None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(output, lse) of sequences of different lengths that lie behind one another, as in flash attention's varlen.
 
@@ -111,10 +131,11 @@ def attention_varlen(
     queries past ``max_q`` of a sequence are not written.  lse is [heads, all queries].
 
     ``is_causal`` lets a sequence's last query see its last key (bottom right), unlike scaled_dot_product_attention: the
-    queries are the end of what the keys are.  A query that sees no key gets 0, and an lse of -inf.
+    queries are the end of what the keys are.  So is a ``window`` aligned, of (keys before, keys after) a query's own,
+    None or -1 for all.  A query that sees no key gets 0, and an lse of -inf.
     """
     layout = "(rows, heads, head_dim)"
-    query, key, value = _checked("attention_varlen", query, key, value, 3, layout, 1, True)
+    query, key, value = checked("attention_varlen", query, key, value, 3, layout, 1, True)
     for cu_seqlens in (cu_seqlens_q, cu_seqlens_k):
         if cu_seqlens.dtype is not torch.int32 or cu_seqlens.dim() != 1 or cu_seqlens.device != query.device:
             raise TypeError(
@@ -127,63 +148,23 @@ def attention_varlen(
             f"{cu_seqlens_q.numel()}, {cu_seqlens_k.numel()}"
         )
     if not query.shape[-1]:
-        wide = _one_wide(query, key, value)
-        out, lse = attention_varlen(*wide, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, 1.0)
+        wide = one_wide(query, key, value)
+        out, lse = attention_varlen(*wide, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, 1.0, window=window)
         return out[..., :0], lse
-    query, scale = _scaled(query, scale)
+    query, scale = scaled(query, scale)
     if not (query.numel() and key.numel() and max_q > 0 and max_k > 0 and cu_seqlens_q.numel() > 1):
-        return _empty(query, key, value, (query.shape[1], query.shape[0]))
-    cu_seqlens_q, cu_seqlens_k = cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous()
-    return varlen_operator(query, key, value, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, scale)
+        return empty(query, key, value, (query.shape[1], query.shape[0]))
+    packed = query, key, value, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_q, max_k
+    if window is not None:
+        left, right = window_of("attention_varlen", window, is_causal, max_k, max_q)
+        if left or right > 1:
+            return _masked().operators.window_varlen_operator(*packed, scale, left, right)
+        is_causal = right == 1
+    return varlen_operator(*packed, is_causal, scale)
 
 
-def _checked(name, query, key, value, dims, layout, heads_at, grouped):
-    """The three tensors as kernels take them; raises for what is not supported."""
-    if autocasting():
-        query, key, value = autocast("scaled_dot_product_attention", query, key, value)
-    DECLARATION.dtype_of(query, key, value, function=name)
-    if not query.dim() == key.dim() == value.dim() == dims:
-        raise NotImplementedError(
-            f"{name} takes tensors of {dims} dimensions, {layout}: {tuple(query.shape)}, {tuple(key.shape)}, "
-            f"{tuple(value.shape)}; reshape them, or use torch"
-        )
-    if query.device != key.device or query.device != value.device:
-        raise ValueError(f"{name} takes tensors of one device: {query.device}, {key.device}, {value.device}")
-    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
-    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
-        raise ValueError(f"{name}: shapes do not agree: {shapes}")
-    if value.shape[-1] != key.shape[-1] or query.shape[-1] > LARGEST_HEAD:
-        raise NotImplementedError(
-            f"{name} takes heads of one size up to {LARGEST_HEAD} for query, key and value: {shapes}; use torch, or "
-            "pad the smaller one with zeros"
-        )
-    heads, heads_k = query.shape[heads_at], key.shape[heads_at]
-    if heads != heads_k and not (grouped and heads_k and heads % heads_k == 0):
-        raise ValueError(
-            f"{name} takes as many heads of key and value as of query, or with enable_gqa=True a number that divides "
-            f"them: {shapes}"
-        )
-    return rows_contiguous(query), rows_contiguous(key), rows_contiguous(value)
+def _masked():
+    """The family of masks and windows, whose kernels are made of this one's parts: imported when they are asked for."""
+    import kernels.attention_masked as masked
 
-
-def _scaled(query, scale):
-    """(query, scale > 0) of the same scores: rows' maxima are taken before scores are scaled."""
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    if 0 < scale < math.inf:
-        return query, scale
-    if -math.inf < scale < 0:
-        return -query, -scale
-    return query * scale, 1.0  # 0, infinite, or NaN: scores are what the product of the two is
-
-
-def _one_wide(*heads):
-    """Heads of no elements as such of one, 0: their scores are all 0, and kernels take them."""
-    return (torch.nn.functional.pad(x, (0, 1)) for x in heads)
-
-
-def _empty(query, key, value, rows):
-    """Attention to nothing, or of nothing: 0 and -inf, with gradients of 0, whatever the inputs hold."""
-    never = torch.zeros((), dtype=torch.bool, device=query.device)
-    out = torch.where(never, query, 0.0) + torch.where(never, key.sum() + value.sum(), 0.0)
-    return out, torch.full(rows, -math.inf, dtype=torch.float32, device=query.device)
+    return masked

@@ -3,7 +3,7 @@
 import torch
 from atlas.declaration import case, gpu_of
 from atlas.declaration.products import as_interpreted
-from atlas.operators import CustomOperator, Differentiable, Operator
+from atlas.operators import CustomOperator, Differentiable, Operator, contiguous
 
 from .backward import into_backward
 from .cases import case_of
@@ -52,10 +52,13 @@ def rows_contiguous(x):
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _incoming(out, dout, dlse):
+def incoming(out, dout, dlse):
     """Gradients of out and lse as kernels take them; either may be None."""
-    dout = torch.zeros_like(out) if dout is None else rows_contiguous(dout)
-    return dout, None if dlse is None else dlse.contiguous()
+    if dout is None:
+        dout = torch.zeros_like(out)
+    elif dout.stride(-1) != 1 and dout.shape[-1] != 1:
+        dout = contiguous(dout)
+    return dout, None if dlse is None else contiguous(dlse)
 
 
 class _Once(torch.autograd.Function):
@@ -79,7 +82,7 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _once(saved, gradients):
+def once(saved, gradients):
     """The gradients; with create_graph=True as an error to whoever differentiates them, not as constants."""
     return _Once.apply(*saved[:3], *gradients) if torch.is_grad_enabled() else gradients
 
@@ -94,8 +97,8 @@ def _pull_back(ctx, dout, dlse):
     if dout is None and dlse is None:
         return (None,) * 5
     saved = ctx.saved_tensors
-    gradients = _backward(*saved, *_incoming(saved[3], dout, dlse), *ctx.parameters)
-    return *_once(saved, gradients), None, None
+    gradients = _backward(*saved, *incoming(saved[3], dout, dlse), *ctx.parameters)
+    return *once(saved, gradients), None, None
 
 
 def _setup_varlen(ctx, inputs, output):
@@ -108,8 +111,8 @@ def _pull_back_varlen(ctx, dout, dlse):
     if dout is None and dlse is None:
         return (None,) * 9
     *saved, cu_q, cu_k = ctx.saved_tensors
-    gradients = _varlen_backward(*saved, *_incoming(saved[3], dout, dlse), cu_q, cu_k, *ctx.parameters)
-    return *_once(saved, gradients), *(None,) * 6
+    gradients = _varlen_backward(*saved, *incoming(saved[3], dout, dlse), cu_q, cu_k, *ctx.parameters)
+    return *once(saved, gradients), *(None,) * 6
 
 
 _backward = Operator(

@@ -1,7 +1,10 @@
 """What layer_norm and rms_norm share: autocast with a residual, checks of arguments, the traffic of a pass."""
 
-from atlas.declaration import Case, element_size
+import torch
+from atlas.declaration import Case, element_size, normal
 from atlas.operators import autocast
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def under_autocast(operation, input, residual, *parameters):
@@ -30,10 +33,17 @@ def checked(function, name, tensor, shape, input):
 
     Raises TypeError for another dtype, ValueError for another shape or device.
     """
+    if tensor is not None and tensor.dtype != input.dtype:
+        raise TypeError(f"{function} takes a {name} of the input's {input.dtype}: {tensor.dtype}")
+    return parameter(function, name, tensor, shape, input)
+
+
+def parameter(function, name, tensor, shape, input):
+    """As :func:`checked`, for a parameter of the norm: it may have another of the dtypes than the input."""
     if tensor is None:
         return None
-    if tensor.dtype != input.dtype:
-        raise TypeError(f"{function} takes a {name} of the input's {input.dtype}: {tensor.dtype}")
+    if tensor.dtype != input.dtype and tensor.dtype not in _DTYPES:
+        raise TypeError(f"{function} takes a {name} in fp32, fp16 or bf16: {tensor.dtype}")
     if tensor.shape != shape or tensor.device != input.device:
         raise ValueError(
             f"{function} takes a {name} of shape {tuple(shape)} on {input.device}: "
@@ -42,9 +52,23 @@ def checked(function, name, tensor, shape, input):
     return tensor.contiguous()
 
 
+def in_one_dtype(input, *parameters):
+    """``input`` and parameters, as torch's functions take them, which mix none; in fp32 where they differ."""
+    if all(tensor is None or tensor.dtype == input.dtype for tensor in parameters):
+        return input, *parameters
+    return tuple(tensor if tensor is None else tensor.float() for tensor in (input, *parameters))
+
+
 def has_residual(problem: Case) -> bool:
     """Whether a residual is added before rows are normalised."""
     return dict(problem.sizes).get("residual", False)
+
+
+def parameter_draw(problem: Case, device, generator):
+    """``draw(*shape)`` of parameters: in fp32 where the case says that they are ``wide``."""
+    if not dict(problem.sizes).get("wide", False):
+        return normal(problem, device, generator)
+    return lambda *shape: torch.randn(shape, dtype=torch.float32, device=device, generator=generator)
 
 
 def traffic(matrices: str, with_residual: str, columns: str, statistics: str):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size, gpu_of, normal
-from atlas.declaration.products import describable, fp32_precision, uses_tensor_cores
+from atlas.declaration.products import allows_tf32, describable, uses_tensor_cores
 from atlas.operators import constant_result
 
 LARGEST = 2**31 - 1025
@@ -98,7 +98,7 @@ def describes(problem: Case, gpu: GPU) -> str:
 @constant_result  # torch.compile compiles anew when the switch is changed
 def tf32_allowed():
     """Whether fp32 operands may be multiplied as tf32, as torch is told."""
-    return fp32_precision() == "tf32"
+    return allows_tf32()
 
 
 def wants_tf32(x):

@@ -1,5 +1,7 @@
 """Cross-entropy of rows of logits against class indices, with label smoothing s, ignored targets and a z-loss.
 
+Class weights, probabilities as targets and classes along another axis are `weighted_cross_entropy`'s.
+
 With lse_i = log sum_j exp(x[i, j]) and t_i the target of row i, of m rows and n classes:
 
     loss_i = lse_i - (1 - s) x[i, t_i] - s / n sum_j x[i, j] + z lse_i^2          (0 where t_i is ignore_index)
@@ -19,12 +21,13 @@ import torch
 from atlas.declaration import case, choose
 from atlas.operators import Differentiable, Operator, autocasts_to_fp32, contiguous, torch_gradients, transformed
 
+from kernels.weighted_cross_entropy import weighted_cross_entropy
+
+from .arguments import check_parameters, check_targets, check_weight, in_columns, is_rows, refuse_deprecated
 from .backward import multiply
 from .declaration import DECLARATION
 from .references import torch_loss
 from .total import loss_dtype, stride
-
-REDUCTIONS = ("mean", "sum", "none")
 
 
 def _case_of(x, **flags):
@@ -113,24 +116,24 @@ def cross_entropy(
     z_loss: float = 0.0,
     inplace_gradient: bool = False,
 ) -> torch.Tensor:
-    """``torch.nn.functional.cross_entropy`` of logits [m, n] or [n] in fp32, fp16 or bf16 and class indices.
+    """``torch.nn.functional.cross_entropy`` of logits [n], [m, n] or [m, n, ...] in fp32, fp16 or bf16.
 
-    ``z_loss`` adds z_loss * logsumexp(row)^2 to the loss of each row that counts.  With ``inplace_gradient``, in eager
-    mode, the gradient takes the place of the logits while the loss is computed: a third less traffic and half the
-    memory, but the logits are lost; where no gradient is wanted it changes nothing.  Rows may be farther apart than
-    they are long (a padded vocabulary); other layouts are copied first.  A target outside [0, n) makes its row NaN.
-    Second derivatives go through torch's operations.
+    ``target`` are class indices, or probabilities of the logits' shape, which may have a gradient; ``weight`` [n] is of
+    the classes.  Layouts are read as they lie, unless the axes behind the classes do not lie as one: those are copied.
+    ``z_loss`` adds z_loss * logsumexp(row)^2 to the loss of each row that counts, before the reduction.  With
+    ``inplace_gradient``, in eager mode, for rows of logits and class indices without weights, the gradient takes the
+    place of the logits while the loss is computed: a third less traffic and half the memory, but the logits are lost;
+    where no gradient is wanted it changes nothing.  A target outside [0, n) makes its row NaN.  Second derivatives go
+    through torch's operations.
 
-    Raises NotImplementedError for class weights, targets that are probabilities, logits of more dimensions and the
-    deprecated ``size_average`` and ``reduce``; TypeError for other dtypes; ValueError for what does not fit together.
+    Raises NotImplementedError for a gradient of class weights and the deprecated ``size_average`` and ``reduce``;
+    TypeError for other dtypes; ValueError for what does not fit together.
     """
-    if weight is not None or size_average is not None or reduce is not None or input.dim() != 2 or target.dim() != 1:
-        _refuse(input, target, weight, size_average, reduce)
-        row = cross_entropy(
-            input[None], target[None], None, None, ignore_index, None, reduction, label_smoothing, z_loss,
-            inplace_gradient,
-        )  # fmt: skip
-        return row.view(())
+    if weight is not None or input.dim() != 2 or target.dim() != 1 or size_average is not None or reduce is not None:
+        refuse_deprecated(size_average, reduce)
+        return _along_any_axis(
+            input, target, weight, ignore_index, reduction, label_smoothing, z_loss, inplace_gradient
+        )
     DECLARATION.dtype_of(input)
     if target.dtype != torch.int64:
         raise TypeError(f"cross_entropy takes class indices in int64: {target.dtype}")
@@ -139,11 +142,7 @@ def cross_entropy(
             f"cross_entropy takes a target a row, on one device: logits {tuple(input.shape)} on {input.device}, "
             f"targets {tuple(target.shape)} on {target.device}"
         )
-    if reduction not in REDUCTIONS or not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(
-            f"cross_entropy takes a reduction out of {', '.join(REDUCTIONS)} and a label_smoothing in [0, 1]: "
-            f"{reduction!r}, {label_smoothing}"
-        )
+    check_parameters(reduction, label_smoothing)
     # Where torch takes logits in 16 bits and gives a loss in fp32, the loss alone is: nothing has to be copied.
     wide_loss = autocasts_to_fp32("nll_loss", input.device)
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
@@ -153,7 +152,7 @@ def cross_entropy(
         _check_in_place(input, reduction)
         return _GradientInPlace.apply(input, target.contiguous(), *parameters, wide_loss)
     if not is_matrix(input):
-        input = input.contiguous()
+        return _along_any_axis(input, target, None, ignore_index, reduction, label_smoothing, z_loss, False)
     return _cross_entropy(input, target.contiguous(), *parameters, wide_loss)[0]
 
 
@@ -162,20 +161,35 @@ def _is_plain(x):
     return not (x.is_meta or x.is_neg() or transformed())
 
 
-def _refuse(input, target, weight, size_average, reduce):
-    """Raise for what torch takes and this does not; what is left is a single row."""
+def _along_any_axis(input, target, weight, ignore_index, reduction, label_smoothing, z_loss, inplace_gradient):
+    """The loss of logits [n], [m, n] or [m, n, ...] in any layout, with class weights or probabilities as targets."""
+    DECLARATION.dtype_of(input)
+    check_parameters(reduction, label_smoothing)
+    probabilities = check_targets(input, target, ignore_index)
     if weight is not None:
-        raise NotImplementedError("cross_entropy has no class weights: weight must be None")
-    if size_average is not None or reduce is not None:
-        raise NotImplementedError("cross_entropy has no size_average and reduce, deprecated in torch: use reduction")
-    if target.is_floating_point():
-        raise NotImplementedError("cross_entropy takes class indices: a target of probabilities is not supported")
-    if input.dim() not in (1, 2):
-        raise NotImplementedError(
-            f"cross_entropy takes logits [m, n] or [n]: {tuple(input.shape)}; move classes last and flatten the rest"
-        )
-    if target.dim() != input.dim() - 1:
-        raise ValueError(f"cross_entropy takes a target a row: {tuple(target.shape)} for logits {tuple(input.shape)}")
+        check_weight(input, weight)
+    shape = input.shape[:1] + input.shape[2:] if input.dim() > 1 else ()
+    if weight is None and not probabilities and input.numel():
+        rows = input[None] if input.dim() == 1 else input.movedim(1, -1).flatten(0, -2) if is_rows(input) else input
+        if rows.dim() == 2 and is_matrix(rows):
+            loss = cross_entropy(
+                rows, target.flatten(), None, None, ignore_index, None, reduction, label_smoothing, z_loss,
+                inplace_gradient,
+            )  # fmt: skip
+            return loss.view(shape) if reduction == "none" else loss
+    if inplace_gradient and torch.is_grad_enabled() and input.requires_grad and _is_plain(input):
+        raise NotImplementedError("cross_entropy: inplace_gradient=True is for class indices of rows, without weights")
+    dtype = input.dtype
+    if probabilities:
+        of_weight = input.dtype if weight is None else weight.dtype
+        dtype = torch.promote_types(torch.promote_types(dtype, target.dtype), of_weight)
+    wide = dtype != input.dtype or autocasts_to_fp32("nll_loss", input.device)
+    parameters = (ignore_index, reduction, label_smoothing, z_loss, wide)
+    x, target = in_columns(input, input), in_columns(target, input) if probabilities else target
+    if not probabilities:
+        target = target.reshape(x.shape[0], x.shape[2])
+    loss = weighted_cross_entropy(x, target, weight if weight is None else weight.contiguous(), *parameters)
+    return loss.view(shape) if reduction == "none" else loss
 
 
 def _check_in_place(x, reduction):

@@ -15,10 +15,10 @@ _LEAST_VECTORS = 4
 
 def rows(program, x, op):
     """``x.sum(1)`` or ``x.mean(1)`` of ``x`` [outer, n, 1]; several blocks share a row where there are few of them."""
-    outer, n, inner = x.shape
-    if op not in ("sum", "mean") or inner != 1:
+    if op not in ("sum", "mean") or x.dim() != 3 or x.shape[2] != 1:
         raise NotImplementedError("the CUDA C++ kernel has sum and mean, over the last axis or over all elements")
     require_vectors(x)
+    outer, n, _ = x.shape
     divisor = program.float32(n if op == "mean" else 1)
     if n * x.element_size() <= _SHORT_BYTES and n * x.element_size() % _VECTOR_BYTES == 0:
         return _short(program, x, outer, n, divisor)

@@ -73,6 +73,9 @@ def embedding(
     torch's operations.  Raises TypeError for other dtypes, ValueError for shapes and devices that do not fit, and
     NotImplementedError for ``max_norm``, ``scale_grad_by_freq`` and ``sparse``.
     """
+    plain = padding_idx is None and max_norm is None and not scale_grad_by_freq and not sparse
+    if plain and (found := _embedding.again(input, weight, -1)) is not None:
+        return found
     DECLARATION.dtype_of(weight)
     if input.dtype != torch.int64 and input.dtype != torch.int32:
         raise TypeError(f"embedding takes int32 or int64 indices: {input.dtype}")

@@ -22,7 +22,7 @@ import torch
 from atlas.declaration import case
 from atlas.operators import Differentiable, Operator, autocasting, contiguous, torch_gradients
 
-from kernels.common.norms import checked, shape_of, under_autocast
+from kernels.common.norms import checked, in_one_dtype, parameter, shape_of, under_autocast
 
 from .declaration import DECLARATION
 
@@ -123,7 +123,8 @@ def _differentiable_backward(x, weight, bias, n, eps, dy, dsum):
 
     def normalised(x, weight, bias):
         rows_of = x if tuple(x.shape[-len(shape) :]) == tuple(shape) else x.view(-1, n)
-        return torch.nn.functional.layer_norm(rows_of, shape, weight, bias, eps).view(x.shape)
+        rows_of, weight, bias = in_one_dtype(rows_of, weight, bias)
+        return torch.nn.functional.layer_norm(rows_of, shape, weight, bias, eps).to(x.dtype).view(x.shape)
 
     dx, dweight, dbias = torch_gradients(normalised, (x, weight, bias), dy)
     return dx if dsum is None else dx + dsum, dweight, dbias
@@ -145,7 +146,8 @@ def layer_norm(
     """``torch.nn.functional.layer_norm`` in fp32, fp16 or bf16; statistics are fp32.
 
     ``normalized_shape`` are the sizes of the last dimensions; ``weight`` and ``bias`` have that shape and the input's
-    dtype and device, or are None.  With a ``residual``, of the input's shape, dtype and device, ``input + residual``
+    device, or are None.  They may be in another of the dtypes, which their gradients then have; the result has the
+    input's.  With a ``residual``, of the input's shape, dtype and device, ``input + residual``
     (rounded to the dtype) is normalised, and ``(out, input + residual)`` returned.  Inputs that are not contiguous are
     copied first.  Second derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError
     for shapes or devices that do not fit.
@@ -154,14 +156,20 @@ def layer_norm(
         input, total, weight, bias = under_autocast("layer_norm", input, residual, weight, bias)
         if total is not None:
             return layer_norm(input, normalized_shape, weight, bias, eps), total
-    DECLARATION.dtype_of(input)
     shape = shape_of("layer_norm", normalized_shape, input)
-    weight = checked("layer_norm", "weight", weight, shape, input)
-    bias = checked("layer_norm", "bias", bias, shape, input)
+    of_shape = (weight is None or weight.shape == shape) and (bias is None or bias.shape == shape)
+    if residual is None and of_shape:
+        found = _layer_norm.again(input, math.prod(shape), weight, bias, eps)
+        if found is not None:
+            return found[0]
+    DECLARATION.dtype_of(input)
+    weight = parameter("layer_norm", "weight", weight, shape, input)
+    bias = parameter("layer_norm", "bias", bias, shape, input)
     residual = checked("layer_norm", "residual", residual, input.shape, input)
     if not input.numel():  # nothing to launch for
         total = input if residual is None else input + residual
-        out = torch.nn.functional.layer_norm(total, shape, weight, bias, eps)
+        wide, *parameters = in_one_dtype(total, weight, bias)
+        out = torch.nn.functional.layer_norm(wide, shape, *parameters, eps).to(total.dtype)
         return out if residual is None else (out, total)
     if residual is None:
         return _layer_norm(input.contiguous(), math.prod(shape), weight, bias, eps)[0]

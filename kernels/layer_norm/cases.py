@@ -3,7 +3,7 @@
 import torch
 from atlas.declaration import GPU, Case, case, edge_cases, normal, sweep
 
-from kernels.common.norms import has_residual
+from kernels.common.norms import has_residual, parameter_draw
 
 EPS = 1e-5
 """torch's default, in all cases."""
@@ -12,7 +12,8 @@ EPS = 1e-5
 def forward_inputs(problem: Case, device, generator):
     m, n, draw = problem["m"], problem["n"], normal(problem, device, generator)
     residual = {"residual": draw(m, n)} if has_residual(problem) else {}
-    return {"x": draw(m, n), "weight": draw(n), "bias": draw(n), "eps": EPS} | residual
+    x, of_columns = draw(m, n), parameter_draw(problem, device, generator)
+    return {"x": x, "weight": of_columns(n), "bias": of_columns(n), "eps": EPS} | residual
 
 
 def backward_inputs(problem: Case, device, generator):
@@ -70,6 +71,7 @@ EDGE_CASES = edge_cases(
         (140, 8, "more rows than programs: each owns several and adds them up"),
         (11, 136, {"residual": True}, "a residual, rows that no tile of them divides"),
         (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
+        (35, 520, {"wide": True}, "weight and bias in fp32, whatever the input's dtype"),
     ),
 )
 

@@ -11,6 +11,7 @@ _PARAMETERS = ("x", "weight", "bias")
 
 def reference(x, weight, bias, eps, residual=None):
     total = x if residual is None else x + residual
+    weight, bias = weight.to(x.dtype), bias.to(x.dtype)  # torch mixes no dtypes
     out, mean, rstd = torch.native_layer_norm(total, x.shape[-1:], weight, bias, eps)
     return (out, mean.flatten(), rstd.flatten(), *(() if residual is None else (total,)))
 
@@ -24,7 +25,7 @@ def backward_reference(x, weight, bias, mean, rstd, dy, dsum=None):
 
 
 def _torch_forward(x, weight, bias, mean, rstd):
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), EPS)
 
 
 def _torch_forward_residual(x, weight, bias, mean, rstd):

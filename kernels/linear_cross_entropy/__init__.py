@@ -25,6 +25,7 @@ That takes 2 n k bytes more, for which up to twice as many rows are one chunk, w
 import torch
 from atlas.declaration import case
 from atlas.operators import (
+    CustomOperator,
     Differentiable,
     Operator,
     autocast,
@@ -69,6 +70,11 @@ _operator = Operator(
 )
 
 
+_scale = CustomOperator(
+    "linear_cross_entropy_scale", "(Tensor(a!) x, Tensor dloss) -> ()", run=multiply, fake=lambda x, dloss: None
+)
+
+
 def _setup(ctx, inputs, output):
     hidden, weight, bias, target, _, *ctx.parameters, _, _, ctx.chunk_rows, ctx.wide_loss = inputs
     ctx.save_for_backward(hidden, weight, bias, target, *output[1:])
@@ -105,7 +111,7 @@ def _scaled(gradient, dloss):
         return gradient
     if type(gradient) is not torch.Tensor or gradient.is_meta or torch.compiler.is_compiling():
         return gradient * dloss
-    multiply(gradient, dloss.resolve_neg())
+    _scale(gradient, dloss.resolve_neg())
     torch.autograd.graph.increment_version(gradient)  # a second backward would scale it again
     return gradient.detach()
 
@@ -145,22 +151,26 @@ def linear_cross_entropy(
     wide = autocasts_to_fp32("nll_loss", input.device)
     if autocasting():
         input, linear_weight, linear_bias = autocast("linear", input, linear_weight, linear_bias)
+    of_input = reduction != "none" and derivative_wanted(input)
+    of_weight = reduction != "none" and derivative_wanted(linear_weight, linear_bias)
+    parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
+    flags = (of_input, of_weight, chunk_rows, wide)
+    if weight is None:
+        found = _linear_cross_entropy.again(input, linear_weight, linear_bias, target, None, *parameters, *flags)
+        if found is not None:
+            return found[0]
     _check(input, linear_weight, target, linear_bias, weight)
     if reduction not in REDUCTIONS or not 0.0 <= label_smoothing <= 1.0 or chunk_rows < 0:
         raise ValueError(
             f"linear_cross_entropy takes a reduction out of {', '.join(REDUCTIONS)}, a label_smoothing in [0, 1] and "
             f"chunk_rows >= 0: {reduction!r}, {label_smoothing}, {chunk_rows}"
         )
-    parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel() or not linear_weight.numel():
         return torch_loss(input, linear_weight, linear_bias, target, *parameters)  # nothing to launch for
-    of_input = reduction != "none" and derivative_wanted(input)
-    of_weight = reduction != "none" and derivative_wanted(linear_weight, linear_bias)
     bias = None if linear_bias is None else linear_bias.contiguous()
     return _linear_cross_entropy(
-        input.contiguous(), linear_weight.contiguous(), bias, target.contiguous(), None, *parameters,
-        of_input, of_weight, chunk_rows, wide,
-    )[0]  # fmt: skip
+        input.contiguous(), linear_weight.contiguous(), bias, target.contiguous(), None, *parameters, *flags
+    )[0]
 
 
 def _check(input, linear_weight, target, linear_bias, weight):

@@ -176,6 +176,10 @@ def linear(
     """
     if activation is None:
         activation = "none"
+        if residual is None and out_dtype is None and not autocasting():
+            out = DECLARATION.dtype_names.get(input.dtype)
+            if (found := _linear.again(input, weight, bias, None, activation, scale, out)) is not None:
+                return found
     if activation not in ACTIVATIONS:
         raise ValueError(f"linear: activation is None or one of {', '.join(ACTIVATIONS[1:])}: {activation!r}")
     if autocasting():

@@ -6,7 +6,7 @@ import kernels
 
 
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
-    """``torch.nn.CrossEntropyLoss`` of logits [m, n] and class indices.
+    """``torch.nn.CrossEntropyLoss`` of logits [n], [m, n] or [m, n, ...] and class indices or probabilities.
 
     ``z_loss`` and ``inplace_gradient`` are those of :func:`kernels.cross_entropy`.
     """

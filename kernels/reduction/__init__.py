@@ -17,7 +17,8 @@ after block (inner = 1); `columns` does so with blocks of rows and columns (inne
 matrices, too, in which each thread adds up columns of its own.  Where there are few outputs
 each is shared by several programs, and the last of them to end combines their partial results: one launch.
 `stream_twice` and `columns_twice` combine them in a second launch.  Either order of combining is fixed, so two runs
-agree bit by bit.
+agree bit by bit.  `strided` takes axes that are no neighbours in memory, and tensors with gaps: both as five axes with
+strides, of which two are reduced.
 """
 
 import math
@@ -31,6 +32,7 @@ from kernels.common.axes import axis_of
 from .declaration import DECLARATION
 from .layout import flattened, laid_out, result_shape, sizes_around
 from .results import BESIDE
+from .strided_operators import strided_amax, strided_amax_with_ties, strided_max, strided_sum
 
 __all__ = ["amax", "max", "mean", "sum"]
 
@@ -187,8 +189,8 @@ def sum(input: torch.Tensor, dim=None, keepdim: bool = False, *, dtype: torch.dt
     """``torch.sum(input, dim, keepdim, dtype=dtype)`` in fp32, fp16 or bf16, over one, several or all axes.
 
     ``dim`` is an int or several; None and none of them are all axes.  With ``dtype`` the input is cast first; 16 bits
-    to fp32 without a copy.  A contiguous tensor in another order of its axes is read as it lies; other layouts, and
-    several axes that are not neighbours in memory, are copied first.  Raises TypeError for another dtype; TypeError,
+    to fp32 without a copy.  Any axes of any layout are read where they lie, unless those to reduce lie in more than two
+    places, or the others in more than three: then x is copied first.  Raises TypeError for another dtype; TypeError,
     IndexError and RuntimeError for a ``dim`` as torch does.
     """
     return _summed(input, dim, keepdim, dtype, False)
@@ -209,7 +211,10 @@ def amax(input: torch.Tensor, dim=(), keepdim: bool = False) -> torch.Tensor:
         return torch.amax(input, dim, keepdim)
     wanted = derivative_wanted(input)
     x, begin, end, restore = laid_out("amax", input, dim, keepdim)
-    out = _amax_with_ties(x, begin, end, keepdim)[0] if wanted else _amax(x, begin, end, keepdim)
+    if begin is None:
+        out = strided_amax_with_ties(x)[0] if wanted else strided_amax(x)
+    else:
+        out = _amax_with_ties(x, begin, end, keepdim)[0] if wanted else _amax(x, begin, end, keepdim)
     return out if restore is None else restore(out)
 
 
@@ -232,7 +237,7 @@ def max(input: torch.Tensor, dim: int | None = None, keepdim: bool = False):
     if not input.numel():
         return torch.max(input, dim, keepdim)
     x, begin, end, restore = laid_out("max", input, dim, keepdim)
-    out, indices = _max(x, begin, end, keepdim)
+    out, indices = strided_max(x) if begin is None else _max(x, begin, end, keepdim)
     if restore is not None:
         out, indices = restore(out), restore(indices)
     return torch.return_types.max((out, indices))
@@ -251,7 +256,7 @@ def _summed(input, dim, keepdim, dtype, average):
         return (torch.mean if average else torch.sum)(input, dim, keepdim, dtype=dtype)
     widen = dtype is torch.float32 and x.dtype is not dtype
     x, begin, end, restore = laid_out(name, x, dim, keepdim)
-    out = _sum(x, begin, end, keepdim, average, widen)
+    out = strided_sum(x, average, widen) if begin is None else _sum(x, begin, end, keepdim, average, widen)
     return out if restore is None else restore(out)
 
 
@@ -268,5 +273,8 @@ _FUNCTIONS = {"sum": sum, "mean": mean, "amax": amax, "ties": amax, "max": max}
 
 @DECLARATION.public
 def reduce(x: torch.Tensor, op: str):
-    """The public function of an operation on x [outer, n, inner], whose middle axis is reduced."""
-    return _FUNCTIONS[op](x, 1)
+    """The public function of an operation on x [outer, n, inner], whose middle axis is reduced, or on
+    x [k0, n1, k1, n2, k2], of which n1 and n2 are."""
+    if x.dim() == 3:
+        return _FUNCTIONS[op](x, 1)
+    return max(x.squeeze(1), 2) if op == "max" else _FUNCTIONS[op](x, (1, 3))

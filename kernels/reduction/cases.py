@@ -6,15 +6,31 @@ from atlas.declaration import GPU, Case, case, edge_cases, element_size, torch_d
 from .results import BESIDE
 
 
+def _reduced(x, op):
+    """x.op() along the axes that are reduced: of [outer, n, inner] the middle one, else n1 and n2."""
+    if x.dim() == 3:
+        return getattr(x, op)(1)
+    return x.squeeze(1).max(2) if op == "max" else getattr(x, op)((1, 3))
+
+
+def _among(x, result):
+    """Results beside the elements of x that they are of."""
+    return result[:, None] if x.dim() == 3 else result[:, None, :, None]
+
+
 def reference(x, op):
     if op == "ties":
-        out = x.amax(1)
-        return out, (x == out[:, None]).sum(1).float()
-    result = getattr(x, op)(1)
+        out = _reduced(x, "amax")
+        return out, _reduced(x == _among(x, out), "sum").float()
+    result = _reduced(x, op)
     return tuple(result) if op == "max" else result
 
 
 def backward_reference(x, op, dout, out=None, ties=None, indices=None):
+    if x.dim() == 5:
+        if op == "max":
+            return torch.zeros_like(x).scatter(3, _among(x, indices), _among(x, dout))
+        return (x == _among(x, out)) * _among(x, dout / ties)
     if op == "max":
         return torch.zeros_like(x).scatter(1, indices[:, None], dout[:, None])
     if op in ("sum", "mean"):
@@ -24,13 +40,26 @@ def backward_reference(x, op, dout, out=None, ties=None, indices=None):
 
 def torch_forward(x, op, **_):
     """What autograd differentiates: the values alone."""
-    result = getattr(x, "amax" if op == "ties" else op)(1)
+    result = _reduced(x, "amax" if op == "ties" else op)
     return result[0] if op == "max" else result
 
 
+def is_strided(problem: Case) -> bool:
+    """Whether x is [outer, far, between, n / far, inner / between], its fastest axis ``gap`` elements short."""
+    return "far" in dict(problem.sizes)
+
+
 def forward_inputs(problem: Case, device, generator):
-    shape = (problem["outer"], problem["n"], problem["inner"])
+    shape = [problem["outer"], problem["n"], problem["inner"]]
+    if is_strided(problem):
+        far, between = problem["far"], problem["between"]
+        shape = [problem["outer"], far, problem["n"] // far, between, problem["inner"] // between]
+        shape[2:4] = shape[3:1:-1]
+        fastest = 3 if shape[4] == 1 else 4
+        shape[fastest] += problem["gap"]
     x = torch.randn(shape, dtype=torch_dtype(problem.dtype), device=device, generator=generator)
+    if is_strided(problem):
+        x = x.narrow(fastest, 0, shape[fastest] - problem["gap"])
     if problem["op"] not in ("sum", "mean"):
         x = (4 * x).round() / 4  # several elements attain the maximum, whatever the dtype
     return {"x": x, "op": problem["op"]}
@@ -39,9 +68,9 @@ def forward_inputs(problem: Case, device, generator):
 def backward_inputs(problem: Case, device, generator):
     inputs = forward_inputs(problem, device, generator)
     x, op = inputs["x"], inputs["op"]
-    inputs["dout"] = torch.randn((x.shape[0], x.shape[2]), dtype=x.dtype, device=device, generator=generator)
+    inputs["dout"] = torch.randn(x.shape[::2], dtype=x.dtype, device=device, generator=generator)
     if op == "max":
-        inputs["indices"] = x.max(1).indices
+        inputs["indices"] = _reduced(x, "max").indices
     elif op not in ("sum", "mean"):
         inputs["out"], inputs["ties"] = reference(x, "ties")
     return inputs
@@ -84,13 +113,18 @@ def benchmark_cases(gpu: GPU) -> list[Case]:
         ("bf16", "amax", (1, 16384, 5120)),
         ("bf16", "max", (4096, 32000, 1), (64, 256, 16384)),
     )
+    strided = (
+        # Each channel of images; heads in turn with their places; rows with gaps, as of a slice.
+        ("bf16", "sum", {"outer": 1, "n": 64 * 3136, "inner": 256, "far": 64, "between": 256, "gap": 0}),
+        ("bf16", "amax", {"outer": 8, "n": 2048 * 64, "inner": 32 * 2, "far": 2048, "between": 32, "gap": 0}),
+        ("bf16", "mean", {"outer": 1, "n": 1000, "inner": 65536, "far": 1, "between": 65536, "gap": 24}),
+    )
     largest = gpu.memory_bytes // 8 // 2  # x and its gradient in an eighth of the memory
-    return [
-        case(dtype, outer=outer, n=n, inner=inner, op=op)
-        for dtype, op, *sizes in shapes
-        for outer, n, inner in sizes
-        if outer * n * inner * element_size(dtype) <= largest
+    found = [
+        case(dtype, outer=outer, n=n, inner=inner, op=op) for dtype, op, *sizes in shapes for outer, n, inner in sizes
     ]
+    found += [case(dtype, **{"op": op} | sizes) for dtype, op, sizes in strided]
+    return [c for c in found if c["outer"] * c["n"] * c["inner"] * element_size(c.dtype) <= largest]
 
 
 EDGE_CASES = edge_cases(
@@ -128,9 +162,28 @@ EDGE_CASES = edge_cases(
         )
         for op in ops
     ),
+) + edge_cases(
+    "outer n inner op far between gap",
+    (
+        (outer, n, inner, op, far, between, gap, reason)
+        for outer, far, between, length, columns, gap, ops, reason in (
+            (1, 5, 6, 49, 1, 0, ("sum", "ties"), "an axis kept between two that are reduced; odd rows"),
+            (2, 3, 5, 16, 8, 0, ("mean", "amax"), "kept and reduced in turn, in whole vectors"),
+            (3, 7, 2, 5, 33, 4, ("sum", "ties"), "odd everywhere, and with gaps"),
+            (1, 1, 37, 129, 1, 7, ("mean", "amax", "max"), "rows with gaps, each beginning elsewhere in 16 bytes"),
+            (2, 1, 3, 100, 24, 8, ("sum", "max"), "columns with gaps"),
+            (1, 40, 3, 1024, 1, 0, ("sum", "ties"), "few results, shared by programs"),
+            (1, 1, 2, 9001, 1, 24, ("max",), "few rows with gaps, shared by programs; a tail"),
+            (1, 60, 1, 64, 1, 64, ("mean", "ties"), "all elements of rows with gaps"),
+            (1, 70, 4, 3, 2, 0, ("sum",), "many short pieces: a block holds several"),
+        )
+        for op in ops
+        for n, inner in ((far * length, between * columns),)
+    ),
 )
 
 HUGE_CASES = (
+    case("bf16", "strided offsets beyond 2^31", outer=1, n=3 * 2**20, inner=1024, op="sum", far=3, between=1024, gap=0),
     case("bf16", "all of more than 2^31 elements, and a tail", outer=1, n=2**31 + 7, inner=1, op="mean"),
     case("bf16", "row offsets beyond 2^31", outer=2**18 + 1, n=8192, inner=1, op="amax"),
     case("bf16", "column offsets beyond 2^31", outer=1, n=2**18 + 1, inner=8192, op="amax"),

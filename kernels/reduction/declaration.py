@@ -2,21 +2,24 @@
 
 from atlas.declaration import Declaration, Pass, Variant, compiled, compiled_gradients, cuda, eager, gradients
 
-from . import backward, blocks, cases, columns, rows, spaces
+from . import backward, blocks, cases, columns, rows, spaces, strided, strided_spaces
+from .strided_spaces import neighbours
 
 
 def _stream_variant(name: str, summary: str, launcher, handles) -> Variant:
-    return Variant(name, launcher, spaces.STREAM_SPACE, spaces.stream_default, summary, spaces.fits_stream, handles)
+    return Variant(
+        name, launcher, spaces.STREAM_SPACE, spaces.stream_default, summary, spaces.fits_stream, neighbours(handles)
+    )
 
 
 def _columns_variant(name: str, summary: str, launcher, handles, space=spaces.COLUMNS_SPACE) -> Variant:
-    return Variant(name, launcher, space, spaces.columns_default, summary, spaces.fits_columns, handles)
+    return Variant(name, launcher, space, spaces.columns_default, summary, spaces.fits_columns, neighbours(handles))
 
 
 DECLARATION = Declaration(
     name="reduction",
     family="reductions",
-    summary="sum, mean, amax, max over one axis or over all elements",
+    summary="sum, mean, amax, max over any axes",
     call=lambda function, inputs: function(inputs["x"], inputs["op"]),
     cases=cases.benchmark_cases,
     edge_cases=cases.EDGE_CASES,
@@ -35,7 +38,7 @@ DECLARATION = Declaration(
                 space=spaces.BLOCKS_SPACE,
                 default=spaces.blocks_default,
                 fits=spaces.fits_blocks,
-                handles=spaces.handles_blocks,
+                handles=neighbours(spaces.handles_blocks),
             ),
             Variant(
                 name="rows",
@@ -44,7 +47,7 @@ DECLARATION = Declaration(
                 space=spaces.ROWS_SPACE,
                 default=spaces.rows_default,
                 fits=spaces.fits_rows,
-                handles=spaces.handles_rows,
+                handles=neighbours(spaces.handles_rows),
             ),
             _stream_variant("stream", "rows shared by programs, one launch", rows.launch_stream, spaces.handles_stream),
             _stream_variant(
@@ -54,7 +57,10 @@ DECLARATION = Declaration(
                 spaces.handles_stream_twice,
             ),
             _columns_variant(
-                "columns", "columns shared by programs, one launch", columns.launch_columns, spaces.handles_columns
+                "columns",
+                "columns shared by programs, one launch",
+                columns.launch_columns,
+                spaces.handles_columns,
             ),
             _columns_variant(
                 "columns_twice",
@@ -62,6 +68,16 @@ DECLARATION = Declaration(
                 columns.launch_columns_twice,
                 spaces.handles_columns_twice,
                 {**spaces.COLUMNS_SPACE, "BLOCK_C": (16, 64, 128)},
+            ),
+            Variant(
+                name="strided",
+                summary="axes apart, or gaps: five axes with strides, of which two are reduced, in blocks of four",
+                follows="blocks",
+                launch=strided.launch_strided,
+                space=strided_spaces.SPACE,
+                default=strided_spaces.default,
+                fits=strided_spaces.fits,
+                handles=strided_spaces.handles,
             ),
         ),
         peers={"torch": eager(cases.reference), "torch.compile": compiled(cases.reference), "cuda": cuda("rows")},
@@ -81,7 +97,18 @@ DECLARATION = Declaration(
                 space=spaces.TILES_SPACE,
                 default=spaces.tiles_default,
                 fits=spaces.fits_tiles,
-                handles=lambda c, gpu: "the gradient is a view of dout" if c["op"] in ("sum", "mean") else "",
+                handles=neighbours(
+                    lambda c, gpu: "the gradient is a view of dout" if c["op"] in ("sum", "mean") else ""
+                ),
+            ),
+            Variant(
+                name="strided",
+                summary="as tiles, for what the variant `strided` reduces",
+                launch=strided.launch_strided_backward,
+                space=strided_spaces.TILES_SPACE,
+                default=strided_spaces.tiles_default,
+                fits=strided_spaces.fits_tiles,
+                handles=strided_spaces.handles_tiles,
             ),
         ),
         peers={

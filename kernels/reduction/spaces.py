@@ -32,7 +32,7 @@ def _vectors(config, problem: Case) -> int:
     return config["VECTORS"] * 32 * config["num_warps"] * VECTOR_BYTES // element_size(problem.dtype)
 
 
-def _spills(config, problem: Case) -> str:
+def spills(config, problem: Case) -> str:
     """An accumulator for each element, with ties or an index beside it, and the vectors as they are loaded."""
     live = 2 if problem["op"] in BESIDE else 1
     elements = config["VECTORS"] * VECTOR_BYTES // element_size(problem.dtype)
@@ -120,18 +120,18 @@ def fits_rows(config, problem: Case, gpu: GPU) -> str:
         return "a row longer than a program's registers"
     if config["num_warps"] * config["VECTORS"] > 1 and block >= 2 * longest * triton.next_power_of_2(problem["outer"]):
         return "a tile with room for twice the rows there are"
-    if config["num_warps"] > 4 and block > longest and _apart(problem, problem["n"]):
+    if config["num_warps"] > 4 and block > longest and is_apart(problem, problem["n"]):
         return "rows read piece by piece lie across so many warps, which exchange through shared memory"
-    return _spills(config, problem)
+    return spills(config, problem)
 
 
-def _apart(problem: Case, length: int) -> bool:
+def is_apart(problem: Case, length: int) -> bool:
     """Whether rows of ``length`` consist of no 8-byte vectors: nearly every element has an address of its own."""
     size = element_size(problem.dtype)
     return math.gcd(length, VECTOR_BYTES // size) * size < 8
 
 
-def _under_way(config, outputs: int, gpu: GPU, most: int = STREAM_SPACE["PER_SM"][-1]) -> str:
+def under_way(config, outputs: int, gpu: GPU, most: int = STREAM_SPACE["PER_SM"][-1]) -> str:
     """Why PER_SM programs of this kind read too little or too much at once, where ``outputs`` are to be shared."""
     if not _shares(outputs, most, gpu):
         return "" if config["PER_SM"] == 1 else "a program for every output: PER_SM changes nothing"
@@ -146,7 +146,7 @@ def fits_stream(config, problem: Case, gpu: GPU) -> str:
     smallest = config["VECTORS"] == STREAM_SPACE["VECTORS"][0] and config["num_warps"] == STREAM_SPACE["num_warps"][0]
     if not smallest and _vectors(config, problem) > triton.next_power_of_2(problem["n"]):
         return "a block longer than the row"
-    return _spills(config, problem) or _under_way(config, problem["outer"], gpu)
+    return spills(config, problem) or under_way(config, problem["outer"], gpu)
 
 
 def fits_columns(config, problem: Case, gpu: GPU) -> str:
@@ -160,7 +160,7 @@ def fits_columns(config, problem: Case, gpu: GPU) -> str:
     if not smallest and _vectors(config, problem) > config["BLOCK_C"] * triton.next_power_of_2(problem["n"]):
         return "a block of more rows than there are"
     outputs = problem["outer"] * triton.cdiv(problem["inner"], config["BLOCK_C"])
-    return _spills(config, problem) or _under_way(config, outputs, gpu)
+    return spills(config, problem) or under_way(config, outputs, gpu)
 
 
 def _programs(problem: Case, gpu: GPU, config) -> int:
@@ -176,9 +176,7 @@ def fits_blocks(config, problem: Case, gpu: GPU) -> str:
         return "one vector a thread: too few loads on their way"
     if config["BLOCK_C"] > smallest and config["BLOCK_C"] > triton.next_power_of_2(problem["inner"]):
         return "a block wider than the rows"
-    return _spills(config, problem) or _under_way(
-        config, _programs(problem, gpu, config), gpu, max(8, config["PER_SM"])
-    )
+    return spills(config, problem) or under_way(config, _programs(problem, gpu, config), gpu, max(8, config["PER_SM"]))
 
 
 def fits_tiles(config, problem: Case, gpu: GPU) -> str:
@@ -192,7 +190,7 @@ def fits_tiles(config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
-def _first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
+def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
     """Of ``preferred`` and then all of ``space`` the first config that fits."""
     names = list(space)
     for config in preferred:
@@ -208,7 +206,7 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     compiler waits for loads one after the other (1.6 to 2.7 times as long on an H200, Triton 3.6).
     """
     n, inner = problem["n"], problem["inner"]
-    apart = _apart(problem, n if inner == 1 else inner)
+    apart = is_apart(problem, n if inner == 1 else inner)
     adds, least = _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
     if inner == 1:
         preferred = [(1 if apart else 2, least, 1, 1)]
@@ -227,14 +225,14 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
             shared = [(8, wide, 1, 16)] if inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
             preferred += [*shared, (8, wide, 4, 4), (8, least, 4, 1)] if adds else [(4, least, 4, 4), (4, least, 1, 1)]
     configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in preferred]
-    return _first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
+    return first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
 
 
 def rows_default(problem: Case, gpu: GPU) -> dict:
     """Two vectors a thread of the fewest warps, from four on, that hold a row; of many sums four of two warps."""
     many = _adds(problem) and _many(problem["outer"] * problem["n"] // 2048, gpu)
     sizes = (*(((4, 2),) if many else ()), (2, 4), (2, 8), (2, 16), (4, 16), (8, 16), (1, 4), (1, 2), (1, 1))
-    return _first(ROWS_SPACE, fits_rows, problem, gpu, [{"VECTORS": v, "num_warps": w} for v, w in sizes])
+    return first(ROWS_SPACE, fits_rows, problem, gpu, [{"VECTORS": v, "num_warps": w} for v, w in sizes])
 
 
 def stream_default(problem: Case, gpu: GPU) -> dict:
@@ -244,16 +242,16 @@ def stream_default(problem: Case, gpu: GPU) -> dict:
     few = () if _adds(problem) else ((2, 4, 8), (2, 4, 1))
     sizes = (*few, (4, 8, 4), (2, 8, 4), (2, 8, 8), (2, 4, 8), (4, 8, 1), (2, 8, 1), (2, 4, 1))
     preferred = [{"VECTORS": v, "num_warps": w, "PER_SM": p} for v, w, p in sizes]
-    return _first(STREAM_SPACE, fits_stream, problem, gpu, preferred)
+    return first(STREAM_SPACE, fits_stream, problem, gpu, preferred)
 
 
 def columns_default(problem: Case, gpu: GPU) -> dict:
     """256 bytes of 16-bit elements of a row, and no more programs on an SM than its registers hold at once."""
     sizes = ((4, 8, 2), (4, 8, 4), (4, 4, 8), (2, 8, 4), (2, 4, 8), (4, 8, 1), (4, 4, 1), (2, 4, 1))
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (128, 64, 16) for v, w, p in sizes]
-    return _first(COLUMNS_SPACE, fits_columns, problem, gpu, preferred)
+    return first(COLUMNS_SPACE, fits_columns, problem, gpu, preferred)
 
 
 def tiles_default(problem: Case, gpu: GPU) -> dict:
     preferred = [{"VECTORS": 2, "BLOCK_N": n, "num_warps": 4} for n in (1024, 256, 64, 16)]
-    return _first(TILES_SPACE, fits_tiles, problem, gpu, preferred)
+    return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)

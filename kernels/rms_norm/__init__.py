@@ -21,7 +21,7 @@ import torch
 from atlas.declaration import case
 from atlas.operators import Differentiable, Operator, autocasting, contiguous
 
-from kernels.common.norms import checked, shape_of, under_autocast
+from kernels.common.norms import checked, parameter, shape_of, under_autocast
 
 from .declaration import DECLARATION
 from .forward import size_of
@@ -67,7 +67,10 @@ _backward = Operator(
     "(Tensor x, Tensor? weight, Tensor rstd, Tensor dy, Tensor? dsum) -> (Tensor, Tensor)",
     case_of=lambda x, weight, rstd, dy, dsum: _case_of(x, dsum),
     run=_run_backward,
-    fake=lambda x, weight, rstd, dy, dsum: (torch.empty_like(x), x.new_empty(0 if weight is None else weight.shape)),
+    fake=lambda x, weight, rstd, dy, dsum: (
+        torch.empty_like(x),
+        x.new_empty(0) if weight is None else torch.empty_like(weight),
+    ),
 )
 
 
@@ -124,10 +127,11 @@ def rms_norm(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """``torch.nn.functional.rms_norm`` in fp32, fp16 or bf16, in fp32 arithmetic; fused with an addition if asked.
 
-    ``normalized_shape`` are the sizes of the last dimensions; ``weight`` has that shape and the input's dtype and
-    device, or is None.  ``eps`` is by default fp32's machine epsilon in every dtype, as it is in torch, which documents
-    the input's.  With a ``residual``, of the input's shape, dtype and device, returns (out, sum): ``sum = input +
-    residual``, rounded to that dtype, and ``rms_norm(sum)``; either may be differentiated.  What is not contiguous is
+    ``normalized_shape`` are the sizes of the last dimensions; ``weight`` has that shape and the input's device, or is
+    None.  It may be in another of the dtypes, which its gradient then has; the result has the input's.  ``eps`` is by
+    default fp32's machine epsilon in every dtype, as it is in torch, which documents the input's.  With a ``residual``,
+    of the input's shape, dtype and device, returns (out, sum): ``sum = input + residual``, rounded to that dtype, and
+    ``rms_norm(sum)``; either may be differentiated.  What is not contiguous is
     copied first.  Second derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError
     for shapes or devices that do not fit.
     """
@@ -137,13 +141,13 @@ def rms_norm(
             return rms_norm(input, normalized_shape, weight, eps), total
     DECLARATION.dtype_of(input)
     shape = shape_of("rms_norm", normalized_shape, input)
-    weight = checked("rms_norm", "weight", weight, shape, input)
+    weight = parameter("rms_norm", "weight", weight, shape, input)
     residual = checked("rms_norm", "residual", residual, input.shape, input)
     if eps is None:
         eps = _DEFAULT_EPS
     if not input.numel():  # nothing to launch for
         added = input if residual is None else input + residual
-        out = torch.nn.functional.rms_norm(added, shape, weight, eps)
+        out = torch.nn.functional.rms_norm(added, shape, weight if weight is None else weight.to(added.dtype), eps)
         return out if residual is None else (out, added)
     whole, input = input.shape, input.contiguous()
     if len(shape) > 1:

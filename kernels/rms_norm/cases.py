@@ -3,13 +3,16 @@
 import torch
 from atlas.declaration import Case, case, edge_cases, normal, sweep
 
+from kernels.common.norms import parameter_draw
+
 EPS = 1e-6
 """What language models use, in all cases."""
 
 
 def forward_inputs(problem: Case, device, generator):
     m, n, draw = problem["m"], problem["n"], normal(problem, device, generator)
-    return {"x": draw(m, n), "residual": draw(m, n) if problem["residual"] else None, "weight": draw(n), "eps": EPS}
+    x, residual = draw(m, n), draw(m, n) if problem["residual"] else None
+    return {"x": x, "residual": residual, "weight": parameter_draw(problem, device, generator)(n), "eps": EPS}
 
 
 def backward_inputs(problem: Case, device, generator):
@@ -61,6 +64,7 @@ EDGE_CASES = edge_cases(
         (13, 5120, True, "whole tiles, though no power of two; long rows, and more of them than programs"),
         (2, 20_000, False, "several blocks and a tail"),
         (40, 8, True, "more rows than programs: each owns several and adds them up"),
+        (35, 520, False, {"wide": True}, "a weight in fp32, whatever the input's dtype"),
     ),
 )
 

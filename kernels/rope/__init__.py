@@ -13,7 +13,7 @@ operations an element: memory bounds it.
 
 import torch
 from atlas.declaration import case, choose
-from atlas.operators import CustomOperator, Differentiable, derivative_wanted
+from atlas.operators import CustomOperator, Differentiable, contiguous, derivative_wanted
 
 from .declaration import DECLARATION
 from .rotation import heads_inner, launch_into, sizes
@@ -50,7 +50,7 @@ def _pull_back(ctx, dy):
     cos, sin = ctx.saved_tensors
     interleaved, heads_first, inverse = ctx.flags
     # Linear in dy and differentiable itself, so derivatives of any order come from the same kernel.
-    return rope_operator(_readable(dy), cos, sin, interleaved, heads_first, not inverse), *(None,) * 5
+    return rope_operator(_arrived(dy), cos, sin, interleaved, heads_first, not inverse), *(None,) * 5
 
 
 def _setup_qk(ctx, inputs, output):
@@ -63,9 +63,9 @@ def _pull_back_qk(ctx, dq, dk):
     interleaved, heads_first, inverse = ctx.flags
     rest = (cos, sin, interleaved, heads_first, not inverse)
     if dq is None or dk is None:  # only one of the results was used
-        alone = [None if grad is None else rope_operator(_readable(grad), *rest) for grad in (dq, dk)]
+        alone = [None if grad is None else rope_operator(_arrived(grad), *rest) for grad in (dq, dk)]
         return *alone, *(None,) * 5
-    return *rope_qk_operator(_readable(dq), _readable(dk), *rest), *(None,) * 5
+    return *rope_qk_operator(_arrived(dq), _arrived(dk), *rest), *(None,) * 5
 
 
 _FLAGS = "Tensor cos, Tensor sin, bool interleaved, bool heads_first"
@@ -175,6 +175,10 @@ def _checked(name, x, cos, sin, heads_first):
     if (cos.requires_grad or sin.requires_grad) and torch.is_grad_enabled():
         raise ValueError(f"{name} has no gradient for cos and sin: detach them")
     return (cos, sin) if cos.stride() == sin.stride() else (cos.contiguous(), sin.contiguous())
+
+
+def _arrived(gradient):
+    return gradient if gradient.stride(-1) == 1 else contiguous(gradient)
 
 
 def _readable(x):

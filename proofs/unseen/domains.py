@@ -76,8 +76,18 @@ def _multiply_add(random: Random) -> Case:
     return case(dtype(random), m=tokens(random), n=size(random, WIDTHS, 64, 20_000), gaps=random.random() < 0.3)
 
 
+def _broadcast(random: Random) -> Case:
+    sums = (("add", "fr"), ("add", "fc"), ("add", "cr"), ("add", "gf"), ("add", "fs"))
+    products = (("multiply_add", "rfr"), ("multiply_add", "fcr"), ("swiglu", "fr"), ("swiglu", "fc"))
+    op, of = random.choice((*sums, *products))
+    return case(dtype(random), m=tokens(random), n=size(random, (*WIDTHS, *FEED_FORWARD), 16, 30_000), op=op, of=of)
+
+
 def _reduction(random: Random) -> Case:
-    op, kind = random.choice(("sum", "mean", "amax", "max", "sum")), random.choice(("all", "last", "first", "middle"))
+    op = random.choice(("sum", "mean", "amax", "max", "sum"))
+    kind = random.choice(("all", "last", "first", "middle", "apart"))
+    if kind == "apart":
+        return _reduction_apart(random, op)
     if kind == "all":
         sizes = (1, log_uniform(random, 2**12, 2**27), 1)
     elif kind == "last":
@@ -94,6 +104,23 @@ def _reduction(random: Random) -> Case:
     while outer * n * inner > 2**28:
         outer, n = max(1, outer // 2), max(2, n // 2)
     return case(dtype(random), outer=outer, n=n, inner=inner, op=op)
+
+
+def _reduction_apart(random: Random, op: str) -> Case:
+    """Each channel of images or sequences, each head of many, or rows and columns of a slice."""
+    far, between, length, columns, gap = random.choice(
+        (
+            (tokens(random, 2, 256), random.choice((64, 256, 512, 2048)), random.choice((49, 196, 784, 3136)), 1, 0),
+            (tokens(random, 2, 64), tokens(random, 64, 4096), random.choice((8, 16, 32)), random.choice((64, 128)), 0),
+            (1, tokens(random, 64, 65536), size(random, WIDTHS, 32, 20_000), 1, random.choice((8, 24, 64))),
+            (1, tokens(random, 1, 64), tokens(random, 64, 4096), random.choice(WIDTHS), random.choice((8, 64))),
+        )
+    )
+    op = "amax" if op == "max" and far > 1 else op
+    while far * between * length * columns > 2**28:
+        far, between, length = max(1, far // 2), max(1, between // 2), max(2, length // 2)
+    n, inner = far * length, between * columns
+    return case(dtype(random), outer=1, n=n, inner=inner, op=op, far=far, between=between, gap=gap)
 
 
 def _softmax(random: Random) -> Case:
@@ -131,6 +158,21 @@ def _cross_entropy(random: Random) -> Case:
     while rows * classes > 2**29:
         rows //= 2
     return case(dtype(random), m=rows, n=classes, **flags)
+
+
+def _weighted_cross_entropy(random: Random) -> Case:
+    """Pixels and other places, with weights or without; rows of weighted classes; students of a teacher."""
+    kind = random.choice(("places", "places", "rows", "teacher"))
+    if kind == "places":
+        batch, side = tokens(random, 1, 64), random.choice((14, 32, 56, 128, 224, 256, 512))
+        b, n, s = batch, random.choice((2, 10, 19, 21, 91, 150, 256, 1000)), side * side
+    else:
+        b, n, s = tokens(random, 8, 8192), size(random, VOCABULARIES, 10, 130_000), 1
+    while b * n * s > 2**28:
+        b, s = (b // 2, s) if b > 1 else (b, s // 2)
+    probabilities = kind == "teacher" or (kind == "places" and random.random() < 0.2)
+    weight = not probabilities and (kind == "rows" or random.random() < 0.5)
+    return case(dtype(random), b=b, n=n, s=s, last=s == 1, weight=weight, probabilities=probabilities)
 
 
 def _linear_cross_entropy(random: Random) -> Case:
@@ -204,6 +246,21 @@ def _attention(random: Random) -> Case:
     return case(random.choice(("bf16", "bf16", "fp16")), b=b, h=heads, g=groups, l=length, s=s, d=d, causal=causal)
 
 
+def _attention_masked(random: Random) -> Case:
+    heads, groups = random.choice(HEADS)
+    d, kind = random.choice(HEAD_DIMS), random.choice(("bool keys", "bool", "added", "none", "none"))
+    length = tokens(random, 64, 16384 if kind == "none" else 4096)
+    b = max(1, min(32, log_uniform(random, 1, 32), (2**16 if kind == "none" else 2**13) // length))
+    left = right = 0
+    if kind == "none":
+        left = log_uniform(random, 16, max(32, length // 2))
+        right = random.choice((1, 1, left))
+    return case(
+        random.choice(("bf16", "bf16", "fp16")), b=b, h=heads, g=groups, l=length, s=length, d=d, mask=kind,
+        left=left, right=right,
+    )  # fmt: skip
+
+
 def _attention_fp8(random: Random) -> Case:
     heads, groups = random.choice(HEADS)
     length = tokens(random, 256, 8192)
@@ -248,7 +305,9 @@ DOMAINS: dict[str, Domain] = {
     "attention": _attention,
     "attention_decode": _decode,
     "attention_fp8": _attention_fp8,
+    "attention_masked": _attention_masked,
     "batched_matmul": _batched_matmul,
+    "broadcast": _broadcast,
     "cross_entropy": _cross_entropy,
     "dropout": _dropout,
     "embedding": _embedding,
@@ -267,4 +326,5 @@ DOMAINS: dict[str, Domain] = {
     "rope": _rope,
     "softmax": _softmax,
     "vector_add": _elements,
+    "weighted_cross_entropy": _weighted_cross_entropy,
 }

@@ -124,14 +124,33 @@ def weighted(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
 
 
-def _attention(query, key, value, causal=False):
+def _attention(query, key, value, causal=False, added=0.0, window=None):
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    s = query @ key.mT * query.shape[-1] ** -0.5
-    if causal:
-        seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril()
-        s = s.masked_fill(~seen, -math.inf)
+    s = query @ key.mT * query.shape[-1] ** -0.5 + added
+    before, after = (None, 0) if causal else window or (None, None)
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device)
+    seen = seen if after is None else seen.tril(after)
+    seen = seen if before is None else seen.triu(-before)
+    s = s.masked_fill(~seen, -math.inf)
     return s.softmax(-1) @ value, s.logsumexp(-1)
+
+
+def _masked(query, key, value, attn_mask, window):
+    groups = query.shape[1] // key.shape[1]
+    lse = _attention(query, key, value, False, attn_mask, window)[1].to(torch.promote_types(query.dtype, FP32))
+    seen = (
+        torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(-window[0]).tril(window[1])
+    )
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask.masked_fill(~seen, -math.inf)), lse
+
+
+def _seen():
+    """A mask of bools, of which one query sees nothing."""
+    seen = torch.rand(2, 1, 16, 24, generator=torch.Generator().manual_seed(5)) > 0.3
+    seen[0, 0, 3] = False
+    return {"seen": seen}
 
 
 def _typed_attention(query, key, value, causal=False):
@@ -143,11 +162,11 @@ _ENDS = (0, 5, 12)
 """Where sequences of different lengths begin and end."""
 
 
-def _varlen(query, key, value, ends):
+def _varlen(query, key, value, ends, window=None):
     found = []
     for first, last in pairwise(_ENDS):
         q, k, v = (x[first:last].transpose(0, 1)[None] for x in (query, key, value))
-        found.append(_attention(q, k, v))
+        found.append(_attention(q, k, v, window=window))
     out = torch.cat([out[0].transpose(0, 1) for out, _ in found])
     return out, torch.cat([lse[0] for _, lse in found], dim=1).to(torch.promote_types(query.dtype, FP32))
 
@@ -220,6 +239,13 @@ def _int8(*shape):
     return torch.randint(-9, 9, shape, dtype=torch.int8, generator=torch.Generator().manual_seed(2))
 
 
+def _normed(name, input, weight, linear_weight=None):
+    """A norm whose weight is rounded to the input's dtype, which torch asks for."""
+    norm = F.rms_norm if name == "rms_norm" else F.layer_norm
+    out = norm(input, (40,), weight.to(input.dtype))
+    return out if linear_weight is None else F.linear(out, linear_weight)
+
+
 CALLS: tuple[Call, ...] = (
     Call("gelu", {"x": (6, 40)}, lambda f, x: f(x), lambda x: F.gelu(x)),
     Call("gelu", {"x": (6, 40)}, lambda f, x: f(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh"),
@@ -233,6 +259,13 @@ CALLS: tuple[Call, ...] = (
          lambda f, query, key, value: f(query, key, value, enable_gqa=True),
          lambda query, key, value: F.scaled_dot_product_attention(query, key, value, enable_gqa=True),
          exact=lambda query, key, value: _attention(query, key, value)[0], mixes=True),
+    Call("scaled_dot_product_attention", {"query": (2, 2, 16, 32), "key": (2, 1, 24, 32), "value": (2, 1, 24, 32)},
+         lambda f, query, key, value, seen: f(query, key, value, seen, enable_gqa=True),
+         lambda query, key, value, seen: F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True),
+         others=_seen, special="a mask of bools"),
+    Call("masked_attention", {"query": (1, 2, 16, 32), "key": (1, 1, 24, 32), "value": (1, 1, 24, 32),
+                              "attn_mask": (2, 16, 24)},
+         lambda f, **x: f(**x, window=(9, 4), enable_gqa=True), lambda **x: _masked(**x, window=(9, 4)), mixes=True),
     Call("attention_with_lse", {"query": (1, 2, 16, 32), "key": (1, 2, 16, 32), "value": (1, 2, 16, 32)},
          lambda f, query, key, value: f(query, key, value, is_causal=True),
          lambda query, key, value: _typed_attention(query, key, value, True),
@@ -240,6 +273,10 @@ CALLS: tuple[Call, ...] = (
     Call("attention_varlen", {"query": (12, 2, 32), "key": (12, 1, 32), "value": (12, 1, 32)},
          lambda f, query, key, value, ends: f(query, key, value, ends, ends, 7, 7), _varlen,
          others=lambda: {"ends": torch.tensor(_ENDS, dtype=torch.int32)}),
+    Call("attention_varlen", {"query": (12, 2, 32), "key": (12, 1, 32), "value": (12, 1, 32)},
+         lambda f, query, key, value, ends: f(query, key, value, ends, ends, 7, 7, window=(2, 1)),
+         lambda query, key, value, ends: _varlen(query, key, value, ends, (2, 1)),
+         others=lambda: {"ends": torch.tensor(_ENDS, dtype=torch.int32)}, special="a window"),
     Call("decode_attention", {"q": (2, 2, 1, 32), "k_cache": (2, 1, 20, 32), "v_cache": (2, 1, 20, 32)},
          lambda f, q, k_cache, v_cache, lens: f(q, k_cache, v_cache, lens), _decoded, dtype=FP16, gradients=(),
          others=lambda: {"lens": torch.tensor(_FILLED, dtype=torch.int32)}),
@@ -251,6 +288,13 @@ CALLS: tuple[Call, ...] = (
     Call("cross_entropy", {"input": (6, 50)}, lambda f, input, target: f(input, target),
          lambda input, target: F.cross_entropy(input, target),
          others=lambda: {"target": torch.tensor([3, 0, 49, -100, 7, 7])}),
+    Call("cross_entropy", {"input": (2, 10, 3, 4)},
+         lambda f, input, target, weight: f(input, target, weight.to(input.dtype), label_smoothing=0.1),
+         lambda input, target, weight: F.cross_entropy(input, target, weight.to(input.dtype), label_smoothing=0.1),
+         others=lambda: {"target": (torch.arange(24).view(2, 3, 4) * 7) % 10, "weight": torch.linspace(0.1, 1.0, 10)},
+         special="weights, places behind"),
+    Call("cross_entropy", {"input": (6, 50), "target": (6, 50)}, lambda f, input, target: f(input, target),
+         lambda input, target: F.cross_entropy(input, target), special="probabilities"),
     Call("dropout", {"input": (6, 40), "residual": (6, 40)},
          lambda f, input, residual: f(input, 0.5, residual=residual, seed=7),
          lambda input, residual: F.dropout(input, 0.5) + residual, exact=_dropped, random=True),
@@ -272,6 +316,11 @@ CALLS: tuple[Call, ...] = (
          lambda f, **x: f(**x),
          lambda input, linear_weight, linear_bias, weight, bias: F.linear(
              F.layer_norm(input, (40,), weight, bias), linear_weight, linear_bias), mixes=True),
+    *(Call(name, {"input": (6, 40), **({"linear_weight": (24, 40)} if "linear" in name else {})},
+           lambda f, name=name, **x: f(**x, **({} if "linear" in name else {"normalized_shape": (40,)})),
+           lambda input, name=name, **x: _normed(name, input, **x), dtype=BF16, special="fp32 weight",
+           others=lambda: {"weight": torch.linspace(0.1, 1.0, 40)}, mixes=True)
+      for name in ("layer_norm", "layer_norm_linear", "rms_norm")),
     Call("linear_cross_entropy", {"input": (6, 32), "linear_weight": (50, 32), "linear_bias": (50,)},
          lambda f, input, linear_weight, linear_bias, target: f(input, linear_weight, target, linear_bias=linear_bias),
          lambda input, linear_weight, linear_bias, target: F.cross_entropy(
@@ -315,6 +364,10 @@ CALLS: tuple[Call, ...] = (
     *(Call(name, {"x": (6, 40)}, lambda f, x: f(x), lambda x, name=name: getattr(torch, name)(x))
       for name in ("sum", "mean", "amax", "max")),
     Call("max", {"x": (6, 40)}, lambda f, x: f(x, 1), lambda x: torch.max(x, 1), special="rows"),
+    *(Call(name, {"x": (3, 5, 4, 6)}, lambda f, x: f(x, (0, 2), True), special="axes apart",
+           torch=lambda x, name=name: getattr(torch, name)(x, (0, 2), True)) for name in ("sum", "mean", "amax")),
+    *(Call(name, {"x": (6, 40)}, lambda f, x: f(x[:, :30], -1), special="gaps",
+           torch=lambda x, name=name: getattr(torch, name)(x[:, :30], -1)) for name in ("sum", "amax", "max")),
     Call("rms_norm", {"input": (6, 40), "weight": (40,)}, lambda f, input, weight: f(input, (40,), weight, 1e-5),
          lambda input, weight: F.rms_norm(input, (40,), weight, 1e-5), mixes=True),
     Call("rms_norm", {"input": (6, 40), "weight": (40,), "residual": (6, 40)},
@@ -329,6 +382,13 @@ CALLS: tuple[Call, ...] = (
          lambda x, mask: F.softmax(x + mask, -1), special="mask", gradients=("x",)),
     Call("log_softmax", {"x": (6, 40)}, lambda f, x: f(x, -1), lambda x: F.log_softmax(x, -1)),
     Call("vector_add", {"x": (6, 40), "y": (6, 40)}, lambda f, x, y: f(x, y), lambda x, y: torch.add(x, y)),
+    Call("vector_add", {"x": (3, 6, 40), "y": (6, 1)}, lambda f, x, y: f(x, y), lambda x, y: torch.add(x, y),
+         special="broadcast"),
+    Call("multiply_add", {"input": (40,), "tensor1": (6, 40), "tensor2": (6, 1)},
+         lambda f, input, tensor1, tensor2: f(input, tensor1, tensor2, value=0.5),
+         lambda input, tensor1, tensor2: torch.addcmul(input, tensor1, tensor2, value=0.5), special="broadcast"),
+    Call("swiglu", {"gate": (6, 40), "up": (40,)}, lambda f, gate, up: f(gate, up),
+         lambda gate, up: F.silu(gate) * up, special="broadcast"),
 )  # fmt: skip
 
 

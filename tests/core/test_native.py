@@ -4,10 +4,12 @@ import contextlib
 import ctypes
 import sys
 import threading
+import time
 import types
 
 import pytest
 import torch
+from atlas.declaration.products import fp32_precision
 from atlas.operators import (
     CustomOperator,
     Differentiable,
@@ -21,7 +23,7 @@ from atlas.operators import (
     step,
 )
 from atlas.operators.native import Extension, kept_by
-from atlas.operators.recording import Geometry, Launch, Source, Unrepeatable, VaryingInput
+from atlas.operators.recording import Described, Geometry, Launch, Source, Unrepeatable, VaryingInput
 from test_operators import Kernel, operator
 
 
@@ -88,13 +90,14 @@ def driver(monkeypatch):
 def test_a_launch_is_told_in_numbers(driver):
     geometry = Geometry((4, 6), (6, 1), torch.float16)
     allocations, launches, outputs, single, kept = direct.direct(
-        [Launch(compiled(KINDS), (3, 1, 1), VALUES)], {0: geometry}, [(Source(True, 0, 4), geometry)], True
+        [Launch(compiled(KINDS), (3, 1, 1), VALUES)], {0: geometry}, [(Source(True, 0, 4), geometry)], True, ()
     )
-    ((function, grid, threads, shared, cooperative, slots),) = launches
+    ((of_torch, (function, grid, threads, shared, cooperative, slots, maps), dropped),) = launches
     assert (function, grid, threads, shared, cooperative) == (99, (3, 1, 1), 128, 512, False)
+    assert not of_torch and not maps and not dropped
     assert slots == ((0, 0, 8, 0), (1, 0, 0, 0), (3, 0, 0, 0xFFFFFFFD), (3, 0, 0, 0x3F000000), (2, 2, 0, 0),
                      (3, 0, 0, 0), (3, 0, 0, 0))  # fmt: skip
-    assert [x[:2] for x in allocations] == [((4, 6), (6, 1))] and allocations[0][2].dtype == torch.float16
+    assert allocations == (((4, 6), (6, 1), torch.float16, False),)
     assert outputs == ((0, False, (4, 6), (6, 1), 2),) and single and not kept
 
 
@@ -110,7 +113,68 @@ def test_a_launch_is_told_in_numbers(driver):
 )
 def test_what_is_not_known_for_certain_is_launched_by_triton(other, driver):
     with pytest.raises(direct.Indirect):
-        direct.direct([Launch(compiled(**{"kinds": KINDS} | other), (1, 1, 1), VALUES)], {}, [], True)
+        direct.direct([Launch(compiled(**{"kinds": KINDS} | other), (1, 1, 1), VALUES)], {}, [], True, ())
+
+
+def test_what_is_not_returned_is_allocated_at_once(driver):
+    row, square = Geometry((3,), (1,), torch.float32), Geometry((4, 6), (6, 1), torch.float32)
+    values = (Source(True, 0, 8), Source(True, 2), -3, 0.5, 128, VaryingInput(2))
+    two = [Launch(compiled(KINDS), (1, 1, 1), given) for given in (values, (Source(True, 1), *values[1:]))]
+    allocations, launches, outputs, _, _ = direct.direct(
+        two, {0: row, 1: square, 2: square}, [(Source(True, 1, 4), row)], True, (),
+    )  # fmt: skip
+    assert allocations == (((4, 6), (6, 1), torch.float32, False), ((1024,), (1,), torch.uint8, False))
+    assert [launch[1][5][:2] for launch in launches] == [
+        ((1, 1, 8, 0), (1, 1, 512, 0)), ((1, 0, 0, 0), (1, 1, 512, 0))
+    ]  # fmt: skip
+    assert [output[0] for output in outputs] == [0] and outputs[0][4] == 1
+
+
+REPLACE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@REPLACE
+def replace(tensor_map, address):
+    ctypes.c_uint64.from_address(tensor_map + 16).value = address
+    return 0 if tensor_map % 64 == 0 else 1
+
+
+def a_map(address):
+    made = bytearray(range(128))
+    made[16:24] = address.to_bytes(8, "little")
+    return bytes(made)
+
+
+class Maps(dict):
+    def __missing__(self, address):
+        return address
+
+
+def test_a_map_is_a_template_where_the_driver_makes_another_of_it(monkeypatch):
+    monkeypatch.setattr(direct, "_driver", lambda: types.SimpleNamespace(cuTensorMapReplaceAddress=replace))
+    monkeypatch.setattr(direct, "_bytes", a_map)
+    assert direct._template(Maps())[16:24] == direct._ONE.to_bytes(8, "little")
+    for other in (lambda address: a_map(3), lambda address: a_map(address)[::-1]):
+        monkeypatch.setattr(direct, "_bytes", other)
+        with pytest.raises(direct.Indirect):
+            direct._template(Maps())
+    monkeypatch.setattr(direct, "_driver", lambda: types.SimpleNamespace())  # before CUDA 12
+    with pytest.raises(direct.Indirect):
+        direct._template(Maps())
+    monkeypatch.undo()
+    with pytest.raises(direct.Indirect):
+        direct._bytes(torch.empty(1))  # another Triton's
+
+
+def test_a_descriptor_becomes_a_map_sizes_and_strides(driver, monkeypatch):
+    driver[:] = [128, 4, 4, 8, 8, 8, 8]
+    form = types.SimpleNamespace(shape=(4, 6), strides=(6, 1))
+    monkeypatch.setattr(direct, "unwrapped", lambda run, described: (run, [({}, (4, 6, 6, 1))]))
+    monkeypatch.setattr(direct, "_template", lambda filled: a_map(0))
+    described = Launch(compiled({"x": "tensordesc<fp32[4,6]>"}), (1, 1, 1), (Described(Source(False, 1, 32), form),))
+    slots, maps = direct.direct([described], {}, [], True, ())[1][0][1][-2:]
+    assert slots == ((4, 0, 0, 0), (3, 0, 0, 4), (3, 0, 0, 6), (3, 0, 0, 6), (3, 0, 0, 1), (3, 0, 0, 0), (3, 0, 0, 0))
+    assert maps == (((0, 1, 32, 0), a_map(0)),)
 
 
 def test_without_a_compiler_python_makes_all_calls(monkeypatch, tmp_path):
@@ -128,7 +192,7 @@ def test_the_environment_may_do_without(monkeypatch):
     assert not extension.ready(torch.device("cpu")) and extension.reason == "KERNEL_ATLAS_NATIVE=off"
     monkeypatch.setenv(native.VARIABLE, "never")
     with pytest.raises(ValueError, match="one of auto, wait, off: 'never'"):
-        Extension().wanted(torch.empty(1))
+        Extension().wanted(torch.device("cpu"))
 
 
 def test_a_compilation_that_fails_says_what_the_compiler_said(monkeypatch, tmp_path):
@@ -262,6 +326,78 @@ def test_results_that_are_views_and_gradients_that_are_passed_on_are_repeated(ex
     assert len(pulled) < 6 and len(passed) < 6
 
 
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.set_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["precision", "deterministic"])
+def test_a_gradient_asks_torchs_switches_as_they_stand_when_it_runs(extension, precision, switch):
+    """It passes on what they say as a constant, which another forward and backward must not be given."""
+    forward, plain, other = Filling(), Filling(), Filling()
+    double = doubling(forward)
+
+    def run(dy, switched):
+        out = torch.empty_like(dy)
+        launch(other if switched else plain, (3,), dy, out, dy.numel())
+        return out
+
+    pull = operator(run, "(Tensor dy, bool switched) -> Tensor", lambda dy, switched: torch.empty_like(dy))
+    asked = {
+        "precision": lambda: fp32_precision() == "tf32",
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+    }
+    turn = {"precision": lambda on: precision("high" if on else "highest"),
+            "deterministic": torch.use_deterministic_algorithms}[switch]  # fmt: skip
+    twice = Differentiable(
+        double, lambda ctx, inputs, output: None, lambda ctx, dy: pull(contiguous(dy), asked[switch]())
+    )
+    try:
+        for word in (True, True, True, True, False, False, False, True, False):
+            x = torch.randn(4, 6, requires_grad=True)
+            turn(True)
+            y = twice(x)
+            turn(word)
+            counts = [len(kernel.launched) + len(kernel.repeated) for kernel in (plain, other)]
+            torch.autograd.grad(y, x, torch.ones(4, 6))
+            counts = [len(k.launched) + len(k.repeated) - n for k, n in zip((plain, other), counts, strict=True)]
+            assert counts == [not word, word]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.slow
+def test_calls_of_other_threads_go_on_while_the_extension_arrives(extension, module):
+    twice, _, _ = differentiable()
+    double, failed, rounds = doubling(Filling()), [], [0, 0]
+    until = time.monotonic() + 5
+
+    def work(number):
+        try:
+            while time.monotonic() < until:
+                upstream, x = torch.randn(4, 6), torch.randn(5, 7)
+                assert torch.equal(gradient(twice, upstream)[1], 2 * upstream)
+                assert torch.equal(double(x), 2 * x)
+                rounds[number] += 1
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    times = 0
+    while time.monotonic() < until:
+        extension.use(module, torch.device("cpu"), stream=lambda index: 5)
+        times += 1
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    assert not failed and times > 5 and min(rounds) > 5
+
+
 @pytest.mark.slow
 def test_a_graph_is_used_once_unless_it_is_kept(extension):
     twice, _, _ = differentiable()
@@ -329,6 +465,121 @@ def test_calls_that_somebody_sees_are_left_to_python(extension):
     assert seen[-1] is True
 
 
+@pytest.mark.slow
+def test_what_torch_computes_between_launches_is_repeated_without_python(extension, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        sys.modules["atlas.operators.operator"], "direct", lambda *words: told.append(direct.direct(*words)) or told[-1]
+    )
+
+    def run(x, w, bias):
+        parts = torch.empty((8, 10), dtype=x.dtype)
+        torch.mm(x[:4], w.t(), out=parts[:4])
+        torch.mm(x[4:], w.t(), out=parts[4:])
+        total = parts.sum(dim=0, dtype=torch.float64)
+        share = torch.addmm(bias, x, w.t(), beta=2, alpha=0.5)
+        share.add_(parts)
+        return share, total.to(torch.float32), x.new_zeros((3, 2))
+
+    schema = "(Tensor x, Tensor w, Tensor bias) -> (Tensor, Tensor, Tensor)"
+    linear = operator(run, schema, lambda x, w, bias: run(x, w, bias))
+    for turn in range(4):
+        whole = torch.randn(9, 6)
+        given = whole[1:], torch.randn(10, 6), torch.randn(10)
+        expected = run(*given)
+        with torch.autocast("cpu", enabled=turn > 1), torch.inference_mode(turn == 3):
+            found = linear(*given)
+            again = linear._native(*given)
+        assert again is not NotImplemented and len(told) == 1
+        for results in (found, again):
+            for x, y in zip(results, expected, strict=True):
+                assert x.dtype == y.dtype and torch.equal(x, y)
+    dropped = [number for _, _, gone in told[0][1] for number in gone]
+    assert len(dropped) == len(set(dropped)) and {0, 1} <= set(dropped)
+    assert not linear.obstacles
+
+
+class Scaling(Filling):
+    """Writes twice what lies at its first address in its place."""
+
+    def _repeat(self, *words):
+        Kernel._repeat(self, *words)
+        x, _, n = words[9:12]
+        found = (ctypes.c_float * n).from_address(x)
+        found[:] = [2 * value for value in found]
+
+    def __getitem__(self, grid):
+        def run(*args, **meta):
+            self.launched.append((grid, args))
+            args[0].mul_(2)
+            return types.SimpleNamespace(run=self._repeat, function="function", packed_metadata="metadata")
+
+        return run
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_scaled_in_its_place_can_be_asked_for_once(extension):
+    forward, scaling = Filling(), Scaling()
+    double = doubling(forward)
+
+    def scale(x, dy):
+        launch(scaling, (3,), x, dy, x.numel())
+
+    first, second = (operator(scale, "(Tensor(a!) x, Tensor dy) -> ()", lambda x, dy: None) for _ in range(2))
+    pulled = []
+
+    def pull(ctx, dy):
+        pulled.append(dy)
+        (y,) = ctx.saved_tensors
+        for in_place in (first, second):
+            in_place(y, dy)
+            torch.autograd.graph.increment_version(y)
+        return y.detach()
+
+    twice = Differentiable(double, lambda ctx, inputs, output: ctx.save_for_backward(output), pull)
+    for turn in range(8):
+        if turn == 7:
+            second._plans.clear()
+            second._native.forget()  # so that Python makes both calls, and the first has not been made yet
+        x = torch.randn(4, 6, requires_grad=True)
+        y = twice(x)
+        (dx,) = torch.autograd.grad(y, x, torch.ones(4, 6), retain_graph=True)
+        assert torch.equal(dx, 8 * x.detach()) and torch.equal(y.detach(), dx)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(y, x, torch.ones(4, 6))
+    assert len(pulled) < 6 and first._native(torch.ones(4, 6), torch.ones(4, 6)) is None
+
+
+def with_driver(extension, module, monkeypatch, launched):
+    """A call of the extension whose launches go to ``launched``."""
+    functions = ctypes.cast(launched, ctypes.c_void_p).value, 0, 0, 0, 0, ctypes.cast(replace, ctypes.c_void_p).value
+    monkeypatch.setattr(native, "addresses", lambda: functions)
+    extension.use(module, torch.device("cpu"), stream=lambda index: 5)
+    return module.call("trial", 0b10, 0, None)
+
+
+@pytest.mark.slow
+def test_a_map_is_passed_with_the_address_of_the_call(extension, module, monkeypatch):
+    seen = []
+
+    @LAUNCH
+    def launched(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+        given = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
+        seen.append((given[0] % 64, ctypes.string_at(given[0], 128), ctypes.string_at(given[2], 128)))
+        return 0
+
+    called = with_driver(extension, module, monkeypatch, launched)
+    slots = ((4, 0, 0, 0), (3, 0, 0, 4), (4, 1, 0, 0))
+    maps = (((0, 0, 8, 0), a_map(1)), ((1, 0, 4, 0), a_map(2)))
+    recording = ((((4, 7), (7, 1), torch.float16, False),), ((False, (99, (1, 1, 1), 128, 0, False, slots, maps), ()),),
+                 ((0, True, (4, 7), (7, 1), 0),), True, ())  # fmt: skip
+    assert called.learn((torch.randn(4, 6), 3), recording, True)
+    for _ in range(3):
+        x = torch.randn(4, 6)
+        out = called(x, 1)
+        assert seen[-1] == (0, a_map(x.data_ptr() + 8), a_map(out.data_ptr() + 4))
+
+
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
 
 
@@ -342,13 +593,12 @@ def test_a_recording_in_numbers_is_allocated_and_launched(extension, module, mon
         seen.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, [given[n][0] for n in range(4)]))
         return 0 if function == 99 else 7
 
-    monkeypatch.setattr(native, "addresses", lambda: (ctypes.cast(launched, ctypes.c_void_p).value, 0, 0, 0, 0))
-    extension.use(module, torch.device("cpu"), stream=lambda index: 5)
-    called = module.call("trial", 0b10, None)
-    x, like = torch.randn(4, 6), torch.empty(0, dtype=torch.float16)
+    called = with_driver(extension, module, monkeypatch, launched)
+    x = torch.randn(4, 6)
     for function in (99, 98):
         slots = ((0, 0, 8, 0), (1, 0, 4, 0), (2, 1, 0, 0), (3, 0, 0, 77))
-        recording = ((((4, 7), (7, 1), like),), ((function, (3, 2, 1), 128, 512, False, slots),),
+        recording = ((((4, 7), (7, 1), torch.float16, False),),
+                     ((False, (function, (3, 2, 1), 128, 512, False, slots, ()), ()),),
                      ((0, False, (2, 7), (7, 1), 14), (0, True, (4, 7), (7, 1), 0)), False, ())  # fmt: skip
         assert called.learn((x, 3), recording, False) and not called.learn((x, 4), recording, False)
         if function == 98:

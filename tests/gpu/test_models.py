@@ -1,6 +1,7 @@
 """Models of a well-known library, built from their configs, train with the kernels in torch's place as with torch.
 
-Fp32 parameters under autocast, as most training loops have them, and parameters in bf16; a Llama and a GPT-2.
+Fp32 parameters under autocast, as most training loops have them, and parameters in bf16; a Llama, a GPT-2, and a BERT
+whose batch is padded, so that attention has a mask.
 """
 
 import contextlib
@@ -33,6 +34,17 @@ def gpt2():
         transformers.GPT2Config(
             vocab_size=VOCABULARY, n_embd=192, n_layer=2, n_head=6, n_positions=LENGTH, resid_pdrop=0.0,
             embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+
+
+def bert():
+    transformers = pytest.importorskip("transformers", reason="the package transformers is not here")
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=VOCABULARY, hidden_size=192, intermediate_size=488, num_hidden_layers=2, num_attention_heads=6,
+            max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+            attn_implementation="sdpa",
         )
     )  # fmt: skip
 
@@ -96,31 +108,30 @@ def replace(model):
 
 @contextlib.contextmanager
 def attention_of_kernels(monkeypatch):
-    torchs = torch.nn.functional.scaled_dot_product_attention
     asked = []
 
-    def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        if attn_mask is not None:
-            return torchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        asked.append(query.dtype)
-        return kernels.scaled_dot_product_attention(
-            query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+    def attention(query, key, value, attn_mask=None, *others, **options):
+        asked.append((query.dtype, attn_mask is not None))
+        return kernels.scaled_dot_product_attention(query, key, value, attn_mask, *others, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
         yield asked
 
 
-def train(model, autocast, loss_of):
+def train(model, autocast, loss_of, padded):
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(0)
     losses = []
+    options = {"use_cache": False}
+    if padded:  # every sequence ends before the one above it
+        ends = torch.linspace(LENGTH, LENGTH // 2, BATCH).int()
+        options = {"attention_mask": (torch.arange(LENGTH)[None, :] < ends[:, None]).long().cuda()}
     for _ in range(STEPS):
         first = torch.randint(0, VOCABULARY, (BATCH, 1), generator=generator)
         tokens = ((first + torch.arange(LENGTH)) % VOCABULARY).cuda()  # counting, which can be learnt
         with torch.autocast("cuda", autocast) if autocast else contextlib.nullcontext():
-            logits = model(tokens, use_cache=False).logits[:, :-1].reshape(-1, VOCABULARY)
+            logits = model(tokens, **options).logits[:, :-1].reshape(-1, VOCABULARY)
             loss = loss_of(logits, tokens[:, 1:].reshape(-1))
         loss.backward()
         optimiser.step()
@@ -139,18 +150,20 @@ def train(model, autocast, loss_of):
     ],
     ids=["fp32", "autocast to bf16", "autocast to fp16", "bf16"],
 )
-@pytest.mark.parametrize("make", [llama, gpt2])
+@pytest.mark.parametrize("make", [llama, gpt2, bert])
 def test_a_model_trains_with_the_kernels_as_with_torch(make, autocast, dtype, apart, monkeypatch, figure):
     torch.manual_seed(0)
     theirs = make().to("cuda", dtype)
     ours = copy.deepcopy(theirs)
     assert replace(ours) >= 9
-    expected = train(theirs, autocast, torch.nn.functional.cross_entropy)
+    padded = make is bert
+    expected = train(theirs, autocast, torch.nn.functional.cross_entropy, padded)
     with attention_of_kernels(monkeypatch) as asked:
-        found = train(ours, autocast, kernels.cross_entropy)
+        found = train(ours, autocast, kernels.cross_entropy, padded)
     most = max(abs(x - y) for (_, x), (_, y) in zip(found, expected, strict=True))
     figure(f"{make.__name__}, {autocast or dtype}: losses at most {most:.5f} apart over {STEPS} steps; attention in "
-           f"{asked[0] if asked else 'torch'}")  # fmt: skip
+           f"{asked[0][0]}{' under a mask' if padded else ''}")  # fmt: skip
+    assert asked and (not padded or all(masked for _, masked in asked))
     assert [kind for kind, _ in found] == [kind for kind, _ in expected]
     assert most < apart
     assert expected[-1][1] < expected[0][1]

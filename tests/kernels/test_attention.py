@@ -228,7 +228,10 @@ def test_second_derivatives_are_refused():
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"attn_mask": torch.ones(20, 20)}, NotImplementedError, "flex_attention"),
+        ({"attn_mask": torch.ones(20, 20).double()}, TypeError, "bools"),
+        ({"attn_mask": torch.ones(3, 20)}, ValueError, "broadcast"),
+        ({"attn_mask": torch.ones(20, 20), "is_causal": True}, ValueError, "window="),
+        ({"window": (-2, 0)}, ValueError, "keys before"),
         ({"dropout_p": 0.1}, NotImplementedError, "dropout"),
         ({"query": randn(2, 20, 16)}, NotImplementedError, "reshape"),
         ({"query": randn(1, 2, 20, 16).double()}, TypeError, "one dtype"),

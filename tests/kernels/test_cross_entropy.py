@@ -234,10 +234,12 @@ def test_the_operator_keeps_torch_s_rules(wide_loss):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"weight": torch.ones(10)}, NotImplementedError, "class weights"),
+        ({"weight": torch.ones(9)}, ValueError, "each of 10 classes"),
+        ({"weight": torch.ones(10, requires_grad=True)}, NotImplementedError, "class weights"),
         ({"size_average": True}, NotImplementedError, "reduction"),
-        ({"target": torch.rand(4, 10)}, NotImplementedError, "probabilities"),
-        ({"input": torch.zeros(4, 10, 3)}, NotImplementedError, "flatten"),
+        ({"target": torch.rand(4, 10), "ignore_index": 3}, ValueError, "negative"),
+        ({"target": torch.rand(4, 9)}, ValueError, "a target a row"),
+        ({"input": torch.zeros(4, 10, 3)}, ValueError, "a target a row"),
         ({"target": torch.zeros(4, 1, dtype=torch.int64)}, ValueError, "a target a row"),
         ({"target": torch.zeros(3, dtype=torch.int64)}, ValueError, "a target a row"),
         ({"input": torch.zeros(4, 10, dtype=torch.float64)}, TypeError, "float64"),

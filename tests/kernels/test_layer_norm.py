@@ -294,7 +294,7 @@ def test_torch_finds_nothing_wrong_with_the_operators():
         ((torch.ones(3), (2, 3)), ValueError, "normalized_shape"),
         ((torch.ones(2, 3), 3, torch.ones(2)), ValueError, "weight of shape"),
         ((torch.ones(2, 3), 3, None, torch.ones(3, 1)), ValueError, "bias of shape"),
-        ((torch.ones(2, 3), 3, torch.ones(3).half()), TypeError, "weight of the input's"),
+        ((torch.ones(2, 3), 3, torch.ones(3).double()), TypeError, "weight in fp32"),
         ((torch.ones(2, 3), 3, None, None, 1e-5, torch.ones(3)), ValueError, "residual of shape"),
     ],
     ids=[

@@ -321,7 +321,7 @@ def test_each_product_is_as_precise_as_torch_is_told_when_it_is_made(forward, ba
 @pytest.mark.parametrize(("function", "sizes"), [(matmul, (4, 4)), (bmm, (2, 4, 4))], ids=["matmul", "bmm"])
 def test_products_of_16_bits_do_not_ask_how_fp32_is_multiplied(function, sizes, monkeypatch):
     # torch.compile would compile them anew for each answer
-    monkeypatch.setattr(products, "fp32_precision", None)
+    monkeypatch.setattr(products, "allows_tf32", None)
     a, b = (randn(*sizes, dtype=torch.bfloat16, seed=seed).requires_grad_() for seed in (0, 1))
     function(a, b).sum().backward()
     assert a.grad.shape == b.grad.shape == sizes

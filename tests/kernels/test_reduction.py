@@ -12,12 +12,14 @@ from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.reduction import DECLARATION, amax, max, mean, sum
+from kernels.reduction.layout import laid_out
 from kernels.reduction.results import cache_policy
 from kernels.reduction.tiling import Block, block_of
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
 FORWARD = DECLARATION.forward.variants
+FUNCTIONS = {"sum": sum, "amax": amax}
 FUNCTIONS = {"sum": sum, "mean": mean, "amax": amax}
 NAN, INF = float("nan"), float("inf")
 
@@ -29,7 +31,10 @@ SHARED = {
     "stream_twice": (3, 5003, 1),
     "columns": (2, 333, 21),
     "columns_twice": (2, 333, 21),
+    "strided": (2, 333, 21),
 }
+STRIDED = {"far": 1, "between": 1, "gap": 0}
+"""What a case of `strided` has beside the sizes."""
 
 
 def randn(*shape, dtype=torch.float32, seed=0):
@@ -38,9 +43,12 @@ def randn(*shape, dtype=torch.float32, seed=0):
 
 def run(variant, x, op):
     """The variant's outputs with its default config, as a tuple."""
-    problem = case("fp32", outer=x.shape[0], n=x.shape[1], inner=x.shape[2], op=op)
-    results = variant.launch(x, op, config=variant.default(problem, INTERPRETER))
-    return results if isinstance(results, tuple) else (results,)
+    strided = variant.name == "strided"
+    flags = STRIDED if strided else {}
+    problem = case("fp32", outer=x.shape[0], n=x.shape[1], inner=x.shape[2], op=op, **flags)
+    results = variant.launch(x[:, None, None] if strided else x, op, config=variant.default(problem, INTERPRETER))
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(result.squeeze(1) for result in results) if strided else results
 
 
 def assert_close(found, expected, dtype=torch.float32):
@@ -52,7 +60,9 @@ def assert_close(found, expected, dtype=torch.float32):
 @pytest.mark.parametrize("variant", FORWARD, ids=lambda v: v.name)
 def test_a_few_configs_of_each_variant_agree_with_float64(variant):
     outer, n, inner = SHARED[variant.name]
-    drawn = Problem(DECLARATION, "forward", case("bf16", outer=outer, n=n, inner=inner, op="max"), CPU, seed=2)
+    flags = STRIDED if variant.name == "strided" else {}
+    problem = case("bf16", outer=outer, n=n, inner=inner, op="max", **flags)
+    drawn = Problem(DECLARATION, "forward", problem, CPU, seed=2)
     shapes = {tuple(c.get(k) for k in ("BLOCK_C", "PER_SM")): c for c in variant.configs(drawn.case, INTERPRETER)}
     assert shapes
     for config in list(shapes.values())[:4]:
@@ -194,6 +204,47 @@ def test_layouts_that_are_not_contiguous_are_read_through_their_strides():
         for dim in (0, 1, (0, 2)):
             assert_close(sum(x, dim), x.double().sum(dim))
         assert all(map(torch.equal, max(x, 1, True), x.max(1, True)))
+
+
+@pytest.mark.parametrize("name", ["sum", "amax"])
+@pytest.mark.parametrize(
+    "x, dim",
+    [
+        (randn(3, 5, 4, 6), (0, 2)),
+        (randn(3, 5, 4, 6), (1, -1)),
+        (randn(3, 5, 4, 6).permute(2, 0, 3, 1), (0, 1, 2)),
+        (randn(3, 8, 4, 9)[:, 1:6, :, :7], (0, 3)),
+        (randn(3, 1, 4).expand(3, 5, 4), (0, 1)),
+        (randn(7, 12)[:, ::2], 1),
+        (randn(7, 12)[:, :9], None),
+    ],
+    ids=["apart", "in turn", "permuted", "gaps", "expanded", "each second", "all with gaps"],
+)
+def test_axes_apart_and_gaps_are_read_where_they_lie(name, x, dim):
+    dim = tuple(range(x.dim())) if dim is None else dim
+    view, begin, _, _ = laid_out(name, x, dim, False)
+    assert begin is None and view.data_ptr() == x.data_ptr()
+    for keepdim in (False, True):
+        found, expected = x.detach().requires_grad_(), x.double().requires_grad_()
+        ours, torchs = FUNCTIONS[name](found, dim, keepdim), getattr(torch, name)(expected, dim, keepdim)
+        assert_close(ours, torchs)
+        weights = randn(*ours.shape, seed=1)
+        (ours * weights).sum().backward(), (torchs * weights).sum().backward()
+        assert_close(found.grad, expected.grad)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "of unknown sizes"])
+def test_axes_apart_compile_into_one_graph(dynamic):
+    x, exact = randn(3, 7, 6).requires_grad_(), randn(3, 7, 6).requires_grad_()
+
+    def function(x, sum, amax):
+        return sum(x.sin(), (0, 2)) * amax(x[:, :, 1:], (0, 2))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    compiled(x, sum, amax).square().sum().backward()
+    function(exact, torch.sum, torch.amax).square().sum().backward()
+    assert_close(x.grad, exact.grad)
 
 
 def test_an_input_in_another_order_of_axes_is_not_copied():

@@ -60,8 +60,8 @@ def test_other_dtypes_shapes_and_mixtures_are_refused_by_name():
     for pair in ((torch.ones(2), 1.0), (1, torch.ones(2)), (1.0, 1.0)):
         with pytest.raises(TypeError, match="no numbers"):
             vector_add(*pair)
-    with pytest.raises(ValueError, match=r"\(2, 1\)"):  # nothing is broadcast
-        vector_add(torch.ones(2, 3), torch.ones(2, 1))
+    with pytest.raises(ValueError, match=r"\(2,\)"):
+        vector_add(torch.ones(2, 3), torch.ones(2))
 
 
 def test_it_compiles_into_one_graph_forward_and_backward():

@@ -98,7 +98,8 @@ def _scaled_mm(a, b, scale_a, scale_b, out_dtype):
 def _largest_score(call: Call) -> float:
     query, key = (tensor.detach().double() for tensor in call.args[:2])
     scale = call.kwargs.get("scale") or query.shape[-1] ** -0.5
-    return float((query @ key.mT * scale).abs().max())
+    mask = call.kwargs.get("attn_mask")
+    return float((query @ key.mT * scale + (0.0 if mask is None else mask.detach().double())).abs().max())
 
 
 def _of_rounded_outputs(call: Call, out: torch.Tensor, dout: torch.Tensor) -> list[torch.Tensor | None]:
@@ -111,15 +112,18 @@ def _of_rounded_outputs(call: Call, out: torch.Tensor, dout: torch.Tensor) -> li
     scale = call.kwargs.get("scale") or query.shape[-1] ** -0.5
     groups = query.shape[-3] // key.shape[-3] if query.dim() > 2 else 1
     keys = key.repeat_interleave(groups, -3) if groups > 1 else key
-    scores = query @ keys.mT * scale
+    mask = call.kwargs.get("attn_mask")
+    scores = query @ keys.mT * scale + (0.0 if mask is None else mask.detach().double())
     if call.kwargs.get("is_causal"):
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -float("inf"))
-    rounded = scores.softmax(-1) * (dout * out).abs().sum(-1, keepdim=True) * scale
+    of_scores = scores.softmax(-1) * (dout * out).abs().sum(-1, keepdim=True)
+    rounded = of_scores * scale
     of_keys = rounded.mT @ query.abs()
     if groups > 1:
         of_keys = of_keys.unflatten(-3, (-1, groups)).sum(-3)
-    return [rounded @ keys.abs(), of_keys, None]
+    of_mask = [] if mask is None else [of_scores.sum_to_size(mask.shape)]
+    return [rounded @ keys.abs(), of_keys, None, *of_mask]
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ WITHOUT_SAMPLES = {
     "grouped_mm": "torch lists no samples of it",
     "int_mm": "torch lists no samples of _int_mm",
     "layer_norm_linear": _OF_ITS_OWN,
+    "masked_attention": "that of scaled_dot_product_attention, with lse",
     "linear_w4a16": _OF_ITS_OWN,
     "linear_w8a16": _OF_ITS_OWN,
     "pack_w4": _OF_ITS_OWN,

@@ -1,25 +1,30 @@
 """The extension of ``host/``: compiled once for each torch and Python, kept in the user's cache.
 
-A compiler for C++ and Python's headers are needed, as Triton needs for C; no CUDA.  It takes some 30 s of one core.
+A compiler for C++ and Python's headers are needed, as Triton needs for C; no CUDA.  It takes some 30 s of one core and
+1 GB of memory, at the lowest priority, and is the first process to be ended where memory runs out.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sysconfig
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import torch
 from filelock import FileLock
-from torch.utils import cpp_extension
 
 NAME = "atlas_host"
 SOURCES = Path(__file__).with_name("host")
@@ -37,7 +42,8 @@ class Unbuilt(Exception):
 def folder() -> Path:
     """Where the extension for this torch, Python and source is kept, whether it is there or not."""
     sources = [path.read_text() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cpp", ".h")]
-    parts = (*sources, torch.__version__, sysconfig.get_config_var("EXT_SUFFIX"), *_FLAGS, *_abi())
+    made_for = (torch.__version__, sysconfig.get_config_var("EXT_SUFFIX"), *platform.libc_ver())
+    parts = (*sources, *made_for, *_FLAGS, *_abi())
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache, "kernel-atlas", f"{NAME}-{digest}")
@@ -61,45 +67,87 @@ def compiler() -> str | None:
 def build() -> Path:
     """The extension, compiled where it is not there; :class:`Unbuilt` where that fails.
 
-    Of several processes one compiles, at the lowest priority, and the others wait for it.
+    Of several processes one compiles, and the others wait for it.
     """
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise Unbuilt("it relies on Python's lock, which this Python does without")
     path = folder() / f"{NAME}.so"
+    if path.exists():  # in a folder that may be another's, or not for writing
+        return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
+        with FileLock(path.with_suffix(".lock"), timeout=2 * SECONDS):
             if not path.exists():
-                with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                with _ended_with_the_program() as ending, tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                     made = Path(scratch, path.name)
-                    _compile(made)
+                    _compile(made, ending)
                     made.replace(path)  # whoever looks sees all of it or nothing
     except OSError as error:
         raise Unbuilt(f"{path.parent}: {error.strerror or error}") from None
     return path
 
 
-def _compile(target: Path) -> None:
+_LAST_IN_LINE = (
+    '{ echo 1000 > /proc/self/oom_score_adj; } 2> /dev/null; command -v nice > /dev/null && exec nice "$@"; exec "$@"'
+)
+"""What a shell does before a compilation: the program whose calls it is for comes first, in memory, too."""
+
+
+@contextlib.contextmanager
+def _ended_with_the_program() -> Iterator[list[subprocess.Popen]]:
+    """A list of processes; a program that ends earlier than the block ends them, and waits for the block."""
+    processes: list[subprocess.Popen] = []
+    done, here = threading.Event(), os.getpid()
+
+    def end() -> None:
+        if os.getpid() == here:  # and not in a fork of the program, which ends earlier than that
+            for process in processes:
+                _end(process)
+            done.wait(_TIDYING)
+
+    atexit.register(end)
+    try:
+        yield processes
+    finally:
+        done.set()
+        atexit.unregister(end)
+
+
+_TIDYING = 5
+"""Seconds that a program's end waits for what a compilation leaves to be removed."""
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a compiler, with what it started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _compile(target: Path, ending: list[subprocess.Popen]) -> None:
     chosen = compiler()
     if chosen is None:
         raise Unbuilt("no compiler for C++: install g++ or name one in CXX")
-    folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    installed = Path(torch.__file__).parent  # torch.utils.cpp_extension, which knows it too, imports setuptools
+    folders = (installed / "include", installed / "include/torch/csrc/api/include", sysconfig.get_path("include"))
     command = [chosen, *_FLAGS, *_abi(), *(f"-I{name}" for name in folders), SOURCES / "module.cpp", "-o", target,
-               *(f"-L{name}" for name in cpp_extension.library_paths()), "-lc10", "-ltorch", "-ltorch_cpu",
-               "-ltorch_python"]  # fmt: skip
-    process = subprocess.Popen(
-        [*filter(None, [shutil.which("nice")]), *map(str, command)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    atexit.register(process.kill)  # a program that ends earlier leaves no compiler behind
+               f"-L{installed / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]  # fmt: skip
+    messages = target.with_name("messages")
+    with messages.open("w") as written:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _LAST_IN_LINE, "sh", *map(str, command)], env=os.environ | {"TMPDIR": str(target.parent)},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written, start_new_session=True,
+        )  # fmt: skip
+    ending.append(process)
     try:
-        said = process.communicate(timeout=SECONDS)[1]
+        process.wait(SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
+        _end(process)
+        process.wait()
         raise Unbuilt(f"{chosen} took more than {SECONDS} s") from None
-    finally:
-        atexit.unregister(process.kill)
     if process.returncode:
-        lines = [line for line in said.splitlines() if "error" in line] or said.splitlines() or [""]
+        said = messages.read_text(errors="replace").splitlines()
+        lines = [line for line in said if "error" in line] or said or [""]
         raise Unbuilt(f"{chosen} ended {process.returncode}: {lines[0].strip()}")
 
 

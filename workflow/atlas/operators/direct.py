@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import struct
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,15 @@ from typing import Any
 
 import torch
 
-from .recording import Constant, Geometry, Launch, OfTorch, Source, VaryingInput
+from .descriptors import unwrapped
+from .plan import dropped
+from .recording import Constant, Described, Geometry, Launch, OfTorch, Operand, Source, Unrepeatable, VaryingInput
 
-INPUT, MADE, VARYING, CONSTANT = range(4)
-"""What an argument of a kernel is: the address of an input or of an allocation, a varying input, a constant."""
+INPUT, MADE, VARYING, CONSTANT, MAP = range(5)
+"""What an argument of a kernel is: the address of an input or of an allocation, a varying input, a constant, a map."""
 
 _FUNCTIONS = ("cuLaunchKernel", "cuLaunchCooperativeKernel", "cuCtxGetCurrent", "cuDevicePrimaryCtxRetain",
-              "cuCtxSetCurrent")  # fmt: skip
+              "cuCtxSetCurrent", "cuTensorMapReplaceAddress")  # fmt: skip
 
 _FORMATS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?", "u8": "B", "u16": "H", "u32": "I",
             "u64": "Q", "fp32": "f", "f32": "f", "fp64": "d"}  # fmt: skip
@@ -27,6 +30,13 @@ _LAUNCHERS = "triton.backends.nvidia.driver"
 
 _SCRATCH = 2
 """Addresses that Triton appends to a kernel's parameters, null where the kernel asks for none."""
+
+
+_WORDS = (bool, int, float, torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Types of what torch's functions are given beside tensors and sizes."""
+
+_MAP_BYTES, _MOST_MAPS = 128, 8
+"""Size of a map of a tensor for the copy engine; maps that a launch may have."""
 
 
 class Indirect(Exception):
@@ -44,7 +54,8 @@ def _driver() -> ctypes.CDLL | None:
 def addresses() -> tuple[int, ...]:
     """Those of the driver's functions that the extension calls; zeros where there is no driver."""
     driver = _driver()
-    return tuple(ctypes.cast(getattr(driver, name), ctypes.c_void_p).value or 0 if driver else 0 for name in _FUNCTIONS)
+    found = (getattr(driver, name, None) for name in _FUNCTIONS)
+    return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0 for function in found)
 
 
 def direct(
@@ -52,13 +63,24 @@ def direct(
     made: Mapping[int, Geometry],
     outputs: Sequence[tuple[Source, Geometry]],
     single: bool,
+    inputs: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """The recording for the extension's ``learn``; :class:`Indirect` where Triton's launcher must be called."""
-    if any(isinstance(one, OfTorch) for one in launches):
-        raise Indirect
+    """The recording for the extension's ``learn``; :class:`Indirect` where Triton's launcher must be called.
+
+    ``inputs`` are the arguments of the call that was recorded.
+    """
     kept: list[torch.Tensor] = []
-    allocations = tuple((g.shape, tuple(g.stride), torch.empty(0, dtype=g.dtype, device="cpu")) for g in made.values())
-    launched = tuple(_launch(one, kept) for one in launches)
+    computed = {one.made for one in launches if isinstance(one, OfTorch)}
+    if not computed:
+        launches, made, outputs = _together(launches, made, outputs)
+    allocations = tuple((g.shape, tuple(g.stride), g.dtype, number in computed) for number, g in made.items())
+    launched = []
+    for number, one in enumerate(launches):
+        gone = dropped(launches[number:], made, outputs) if computed else []
+        if isinstance(one, OfTorch):
+            launched.append((True, _computation(one, made, inputs), tuple(gone)))
+        else:
+            launched.append((False, _launch(one, kept), tuple(gone)))
     returned = tuple(
         (
             source.number,
@@ -69,7 +91,71 @@ def direct(
         )
         for source, geometry in outputs
     )
-    return allocations, launched, returned, single, tuple(kept)
+    return allocations, tuple(launched), returned, single, tuple(kept)
+
+
+_APART = 512
+"""Bytes on which each tensor begins, as those do that torch allocates on a GPU."""
+
+
+def _together(
+    launches: Sequence[Launch], made: Mapping[int, Geometry], outputs: Sequence[tuple[Source, Geometry]]
+) -> tuple[list[Launch], dict[int, Geometry], list[tuple[Source, Geometry]]]:
+    """The same with one allocation for all that is not returned: an allocation costs a third of a launch."""
+    returned = {source.number for source, _ in outputs}
+    if len(made) - len(returned) < 2:
+        return launches, made, outputs
+    places, found, end = {}, {}, 0
+    for number in sorted(returned):
+        places[number] = Source(True, len(found))
+        found[len(found)] = made[number]
+    for number in sorted(set(made) - returned):
+        places[number] = Source(True, len(returned), end)
+        end += -(-made[number].extent() // _APART) * _APART
+    found[len(returned)] = Geometry((end,), (1,), torch.uint8)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Described):
+            return dataclasses.replace(value, memory=moved(value.memory))
+        if not isinstance(value, Source) or not value.allocated:
+            return value
+        place = places[value.number]
+        return Source(True, place.number, place.offset + value.offset)
+
+    again = [dataclasses.replace(one, values=tuple(map(moved, one.values))) for one in launches]
+    return again, found, [(moved(source), geometry) for source, geometry in outputs]
+
+
+def _computation(one: OfTorch, made: Mapping[int, Geometry], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """A function of torch with its arguments in the schema's order, and which of them are views of what."""
+    schema, words, views = one.function._schema, [], []
+    for position, argument in enumerate(schema.arguments):
+        given = position < len(one.args) or argument.name in one.kwargs
+        value = one.args[position] if position < len(one.args) else one.kwargs.get(argument.name)
+        value = value if given else argument.default_value
+        if isinstance(value, Operand):
+            views.append((position, *_view(value, made, inputs)))
+            value = None
+        words.append(_word(value))
+    return schema.name, schema.overload_name, tuple(words), tuple(views), -1 if one.made is None else one.made
+
+
+def _view(operand: Operand, made: Mapping[int, Geometry], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    memory, geometry = operand.memory, operand.geometry
+    whole = made[memory.number] if memory.allocated else Geometry.of(inputs[memory.number])
+    start = memory.offset // geometry.dtype.itemsize
+    same = whole == geometry and not start
+    return memory.allocated, same, memory.number, geometry.shape, tuple(geometry.stride), start
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        value = tuple(value)
+        if not all(type(one) is int for one in value):
+            raise Indirect
+    elif value is not None and type(value) not in _WORDS:
+        raise Indirect
+    return value
 
 
 def _launch(launch: Launch, kept: list[torch.Tensor]) -> tuple[Any, ...]:
@@ -82,10 +168,72 @@ def _launch(launch: Launch, kept: list[torch.Tensor]) -> tuple[Any, ...]:
     kinds = list(compiled.src.signature.values())
     if cluster != 1 or len(kinds) != len(launch.values):
         raise Indirect
-    slots = [_slot(value, kind, kept) for value, kind in zip(launch.values, kinds, strict=True) if kind != "constexpr"]
+    slots, maps = [], []
+    expansions = _expansions(launch)
+    for value, kind in zip(launch.values, kinds, strict=True):
+        if isinstance(value, Described):
+            slots += _described(value, expansions.pop(0), maps, kept)
+        elif kind != "constexpr":
+            slots.append(_slot(value, kind, kept))
+    if len(maps) > _MOST_MAPS:
+        raise Indirect
     _check_parameters(compiled.function, [slot[0] for slot in slots])
     arguments = (*(slot[1] for slot in slots), *((CONSTANT, 0, 0, 0),) * _SCRATCH)
-    return compiled.function, launch.grid, 32 * warps, shared, bool(run.launch_cooperative_grid), arguments
+    grid, cooperative = launch.grid, bool(run.launch_cooperative_grid)
+    return compiled.function, grid, 32 * warps, shared, cooperative, arguments, tuple(maps)
+
+
+def _expansions(launch: Launch) -> list[Any]:
+    described = [value for value in launch.values if isinstance(value, Described)]
+    if not described:
+        return []
+    try:
+        return unwrapped(launch.compiled.run, described)[1]
+    except Unrepeatable:
+        raise Indirect from None
+
+
+def _described(value: Described, expansion: Any, maps: list[Any], kept: list[torch.Tensor]) -> list[Any]:
+    """The parameters that a descriptor becomes: its map, which goes to ``maps``, then its sizes and strides."""
+    filled, constants = expansion
+    if filled is None or len(constants) != 2 * len(value.form.shape):
+        raise Indirect
+    memory = _slot(value.memory, "*", kept)[1]
+    slots = [(_MAP_BYTES, (MAP, len(maps), 0, 0))]
+    maps.append((memory, _template(filled)))
+    for position, constant in enumerate(constants):
+        slots.append(_slot(constant, "i32" if position < len(value.form.shape) else "i64", kept))
+    return slots
+
+
+_ONE, _OTHER = 1 << 30, 3 << 31
+"""Addresses to try maps with."""
+
+
+def _template(filled: Mapping[int, Any]) -> bytes:
+    """A map in bytes, in which the driver can replace the address; :class:`Indirect` where that is not sure.
+
+    Triton keeps it at the end of an object of its own.  It is it if the driver makes the map of another address of it.
+    """
+    replace = getattr(_driver(), "cuTensorMapReplaceAddress", None)
+    one, other = (_bytes(filled[address]) for address in (_ONE, _OTHER))
+    room = ctypes.create_string_buffer(2 * _MAP_BYTES)
+    begin = -ctypes.addressof(room) % _MAP_BYTES  # the driver wants it on 64 bytes
+    room[begin : begin + _MAP_BYTES] = one
+    if replace is None or one == other:
+        raise Indirect
+    replace.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    failed = replace(ctypes.addressof(room) + begin, _OTHER)
+    if failed or room[begin : begin + _MAP_BYTES] != other:
+        raise Indirect
+    return one
+
+
+def _bytes(made: Any) -> bytes:
+    size = type(made).__basicsize__
+    if type(made).__name__ != "PyCUtensorMap" or size not in (_MAP_BYTES + 64, 2 * _MAP_BYTES):
+        raise Indirect
+    return ctypes.string_at(id(made) + size - _MAP_BYTES, _MAP_BYTES)
 
 
 def _slot(value: Any, kind: Any, kept: list[torch.Tensor]) -> tuple[int, tuple[int, int, int, int]]:

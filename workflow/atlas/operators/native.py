@@ -3,8 +3,8 @@
 A call in Python costs some 10 us of the host and a training step 100; in C++ a third of that.  What the extension does
 not take it leaves to Python, which does the same; so both are right, and either may be missing.
 
-``KERNEL_ATLAS_NATIVE`` says when: ``auto`` builds it in the background at the first recorded call, ``wait`` has that
-call wait for it, ``off`` does without.  ``off`` is the default until the whole suite has run with it on a GPU.
+``KERNEL_ATLAS_NATIVE`` says when: ``auto`` builds it in the background at the first recorded call,
+``wait`` has that call wait for it, ``off``, the default, does without.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 import triton
 from torch.autograd import forward_ad
 
+from ..declaration.products import precision_word
 from .building import build, load
 from .direct import addresses
 from .launching import Varying, recording
@@ -71,9 +72,9 @@ class Extension:
         if module is not None:
             operator.adopt(module)
 
-    def wanted(self, sample: torch.Tensor) -> None:
-        """A call was recorded on tensors like ``sample``: see to the extension, as the environment says."""
-        if self._started is not None or sample.is_inference():  # of which nothing says what is plain elsewhere
+    def wanted(self, device: torch.device) -> None:
+        """A call was recorded on ``device``: see to the extension, as the environment says."""
+        if self._started is not None:
             return
         way = os.environ.get(VARIABLE, DEFAULT)
         if way not in WAYS:
@@ -82,18 +83,28 @@ class Extension:
             if self._started is not None:
                 return
             # No call of CUDA in that thread: it would spoil a graph that this one captures.
-            self._started = threading.Thread(target=self._prepare, args=(_keys(sample),), daemon=True)
+            self._started = threading.Thread(target=self._prepare, args=(_keys(device),), daemon=True)
         if way == "off":
             self.reason = f"{VARIABLE}=off"
             return
         self.reason = "it is being built"
-        self._started.start()
+        try:
+            self._started.start()
+        except RuntimeError as error:  # no thread is to be had, or the program is at its end
+            self.reason = f"{type(error).__name__}: {error}"
+            return
         if way == "wait":
             self._started.join()
 
+    def forked(self) -> None:
+        """This process is a fork of one that may be building: its thread is not here, and its lock may be held."""
+        self._lock = threading.Lock()
+        if self.module is None:
+            self._started = None
+
     def ready(self, device: torch.device) -> bool:
         """Whether it is there for calls on ``device``, after waiting for it where it is wanted."""
-        self.wanted(torch.empty(1, device=device))
+        self.wanted(device)
         if self._started.ident is not None:
             self._started.join()
         return self.module is not None
@@ -106,7 +117,7 @@ class Extension:
 
     def use(self, module: Any, device: torch.device, stream: Callable[[int], int]) -> None:
         """Make calls on plain tensors of ``device`` by ``module`` from now on; ``stream`` gives the current one."""
-        self._use(module, _keys(torch.empty(1, device=device)), stream)
+        self._use(module, _keys(device), stream)
 
     def _use(self, module: Any, keys: int, stream: Callable[[int], int]) -> None:
         module.configure(
@@ -116,6 +127,7 @@ class Extension:
             triton.knobs.runtime.launch_enter_hook,
             triton.knobs.runtime.launch_exit_hook,
             stream,
+            precision_word,
             addresses(),
         )
         with self._lock:
@@ -125,12 +137,14 @@ class Extension:
             operator.adopt(module)
 
 
-def _keys(plain: torch.Tensor) -> int:
+def _keys(device: torch.device) -> int:
     """The dispatch keys of a plain tensor, as bits."""
-    return torch._C._dispatch_keys(plain).raw_repr()
+    with torch.inference_mode(False):
+        return torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr()
 
 
 extension = Extension()
+os.register_at_fork(after_in_child=extension.forked)
 
 
 class _Kept:

@@ -88,6 +88,7 @@ class CustomOperator:
         self.op = getattr(getattr(torch.ops, library), name).default
         arguments = self.op._schema.arguments
         self.varying = frozenset(number for number, argument in enumerate(arguments) if argument.name in set(varying))
+        self.written = frozenset(n for n, one in enumerate(arguments) if one.alias_info and one.alias_info.is_write)
         self.now, self.plain, self._straight = written(
             [str(a.type) for a in arguments],
             self.varying,
@@ -105,8 +106,8 @@ class CustomOperator:
 
     def adopt(self, module: Any) -> None:
         """Have ``module``, the extension, make the calls that it can; it learns of each when it is recorded."""
-        bits = sum(1 << number for number in self.varying)
-        self._native = module.call(self.name.rpartition(":")[2], bits, self._state)
+        varying, written = (sum(1 << number for number in numbers) for numbers in (self.varying, self.written))
+        self._native = module.call(self.name.rpartition(":")[2], varying, written, self._state)
         self._native_below = self._native.below()
         for gradient in self._gradients:
             gradient.adopt(self._native)
@@ -174,14 +175,13 @@ class CustomOperator:
             self.obstacles.add(str(obstacle))
             return result
         if device.type == "cuda":
-            extension.wanted(tensors[0])
+            extension.wanted(device)
         if self._native is not unavailable:
             single = isinstance(result, torch.Tensor)
             try:
-                learnt = direct(recording.launches, *laid, single)
-            except Indirect:
-                learnt = repeat
-            self._native.learn(args, learnt, single)
+                self._native.learn(args, direct(recording.launches, *laid, single, args), single)
+            except (Indirect, RuntimeError, TypeError):  # what it cannot take in numbers it has from Python
+                self._native.learn(args, repeat, single)
         return result
 
 
@@ -326,3 +326,14 @@ class Differentiable:
                 if isinstance(value, torch.Tensor) and value.requires_grad:
                     return self._function.apply(*args)
         return self.operator.plain(*args)
+
+    def again(self, *args: Any) -> Any:
+        """The call, where the extension repeats one like it; else None.
+
+        For a public function that has yet to check its arguments: what a recording is found under (dtypes, shapes,
+        strides, devices, scalars) passed when it was made, and checks in Python take as long as the launch.
+        """
+        if _is_compiling():
+            return None
+        result = self._native(*args)
+        return None if result is NotImplemented else result

@@ -50,7 +50,7 @@ def plan(recording: Recording, laid: Layout, inputs: Sequence[Any], device: torc
         else:
             lines += _launched(number, launch, scope)
         if of_torch:
-            lines += _dropped(recording.launches[number:], made, outputs)
+            lines += [f"del b{gone}" for gone in dropped(recording.launches[number:], made, outputs)]
     returned = [_returned(source, geometry, made) for source, geometry in outputs]
     arguments = ", ".join(f"a{number}" for number in range(len(inputs)))
     head, indent = f"def repeat({arguments}):\n", "    "
@@ -76,17 +76,17 @@ def _address(allocated: bool, number: int) -> str:
     return f"p_{_tensor(allocated, number)} = {_tensor(allocated, number)}.data_ptr()"
 
 
-def _dropped(
+def dropped(
     rest: Sequence[Launch | OfTorch], made: Mapping[int, Geometry], outputs: Sequence[tuple[Source, Geometry]]
-) -> list[str]:
-    """The lines that give back allocations of which the first of ``rest`` is the last to use them."""
+) -> list[int]:
+    """The numbers of allocations of which the first of ``rest`` is the last to use them."""
 
     def allocations(launches: Sequence[Launch | OfTorch]) -> set[int]:
         given = [one.memory for launch in launches if isinstance(launch, OfTorch) for one in launch.operands]
         return {memory.number for memory in (*_read(launches), *given) if memory.allocated}
 
     kept = {source.number for source, _ in outputs} | allocations(rest[1:])
-    return [f"del b{number}" for number in sorted(allocations(rest[:1]) - kept) if number in made]
+    return [number for number in sorted(allocations(rest[:1]) - kept) if number in made]
 
 
 def _computed(

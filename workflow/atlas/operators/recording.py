@@ -120,6 +120,11 @@ class Geometry:
         """That of a tensor."""
         return Geometry(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
+    def extent(self) -> int:
+        """The bytes from its first element to its last."""
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
 
 class Recording(TorchDispatchMode):
     """Active while a call on ``inputs`` runs; afterwards ``allocations`` and ``launches`` say what it did.
@@ -227,7 +232,7 @@ class Recording(TorchDispatchMode):
         if self._obstacle:
             raise Unrepeatable(self._obstacle)
         found = []
-        for tensor in result if isinstance(result, tuple) else (result,):
+        for tensor in () if result is None else result if isinstance(result, tuple) else (result,):
             if not isinstance(tensor, torch.Tensor):
                 raise Unrepeatable(f"it returns {type(tensor).__name__}")
             if not tensor.numel() and not any(tensor is value for _, value in self._inputs):

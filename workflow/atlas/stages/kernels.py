@@ -46,7 +46,7 @@ def table() -> str:
 
 
 def _row(declaration: Declaration) -> str:
-    functions = ", ".join(f"`{name}`" for name in catalog.public(declaration.name))
+    functions = ", ".join(f"`{name}`" for name in catalog.public(declaration.name)) or f"(kernel {declaration.name})"
     notes = "; ".join(_notes(declaration))
     passes = [_names(work.variants) for work in declaration.passes.values()]
     return f"| {functions}{f' ({notes})' if notes else ''} | {'; backward '.join(passes)} |"

@@ -1,9 +1,11 @@
 // The node of autograd's graph: backward in Python, or what it was seen to do, repeated.
 #pragma once
 
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,7 +24,7 @@ using NodePointer = decltype(Edge::function);
 //
 // A gradient in Python mostly passes what was saved and what arrived on to an operator, or views of these.  Watched
 // once, it is a list of calls and where their arguments lie, which is repeated without Python as long as all that
-// arrives has the same geometry.
+// arrives has the same geometry, and torch's switches that a gradient may ask stand as they stood.
 
 struct Place {  // a tensor, or a view of it
   enum Kind { saved, gradient, output } kind;
@@ -46,10 +48,25 @@ struct Step {
 };
 
 struct Pull {
-  Words signature;  // the geometry of what is saved and what arrives
+  Words signature;  // the switches, and the geometry of what is saved and what arrives
   std::vector<Step> steps;
   std::vector<std::optional<Place>> results;  // by argument that is a tensor
+  std::vector<int64_t> changes;               // by what is saved and what arrives: how often it is written in its place
+  bool writes = false;                        // whether any of it is: then all is looked up before anything is done
 };
+
+// torch's switches, which a gradient in Python asks when it runs: its calls have arguments that follow from them.
+void add_switches(Words& words) {
+  THPObjectPtr precision(PyObject_CallNoArgs(world.precision));
+  if (!precision) throw python_error();
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(precision.get(), &length);
+  if (!text) throw python_error();
+  int64_t word = 0;
+  std::memcpy(&word, text, std::min<size_t>(length, sizeof word));
+  words.push_back(word);
+  words.push_back(at::globalContext().deterministicAlgorithms());
+}
 
 bool add_signature(const std::vector<Tensor>& tensors, Words& words) {
   for (const auto& one : tensors) {
@@ -73,7 +90,7 @@ struct Sources {  // the tensors that a place may be of
 
   Tensor at(const Place& place) const {
     const Tensor& of = whole(place);
-    return place.whole ? of : at::as_strided(of, place.shape, place.stride, of.storage_offset() + place.offset);
+    return place.whole ? of : view_of(of, place.shape, place.stride, of.storage_offset() + place.offset);
   }
 
   // Where `x` lies; nothing where it is neither one of these tensors nor a view of just one.
@@ -142,6 +159,7 @@ struct Backward : Node {
     for (size_t i = 0; recipe_->zeros && i < gradients.size(); ++i)
       if (!gradients[i].defined()) gradients[i] = input_metadata(i).zeros_like();
     Words signature;
+    add_switches(signature);
     const bool plain = !at::GradMode::is_enabled() && !seen(false) && add_signature(kept, signature) &&
                        add_signature(gradients, signature);
     if (plain)
@@ -167,8 +185,9 @@ struct Backward : Node {
       found[i] = THPVariable_Unpack(one);
     }
     if (learns && !notes.missed) {
-      auto pull = versions == versions_of(kept, gradients) ? pull_of(notes, kept, gradients, found) : nullptr;
-      if (pull) {
+      auto pull = pull_of(notes, kept, gradients, found);
+      if (pull) pull->changes = changes_since(versions, notes, kept, gradients);
+      if (pull && !pull->changes.empty()) {
         pull->signature = std::move(signature);
         recipe_->pulls.push_back(std::move(pull));
       } else {
@@ -201,14 +220,36 @@ struct Backward : Node {
     return found;
   }
 
+  // How often each was written since it had its version, by calls that were watched; empty where others wrote, too.
+  static std::vector<int64_t> changes_since(const std::vector<int64_t>& versions, Noting& notes,
+                                            const std::vector<Tensor>& kept, const std::vector<Tensor>& gradients) {
+    std::vector<int64_t> found = versions_of(kept, gradients);
+    for (size_t i = 0; i < found.size(); ++i) {
+      found[i] -= versions[i];
+      if (!found[i]) continue;
+      const Tensor& x = i < kept.size() ? kept[i] : gradients[i - kept.size()];
+      const bool known = std::any_of(notes.calls.begin(), notes.calls.end(), [&](Noted& call) {
+        for (size_t k = 0; call.operation && k < call.args.size(); ++k)
+          if (call.operation->written >> k & 1 && THPVariable_Check(call.args[k].get()) &&
+              THPVariable_Unpack(call.args[k].get()).is_same(x))
+            return true;
+        return false;
+      });
+      if (!known) return {};
+    }
+    return found;
+  }
+
   // What was watched as a pull; null where it cannot be told in these terms.
   std::shared_ptr<Pull> pull_of(Noting& notes, const std::vector<Tensor>& kept, const std::vector<Tensor>& gradients,
                                 const variable_list& found) {
     auto pull = std::make_shared<Pull>();
+    bool of_outputs = false;
     Sources sources{kept, gradients, {}};
     for (auto& call : notes.calls) {
       if (!call.operation && sources.find(call.outputs[0])) continue;  // it gave what there was, or a view of that
       Step step{call.operation, THPObjectPtr(Py_XNewRef(call.function.get())), {}};
+      pull->writes |= call.operation && call.operation->written;
       for (size_t i = 0; i < call.args.size(); ++i) {
         PyObject* value = call.args[i].get();
         Argument argument{THPVariable_Check(value), {}, {}, -1};
@@ -216,6 +257,7 @@ struct Backward : Node {
           auto place = sources.find(THPVariable_Unpack(value));
           if (!place) return nullptr;
           argument.place = *std::move(place);
+          of_outputs |= argument.place.kind == Place::output;
         } else if (call.operation && call.operation->varying >> i & 1) {
           for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(varying.get()); ++k)
             if (PyTuple_GET_ITEM(varying.get(), k) == value) argument.varying = static_cast<int>(k);
@@ -230,6 +272,7 @@ struct Backward : Node {
         if (one.is_inference() || one._version() != 0) return nullptr;  // something else was computed in its place
       sources.outputs.push_back(call.outputs);
     }
+    if (pull->writes && of_outputs) return nullptr;  // not to be looked up beforehand
     for (const auto& one : found) {
       auto place = one.defined() ? sources.find(one) : std::nullopt;
       if (one.defined() && !place) return nullptr;
@@ -238,22 +281,34 @@ struct Backward : Node {
     return pull;
   }
 
+  void give(Step& step, const Sources& sources, std::vector<Tensor>& tensors, Given& given) {
+    tensors.reserve(step.arguments.size());
+    for (auto& one : step.arguments) {
+      if (one.is_tensor) {
+        tensors.push_back(sources.at(one.place));
+        given.add(&tensors.back(), nullptr);
+      } else {
+        given.add(nullptr, one.varying < 0 ? one.constant.get() : PyTuple_GET_ITEM(varying.get(), one.varying));
+      }
+    }
+  }
+
   std::optional<variable_list> repeated(Pull& pull, const std::vector<Tensor>& kept,
                                         const std::vector<Tensor>& gradients) {
     const at::AutoDispatchBelowADInplaceOrView below;
     Sources sources{kept, gradients, {}};
+    if (pull.writes) {
+      for (auto& step : pull.steps) {
+        std::vector<Tensor> tensors;
+        Given given;
+        give(step, sources, tensors, given);
+        if (step.operation && (!given.describe(*step.operation) || !given.find(*step.operation))) return std::nullopt;
+      }
+    }
     for (auto& step : pull.steps) {
       std::vector<Tensor> tensors;
-      tensors.reserve(step.arguments.size());
       Given given;
-      for (auto& one : step.arguments) {
-        if (one.is_tensor) {
-          tensors.push_back(sources.at(one.place));
-          given.add(&tensors.back(), nullptr);
-        } else {
-          given.add(nullptr, one.varying < 0 ? one.constant.get() : PyTuple_GET_ITEM(varying.get(), one.varying));
-        }
-      }
+      give(step, sources, tensors, given);
       if (!step.operation) {
         sources.outputs.push_back({of_torch(step.function.get(), given)});
         continue;
@@ -263,6 +318,9 @@ struct Backward : Node {
       if (!entry) return std::nullopt;
       sources.outputs.push_back(made(*entry, given));
     }
+    for (size_t i = 0; i < pull.changes.size(); ++i)
+      for (int64_t n = 0; n < pull.changes[i]; ++n)
+        (i < kept.size() ? kept[i] : gradients[i - kept.size()]).unsafeGetTensorImpl()->bump_version();
     variable_list found;
     for (const auto& place : pull.results) found.push_back(place ? sources.at(*place) : Tensor());
     return found;

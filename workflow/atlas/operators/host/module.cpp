@@ -7,6 +7,10 @@
 
 #include <ATen/record_function.h>
 #include <structmember.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
 
 namespace {
 
@@ -94,7 +98,79 @@ void parse(PyObject* tuple, const char* format, ...) {
 
 PyObject* item(PyObject* tuple, Py_ssize_t number) { return PyTuple_GET_ITEM(tuple, number); }
 
-// ((allocation, …), (launch, …), (output, …), single, kept), each part a tuple as operators/native.py writes it
+// What a function of torch is given as `type`; what that is not for certain is refused by operators/direct.py.
+c10::IValue value_of(PyObject* value, const c10::TypePtr& type) {
+  if (value == Py_None) return {};
+  if (type->kind() == c10::TypeKind::OptionalType)
+    return value_of(value, type->castRaw<c10::OptionalType>()->getElementType());
+  if (THPDtype_Check(value)) return static_cast<int64_t>(reinterpret_cast<THPDtype*>(value)->scalar_type);
+  if (THPLayout_Check(value)) return static_cast<int64_t>(reinterpret_cast<THPLayout*>(value)->layout);
+  if (THPMemoryFormat_Check(value))
+    return static_cast<int64_t>(reinterpret_cast<THPMemoryFormat*>(value)->memory_format);
+  if (THPDevice_Check(value)) return reinterpret_cast<THPDevice*>(value)->device;
+  if (PyBool_Check(value)) return value == Py_True;
+  if (PyFloat_Check(value)) return PyFloat_AS_DOUBLE(value);
+  if (PyTuple_Check(value)) return numbers(value);
+  const long long number = PyLong_AsLongLong(value);
+  if (PyErr_Occurred()) throw python_error();
+  if (type->kind() == c10::TypeKind::FloatType) return static_cast<double>(number);
+  return static_cast<int64_t>(number);
+}
+
+// (name, overload, (argument, …), (view, …), made), the arguments with None in the place of views
+std::unique_ptr<Computation> computation(PyObject* words) {
+  const char *name, *overload;
+  PyObject *arguments, *views;
+  int made;
+  parse(words, "ssO!O!i", &name, &overload, &PyTuple_Type, &arguments, &PyTuple_Type, &views, &made);
+  auto function = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  const auto& declared = function.schema().arguments();
+  torch::jit::Stack stack;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i)
+    stack.push_back(value_of(item(arguments, i), declared.at(i).type()));
+  auto one = std::make_unique<Computation>(Computation{function, std::move(stack), {}, made});
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(views); ++i) {
+    PyObject *shape, *stride;
+    int position, of_made, whole, number;
+    long long offset;
+    parse(item(views, i), "ippiO!O!L", &position, &of_made, &whole, &number, &PyTuple_Type, &shape, &PyTuple_Type,
+          &stride, &offset);
+    one->views.push_back({position, of_made != 0, whole != 0, number, numbers(shape), numbers(stride), offset});
+  }
+  return one;
+}
+
+Slot slot_of(PyObject* words) {
+  int kind, number;
+  long long offset;
+  unsigned long long bits;
+  parse(words, "iiLK", &kind, &number, &offset, &bits);
+  return {static_cast<Slot::Kind>(kind), number, offset, bits};
+}
+
+// (function, grid, threads, shared, cooperative, (slot, …), ((slot, bytes), …))
+void fill(Launch& one, PyObject* words) {
+  PyObject *slots, *maps;
+  unsigned long long function;
+  int cooperative;
+  parse(words, "K(III)IIpO!O!", &function, &one.grid[0], &one.grid[1], &one.grid[2], &one.threads, &one.shared,
+        &cooperative, &PyTuple_Type, &slots, &PyTuple_Type, &maps);
+  one.function = reinterpret_cast<void*>(function);
+  one.cooperative = cooperative;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); ++i) one.slots.push_back(slot_of(item(slots, i)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(maps); ++i) {
+    PyObject *memory, *bytes;
+    parse(item(maps, i), "O!O!", &PyTuple_Type, &memory, &PyBytes_Type, &bytes);
+    Map map{slot_of(memory), {}};
+    TORCH_CHECK(PyBytes_GET_SIZE(bytes) == sizeof map.bytes && one.maps.size() < most_maps,
+                "a map has 128 bytes, a launch at most 8 maps");
+    std::memcpy(&map.bytes, PyBytes_AS_STRING(bytes), sizeof map.bytes);
+    one.maps.push_back(map);
+  }
+}
+
+// ((allocation, …), ((launch or computation, dropped), …), (output, …), single, kept), each part a tuple as
+// operators/direct.py writes it
 void fill(Entry& entry, PyObject* recording) {
   PyObject *allocations, *launches, *outputs, *kept;
   int single;
@@ -103,26 +179,23 @@ void fill(Entry& entry, PyObject* recording) {
   entry.single = single;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kept); ++i) entry.kept.push_back(own(item(kept, i)));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(allocations); ++i) {
-    PyObject *shape, *stride, *like;
-    parse(item(allocations, i), "O!O!O", &PyTuple_Type, &shape, &PyTuple_Type, &stride, &like);
-    entry.allocations.push_back({numbers(shape), numbers(stride), THPVariable_Unpack(like).scalar_type()});
+    PyObject *shape, *stride, *dtype;
+    int made_by_torch;
+    parse(item(allocations, i), "O!O!O!p", &PyTuple_Type, &shape, &PyTuple_Type, &stride, &THPDtypeType, &dtype,
+          &made_by_torch);
+    entry.allocations.push_back(
+        {numbers(shape), numbers(stride), reinterpret_cast<THPDtype*>(dtype)->scalar_type, made_by_torch != 0});
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(launches); ++i) {
-    PyObject* slots;
-    unsigned long long function;
-    int cooperative;
+    PyObject *words, *dropped;
+    int of_torch;
+    parse(item(launches, i), "pO!O!", &of_torch, &PyTuple_Type, &words, &PyTuple_Type, &dropped);
     Launch one{};
-    parse(item(launches, i), "K(III)IIpO!", &function, &one.grid[0], &one.grid[1], &one.grid[2], &one.threads,
-          &one.shared, &cooperative, &PyTuple_Type, &slots);
-    one.function = reinterpret_cast<void*>(function);
-    one.cooperative = cooperative;
-    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(slots); ++j) {
-      int kind, number;
-      long long offset;
-      unsigned long long bits;
-      parse(item(slots, j), "iiLK", &kind, &number, &offset, &bits);
-      one.slots.push_back({static_cast<Slot::Kind>(kind), number, offset, bits});
-    }
+    if (of_torch)
+      one.of_torch = computation(words);
+    else
+      fill(one, words);
+    for (const int64_t number : numbers(dropped)) one.dropped.push_back(static_cast<int>(number));
     entry.launches.push_back(std::move(one));
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) {
@@ -227,15 +300,16 @@ PyObject* below(PyObject* self, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// call(name, varying as bits, state or None)
+// call(name, varying as bits, written as bits, state or None)
 PyObject* call(PyObject*, PyObject* words) {
   HANDLE_TH_ERRORS
   const char* name;
-  unsigned long long varying;
+  unsigned long long varying, written;
   PyObject* state;
-  parse(words, "sKO", &name, &varying, &state);
+  parse(words, "sKKO", &name, &varying, &written, &state);
   auto operation = std::make_shared<Operation>();
   operation->varying = varying;
+  operation->written = written;
   if (state != Py_None) operation->state = own(state);
   return new_call(std::move(operation), name, nullptr, false);
   END_HANDLE_TH_ERRORS
@@ -251,25 +325,27 @@ void deallocate(PyObject* self) {
   Py_DECREF(type);
 }
 
-// configure(keys of plain tensors, transforms, forward_ad's names, entering, leaving, stream, addresses of five
-// functions of the driver)
+// configure(keys of plain tensors, transforms, forward_ad's names, entering, leaving, stream, precision, addresses of
+// six functions of the driver)
 PyObject* configure(PyObject*, PyObject* words) {
   HANDLE_TH_ERRORS
-  PyObject *transforms, *forward_ad, *entering, *leaving, *stream;
-  unsigned long long plain, driver[5];
-  parse(words, "KOO!OOO(KKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
-        &driver[0], &driver[1], &driver[2], &driver[3], &driver[4]);
+  PyObject *transforms, *forward_ad, *entering, *leaving, *stream, *precision;
+  unsigned long long plain, driver[6];
+  parse(words, "KOO!OOOO(KKKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
+        &precision, &driver[0], &driver[1], &driver[2], &driver[3], &driver[4], &driver[5]);
   world.plain = plain;
   world.transforms = Py_NewRef(transforms);
   world.forward_ad = Py_NewRef(forward_ad);
   world.entering = Py_NewRef(entering);
   world.leaving = Py_NewRef(leaving);
   world.stream = Py_NewRef(stream);
+  world.precision = Py_NewRef(precision);
   world.launch = reinterpret_cast<LaunchKernel>(driver[0]);
   world.cooperative = reinterpret_cast<LaunchCooperative>(driver[1]);
   world.get_context = reinterpret_cast<GetContext>(driver[2]);
   world.retain_context = reinterpret_cast<RetainContext>(driver[3]);
   world.set_context = reinterpret_cast<SetContext>(driver[4]);
+  world.replace_address = reinterpret_cast<ReplaceAddress>(driver[5]);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

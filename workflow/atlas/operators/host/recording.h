@@ -1,8 +1,11 @@
 // What a recording holds, and the arguments of a call with the key under which its recording is found.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/as_strided_native.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <unordered_map>
@@ -19,20 +22,50 @@ using Tensors = c10::SmallVector<Tensor, 6>;
 struct Allocation {
   std::vector<int64_t> shape, stride;
   at::ScalarType dtype;
+  bool computed;  // torch makes it, in one of the launches
 };
 
 struct Slot {  // one argument of a kernel
-  enum Kind : int { input, made, varying, constant } kind;
-  int number;      // of the input, allocation or varying argument
+  enum Kind : int { input, made, varying, constant, map } kind;
+  int number;      // of the input, allocation, varying argument or map
   int64_t offset;  // bytes from where that begins
   uint64_t bits;   // of a constant
 };
 
+struct alignas(64) Bytes {  // of the copy engine's map of a tensor
+  std::array<char, 128> bytes;
+};
+
+constexpr size_t most_maps = 8;  // of a launch
+
+struct Map {
+  Slot memory;
+  Bytes bytes;  // of a tensor at some address
+};
+
+struct View {  // a tensor that torch is given
+  int position;
+  bool made, whole;
+  int number;
+  std::vector<int64_t> shape, stride;
+  int64_t offset;  // in elements, from where the tensor begins
+};
+
+struct Computation {  // what torch computes between launches
+  c10::OperatorHandle function;
+  torch::jit::Stack words;  // its arguments, but for the views
+  std::vector<View> views;
+  int made;  // the allocation that it gives, or -1
+};
+
 struct Launch {
+  std::unique_ptr<Computation> of_torch;  // or null, and a kernel:
   void* function;
   unsigned grid[3], threads, shared;
   bool cooperative;
   std::vector<Slot> slots;
+  std::vector<Map> maps;
+  std::vector<int> dropped;  // allocations that nothing uses afterwards
 };
 
 struct Output {
@@ -70,9 +103,17 @@ struct Entry {
 
 struct Operation {
   uint64_t varying = 0;  // the arguments that differ from call to call
+  uint64_t written = 0;  // those that are computed in their place
   THPObjectPtr state;    // what the call asks of torch's global state, or null
   std::unordered_multimap<uint64_t, std::shared_ptr<Entry>> entries;
 };
+
+uint64_t address_of(const Tensor& x) { return reinterpret_cast<uint64_t>(x.mutable_data_ptr()); }
+
+// A view of a plain tensor, past torch's dispatcher.
+Tensor view_of(const Tensor& whole, at::IntArrayRef shape, at::IntArrayRef stride, int64_t offset) {
+  return at::native::as_strided_tensorimpl(whole, shape, stride, offset);
+}
 
 // A reference of our own, that is given back with the pointer.
 THPObjectPtr own(PyObject* object) { return THPObjectPtr(Py_NewRef(object)); }
@@ -171,8 +212,6 @@ struct Given {                                    // the arguments of a call, an
     words.append(stride.begin(), stride.end());
     return true;
   }
-
-  static uint64_t address_of(const Tensor& x) { return reinterpret_cast<uint64_t>(x.mutable_data_ptr()); }
 
   // The arguments as Python has them.
   c10::SmallVector<PyObject*, 16> objects_of(c10::SmallVector<THPObjectPtr, 16>& owned) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -24,44 +23,87 @@ void bind_context(c10::Device device) {
   check(world.set_context(context), "cuCtxSetCurrent");
 }
 
+struct Memory {  // of a call that is repeated
+  const uint64_t *inputs, *varying;
+  c10::SmallVector<uint64_t, 8> made;
+
+  uint64_t address(const Slot& slot) const {
+    switch (slot.kind) {
+      case Slot::input: return inputs[slot.number] + slot.offset;
+      case Slot::made: return made[slot.number] + slot.offset;
+      case Slot::varying: return varying[slot.number];
+      default: return slot.bits;
+    }
+  }
+};
+
+void launch(const Launch& one, const Memory& memory, void* stream) {
+  c10::SmallVector<uint64_t, 48> values;
+  c10::SmallVector<void*, 48> pointers;
+  std::array<Bytes, most_maps> maps;
+  values.reserve(one.slots.size());
+  for (size_t i = 0; i < one.maps.size(); ++i) {
+    maps[i] = one.maps[i].bytes;
+    check(world.replace_address(&maps[i], reinterpret_cast<void*>(memory.address(one.maps[i].memory))),
+          "cuTensorMapReplaceAddress");
+  }
+  for (const auto& slot : one.slots) {
+    if (slot.kind == Slot::map) {
+      pointers.push_back(&maps[slot.number]);
+    } else {
+      values.push_back(memory.address(slot));
+      pointers.push_back(&values.back());
+    }
+  }
+  const auto* g = one.grid;
+  if (one.cooperative)
+    check(world.cooperative(one.function, g[0], g[1], g[2], one.threads, 1, 1, one.shared, stream, pointers.data()),
+          "cuLaunchCooperativeKernel");
+  else
+    check(world.launch(one.function, g[0], g[1], g[2], one.threads, 1, 1, one.shared, stream, pointers.data(), nullptr),
+          "cuLaunchKernel");
+}
+
+Tensor computed(const Computation& one, const Given& given, const Tensors& made) {
+  torch::jit::Stack stack = one.words;
+  for (const auto& view : one.views) {
+    const Tensor& whole = view.made ? made[view.number] : given.tensor(view.number);
+    const int64_t begin = view.made ? 0 : whole.storage_offset();
+    stack[view.position] = view.whole ? whole : view_of(whole, view.shape, view.stride, begin + view.offset);
+  }
+  one.function.callBoxed(&stack);
+  return std::move(stack[0]).toTensor();
+}
+
 // Allocate and launch what `entry` holds; called without the GIL.
-void repeat(const Entry& entry, const uint64_t* inputs, const uint64_t* varying, c10::Device device, void* stream,
-            Tensors& made) {
+void repeat(const Entry& entry, const Given& given, const uint64_t* inputs, const uint64_t* varying, c10::Device device,
+            void* stream, Tensors& made) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  c10::SmallVector<uint64_t, 6> addresses;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  Memory memory{inputs, varying, {}};
   for (const auto& one : entry.allocations) {
-    made.push_back(at::empty_strided(one.shape, one.stride, at::TensorOptions().dtype(one.dtype).device(device)));
-    addresses.push_back(reinterpret_cast<uint64_t>(made.back().mutable_data_ptr()));
+    if (one.computed)
+      made.emplace_back();
+    else
+      made.push_back(at::empty_strided(one.shape, one.stride, at::TensorOptions().dtype(one.dtype).device(device)));
+    memory.made.push_back(one.computed ? 0 : address_of(made.back()));
   }
   bind_context(device);
   for (const auto& one : entry.launches) {
-    c10::SmallVector<uint64_t, 40> values;
-    c10::SmallVector<void*, 40> pointers;
-    values.reserve(one.slots.size());
-    for (const auto& slot : one.slots) {
-      switch (slot.kind) {
-        case Slot::input: values.push_back(inputs[slot.number] + slot.offset); break;
-        case Slot::made: values.push_back(addresses[slot.number] + slot.offset); break;
-        case Slot::varying: values.push_back(varying[slot.number]); break;
-        case Slot::constant: values.push_back(slot.bits); break;
-      }
+    if (!one.of_torch) {
+      launch(one, memory, stream);
+    } else if (Tensor result = computed(*one.of_torch, given, made); one.of_torch->made >= 0) {
+      memory.made[one.of_torch->made] = address_of(result);
+      made[one.of_torch->made] = std::move(result);
     }
-    for (auto& value : values) pointers.push_back(&value);
-    const auto* g = one.grid;
-    if (one.cooperative)
-      check(world.cooperative(one.function, g[0], g[1], g[2], one.threads, 1, 1, one.shared, stream, pointers.data()),
-            "cuLaunchCooperativeKernel");
-    else
-      check(
-          world.launch(one.function, g[0], g[1], g[2], one.threads, 1, 1, one.shared, stream, pointers.data(), nullptr),
-          "cuLaunchKernel");
+    for (const int number : one.dropped) made[number].reset();
   }
 }
 
 Tensors outputs_of(const Entry& entry, const Given& given) {
   const c10::Device device = given.tensor(given.tensors[0]).device();
   uint64_t inputs[64], varying[64];
-  for (const int number : given.tensors) inputs[number] = Given::address_of(given.tensor(number));
+  for (const int number : given.tensors) inputs[number] = address_of(given.tensor(number));
   for (const auto& one : entry.launches)
     for (const auto& slot : one.slots)
       if (slot.kind == Slot::varying) {
@@ -77,12 +119,11 @@ Tensors outputs_of(const Entry& entry, const Given& given) {
   Tensors made, found;
   {
     pybind11::gil_scoped_release no_gil;
-    repeat(entry, inputs, varying, device, address, made);
+    repeat(entry, given, inputs, varying, device, address, made);
   }
-  const at::AutoDispatchBelowADInplaceOrView below;
   for (const auto& one : entry.outputs) {
     const Tensor& whole = made[one.number];
-    found.push_back(one.whole ? whole : at::as_strided(whole, one.shape, one.stride, one.offset));
+    found.push_back(one.whole ? whole : view_of(whole, one.shape, one.stride, one.offset));
   }
   return found;
 }
@@ -121,7 +162,7 @@ Tensors outputs_by_function(Entry& entry, const Given& given) {
   Tensors found;
   if (entry.single) {
     found.push_back(THPVariable_Unpack(result.get()));
-  } else {
+  } else if (result.get() != Py_None) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result.get()); ++i)
       found.push_back(THPVariable_Unpack(PyTuple_GET_ITEM(result.get(), i)));
   }
@@ -144,6 +185,7 @@ Tensors made(Entry& entry, const Given& given) {
 
 PyObject* wrapped(const Entry& entry, Tensors& outputs) {
   if (entry.single) return THPVariable_Wrap(std::move(outputs[0]));
+  if (outputs.empty()) Py_RETURN_NONE;
   THPObjectPtr tuple(PyTuple_New(static_cast<Py_ssize_t>(outputs.size())));
   if (!tuple) throw python_error();
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -16,6 +16,7 @@ using LaunchCooperative = int (*)(void*, unsigned, unsigned, unsigned, unsigned,
 using GetContext = int (*)(void**);
 using RetainContext = int (*)(void**, int);
 using SetContext = int (*)(void*);
+using ReplaceAddress = int (*)(void*, void*);
 
 struct World {
   uint64_t plain = 0;              // the dispatch keys that a plain tensor may have
@@ -23,7 +24,8 @@ struct World {
   PyObject* forward_ad = nullptr;  // the names of torch.autograd.forward_ad
   PyObject* entering = nullptr;    // Triton's hooks around launches
   PyObject* leaving = nullptr;
-  PyObject* stream = nullptr;  // the address of a device's current stream
+  PyObject* stream = nullptr;     // the address of a device's current stream
+  PyObject* precision = nullptr;  // how torch is told to multiply fp32, as a word
   PyObject* level = nullptr;   // names of attributes
   PyObject* calls = nullptr;
   LaunchKernel launch = nullptr;  // the CUDA driver's
@@ -31,6 +33,7 @@ struct World {
   GetContext get_context = nullptr;
   RetainContext retain_context = nullptr;
   SetContext set_context = nullptr;
+  ReplaceAddress replace_address = nullptr;
 } world;
 
 bool says(PyObject* answer) {

@@ -1,0 +1,87 @@
+"""What every function of attention does with its arguments first: checks, autocast, a scale above 0, empty tensors."""
+
+import math
+
+import torch
+from atlas.operators import autocast, autocasting
+
+from .cases import LARGEST_HEAD
+from .declaration import DECLARATION
+from .operators import rows_contiguous
+
+
+def checked(name, query, key, value, dims, layout, heads_at, grouped):
+    """The three tensors as kernels take them; raises for what is not supported."""
+    if autocasting():
+        query, key, value = autocast("scaled_dot_product_attention", query, key, value)
+    DECLARATION.dtype_of(query, key, value, function=name)
+    if not query.dim() == key.dim() == value.dim() == dims:
+        raise NotImplementedError(
+            f"{name} takes tensors of {dims} dimensions, {layout}: {tuple(query.shape)}, {tuple(key.shape)}, "
+            f"{tuple(value.shape)}; reshape them, or use torch"
+        )
+    if query.device != key.device or query.device != value.device:
+        raise ValueError(f"{name} takes tensors of one device: {query.device}, {key.device}, {value.device}")
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
+        raise ValueError(f"{name}: shapes do not agree: {shapes}")
+    if value.shape[-1] != key.shape[-1] or query.shape[-1] > LARGEST_HEAD:
+        raise NotImplementedError(
+            f"{name} takes heads of one size up to {LARGEST_HEAD} for query, key and value: {shapes}; use torch, or "
+            "pad the smaller one with zeros"
+        )
+    heads, heads_k = query.shape[heads_at], key.shape[heads_at]
+    if heads != heads_k and not (grouped and heads_k and heads % heads_k == 0):
+        raise ValueError(
+            f"{name} takes as many heads of key and value as of query, or with enable_gqa=True a number that divides "
+            f"them: {shapes}"
+        )
+    return rows_contiguous(query), rows_contiguous(key), rows_contiguous(value)
+
+
+def batched(name, query, key, value, enable_gqa):
+    """:func:`checked` of tensors (batch, heads, length, head_dim), whose batches must agree."""
+    layout = "(batch, heads, length, head_dim)"
+    query, key, value = checked(name, query, key, value, 4, layout, 1, enable_gqa)
+    if query.shape[0] != key.shape[0]:
+        raise ValueError(f"attention takes one batch for all: {tuple(query.shape)}, {tuple(key.shape)}")
+    return query, key, value
+
+
+def window_of(name, window, is_causal, len_q, len_k):
+    """(left, right) of a window as kernels take it: keys on either side, the query's own among them, 0 for all.
+
+    ``len_q`` of them on the left, or ``len_k`` on the right, are all for a window aligned to the first query and key.
+    """
+    left, right = (None, None) if window is None else window
+    for reach in (left, right):
+        if reach is not None and not (isinstance(reach, int) and reach >= -1):
+            raise ValueError(
+                f"{name}: a window is (keys before, keys after), each -1 or None for all of them: {window}"
+            )
+    left, right = (0 if reach is None else reach + 1 for reach in (left, right))
+    right = 1 if is_causal else right
+    return 0 if left >= len_q else left, 0 if right > 1 and right >= len_k else right
+
+
+def scaled(query, scale):
+    """(query, scale > 0) of the same scores: rows' maxima are taken before scores are scaled."""
+    if scale is None:
+        scale = query.shape[-1] ** -0.5
+    if 0 < scale < math.inf:
+        return query, scale
+    if -math.inf < scale < 0:
+        return -query, -scale
+    return query * scale, 1.0  # 0, infinite, or NaN: scores are what the product of the two is
+
+
+def one_wide(*heads):
+    """Heads of no elements as such of one, 0: their scores are all 0, and kernels take them."""
+    return (torch.nn.functional.pad(x, (0, 1)) for x in heads)
+
+
+def empty(query, key, value, rows):
+    """Attention to nothing, or of nothing: 0 and -inf, with gradients of 0, whatever the inputs hold."""
+    never = torch.zeros((), dtype=torch.bool, device=query.device)
+    out = torch.where(never, query, 0.0) + torch.where(never, key.sum() + value.sum(), 0.0)
+    return out, torch.full(rows, -math.inf, dtype=torch.float32, device=query.device)

@@ -1,0 +1,110 @@
+"""Which keys a block of queries sees through a window, and how kernels read blocks of a mask.
+
+A window is two numbers, ``left`` and ``right``: query i sees the keys i + shift - left … i + shift + right.  Kernels
+have them as distances; launchers as counts, the query's own key among them, with 0 for all (:func:`distance`).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def keys_within(first, len_k, shift, left, right, WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(start, since, whole, end): BLOCK_M queries from ``first`` on see no key before ``start`` or from ``end`` on.
+
+    Each sees all from ``since`` to ``whole``, so blocks between the two need no window.  ``start`` and ``whole`` are
+    multiples of BLOCK_N.  Where there are keys there is a block to visit, even if nothing of it is seen: compilers
+    may count on it.
+    """
+    start, since, whole, end = 0, 0, len_k, len_k
+    if WINDOW:
+        last = first + BLOCK_M - 1
+        start = tl.maximum(tl.minimum(first + shift - left, len_k - 1), 0) // BLOCK_N * BLOCK_N
+        since = last + shift - left
+        whole = tl.maximum(tl.minimum(first + shift + right + 1, len_k), 0)
+        end = tl.minimum(tl.maximum(last + shift + right + 1, start + 1), len_k)
+    return start, since, whole // BLOCK_N * BLOCK_N, end
+
+
+@triton.jit
+def queries_within(first, len_q, shift, left, right, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(start, since, until, end): no query before ``start`` or from ``end`` on sees one of BLOCK_N keys.
+
+    All from ``since`` on to before ``until`` see all of them.  ``start`` is a multiple of BLOCK_M.
+    """
+    last = first + BLOCK_N - 1
+    start = tl.maximum(first - shift - right, 0) // BLOCK_M * BLOCK_M
+    since = last - shift - right
+    until = first - shift + left + 1
+    end = tl.minimum(tl.maximum(last - shift + left + 1, 0), len_q)
+    return start, since, until, end
+
+
+@triton.jit
+def inside(offs_m, offs_n, len_k, shift, left, right, WINDOW: tl.constexpr):
+    """Whether query ``offs_m`` sees key ``offs_n`` by window and length, for columns of one and rows of the other."""
+    seen = offs_n < len_k
+    if WINDOW:
+        ahead = offs_n - (offs_m + shift)
+        seen = seen & (ahead <= right) & (ahead >= -left)
+    return seen
+
+
+@triton.jit
+def read_mask(
+    mask_ptr, first_m, first_n, len_q, len_k, stride_mm, stride_mn,
+    MASK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr, KEYS_FIRST: tl.constexpr,
+):  # fmt: skip
+    """The mask of BLOCK_M queries and BLOCK_N keys; with KEYS_FIRST its rows are keys.
+
+    One for "keys" is read once for all queries, as fp32, of bools as 0 and -inf: what is the same for all need not lie
+    in registers for each.  TAIL is 0 where all keys are there, else a number that divides theirs, so that reads are as
+    wide as without; what is not there is False, or 0.
+    """
+    mask_ptr += tl.cast(first_n, tl.int64) * stride_mn
+    rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    axis: tl.constexpr = 1 if KEYS_FIRST else 0
+    if MASK == "bool keys" or MASK == "added keys":
+        mask_ptrs = mask_ptr + columns * stride_mn
+        row = tl.load(mask_ptrs, mask=first_n + columns < len_k // TAIL * TAIL, other=0) if TAIL else tl.load(mask_ptrs)
+        row = tl.where(row, 0.0, -float("inf")) if MASK == "bool keys" else row.to(tl.float32)
+        block = tl.expand_dims(row, axis)
+    else:
+        rows, columns = tl.expand_dims(rows, 1 - axis), tl.expand_dims(columns, axis)
+        there = first_m + rows < len_q
+        if TAIL:
+            there = there & (first_n + columns < len_k // TAIL * TAIL)
+        mask_ptr += tl.cast(first_m, tl.int64) * stride_mm
+        block = tl.load(mask_ptr + (rows * stride_mm + columns * stride_mn), mask=there, other=0)
+    return block
+
+
+@triton.jit
+def mask_of(mask_ptr, batch, head, stride_mb, stride_mh):
+    """The pointer to a head's mask."""
+    return mask_ptr + batch * stride_mb + tl.cast(head, tl.int64) * stride_mh
+
+
+def distance(keys, length):
+    """How far a window of ``keys`` reaches, the query's own key counted; 0, for all, is as far as any ``length``."""
+    return keys - 1 if keys else length
+
+
+def mask_strides(mask):
+    """Of batch, head, query and key, 0 where the mask is the same for all; four times None without a mask."""
+    if mask is None:
+        return (None,) * 4
+    return tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
+
+
+def tail_of(len_k, columns):
+    """TAIL of :func:`read_mask` for blocks of so many keys."""
+    return 0 if len_k % columns == 0 else 1 if len_k % 16 else 16
+
+
+def kind_of(mask):
+    """What a case calls a mask [b or 1, h or 1, l or 1, s or 1]: "none", "bool" or "added", or of "keys" alone."""
+    if mask is None:
+        return "none"
+    kind = "bool" if mask.element_size() == 1 else "added"
+    return f"{kind} keys" if mask.shape[2] == 1 or not mask.stride(2) else kind

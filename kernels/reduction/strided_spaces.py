@@ -1,0 +1,80 @@
+"""Tuning spaces of `strided` and of its gradients: what fits, and where tuning starts."""
+
+import triton
+from atlas.declaration import GPU, Case, element_size
+from atlas.declaration.rows import VECTOR_BYTES
+
+from .cases import is_strided
+from .spaces import first, is_apart, spills, under_way
+from .tiling import strided_tile
+
+SPACE = {"VECTORS": (1, 2, 4, 8), "BLOCK_C": (16, 64, 128), "num_warps": (4, 8), "PER_SM": (1, 2, 4, 8, 16)}
+TILES_SPACE = {"VECTORS": (1, 2, 4), "BLOCK_C": (128, 1024), "num_warps": (4, 8)}
+"""BLOCK_C is of columns, before other axes have had their part of a block; the rest as for the other variants."""
+
+
+def neighbours(handles):
+    """``handles`` of a variant that takes [outer, n, inner], and no axes apart."""
+
+    def obstacle(problem: Case, gpu: GPU) -> str:
+        return "the axes that are reduced lie apart, or x has gaps" if is_strided(problem) else handles(problem, gpu)
+
+    return obstacle
+
+
+def handles(problem: Case, gpu: GPU) -> str:
+    if not is_strided(problem):
+        return "the axes that are reduced are neighbours: variants without strides do the same with less"
+    many = problem["op"] == "max" and (problem["n"] >= 2**31 or problem["far"] > 1)
+    return "indices along several axes, or beyond 2^31" if many else ""
+
+
+def handles_tiles(problem: Case, gpu: GPU) -> str:
+    return handles(problem, gpu) or ("the gradient is a view of dout" if problem["op"] in ("sum", "mean") else "")
+
+
+def _tile(config, problem: Case):
+    far, between = problem["far"], problem["between"]
+    vector = VECTOR_BYTES // element_size(problem.dtype)
+    return strided_tile(config, far, between, problem["n"] // far, problem["inner"] // between, vector)
+
+
+def _programs(config, problem: Case) -> int:
+    tile, between = _tile(config, problem), problem["between"]
+    across = triton.cdiv(problem["inner"] // between, tile.k2)
+    return problem["outer"] * triton.cdiv(between, tile.k1) * across
+
+
+def _too_wide(config, problem: Case, space) -> str:
+    widest = max(space["BLOCK_C"][0], triton.next_power_of_2(problem["inner"] // problem["between"]))
+    return "a block wider than the rows" if config["BLOCK_C"] > widest else ""
+
+
+def fits(config, problem: Case, gpu: GPU) -> str:
+    tile = _tile(config, problem)
+    room = 32 * config["num_warps"] * config["VECTORS"] * VECTOR_BYTES // element_size(problem.dtype)
+    smallest = config["VECTORS"] == 1 and config["num_warps"] == SPACE["num_warps"][0]
+    if not smallest and tile.n1 * tile.k1 * tile.n2 * tile.k2 < room:
+        return "a block larger than all there is"
+    obstacle = _too_wide(config, problem, SPACE) or spills(config, problem)
+    return obstacle or under_way(config, _programs(config, problem), gpu, SPACE["PER_SM"][-1])
+
+
+def default(problem: Case, gpu: GPU) -> dict:
+    """As much under way as for the other variants; fewer elements a thread of maxima, and of rows of no 8 bytes."""
+    columns = problem["inner"] // problem["between"]
+    whole = not is_apart(problem, columns if columns > 1 else problem["n"] // problem["far"])
+    adds = whole and problem["op"] in ("sum", "mean")
+    shared = ((4, 8, 2), (4, 4, 4)) if adds else ()
+    sizes = (*shared, (2, 4, 8), (2, 8, 4), *(((4, 4, 1),) if adds else ()), (2, 4, 1), (1, 4, 16), (1, 4, 1))
+    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (128, 64, 16) for v, w, p in sizes]
+    return first(SPACE, fits, problem, gpu, preferred)
+
+
+def fits_tiles(config, problem: Case, gpu: GPU) -> str:
+    return _too_wide(config, problem, TILES_SPACE)
+
+
+def tiles_default(problem: Case, gpu: GPU) -> dict:
+    preferred = [{"VECTORS": 2, "BLOCK_C": c, "num_warps": 4} for c in (1024, 128)]
+    return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)

@@ -1,0 +1,58 @@
+"""Declaration of the loss: its passes, with their variants, peers and costs."""
+
+from atlas.declaration import Declaration, Pass, Variant, peers
+
+from . import cases, references, spaces
+from .backward import launch_backward
+from .forward import launch_stream
+
+DECLARATION = Declaration(
+    name="weighted_cross_entropy",
+    family="losses",
+    summary="cross-entropy with class weights, of probabilities, or along any axis",
+    cases=cases.SWEEP,
+    edge_cases=cases.EDGE_CASES,
+    huge_cases=cases.HUGE_CASES,
+    differentiable=("x",),
+    forward=Pass(
+        inputs=cases.forward_inputs,
+        reference=references.reference,
+        outputs=("loss", "saved", "scale"),
+        variants=(
+            Variant(
+                name="stream",
+                summary="rows or columns of classes read once, with a running maximum and sums for each lane",
+                launch=launch_stream,
+                space=spaces.SPACE,
+                default=spaces.default(3, vectors=4),
+                fits=spaces.fits(3),
+            ),
+        ),
+        peers={"torch": peers.eager(references.torch_loss), "torch.compile": peers.compiled(references.torch_loss)},
+        bytes=cases.forward_bytes,
+        flops=cases.forward_flops,
+        reduction=lambda c: max(cases.rows_of(c), c["n"]),
+    ),
+    backward=Pass(
+        inputs=cases.backward_inputs,
+        reference=references.backward_reference,
+        outputs=("dx",),
+        variants=(
+            Variant(
+                name="blocks",
+                summary="blocks of rows and classes, from the logits and lse",
+                launch=launch_backward,
+                space=spaces.SPACE,
+                default=spaces.default(2, vectors=2),
+                fits=spaces.fits(2),
+            ),
+        ),
+        peers={
+            "torch": peers.gradients(references.of_torch_with_saved, ("x",), cotangent="dloss"),
+            "torch.compile": peers.compiled_gradients(references.of_torch_with_saved, ("x",), cotangent="dloss"),
+        },
+        bytes=cases.backward_bytes,
+        flops=lambda c: {"exp(x - lse)": 2 * c["b"] * c["n"] * c["s"], "c": 2 * c["b"] * c["n"] * c["s"]},
+        reduction=lambda c: c["n"],
+    ),
+)

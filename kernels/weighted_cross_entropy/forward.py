@@ -1,0 +1,149 @@
+"""The loss: variant `stream`, and the sum over all rows."""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.operators import launch
+
+from kernels.common.rows import LOWEST
+
+from .row import coefficients_of, is_last, loss_dtype, places_of, saved_rows, strides_of, width_of
+from .tiling import tile_of
+
+
+@triton.jit
+def _forward_kernel(
+    x_ptr, target_ptr, weight_ptr, rows_ptr, saved_ptr, scale_ptr, m, n, length,
+    stride_xb, stride_xn, stride_xs, stride_tb, stride_tn, stride_ts, ignore_index, label_smoothing, z_loss,
+    PROBABILITIES: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTHING: tl.constexpr, PER_ROW: tl.constexpr,
+    BLOCK_M: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_M rows and reads their classes in blocks of WIDTH x LANES.
+
+    Each of LANES has a running maximum and sums of its own.  VECTOR divides n where classes lie LAST, else ``length``,
+    and the strides of the other axes.
+    """
+    if LAST:
+        n = n // VECTOR * VECTOR
+        stride_xs = stride_xs // VECTOR * VECTOR
+    else:
+        length = length // VECTOR * VECTOR
+        stride_xn = stride_xn // VECTOR * VECTOR
+    stride_xb = stride_xb // VECTOR * VECTOR
+    if PROBABILITIES:
+        stride_tb = stride_tb // VECTOR * VECTOR
+        if LAST:
+            stride_ts = stride_ts // VECTOR * VECTOR
+        else:
+            stride_tn = stride_tn // VECTOR * VECTOR
+    SUMS: tl.constexpr = PROBABILITIES or SMOOTHING
+    pid = tl.program_id(0)
+    offs_m = pid * BLOCK_M + tl.arange(0, BLOCK_M)
+    mask_m = offs_m < m
+    row = places_of(offs_m, length, stride_xb, stride_xs)
+    target_row = target_ptr + places_of(offs_m, length, stride_tb, stride_ts)
+    counted = mask_m
+    if not PROBABILITIES:
+        target = tl.load(target_row, mask=mask_m, other=ignore_index)
+        counted = target != ignore_index
+    block = tl.arange(0, WIDTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    m_i = tl.full([BLOCK_M, LANES], LOWEST, tl.float32)
+    l_i = tl.zeros([BLOCK_M, LANES], tl.float32)
+    c_i = tl.zeros([BLOCK_M, LANES], tl.float32)
+    d_i = tl.zeros([BLOCK_M, LANES], tl.float32)
+    for start in tl.range(0, n, WIDTH * LANES, num_stages=1):
+        offs_n = (start + block)[None, :, :]
+        mask = counted[:, None, None] & (offs_n < n)
+        x_ptrs = x_ptr + (row[:, None, None] + offs_n.to(tl.int64) * stride_xn)
+        # -inf is the identity of max and becomes 0, the identity of the sum.
+        x = tl.load(x_ptrs, mask=mask, other=-float("inf")).to(tl.float32)
+        m_new = tl.maximum(m_i, tl.max(x, axis=1))
+        shift = m_new[:, None, :]
+        l_i = l_i * tl.exp(m_i - m_new) + tl.sum(tl.exp(x - shift), axis=1)
+        if SUMS:
+            target_ptrs = target_row[:, None, None] + offs_n.to(tl.int64) * stride_tn
+            c = coefficients_of(target_ptrs, weight_ptr, offs_n, mask, n, label_smoothing, PROBABILITIES, HAS_WEIGHT)
+            d_i += tl.where(c_i == 0.0, 0.0, c_i * (m_new - m_i)) + tl.sum(tl.where(mask, c * (shift - x), 0.0), axis=1)
+            c_i += tl.sum(tl.where(mask, c, 0.0), axis=1)
+        m_i = m_new
+    row_max = tl.max(m_i, axis=1)
+    shift = row_max[:, None]
+    log_l = tl.log(tl.sum(l_i * tl.exp(m_i - shift), axis=1))
+    lse = row_max + log_l
+    loss = z_loss * lse * lse
+    c = tl.zeros([BLOCK_M], tl.float32)
+    if SUMS:
+        c = tl.sum(c_i, axis=1)
+        loss += c * log_l + tl.sum(d_i + tl.where(c_i == 0.0, 0.0, c_i * (shift - m_i)), axis=1)
+    weight = tl.where(counted, 1.0, 0.0)
+    if not PROBABILITIES:
+        valid = counted & (target >= 0) & (target < n)
+        logit = tl.load(x_ptr + row + target * stride_xn, mask=valid, other=float("nan")).to(tl.float32)
+        if HAS_WEIGHT:
+            weight = tl.load(weight_ptr + target, mask=valid, other=0.0).to(tl.float32)
+        peak = (1.0 - label_smoothing) * weight
+        loss += peak * (row_max - logit + log_l)
+        c += peak
+        log_l = tl.where(valid, log_l, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
+    loss = tl.where(counted, loss, 0.0)
+    # Apart, since lse is rounded to its own size: where x is the maximum, exp(x - lse) would be.
+    finite = log_l > -float("inf")  # else both are NaN, and so is the gradient
+    row_max, log_l = tl.where(finite, row_max, float("nan")), tl.where(finite, log_l, float("nan"))
+    tl.store(saved_ptr + offs_m, tl.where(counted, row_max, 0.0), mask=mask_m)
+    tl.store(saved_ptr + m + offs_m, tl.where(counted, log_l, 0.0), mask=mask_m)
+    if SUMS:
+        tl.store(saved_ptr + 2 * m + offs_m, c, mask=mask_m)
+    if PER_ROW:
+        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
+        if pid == 0:
+            tl.store(scale_ptr, 1.0)
+    else:
+        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
+        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(weight, axis=0))
+
+
+@triton.jit
+def _total_kernel(parts_ptr, loss_ptr, scale_ptr, parts, MEAN: tl.constexpr, BLOCK: tl.constexpr):
+    """One program owns all parts: the sums of losses, then those of what the mean divides by."""
+    total, divisor = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, parts, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        total += tl.load(parts_ptr + offs, mask=offs < parts, other=0.0)
+        if MEAN:
+            divisor += tl.load(parts_ptr + parts + offs, mask=offs < parts, other=0.0)
+    scale = 1.0
+    if MEAN:
+        scale = 1.0 / tl.sum(divisor, axis=0)
+    tl.store(scale_ptr, scale)
+    tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
+
+
+def launch_stream(
+    x, target, weight, ignore_index, reduction, label_smoothing, z_loss, *, config, wide_loss=False
+):  # fmt: skip
+    b, n, length = x.shape
+    m, last, probabilities = b * length, is_last(x), target.dim() == 3
+    programs = triton.cdiv(m, config["BLOCK_M"])
+    dtype, per_row = loss_dtype(x, wide_loss), reduction == "none"
+    rows = torch.empty(m if per_row else 2 * programs, dtype=dtype if per_row else torch.float32, device=x.device)
+    saved = torch.empty((saved_rows(target, label_smoothing), m), dtype=torch.float32, device=x.device)
+    scale = torch.empty(1, dtype=torch.float32, device=x.device)
+    of_target = strides_of(target if probabilities else target[:, None])
+    lanes, width = tile_of(config, n, x.element_size())
+    launch(
+        _forward_kernel, (programs,),
+        x, target, weight, rows, saved, scale, m, n, length, *strides_of(x), *of_target,
+        ignore_index, label_smoothing, z_loss,
+        PROBABILITIES=probabilities, HAS_WEIGHT=weight is not None, SMOOTHING=label_smoothing != 0, PER_ROW=per_row,
+        BLOCK_M=config["BLOCK_M"], WIDTH=width, LANES=lanes, LAST=last,
+        VECTOR=width_of(last, x, *((target,) if probabilities else ())), num_warps=config["num_warps"],
+    )  # fmt: skip
+    if per_row:
+        return rows, saved, scale
+    loss = torch.empty((), dtype=dtype, device=x.device)
+    block = min(16384, max(128, triton.next_power_of_2(programs)))
+    launch(
+        _total_kernel, (1,), rows, loss, scale, programs,
+        MEAN=reduction == "mean", BLOCK=block, num_warps=max(4, block // 512),
+    )  # fmt: skip
+    return loss, saved, scale

@@ -1,0 +1,127 @@
+"""Cross-entropy with class weights, of probabilities, and of classes along any axis; on the interpreter."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import kernels.nn
+from kernels.cross_entropy import cross_entropy
+
+N = 7
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+LOGITS = {
+    "one row": randn(N),
+    "by columns": randn(N, 5).t(),
+    "each second": randn(5, 2 * N)[:, ::2],
+    "sequences": randn(2, N, 5),
+    "sequences, classes last": randn(2, 5, N).transpose(1, 2),
+    "images": randn(2, N, 3, 4),
+    "channels last": randn(2, N, 3, 4).to(memory_format=torch.channels_last),
+    "images with gaps": randn(2, N, 3, 6)[..., :4],
+    "expanded": randn(1, N, 1).expand(3, N, 4),
+}
+WEIGHT = torch.linspace(0.1, 2.0, N)
+
+
+def assert_as_torch(x, target, weight, **options):
+    """Loss and gradients against torch's in float64."""
+    ours, theirs = x.detach().requires_grad_(), x.detach().double().requires_grad_()
+    leaves = [(ours, theirs)]
+    wanted = target
+    if target.is_floating_point():
+        target, wanted = target.detach().requires_grad_(), target.detach().double().requires_grad_()
+        leaves.append((target, wanted))
+    found = cross_entropy(ours, target, weight, **options)
+    expected = F.cross_entropy(theirs, wanted, None if weight is None else weight.double(), **options)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
+    upstream = randn(*found.shape, seed=3)
+    found.backward(upstream), expected.backward(upstream.double())
+    for one, other in leaves:
+        torch.testing.assert_close(one.grad, other.grad.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("x", LOGITS.values(), ids=LOGITS)
+def test_loss_and_gradients_are_torch_s_in_every_layout(x):
+    classes = 1 if x.dim() > 1 else 0
+    places = [size for axis, size in enumerate(x.shape) if axis != classes]
+    index = torch.randint(0, N, places, generator=torch.Generator().manual_seed(1))
+    for weight, (reduction, smoothing) in zip(
+        (None, WEIGHT, WEIGHT), (("mean", 0.0), ("none", 0.1), ("mean", 0.1)), strict=True
+    ):
+        options = {"reduction": reduction, "label_smoothing": smoothing}
+        assert_as_torch(x, index, weight, ignore_index=3 if places else -100, **options)
+        assert_as_torch(x, torch.softmax(randn(*x.shape, seed=2), classes), weight, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_loss_has_torch_s_dtype(dtype):
+    x, index = randn(4, N, 3).to(dtype), torch.zeros(4, 3, dtype=torch.int64)
+    assert cross_entropy(x, index, WEIGHT.to(dtype)).dtype == dtype
+    for of_target, of_weight in itertools.product((dtype, torch.float32), repeat=2):
+        target, weight = torch.softmax(x.float(), 1).to(of_target), WEIGHT.to(of_weight)
+        found, expected = cross_entropy(x, target, weight), F.cross_entropy(x, target, weight)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+def test_an_ignored_place_is_not_read_and_an_impossible_target_is_nan():
+    x, index = randn(2, N, 3), torch.zeros(2, 3, dtype=torch.int64)
+    index[0, 1] = -100
+    x[0, :, 1] = float("nan")
+    x.requires_grad_()
+    cross_entropy(x, index, WEIGHT).backward()
+    assert bool(x.grad.isfinite().all()) and not x.grad[0, :, 1].any()
+    index[1, 2] = N
+    loss = cross_entropy(x.detach().nan_to_num(), index, reduction="none")
+    assert loss.isnan().nonzero().tolist() == [[1, 2]]
+
+
+def test_second_derivatives_go_through_torch():
+    x, target = randn(3, N, 2).double().requires_grad_(), torch.softmax(randn(3, N, 2, seed=1), 1)
+
+    def second(loss, x):
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    ours = x.detach().float().requires_grad_()
+    found = second(cross_entropy(ours, target, WEIGHT), ours)
+    torch.testing.assert_close(found, second(F.cross_entropy(x, target.double(), WEIGHT.double()), x).float())
+
+
+def test_the_module_passes_its_weight():
+    x, index = randn(2, N, 3), torch.ones(2, 3, dtype=torch.int64)
+    ours = kernels.nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.2)
+    torch.testing.assert_close(ours(x, index), F.cross_entropy(x, index, WEIGHT, label_smoothing=0.2))
+
+
+def test_in_place_gradients_are_for_rows_and_indices_alone():
+    x = (randn(2, N, 3).requires_grad_() * 1).requires_grad_()
+    with pytest.raises(NotImplementedError, match="inplace_gradient"):
+        cross_entropy(x, torch.zeros(2, 3, dtype=torch.int64), inplace_gradient=True)
+
+
+def test_layouts_are_read_as_they_lie(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.Tensor, "contiguous", lambda x: seen.append(x.shape) or torch.clone(x))
+    for name in ("by columns", "sequences", "images", "channels last"):
+        x = LOGITS[name]
+        cross_entropy(x, torch.zeros(x.shape[:1] + x.shape[2:], dtype=torch.int64))
+    assert not [shape for shape in seen if N in shape]
+
+
+def test_it_compiles_into_one_graph():
+    x, exact = randn(3, N, 5).requires_grad_(), randn(3, N, 5).requires_grad_()
+
+    def function(x, loss):
+        return loss(x.sin(), x.softmax(1), WEIGHT, label_smoothing=0.1)
+
+    torch.compile(function, fullgraph=True, backend="aot_eager")(x, cross_entropy).backward()
+    function(exact, F.cross_entropy).backward()
+    torch.testing.assert_close(x.grad, exact.grad)

@@ -98,32 +98,83 @@ def produce(
 
 
 @gluon.jit
+def _clear(block, first):
+    """Write 0 into a block's rows from ``first`` on."""
+    rows: gl.constexpr = block.shape[0]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    offs = gl.arange(0, rows, layout=gl.SliceLayout(1, layout))
+    values = block.load(layout)
+    block.store(gl.where((offs < first)[:, None], values, gl.full_like(values, 0)))
+
+
+@gluon.jit
+def _multiply_block(
+    acc, a_smem, b_smem, full, empty, step, begun, left, GROUP: gl.constexpr, BLOCKS: gl.constexpr,
+    COLUMNS: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr, TAIL: gl.constexpr,
+):  # fmt: skip
+    """Begin the product of block number ``step``, and wait for the one before, if it has ``begun``.
+
+    With TAIL the rows of both blocks from ``left`` on are others' and become 0: one factor's might be infinite.
+    """
+    STAGES: gl.constexpr = b_smem.shape[0]
+    slot = step % STAGES
+    mbarrier.wait(full.index(slot), step // STAGES & 1)
+    a = a_smem.index(slot * BLOCKS + (0 if BLOCKS == 1 else GROUP))
+    b = b_smem.index(slot)
+    if len(b.shape) == 3:
+        b = b.reshape([b.shape[1], b.shape[2]])
+    if TAIL:
+        gl.static_assert(A_BY_COLUMNS and not B_BY_COLUMNS)
+        _clear(a, left)
+        _clear(b, left)
+        fence_async_shared()
+    if A_BY_COLUMNS:
+        a = a.permute((1, 0))
+    b = b.slice(0, COLUMNS).permute((1, 0)) if B_BY_COLUMNS else b.slice(0, COLUMNS, dim=1)
+    acc = warpgroup_mma(a, b, acc, use_acc=begun, is_async=True)
+    acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
+    mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=begun)
+    return acc
+
+
+@gluon.jit
 def multiply(
     a_smem, b_smem, full, empty, turn, step, K, GROUP: gl.constexpr, GROUPS: gl.constexpr, ALTERNATE: gl.constexpr,
-    COLUMNS: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
+    COLUMNS: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr, RAGGED: gl.constexpr = False,
+    TAIL: gl.constexpr = False,
 ):  # fmt: skip
-    """(sums of the group's rows of a tile with COLUMNS, blocks there have been) from the blocks as they come."""
+    """(sums of the group's rows of a tile with COLUMNS, blocks there have been) from the blocks as they come.
+
+    RAGGED: K differs from tile to tile.  With TAIL a last block that is not whole holds what does not belong to the
+    sum.
+    """
     STAGES: gl.constexpr = b_smem.shape[0]
     ROWS: gl.constexpr = a_smem.shape[2 if A_BY_COLUMNS else 1]
     BLOCK_K: gl.constexpr = a_smem.shape[1 if A_BY_COLUMNS else 2]
     BLOCKS: gl.constexpr = 1 if ALTERNATE else GROUPS
-    LAG: gl.constexpr = (STAGES - 1) // (GROUPS - 1)
+    LAG: gl.constexpr = 1 if RAGGED else (STAGES - 1) // (GROUPS - 1)  # which comes once, whatever the first tile's K
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-    for k in range(0, K, BLOCK_K):
-        slot = step % STAGES
-        mbarrier.wait(full.index(slot), step // STAGES & 1)
-        a = a_smem.index(slot * BLOCKS + (0 if ALTERNATE else GROUP))
-        b = b_smem.index(slot)
-        if A_BY_COLUMNS:
-            a = a.permute((1, 0))
-        b = b.slice(0, COLUMNS).permute((1, 0)) if B_BY_COLUMNS else b.slice(0, COLUMNS, dim=1)
-        acc = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
-        acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
-        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
+    whole = K
+    if TAIL:
+        whole = K // BLOCK_K * BLOCK_K
+    for k in range(0, whole, BLOCK_K):
+        acc = _multiply_block(
+            acc, a_smem, b_smem, full, empty, step, k > 0, 0,
+            GROUP, BLOCKS, COLUMNS, A_BY_COLUMNS, B_BY_COLUMNS, False,
+        )  # fmt: skip
         step += 1
         if not ALTERNATE and GROUP + 1 < GROUPS:  # the next group starts when this one is so far ahead
             mbarrier.arrive(turn.index(GROUP + 1), count=1, pred=step == gl.minimum(gl.cdiv(K, BLOCK_K), LAG))
+    if TAIL:  # noqa: SIM102 - a constant, the other is none
+        if whole < K:
+            acc = _multiply_block(
+                acc, a_smem, b_smem, full, empty, step, whole > 0, K - whole,
+                GROUP, BLOCKS, COLUMNS, A_BY_COLUMNS, B_BY_COLUMNS, True,
+            )  # fmt: skip
+            step += 1
+            if GROUP + 1 < GROUPS:
+                mbarrier.arrive(turn.index(GROUP + 1), count=1, pred=step == gl.minimum(gl.cdiv(K, BLOCK_K), LAG))
     if ALTERNATE:
         mbarrier.arrive(turn.index(1 - GROUP), count=1)
     acc = warpgroup_mma_wait(0, deps=[acc])

@@ -79,6 +79,7 @@ def sweep(gpu: GPU) -> list[Case]:
         case("fp8e5m2", "gradients times weights", m=4096, n=4096, k=4096, scales="tensor", fast=True),
     ]
     cases += [case("int8", m=n, n=n, k=n, scales="none") for n in (1024, 4096, 8192)]
+    cases.append(case("int8", "tens of tokens: few tiles, a long sum", m=32, n=4096, k=4096, scales="row"))
     cases.append(case("int8", "scaled in the epilogue, C in bf16", m=4096, n=14336, k=4096, scales="row"))
     return fitting(cases, least_bytes, gpu)
 
@@ -106,6 +107,7 @@ _SHAPES = (
     ((128, 1, 96), "a single column"),
     ((16, 528, 64), "more columns of tiles than rows: the last group is not full"),
     ((1100, 32, 16), "more rows of tiles than a group has"),
+    ((20, 72, 1072), "few tiles and a long sum: K in parts, the last one shorter"),
 )
 
 _LONG = {"m": 64, "n": 64, "k": 4096, "scales": "tensor", "fast": False, "positive": True}

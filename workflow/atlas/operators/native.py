@@ -27,7 +27,7 @@ from .recording import Unrepeatable
 
 VARIABLE = "KERNEL_ATLAS_NATIVE"
 WAYS = ("auto", "wait", "off")
-DEFAULT = "off"
+DEFAULT = "auto"
 
 
 def unavailable(*_: Any) -> Any:

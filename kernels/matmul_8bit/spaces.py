@@ -147,7 +147,8 @@ def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]
     shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
 
     def config(rows, columns, warps):
-        block_k = 32 if _narrow(problem) else 256 if _thin(problem) else 128
+        long = _thin(problem) and Capability.WGMMA in gpu.capabilities
+        block_k = 32 if _narrow(problem) else 256 if long else 128
         tile = dict(zip(SPACE, (rows, columns, block_k, 8, warps), strict=False))
         every = [tile | {"num_stages": stages} for stages in (5, 4, 3, 2)]
         return next((config for config in every if not fits(config, problem, gpu, persistent)), every[-1])
@@ -268,7 +269,7 @@ def _split_tiles(problem: Case) -> tuple[tuple[int, ...], ...]:
 
 def _parts_wanted(tile: tuple[int, ...], problem: Case, gpu: GPU) -> int:
     """As many parts as give each SM one program, of no less than two blocks of K each."""
-    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
+    tiles = max(1, triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1]))
     most = max(2, min(gpu.sms // tiles, problem["k"] // (2 * tile[2])))
     return max(count for count in SPLIT_SPACE["SPLITS"] if count <= most)
 

@@ -185,7 +185,7 @@ _EDGE_SHAPES = (
     ((1, 4, 2, 64, 64, 64, False), "whole blocks; of four heads two share each of two of keys"),
     ((1, 1, 1, 90, 50, 80, True), "more queries than keys under a mask"),
     ((1, 1, 1, 100, 33, 128, False), "several blocks of queries for a few keys"),
-    ((1, 1, 1, 24, 40, 256, True), "the largest head"),
+    ((1, 1, 1, 40, 40, 256, True), "the largest head"),
     ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
     ((1, 2, 1, 200, 150, 136, True), "a head little wider than half of what it is computed in; blocks with no masks"),
 )

@@ -35,15 +35,18 @@ def _packed_config(direction, q, k, cu_q, max_q, max_k, causal):
     return DECLARATION.passes[direction].variant("tiled").default(problem, gpu_of(q.device))
 
 
-def _fake_forward(q, k, v, causal, scale):
+def fake_forward(q, k, v, *others):
+    """(out, lse) as they will be."""
     return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _fake_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
+def fake_varlen(q, k, v, *others):
+    """The same of packed sequences."""
     return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
-def _fake_backward(q, k, v, *others):
+def fake_backward(q, k, v, *others):
+    """(dq, dk, dv) as they will be."""
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
@@ -121,28 +124,28 @@ _backward = Operator(
     "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, bool causal, float scale)"
     " -> (Tensor, Tensor, Tensor)",
     case_of=lambda q, k, v, out, lse, dout, dlse, causal, scale: case_of(q, k, causal),
-    fake=_fake_backward,
+    fake=fake_backward,
 )
 _varlen_backward = CustomOperator(
     "attention_varlen_backward",
     "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, Tensor cu_q, Tensor cu_k, "
     "int max_q, int max_k, bool causal, float scale) -> (Tensor, Tensor, Tensor)",
     run=_run_varlen_backward,
-    fake=_fake_backward,
+    fake=fake_backward,
 )
 _forward = Operator(
     DECLARATION,
     "forward",
     "(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)",
     case_of=lambda q, k, v, causal, scale: case_of(q, k, causal),
-    fake=_fake_forward,
+    fake=fake_forward,
 )
 _varlen_forward = CustomOperator(
     "attention_varlen_forward",
     "(Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor cu_k, int max_q, int max_k, bool causal, float scale)"
     " -> (Tensor, Tensor)",
     run=_run_varlen,
-    fake=_fake_varlen,
+    fake=fake_varlen,
 )
 attention_operator = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
 varlen_operator = Differentiable(_varlen_forward, setup_context=_setup_varlen, backward=_pull_back_varlen)

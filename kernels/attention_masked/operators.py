@@ -5,7 +5,7 @@ from atlas.declaration import case, gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import CustomOperator, Differentiable, Operator
 
-from kernels.attention.operators import incoming, once
+from kernels.attention.operators import fake_backward, fake_forward, fake_varlen, incoming, once
 
 from .backward import into_backward
 from .cases import case_of
@@ -36,18 +36,6 @@ def _packed_config(direction, q, k, cu_q, max_q, max_k, left, right):
     sizes = {"b": cu_q.shape[0] - 1, "h": q.shape[1], "g": k.shape[1], "l": max_q, "s": max_k, "d": q.shape[-1]}
     problem = case(DECLARATION.dtype_of(q), **sizes, mask="none", left=left, right=right)
     return DECLARATION.passes[direction].variant("tiled").default(problem, gpu_of(q.device))
-
-
-def _fake_forward(q, k, v, *others):
-    return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
-
-
-def _fake_varlen(q, k, v, *others):
-    return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
-
-
-def _fake_backward(q, k, v, *others):
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _fake_mask_gradient(q, k, v, mask, *others):
@@ -94,7 +82,7 @@ _backward = Operator(
     "backward",
     f"{_SAVED.format('?')} -> (Tensor, Tensor, Tensor)",
     case_of=lambda q, k, v, mask, out, lse, dout, dlse, scale, left, right: case_of(q, k, mask, left, right),
-    fake=_fake_backward,
+    fake=fake_backward,
 )
 _mask_gradient = CustomOperator(
     "attention_mask_gradient",
@@ -107,21 +95,21 @@ _varlen_backward = CustomOperator(
     "(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, Tensor cu_q, Tensor cu_k, "
     "int max_q, int max_k, float scale, int left, int right) -> (Tensor, Tensor, Tensor)",
     run=_run_varlen_backward,
-    fake=_fake_backward,
+    fake=fake_backward,
 )
 _forward = Operator(
     DECLARATION,
     "forward",
     "(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, int left, int right) -> (Tensor, Tensor)",
     case_of=lambda q, k, v, mask, scale, left, right: case_of(q, k, mask, left, right),
-    fake=_fake_forward,
+    fake=fake_forward,
 )
 _varlen_forward = CustomOperator(
     "attention_window_varlen_forward",
     "(Tensor q, Tensor k, Tensor v, Tensor cu_q, Tensor cu_k, int max_q, int max_k, float scale, int left, int right)"
     " -> (Tensor, Tensor)",
     run=_run_varlen,
-    fake=_fake_varlen,
+    fake=fake_varlen,
 )
 masked_operator = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
 window_varlen_operator = Differentiable(_varlen_forward, setup_context=_setup_varlen, backward=_pull_back_varlen)

@@ -3,9 +3,9 @@
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import gpu_of
-from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
+
+from .early import launch_early
 
 
 @triton.jit
@@ -46,11 +46,9 @@ def empty_parts(c, count):
 
 def launch_after_parts(kernel, parts, c, *args, **meta):
     """Launch ``kernel`` on blocks of 512 elements of ``c``, early where the GPU can, beside what writes ``parts``."""
-    gpu = gpu_of(c.device)
-    early = gpu.backend == "cuda" and int(gpu.arch) >= 90
-    launch(
-        kernel, (triton.cdiv(c.numel(), 512),), parts, *args, PARTS=parts.shape[0], BLOCK=512, EARLY=early, num_warps=4,
-        **meta, **({"launch_pdl": True} if early else {}),
+    launch_early(
+        kernel, (triton.cdiv(c.numel(), 512),), c.device, parts, *args, PARTS=parts.shape[0], BLOCK=512, num_warps=4,
+        **meta,
     )  # fmt: skip
 
 

@@ -7,10 +7,10 @@ sum of l_p exp(m_p - m).
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import gpu_of
 from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
 
+from kernels.common.early import launch_early
 from kernels.common.rows import LOWEST
 
 from .row import lanes_of, loss_of, target_of
@@ -98,12 +98,9 @@ def launch_split(x, target, ignore_index, reduction, label_smoothing, z_loss, gr
         _parts_kernel, (splits, m), x, target, parts, n, stride(x), ignore_index,
         SPLITS=splits, SMOOTHING=smoothing, **lanes(x, config), num_warps=config["num_warps"],
     )  # fmt: skip
-    gpu = gpu_of(x.device)
-    early = gpu.backend == "cuda" and int(gpu.arch) >= 90
-    launch(
-        _together_kernel, (1,), x, target, parts, rows, lse, loss, scale, m, n, stride(x), ignore_index,
+    launch_early(
+        _together_kernel, (1,), x.device, x, target, parts, rows, lse, loss, scale, m, n, stride(x), ignore_index,
         label_smoothing, z_loss, SPLITS=splits, SMOOTHING=smoothing, MEAN=reduction == "mean",
-        BLOCK_M=min(triton.next_power_of_2(m), max(1, 2048 // splits)), EARLY=early, num_warps=4,
-        **({"launch_pdl": True} if early else {}),
+        BLOCK_M=min(triton.next_power_of_2(m), max(1, 2048 // splits)), num_warps=4,
     )  # fmt: skip
     return rows if loss is None else loss, lse, scale

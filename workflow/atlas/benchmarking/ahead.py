@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._inductor.config
 
 from ..cuda.programs import Programs
 from ..declaration import Case, Declaration
@@ -34,6 +33,8 @@ def keeping_no_winner() -> contextlib.AbstractContextManager[None]:
 
     The process that times takes the code that was made and finds that out by itself.
     """
+    import torch._inductor.config  # with torch's compiler, seconds that tests and other commands need not spend
+
     return torch._inductor.config.patch(autotune_local_cache=False)
 
 

@@ -80,6 +80,7 @@ def _produce_rows(
     a_desc, b_desc, a_smem, b_smem, full, empty, lines_ptr, sizes, GROUPS: gl.constexpr, ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
 ):  # fmt: skip
+    """The warp that fetches blocks of A and B for the tiles that its program owns."""
     groups, M, N, K = sizes
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     height = gl.load(lines_ptr + 3) * BLOCK_M
@@ -103,6 +104,7 @@ def _consume_rows(
     GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     BUFFERS: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
 ):  # fmt: skip
+    """Group ``GROUP`` of four warps: its rows of each of the program's tiles, each of one group of A."""
     groups, M, N, K = sizes
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     height = gl.load(lines_ptr + 3) * BLOCK_M
@@ -218,6 +220,7 @@ def _produce_sums(
     a_desc, b_desc, a_smem, b_smem, full, empty, offs_ptr, sizes, GROUPS: gl.constexpr, ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
 ):  # fmt: skip
+    """The warp that fetches blocks of A and B for the sums that its program owns."""
     groups, M, N, length = sizes
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     step = 0
@@ -239,6 +242,7 @@ def _consume_sums(
     GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     BUFFERS: gl.constexpr,
 ):  # fmt: skip
+    """Group ``GROUP`` of four warps: its rows of each of the program's sums."""
     groups, M, N, _ = sizes
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     step = 0

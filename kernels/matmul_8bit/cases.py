@@ -109,7 +109,7 @@ _SHAPES = (
     ((1100, 32, 16), "more rows of tiles than a group has"),
 )
 
-_PARTS = {"m": 20, "n": 72, "k": 1072}
+_PARTS = {"m": 20, "n": 72, "k": 2064}
 _PARTS_REASON = "few tiles and a long sum: K in parts, the last one shorter"
 _DECIDED = {"scales": "tensor", "fast": False, "positive": True}
 """Sums far from 0: what an infinite scale makes of one hangs on its sign, which partial sums in few bits may miss."""

@@ -163,8 +163,8 @@ def evidence(rows: Sequence[Mapping[str, Any]]) -> Evidence:
         claims,
         shown,
         [
-            f"tokens a second of training in bf16 with AdamW; apart and noise: largest difference of losses from "
-            f"torch's, of the kernels and of torch.compile; allowed: {NOISE:g} times the noise or {LEAST_APART:g} of the first",
+            "tokens a second of training in bf16 with AdamW; apart and noise: largest difference of losses from torch's, "
+            f"of the kernels and of torch.compile; allowed: {NOISE:g} times the noise or {LEAST_APART:g} of the first",
             *(f"{name}: {dataclasses.asdict(size)}" for name, size in sizes.items()),
         ],
     )

@@ -163,7 +163,7 @@ def evidence(rows: Sequence[Mapping[str, Any]]) -> Evidence:
         claims,
         shown,
         [
-            "tokens a second of training in bf16 with AdamW; apart and noise: largest difference of losses from torch's, "
+            "tokens a second of training in bf16 with AdamW; apart and noise: most that losses differ from torch's, "
             f"of the kernels and of torch.compile; allowed: {NOISE:g} times the noise or {LEAST_APART:g} of the first",
             *(f"{name}: {dataclasses.asdict(size)}" for name, size in sizes.items()),
         ],

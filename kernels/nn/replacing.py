@@ -57,7 +57,8 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
     this process.
 
     ``leave`` names kinds that stay as they are, as the result names them: ``replace(model, leave=["Linear"])``.  What
-    the kernels do not have (other dtypes, sparse gradients, dropout in attention) stays torch's.
+    the kernels do not have (other dtypes, sparse gradients, dropout in attention) stays torch's.  Layers run where
+    kernels do, on a GPU.
 
     Raises ValueError for an unknown kind in ``leave``.
     """

@@ -1,6 +1,7 @@
 """A workload's cases stand in the place of a kernel's own, and decide what is due."""
 
 import json
+from pathlib import Path
 
 import pytest
 from atlas import catalog, cli
@@ -122,3 +123,15 @@ def test_of_very_many_cases_those_that_took_longest_are_tuned(of):
     workload = of(*(softmax(n + 1, 8, count=n) for n in range(1, 200)))
     assert len(workload.cases("softmax")) == current.MOST_CASES
     assert workload.cases("softmax")[0][1] == (("m", 200), ("n", 8))
+
+
+def test_a_workload_in_the_config_and_another_in_the_environment_are_not_chosen_between(of):
+    of(softmax(4, 4))
+    with pytest.raises(AtlasError, match="unset one of them"):
+        current.begin({"workload": "other.json"})
+    assert current.begin({"workload": "mine.json"}) == current.begin({}) == Path("workloads/mine")
+
+
+def test_without_a_workload_nothing_begins(monkeypatch):
+    monkeypatch.delenv(current.VARIABLE, raising=False)
+    assert current.begin({"workload": ""}) is None is current.current()

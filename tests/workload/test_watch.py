@@ -139,6 +139,32 @@ def test_threads_lose_no_count(tmp_path):
     assert call["count"] == 4000 and call["runs"][0]["count"] == 4000
 
 
+def test_a_mode_that_sees_every_operator_makes_no_call_two(tmp_path):
+    """Under it a call comes by torch's dispatcher, which calls the operator back."""
+    code = DOUBLE + (
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "class Mode(TorchDispatchMode):\n"
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None): return func(*args, **(kwargs or {}))\n"
+        "with Mode():\n"
+        "    for _ in range(3): double(x)\n"
+    )
+    (call,) = watched(code, tmp_path / "calls.json")["calls"]
+    assert call["count"] == call["runs"][0]["count"] == 3
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "calls.json"
+    code = (
+        "from atlas.watching import merging\nfrom pathlib import Path\nimport sys\n"
+        "for _ in range(40):\n"
+        "    merging.add(Path(sys.argv[1]), merging.empty() | {'processes': 1})\n"
+    )
+    words = [sys.executable, "-c", code, str(path)]
+    writers = [subprocess.Popen(words, env=environment(None), cwd=ROOT) for _ in range(2)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert calls.read(path)["processes"] == 80
+
+
 def test_processes_add_up_in_one_file_and_a_fork_does_not_tell_its_parent_s_calls_again(tmp_path):
     path = tmp_path / "calls.json"
     forking = DOUBLE + (

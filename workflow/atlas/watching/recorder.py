@@ -71,8 +71,10 @@ class Recorder:
             return
         with self._writing:
             if last:
-                with contextlib.suppress(Exception):  # a device that was lost; the program has said so
-                    self._book.spans.read(torch.cuda.synchronize)
+                self._book.spans.read(torch.cuda.synchronize)
+                if self._book.spans.obstacle:
+                    said = f"calls were not timed to the end: {self._book.spans.obstacle}"
+                    warnings.warn(f"atlas watch: {said}", RuntimeWarning, stacklevel=1)
             calls, left_out = self._book.taken()
             if not calls and not left_out:
                 return

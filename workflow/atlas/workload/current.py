@@ -86,6 +86,8 @@ def begin(config: Mapping[str, Any]) -> Path | None:
     path = os.environ.get(VARIABLE) or (str(Path(named).absolute()) if named else "")
     if not path:
         return None
+    if named and Path(named).name != Path(path).name:  # a job of the run finds the file there, from another folder
+        raise AtlasError(f"config: key 'workload' is {named}, but {VARIABLE} is {path}; unset one of them")
     os.environ[VARIABLE] = path
     workload = _read(path)
     if not workload.kernels:

@@ -256,6 +256,31 @@ def test_a_program_begins_with_no_file_that_it_cannot_add_to(tmp_path):
     assert process.returncode == 1 and "key 'version' is 7" in said and "move it away" in said
 
 
+def test_what_cannot_be_written_is_kept_and_written_later(tmp_path, monkeypatch, capsys):
+    """As on a full disk."""
+    from atlas.errors import AtlasError
+    from atlas.watching.book import Book
+    from atlas.watching.recorder import Recorder
+
+    book, path, add = Book(), tmp_path / "calls.json", merging.add
+    recorder = Recorder(path, book)
+
+    def full(path, part):
+        raise AtlasError("no space left")
+
+    made = book.call("softmax", "call", (), list)
+    monkeypatch.setattr(merging, "add", full)
+    for _ in range(2):
+        book.made(made)
+        recorder.write()
+    monkeypatch.setattr(merging, "add", add)
+    book.made(made)
+    recorder.write()
+    found = calls.read(path)
+    assert (found["processes"], found["calls"][0]["count"]) == (1, 3)
+    assert capsys.readouterr().err.count("no space left") == 1
+
+
 def test_a_file_that_breaks_meanwhile_is_left_alone_and_the_calls_go_beside_it(tmp_path):
     path = tmp_path / "calls.json"
     code = DOUBLE + f"open({str(path)!r}, 'w').write('[')\ndouble(x)\n"

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from ..declaration import Case, dtype_name
 from .spans import Spans
 
-MOST_CALLS = 10_000
+MOST_CALLS = 4096
 """Kinds of calls that a process keeps; of further ones it counts how many there were."""
 
 DRAWN = frozenset({"seed"})

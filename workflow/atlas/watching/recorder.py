@@ -10,7 +10,6 @@ import platform
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,9 @@ VARIABLE = "KERNEL_ATLAS_WATCH"
 _FIRST, _LONGEST = 0.2, 5.0
 """Seconds after which what was counted is written: at first, and at most; they double."""
 
+_REST = 20
+"""Of the time that writing a long file takes, the least that passes before it is written again."""
+
 
 class Recorder:
     """Writes what ``book`` counted to ``path``."""
@@ -41,6 +43,8 @@ class Recorder:
         self._wake = threading.Event()
         self._writer: threading.Thread | None = None
         self._writing = threading.Lock()
+        self._unwritten: dict[str, Any] | None = None
+        self._said: set[str] = set()
 
     def counted(self) -> None:
         """Something was counted: it will be written."""
@@ -61,34 +65,47 @@ class Recorder:
         while True:
             self._wake.wait()
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
             self._wake.clear()
+            began = time.monotonic()
             self.write()
+            pause = max(min(2 * pause, _LONGEST), _REST * (time.monotonic() - began))
 
     def write(self, last: bool = False) -> None:
-        """Write what was counted since the last time; what cannot be written goes beside the file, with a warning."""
+        """Write what was counted since the last time, or could not be written then; what goes wrong is said once.
+
+        Where the file is no longer one of calls, what this process counts goes beside it.
+        """
         if os.getpid() != self._pid:
             return
         with self._writing:
             if last:
                 self._book.spans.read(torch.cuda.synchronize)
                 if self._book.spans.obstacle:
-                    said = f"calls were not timed to the end: {self._book.spans.obstacle}"
-                    warnings.warn(f"atlas watch: {said}", RuntimeWarning, stacklevel=1)
+                    self._say(f"calls were not timed to the end: {self._book.spans.obstacle}")
             calls, left_out = self._book.taken()
-            if not calls and not left_out:
+            if calls or left_out:
+                part = self._part(calls, left_out)
+                self._told = True
+                self._unwritten = merging.merged(self._unwritten, part) if self._unwritten else part
+            if self._unwritten is None:
                 return
-            part = self._part(calls, left_out)
-            self._told = True
             try:
-                merging.add(self._path, part)
-            except (merging.Foreign, AtlasError, OSError) as error:
-                beside = self._path.with_name(f"{self._path.stem}-{os.getpid()}{self._path.suffix}")
-                warnings.warn(f"{error}: the calls of this process go to {beside}", RuntimeWarning, stacklevel=1)
-                if beside != self._path:
-                    self._path = beside
-                    with contextlib.suppress(merging.Foreign, AtlasError, OSError):
-                        merging.add(beside, part)
+                merging.add(self._path, self._unwritten)
+            except merging.Foreign as error:
+                self._path = self._path.with_name(f"{self._path.stem}-{os.getpid()}{self._path.suffix}")
+                self._say(f"{error}: the calls of this process go to {self._path}")
+                with contextlib.suppress(merging.Foreign, AtlasError, OSError):
+                    merging.add(self._path, self._unwritten)
+                    self._unwritten = None
+            except (AtlasError, OSError) as error:
+                self._say(f"{error}: tried again later")
+            else:
+                self._unwritten = None
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            print(f"atlas watch: {what}", file=sys.stderr)
 
     def _part(self, calls: list[dict[str, Any]], left_out: int) -> dict[str, Any]:
         on_gpu = any(run["timed"] for call in calls for run in call["runs"])
@@ -109,6 +126,7 @@ class Recorder:
         """This process is a fork: it has counted nothing yet, and no thread."""
         self._pid, self._told, self._writer = os.getpid(), False, None
         self._wake, self._writing = threading.Event(), threading.Lock()
+        self._unwritten = None
         self._book.forget()
 
 

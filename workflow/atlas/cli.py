@@ -32,6 +32,7 @@ COMMANDS = {
     "report": "write the HTML report from tables and figures",
     "verdict": "print the run's summary; exit non-zero if a kernel is wrong",
     "compare": "say what is slower or faster between two runs, records, commits; exit 1 if anything is slower",
+    "bisect": "find the commit, or the versions, that made a case slower on a GPU of this host",
     "log": "print the kernel log: what each variant brought over the one it was made from",
     "record": "copy a GPU's measured documents to results/recorded, to be committed",
     "export": "write tuned configs as kernels/tuned/<gpu>.json, which the kernels read at run time",

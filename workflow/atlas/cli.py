@@ -31,6 +31,7 @@ COMMANDS = {
     "figures": "draw the figures from the tables",
     "report": "write the HTML report from tables and figures",
     "verdict": "print the run's summary; exit non-zero if a kernel is wrong",
+    "inspect": "show what a config compiles to on a GPU, on any host: resources, instructions, listings, differences",
     "compare": "say what is slower or faster between two runs, records, commits; exit 1 if anything is slower",
     "bisect": "find the commit, or the versions, that made a case slower on a GPU of this host",
     "log": "print the kernel log: what each variant brought over the one it was made from",

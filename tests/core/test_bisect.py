@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from atlas import cli
-from atlas.bisecting import search
+from atlas import cli, timing
+from atlas.bisecting import measure, search
 from atlas.bisecting.judging import Question, Subject, Unmeasured, judged
 from atlas.errors import AtlasError
+from atlas.timing import Timing
 
 FAKE = """
 import json, pathlib, sys
@@ -134,6 +135,31 @@ def test_environments_are_halved(tmp_path, question):
     assert 2 <= len(said) <= 3, "halved, not tried in turn"
     with pytest.raises(AtlasError, match="same against"):
         search.environments(question(tree, runs=3), names[:3], said.append)
+
+
+class FakeClock:
+    """Calls each thunk once, and reads 3 us for every thunk before it."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def warm_up(self):
+        pass
+
+    def interleave(self, thunks, **limits):
+        for name, thunk in thunks.items():
+            assert name == "" or thunk() is not None
+        return {name: Timing(3.0 * place, 1.0, 9.0, (1.0,)) for place, name in enumerate(thunks, 1)}
+
+
+@pytest.mark.parametrize("variant", [None, "one_pass"])
+def test_a_tree_is_asked_for_what_a_call_runs_or_for_one_variant(monkeypatch, variant):
+    # On the CPU nothing is launched: the choice, the inputs and torch's way are real, the clock is not.
+    monkeypatch.setattr(timing, "Clock", FakeClock)
+    asked = {"kernel": "softmax", "direction": "forward", "dtype": "fp32", "sizes": {"m": 8, "n": 16}}
+    found = measure.measured(asked | {"variant": variant, "config": None}, "cpu")
+    assert found["variant"] == "one_pass" and found["config"]["BLOCK_M"] >= 1
+    assert (found["median_us"], found["peers"], found["throttled"]) == (3.0, {"torch": 6.0}, False)
 
 
 CASE = ("softmax", "--gpu", "h200", "--dtype", "bf16", "--case", "m=4096,n=4096")

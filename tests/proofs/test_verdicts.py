@@ -1,6 +1,11 @@
 """The proof that verdicts between runs are neither false alarms nor blind, on runs made for it."""
 
+import argparse
+
 import pytest
+from atlas.errors import AtlasError
+from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.stages import frame
 
 from proofs.measuring import verdicts
 
@@ -48,6 +53,30 @@ def test_short_cases_are_not_counted():
 def test_a_slowed_run_has_slower_variants_and_the_same_peers():
     slowed = verdicts.slowed(run(100.0), 1.03)
     assert [one["median_us"] for one in slowed["rows"]] == [pytest.approx(103.0), 100.0]
+
+
+@pytest.mark.parametrize("gpu", ["cpu", "h200"])
+def test_runs_are_drawn_from_records_where_there_is_no_gpu_and_measured_where_there_is(monkeypatch, tmp_path, gpu):
+    measured = []
+
+    def benchmark(job, kernel, folder):
+        measured.append(folder.name)
+        return run(100.0 + 0.1 * len(measured))
+
+    monkeypatch.setattr(verdicts.repeatability, "benchmark", benchmark)
+    monkeypatch.setattr(verdicts, "REPEATS", 1)
+    arguments = argparse.Namespace(kernels="softmax", scratch=tmp_path, side=5, runs=12, records="h200")
+    job = frame.Job("prove", None, gpu, load_gpus(GPUS_FILE)[gpu], tmp_path, arguments)
+    proof = verdicts.run(job)
+    assert proof.holds
+    assert len(measured) == (12 if gpu == "h200" else 0) and len(set(measured)) == len(measured)
+    assert proof.rows[0]["cases x repeats"] == (1 if gpu == "h200" else 28)
+
+
+def test_too_few_runs_for_two_sides_are_refused(tmp_path):
+    arguments = argparse.Namespace(kernels="softmax", scratch=tmp_path, side=5, runs=9, records="h200")
+    with pytest.raises(AtlasError, match="two sides of 5 need more"):
+        verdicts.run(frame.Job("prove", None, "h200", load_gpus(GPUS_FILE)["h200"], tmp_path, arguments))
 
 
 def test_runs_drawn_from_a_record_lie_as_far_apart_as_was_recorded(monkeypatch):

@@ -14,22 +14,23 @@ PEER = "torch"
 """The control: what the board or another torch changes, it shows as well."""
 
 
-def measured(asked: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a benchmark's row, and ``peers``: the median of torch's way of doing the same, where it can."""
+def measured(asked: dict[str, Any], named: str = "cuda") -> dict[str, Any]:
+    """The figures of a benchmark's row on the device ``named``; ``peers``: torch's median where it does the same."""
     import torch
 
     from atlas import catalog
     from atlas.declaration import Case, choice
+    from atlas.declaration.hardware import gpu_of
     from atlas.host import runtime
     from atlas.timing import Clock
 
-    declaration, device = catalog.load(asked["kernel"]), torch.device("cuda", 0)
+    declaration, device = catalog.load(asked["kernel"]), torch.device(named)
     work, case = declaration.passes[asked["direction"]], Case(asked["dtype"], tuple(asked["sizes"].items()))
     if asked["variant"] is None:
         variant, config = choice.choose(declaration, asked["direction"], case, device)
     else:
         variant = next(one for one in work.variants if one.name == asked["variant"])
-        config = asked["config"] or variant.default(case, choice.gpu_of(device))
+        config = asked["config"] or variant.default(case, gpu_of(device))
     inputs = runtime.draw(work, case, device, 0)
     thunks = {"": lambda: variant.launch(**inputs, config=config)}
     if PEER in work.peers and not work.peers[PEER].handles(case):

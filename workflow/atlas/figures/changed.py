@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..results.subject import PassCase
-from .sheet import HUES, INK, MUTED, RC, Sheet, label_room
+from .sheet import HUES, INK, MUTED, RC, Sheet, blank, label_room
 
 COLOURS = {"slower": HUES[1], "faster": HUES[2], "undecided": HUES[5], "same": "#8a8f98"}
 _MOST = 60
@@ -54,11 +54,13 @@ def history(rows: Rows) -> Figure:
     frame = pd.DataFrame(
         [
             {"panel": f"{row['kernel']} on {row['gpu']}", "case": str(PassCase.of(row)), "date": row["date"],
-             "median": row["median_us"], "verdict": row["verdict"]}
+             "median": row["median_us"], "variant": row["provider"], "verdict": row["verdict"]}
             for row in rows
         ]
     )  # fmt: skip
     frame["date"] = pd.to_datetime(frame.date, utc=True)
+    if frame.duplicated(["panel", "case", "date"]).any():  # each variant by itself, instead of the fastest
+        frame["case"] = frame.case + " " + frame.variant
     frame["relative"] = frame["median"] / frame.groupby(["panel", "case"])["median"].transform("first")
     panels = list(dict.fromkeys(frame.panel))
     handles = [(Line2D([], [], color=COLOURS[name], marker="o", linestyle=""), name) for name in COLOURS]
@@ -69,6 +71,9 @@ def history(rows: Rows) -> Figure:
         )  # fmt: skip
         for axes, panel in zip(sheet.all(), panels, strict=True):
             own = frame[frame.panel == panel]
+            if own.date.nunique() < 2:
+                blank(axes, f"{panel}: one record, which nothing is compared with")
+                continue
             lines = {"units": "case", "estimator": None, "color": "#c3c7ce", "linewidth": 0.8}
             sns.lineplot(own, x="date", y="relative", ax=axes, **lines)
             for name, colour in COLOURS.items():

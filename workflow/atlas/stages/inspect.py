@@ -68,6 +68,8 @@ def _failed(one: Inspected) -> int:
 
 
 def _inspected(arguments: argparse.Namespace) -> Inspected:
+    import triton
+
     from ..compilation import inspection
 
     job = frame.job("inspect", arguments)
@@ -76,8 +78,8 @@ def _inspected(arguments: argparse.Namespace) -> Inspected:
     declaration, gpu = job.declaration(), job.gpu()
     case = _case(arguments, declaration, gpu)
     variant, config = _chosen(job, declaration, case)
-    where = f"{declaration.name} {PassCase.at(arguments.direction, case)} on {job.gpu_name} ({gpu.arch})"
-    title = f"{where}: {variant} {label(config)}"
+    where = f"on {job.gpu_name} ({gpu.arch}, Triton {triton.__version__})"
+    title = f"{declaration.name} {PassCase.at(arguments.direction, case)} {where}: {variant} {label(config)}"
     return inspection.inspect(declaration, arguments.direction, variant, case, config, gpu, title, arguments.asm or "")
 
 

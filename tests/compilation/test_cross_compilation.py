@@ -10,6 +10,7 @@ TARGETS = {"t4": ("fp16", {"fma"}), "a100": ("bf16", {"mma"}), "h200": ("bf16", 
 
 # Their products of few rows are too thin for Hopper's wgmma, which multiplies 64 at a time.
 THIN = {"attention_decode", "matmul_w4a16", "matmul_w8a16"}
+THIN_VARIANTS = {"split_descriptor"}
 
 # These need tensor cores of int8 or fp8, which the GPU has not.
 NOWHERE = {("matmul_8bit", "t4"), ("attention_fp8", "t4"), ("attention_fp8", "a100")}
@@ -19,14 +20,13 @@ NOWHERE = {("matmul_8bit", "t4"), ("attention_fp8", "t4"), ("attention_fp8", "a1
 @pytest.mark.parametrize("kernel", catalog.names())
 def test_default_configs_compile_and_can_launch_without_spilling_much(compiling, kernel, gpu):
     dtype, becomes = TARGETS[gpu]
-    if kernel in THIN and gpu == "h200":
-        becomes = becomes | {"mma"}
     rows = compiling(inside.defaults_of, kernel, gpu, dtype)
     assert rows or (kernel, gpu) in NOWHERE, "no variant supports any case of this dtype"
     for variant, row in rows:
         assert (row["status"], row["reason"]) == ("ok", ""), variant
         assert row["spill_bytes"] <= SPILL_LIMIT_BYTES, variant
-        assert row["matrix_instruction"] in becomes | {"none"}, variant
+        thin = {"mma"} if gpu == "h200" and (kernel in THIN or variant in THIN_VARIANTS) else set()
+        assert row["matrix_instruction"] in becomes | thin | {"none"}, variant
         assert 0 < row["occupancy"] <= 1, variant
 
 

@@ -36,7 +36,7 @@ def chosen(declaration, tmp_path, monkeypatch):  # noqa: F811
         choice._choose.cache_clear()
         with warnings.catch_warnings(record=True) as caught, pretend(test_choice.SMALL):
             warnings.simplefilter("always")
-            for n in (1024, 1025):
+            for n in (1025, 1024):
                 _, config = choose(declaration, "forward", case(dtype, n=n), torch.device("cpu"))
         return config["BLOCK"], [str(one.message) for one in caught]
 

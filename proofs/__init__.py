@@ -7,6 +7,7 @@ ends with exit status 1.  The product imports nothing of this package.
 ``faults``     what befalls a run: hangs, kills, full disks
 ``mutants``    faults planted in kernels, and true kernels that are not flagged
 ``tuning``     the tuner against ``triton.autotune``, and search strategies against each other
+``models``     whole models with the kernels put in, beside torch eager and torch.compile
 ``unseen``     public functions at shapes that nobody tuned, beside the peers
 ``identity``   that a change left the kernels as they were: ``python -m proofs.identity``
 """
@@ -23,6 +24,7 @@ PROOFS = {
     "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
     "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),
+    "models": ("models.proof", "models train alike with the kernels put in, and faster than by torch.compile"),
     "host": ("measuring.host", "short calls and training steps cost the host little more than torch's"),
     "overhead": ("measuring.overhead", "autotune's wall time goes to trials and compilation"),
 }

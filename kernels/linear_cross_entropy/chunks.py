@@ -19,13 +19,17 @@ _PITCH = 64
 too, for any vocabulary."""
 
 
-def chunk_rows_of(m, k, adds_in_fp32=False):
+_SMALL = 2**25
+"""Bytes of logits that are one chunk: a second one costs the host more launches than memory of this size is worth."""
+
+
+def chunk_rows_of(m, k, row_bytes, adds_in_fp32=False):
     """Rows of a chunk: at most max(k, 1024), chunks of equal length in whole tiles of 128 rows.
 
     Where a second chunk would have dweight in fp32 and then in 16 bits, 6 n k bytes, up to twice as many rows are one
-    chunk: their logits and dweight are no more.
+    chunk: their logits and dweight are no more.  So are rows whose logits, of ``row_bytes`` each, are small.
     """
-    most = max(k, 1024)
+    most = max(k, 1024, _SMALL // row_bytes)
     if m <= most * (1 + adds_in_fp32):
         return m
     return min(most, triton.cdiv(triton.cdiv(m, triton.cdiv(m, most)), 128) * 128)
@@ -42,9 +46,9 @@ def launch_chunks(
     """
     (m, k), n = hidden.shape, weight.shape[0]
     wide = weight_gradient and _adds_in_fp32(hidden.device, hidden.dtype)
-    chunk = min(m, chunk_rows or chunk_rows_of(m, k, wide))
-    width = VECTOR_BYTES // hidden.element_size()
     pitch = triton.cdiv(n, _PITCH) * _PITCH
+    chunk = min(m, chunk_rows or chunk_rows_of(m, k, pitch * hidden.element_size(), wide))
+    width = VECTOR_BYTES // hidden.element_size()
     of_loss = torch.float32 if wide_loss else hidden.dtype
     rows = torch.empty(m, dtype=of_loss if reduction == "none" else torch.float32, device=hidden.device)
     scale = torch.empty(1, dtype=torch.float32, device=hidden.device)

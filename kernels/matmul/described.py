@@ -8,6 +8,7 @@ from atlas.operators import launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.common.padded import padded
 from kernels.common.products import all_describable, by_columns, precision_of_product
 from kernels.common.tiles import grouped_tile, turned
 
@@ -155,14 +156,14 @@ def launch_specialized(a, b, tf32=False, *, config):
 
 
 def launch_gluon(a, b, tf32=False, *, config):
-    """Launch the kernel in Gluon; operands that no descriptor can describe are read through pointers instead."""
+    """Launch the kernel in Gluon; operands that no descriptor can describe are copied first."""
     from .hopper import product
 
     c = empty_product(a, b)
-    if a.element_size() != 2 or not (c.numel() and a.shape[1] and all_describable(a, b, c)):
+    if a.element_size() != 2 or not (c.numel() and a.shape[1]):
         plain = dict(zip(SPACE, (128, 128, 32, config["GROUP_M"], 8, 3), strict=True))
         return launch_pointers(tiled_kernel, a, b, tf32, config=plain)
-    product(a, b, c, config=config, programs=gpu_of(a.device).sms)
+    product(padded(a), padded(b), c, config=config, programs=gpu_of(a.device).sms)
     return c
 
 

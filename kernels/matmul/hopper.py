@@ -16,6 +16,7 @@ The tensor cores stand still while all groups are at their epilogues, so the gro
 A last round of tiles for no more than half of the programs is cut: CUT programs take a part of the columns each.
 """
 
+from atlas.declaration.products import describable
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -34,6 +35,9 @@ from .hopper_spaces import parts_of_last
 
 WIDTH = gl.constexpr(64)
 """Columns of the parts in which a tile is written: of 16 bits each they fill the widest swizzle, 128 bytes."""
+
+SWIZZLED = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
+"""How such a part lies in shared memory."""
 
 
 @gluon.jit
@@ -94,32 +98,83 @@ def produce(
 
 
 @gluon.jit
+def _clear(block, first):
+    """Write 0 into a block's rows from ``first`` on."""
+    rows: gl.constexpr = block.shape[0]
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    offs = gl.arange(0, rows, layout=gl.SliceLayout(1, layout))
+    values = block.load(layout)
+    block.store(gl.where((offs < first)[:, None], values, gl.full_like(values, 0)))
+
+
+@gluon.jit
+def _multiply_block(
+    acc, a_smem, b_smem, full, empty, step, begun, left, GROUP: gl.constexpr, BLOCKS: gl.constexpr,
+    COLUMNS: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr, TAIL: gl.constexpr,
+):  # fmt: skip
+    """Begin the product of block number ``step``, and wait for the one before, if it has ``begun``.
+
+    With TAIL the rows of both blocks from ``left`` on are others' and become 0: one factor's might be infinite.
+    """
+    STAGES: gl.constexpr = b_smem.shape[0]
+    slot = step % STAGES
+    mbarrier.wait(full.index(slot), step // STAGES & 1)
+    a = a_smem.index(slot * BLOCKS + (0 if BLOCKS == 1 else GROUP))
+    b = b_smem.index(slot)
+    if len(b.shape) == 3:
+        b = b.reshape([b.shape[1], b.shape[2]])
+    if TAIL:
+        gl.static_assert(A_BY_COLUMNS and not B_BY_COLUMNS)
+        _clear(a, left)
+        _clear(b, left)
+        fence_async_shared()
+    if A_BY_COLUMNS:
+        a = a.permute((1, 0))
+    b = b.slice(0, COLUMNS).permute((1, 0)) if B_BY_COLUMNS else b.slice(0, COLUMNS, dim=1)
+    acc = warpgroup_mma(a, b, acc, use_acc=begun, is_async=True)
+    acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
+    mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=begun)
+    return acc
+
+
+@gluon.jit
 def multiply(
     a_smem, b_smem, full, empty, turn, step, K, GROUP: gl.constexpr, GROUPS: gl.constexpr, ALTERNATE: gl.constexpr,
-    COLUMNS: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
+    COLUMNS: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr, RAGGED: gl.constexpr = False,
+    TAIL: gl.constexpr = False,
 ):  # fmt: skip
-    """(sums of the group's rows of a tile with COLUMNS, blocks there have been) from the blocks as they come."""
+    """(sums of the group's rows of a tile with COLUMNS, blocks there have been) from the blocks as they come.
+
+    RAGGED: K differs from tile to tile.  With TAIL a last block that is not whole holds what does not belong to the
+    sum.
+    """
     STAGES: gl.constexpr = b_smem.shape[0]
     ROWS: gl.constexpr = a_smem.shape[2 if A_BY_COLUMNS else 1]
     BLOCK_K: gl.constexpr = a_smem.shape[1 if A_BY_COLUMNS else 2]
     BLOCKS: gl.constexpr = 1 if ALTERNATE else GROUPS
-    LAG: gl.constexpr = (STAGES - 1) // (GROUPS - 1)
+    LAG: gl.constexpr = 1 if RAGGED else (STAGES - 1) // (GROUPS - 1)  # which comes once, whatever the first tile's K
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-    for k in range(0, K, BLOCK_K):
-        slot = step % STAGES
-        mbarrier.wait(full.index(slot), step // STAGES & 1)
-        a = a_smem.index(slot * BLOCKS + (0 if ALTERNATE else GROUP))
-        b = b_smem.index(slot)
-        if A_BY_COLUMNS:
-            a = a.permute((1, 0))
-        b = b.slice(0, COLUMNS).permute((1, 0)) if B_BY_COLUMNS else b.slice(0, COLUMNS, dim=1)
-        acc = warpgroup_mma(a, b, acc, use_acc=k > 0, is_async=True)
-        acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
-        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=k > 0)
+    whole = K
+    if TAIL:
+        whole = K // BLOCK_K * BLOCK_K
+    for k in range(0, whole, BLOCK_K):
+        acc = _multiply_block(
+            acc, a_smem, b_smem, full, empty, step, k > 0, 0,
+            GROUP, BLOCKS, COLUMNS, A_BY_COLUMNS, B_BY_COLUMNS, False,
+        )  # fmt: skip
         step += 1
         if not ALTERNATE and GROUP + 1 < GROUPS:  # the next group starts when this one is so far ahead
             mbarrier.arrive(turn.index(GROUP + 1), count=1, pred=step == gl.minimum(gl.cdiv(K, BLOCK_K), LAG))
+    if TAIL:  # noqa: SIM102 - a constant, the other is none
+        if whole < K:
+            acc = _multiply_block(
+                acc, a_smem, b_smem, full, empty, step, whole > 0, K - whole,
+                GROUP, BLOCKS, COLUMNS, A_BY_COLUMNS, B_BY_COLUMNS, True,
+            )  # fmt: skip
+            step += 1
+            if GROUP + 1 < GROUPS:
+                mbarrier.arrive(turn.index(GROUP + 1), count=1, pred=step == gl.minimum(gl.cdiv(K, BLOCK_K), LAG))
     if ALTERNATE:
         mbarrier.arrive(turn.index(1 - GROUP), count=1)
     acc = warpgroup_mma_wait(0, deps=[acc])
@@ -128,7 +183,20 @@ def multiply(
 
 
 @gluon.jit
-def _write(acc, c_desc, buffers, m, n, FIRST: gl.constexpr, PART: gl.constexpr, BUFFERS: gl.constexpr):
+def put_elements(value, ptr, buffer, m, n, M, N):
+    """Write a block of a matrix [M, N] whose rows begin anywhere: neighbouring threads write neighbouring elements."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    buffer.store(value)
+    offs_m = m + gl.arange(0, value.shape[0], layout=gl.SliceLayout(1, layout))
+    offs_n = n + gl.arange(0, value.shape[1], layout=gl.SliceLayout(0, layout))
+    at = ptr + offs_m.to(gl.int64)[:, None] * N + offs_n[None, :]
+    gl.store(at, buffer.load(layout), mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
+
+
+@gluon.jit
+def _write(
+    acc, c_desc, c_ptr, buffers, m, n, M, N, FIRST: gl.constexpr, PART: gl.constexpr, BUFFERS: gl.constexpr
+):  # fmt: skip
     """Write a block whose first element is (m, n), in parts of WIDTH columns, of which it is the PART-th.
 
     Parts go by way of the group's buffers, of which FIRST is the first, in turns: while one leaves the next is made.
@@ -137,20 +205,24 @@ def _write(acc, c_desc, buffers, m, n, FIRST: gl.constexpr, PART: gl.constexpr, 
     if COLUMNS > WIDTH:
         half: gl.constexpr = COLUMNS // 2
         left, right = acc.reshape([acc.shape[0], 2, half]).permute(0, 2, 1).split()
-        _write(left, c_desc, buffers, m, n, FIRST, PART, BUFFERS)
-        _write(right, c_desc, buffers, m, n + half, FIRST, PART + half // WIDTH, BUFFERS)
+        _write(left, c_desc, c_ptr, buffers, m, n, M, N, FIRST, PART, BUFFERS)
+        _write(right, c_desc, c_ptr, buffers, m, n + half, M, N, FIRST, PART + half // WIDTH, BUFFERS)
     else:
         layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
         buffer = buffers.index(FIRST + PART % BUFFERS)
-        tma.store_wait(BUFFERS - 1)
-        buffer.store(gl.convert_layout(acc, layout).to(c_desc.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
+        c = gl.convert_layout(acc, layout).to(c_ptr.dtype.element_ty)
+        if c_desc is None:
+            put_elements(c, c_ptr, buffer, m, n, M, N)
+        else:
+            tma.store_wait(BUFFERS - 1)
+            buffer.store(c)
+            fence_async_shared()
+            tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
 
 
 @gluon.jit
 def _consume(
-    c_desc, a_smem, b_smem, c_smem, full, empty, turn, sizes, GROUP: gl.constexpr, GROUPS: gl.constexpr,
+    c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, sizes, GROUP: gl.constexpr, GROUPS: gl.constexpr,
     ROWS: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, CUT: gl.constexpr,
     A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
 ):  # fmt: skip
@@ -166,7 +238,7 @@ def _consume(
         acc, step = multiply(
             a_smem, b_smem, full, empty, turn, step, K, GROUP, GROUPS, False, BLOCK_N, A_BY_COLUMNS, B_BY_COLUMNS
         )  # fmt: skip
-        _write(acc, c_desc, c_smem, m + GROUP * ROWS, n, GROUP * BUFFERS, 0, BUFFERS)
+        _write(acc, c_desc, c_ptr, c_smem, m + GROUP * ROWS, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
     if CUT > 1:
         m, n, there = part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
         if there:
@@ -174,7 +246,7 @@ def _consume(
                 a_smem, b_smem, full, empty, turn, step, K,
                 GROUP, GROUPS, False, BLOCK_N // CUT, A_BY_COLUMNS, B_BY_COLUMNS,
             )  # fmt: skip
-            _write(acc, c_desc, c_smem, m + GROUP * ROWS, n, GROUP * BUFFERS, 0, BUFFERS)
+            _write(acc, c_desc, c_ptr, c_smem, m + GROUP * ROWS, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
     tma.store_wait(0)
 
 
@@ -194,13 +266,13 @@ def begin_ring(STAGES: gl.constexpr, GROUPS: gl.constexpr, ALTERNATE: gl.constex
 
 @gluon.jit
 def product_kernel(
-    a_desc, b_desc, cut_desc, c_desc, M, N, K, GROUPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, CUT: gl.constexpr,
-    A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
+    a_desc, b_desc, cut_desc, c_desc, c_ptr, M, N, K, GROUPS: gl.constexpr, ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    CUT: gl.constexpr, A_BY_COLUMNS: gl.constexpr, B_BY_COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of blocks: A's of a group's rows, B's of a tile's columns, C's of what a group writes at once.
 
-    ``cut_desc`` is B's for a part of a tile, None where CUT is 1.
+    ``cut_desc`` is B's for a part of a tile, None where CUT is 1; ``c_desc`` is None where C's rows are off 16 bytes.
     """
     a_smem = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * GROUPS, a_desc.block_shape[0], a_desc.block_shape[1]], a_desc.layout
@@ -208,16 +280,16 @@ def product_kernel(
     b_smem = gl.allocate_shared_memory(
         b_desc.dtype, [STAGES, b_desc.block_shape[0], b_desc.block_shape[1]], b_desc.layout
     )
-    c_smem = gl.allocate_shared_memory(c_desc.dtype, [GROUPS * BUFFERS, ROWS, WIDTH], c_desc.layout)
+    c_smem = gl.allocate_shared_memory(c_ptr.dtype.element_ty, [GROUPS * BUFFERS, ROWS, WIDTH], SWIZZLED)
     full, empty, turn = begin_ring(STAGES, GROUPS, False)
     fence_async_shared()
     sizes = (M, N, K)
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, sizes,
+                (_consume, (c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, sizes,
                             0, GROUPS, ROWS, BLOCK_N, GROUP_M, BUFFERS, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
-                (_consume, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, sizes,
+                (_consume, (c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, sizes,
                             1, GROUPS, ROWS, BLOCK_N, GROUP_M, BUFFERS, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
                 (produce, (a_desc, b_desc, cut_desc, a_smem, b_smem, full, empty, sizes,
                            GROUPS, ROWS, BLOCK_N, GROUP_M, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
@@ -229,11 +301,11 @@ def product_kernel(
         gl.static_assert(GROUPS == 3)
         gl.warp_specialize(
             [
-                (_consume, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, sizes,
+                (_consume, (c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, sizes,
                             0, GROUPS, ROWS, BLOCK_N, GROUP_M, BUFFERS, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
-                (_consume, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, sizes,
+                (_consume, (c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, sizes,
                             1, GROUPS, ROWS, BLOCK_N, GROUP_M, BUFFERS, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
-                (_consume, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, sizes,
+                (_consume, (c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, sizes,
                             2, GROUPS, ROWS, BLOCK_N, GROUP_M, BUFFERS, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
                 (produce, (a_desc, b_desc, cut_desc, a_smem, b_smem, full, empty, sizes,
                            GROUPS, ROWS, BLOCK_N, GROUP_M, CUT, A_BY_COLUMNS, B_BY_COLUMNS)),
@@ -244,7 +316,7 @@ def product_kernel(
 
 
 def product(a, b, c, *, config, programs):
-    """Write A B into ``c``, of matrices of 16-bit elements that TMA can read, by rows or by columns.
+    """Write A B into ``c`` [m, n], contiguous; A and B are of 16-bit elements that TMA can read, by rows or columns.
 
     ``programs`` is the number of SMs.
     """
@@ -255,7 +327,8 @@ def product(a, b, c, *, config, programs):
     launch(
         product_kernel, (min(tiles, programs),),
         _described(a, rows, block_k), _described(b, block_k, columns),
-        _described(b, block_k, columns // cut) if cut > 1 else None, described(c, rows, WIDTH.value), m, n, k,
+        _described(b, block_k, columns // cut) if cut > 1 else None,
+        described(c if describable(c) else None, rows, WIDTH.value), c, m, n, k,
         CUT=cut, A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), num_warps=4, **config,
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ _PAYS = 1.1
 
 
 def gluon(launch) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n], whose rows are at whole 16 bytes."""
+    """The variant for a pass that multiplies [m, k] by [k, n]; operands off 16 bytes are copied first."""
     return Variant(
         name="gluon",
         summary="Gluon: a warp copies, two or three groups of warps multiply; the last round's tiles are cut",
@@ -56,19 +56,19 @@ def multiplies_by_groups(problem: Case, gpu: GPU) -> str:
         return "Gluon is not interpreted"
     if problem.dtype not in ("bf16", "fp16"):
         return "for elements of 16 bits, which wgmma reads in either order"
-    return describes(problem, gpu)
+    return describes(problem, gpu) and few_tiles(problem, gpu)
 
 
 def rounds_end_later(rows: int, columns: int, problem: Case, gpu: GPU) -> str:
     """Why tiles of another variant, in rounds that are not cut, should end later than `gluon`'s best."""
-    if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or _few_tiles(problem, gpu):
+    if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or few_tiles(problem, gpu):
         return ""
     tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
     own = triton.cdiv(tiles, gpu.sms) * _part(rows, min(columns, 256), problem)
     return "tiles of `gluon` leave fewer SMs idle in the last round" if own > _PAYS * _best(problem, gpu)[0] else ""
 
 
-def _few_tiles(problem: Case, gpu: GPU) -> str:
+def few_tiles(problem: Case, gpu: GPU) -> str:
     """Why no tile is small enough."""
     tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
     return "" if tiles > gpu.sms else f"{tiles} tiles of 128 x 128 leave SMs idle"
@@ -109,7 +109,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     tile = (config["GROUPS"], config["ROWS"], config["BLOCK_N"])
     if _TILES.get(tile) != (config["STAGES"], config["BUFFERS"]):
         return "no such tile, or not as many stages as there is room for"
-    if reason := _few_tiles(problem, gpu):
+    if reason := few_tiles(problem, gpu):
         return reason
     if config["GROUP_M"] != 8 and problem["m"] * problem["n"] <= 4 * gpu.sms * 128 * 128:
         return "an order that does not matter"

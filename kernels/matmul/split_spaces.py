@@ -14,7 +14,7 @@ from atlas.declaration import GPU, Capability, Case, Config, Variant, element_si
 from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
-from .hopper_spaces import rounds_end_later
+from .hopper_spaces import few_tiles, multiplies_by_groups, rounds_end_later
 from .swizzled import swizzles
 
 SPLIT_DESCRIPTOR_SPACE = {
@@ -118,10 +118,14 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if not swizzles(problem, gpu):
         return "fp32 by FMA is `swizzled`'s"
-    if gpu.functional or any(off_16_bytes(row_lengths(problem), problem)):
+    if gpu.functional or few_tiles(problem, gpu):
         return ""
-    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
-    return f"{tiles} tiles reach every SM, and the copy engine reads rows as they lie" if tiles > gpu.sms else ""
+    if not any(off_16_bytes(row_lengths(problem), problem)):
+        return "tiles reach every SM, and the copy engine reads rows as they lie"
+    flags = dict(problem.sizes)
+    if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or flags.get("residual"):
+        return ""
+    return "tiles reach every SM, and kernels in Gluon copy rows off 16 bytes, too"
 
 
 def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, single: bool = False) -> float:

@@ -16,17 +16,22 @@ from .spaces import (
     ALTERNATING_SPACE,
     SPACE,
     SPECIALIZED_SPACE,
+    SPLIT_SPACE,
     alternates,
     default,
     default_alternating,
     default_specialized,
+    default_split,
     describes,
     fits,
     fits_alternating,
     fits_specialized,
+    fits_split,
     handles,
     specializes,
+    splits,
 )
+from .split import launch_split_descriptor
 from .tiled import DTYPES, launch_tiled
 
 DECLARATION = Declaration(
@@ -43,6 +48,17 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("c",),
         variants=(
+            Variant(
+                name="split_descriptor",
+                summary="few tiles, a long sum: K in parts, which a second kernel adds up and scales",
+                launch=launch_split_descriptor,
+                space=SPLIT_SPACE,
+                default=default_split,
+                fits=fits_split,
+                handles=splits,
+                needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
+                follows="descriptor",
+            ),
             Variant(
                 name="specialized",
                 summary="one warp loads; groups of warps multiply, and one adds or writes meanwhile",

@@ -147,7 +147,8 @@ def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]
     shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
 
     def config(rows, columns, warps):
-        block_k = 32 if _narrow(problem) else 256 if _thin(problem) else 128
+        long = _thin(problem) and Capability.WGMMA in gpu.capabilities
+        block_k = 32 if _narrow(problem) else 256 if long else 128
         tile = dict(zip(SPACE, (rows, columns, block_k, 8, warps), strict=False))
         every = [tile | {"num_stages": stages} for stages in (5, 4, 3, 2)]
         return next((config for config in every if not fits(config, problem, gpu, persistent)), every[-1])
@@ -231,3 +232,65 @@ def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
 
 def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
     return dict(zip(ALTERNATING_SPACE, (128, 16 if _full(problem, gpu) else 8, 6), strict=True))
+
+
+def splits(problem: Case, gpu: GPU) -> str:
+    """Why K is not cut into parts."""
+    if reason := describes(problem, gpu):
+        return reason
+    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    if gpu.functional or (2 * tiles <= gpu.sms and problem["k"] >= 2048):
+        return ""
+    return f"{tiles} tiles of 128 x 128, or sums too short to be cut"
+
+
+SPLIT_SPACE = {
+    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_N": (64, 128),
+    "BLOCK_K": (128, 256),
+    "GROUP_M": (8,),
+    "num_warps": (4,),
+    "num_stages": (3, 4, 5),
+    "SPLITS": (2, 3, 4, 6, 8, 12, 16),
+}
+
+_SPLIT_TILES = {16: ((16, 128, 256, 4), (16, 64, 256, 5)), 32: ((32, 128, 256, 4), (32, 64, 256, 5)),
+                64: ((64, 64, 256, 5), (64, 128, 256, 4)), 128: ((64, 128, 256, 4), (128, 128, 128, 5))}  # fmt: skip
+"""By rows of C up to 16, 32, 64 and more: BLOCK_M, BLOCK_N, BLOCK_K, num_stages; some 120 to 190 KiB under way."""
+
+
+def _split_tiles(problem: Case) -> tuple[tuple[int, ...], ...]:
+    rows = next((most for most in _SPLIT_TILES if problem["m"] <= most), 128)
+    tiles = _SPLIT_TILES[rows]
+    if problem.dtype != "int8" and not problem["fast"]:  # partial sums take registers of their own
+        return tuple(tile for tile in tiles if tile[0] < 128)
+    return tiles
+
+
+def _parts_wanted(tile: tuple[int, ...], problem: Case, gpu: GPU) -> int:
+    """As many parts as give each SM one program, of no less than two blocks of K each."""
+    tiles = max(1, triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1]))
+    most = max(2, min(gpu.sms // tiles, problem["k"] // (2 * tile[2])))
+    return max(count for count in SPLIT_SPACE["SPLITS"] if count <= most)
+
+
+def fits_split(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``split_descriptor`` cannot launch, or cannot be the best."""
+    tile = tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages"))
+    if tile not in _split_tiles(problem):
+        return "other tiles have as many bytes under way, and rows that C has"
+    shared = config["num_stages"] * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"]
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    wanted = _parts_wanted(tile, problem, gpu)
+    if not wanted / 2 <= config["SPLITS"] <= wanted:
+        return "parts that leave SMs idle, or more than there are SMs for"
+    return ""
+
+
+def default_split(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The first of the tiles."""
+    rows, columns, block_k, stages = tile = _split_tiles(problem)[0]
+    return dict(
+        zip(SPLIT_SPACE, (rows, columns, block_k, 8, 4, stages, _parts_wanted(tile, problem, gpu)), strict=True)
+    )

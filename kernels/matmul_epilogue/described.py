@@ -128,13 +128,18 @@ def launch_blocks(
 def launch_specialized(
     alternate, x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
 ):  # fmt: skip
-    """The same by warps of two kinds; what does not fit it goes through pointers: fp32 results, mixed dtypes."""
+    """The same by warps of two kinds; operands off 16 bytes are copied first.
+
+    What does not fit it goes through pointers: fp32 results, mixed dtypes, a residual off 16 bytes.
+    """
     from .hopper import specialized
 
     y, z = outputs(x, weight, out_dtype, keep)
-    if x.dtype == torch.float32 or not _transfers(x, weight, y, residual):
+    same = x.dtype == weight.dtype == y.dtype != torch.float32
+    if not same or (residual is not None and not _transfers(x, weight, y, residual)):
         plain = dict(zip(SPACE, (128, config["BLOCK_N"], 64, config["GROUP_M"], 8, 3), strict=True))
         return launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
+    x, weight = padded(x), padded(weight)
     specialized(
         x, weight, bias, residual, y, z, activation, scale,
         config=config, programs=gpu_of(x.device).sms, alternate=alternate,

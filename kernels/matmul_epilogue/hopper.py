@@ -6,6 +6,7 @@ group: the residual is fetched into them while the tile is multiplied, and y tak
 """
 
 import triton.language as tl
+from atlas.declaration.products import describable
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -13,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from kernels.activation.tiles import share_of
 from kernels.common.hopper import described, part_of_tile, tile_of, whole_tiles
-from kernels.matmul.hopper import WIDTH, begin_ring, multiply, produce
+from kernels.matmul.hopper import SWIZZLED, WIDTH, begin_ring, multiply, produce, put_elements
 from kernels.matmul.hopper_spaces import parts_of_last
 
 
@@ -50,17 +51,21 @@ def _activated(z, ACTIVATION: gl.constexpr, FINE: gl.constexpr):
 
 
 @gluon.jit
-def _put(value, desc, buffer, m, n, PENDING: gl.constexpr):
+def _put(value, desc, ptr, buffer, m, n, M, N, PENDING: gl.constexpr):
     """Write a block by way of the buffer, once all but the last PENDING blocks have left theirs."""
-    tma.store_wait(PENDING)
-    buffer.store(value.to(desc.dtype))
-    fence_async_shared()
-    tma.async_copy_shared_to_global(desc, [m, n], buffer)
+    value = value.to(ptr.dtype.element_ty)
+    if desc is None:
+        put_elements(value, ptr, buffer, m, n, M, N)
+    else:
+        tma.store_wait(PENDING)
+        buffer.store(value)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(desc, [m, n], buffer)
 
 
 @gluon.jit
 def _finish(
-    acc, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
+    acc, bias_ptr, residual_desc, out, buffers, scale, m, n, M, N,
     ACTIVATION: gl.constexpr, FIRST: gl.constexpr, PART: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of a block whose first element is (m, n), in parts of WIDTH columns, of which it is the PART-th.
@@ -73,15 +78,16 @@ def _finish(
         half: gl.constexpr = COLUMNS // 2
         left, right = acc.reshape([acc.shape[0], 2, half]).permute(0, 2, 1).split()
         _finish(
-            left, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n, N,
+            left, bias_ptr, residual_desc, out, buffers, scale, m, n, M, N,
             ACTIVATION, FIRST, PART, BUFFERS,
         )  # fmt: skip
         _finish(
-            right, bias_ptr, residual_desc, y_desc, z_desc, buffers, scale, m, n + half, N,
+            right, bias_ptr, residual_desc, out, buffers, scale, m, n + half, M, N,
             ACTIVATION, FIRST, PART + half // WIDTH, BUFFERS,
         )  # fmt: skip
     else:
         layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+        y_desc, y_ptr, z_desc, z_ptr = out
         buffer = buffers.index(FIRST + PART % BUFFERS)
         z = gl.convert_layout(acc, layout) * scale
         if bias_ptr is not None:
@@ -89,23 +95,23 @@ def _finish(
             z += gl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(gl.float32)[None, :]
         if residual_desc is not None:
             residual = buffer.load(layout)
-        if z_desc is not None:
-            _put(z, z_desc, buffer, m, n, BUFFERS - 1)
-        y = _activated(z, ACTIVATION, y_desc.dtype != gl.bfloat16)
+        if z_ptr is not None:
+            _put(z, z_desc, z_ptr, buffer, m, n, M, N, BUFFERS - 1)
+        y = _activated(z, ACTIVATION, y_ptr.dtype.element_ty != gl.bfloat16)
         if residual_desc is not None:
             y += residual.to(gl.float32)
-        _put(y, y_desc, buffer, m, n, BUFFERS - 1 if z_desc is None else 0)
+        _put(y, y_desc, y_ptr, buffer, m, n, M, N, BUFFERS - 1 if z_ptr is None else 0)
 
 
 @gluon.jit
 def _take_tile(
-    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale, step, odd, m, n, sizes,
+    bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale, step, odd, m, n, sizes,
     COLUMNS: gl.constexpr, ACTIVATION: gl.constexpr, BUFFERS: gl.constexpr, ALTERNATE: gl.constexpr,
     GROUP: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """The group's rows of the tile at (m, n); ``odd`` is 1 for the second, fourth, ... that it takes."""
     full, empty, turn = ring
-    _, N, K = sizes
+    M, N, K = sizes
     if not ALTERNATE:
         m += GROUP * x_smem.shape[1]
     if residual_desc is not None:
@@ -121,7 +127,7 @@ def _take_tile(
     if residual_desc is not None:
         mbarrier.wait(fetched.index(GROUP), odd)
     _finish(
-        acc, bias_ptr, residual_desc, y_desc, z_desc, y_smem, scale, m, n, N,
+        acc, bias_ptr, residual_desc, out, y_smem, scale, m, n, M, N,
         ACTIVATION, GROUP * BUFFERS, 0, BUFFERS,
     )  # fmt: skip
     return step
@@ -129,7 +135,7 @@ def _take_tile(
 
 @gluon.jit
 def _consume(
-    bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale, sizes,
+    bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale, sizes,
     ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr, CUT: gl.constexpr,
     ALTERNATE: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
@@ -147,7 +153,7 @@ def _consume(
     for position in range(first, whole, stride):
         m, n = tile_of(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         step = _take_tile(
-            bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring,
+            bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring,
             scale, step, position // stride & 1, m, n, sizes, BLOCK_N, ACTIVATION, BUFFERS, ALTERNATE, GROUP, GROUPS,
         )  # fmt: skip
         if ALTERNATE:
@@ -158,7 +164,7 @@ def _consume(
             there = there & (whole // gl.num_programs(0) % 2 == GROUP)
         if there:
             _take_tile(
-                bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale, step,
+                bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale, step,
                 whole // stride & 1, m, n, sizes, BLOCK_N // CUT, ACTIVATION, BUFFERS, ALTERNATE, GROUP, GROUPS,
             )  # fmt: skip
     tma.store_wait(0)
@@ -166,13 +172,14 @@ def _consume(
 
 @gluon.jit
 def matmul_epilogue_kernel(
-    x_desc, w_desc, cut_desc, bias_ptr, residual_desc, y_desc, z_desc, scale, M, N, K,
+    x_desc, w_desc, cut_desc, bias_ptr, residual_desc, y_desc, y_ptr, z_desc, z_ptr, scale, M, N, K,
     ACTIVATION: gl.constexpr, GROUP_M: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
     BUFFERS: gl.constexpr, CUT: gl.constexpr, ALTERNATE: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of blocks: x's of a group's rows, W's of a tile's columns, others of what a group writes at once.
 
-    ``cut_desc`` is W's for a part of a tile, None where CUT is 1; bias, residual and z may be None.
+    ``cut_desc`` is W's for a part of a tile, None where CUT is 1; bias, residual and z may be None.  y and z have no
+    descriptor where their rows are off 16 bytes; then there is no residual.
     """
     ROWS: gl.constexpr = x_desc.block_shape[0]
     BLOCK_N: gl.constexpr = w_desc.block_shape[0]
@@ -180,19 +187,20 @@ def matmul_epilogue_kernel(
     BLOCKS: gl.constexpr = 1 if ALTERNATE else GROUPS
     x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES * BLOCKS, ROWS, BLOCK_K], x_desc.layout)
     w_smem = gl.allocate_shared_memory(w_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], w_desc.layout)
-    y_smem = gl.allocate_shared_memory(y_desc.dtype, [GROUPS * BUFFERS, ROWS, WIDTH], y_desc.layout)
+    y_smem = gl.allocate_shared_memory(y_ptr.dtype.element_ty, [GROUPS * BUFFERS, ROWS, WIDTH], SWIZZLED)
     ring = begin_ring(STAGES, GROUPS, ALTERNATE)
     fetched = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
     for group in gl.static_range(GROUPS):
         mbarrier.init(fetched.index(group), count=1)
     fence_async_shared()
     sizes = (M, N, K)
+    out = (y_desc, y_ptr, z_desc, z_ptr)
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale,
+                (_consume, (bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale,
                             sizes, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 0, GROUPS)),
-                (_consume, (bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale,
+                (_consume, (bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale,
                             sizes, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 1, GROUPS)),
                 (produce, (x_desc, w_desc, cut_desc, x_smem, w_smem, ring[0], ring[1], sizes,
                            BLOCKS, ROWS, BLOCK_N, GROUP_M, CUT, False, True)),
@@ -204,11 +212,11 @@ def matmul_epilogue_kernel(
         gl.static_assert(GROUPS == 3)
         gl.warp_specialize(
             [
-                (_consume, (bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale,
+                (_consume, (bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale,
                             sizes, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 0, GROUPS)),
-                (_consume, (bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale,
+                (_consume, (bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale,
                             sizes, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 1, GROUPS)),
-                (_consume, (bias_ptr, residual_desc, y_desc, z_desc, x_smem, w_smem, y_smem, fetched, ring, scale,
+                (_consume, (bias_ptr, residual_desc, out, x_smem, w_smem, y_smem, fetched, ring, scale,
                             sizes, ACTIVATION, GROUP_M, BUFFERS, CUT, ALTERNATE, 2, GROUPS)),
                 (produce, (x_desc, w_desc, cut_desc, x_smem, w_smem, ring[0], ring[1], sizes,
                            BLOCKS, ROWS, BLOCK_N, GROUP_M, CUT, False, True)),
@@ -219,7 +227,10 @@ def matmul_epilogue_kernel(
 
 
 def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, programs, alternate):
-    """Write y (and z, where there is one) of matrices that TMA can read; ``programs`` is the number of SMs."""
+    """Write y (and z, where there is one) of matrices that TMA can read; ``programs`` is the number of SMs.
+
+    y and z may have rows off 16 bytes where there is no residual.
+    """
     (m, k), n = x.shape, weight.shape[0]
     groups, columns, block_k = config.get("GROUPS", 2), config["BLOCK_N"], config["BLOCK_K"]
     rows = 128 if alternate else 64  # of a group
@@ -229,8 +240,8 @@ def specialized(x, weight, bias, residual, y, z, activation, scale, *, config, p
         matmul_epilogue_kernel, (min(tiles, programs),),
         described(x, rows, block_k), described(weight, columns, block_k),
         described(weight if cut > 1 else None, columns // cut, block_k), bias,
-        described(residual, rows, WIDTH.value), described(y, rows, WIDTH.value),
-        described(z, rows, WIDTH.value), scale, m, n, k,
+        described(residual, rows, WIDTH.value), described(y if describable(y) else None, rows, WIDTH.value), y,
+        described(z if z is not None and describable(z) else None, rows, WIDTH.value), z, scale, m, n, k,
         ACTIVATION=activation, GROUP_M=config["GROUP_M"], GROUPS=groups, STAGES=config["STAGES"],
         BUFFERS=config["BUFFERS"], CUT=cut, ALTERNATE=alternate, num_warps=4,
     )  # fmt: skip

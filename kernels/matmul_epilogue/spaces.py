@@ -5,7 +5,7 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
-from kernels.matmul.hopper_spaces import microseconds
+from kernels.matmul.hopper_spaces import few_tiles, microseconds
 from kernels.matmul.split_spaces import ends_later
 from kernels.matmul.swizzled import swizzles
 
@@ -228,7 +228,13 @@ def persists(problem: Case, gpu: GPU) -> str:
 
 def specializes(problem: Case, gpu: GPU) -> str:
     """Why `specialized` does not take a case."""
-    return "Gluon is not interpreted" if gpu.functional else persists(problem, gpu)
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem.dtype in ("fp32", "tf32"):
+        return describes(problem, gpu)
+    if problem["residual"] and describes(problem, gpu):
+        return "a residual is fetched by the copy engine, whose rows are at whole 16 bytes"
+    return few_tiles(problem, gpu)
 
 
 def alternates(problem: Case, gpu: GPU) -> str:

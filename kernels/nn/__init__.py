@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .losses import CrossEntropyLoss, LinearCrossEntropyLoss
     from .normalisation import LayerNorm, LogSoftmax, RMSNorm, Softmax
     from .quantised_linear import LinearW4, LinearW8
+    from .replacing import replace
 
 _MODULES = {
     "CrossEntropyLoss": "losses",
@@ -40,17 +41,19 @@ _MODULES = {
     "Softmax": "normalisation",
     "SwiGLU": "activations",
 }
+_FUNCTIONS = {"replace": "replacing"}
 
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name):
-    if name not in _MODULES:
-        raise AttributeError(f"kernels.nn has no {name!r}; there are {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    file = _MODULES.get(name) or _FUNCTIONS.get(name)
+    if file is None:
+        raise AttributeError(f"kernels.nn has no {name!r}; there are {', '.join([*__all__, *_FUNCTIONS])}")
+    value = getattr(importlib.import_module(f"{__name__}.{file}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_FUNCTIONS})

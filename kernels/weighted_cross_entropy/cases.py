@@ -99,7 +99,8 @@ EDGE_CASES = cases.edge_cases(
     ),
 )
 
-HUGE_CASES = (cases.case("bf16", "offsets beyond 2^31 along classes", b=1, n=17, s=2**27, **_COLUMNS),)
+# Of 2^27 rows torch, which counts them in fp32, finds a quarter.
+HUGE_CASES = (cases.case("bf16", "offsets beyond 2^31 along classes", b=1, n=145, s=15_000_000, **_COLUMNS),)
 
 
 def _matrix(c):

@@ -16,6 +16,7 @@ SHAPES = {
     (200, 264, 4104): "groups whose rows lie outside; many turns of the ring",
     (2184, 2056, 72): "a last round of few tiles with tails, in parts; sums shorter than the ring",
     (4232, 4104, 328): "several rounds",
+    (1003, 4097, 331): "rows off 16 bytes of all of them: padded copies, elements written one by one",
 }
 
 
@@ -40,15 +41,14 @@ def near(found, expected):
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: "x".join(map(str, tile[:3])))
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_products(cuda, layout, tile):
+    from kernels.common.padded import padded
     from kernels.matmul.hopper import product
 
     config = dict(zip(("GROUPS", "ROWS", "BLOCK_N", "STAGES", "BUFFERS"), tile, strict=True)) | {"BLOCK_K": 64}
     for (m, n, k), dtype in itertools.product(SHAPES, (torch.bfloat16, torch.float16)):
-        if layout[0] == "T" and m % 8:
-            continue  # rows of A off 16 bytes
         a, b = matrix(cuda, m, k, layout[0], dtype), matrix(cuda, k, n, layout[1], dtype)
         c = torch.full((m, n), torch.nan, device=cuda, dtype=dtype)
-        product(a, b, c, config=config | {"GROUP_M": 8}, programs=gpu_of(cuda).sms)
+        product(padded(a), padded(b), c, config=config | {"GROUP_M": 8}, programs=gpu_of(cuda).sms)
         near(c, a.float() @ b.float())
 
 

@@ -106,15 +106,22 @@ def test_chunks_of_any_length_add_up_to_the_same(chunk):
 
 
 def test_a_chunk_s_logits_are_as_large_as_the_weight_and_chunks_of_one_length():
-    assert chunk_rows_of(8192, 4096) == 4096
-    assert chunk_rows_of(9000, 4096) == 3072  # three chunks, in whole tiles of 128 rows
-    assert chunk_rows_of(16384, 512) == 1024  # small layers fill the GPU all the same
-    assert chunk_rows_of(700, 64) == 700
+    row = 2 * 128_000  # bytes of a row of logits, of which a few fill a chunk
+    assert chunk_rows_of(8192, 4096, row) == 4096
+    assert chunk_rows_of(9000, 4096, row) == 3072  # three chunks, in whole tiles of 128 rows
+    assert chunk_rows_of(16384, 512, row) == 1024  # small layers fill the GPU all the same
+    assert chunk_rows_of(700, 64, row) == 700
     # What is summed up in fp32 is there twice in the end, so one chunk may as well have twice the rows.
-    assert chunk_rows_of(8192, 4096, adds_in_fp32=True) == 8192
-    assert chunk_rows_of(8193, 4096, adds_in_fp32=True) == 2816
+    assert chunk_rows_of(8192, 4096, row, adds_in_fp32=True) == 8192
+    assert chunk_rows_of(8193, 4096, row, adds_in_fp32=True) == 2816
     for m, k in ((5000, 1024), (16385, 2048), (4097, 4096)):
-        assert chunk_rows_of(m, k) <= max(k, 1024)
+        assert chunk_rows_of(m, k, row) <= max(k, 1024)
+
+
+def test_small_logits_are_one_chunk_for_each_costs_the_host_launches():
+    assert chunk_rows_of(4096, 1024, 2 * 1024) == 4096
+    assert chunk_rows_of(4096, 1024, 4 * 1024) == 4096
+    assert chunk_rows_of(2**20, 64, 2 * 1024) * 2 * 1024 <= 2**25
 
 
 class Largest(TorchDispatchMode):

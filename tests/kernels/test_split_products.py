@@ -90,13 +90,21 @@ PLAIN = {"activation": "none", "bias": True, "residual": False}
     [
         pytest.param(16, 1536, 6656, id="tens of rows"),
         pytest.param(253, 896, 11008, id="few tiles, a long sum"),
-        pytest.param(2048, 2560, 1001, id="rows off 16 bytes"),
-        pytest.param(351, 50257, 2048, id="C's rows off 16 bytes"),
+        pytest.param(351, 2048, 50257, id="rows off 16 bytes, few tiles"),
     ],
 )
-def test_few_tiles_and_odd_rows_are_split_or_padded(on, m, n, k):
+def test_few_tiles_are_split(on, m, n, k):
     assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == "split_descriptor"
     assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] == "split_descriptor"
+
+
+@pytest.mark.parametrize("on", ["h100", "h200"])
+@pytest.mark.parametrize(("m", "n", "k"), [(2048, 2560, 1001), (351, 50257, 2048)])
+def test_many_tiles_of_rows_off_16_bytes_are_padded_and_multiplied_by_groups(on, m, n, k):
+    assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == "gluon"
+    assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] in ("specialized", "alternating")
+    added = {**PLAIN, "residual": True}
+    assert chosen("matmul_epilogue", on, "bf16", **added, m=m, n=n, k=k)[0] == "split_descriptor"
 
 
 @pytest.mark.parametrize("on", ["h100", "h200"])

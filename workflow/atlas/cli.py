@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 import sys
 from types import ModuleType
 
@@ -42,6 +43,9 @@ _IMPORTED = {
 }
 """What a command's process has imported when it begins, for those of which a run has many."""
 
+_CALLING = ("validate", "benchmark")
+"""Commands that call public functions: as users do, by the extension, which is not compiled beside a measurement."""
+
 
 def command() -> int:
     """Run the command that this process was started for; returns its exit status."""
@@ -71,6 +75,7 @@ def main(words: list[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(words[:1]) if words else (parser.parse_args(words), [])
+    os.environ.setdefault("KERNEL_ATLAS_NATIVE", "wait" if chosen.command in _CALLING else "off")
     return run(*_of(chosen.command), rest + words[1:])
 
 

@@ -3,8 +3,8 @@
 A call in Python costs some 10 us of the host and a training step 100; in C++ a third of that.  What the extension does
 not take it leaves to Python, which does the same; so both are right, and either may be missing.
 
-``KERNEL_ATLAS_NATIVE`` says when: ``auto`` builds it in the background at the first recorded call,
-``wait`` has that call wait for it, ``off``, the default, does without.
+``KERNEL_ATLAS_NATIVE`` says when: ``auto``, the default, builds it in the background at the first recorded call,
+``wait`` has that call wait for it, ``off`` does without.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .recording import Unrepeatable
 
 VARIABLE = "KERNEL_ATLAS_NATIVE"
 WAYS = ("auto", "wait", "off")
-DEFAULT = "off"
+DEFAULT = "auto"
 
 
 def unavailable(*_: Any) -> Any:

@@ -1,6 +1,6 @@
 """A small decoder twice, of torch's modules and of kernels.nn's, and what shows that they train alike.
 
-``python tests/kernels/transformer.py`` (with ``PYTHONPATH=workflow:.``) trains both on a GPU in bf16, prints their loss
+``python -m proofs.models.decoder`` (with ``PYTHONPATH=workflow:.``) trains both on a GPU in bf16, prints their loss
 curves, the largest difference, the seconds that compilation took, and the tokens per second of torch eager,
 torch.compile and the kernels.  Each line appears as soon as it is known; while one is long in coming, stderr shows
 where each thread stands.  ``--parts`` and ``--backend`` narrow down what it waits for.
@@ -51,8 +51,9 @@ def torch_parts() -> dict[str, Callable]:
         "RMSNorm": _ResidualRMSNorm,
         "RotaryEmbedding": _TorchRotary,
         "SwiGLU": _TorchSwiGLU,
-        "CrossEntropyLoss": torch.nn.CrossEntropyLoss,
+        "Linear": torch.nn.Linear,
         "attention": F.scaled_dot_product_attention,
+        "loss": _torch_loss,
     }
 
 
@@ -60,8 +61,20 @@ def kernel_parts() -> dict[str, Callable]:
     """The same parts in the kernels of the library."""
     import kernels.nn
 
-    modules = {name: getattr(kernels.nn, name) for name in PARTS if name != "attention"}
-    return modules | {"attention": kernels.scaled_dot_product_attention}
+    modules = {name: getattr(kernels.nn, name) for name in PARTS if name not in ("attention", "loss")}
+    return modules | {"attention": kernels.scaled_dot_product_attention, "loss": _loss_of_kernels}
+
+
+def _torch_loss(hidden, weight, targets):
+    """The mean in fp32: one in bf16 would tell two curves apart by steps of 1/128 alone."""
+    return F.cross_entropy(F.linear(hidden, weight), targets, reduction="none").float().mean()
+
+
+def _loss_of_kernels(hidden, weight, targets):
+    import kernels
+
+    with torch.autocast(hidden.device.type, torch.bfloat16, enabled=hidden.dtype == torch.bfloat16):  # an fp32 loss
+        return kernels.linear_cross_entropy(hidden, weight, targets)
 
 
 class _ResidualRMSNorm(torch.nn.RMSNorm):
@@ -115,12 +128,12 @@ class Block(torch.nn.Module):
         super().__init__()
         self.heads = sizes.heads
         self.attention_norm = parts["RMSNorm"](sizes.hidden, eps=1e-5)
-        self.qkv = torch.nn.Linear(sizes.hidden, 3 * sizes.hidden, bias=False)
-        self.out = torch.nn.Linear(sizes.hidden, sizes.hidden, bias=False)
+        self.qkv = parts["Linear"](sizes.hidden, 3 * sizes.hidden, bias=False)
+        self.out = parts["Linear"](sizes.hidden, sizes.hidden, bias=False)
         self.mlp_norm = parts["RMSNorm"](sizes.hidden, eps=1e-5)
-        self.gate = torch.nn.Linear(sizes.hidden, sizes.mlp, bias=False)
-        self.up = torch.nn.Linear(sizes.hidden, sizes.mlp, bias=False)
-        self.down = torch.nn.Linear(sizes.mlp, sizes.hidden, bias=False)
+        self.gate = parts["Linear"](sizes.hidden, sizes.mlp, bias=False)
+        self.up = parts["Linear"](sizes.hidden, sizes.mlp, bias=False)
+        self.down = parts["Linear"](sizes.mlp, sizes.hidden, bias=False)
         self.activation = parts["SwiGLU"]()
         self.attention = parts["attention"]
 
@@ -143,8 +156,8 @@ class Transformer(torch.nn.Module):
         self.rotary = parts["RotaryEmbedding"](sizes.head_dim, sizes.length)
         self.blocks = torch.nn.ModuleList(Block(sizes, parts) for _ in range(sizes.layers))
         self.norm = parts["RMSNorm"](sizes.hidden, eps=1e-5)
-        self.head = torch.nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
-        self.loss = parts["CrossEntropyLoss"](reduction="none")
+        self.head = torch.nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)  # its weight alone is read
+        self.loss = parts["loss"]
 
     def forward(self, tokens, targets):
         """The mean loss of predicting ``targets`` [batch, length] from ``tokens``."""
@@ -153,8 +166,7 @@ class Transformer(torch.nn.Module):
         for block in self.blocks:
             x, stream = block(x, stream, self.rotary)
         x, _ = self.norm(x, stream)
-        # A mean in bf16 would tell two curves apart by steps of 1/128 alone.
-        return self.loss(self.head(x).flatten(0, 1), targets.flatten()).float().mean()
+        return self.loss(x.flatten(0, 1), self.head.weight, targets.flatten())
 
 
 def twins(

@@ -1,0 +1,213 @@
+"""A model's layers made those of this library, in place: ``kernels.nn.replace(model)``."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import kernels
+
+from .activations import GELU, SiLU
+from .embeddings import Embedding
+from .linear import Linear
+from .normalisation import LayerNorm, RMSNorm
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_TRIED = (3, 8)
+"""Rows and columns of inputs that tell whether a module computes what its name and attributes promise."""
+
+
+class ScaledRMSNorm(torch.nn.Module):
+    """An RMS norm with a ``weight`` and an ``eps``, by whatever class it was made."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The normalised input."""
+        eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
+        return kernels.rms_norm(input, self.weight.shape, self.weight, eps)
+
+
+class GatedMLP(torch.nn.Module):
+    """``down_proj(silu(gate_proj(x)) * up_proj(x))``, the product in one kernel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The MLP's output for x [..., features]."""
+        return self.down_proj(kernels.swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+class LinearByColumns(torch.nn.Module):
+    """A linear layer whose ``weight`` is [in, out], as GPT-2's is stored."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x @ weight + bias``."""
+        return kernels.linear(x, self.weight.t(), self.bias)
+
+
+def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Counter[str]:
+    """Make the layers of ``model`` those of this library, in place; how many of each kind were replaced.
+
+    Layers of torch, and those of other libraries that give the same on trial: linear layers, embeddings, layer
+    and RMS norms, GELU and SiLU, gated MLPs of ``gate_proj``, ``up_proj`` and ``down_proj``.  A module changes its
+    class alone: names, parameters, hooks and state dicts stay.  Of a model of the package transformers attention, the
+    loss and the rotation of queries and keys are replaced, too; the last one for all models of that architecture in
+    this process.
+
+    ``leave`` names kinds that stay as they are, as the result names them: ``replace(model, leave=["Linear"])``.  What
+    the kernels do not have (other dtypes, sparse gradients, dropout in attention) stays torch's.  Layers run where
+    kernels do, on a GPU.
+
+    Raises ValueError for an unknown kind in ``leave``.
+    """
+    leave = set(leave)
+    if unknown := leave - set(KINDS):
+        raise ValueError(f"replace: leave names {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    found: collections.Counter[str] = collections.Counter()
+    for module in model.modules():
+        for kind, make in _OF_MODULES.items():
+            if kind not in leave and make(module):
+                found[kind] += 1
+                break
+    if "transformers" in sys.modules:
+        from . import hugging_face
+
+        for kind, put in hugging_face.PARTS.items():
+            if kind not in leave and (count := put(model)):
+                found[kind] += count
+    return found
+
+
+def _linear(module: torch.nn.Module) -> bool:
+    if type(module) is not torch.nn.Linear or module.weight.dtype not in _DTYPES:
+        return False
+    module.__class__, module.activation = Linear, None
+    return True
+
+
+def _embedding(module: torch.nn.Module) -> bool:
+    plain = type(module) is torch.nn.Embedding and module.weight.dtype in _DTYPES
+    if not plain or module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
+        return False
+    module.__class__ = Embedding
+    return True
+
+
+def _layer_norm(module: torch.nn.Module) -> bool:
+    plain = type(module) is torch.nn.LayerNorm and len(module.normalized_shape) == 1
+    if not plain or (module.weight is not None and module.weight.dtype not in _DTYPES):
+        return False
+    module.__class__ = LayerNorm
+    return True
+
+
+def _rms_norm(module: torch.nn.Module) -> bool:
+    if type(module) is torch.nn.RMSNorm and len(module.normalized_shape) == 1:
+        module.__class__ = RMSNorm
+        return True
+    weight, eps = _only_parameter(module), getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    named = "RMSNorm" in type(module).__name__ and not isinstance(module, ScaledRMSNorm)
+    if not named or weight is None or weight.dim() != 1 or not isinstance(eps, float):
+        return False
+    scale = torch.linspace(0.5, 1.5, len(weight))  # a norm that scales by 1 + weight is another one
+    if not _gives(module, lambda x: F.rms_norm(x, weight.shape, scale, eps), (2, len(weight)), weight=scale):
+        return False
+    module.__class__ = ScaledRMSNorm
+    return True
+
+
+def _gelu(module: torch.nn.Module) -> bool:
+    if _is_activation(module):
+        for approximate in ("none", "tanh"):
+            if _gives(module, lambda x, how=approximate: F.gelu(x, approximate=how)):
+                module.__class__, module.approximate = GELU, approximate
+                return True
+    return False
+
+
+def _silu(module: torch.nn.Module) -> bool:
+    if not _is_activation(module) or getattr(module, "inplace", False) or not _gives(module, F.silu):
+        return False
+    module.__class__, module.inplace = SiLU, False
+    return True
+
+
+def _is_activation(module: torch.nn.Module) -> bool:
+    """Whether it may be one that has a kernel: by its name, and with nothing to keep."""
+    named = any(name in type(module).__name__ for name in ("GELU", "SiLU", "Swish"))
+    ours = type(module).__module__.startswith("kernels.")
+    return named and not ours and not next(module.parameters(), None) and not next(module.children(), None)
+
+
+_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+
+
+def _gated_mlp(module: torch.nn.Module) -> bool:
+    children = dict(module.named_children())
+    activation = children.pop("act_fn", None)
+    if set(children) != set(_PROJECTIONS) or activation is None or type(module).__module__.startswith("kernels."):
+        return False
+    if not all(isinstance(child, torch.nn.Linear) for child in children.values()) or not _gives(activation, F.silu):
+        return False
+    # Of small layers in its place: those of a large model are not worth a product each.
+    small = {name: torch.nn.Linear(_TRIED[1], _TRIED[1]) for name in _PROJECTIONS}
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        return small["down_proj"](F.silu(small["gate_proj"](x)) * small["up_proj"](x))
+
+    try:
+        for name in _PROJECTIONS:
+            setattr(module, name, small[name])
+        same = _gives(module, expected)
+    finally:
+        for name in _PROJECTIONS:
+            setattr(module, name, children[name])
+    if same:
+        module.__class__ = GatedMLP
+    return same
+
+
+def _linear_by_columns(module: torch.nn.Module) -> bool:
+    parameters = dict(module.named_parameters(recurse=False))
+    if type(module).__name__ != "Conv1D" or set(parameters) != {"weight", "bias"} or module.weight.dim() != 2:
+        return False
+    module.__class__ = LinearByColumns
+    return True
+
+
+def _only_parameter(module: torch.nn.Module) -> torch.Tensor | None:
+    parameters = dict(module.named_parameters())
+    return parameters.get("weight") if len(parameters) == 1 and not next(module.children(), None) else None
+
+
+def _gives(
+    module: torch.nn.Module,
+    expected: Callable[[torch.Tensor], torch.Tensor],
+    shape: tuple[int, ...] = _TRIED,
+    **parameters: torch.Tensor,
+) -> bool:
+    """Whether the module, with these parameters, gives what ``expected`` does, on the host in fp32."""
+    x = torch.linspace(-3.0, 3.0, shape[0] * shape[1]).reshape(shape)
+    try:
+        with torch.no_grad(), torch.device("cpu"):
+            found = functional_call(module, parameters, (x,)) if parameters else type(module).forward(module, x)
+            return found.shape == x.shape and bool(torch.allclose(found, expected(x), rtol=1e-5, atol=1e-5))
+    except Exception:  # of foreign code: what it raises says that it is another thing
+        return False
+
+
+_OF_MODULES: dict[str, Callable[[torch.nn.Module], bool]] = {
+    "GatedMLP": _gated_mlp,
+    "Linear": _linear,
+    "LinearByColumns": _linear_by_columns,
+    "Embedding": _embedding,
+    "LayerNorm": _layer_norm,
+    "RMSNorm": _rms_norm,
+    "GELU": _gelu,
+    "SiLU": _silu,
+}
+
+KINDS = (*_OF_MODULES, "attention", "rotation", "loss")
+"""What :func:`replace` knows, as its result and ``leave`` name it."""

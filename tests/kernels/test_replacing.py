@@ -1,0 +1,130 @@
+"""``kernels.nn.replace``: what becomes a layer of the kernels, what stays torch's, and that the values stay."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import kernels.nn
+
+
+class NamedLikeLlamaRMSNorm(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.linspace(0.2, 2, size)), 1e-6
+
+    def forward(self, x):
+        return self.weight * F.rms_norm(x, x.shape[-1:], None, self.variance_epsilon)
+
+
+class NamedLikeGemmaRMSNorm(NamedLikeLlamaRMSNorm):
+    """Which scales by 1 + weight: another function under a like name."""
+
+    def forward(self, x):
+        return (1 + self.weight) * F.rms_norm(x, x.shape[-1:], None, self.variance_epsilon)
+
+
+class GELUActivation(torch.nn.Module):
+    """A library's own class, which computes torch's function."""
+
+    def __init__(self, approximate):
+        super().__init__()
+        self.how = approximate
+
+    def forward(self, x):
+        return F.gelu(x, approximate=self.how)
+
+
+class QuickGELUActivation(torch.nn.Module):
+    """One that no kernel computes."""
+
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class MLP(torch.nn.Module):
+    def __init__(self, size, activation, product=torch.mul):
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = (torch.nn.Linear(size, size) for _ in range(3))
+        self.act_fn, self.product = activation, product
+
+    def forward(self, x):
+        return self.down_proj(self.product(self.act_fn(self.gate_proj(x)), self.up_proj(x)))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(11, 8)
+        self.norm, self.last = NamedLikeLlamaRMSNorm(8), torch.nn.LayerNorm(8)
+        self.mlp = MLP(8, torch.nn.SiLU())
+        self.act, self.head = GELUActivation("tanh"), torch.nn.Linear(8, 11, bias=False)
+
+    def forward(self, tokens):
+        x = self.norm(self.embed(tokens))
+        return self.head(self.act(self.last(x + self.mlp(x))))
+
+
+def test_a_model_keeps_its_values_names_and_hooks():
+    torch.manual_seed(0)
+    model = Model()
+    heard = []
+    model.norm.register_forward_hook(lambda module, args, output: heard.append(type(module)))
+    theirs, tokens = copy.deepcopy(model), torch.tensor([[1, 5, 2], [0, 10, 3]])
+    names = {name: value.data_ptr() for name, value in model.state_dict().items()}
+    found = kernels.nn.replace(model)
+    assert found == {"Embedding": 1, "GatedMLP": 1, "Linear": 4, "LayerNorm": 1, "RMSNorm": 1, "GELU": 1, "SiLU": 1}
+    assert {name: value.data_ptr() for name, value in model.state_dict().items()} == names
+    heard.clear()
+    expected, got = theirs(tokens), model(tokens)
+    assert len(heard) == 2 and heard[0] is not heard[1]
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    got.square().sum().backward()
+    expected.square().sum().backward()
+    for ours, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=1e-4, atol=1e-4)
+    assert not kernels.nn.replace(model)  # nothing is left, and nothing is wrapped twice
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (NamedLikeGemmaRMSNorm(8), "scales by 1 + weight"),
+        (QuickGELUActivation(), "another function of that name"),
+        (torch.nn.Linear(4, 4, dtype=torch.float64), "a dtype without kernels"),
+        (torch.nn.Embedding(4, 4, sparse=True), "sparse gradients"),
+        (torch.nn.Embedding(4, 4, max_norm=1.0), "which the kernel refuses"),
+        (torch.nn.LayerNorm((2, 4)), "normalises two dimensions"),
+        (torch.nn.SiLU(inplace=True), "writes its input"),
+        (torch.nn.Dropout(), "draws other random numbers than torch's"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_what_would_not_be_the_same_stays(module, reason):
+    kind = type(module)
+    assert not kernels.nn.replace(torch.nn.Sequential(module))
+    assert type(module) is kind
+
+
+def test_an_mlp_that_does_something_else_keeps_its_way_and_has_its_layers_replaced():
+    for mlp in (MLP(8, torch.nn.SiLU(), torch.add), MLP(8, torch.nn.GELU())):
+        weight = mlp.gate_proj.weight
+        found = kernels.nn.replace(torch.nn.Sequential(mlp))
+        assert type(mlp) is MLP and found["GatedMLP"] == 0 and found["Linear"] == 3
+        assert mlp.gate_proj.weight is weight
+
+
+def test_gelu_is_told_from_its_approximation():
+    for approximate in ("none", "tanh"):
+        module = GELUActivation(approximate)
+        assert kernels.nn.replace(torch.nn.Sequential(module)) == {"GELU": 1}
+        assert module.approximate == approximate
+
+
+def test_kinds_can_be_left():
+    model = Model()
+    found = kernels.nn.replace(model, leave=["Linear", "Embedding"])
+    assert type(model.head) is torch.nn.Linear and not {"Linear", "Embedding"} & set(found)
+    with pytest.raises(ValueError, match="leave names Dropout; there are .*Linear"):
+        kernels.nn.replace(model, leave=["Dropout"])

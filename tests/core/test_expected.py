@@ -97,7 +97,15 @@ def test_an_estimate_is_that_of_the_process_as_linear_algebra_has_it():
         told = one(found, 3000, candidate)
         assert told.log_ratio == pytest.approx(weights @ [t.log_ratio for t in trials])
         variance = 2 * expected.SCALE**2 * (1 - alike(candidate, SLOW)) - weights @ shared
-        assert told.error == pytest.approx(math.sqrt(variance))
+        ratios = np.array([t.log_ratio for t in trials])
+        surprise = max(1.0, ratios @ np.linalg.solve(covariance, ratios) / len(trials))
+        assert told.error == pytest.approx(math.sqrt(variance * surprise))
+
+
+def test_timings_that_contradict_each_other_are_less_sure():
+    steady = timed(*((n, (100.0, 90.0)) for n in (512, 1024, 2048, 4096)))
+    to_and_fro = timed(*((n, (100.0, us)) for n, us in ((512, 90.0), (1024, 130.0), (2048, 90.0), (4096, 130.0))))
+    assert one(to_and_fro, 1500).error > 1.5 * one(steady, 1500).error
 
 
 def test_a_default_that_nobody_timed_is_compared_by_its_likeness():

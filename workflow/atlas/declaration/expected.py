@@ -3,8 +3,9 @@
 The logarithm of the ratio of two configs' times is taken for a Gaussian process.  It walks at random as sizes double,
 a little with blocks, more with warps and stages, and says nothing across variants.  An estimate rests on the few
 timings that tell most of it.  It has an expectation and a standard error; far from all timings it is "as long as the
-default, but who knows".  Nothing is fitted to a kernel: the constants are the same for all.  They were chosen on the
-H200's records with each case left out (``python -m proofs choice``); twice or half as much of one changes little.
+default, but who knows", and where timings contradict each other it is less sure.  Nothing is fitted to a kernel: the
+constants are the same for all.  They were chosen on the H200's records with cases left out
+(``python -m proofs choice``); twice or half as much of one changes little.
 
 Plain Python, since a first call may run under any of torch's modes.
 """
@@ -108,31 +109,36 @@ def _estimate(
         (SCALE**2 * touch[trial.case] * (own[trial.config] - own[trial.default]), trial) for trial in timings.trials
     ]
     told = heapq.nlargest(TELLING, told, key=lambda item: item[0] ** 2 / item[1].variance)
-    told = [(shared, trial) for shared, trial in told if shared]
-    weights = _solved(timings, [trial for _, trial in told], [shared for shared, _ in told])
-    expected = sum(weight * trial.log_ratio for weight, (_, trial) in zip(weights, told, strict=True))
-    known = sum(weight * shared for weight, (shared, _) in zip(weights, told, strict=True))
-    variance = 2 * SCALE**2 * (1 - alike(candidate, default)) - known
-    cases = dict.fromkeys(trial.case for _, trial in told)
-    return Estimate(*candidate, expected, math.sqrt(max(variance, 0.0)), tuple(timings.cases[one] for one in cases))
+    trials = [trial for shared, trial in told if shared]
+    lower = _factor(timings, trials)
+    shared = _forward(lower, [one for one, _ in told if one])
+    found = _forward(lower, [trial.log_ratio for trial in trials])
+    variance = 2 * SCALE**2 * (1 - alike(candidate, default)) - _product(shared, shared)
+    # Timings that contradict each other more than the process allows make an estimate of them less sure.
+    surprise = max(1.0, _product(found, found) / len(trials)) if trials else 1.0
+    cases = dict.fromkeys(trial.case for trial in trials)
+    error = math.sqrt(max(variance, 0.0) * surprise)
+    return Estimate(*candidate, _product(shared, found), error, tuple(timings.cases[one] for one in cases))
 
 
-def _solved(timings: Timings, trials: Sequence[Trial], shared: Sequence[float]) -> list[float]:
-    """Weights of the trials: the solution of their covariances with each other, by Cholesky's factors."""
+def _factor(timings: Timings, trials: Sequence[Trial]) -> list[list[float]]:
+    """Cholesky's lower factor of the trials' covariances, by rows."""
     lower: list[list[float]] = []
-    forward: list[float] = []
     for row, one in enumerate(trials):
         line: list[float] = []
         for column, other in enumerate(trials[: row + 1]):
             rest = timings.covariance(one, other) - _product(line, lower[column] if column < row else line)
             line.append(math.sqrt(rest) if column == row else rest / lower[column][column])
         lower.append(line)
-        forward.append((shared[row] - _product(line, forward)) / line[row])
-    weights = [0.0] * len(trials)
-    for row in reversed(range(len(trials))):
-        later = sum(lower[below][row] * weights[below] for below in range(row + 1, len(trials)))
-        weights[row] = (forward[row] - later) / lower[row][row]
-    return weights
+    return lower
+
+
+def _forward(lower: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """The values in the basis of the factor: their products there are those with the covariances' inverse."""
+    found: list[float] = []
+    for line, value in zip(lower, values, strict=True):
+        found.append((value - _product(line, found)) / line[-1])
+    return found
 
 
 def _product(one: Sequence[float], other: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..reading import strict
-from . import expected, timings, tuned
+from . import tuned
 from .hardware import GPU, gpu_of
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def _entries(device_name: str) -> tuple[str, list[dict[str, Any]]]:
 @functools.cache
 def _timings(path: Path) -> dict[str, Timings]:
     """What the file says that was timed, by pass; what is wrong with it is a warning."""
+    from . import timings  # when it is wanted: importing kernels takes no longer for it
+
     found, fault = timings.read(path)
     if fault:
         warnings.warn(
@@ -221,6 +223,8 @@ def _considered(
     found: Timings, case: Case, default: Candidate, able: Sequence[tuple[Variant, Mapping[str, Any]]]
 ) -> list[Estimate]:
     """What is expected of the configs of these entries that are timed and not the default, the surest gain first."""
+    from . import expected
+
     candidates = [(variant.name, entry["config"]) for variant, entry in able]
     candidates = [one for one in candidates if one != default and one in found.configs]
     told = expected.estimates(found, case.dtype, dict(case.sizes), default, candidates)

@@ -16,6 +16,10 @@ PROOFS = {
     "mutants": ("mutants.proof", "faults planted in the kernels themselves: validation catches every one"),
     "false-alarms": ("mutants.false_alarms", "true kernels, validated again and again with fresh seeds: no finding"),
     "repeatability": ("measuring.repeatability", "two full benchmark runs in separate processes agree"),
+    "verdicts": (
+        "measuring.verdicts",
+        "two sides of one commit are neither faster nor slower, a kernel slowed by 3 % is slower",
+    ),
     "agreement": (
         "measuring.agreement",
         "figures agree with ncu's gpu__time_duration, and with triton.testing.do_bench on long kernels",

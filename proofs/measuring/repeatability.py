@@ -65,13 +65,13 @@ def run(job: frame.Job) -> Evidence:
     kernels = scratch.kernels_of(job.arguments)
     with scratch.folder(job) as folder:
         runs = [
-            {kernel: _benchmark(job, kernel, folder / f"run-{number}") for kernel in kernels}
+            {kernel: benchmark(job, kernel, folder / f"run-{number}") for kernel in kernels}
             for number in range(1, job.arguments.runs + 1)
         ]
     return evidence(runs)
 
 
-def _benchmark(job: frame.Job, kernel: str, results: Path) -> dict[str, Any]:
+def benchmark(job: frame.Job, kernel: str, results: Path) -> dict[str, Any]:
     """The document of one benchmark, made on copies of what was surveyed, validated and tuned before."""
     output = results / "measured" / job.gpu_name / kernel / "benchmark.json"
     known = documents.read(output, "benchmark") if output.exists() else None

@@ -23,6 +23,8 @@ PRIVATE = (
     "KERNEL_ATLAS_PLACES",
     "KERNEL_ATLAS_RUN",
     "KERNEL_ATLAS_TUNED",
+    "KERNEL_ATLAS_WATCH",
+    "KERNEL_ATLAS_WORKLOAD",
 )
 """Variables of the process that runs the tests, which the commands of a checkout shall not inherit."""
 

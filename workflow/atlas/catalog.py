@@ -15,6 +15,7 @@ from .identity import kernel, today
 
 if TYPE_CHECKING:
     from .declaration import Declaration
+    from .workload.current import Workload
 
 KERNELS = ROOT / "kernels"
 
@@ -106,9 +107,17 @@ def _imports(path: Path) -> list[tuple[str, set[str]]]:
 def identities(name: str) -> dict[str, str]:
     """The kernel's identities, by name: what its documents are true of (:mod:`atlas.identity.kernel`).
 
-    Read from the source, importing nothing.  Raises :class:`AtlasError` for a file that is not Python.
+    Read from the source, importing nothing.  In the run of a workload its cases are the sweep.  Raises
+    :class:`AtlasError` for a file that is not Python.
     """
-    return today.of_kernel(KERNELS, name)
+    found, workload = today.of_kernel(KERNELS, name), _workload()
+    return found if workload is None else found | {kernel.SWEEP: workload.digest(name)}
+
+
+def _workload() -> Workload | None:
+    from .workload.current import current
+
+    return current()
 
 
 def digest(name: str) -> str:
@@ -120,8 +129,9 @@ def load(name: str, interpret: bool = False) -> Declaration:
     """Import ``kernels.<name>`` and return its DECLARATION.
 
     ``interpret`` runs its kernels in Triton's interpreter; the choice binds the whole process, since ``@triton.jit``
-    reads it at import.  Raises :class:`AtlasError` for an unknown name and for a file without a fitting declaration;
-    whatever the file itself raises on import passes through.
+    reads it at import.  In the run of a workload its cases stand in the place of the kernel's.  Raises
+    :class:`AtlasError` for an unknown name and for a file without a fitting declaration; whatever the file itself
+    raises on import passes through.
     """
     check_name(name)
     if interpret:
@@ -139,4 +149,9 @@ def load(name: str, interpret: bool = False) -> Declaration:
         raise AtlasError(f"{home(name)}: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file")
     if declaration.function is None:
         raise AtlasError(f"{home(name)}: no public function: write @DECLARATION.public above the one that `call` calls")
-    return declaration
+    workload = _workload()
+    if workload is None:
+        return declaration
+    from .workload.mapping import narrowed
+
+    return narrowed(declaration, workload, interpret)

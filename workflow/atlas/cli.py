@@ -31,9 +31,14 @@ COMMANDS = {
     "figures": "draw the figures from the tables",
     "report": "write the HTML report from tables and figures",
     "verdict": "print the run's summary; exit non-zero if a kernel is wrong",
+    "inspect": "show what a config compiles to on a GPU, on any host: resources, instructions, listings, differences",
+    "compare": "say what is slower or faster between two runs, records, commits; exit 1 if anything is slower",
+    "bisect": "find the commit, or the versions, that made a case slower on a GPU of this host",
     "log": "print the kernel log: what each variant brought over the one it was made from",
     "record": "copy a GPU's measured documents to results/recorded, to be committed",
     "export": "write tuned configs as kernels/tuned/<gpu>.json, which the kernels read at run time",
+    "watch": "run a program and write down which calls of the kernels it makes",
+    "workload": "say what a file of calls comes to: problems, their share, which are tuned; export their configs",
 }
 
 
@@ -49,6 +54,7 @@ _CALLING = ("validate", "benchmark")
 
 def command() -> int:
     """Run the command that this process was started for; returns its exit status."""
+    os.environ.pop("KERNEL_ATLAS_WATCH", None)  # what a stage calls is no program's
     words = sys.argv[1:]
     if not words or words[0] not in _IMPORTED or {"-h", "--help"} & set(words):
         return main(words)
@@ -112,8 +118,12 @@ _MOST = 2**31 - 1
 
 
 def _check_repeated(words: list[str]) -> None:
-    """Raise :class:`AtlasError` for an option that is given twice, of which argparse takes the last in silence."""
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    """Raise :class:`AtlasError` for an option that is given twice, of which argparse takes the last in silence.
+
+    What stands behind ``--`` is another program's.
+    """
+    own = words[: words.index("--")] if "--" in words else words
+    options = [word.partition("=")[0] for word in own if word.startswith("--")]
     for place, option in enumerate(options):
         if option in options[:place]:
             raise AtlasError(f"command line: {option} is given twice; which of them is meant?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import re
 import struct
@@ -25,6 +26,8 @@ _AMD_ACCESS = re.compile(
     r"\b(?:global|buffer|flat)_(?:load|store)_(?:lds_)?(dwordx[234]|dword|[su]?byte|[su]?short|b\d+)"
 )
 _AMD_BITS = {"dword": 32, "dwordx2": 64, "dwordx3": 96, "dwordx4": 128}
+
+_MATRIX = re.compile(r"\b(?:wgmma\.mma_async|tcgen05\.mma|w?mma\.(?:sync|mma))[\w.:]*|\bv_(?:s?mfmac?|wmma)_\w+")
 
 MATRIX_INSTRUCTIONS = ("wgmma", "tcgen05", "mma", "fma", "none")
 """What ``tl.dot`` may become, the strongest first; ``mma`` is also AMD's MFMA, ``none``: there is no dot."""
@@ -87,6 +90,33 @@ def widest_access_bits(text: str) -> int | None:
     return max(widths, default=None)
 
 
+def accesses(text: str) -> dict[str, int]:
+    """How often a listing loads or stores how many bits a thread of global memory: ``{"load 128": 4, "store 32": 1}``.
+
+    What an asynchronous copy moves counts as ``copy``, with 128 bits for the tensor memory accelerator.
+    """
+    found: collections.Counter[str] = collections.Counter()
+    for match in _ACCESS.finditer(text):
+        found[f"{'load' if match[0].startswith('ld') else 'store'} {int(match[1] or 1) * int(match[2])}"] += 1
+    for size in _CP_ASYNC.findall(text):
+        found[f"copy {8 * int(size, 0)}"] += 1
+    found[f"copy {_BULK_BITS}"] += len(_BULK.findall(text))
+    for match in _AMD_ACCESS.finditer(text):
+        found[f"{'load' if '_load_' in match[0] else 'store'} {widest_access_bits(match[0])}"] += 1
+    return {name: count for name, count in sorted(found.items()) if count}
+
+
+def matrix_instructions(text: str) -> dict[str, int]:
+    """How often a listing names which matrix instruction: ``{"wgmma m64n128k16 f32.bf16.bf16": 4}``."""
+    found: collections.Counter[str] = collections.Counter()
+    for match in _MATRIX.finditer(text):
+        words = match[0].split(".")
+        shape = next((word for word in words if re.fullmatch(r"m\d+n\d+k\d+", word)), "")
+        types = ".".join(word for word in words if re.fullmatch(r"(?:b|t)?[fsub]\d+|e\dm\d|kind::\w+", word))
+        found[" ".join(filter(None, (words[0], shape, types)))] += 1
+    return dict(sorted(found.items()))
+
+
 def async_copies(text: str) -> str:
     """Who moves tiles between global and shared memory, out of :data:`ASYNC_COPIES`."""
     if re.search(r"\bcp(?:\.reduce)?\.async\.bulk\.tensor", text):
@@ -120,14 +150,14 @@ def write_listings(prefix: Path, names: Sequence[str], requests: Sequence[Reques
         cuda = request.kernel.metadata.target.backend == "cuda"
         path = prefix.with_name(f"{name}.{'ptx' if cuda else 'amdgcn'}")
         path.write_text(strip_debug(assembly(request.kernel)))
-        code = _sass(request.kernel) if sass and cuda else ""
+        code = disassembly(request.kernel) if sass and cuda else ""
         if code:
             prefix.with_name(f"{name}.sass").write_text(code)
         written.append(path.name)
     return written
 
 
-def _sass(kernel: Any) -> str:
+def disassembly(kernel: Any) -> str:
     """The machine code as Triton prints it; empty where this Triton's disassembler does not know the architecture."""
     try:
         return kernel.asm["sass"] or ""

@@ -32,19 +32,25 @@ INCIDENTAL = (
     "atlas.workers.forked",
     "atlas.workers.forking",
     "atlas.workers.server",
+    "atlas.workload",
 )
 """No figure depends on them: finding kernels and documents, messages, provenance, files, finding and leasing a device,
-starting and ending processes.
+starting and ending processes; and a workload, whose cases are the kernel's identity ``sweep``.
 Their names count where a stage uses them; what they do does not."""
 
 INCIDENTAL_TO_VIEWS = tuple(name for name in INCIDENTAL if name != "atlas.results.collection")
 """For stages that read documents: which of them they find, and what is stale, is what they show."""
+
+INCIDENTAL_TO_REPORT = tuple(name for name in INCIDENTAL_TO_VIEWS if name != "atlas.workload")
+"""Which shows what a workload comes to."""
 
 _VIEWS = ("track", "tables", "figures", "report", "verdict")
 
 
 def apart(stage: str) -> tuple[str, ...]:
     """The modules whose content is no part of a stage's identity."""
+    if stage == "report":
+        return INCIDENTAL_TO_REPORT
     return INCIDENTAL_TO_VIEWS if stage in _VIEWS else INCIDENTAL
 
 

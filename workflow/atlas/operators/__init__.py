@@ -4,6 +4,9 @@ Kernels may import it and :mod:`atlas.declaration`, on which it rests.  A launch
 allocated and launched is recorded, and a later call on tensors of the same kind repeats just that.
 """
 
+import importlib
+import os
+
 from .autocast import autocast, autocast_rule, autocasting, autocasts_to_fp32
 from .constant import constant_result
 from .launching import launch
@@ -30,3 +33,6 @@ __all__ = [
     "torch_gradients",
     "transformed",
 ]
+
+if os.environ.get("KERNEL_ATLAS_WATCH"):  # `python -m atlas watch`: to be there before any operator is
+    importlib.import_module("atlas.watching.recorder").begin()

@@ -24,6 +24,7 @@ from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from ..results import documents
+from ..workload import current as workloads
 from .announce import announce, announce_reasons
 
 STARTED = time.time()
@@ -88,8 +89,13 @@ class Plan:
         return answer
 
     def versions(self) -> str:
-        """Changes when any identity of a kernel does: views say of which version of a kernel a document is."""
-        return _digest({name: self.identities(name) for name in self.kernels})
+        """Changes when any identity of a kernel does: views say of which version of a kernel a document is.
+
+        And when the workload does, of whose counts they tell.
+        """
+        workload = workloads.current()
+        counts = {} if workload is None else {"workload": workload.document}
+        return _digest({name: self.identities(name) for name in self.kernels} | counts)
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
         """What a kernel's CUDA C++ peers are compiled from."""
@@ -246,12 +252,14 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
             config[key] = [name.strip() for name in config[key].split(",") if name.strip()]
     check_config(config, where)
     blocks = load_gpus(GPUS_FILE)
-    kernels = catalog.names() if config["kernels"] == "all" else config["kernels"]
+    kernels = _of_workload(catalog.names()) if config["kernels"] == "all" else config["kernels"]
     for name in kernels:
         try:
             catalog.check_name(name)
         except AtlasError as error:
             raise AtlasError(f"{where}: key 'kernels': {error}") from None
+    if strangers := sorted({*kernels}.difference(_of_workload(kernels))):
+        raise AtlasError(f"{where}: key 'kernels': the workload comes to no case of {', '.join(strangers)}")
     if not kernels:
         raise AtlasError(f"{where}: key 'kernels': none selected; name at least one, or write all")
     names = gpus.names_of(config["gpus"], blocks, "gpus", where)
@@ -271,6 +279,12 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
         if gpu_limit is not None:
             os.environ[gpus.LIMIT_VARIABLE] = str(gpu_limit)
     return plan
+
+
+def _of_workload(kernels: list[str]) -> list[str]:
+    """Those of the kernels that the run's workload comes to; all without one."""
+    workload = workloads.current()
+    return kernels if workload is None else [name for name in kernels if name in workload.kernels]
 
 
 def _share(cores: int | None, gpu_limit: int | None, places: Mapping[str, gpus.Place]) -> int:
@@ -297,13 +311,14 @@ def use_this_checkout() -> None:
 
 def closing(results: str, failed: bool = False) -> str:
     """What a run says last: its verdict, or where to look if it did not come to one; ``failed`` says that a job did."""
+    where = "" if workloads.current() is None else f"\nThe workload's results are in {Path(results).absolute()}."
     log = Path(results, "logs", "verdict.log")
     if log.exists() and log.stat().st_mtime >= STARTED:
-        return log.read_text()
+        return log.read_text() + where
     report = Path(results, "report.html")
     if failed or not report.exists():
-        return f"No verdict: see {results}/logs/."
-    return f"Nothing new to judge; the report is {report}."
+        return f"No verdict: see {results}/logs/.{where}"
+    return f"Nothing new to judge; the report is {report}.{where}"
 
 
 def _records(gpu: str) -> Path:

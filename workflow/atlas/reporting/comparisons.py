@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..results.changes import MARGIN, SHORT_MARGIN, SHORT_US, sentences
+from ..results.changes import sentences
+from ..results.differences import MARGIN, SHORT_MARGIN, SHORT_US
 from ..results.summary import microseconds
 from ..results.verdict import PERFORMANCE, geometric_mean
 from .grid import Cell, Grid, config_words, number, text
@@ -44,7 +45,7 @@ def changed_table(tables: Tables) -> Grid:
         "today's figures; after an edit the next run is compared with them.",
         caption=f"Step: recorded over present time of the fastest variant, below 1 is slower now. Shown where it is "
         f"over {100 * MARGIN:.0f} % ({100 * SHORT_MARGIN:.0f} % under {SHORT_US:.0f} \N{MICRO SIGN}s), and is so, too, "
-        "after the step of the peers, which ran both times and show what the board and the software changed.",
+        "by half as much after the step of the peers, which ran both times and show what board and software changed.",
         numeric=frozenset({6, 8, 9, 10}),
     )  # fmt: skip
 

@@ -1,60 +1,105 @@
-"""Did a change make a kernel slower?  What was measured here against the record of the same GPU, case by case.
+"""Did a change make a kernel slower?  Two sides, case by case: runs before and after, or a run and its GPU's record.
 
-Two runs differ by more than the kernel: another day, board or driver.  The peers are the control, since they ran in
-both and nobody changed them here.  So a case is ``slower`` (or ``faster``) only where its fastest variant is beyond the
-margin against its own recorded time, and beyond it, too, after the peers' own difference is divided out.
+Two runs differ by more than the kernel: another process, day, board or driver.  The peers are the control, since they
+ran in both and nobody changed them here.  The rule is that of :mod:`.differences`.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .differences import difference
 from .subject import PassCase
 from .summary import times
-from .verdict import best_of_each_case, geometric_mean
 
-SHORT_US = 20.0
-MARGIN, SHORT_MARGIN = 0.02, 0.10
-"""How far two runs of the same code lie apart at the 95th percentile (docs/proving.md, repeatability): of cases over
-20 us the limit that is claimed; shorter ones have none, and came to just under a tenth."""
+Rows = list[Mapping[str, Any]]
+"""The same work in each run of a side."""
 
 
 def against_record(pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, Any]]:
     """A row per case that a measured benchmark and the record of its GPU and kernel both timed.
 
-    ``pairs`` are of :func:`atlas.results.collection.measured_and_recorded`.  Keys: ``kernel gpu direction dtype
-    sizes``; of each side's fastest variant ``provider config median_us`` and the same with ``recorded_``; ``step``
-    (recorded over measured time, above 1 is faster now), ``peer_step`` (the same of the peers both timed, geometric
-    mean, or None), ``verdict``, ``same_source`` (both ran the same variant), ``date``, ``recorded_date``.
+    ``pairs`` are of :func:`atlas.results.collection.measured_and_recorded`.  The rows are those of :func:`compared`,
+    with ``recorded_`` in place of ``before_``.
     """
     for measured, recorded in pairs:
-        now, before = measured.document, recorded.document
-        older = {PassCase.of(row): row for row in best_of_each_case(before["rows"])}
-        peers_now, peers_before = _peers(now["rows"]), _peers(before["rows"])
-        for row in best_of_each_case(now["rows"]):
-            old = older.get(PassCase.of(row))
-            if old is None:
-                continue
-            step = old["median_us"] / row["median_us"]
-            mine, theirs = (peers.get(PassCase.of(row), {}) for peers in (peers_now, peers_before))
-            peer_step = geometric_mean([theirs[name] / mine[name] for name in mine if name in theirs])
-            margin = SHORT_MARGIN if max(row["median_us"], old["median_us"]) < SHORT_US else MARGIN
-            alike = now["protocol"] == before["protocol"]
+        for row in compared([recorded], [measured]):
+            yield {key.replace("before_", "recorded_"): value for key, value in row.items()}
+
+
+def compared(before: Sequence[Any], after: Sequence[Any], every: bool = False) -> Iterator[dict[str, Any]]:
+    """A row per case that all runs of both sides timed: fastest variant against fastest variant.
+
+    ``before`` and ``after`` are entries of the collection, a run each, of one kernel and GPU.  Each variant is compared
+    with itself instead where ``every`` is true.  Keys: ``kernel gpu direction dtype sizes``; of each side ``provider
+    config median_us`` (the median of its runs) and the same with ``before_``; ``runs before_runs``; ``step low high
+    peer_step verdict reason`` of :class:`~atlas.results.differences.Difference`; ``same_source`` (both ran the same
+    variant of the same code), ``date``, ``before_date``.
+    """
+    first, older = after[0], before[0]
+    sides = [_variants(side) for side in (before, after)]
+    peers = [_variants(side, "peer") for side in (before, after)]
+    protocols = {entry.document["protocol"] for entry in (*before, *after)}
+    for at, now in sides[1].items():
+        then = sides[0].get(at, {})
+        mine, theirs = (found.get(at, {}) for found in (peers[1], peers[0]))
+        controls = [(_medians(theirs[name]), _medians(mine[name])) for name in mine if name in theirs]
+        for old, new in _pairs(then, now, every):
+            found = difference(then[old], now[new], controls)
+            known = len(protocols) == 1
             yield {
-                "kernel": measured.kernel,
-                "gpu": measured.gpu,
-                **PassCase.of(row).to_json(),
-                **{key: row[key] for key in ("provider", "config", "median_us")},
-                **{f"recorded_{key}": old[key] for key in ("provider", "config", "median_us")},
-                "step": step,
-                "peer_step": peer_step,
-                "verdict": _verdict(step, peer_step, margin) if alike else "undecided",
-                "same_source": row["provider"] == old["provider"]
-                and _identity(measured, row) == _identity(recorded, old),
-                "date": now["software"].get("date"),
-                "recorded_date": before["software"].get("date"),
+                "kernel": first.kernel,
+                "gpu": first.gpu,
+                **at.to_json(),
+                **_side(new, now[new]),
+                **{f"before_{key}": value for key, value in _side(old, then[old]).items()},
+                "step": found.step,
+                "low": found.low,
+                "high": found.high,
+                "peer_step": found.peer_step,
+                "verdict": found.verdict if known else "undecided",
+                "reason": found.reason if known else f"timed by {' and '.join(sorted(protocols))}",
+                "same_source": new == old and len({e.identity(at.direction, new) for e in (*before, *after)}) == 1,
+                "date": first.document["software"].get("date"),
+                "before_date": older.document["software"].get("date"),
             }
+
+
+def _variants(runs: Sequence[Any], kind: str = "variant") -> dict[PassCase, dict[str, Rows]]:
+    """By case, and by variant or peer, the rows of all runs; those that one of the runs did not time are left out."""
+    believed = ("ok", "suspect") if kind == "variant" else ("ok",)
+    found: dict[PassCase, dict[str, Rows]] = {}
+    for number, run in enumerate(runs):
+        for row in run.document["rows"]:
+            if row["provider_kind"] == kind and row["status"] in believed and row.get("median_us"):
+                rows = found.setdefault(PassCase.of(row), {}).setdefault(row["provider"], [])
+                if len(rows) == number:
+                    rows.append(row)
+    whole = {at: {name: rows for name, rows in own.items() if len(rows) == len(runs)} for at, own in found.items()}
+    return {at: own for at, own in whole.items() if own}
+
+
+def _pairs(before: Mapping[str, Rows], after: Mapping[str, Rows], every: bool) -> list[tuple[str, str]]:
+    """Which variant of before is set against which of after."""
+    if every or not before:
+        return [(name, name) for name in after if name in before]
+    fastest = [min(side, key=lambda name: statistics.median(_medians(side[name]))) for side in (before, after)]
+    return [(fastest[0], fastest[1])]
+
+
+def _side(name: str, rows: Rows) -> dict[str, Any]:
+    return {
+        "provider": name,
+        "config": rows[0]["config"],
+        "median_us": statistics.median(_medians(rows)),
+        "runs": len(rows),
+    }
+
+
+def _medians(rows: Rows) -> list[float]:
+    return [row["median_us"] for row in rows]
 
 
 def sentences(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -80,28 +125,8 @@ def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
         first = slower[0]
         worst = f" ({times(first['step'])} at worst: {PassCase.of(first)})"
     parts = [f"{len(slower)} of {len(rows)} cases slower{worst}", f"{faster} faster"]
-    parts += [f"{undecided} not comparable, since the protocols differ"] if undecided else []
+    parts += [f"{undecided} undecided"] if undecided else []
     source = ", its variants are the same" if all(row["same_source"] for row in rows) else ""
     return (
         f"{kernel} on {gpu} against its record of {(rows[0]['recorded_date'] or '?')[:10]}{source}: {', '.join(parts)}."
     )
-
-
-def _verdict(step: float, peer_step: float | None, margin: float) -> str:
-    steps = (step, step / (peer_step or 1.0))
-    if max(steps) < 1 - margin:
-        return "slower"
-    return "faster" if min(steps) > 1 / (1 - margin) else "same"
-
-
-def _identity(entry: Any, row: Mapping[str, Any]) -> str:
-    return entry.identity(row["direction"], row["provider"])
-
-
-def _peers(rows: Iterable[Mapping[str, Any]]) -> dict[PassCase, dict[str, float]]:
-    """The times of every case's peers, by name."""
-    found: dict[PassCase, dict[str, float]] = {}
-    for row in rows:
-        if row["provider_kind"] == "peer" and row["status"] == "ok" and row.get("median_us"):
-            found.setdefault(PassCase.of(row), {})[row["provider"]] = row["median_us"]
-    return found

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=["forward", "backward"])
     parser.add_argument("--dtype", help="for instance bf16")
     parser.add_argument("--case", metavar="m=…,n=…", help="one case's sizes; it need not be a declared one")
-    parser.add_argument("--config", type=_mapping, metavar="JSON", help="a config instead of the default")
+    parser.add_argument("--config", type=mapping, metavar="JSON", help="a config instead of the default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
     parser.add_argument("--step", action="store_true", help="stop in pdb in the program that went wrong; --gpu cpu")
     parser.add_argument(
@@ -286,7 +286,8 @@ def _value(text: str) -> Any:
     return text
 
 
-def _mapping(text: str) -> dict[str, Any]:
+def mapping(text: str) -> dict[str, Any]:
+    """A config that an option gives as JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

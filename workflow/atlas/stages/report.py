@@ -16,9 +16,11 @@ from markupsafe import Markup
 from ..errors import AtlasError
 from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
 from ..reporting import comparisons, machines, outcome, work
+from ..reporting import workload as workloads
 from ..results.collection import Entry, collect, proofs
 from ..results.documents import write_text
 from ..tables.store import read
+from ..workload.current import Workload, current
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +35,8 @@ def run(arguments: argparse.Namespace) -> None:
     folder = arguments.results / "figures"
     overviews = {name: picture(folder, name) for name in OVERVIEWS}
     kernels = of_kernels(folder, sorted(tables["coverage"].kernel.dropna().unique()))
-    write_text(arguments.results / "report.html", page(tables, entries, proofs(arguments.results), overviews, kernels))
+    found = page(tables, entries, proofs(arguments.results), overviews, kernels, current())
+    write_text(arguments.results / "report.html", found)
 
 
 def page(
@@ -42,6 +45,7 @@ def page(
     proofs: Sequence[Entry],
     overviews: dict[str, Picture],
     kernels: dict[str, list[Picture]],
+    workload: Workload | None = None,
 ) -> str:
     """The report as one HTML text that loads nothing: style, script and figures are inside it."""
     environment = jinja2.Environment(
@@ -54,6 +58,7 @@ def page(
         date=max((entry.document["software"].get("date") or "" for entry in entries), default="")[:10],
         alarms=outcome.alarms(tables),
         summary=outcome.summary(tables),
+        workload=workloads.section(tables, workload),
         verdicts=outcome.verdict_table(tables),
         gpus=machines.gpu_table(tables, entries),
         across=comparisons.across_table(tables),

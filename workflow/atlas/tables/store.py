@@ -101,7 +101,7 @@ TABLES: dict[str, dict[str, str]] = {
         "date": TEXT,
     },
     # One row per case that this GPU's measured benchmark and its record both timed: see atlas/results/changes.py.
-    # `step` is the recorded time over the measured one, `peer_step` the same of the peers both timed.
+    # `step` is the recorded time over the measured one, its interval `low` to `high`; `peer_step` that of the peers.
     "changes": {
         "gpu": TEXT,
         "kernel": TEXT,
@@ -112,9 +112,14 @@ TABLES: dict[str, dict[str, str]] = {
         "recorded_provider": TEXT,
         "recorded_config": TEXT,
         "recorded_median_us": NUMBER,
+        "runs": INTEGER,
+        "recorded_runs": INTEGER,
         "step": NUMBER,
+        "low": NUMBER,
+        "high": NUMBER,
         "peer_step": NUMBER,
         "verdict": TEXT,
+        "reason": TEXT,
         "same_source": FLAG,
         "date": TEXT,
         "recorded_date": TEXT,

@@ -108,6 +108,13 @@ def test_timings_that_contradict_each_other_are_less_sure():
     assert one(to_and_fro, 1500).error > 1.5 * one(steady, 1500).error
 
 
+def test_of_many_timings_an_estimate_rests_on_those_that_tell_most_of_it():
+    found = timed(*((2**power, (100.0, 90.0)) for power in range(20)))
+    told = one(found, 2**4 + 1)
+    assert len(told.told_by) == expected.TELLING and told.told_by[0].sizes == {"n": 2**4}
+    assert max(case.sizes["n"] for case in told.told_by) < 2**10
+
+
 def test_a_default_that_nobody_timed_is_compared_by_its_likeness():
     unknown = ("v", {"BLOCK": 128, "num_warps": 4})
     told = one(timed((1024, (100.0, 90.0))), 1024, default=unknown)

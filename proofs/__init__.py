@@ -6,7 +6,7 @@ ends with exit status 1.  The product imports nothing of this package.
 ``measuring``  figures that agree with others and with themselves, what calls cost the host, and tuning the device
 ``faults``     what befalls a run: hangs, kills, full disks
 ``mutants``    faults planted in kernels, and true kernels that are not flagged
-``tuning``     the tuner against ``triton.autotune``, and search strategies against each other
+``tuning``     the tuner against ``triton.autotune``, search strategies against each other, configs that calls choose
 ``models``     whole models with the kernels put in, beside torch eager and torch.compile
 ``unseen``     public functions at shapes that nobody tuned, beside the peers
 ``identity``   that a change left the kernels as they were: ``python -m proofs.identity``
@@ -25,6 +25,10 @@ PROOFS = {
         "figures agree with ncu's gpu__time_duration, and with triton.testing.do_bench on long kernels",
     ),
     "tuning-speed": ("tuning.speed", "tuning takes a fraction of triton.autotune's time and finds as good configs"),
+    "choice": (
+        "tuning.choice",
+        "at cases nobody tuned, calls choose configs near the best, no slower than the default",
+    ),
     "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
     "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),

@@ -1,8 +1,7 @@
-"""Which config a call runs: the nearest tuned one that supports the call, else the default."""
+"""Which config a call runs: of a tuned case what won there, else what is surely faster than the default."""
 
 import dataclasses
 import json
-import math
 
 import pytest
 import torch
@@ -47,11 +46,14 @@ def declaration():
 
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
-    """Writes kernels/tuned/<gpu>.json for this test alone."""
+    """Writes kernels/tuned/<gpu>.json for this test alone, with what was timed by ``n``."""
 
-    def write(*entries: dict) -> None:
+    def write(*entries: dict, timed: dict[int, tuple] | None = None) -> None:
         document = {"gpu": "h200", "match": "NVIDIA H200$", "entries": list(entries)}
         (tmp_path / "h200.json").write_text(json.dumps(document))
+        path = choice.timings_file("h200", "toy")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(timings(timed or {})))
 
     monkeypatch.setattr(choice, "TUNED", tmp_path)
     choice._entries.cache_clear()
@@ -66,6 +68,14 @@ def entry(n: int, variant: str, block: int, dtype: str = "fp32", **more) -> dict
             "config": {"BLOCK": block}, "certificate": CERTIFICATE}  # fmt: skip
 
 
+def timings(timed: dict[int, tuple]) -> dict:
+    """Microseconds of `short` with 128, its default, and with 256, then of `long` with 512, by n."""
+    configs = [("short", 128), ("short", 256), ("long", 512)]
+    cases = [{"dtype": "fp32", "sizes": {"n": n}, "default": 0, "us": list(us)} for n, us in timed.items()]
+    listed = [{"variant": variant, "config": {"BLOCK": block}} for variant, block in configs]
+    return {"form": 1, "passes": {"forward": {"configs": listed, "cases": cases}}}
+
+
 def chosen(declaration, n: int, gpu: GPU = SMALL, dtype: str = "fp32"):
     with pretend(gpu):
         variant, config = choose(declaration, "forward", case(dtype, n=n), torch.device("cpu"))
@@ -77,15 +87,52 @@ def test_without_tuned_configs_the_first_variant_that_supports_the_case_runs_its
     assert chosen(declaration, 8192) == ("long", 128)
 
 
-def test_the_nearest_tuned_case_wins(declaration, tuned):
-    tuned(entry(1024, "short", 256), entry(2**18, "long", 512))
+FASTER = {512: (10.0, 8.0, 30.0), 1024: (20.0, 16.0, 60.0), 2048: (40.0, 32.0, 90.0)}
+
+
+def test_a_tuned_case_takes_what_won_there_whatever_else_is_expected(declaration, tuned):
+    tuned(entry(1024, "long", 512), entry(2048, "short", 256), timed=FASTER)
+    assert chosen(declaration, 1024) == ("long", 512)
+
+
+def test_a_case_between_tuned_ones_takes_what_is_faster_at_all_of_them(declaration, tuned):
+    tuned(entry(1024, "short", 256), entry(2**18, "long", 512), timed=FASTER)
     assert chosen(declaration, 1100) == ("short", 256)
-    assert chosen(declaration, 2**17) == ("long", 512)
+
+
+def test_what_won_at_the_nearest_case_is_not_taken_where_it_is_slow_next_to_it(declaration, tuned):
+    """The rule of before took it, and was behind the default by 1 % on average."""
+    tuned(
+        entry(1024, "short", 256), timed={512: (10.0, 12.0, None), 1024: (16.2, 16.0, None), 2048: (32.0, 40.0, None)}
+    )
+    assert chosen(declaration, 1100) == ("short", 128)
+
+
+def test_a_gain_that_a_short_kernels_timing_cannot_show_is_not_believed(declaration, tuned):
+    tuned(entry(512, "short", 256), timed={512: (5.0, 4.9, None), 2048: (5.2, 5.1, None)})
+    assert chosen(declaration, 1024) == ("short", 128)
+    tuned(entry(512, "short", 256), timed={512: (500.0, 490.0, None), 2048: (520.0, 510.0, None)})
+    choice._choose.cache_clear()
+    choice._timings.cache_clear()
+    assert chosen(declaration, 1024) == ("short", 256)
+
+
+def test_a_config_that_won_and_of_which_no_timing_is_known_is_not_taken(declaration, tuned):
+    tuned(entry(1000, "long", 256), timed=FASTER)
+    assert chosen(declaration, 1024) == ("short", 128)
+
+
+def test_without_timings_a_case_that_was_not_tuned_runs_the_default(declaration, tuned):
+    tuned(entry(1000, "short", 256))
+    choice.timings_file("h200", "toy").unlink()
+    assert chosen(declaration, 1024) == ("short", 128)
 
 
 def test_a_tuned_variant_that_cannot_run_the_case_is_passed_over(declaration, tuned):
-    tuned(entry(4096, "short", 256), entry(2**19, "long", 512))
-    assert chosen(declaration, 5000) == ("long", 512), "4096 is nearer, but its variant stops there"
+    slow_default = {2048: (40.0, 20.0, 30.0), 4096: (80.0, 40.0, 60.0)}
+    tuned(entry(4096, "short", 256), entry(2**19, "long", 512), timed=slow_default)
+    assert chosen(declaration, 4000) == ("short", 256)
+    assert chosen(declaration, 5000)[0] == "long", "4096 is nearer, but its variant stops there"
 
 
 def test_a_config_that_does_not_fit_the_case_is_passed_over(declaration, tuned):
@@ -120,13 +167,13 @@ def test_a_config_of_another_dtype_is_never_used(declaration, tuned):
 def test_a_config_that_was_not_certified_for_its_dtype_is_never_used(declaration, tuned):
     uncertified = entry(1024, "short", 256)
     del uncertified["certificate"]  # as in files from before there were certificates
-    tuned(uncertified, entry(2**19, "long", 512), entry(1024, "short", 256, dtype="bf16"))
-    assert chosen(declaration, 1024) == ("long", 512), "1024 is nearer, but nobody vouches for it"
+    tuned(uncertified, entry(1024, "short", 256, dtype="bf16"), timed=FASTER)
+    assert chosen(declaration, 1024) == chosen(declaration, 1500) == ("short", 128), "nobody vouches for it"
     assert chosen(declaration, 1024, dtype="bf16") == ("short", 256)
 
 
 def test_a_file_without_certificates_is_read_and_gives_the_defaults(declaration, tuned):
-    tuned(*(entry(n, "short", 256) | {"certificate": None} for n in (512, 1024)))
+    tuned(*(entry(n, "short", 256) | {"certificate": None} for n in (512, 1024)), timed=FASTER)
     assert chosen(declaration, 1024) == ("short", 128)
 
 
@@ -146,25 +193,17 @@ def test_a_case_no_variant_supports_is_refused_with_each_reason(declaration, tun
         chosen(declaration, 2**21)
 
 
-def test_flags_must_be_equal_and_sizes_may_differ():
-    assert choice.distance({"n": 8, "causal": True}, {"n": 16, "causal": True}) == 1.0
-    assert math.isinf(choice.distance({"n": 8, "causal": True}, {"n": 8, "causal": False}))
-    assert math.isinf(choice.distance({"n": 8}, {"n": 8, "k": 1}))
+def test_a_case_is_its_sizes_in_their_types_and_its_flags():
+    assert choice.same_case({"n": 8, "causal": True}, {"causal": True, "n": 8})
+    for other in ({"n": 8}, {"n": 8, "causal": False}, {"n": 8, "causal": 1}, {"n": 8.0, "causal": True}):
+        assert not choice.same_case({"n": 8, "causal": True}, other)
 
 
-def test_another_layout_is_taken_where_none_of_the_same_is_near_or_fits():
+def test_an_order_of_operands_that_is_left_out_is_by_rows():
     square, by_columns = {"n": 64}, {"n": 64, "layout": "TN"}
-    assert choice.distance(by_columns, by_columns) == choice.distance(square, {"n": 64, "layout": "NN"}) == 0.0
-    assert choice.distance(by_columns, {"n": 64 * 4, "layout": "TN"}) < choice.distance(by_columns, square)
-    assert choice.distance(by_columns, square) < choice.distance(by_columns, {"n": 64 * 16, "layout": "TN"})
-    assert choice.distance(square, by_columns) == choice.distance(square, {"n": 64, "layout": "NT"}) < math.inf
-    assert math.isinf(choice.distance(by_columns, {"k": 64, "layout": "TN"}))
-
-
-def test_an_order_of_which_one_operand_lies_otherwise_is_nearer_than_one_of_which_two_do():
-    both, right, left = ({"n": 64, "layout": layout} for layout in ("TT", "NT", "TN"))
-    assert choice.distance(both, right) < choice.distance(both, {"n": 64})
-    assert choice.distance(right, both) < choice.distance(right, left)
+    assert choice.same_case(square, {"n": 64, "layout": "NN"}) and choice.same_case(by_columns, by_columns)
+    assert choice.same_case(by_columns, {"n": 64, "layout": "T"})
+    assert not choice.same_case(by_columns, square) and not choice.same_case(by_columns, {"n": 64, "layout": "NT"})
 
 
 @pytest.fixture
@@ -183,7 +222,8 @@ def handed(tuned, tmp_path, monkeypatch):
 def test_configs_that_a_stage_hands_on_go_before_the_exported_ones(declaration, tuned, handed):
     tuned(entry(1024, "short", 256))
     handed(entry(2048, "short", 512))
-    assert chosen(declaration, 1024) == ("short", 512), "1024 is nearer, but of another tuning"
+    assert chosen(declaration, 2048) == ("short", 512)
+    assert chosen(declaration, 1024) == ("short", 128), "tuned, but in another run"
 
 
 def test_exported_configs_of_kernels_that_are_not_handed_on_stay(declaration, tuned, handed):

@@ -1,4 +1,4 @@
-"""Which entries of a file of tuned configs count for a call: those of its kernel, pass and dtype, the nearest first."""
+"""Which entry of a file of tuned configs a call takes: that of its kernel, pass, dtype and very case."""
 
 import pytest
 from atlas.declaration import GPU, Declaration, Pass, Variant, case, choice, eager
@@ -47,18 +47,11 @@ def test_each_pass_has_its_own_entry():
 
 @pytest.mark.parametrize("config", [{}, {"BLOCK": 2, "STAGES": 1}, {"STAGES": 1}], ids=["less", "more", "other"])
 def test_an_entry_whose_parameters_are_not_those_of_the_space_is_passed_over(config):
-    assert chosen(entry(2, config=config), entry(4, sizes={"m": 512, "n": 512})) == 4
+    assert chosen(entry(2, config=config)) == 1
+    assert chosen(entry(2, config=config), entry(4)) == 4
 
 
-def test_every_size_counts_for_what_is_near():
-    # m is 16 times off in the one, n twice in the other; by either size alone the wrong one would be as near or nearer.
-    far, near = entry(2, sizes={"m": 1024, "n": 64}), entry(4, sizes={"m": 64, "n": 128})
-    assert chosen(far, near) == chosen(near, far) == 4
-    assert choice.distance({"m": 64, "n": 64}, {"m": 128, "n": 32}) == 2.0, "too large in one, too small in the other"
-
-
-def test_smaller_and_larger_are_equally_far():
-    smaller, larger = entry(2, sizes={"m": 16, "n": 64}), entry(4, sizes={"m": 128, "n": 64})
-    assert chosen(smaller, larger) == 4
-    smaller, larger = entry(2, sizes={"m": 32, "n": 64}), entry(4, sizes={"m": 1024, "n": 64})
-    assert chosen(larger, smaller) == 2
+@pytest.mark.parametrize("sizes", [{"m": 65, "n": 64}, {"m": 64, "n": 65}, {"m": 64}, {"m": 64, "n": 64, "k": 1}])
+def test_every_size_counts_for_what_is_the_same_case(sizes):
+    assert chosen(entry(2, sizes=sizes)) == 1
+    assert chosen(entry(2, sizes=sizes), entry(4)) == 4

@@ -13,9 +13,12 @@ CASE = ["--dtype", "bf16", "--case"]
 def said(tmp_path, monkeypatch, capsys):
     """What the command says of softmax where h200's file holds these entries."""
 
-    def ask(*words, entries=(), status=0):
+    def ask(*words, entries=(), timed=None, status=0):
         document = {"gpu": "h200", "match": "NVIDIA H200$", "entries": list(entries)}
         (tmp_path / "h200.json").write_text(json.dumps(document))
+        path = tmp_path / "timings" / "h200-softmax.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"form": 1, "passes": {"forward": timed} if timed else {}}))
         assert cli.main(["choose", "softmax", *words]) == status
         captured = capsys.readouterr()
         return captured.err if status else captured.out
@@ -33,15 +36,44 @@ def test_a_tuned_config_is_named_with_the_case_it_was_tuned_at(said):
     near = entry(1024, BLOCK_M=1, num_warps=2)
     text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[near])
     assert "one_pass BLOCK_M=1 num_warps=2" in text and "at this very case where it took 8.4 us" in text
-    text = said("--gpu", "h200", *CASE, "n=2048,m=4096", entries=[near])
-    assert "tuned at m=4096 n=1024, 1.00 away, where" in text, "whatever the order of the sizes"
+    text = said("--gpu", "h200", *CASE, "n=1024,m=4096", entries=[near])
+    assert "tuned at this very case" in text, "whatever the order of the sizes"
+
+
+def timed(*us: float) -> dict:
+    """One case at which the default, of 2 warps, and 1 warp took these times."""
+    configs = [{"variant": "one_pass", "config": {"BLOCK_M": 1, "num_warps": warps}} for warps in (2, 1)]
+    case = {"dtype": "bf16", "sizes": {"m": 4096, "n": 1024}, "default": 0, "us": list(us)}
+    return {"configs": configs, "cases": [case]}
+
+
+def test_an_expectation_is_told_with_its_spread_and_its_grounds(said):
+    won = entry(1024, BLOCK_M=1, num_warps=1)
+    text = said("--gpu", "h200", *CASE, "m=4096,n=1040", entries=[won], timed=timed(100.0, 90.0))
+    assert "runs\n  one_pass BLOCK_M=1 num_warps=1\n" in text
+    assert "expected to take 0.9" in text and "of the time of the default, one_pass BLOCK_M=1 num_warps=2" in text
+    assert "told by m=4096 n=1024 bf16" in text
+
+
+def test_a_default_is_told_with_what_was_considered(said):
+    won = entry(1024, BLOCK_M=1, num_warps=1)
+    text = said("--gpu", "h200", *CASE, "m=4096,n=1040", entries=[won], timed=timed(100.0, 99.9))
+    assert "the default: of nothing that was tuned is it sure enough" in text
+    assert "considered: one_pass BLOCK_M=1 num_warps=1: 0.9" in text
+
+
+def test_timings_of_another_form_are_told(said):
+    text = said(
+        "--gpu", "h200", *CASE, "m=4096,n=1040", entries=[entry(1024, BLOCK_M=1, num_warps=1)], timed={"cases": 5}
+    )
+    assert "not used: h200.json, timings of softmax: key 'passes.forward.configs': None is no list" in text
 
 
 def test_a_default_says_why_nothing_tuned_is_taken(said):
     assert "there is no kernels/tuned/h100.json" in said("--gpu", "h100", *CASE, "m=4096,n=1024")
     assert "h200.json has nothing of softmax" in said("--gpu", "h200", *CASE, "m=4096,n=1024")
     text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[entry(1024, OLD=1)])
-    assert "no entry of" in text and "passed over: one_pass OLD=1: the entry is older" in text
+    assert "the default: nothing else in" in text and "passed over: one_pass OLD=1: the entry is older" in text
 
 
 def test_what_is_not_a_case_is_refused_with_what_would_be(said):
@@ -68,10 +100,10 @@ def test_a_size_that_is_no_number_is_refused_in_a_line(said, number):
 def test_an_answer_is_of_the_dtype_and_never_of_an_entry_of_another(said):
     other = entry(1024, BLOCK_M=1, num_warps=2) | {"dtype": "fp32"}
     text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[other])
-    assert "softmax forward m=4096 n=1024 bf16 on h200 runs" in text and "no entry of" in text
+    assert "softmax forward m=4096 n=1024 bf16 on h200 runs" in text and "the default" in text
 
 
 def test_what_is_wrong_with_the_file_is_told(said):
     text = said("--gpu", "h200", *CASE, "m=4096,n=1024", entries=[entry(1024, BLOCK_M=1, num_warps=2) | {"sizes": 5}])
-    assert "no entry" in text or "nothing of softmax" in text
+    assert "nothing of softmax" in text
     assert "not used: h200.json, key 'entries.0.sizes': 5 is not a mapping" in text

@@ -62,14 +62,18 @@ def test_every_package_and_data_file_of_the_code_is_installed():
         ".".join(("atlas", *path.parent.relative_to(atlas).parts)) for path in atlas.glob("*/**/__init__.py")
     }
     listed = PROJECT["tool"]["setuptools"]["packages"]
-    packages |= {"kernels", "kernels.tuned"}  # of data alone; unlisted, setuptools warns of it at every install
+    packages |= {
+        "kernels",
+        "kernels.tuned",
+        "kernels.tuned.timings",
+    }  # of data alone; unlisted, setuptools warns of it at every install
     packages |= {f"kernels.{path.parent.name}" for path in (ROOT / "kernels").glob("*/__init__.py")}
     packages |= {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "proofs").rglob("__init__.py")}
     assert packages == set(listed)
     data = PROJECT["tool"]["setuptools"]["package-data"]
     for path in [
         *(p for p in atlas.rglob("*") if p.is_file()),
-        *(ROOT / "kernels" / "tuned").glob("*"),
+        *(ROOT / "kernels" / "tuned").rglob("*.json"),
         *(ROOT / "kernels" / "cuda").glob("*.cu*"),
     ]:
         if path.suffix not in (".py", ".pyc"):

@@ -52,13 +52,18 @@ def uncertified(n, block):
     return {name: value for name, value in best(n, block).items() if name != "certificate"}
 
 
-def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", plain=None):
+def trial(n, block, us, warps=4, **more):
+    return {"direction": "forward", "dtype": "fp32", "sizes": {"n": n}, "variant": "blocks", "median_us": us,
+            "config": {"BLOCK": block, "num_warps": warps}, "status": "ok", "reason": ""} | more  # fmt: skip
+
+
+def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", plain=None, trials=()):
     document = {
         "stage": "autotune", "schema_version": documents.VERSIONS["autotune"], "kernel": "vector_add", "gpu": gpu,
         "kind": kind, "status": status, "reason": "" if status == "ok" else "no config works", "device": {},
         "kernel_digest": catalog.digest("vector_add"), "software": {"torch": "2.11.0", "triton": "3.6.0"},
         "seconds": 1.0, "protocol": "timing/1", "strategy": "halving", "budget_seconds": None, "seconds_by_phase": {},
-        "trials_by_status": {}, "best": list(bests), "trials": [],
+        "trials_by_status": {}, "best": list(bests), "trials": list(trials),
         "identities": needed("autotune", catalog.identities("vector_add")) | ({BLOCKS: plain} if plain else {}),
     }  # fmt: skip
     documents.write(folder / "results" / where / gpu / "vector_add" / "autotune.json", document)
@@ -74,12 +79,12 @@ def chosen(n, dtype="fp32"):
         return choice.choose(declaration, "forward", case(dtype, n=n), "cpu")[1]
 
 
-def test_a_call_runs_the_config_of_the_nearest_case(place):
+def test_a_call_of_a_tuned_case_runs_what_won_there(place):
     put(place, best(2**12, 512, 2), best(2**24, 8192, 16))
     assert export(place, "--gpu", "h200") == 0
-    assert chosen(5000) == {"BLOCK": 512, "num_warps": 2}
-    assert chosen(2**22) == {"BLOCK": 8192, "num_warps": 16}
-    assert chosen(2**22, "bf16") == {"BLOCK": 1024, "num_warps": 4}  # nothing was tuned for it: the default
+    assert chosen(2**12) == {"BLOCK": 512, "num_warps": 2}
+    assert chosen(2**24) == {"BLOCK": 8192, "num_warps": 16}
+    assert chosen(2**24, "bf16") == {"BLOCK": 1024, "num_warps": 4}  # nothing was tuned for it: the default
 
 
 def test_the_file_says_what_it_is_for_and_where_it_is_from(place):
@@ -101,7 +106,7 @@ def test_without_a_gpu_named_all_that_were_tuned_are_written(place, capsys):
     put(place, best(2**12, 512))
     put(place, best(2**12, 1024), gpu="t4", where="recorded")
     assert export(place) == 0
-    assert sorted(p.name for p in (place / "kernels" / "tuned").iterdir()) == ["h200.json", "t4.json"]
+    assert sorted(p.name for p in (place / "kernels" / "tuned").glob("*.json")) == ["h200.json", "t4.json"]
     assert "kernels/tuned/t4.json: vector_add (1 cases, recorded)" in capsys.readouterr().out
 
 
@@ -148,7 +153,7 @@ def test_what_is_not_certified_is_left_out_and_named_with_the_remedy(place, caps
     assert "vector_add (1 cases, measured)" in shown.out
     assert "left out: 2 of 3 cases of vector_add have no certificate" in shown.err
     assert "python -m atlas autotune vector_add --gpu h200" in shown.err
-    assert chosen(2**14)["BLOCK"] == 512  # the nearest that is certified
+    assert chosen(2**14)["BLOCK"] == 1024  # the default
 
 
 def test_a_record_from_before_there_were_certificates_is_refused_with_the_remedy(place, capsys):
@@ -157,3 +162,63 @@ def test_a_record_from_before_there_were_certificates_is_refused_with_the_remedy
     shown = capsys.readouterr().err
     assert "nothing can be exported" in shown and "run it again: python -m atlas autotune vector_add" in shown
     assert not (place / "kernels").exists()
+
+
+def written(place):
+    return json.loads((place / "kernels" / "tuned" / "timings" / "h200-vector_add.json").read_text())
+
+
+def default_of(n):
+    work = catalog.load("vector_add").forward
+    return choice.untuned(work, case("fp32", n=n), H200)[1]
+
+
+def test_what_winners_and_defaults_took_at_every_case_is_written(place):
+    own = default_of(2**20)
+    trials = [
+        trial(2**20, own["BLOCK"], 20.0, own["num_warps"]), trial(2**20, 512, 18.0004), trial(2**20, 256, 30.0),
+        trial(2**21, own["BLOCK"], 40.0, own["num_warps"]), trial(2**21, 512, None, status="out_of_resources"),
+    ]  # fmt: skip
+    put(place, best(2**20, 512), best(2**21, own["BLOCK"], own["num_warps"]), trials=trials)
+    assert export(place, "--gpu", "h200") == 0
+    passes = written(place)["passes"]
+    assert passes["forward"]["configs"] == [
+        {"variant": "blocks", "config": {"BLOCK": 512, "num_warps": 4}}, {"variant": "blocks", "config": own},
+    ], "256 won nowhere and is no default"  # fmt: skip
+    assert passes["forward"]["cases"] == [
+        {"dtype": "fp32", "sizes": {"n": 2**20}, "default": 1, "us": [18.0, 20.0]},
+        {"dtype": "fp32", "sizes": {"n": 2**21}, "default": 1, "us": [None, 40.0]},
+    ]
+
+
+def test_what_export_wrote_is_what_calls_between_the_cases_choose_by(place):
+    own = default_of(2**20)
+    trials = [
+        one
+        for n in (2**20, 2**21, 2**22)
+        for one in (trial(n, own["BLOCK"], n / 1e3, own["num_warps"]), trial(n, 512, n / 1.2e3))
+    ]
+    put(place, best(2**20, 512), trials=trials)
+    assert export(place, "--gpu", "h200") == 0
+    assert chosen(2**21 + 4096) == {"BLOCK": 512, "num_warps": 4}
+
+
+def test_timings_of_what_the_kernel_no_longer_has_and_of_cases_without_a_default_are_left_out(place):
+    own = default_of(2**20)
+    trials = [
+        trial(2**20, own["BLOCK"], 20.0, own["num_warps"]), trial(2**20, 500, 18.0), trial(2**20, 512, 19.0),
+        trial(2**20, 512, 17.0, variant="gone"), trial(2**21, 512, 40.0),
+    ]  # fmt: skip
+    put(place, best(2**20, 512), best(2**21, 500), trials=trials)
+    export(place, "--gpu", "h200")
+    work = written(place)["passes"]["forward"]
+    assert [one["config"]["BLOCK"] for one in work["configs"]] == [512, own["BLOCK"]]
+    assert [one["sizes"]["n"] for one in work["cases"]] == [2**20]
+
+
+def test_a_config_and_a_case_are_a_line_each_of_the_timings(place):
+    own = default_of(2**20)
+    put(place, best(2**20, 512), trials=[trial(2**20, own["BLOCK"], 20.0, own["num_warps"]), trial(2**20, 512, 19.0)])
+    export(place, "--gpu", "h200")
+    lines = (place / "kernels" / "tuned" / "timings" / "h200-vector_add.json").read_text().splitlines()
+    assert sum('"variant"' in line for line in lines) == 2 and sum('"sizes"' in line for line in lines) == 1

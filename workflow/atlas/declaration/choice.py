@@ -1,9 +1,11 @@
-"""Which variant and config a call of a public function runs: the tuned one for this GPU, else the default.
+"""Which variant and config a call of a public function runs: a tuned one for this GPU where that is surely faster.
 
-Tuned configs are small generated files, ``kernels/tuned/<gpu>.json``, written by ``python -m atlas export``.  The rule:
-of the entries for this device, kernel, pass and dtype that are certified for the dtype and whose variant supports the
-call's case, the one whose sizes are nearest (sum of absolute log2 ratios; flags must be equal, a `layout` should be).
+Tuned configs are small generated files, ``kernels/tuned/<gpu>.json``, written by ``python -m atlas export`` with what
+the tuner timed (:mod:`.timings`).  The rule: a case that was tuned takes the config that won there.  Any other one
+takes, of the configs that won some case, the one that gains most by :mod:`.expected`, if it gains more than the
+estimate may be wrong by; else the default.
 
+All are of this device, kernel, pass and dtype, are certified for the dtype, and can be launched for the call's case.
 Certified: this config of this variant validated on the edge cases of this dtype, not only where it was timed.  An entry
 that does not say so (in a file from before there were certificates) is passed over.  Nothing is tuned behind the
 caller's back.
@@ -15,11 +17,9 @@ of the same form (:data:`VARIABLE`).
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +31,9 @@ from .hardware import GPU, gpu_of
 
 if TYPE_CHECKING:
     from .cases import Case
-    from .types import Config, Declaration, Variant
+    from .expected import Candidate, Estimate
+    from .timings import Timings
+    from .types import Config, Declaration, Pass, Variant
 
 TUNED = Path(find_spec("kernels").origin).parent / "tuned"
 """Where exported configs lie, beside the kernels they belong to."""
@@ -53,12 +55,34 @@ def exported(device_name: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 @functools.cache
-def _entries(device_name: str) -> list[dict[str, Any]]:
-    """The entries for the device with this driver name; none for an unknown one."""
+def _entries(device_name: str) -> tuple[str, list[dict[str, Any]]]:
+    """The device's file in ``kernels/tuned``, and its entries or those that a stage hands on; else ``""`` and none."""
     given = os.environ.get(VARIABLE)
     _, first = _first_match([Path(given)] if given else [], device_name)
     theirs = {entry["kernel"] for entry in first}
-    return first + [entry for entry in exported(device_name)[1] if entry["kernel"] not in theirs]
+    name, others = exported(device_name)
+    return name, first + [entry for entry in others if entry["kernel"] not in theirs]
+
+
+@functools.cache
+def _timings(path: Path) -> dict[str, Timings]:
+    """What the file says that was timed, by pass; what is wrong with it is a warning."""
+    from . import timings  # when it is wanted: importing kernels takes no longer for it
+
+    found, fault = timings.read(path)
+    if fault:
+        warnings.warn(
+            f"{path}: {fault}: not used, so calls at cases that were not tuned run default configs; "
+            "write it again with `python -m atlas export`",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def timings_file(gpu: str, kernel: str) -> Path:
+    """Where export writes what was timed of a kernel on a GPU."""
+    return TUNED / "timings" / f"{gpu}-{kernel}.json"
 
 
 def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[str, Any]]]:
@@ -80,36 +104,25 @@ def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[st
     return "", []
 
 
-LAYOUT = 3.0
-"""What each operand in another order adds to the distance of two cases: as much as one size 8 times too large.
+SURE = 1.0
+"""Standard errors by which a config must be expected to be faster than the default to be taken in its place.
 
-More than 0, so that of two cases of one size the one in the call's order is taken: by the best config of operands by
-rows, 1024 each way in fp32 with B along k take 2.8 times as long as by their own (H200).  And not much more, since most
-orders cost little and sizes do not: the best config of that case, for few tiles, takes 1.08 times the best one's time
-at 4096 each way, and that of 64 batched products along k = 128 1.07 times at k = 1024.
+By the H200's records, cases within two doublings left out, no kernel is then 1 % behind its default in the mean.  Twice
+as many errors leave a fifth of the gain.
 """
 
 
-def distance(sizes: dict[str, Any], other: dict[str, Any]) -> float:
-    """How far two cases' sizes are apart: sum of \\|log2 ratio\\|; infinite where names or flags differ.
+def same_case(sizes: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two cases of one dtype are one: 1, 1.0 and True are three values.
 
-    ``layout``, the order of operands in memory, may differ: a letter for each, N (by rows) where it is left out.
-    1, 1.0 and True are three values.
+    ``layout``, the order of operands in memory, has a letter for each, N (by rows) where it is left out.
     """
-    if sizes.keys() - {"layout"} != other.keys() - {"layout"}:
-        return math.inf
-    if any(type(sizes[name]) is not type(other[name]) for name in sizes.keys() & other.keys()):
-        return math.inf
-    orders = itertools.zip_longest(sizes.get("layout", ""), other.get("layout", ""), fillvalue="N")
-    total = LAYOUT * sum(one != another for one, another in orders)
-    for name, value in sizes.items():
-        if name == "layout":
-            continue
-        if isinstance(value, bool | str) or not value or not other[name]:
-            total += 0.0 if value == other[name] else math.inf
-        else:
-            total += abs(math.log2(value / other[name]))
-    return total
+    return _told_apart(sizes) == _told_apart(other)
+
+
+def _told_apart(sizes: Mapping[str, Any]) -> dict[str, tuple[type, Any]]:
+    written = {name: value.rstrip("N") if name == "layout" else value for name, value in sizes.items()}
+    return {name: (type(value), value) for name, value in written.items() if (name, value) != ("layout", "")}
 
 
 @dataclass(frozen=True)
@@ -118,50 +131,104 @@ class Choice:
 
     variant: Variant
     config: Config
-    entry: dict[str, Any] | None
-    """The tuned entry it comes from; None where it is the default."""
-    passed_over: tuple[tuple[dict[str, Any], str], ...]
-    """Nearer entries, and why they are not taken."""
+    entry: dict[str, Any] | None = None
+    """The entry of the very case; None where the case was not tuned, or that entry is passed over."""
+    passed_over: tuple[tuple[dict[str, Any], str], ...] = ()
+    """Entries that the call cannot run, and why not."""
+    considered: tuple[Estimate, ...] = ()
+    """What was expected of configs that won other cases, the surest gain first; none for a case that was tuned."""
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """What was expected of the config; None for the default and for a case that was tuned."""
+        return next(
+            (one for one in self.considered if (one.variant, one.config) == (self.variant.name, self.config)), None
+        )
 
 
 @functools.lru_cache(maxsize=4096)
 def _choose(declaration: Declaration, direction: str, case: Case, gpu: GPU) -> tuple[Variant, Config]:
-    made = explained(declaration, direction, case, gpu, _entries(gpu.device_name))
+    name, entries = _entries(gpu.device_name)
+    timed = functools.partial(_timings, timings_file(Path(name).stem, declaration.name)) if name else dict
+    made = explained(declaration, direction, case, gpu, entries, timed)
     return made.variant, made.config
 
 
 def explained(
-    declaration: Declaration, direction: str, case: Case, gpu: GPU, entries: Sequence[dict[str, Any]]
+    declaration: Declaration,
+    direction: str,
+    case: Case,
+    gpu: GPU,
+    entries: Sequence[dict[str, Any]],
+    timed: Callable[[], Mapping[str, Timings]] = dict,
 ) -> Choice:
-    """The choice for ``case`` on ``gpu`` out of these entries of a file of tuned configs; raises as :func:`choose`."""
+    """The choice for ``case`` on ``gpu`` out of these entries of a file of tuned configs; raises as :func:`choose`.
+
+    ``timed`` gives what was timed by pass, and is called where no entry is of the very case.
+    """
     work = declaration.passes[direction]
     sizes = dict(case.sizes)
-    near = sorted(
-        (
-            (distance(sizes, entry["sizes"]), position, entry)
-            for position, entry in enumerate(entries)
-            if (entry["kernel"], entry["direction"], entry["dtype"]) == (declaration.name, direction, case.dtype)
-            and entry.get("certificate")
-        ),
-        key=lambda item: item[:2],
-    )
-    passed_over = []
-    for apart, _, entry in near:
-        if math.isinf(apart):
-            break  # a flag differs, in this one and in all that follow
-        variant = next((v for v in work.variants if v.name == entry["variant"]), None)
-        if variant is None or not _in_space(entry["config"], variant):
-            reason = "the entry is older than the kernel's variants"
-        else:
-            reason = variant.unsupported(case, gpu) or variant.fits(entry["config"], case, gpu)
-        if not reason:
+    passed_over: list[tuple[dict[str, Any], str]] = []
+    able: list[tuple[Variant, dict[str, Any]]] = []
+    own = [
+        entry
+        for entry in entries
+        if (entry["kernel"], entry["direction"], entry["dtype"]) == (declaration.name, direction, case.dtype)
+        and entry.get("certificate")
+    ]
+    seen: list[Candidate] = []
+    for entry in sorted(own, key=lambda one: not same_case(sizes, one["sizes"])):
+        if (entry["variant"], entry["config"]) in seen:
+            continue
+        seen.append((entry["variant"], entry["config"]))
+        variant, reason = launchable(work, entry, case, gpu)
+        if reason:
+            passed_over.append((entry, reason))
+        elif same_case(sizes, entry["sizes"]):
             return Choice(variant, entry["config"], entry, tuple(passed_over))
-        passed_over.append((entry, reason))
-    variant = work.preferred(case, gpu)
-    if variant is None:
+        else:
+            able.append((variant, entry))
+    default = untuned(work, case, gpu)
+    if default is None:
         reasons = "; ".join(f"{v.name}: {v.unsupported(case, gpu)}" for v in work.variants)
         raise NotImplementedError(f"{declaration.name} {direction} has no variant for {case} on {gpu.name}: {reasons}")
-    return Choice(variant, _default(variant, case, gpu), None, tuple(passed_over))
+    variant, config = default
+    found = timed().get(direction) if able else None
+    considered = _considered(found, case, (variant.name, config), able) if found is not None else []
+    if considered and at_worst(considered[0]) < 0:
+        variant, config = work.variant(considered[0].variant), considered[0].config
+    return Choice(variant, config, None, tuple(passed_over), tuple(considered))
+
+
+def at_worst(one: Estimate) -> float:
+    """The logarithm of a config's time over the default's, if it is slower than expected by :data:`SURE` errors."""
+    return one.log_ratio + SURE * one.error
+
+
+def untuned(work: Pass, case: Case, gpu: GPU) -> tuple[Variant, Config] | None:
+    """What a call runs where nothing is known to be faster: the first variant that supports the case, by default."""
+    variant = work.preferred(case, gpu)
+    return None if variant is None else (variant, _default(variant, case, gpu))
+
+
+def launchable(work: Pass, entry: Mapping[str, Any], case: Case, gpu: GPU) -> tuple[Any, str]:
+    """The variant of an entry, and why it cannot run the case with the entry's config, or ``""``."""
+    variant = next((v for v in work.variants if v.name == entry["variant"]), None)
+    if variant is None or not _in_space(entry["config"], variant):
+        return None, "the entry is older than the kernel's variants"
+    return variant, variant.unsupported(case, gpu) or variant.fits(entry["config"], case, gpu)
+
+
+def _considered(
+    found: Timings, case: Case, default: Candidate, able: Sequence[tuple[Variant, Mapping[str, Any]]]
+) -> list[Estimate]:
+    """What is expected of the configs of these entries that are timed and not the default, the surest gain first."""
+    from . import expected
+
+    candidates = [(variant.name, entry["config"]) for variant, entry in able]
+    candidates = [one for one in candidates if one != default and one in found.configs]
+    told = expected.estimates(found, case.dtype, dict(case.sizes), default, candidates)
+    return sorted(told, key=at_worst)
 
 
 def _in_space(config: Config, variant: Variant) -> bool:

@@ -1,12 +1,14 @@
 """choose: which variant and config a call runs on a GPU, and why.  Nothing runs, so the GPU may be elsewhere.
 
-It reads ``kernels/tuned/<gpu>.json``, as a call on that GPU does; the rule is that of :mod:`atlas.declaration.choice`.
+It reads ``kernels/tuned/<gpu>.json`` and what was timed, as a call on that GPU does; the rule is that of
+:mod:`atlas.declaration.choice`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print it."""
     job = frame.job("choose", arguments)
     declaration = job.declaration()
-    from ..declaration import choice
+    from ..declaration import choice, timings
     from .debug import case_of
 
     case = case_of(arguments.case, arguments.dtype, declaration)
@@ -35,13 +37,16 @@ def run(arguments: argparse.Namespace) -> None:
         raise AtlasError(f"--direction {arguments.direction}: {declaration.name} has {', '.join(declaration.passes)}")
     path = choice.TUNED / f"{job.gpu_name}.json"
     entries, faults = _tuned(path)
+    timed, fault = timings.read(choice.timings_file(job.gpu_name, declaration.name))
+    faults += [f"timings of {declaration.name}: {fault}"] if fault else []
     try:
-        made = choice.explained(declaration, arguments.direction, case, job.gpu(), entries)
+        made = choice.explained(declaration, arguments.direction, case, job.gpu(), entries, lambda: timed)
     except NotImplementedError as error:
         raise AtlasError(str(error)) from None
     print(f"{declaration.name} {PassCase.at(arguments.direction, case)} on {job.gpu_name} runs")
     print(f"  {made.variant.name} {label(made.config)}")
-    for line in _reasons(made, dict(case.sizes), entries, declaration.name, path):
+    default = choice.untuned(declaration.passes[arguments.direction], case, job.gpu())
+    for line in _reasons(made, default, entries, declaration.name, path):
         print(f"  {line}")
     for fault in faults:
         print(f"  not used: {path.name}, {fault}")
@@ -57,19 +62,31 @@ def _tuned(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return entries, faults
 
 
-def _reasons(made: Any, sizes: Mapping[str, Any], entries: list[Any], kernel: str, path: Any) -> Iterator[str]:
-    from ..declaration.choice import distance
-
+def _reasons(made: Any, default: Any, entries: list[Any], kernel: str, path: Any) -> Iterator[str]:
     file = f"kernels/tuned/{path.name}"
     if made.entry is not None:
-        apart = distance(sizes, made.entry["sizes"])
-        where = "at this very case" if not apart else f"at {label(made.entry['sizes'])}, {apart:.2f} away,"
-        yield f"tuned {where} where it took {made.entry['median_us']:g} us ({file})"
+        yield f"tuned at this very case where it took {made.entry['median_us']:g} us ({file})"
+    elif made.estimate is not None:
+        told = _ratio(made.estimate)
+        yield f"expected to take {told} of the time of the default, {default[0].name} {label(default[1])}"
     elif not path.is_file():
         yield f"the default: there is no {file}"
     elif not any(entry["kernel"] == kernel for entry in entries):
         yield f"the default: {file} has nothing of {kernel}"
+    elif made.considered:
+        yield "the default: of nothing that was tuned is it sure enough that it would be faster"
     else:
-        yield f"the default: no entry of {file} is of this pass and dtype, with these flags, and fits"
+        yield f"the default: nothing else in {file} is certified for this pass and dtype, fits and was timed"
+    for one in made.considered:
+        grounds = "; ".join(f"{label(case.sizes)} {case.dtype}" for case in one.told_by) or "nothing"
+        yield f"considered: {one.variant} {label(one.config)}: {_ratio(one)}, told by {grounds}"
     for entry, reason in made.passed_over:
-        yield f"nearer, but passed over: {entry['variant']} {label(entry['config'])}: {reason}"
+        yield f"passed over: {entry['variant']} {label(entry['config'])}: {reason}"
+
+
+def _ratio(one: Any) -> str:
+    """The expected time over the default's, and how far it may be off either way."""
+    from ..declaration.choice import SURE
+
+    low, middle, high = (math.exp(one.log_ratio + side * SURE * one.error) for side in (-1, 0, 1))
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"

@@ -1,4 +1,4 @@
-"""Write the tuned configs of each GPU where the kernels' public functions find them."""
+"""Write the tuned configs of each GPU, and what was timed, where the kernels' public functions find them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from .. import catalog
 from ..errors import AtlasError
 from ..host import gpus
 from ..identity.needs import in_words
@@ -21,12 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write ``kernels/tuned/<gpu>.json`` from measured or recorded autotune documents, and say what went into it.
+    """Write ``kernels/tuned/<gpu>.json`` and ``kernels/tuned/timings/`` from measured or recorded autotune documents.
 
+    Says what went into them.
     What has no certificate is left out and named; AtlasError where that is everything.
     """
-    from ..declaration.choice import TUNED
-    from ..tuning.export import exportable, left_out, text, tuned
+    from ..declaration.choice import TUNED, timings_file
+    from ..tuning.export import exportable, left_out, text, timed, timings_text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
@@ -49,6 +51,11 @@ def run(arguments: argparse.Namespace) -> None:
         path = TUNED / f"{name}.json"
         if file["entries"]:
             documents.write_text(path, text(file))
+            gpu = gpus.gpu(name, blocks[name])
+            for entry in entries:
+                if entry.gpu == name:
+                    content = timed(catalog.load(entry.kernel), gpu, entry.document)
+                    documents.write_text(timings_file(name, entry.kernel), timings_text(content))
             described = [_described(entry) for entry in entries if entry.gpu == name and _certified(entry)]
             print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")
     for said in lacking:

@@ -1,8 +1,9 @@
-"""The content of ``kernels/tuned/<gpu>.json``, which the kernels' public functions read, made from autotune documents.
+"""The files that the kernels' public functions choose configs by, made from autotune documents.
 
-The file is generated, in a form that diffs well: one entry a line, each with the identity of the variant that was
-measured and the certificate of its config for its dtype.  What lacks a certificate is left out.
-:mod:`atlas.declaration.choice` says how an entry is chosen for a call.
+Both kinds are generated, in a form that diffs well.  ``kernels/tuned/<gpu>.json`` holds the best config of each tuned
+case, one entry a line, with the identity of the variant that was measured and the config's certificate for its dtype.
+What lacks a certificate is left out.  ``kernels/tuned/timings/<gpu>-<kernel>.json`` holds what those configs, and the
+defaults, took at the other cases.  :mod:`atlas.declaration.choice` says how a config is chosen for a call.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..identity import kernel
 
 if TYPE_CHECKING:
+    from ..declaration import GPU, Case, Declaration, Pass
     from ..results.collection import Entry
 
 KINDS = ("measured", "recorded")
@@ -55,6 +57,69 @@ def tuned(gpu: str, match: str, documents: Sequence[Document]) -> dict[str, Any]
             _row(document, best) for document in documents for best in document["best"] if best.get("certificate")
         ],
     }
+
+
+def timed(declaration: Declaration, gpu: GPU, document: Document) -> dict[str, Any]:
+    """The content of ``kernels/tuned/timings/<gpu>-<kernel>.json``; no ``passes`` where nothing can be said.
+
+    Of each pass the configs that won a case, with a certificate, or are a case's default today, as far as the kernel
+    still has them.  A case whose default was not timed is left out: nothing there can be compared with it.
+    """
+    from ..declaration.timings import FORM
+
+    passes = {direction: _pass(direction, work, gpu, document) for direction, work in declaration.passes.items()}
+    return {
+        "form": FORM,
+        "gpu": document["gpu"],
+        "kernel": document["kernel"],
+        "generated_by": f"python -m atlas export --gpu {document['gpu']}",
+        "passes": {direction: found for direction, found in passes.items() if found["cases"]},
+    }
+
+
+def timings_text(document: Mapping[str, Any]) -> str:
+    """The file's text: one line for each key, config and case."""
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in document.items() if key != "passes"]
+    passes = []
+    for direction, found in document["passes"].items():
+        configs, cases = (",\n".join(f"   {json.dumps(one)}" for one in found[key]) for key in ("configs", "cases"))
+        passes.append(f'  "{direction}": {{"configs": [\n{configs}\n  ], "cases": [\n{cases}\n  ]}}')
+    return "\n".join(["{", *lines, ' "passes": {', ",\n".join(passes), " }", "}", ""])
+
+
+def _pass(direction: str, work: Pass, gpu: GPU, document: Document) -> dict[str, Any]:
+    from ..declaration import Case
+    from ..declaration.choice import launchable, untuned
+
+    won = [_config(best) for best in document["best"] if best["direction"] == direction and best.get("certificate")]
+    by_case: dict[str, list[Mapping[str, Any]]] = {}
+    for trial in document["trials"]:
+        if trial["direction"] == direction and trial["median_us"]:
+            by_case.setdefault(json.dumps([trial["dtype"], trial["sizes"]]), []).append(trial)
+    rows = []
+    for trials in by_case.values():
+        case = Case.from_json(trials[0])
+        default = untuned(work, case, gpu)
+        if default is not None:
+            default = {"variant": default[0].name, "config": dict(default[1])}
+            rows.append((case, default, [one for one in trials if not launchable(work, one, case, gpu)[1]]))
+    rows = [row for row in rows if row[1] in map(_config, row[2])]
+    configs: list[dict[str, Any]] = []
+    for config in (*won, *(default for _, default, _ in rows)):
+        if config not in configs and any(config in map(_config, trials) for *_, trials in rows):
+            configs.append(config)
+    return {"configs": configs, "cases": [_times(*row, configs) for row in rows]}
+
+
+def _config(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {"variant": one["variant"], "config": one["config"]}
+
+
+def _times(
+    case: Case, default: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], configs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    found = [next((round(t["median_us"], 3) for t in trials if _config(t) == config), None) for config in configs]
+    return case.to_json() | {"default": configs.index(default), "us": found}
 
 
 def text(document: Mapping[str, Any]) -> str:

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One subcommand a proof, each with its own arguments."""
     proofs = parser.add_subparsers(dest="proof", required=True, metavar="PROOF")
     for name, (_, summary) in PROOFS.items():
-        proof = proofs.add_parser(name, help=summary, description=summary)
+        shown = summary.replace("%", "%%")  # argparse formats what it shows
+        proof = proofs.add_parser(name, help=shown, description=shown)
         frame.add_common_arguments(proof, kernel=False)
         _module(name).add_arguments(proof)
 

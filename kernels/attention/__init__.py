@@ -13,10 +13,10 @@ Backward computes P again from lse: with D_i = sum_d dout_id out_id (less the gr
     dV = P^T dout,    dS = P * (dout V^T - D),    dQ = scale dS K,    dK = scale dS^T Q
 
 Forward takes 4 b h l s d operations, half of them under a causal mask; backward 2.5 times as many if each product is
-computed once, as on Hopper (:mod:`.hopper_backward`), and 3.5 times elsewhere, where a kernel for dK, dV and
-one for dQ both compute S and dout V^T: all sums are in registers and in a fixed order.  Q, K, V, out and the gradients
-go through memory about once, so from some hundred tokens on tensor cores are the bound, and beside them the
-exponentials, one for every 4 d operations.
+computed once, as on Hopper up to heads of 128 (:mod:`.hopper_backward`), and 3.5 times elsewhere, where a kernel for
+dK and dV and one for dQ both compute S and dout V^T: all sums are in registers and in a fixed order.  Q, K, V, out and
+the gradients go through memory about once, so from some hundred tokens on tensor cores are the bound, and beside them
+the exponentials, one for every 4 d operations.
 """
 
 import torch

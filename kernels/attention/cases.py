@@ -161,6 +161,9 @@ def sweep(gpu: GPU) -> list[Case]:
     cases += [
         sized("bf16", "the largest heads", True, b=4, h=8, l=4096, d=256),
         sized("bf16", "32 heads share 8 of keys", True, b=4, h=32, g=8, l=4096, d=128),
+        sized("bf16", "the largest heads, two for each of keys", True, b=4, h=16, g=8, l=4096, d=256),
+        sized("bf16", "few heads of keys: few blocks", True, b=2, h=28, g=4, l=2048, d=128),
+        sized("bf16", "heads between powers of two", True, b=4, h=24, l=4096, d=96),
         sized("bf16", "a length of no whole blocks", True, b=4, h=16, l=4000, d=128),
         sized("fp16", "", True, b=4, h=16, l=4096, d=128),
         sized("fp16", "small: less than a wave of programs", True, b=2, h=8, l=512, d=64),
@@ -184,6 +187,7 @@ _EDGE_SHAPES = (
     ((1, 1, 1, 100, 33, 128, False), "several blocks of queries for a few keys"),
     ((1, 1, 1, 40, 40, 256, True), "the largest head"),
     ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
+    ((1, 2, 1, 200, 150, 136, True), "a head little wider than half of what it is computed in; blocks with no masks"),
 )
 
 EDGE_CASES = tuple(

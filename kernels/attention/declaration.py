@@ -23,8 +23,8 @@ from .cases import (
     sweep,
 )
 from .forward import launch_forward
-from .hopper_backward import for_hopper_backward, launch_hopper_backward
 from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
+from .hopper_gradients import fits_hopper_backward, for_hopper_backward, launch_hopper_backward
 from .spaces import (
     BACKWARD_SPACE,
     FORWARD_SPACE,
@@ -110,10 +110,11 @@ DECLARATION = Declaration(
         variants=(
             Variant(
                 name="gluon",
-                summary="one kernel: each product once, dQ added up in memory in a fixed order (Hopper alone)",
+                summary="each product once, dQ added up in memory in a fixed order; two kernels for heads beyond 128",
                 launch=launch_hopper_backward,
                 space={"EVEN": (True, False)},
                 default=lambda problem, gpu: {"EVEN": True},
+                fits=fits_hopper_backward,
                 handles=for_hopper_backward,
                 needs=HOPPER,
                 follows="descriptor",

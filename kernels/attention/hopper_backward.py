@@ -14,7 +14,7 @@ have added, in memory, in fp32, by TMA, in the order of :mod:`.hopper_schedule`.
 """
 
 import torch
-from atlas.declaration import GPU, Case, gpu_of
+from atlas.declaration import gpu_of
 from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -26,9 +26,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .backward import launch_backward, launch_statistics, padded_length
-from .blocks import LOG2E, describable
-from .cases import case_of
+from .blocks import LOG2E
+from .hopper_parts import add_parts, parts_for, sums_for, write_sums
 from .hopper_schedule import (
     KEYS,
     ROWS,
@@ -43,11 +42,7 @@ from .hopper_schedule import (
     slots_of,
     wait_for_turn,
 )
-from .hopper_tiles import descriptor_of, plain_descriptor_of
-from .spaces import backward_default, for_hopper
-
-HEADS = (64, 128)
-"""Heads that there is a kernel for."""
+from .hopper_tiles import anew, begin_products, descriptor_of, plain_descriptor_of, right_of, wide
 
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all."""
@@ -56,7 +51,7 @@ GROUPS = gl.constexpr(2)
 
 
 @gluon.jit
-def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes,
+def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, parts,
              CAUSAL: gl.constexpr):  # fmt: skip
     """The producer: each job's K and V, and its Q, dO and statistics block by block."""
     q_smem, dout_smem, stats_smem, k_smem, v_smem, _, _ = buffers
@@ -77,7 +72,7 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
             mbarrier.wait(k_empty.index(block), (done // BLOCKS & 1) ^ 1)
             mbarrier.expect(full, 2 * GROUPS * k_desc.block_type.nbytes)
             for c in gl.static_range(GROUPS):
-                corner, part = [batch, head_k, (n * GROUPS + c) * keys, 0], block * GROUPS + c
+                corner, part = [batch, head_k // parts, (n * GROUPS + c) * keys, 0], block * GROUPS + c
                 tma.async_copy_global_to_shared(k_desc, corner, full, k_smem.index(part))
                 tma.async_copy_global_to_shared(v_desc, corner, full, v_smem.index(part))
             done += 1
@@ -144,15 +139,6 @@ def _by_threads(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def _anew(index):
-    """The index, of which the compiler does not know that it is the same in every pass of a loop.
-
-    It would keep the addresses of all operands in registers otherwise, where there are none left.
-    """
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
 def _statistics(stats_smem, slot, ROWS: gl.constexpr):
     """log2(e) lse and D of a block of queries, [2, ROWS]."""
     return stats_smem.index(slot)._reinterpret(gl.float32, [2, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -162,6 +148,7 @@ def _statistics(stats_smem, slot, ROWS: gl.constexpr):
 def _block(
     dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
     limit, MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
+    RIGHT: gl.constexpr,
 ):  # fmt: skip
     """(dk, dv, s, lse) after a block of queries, of which come S^T and the statistics: the new ones, unless LAST.
 
@@ -180,13 +167,12 @@ def _block(
     columns: gl.constexpr = DQ_COLUMNS
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
     PART: gl.constexpr = GROUP if columns < D else 0
-    zero = _anew(base)
-    k = k_smem.index(zero + GROUP).reshape([keys, D])
-    v = v_smem.index(zero + GROUP).reshape([keys, D])
+    BEGUN: gl.constexpr = 2 if RIGHT > 0 else 1  # products of the next scores
+    zero = anew(base)
     q = q_smem.index(slot).reshape([rows, D])
     dout = dout_smem.index(slot).reshape([rows, D])
     zeros = gl.zeros([keys, rows], gl.float32, s_layout)
-    dp = warpgroup_mma(v, dout.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    dp = begin_products(v_smem.index(zero + GROUP), dout_smem.index(slot), zeros, RIGHT)
     p = gl.exp2(s * scale - lse[None, :])
     if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
         if masked:
@@ -214,13 +200,12 @@ def _block(
         dk, dv, p_operand, ds_operand = warpgroup_mma_wait(GROUPS, deps=[dk, dv, p_operand, ds_operand])
     s_next = s
     if not LAST:
-        q_next = q_smem.index(next_slot).reshape([rows, D])
         mbarrier.wait(q_full.index(next_slot), next_parity)
-        s_next = warpgroup_mma(k, q_next.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        s_next = begin_products(k_smem.index(zero + GROUP), q_smem.index(next_slot), zeros, RIGHT)
     if QUERIES:
-        dq = warpgroup_mma_wait(0 if LAST else 1, deps=[dq])
+        dq = warpgroup_mma_wait(0 if LAST else BEGUN, deps=[dq])
     else:
-        dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0 if LAST else 1, deps=[dk, dv, p_operand, ds_operand])
+        dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0 if LAST else BEGUN, deps=[dk, dv, p_operand, ds_operand])
     mbarrier.arrive(q_empty.index(slot), count=1)
     if QUERIES:
         mbarrier.wait(dq_empty.index(slot), parity ^ 1)
@@ -240,7 +225,7 @@ def _block(
 def _blocks(
     dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale, first_n, limit, sizes,
     MASKED: gl.constexpr, ALL: gl.constexpr, LAST: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr,
-    GROUP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, UNROLL: gl.constexpr,
+    GROUP: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, UNROLL: gl.constexpr,
 ):  # fmt: skip
     """(dk, dv, s, lse) after UNROLL blocks of queries, from step ``within`` of a head on; LAST: the job's last ones.
 
@@ -256,16 +241,16 @@ def _blocks(
         slot, next_slot, parity, next_parity = slots_of(step + u, u, UNROLL)
         dk, dv, s, lse = _block(
             dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m,
-            masked, limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D,
+            masked, limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D, RIGHT,
         )  # fmt: skip
     return dk, dv, s, lse
 
 
 @gluon.jit
 def _consume(
-    dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
-    CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
-    GROUP: gl.constexpr,
+    dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
+    CAUSAL: gl.constexpr, TAIL: gl.constexpr, DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
+    ROWS: gl.constexpr, KEYS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its half of each job's keys."""
     q_smem, _, stats_smem, k_smem, v_smem, _, _ = buffers
@@ -293,9 +278,8 @@ def _consume(
             mbarrier.wait(k_full.index(block), done // BLOCKS & 1)
             slot = step % STAGES
             mbarrier.wait(q_full.index(slot), step // STAGES & 1)
-            q = q_smem.index(slot).reshape([ROWS, D])
             s = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
-            s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
+            s = begin_products(k_smem.index(base + GROUP), q_smem.index(slot), s, RIGHT)
             lse = _statistics(stats_smem, slot, ROWS).index(0).load(gl.SliceLayout(0, s_layout))
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
             s = warpgroup_mma_wait(0, deps=[s])
@@ -310,57 +294,64 @@ def _consume(
                             within = i - part // 2 * count
                             dk, dv, s, lse = _blocks(
                                 dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale,
-                                first_n, limit, sizes, True, True, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                                first_n, limit, sizes, True, True, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
                     else:
                         for _ in range(begin, end, UNROLL):
                             dk, dv, s, lse = _blocks(
                                 dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale,
-                                first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                                first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
             else:
                 for _ in range(steps // UNROLL - 1):
                     dk, dv, s, lse = _blocks(
                         dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale, first_n,
-                        limit, sizes, TAIL, False, False, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                        limit, sizes, TAIL, False, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
                     )  # fmt: skip
                     step += UNROLL
             dk, dv, s, lse = _blocks(
                 dk, dv, s, lse, buffers, barriers, base, step, count - UNROLL, number, n, first, count, scale, first_n,
-                limit, sizes, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, ROWS, UNROLL,
+                limit, sizes, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
             )  # fmt: skip
             step += UNROLL
             done += 1
-            # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
-            place = [head_all // heads_k, head_all % heads_k, first_n, 0]
-            v.store(dv.to(v.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
-            mbarrier.arrive(k_read, count=1)
-            mbarrier.wait(k_read, (done & 1) ^ 1)
-            k.store((dk * scale_out).to(k.dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
-            tma.store_wait(0)
-            mbarrier.arrive(k_empty.index(block), count=1)
+            if DIVIDED:
+                mbarrier.arrive(k_empty.index(block), count=1)
+                write_sums(dv, dv_sums_ptr, head_all, first_n, len_k, D, 0)
+                write_sums(dk * scale_out, dk_sums_ptr, head_all, first_n, len_k, D, 0)
+            else:
+                # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
+                place = [head_all // heads_k, head_all % heads_k, first_n, 0]
+                v.store(dv.to(v.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
+                mbarrier.arrive(k_read, count=1)
+                mbarrier.wait(k_read, (done & 1) ^ 1)
+                k.store((dk * scale_out).to(k.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
+                tma.store_wait(0)
+                mbarrier.arrive(k_empty.index(block), count=1)
 
 
 @gluon.jit(
     do_not_specialize=[
-        "len_k", "heads_k", "group", "all_heads", "m_blocks", "n_blocks", "tiles", "programs", "jobs",
+        "len_k", "heads_k", "group", "all_heads", "m_blocks", "n_blocks", "tiles", "programs", "jobs", "parts",
     ]
 )  # fmt: skip
 def attention_backward_kernel(
-    q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, dk_desc, dv_desc, turns_ptr, scale, scale_out,
-    len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs,
-    CAUSAL: gl.constexpr, TAIL: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
+    q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, turns_ptr,
+    scale, scale_out, len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts,
+    CAUSAL: gl.constexpr, TAIL: gl.constexpr, DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
+    ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
 
     That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block.  ``scale`` has log2(e) in
-    it, and so has lse; ``turns_ptr`` [b h, blocks of queries] begins with 0.
+    it, and so has lse; ``turns_ptr`` [b h, blocks of queries] begins with 0.  If DIVIDED each head of keys stands for
+    so many, of fewer heads of queries each, whose dK and dV are written as sums of fp32.
     """
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -400,11 +391,11 @@ def attention_backward_kernel(
     sizes = (len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs)
     gl.warp_specialize(
         [
-            (_consume, (dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, D, ROWS, KEYS, 0)),
-            (_consume, (dk_desc, dv_desc, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, D, ROWS, KEYS, 1)),
-            (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
+            (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
+                        CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 0)),
+            (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
+                        CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
+            (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, parts, CAUSAL)),
             (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
             (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
         ],
@@ -416,7 +407,7 @@ def attention_backward_kernel(
 @gluon.jit(do_not_specialize=["heads", "len_q", "m_blocks"])
 def finish_queries_kernel(
     sums_ptr, dq_ptr, scale, heads, len_q, m_blocks, stride_b, stride_h, stride_s,
-    ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
+    HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """dQ in its dtype of its sums, which lie as :func:`_by_threads` says; a program owns a part of a block."""
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -435,11 +426,14 @@ def finish_queries_kernel(
     columns = part * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, rows_layout))
     dq_ptr += (head // heads).to(gl.int64) * stride_b + (head % heads).to(gl.int64) * stride_h
     dq_ptrs = dq_ptr + rows.to(gl.int64)[:, None] * stride_s + columns[None, :]
-    gl.store(dq_ptrs, x, mask=(rows < len_q)[:, None])
+    mask = (rows < len_q)[:, None]
+    if HEAD_DIM < D:
+        mask = mask & (columns < HEAD_DIM)[None, :]
+    gl.store(dq_ptrs, x, mask=mask)
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
-    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 64 or 128.
+    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is at most 128.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
 
@@ -451,45 +445,35 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     dq, dk, dv = gradients
     padded = stats.shape[3]
     m_blocks, n_blocks = padded // ROWS, -(-len_k // (2 * KEYS))
-    sums = torch.empty((batch * heads * padded * d // 128, 128), dtype=torch.float32, device=q.device)
+    width = wide(d)
+    sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
+    parts = parts_for(q, k, 2 * KEYS, causal)
+    dk_sums, dv_sums = key_sums = sums_for(k, parts) if parts > 1 else (None, None)
+    heads_k *= parts
     tiles_all = batch * heads_k * tiles
     programs = min(gpu_of(q.device).sms, tiles_all)
     if config["EVEN"]:
         programs = -(-tiles_all // -(-tiles_all // programs))
     launch(
         attention_backward_kernel, (programs,),
-        descriptor_of(q, ROWS, d), descriptor_of(k, KEYS, d), descriptor_of(v, KEYS, d), descriptor_of(dout, ROWS, d),
+        descriptor_of(q, ROWS, width), descriptor_of(k, KEYS, width), descriptor_of(v, KEYS, width),
+        descriptor_of(dout, ROWS, width),
         plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
         plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
-        descriptor_of(dk, KEYS, d), descriptor_of(dv, KEYS, d), turns, scale * LOG2E.value, scale,
+        descriptor_of(dk, KEYS, width), descriptor_of(dv, KEYS, width), dk_sums, dv_sums, turns,
+        scale * LOG2E.value, scale,
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
-        -(-tiles_all // programs) * (2 if causal else 1),
-        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, D=d, ROWS=ROWS, KEYS=KEYS, num_warps=4,
+        -(-tiles_all // programs) * (2 if causal else 1), parts,
+        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, DIVIDED=parts > 1, D=width, RIGHT=right_of(d),
+        ROWS=ROWS, KEYS=KEYS, num_warps=4,
         launch_cooperative_grid=True,
     )  # fmt: skip
+    if parts > 1:
+        add_parts(key_sums, (dk, dv), parts)
     launch(
-        finish_queries_kernel, (batch * heads * m_blocks * d // columns,),
-        sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3], ROWS=ROWS, D=d, COLUMNS=columns, num_warps=4,
+        finish_queries_kernel, (batch * heads * m_blocks * width // columns,),
+        sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3],
+        HEAD_DIM=d, ROWS=ROWS, D=width, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
-
-
-def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
-    """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
-    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    if not all(map(describable, (q, k, v, dout, *gradients[1:]))):
-        plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
-        return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
-    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
-    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
-    lengths = q.shape[0], q.shape[2], k.shape[2]
-    stats = launch_statistics((q, k, v, out, lse, dout, dlse), turns, None, lengths)
-    launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
-    return gradients
-
-
-def for_hopper_backward(problem: Case, gpu: GPU) -> str:
-    if problem["causal"] and problem["s"] > problem["l"]:
-        return "a program's first blocks of keys have as many queries as there are, its last ones none"
-    return for_hopper(HEADS, problem, gpu)

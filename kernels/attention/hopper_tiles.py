@@ -26,6 +26,10 @@ ROWS = 64
 """Queries of a group of warps: what one wgmma multiplies."""
 
 
+LEFT = gl.constexpr(128)
+"""Columns of a wide head's first part; a second one, RIGHT, has 64 or 128."""
+
+
 @gluon.jit
 def tile_of(turn, m_blocks, heads, section, CAUSAL: gl.constexpr):
     """(block of rows, head, whether there is one) of this program's ``turn``-th tile.
@@ -102,6 +106,15 @@ def produce(
                     tma.async_copy_global_to_shared(desc, [batch, head_k, row, column], full, smem)
                 step += 1
             done += 1
+
+
+@gluon.jit
+def anew(index):
+    """The index, of which the compiler does not know that it is the same in every pass of a loop.
+
+    It would keep the addresses of all operands in registers otherwise, where there are none left.
+    """
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [index], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -191,11 +204,82 @@ def write_tile(o, o_desc, out, place, heads, first):
     tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
 
 
+@gluon.jit
+def columns_of(smem, first: gl.constexpr, columns: gl.constexpr):
+    """So many columns of a block of a head's rows in shared memory, [rows, columns].
+
+    ``first`` is a multiple of ``columns``, or, of fewer than the 64 that lie together, of 64.
+    """
+    rows: gl.constexpr = smem.shape[2]
+    together: gl.constexpr = columns if columns > 64 else 64
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([rows, together], smem.dtype)
+    parts = smem._reinterpret(smem.dtype, [smem.shape[3] // together, rows, together], layout)
+    part = parts.index(first // together)
+    if columns < together:
+        part = part.slice(0, columns, dim=1)
+    return part
+
+
+@gluon.jit
+def half_of(smem, half: gl.constexpr, RIGHT: gl.constexpr):
+    """One of the two parts of a block of a head's rows in shared memory: its left half, or RIGHT columns behind it."""
+    left: gl.constexpr = smem.shape[3] // 2
+    return columns_of(smem, half * left, RIGHT if half == 1 else left)
+
+
+@gluon.jit
+def begin_products(a, b, zeros, RIGHT: gl.constexpr):
+    """Begin A B^T of two blocks of heads' rows in shared memory; of heads in two parts with those columns alone."""
+    if RIGHT == 0:
+        left = a.reshape([a.shape[2], a.shape[3]])
+        right = b.reshape([b.shape[2], b.shape[3]]).permute((1, 0))
+        s = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
+    else:
+        s = zeros
+        for half in gl.static_range(2):
+            right = half_of(b, half, RIGHT).permute((1, 0))
+            s = warpgroup_mma(half_of(a, half, RIGHT), right, s, use_acc=half > 0, is_async=True)
+    return s
+
+
+@gluon.jit
+def halves_of(x):
+    """The left and the right columns of a block of sums; every thread has its own already."""
+    rows: gl.constexpr = x.shape[0]
+    columns: gl.constexpr = x.shape[1] // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+    left, right = x.reshape([rows, 2, columns]).permute((0, 2, 1)).split()
+    return gl.convert_layout(left, layout), gl.convert_layout(right, layout)
+
+
+@gluon.jit
+def write_parts(left, right, o_desc, out, place, heads, first):
+    """:func:`write_tile` of a head in two parts, by way of shared memory for one of them."""
+    for part in gl.static_range(2):
+        o = left if part == 0 else right
+        tma.store_wait(0)
+        columns_of(out, 0, o.shape[1]).store(o.to(o_desc.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, part * left.shape[1]], out)
+
+
 _DTYPES = {
     torch.bfloat16: gl.bfloat16,
     torch.float16: gl.float16,
     torch.float8_e4m3fn: gl.float8e4nv,
 }
+
+
+def wide(head_dim):
+    """Columns that a head is computed in; the copy engine fills those that it does not have with 0."""
+    return 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+
+
+def right_of(head_dim):
+    """Columns of a head's second part, 0 of one in one part; the first one has half of the columns."""
+    if 64 < head_dim <= 96:
+        return 16 if head_dim <= 80 else 32
+    return 0 if head_dim <= 128 else 64 if head_dim <= 192 else 128
 
 
 def head_strides(x):

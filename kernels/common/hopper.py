@@ -56,3 +56,10 @@ def described(matrix, rows, columns):
         return None
     layout = gl.NVMMASharedLayout.get_default_for([rows, columns], _DTYPES[matrix.dtype])
     return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
+
+
+def described_batch(matrices, rows, columns):
+    """The descriptor of blocks of one of ``matrices`` [batch, m, n], which lie by rows."""
+    block = [1, rows, columns]
+    layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[matrices.dtype])
+    return TensorDescriptor.from_tensor(matrices, block, layout)

@@ -252,6 +252,19 @@ def hopper_attention(head_dim, causal, config):
     return _instructions(requests[0].kernel)
 
 
+def hopper_attention_gradients(head_dim, heads_k, length, causal):
+    """The same of each kernel of its backward pass for wide heads."""
+    import torch
+
+    from kernels.attention.hopper_wide import launch_wide
+
+    q, k = (torch.empty(1, heads, length, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, heads_k))
+    stats = torch.empty(2, 1, 4, 512, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        launch_wide(q, k, k, q, stats, (q, k, k), causal, 0.125)
+    return [_instructions(request.kernel) for request in requests]
+
+
 def hopper_attention_fp8(head_dim, causal, config):
     """The same of attention of fp8 heads."""
     import torch

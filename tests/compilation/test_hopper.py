@@ -6,7 +6,9 @@ import inside
 import pytest
 
 CONSUMERS = {
+    256: {"CONSUMERS": 2, "STAGES": 2},
     128: {"CONSUMERS": 2, "STAGES": 2},
+    96: {"CONSUMERS": 2, "STAGES": 2},
     64: {"CONSUMERS": 2, "STAGES": 4},
 }
 
@@ -15,17 +17,35 @@ CONSUMERS = {
 def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_it(compiling, head_dim):
     """The assembler moved the wait up over it, and the overlap was gone; see the kernel's notes in shared memory.
 
-    64 rows of 128 scores are 64 exponentials for each of a group's 128 threads, and 2 for the change of the maximum.
+    64 rows of 128 scores are 64 exponentials for each of a group's 128 threads, and 2 for the change of the maximum;
+    wide heads have half as many scores.
     """
+    scores = 64 if head_dim <= 128 else 32
     config = CONSUMERS[head_dim] | {"OVERLAP": True, "PINGPONG": True, "Q_REGISTERS": False}
     code = compiling(inside.hopper_attention, head_dim, False, config)
     waits = [i for i, name in enumerate(code) if name.startswith("WARPGROUP.DEPBAR")]
     between = [sum(name == "MUFU.EX2" for name in code[a:b]) for a, b in itertools.pairwise(waits)]
-    loops = [after for first, after in itertools.pairwise(between) if first == 64]
-    assert len(loops) >= 2 and min(loops) >= 66, between  # a tile's first block, then the loop's
+    loops = [after for first, after in itertools.pairwise(between) if first == scores]
+    assert len(loops) >= 2 and min(loops) >= scores + 2, between  # a tile's first block, then the loop's
     products = sum(name.startswith("HGMMA") for name in code)
     assert products > 3 * len(waits), "products are waited for one by one"
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "heads_k", "length", "causal"), [(256, 4, 512, False), (256, 1, 500, True), (192, 1, 500, True)]
+)
+def test_gradients_of_wide_heads_wait_for_several_products_and_spill_nothing(
+    compiling, head_dim, heads_k, length, causal
+):
+    """Heads that share keys are dealt out here, and their sums added up by a third kernel."""
+    codes = compiling(inside.hopper_attention_gradients, head_dim, heads_k, length, causal)
+    codes = [code for code in codes if any(name.startswith("HGMMA") for name in code)]
+    assert len(codes) == 2
+    for code in codes:
+        products, waits = (sum(name.startswith(x) for name in code) for x in ("HGMMA", "WARPGROUP.DEPBAR"))
+        assert products > 8 * waits > 0, "products are waited for one by one"
+        assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
 
 def test_fp8_attentions_weights_go_round_the_loop_as_words(compiling):

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -130,6 +131,51 @@ def test_backward_masks_the_blocks_on_the_diagonal_alone(monkeypatch, length, s,
             assert done == last or not there
 
 
+@pytest.mark.parametrize(("n_blocks", "m_blocks", "heads"), [(1, 1, 1), (7, 9, 5), (64, 64, 40)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_block_of_keys_of_wide_heads_is_one_job(monkeypatch, n_blocks, m_blocks, heads, causal):
+    """With all queries, or those that see the block."""
+    from kernels.attention import hopper_keys, hopper_tiles
+
+    programs = min(SMS, n_blocks * heads)
+    sizes = 1, 1, m_blocks, n_blocks, heads, hopper_tiles.section_of(n_blocks, programs)
+    monkeypatch.setattr(hopper_keys, "tile_of", hopper_tiles.tile_of.fn)
+    found = collections.Counter()
+    for pid in range(programs):
+        language = SimpleNamespace(
+            num_programs=lambda axis: programs, program_id=lambda axis, pid=pid: pid,
+            maximum=max, minimum=min, where=lambda condition, a, b: a if condition else b,
+        )  # fmt: skip
+        monkeypatch.setattr(hopper_tiles, "gl", language)
+        jobs = [hopper_keys.job_of.fn(turn, sizes, causal) for turn in range(-(-n_blocks * heads // programs))]
+        assert all(count == m_blocks - first and first == (n if causal else 0) for n, _, first, count, _ in jobs)
+        found.update((head, n) for n, head, _, _, there in jobs if there)
+    assert found == dict.fromkeys(itertools.product(range(heads), range(n_blocks)), 1)
+
+
+@pytest.mark.parametrize(
+    ("group", "blocks", "parts"),
+    [(1, 5, 1), (4, 512, 1), (7, 32, 7), (8, 64, 2), (8, 128, 1), (6, 40, 3)],  # on 132 multiprocessors
+)
+def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiprocessors_busy(group, blocks, parts):
+    from kernels.attention.hopper_parts import parts_of
+
+    assert parts_of(group, blocks, SMS) == parts
+
+
+@pytest.mark.parametrize("d", [64, 72, 192])
+def test_the_parts_of_dk_and_dv_are_added_up_where_the_gradients_lie(d):
+    import torch
+
+    from kernels.attention.hopper_parts import add_parts, sums_for
+
+    dk, dv = (torch.full((2, 70, 3, d), math.nan, dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
+    sums = sums_for(dk, 2).normal_()
+    add_parts(sums, (dk, dv), 2)
+    for gradient, parts in zip((dk, dv), sums, strict=True):
+        torch.testing.assert_close(gradient, parts.view(2, 3, 2, 70, -1).sum(2)[..., :d].to(torch.bfloat16))
+
+
 def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
     """The first block of queries that sees a block of keys would lie behind the last one."""
     from kernels.attention import DECLARATION
@@ -138,7 +184,8 @@ def test_backward_takes_no_more_keys_than_queries_under_a_causal_mask():
     gluon, hopper = DECLARATION.backward.variant("gluon"), gpu("h200", load_gpus()["h200"])
     for length, causal, dtype, d, taken in (
         (512, True, "bf16", 128, True), (511, True, "bf16", 128, False), (511, False, "fp16", 64, True),
-        (512, True, "fp32", 128, False), (512, True, "bf16", 96, False),
+        (512, True, "fp32", 128, False), (512, True, "bf16", 96, True), (512, False, "bf16", 100, False),
+        (512, True, "bf16", 256, True), (511, True, "bf16", 256, False),
     ):  # fmt: skip
         problem = sized(dtype, "", causal, b=1, h=2, l=length, s=512, d=d)
         assert (not gluon.unsupported(problem, hopper)) is taken, problem

@@ -1,0 +1,45 @@
+"""The backward pass for Hopper (sm_90), variant `gluon`: which kernels are for which heads, and what they need."""
+
+import torch
+from atlas.declaration import GPU, Case, Config, gpu_of
+
+from .backward import launch_backward, launch_statistics, padded_length
+from .blocks import describable
+from .cases import case_of
+from .hopper_backward import launch_by_tma
+from .hopper_schedule import ROWS
+from .hopper_wide import launch_wide
+from .spaces import backward_default, for_hopper
+
+HEADS = range(32, 257, 8)
+"""Heads that there is a kernel for: they are computed in 64, 128 or 256 columns."""
+
+LARGEST = 128
+"""The largest head of those whose gradients are all computed in one kernel; of others dQ has a kernel of its own."""
+
+
+def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
+    """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if not all(map(describable, (q, k, v, dout, *gradients))):
+        plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
+        return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
+    saved, lengths = (q, k, v, out, lse, dout, dlse), (q.shape[0], q.shape[2], k.shape[2])
+    if q.shape[3] > LARGEST:
+        launch_wide(q, k, v, dout, launch_statistics(saved, None, None, lengths), gradients, causal, scale)
+        return gradients
+    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
+    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
+    stats = launch_statistics(saved, turns, None, lengths)
+    launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
+    return gradients
+
+
+def fits_hopper_backward(config: Config, problem: Case, gpu: GPU) -> str:
+    return "" if config["EVEN"] or problem["d"] <= LARGEST else "of wide heads no program waits for another"
+
+
+def for_hopper_backward(problem: Case, gpu: GPU) -> str:
+    if problem["causal"] and problem["s"] > problem["l"]:
+        return "a program's first blocks of keys have as many queries as there are, its last ones none"
+    return for_hopper(HEADS, problem, gpu)

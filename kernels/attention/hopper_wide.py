@@ -1,0 +1,62 @@
+"""The backward pass of heads of more than 128 on Hopper (sm_90): a kernel for dK and dV, one for dQ, in Gluon.
+
+They make seven products where :mod:`.hopper_backward` makes five.  That one's dQ would be added to memory after every
+64 keys, for there are registers for no more; here nothing is added up in memory, and no program waits for another.
+"""
+
+from atlas.declaration import gpu_of
+from atlas.operators import launch
+
+from .blocks import LOG2E
+from .hopper_keys import keys_kernel
+from .hopper_parts import add_parts, parts_for, sums_for
+from .hopper_queries import GROUPS, queries_kernel
+from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, right_of, section_of, wide
+
+KEYS = 64
+"""Keys of a block, in both kernels."""
+
+
+def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
+    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 129 to 256.
+
+    With ``causal`` query i sees keys up to i, and there are no more keys than queries.  ``stats`` [2, b, h, padded] are
+    log2(e) lse and D of each query, inf and 0 behind the last up to whole blocks of both groups.
+    """
+    launch_keys(q, k, v, dout, stats, gradients[1:], causal, scale)
+    launch_queries(q, k, v, dout, stats, gradients[0], causal, scale)
+
+
+def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
+    """The first of the two kernels of :func:`launch_wide`; ``gradients`` are dk and dv."""
+    (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
+    width, m_blocks, n_blocks = wide(d), -(-len_q // ROWS), -(-len_k // KEYS)
+    parts = parts_for(q, k, KEYS, causal)
+    dk_sums, dv_sums = sums = sums_for(k, parts) if parts > 1 else (None, None)
+    heads_k *= parts
+    programs = min(gpu_of(q.device).sms, batch * heads_k * n_blocks)
+    launch(
+        keys_kernel, (programs,),
+        descriptor_of(q, ROWS, width // 2), descriptor_of(dout, ROWS, width),
+        *(descriptor_of(x, KEYS, width) for x in (k, v, *gradients)),
+        plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
+        scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
+        section_of(n_blocks, programs), parts, len_k,
+        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(d), num_warps=4,
+    )  # fmt: skip
+    if parts > 1:
+        add_parts(sums, gradients, parts)
+
+
+def launch_queries(q, k, v, dout, stats, dq, causal, scale):
+    """The second one."""
+    (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
+    width, m_blocks = wide(d), -(-len_q // (ROWS * GROUPS.value))
+    programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
+    launch(
+        queries_kernel, (programs,),
+        descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, width), descriptor_of(k, KEYS, width),
+        descriptor_of(v, KEYS, width), descriptor_of(dq, ROWS, width), stats, scale * LOG2E.value, scale,
+        len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
+        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(d), num_warps=4,
+    )  # fmt: skip

@@ -10,30 +10,36 @@ from kernels.common.peers import by_cublaslt
 
 from .cases import CASES, EDGE_CASES, compiled, dequantised, searched, sizes, torch_int4, tuned_by_torch
 from .fragments import launch_fragments
+from .many_rows import (
+    CONVERTED_SPACE,
+    DEQUANTISE,
+    SEPARATE_SPACE,
+    SPECIALIZED_SPACE,
+    converted_default,
+    converts,
+    fits_converted,
+    fits_separate,
+    fits_specialized,
+    separates,
+    specialises,
+    specialized_default,
+)
 from .packing import pack_w4
 from .shared import launch_shared
 from .spaces import (
-    DEQUANTISE,
     FRAGMENTS_SPACE,
-    SEPARATE_SPACE,
     SHARED_SPACE,
-    SPECIALIZED_SPACE,
     TILES_SPACE,
     decodes,
     fits_fragments,
-    fits_separate,
     fits_shared,
-    fits_specialized,
     fits_tiles,
     fragments_default,
-    separates,
     shared_default,
     shares,
-    specialises,
-    specialized_default,
     tiles_default,
 )
-from .tiles import launch_separate, launch_specialized, launch_tiles
+from .tiles import launch_converted, launch_separate, launch_specialized, launch_tiles
 
 
 def variants_of(bits):
@@ -67,6 +73,16 @@ def variants_of(bits):
             default=specialized_default,
             fits=fits_specialized,
             handles=specialises,
+            needs=frozenset({Capability.WGMMA}),
+        ),
+        Variant(
+            name="converted",
+            summary="for many rows: blocks of weights are brought to 16 bits in shared memory, once for a tile's rows",
+            launch=functools.partial(launch_converted, bits),
+            space=CONVERTED_SPACE,
+            default=converted_default,
+            fits=fits_converted,
+            handles=converts,
             needs=frozenset({Capability.WGMMA}),
         ),
         Variant(

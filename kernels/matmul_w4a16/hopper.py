@@ -34,7 +34,7 @@ from kernels.common.hopper import described, tile_of
 from kernels.common.packed import sixteen, unpack_4, unpack_8
 from kernels.common.parts import sum_parts
 
-from .spaces import STEPS_AHEAD
+from .many_rows import STEPS_AHEAD
 
 ROWS = gl.constexpr(64)
 """Rows of W of a group: those of one wgmma."""
@@ -58,7 +58,7 @@ def unpack_8_asm(bf16):
     return unpack_8(bf16, ("$8", "$9", "$10", "$11"))
 
 
-def _scale_asm(bf16):
+def scale_asm(bf16):
     """PTX: a product's operand (4..7) times the scales (8) of rows g and g + 8."""
     kind, _, _ = sixteen(bf16)
     lines = ["{ .reg .b32 s0, s1; prmt.b32 s0, $8, $8, 0x1010; prmt.b32 s1, $8, $8, 0x3232;"]
@@ -177,7 +177,8 @@ def numbers_of(loaded, eights, BITS: gl.constexpr, GROUP: gl.constexpr, HAS_ZERO
 
 
 @gluon.jit
-def _times(numbers, scales, SCALE: gl.constexpr):
+def times(numbers, scales, SCALE: gl.constexpr):
+    """Numbers of 16 bits, two a register, times the scales of rows g and g + 8."""
     scales = scales + gl.zeros_like(numbers)
     return gl.inline_asm_elementwise(SCALE, _SCALE_OPERANDS, [numbers, scales], dtype=gl.int32, is_pure=True, pack=4)
 
@@ -187,10 +188,10 @@ def _operand(a, b, c, d, loaded, SCALE: gl.constexpr, DTYPE: gl.constexpr, layou
     """``numbers_of`` times their scales, rounded to 16 bits, as wgmma's first operand [ROWS, BLOCK_K]: in place."""
     _, _, scales, scales_high, _, _ = loaded
     a, b, c, d = (
-        _times(a, scales, SCALE),
-        _times(b, scales, SCALE),
-        _times(c, scales_high, SCALE),
-        _times(d, scales_high, SCALE),
+        times(a, scales, SCALE),
+        times(b, scales, SCALE),
+        times(c, scales_high, SCALE),
+        times(d, scales_high, SCALE),
     )
     pairs = gl.join(gl.join(a, c), gl.join(b, d))  # warp, g, t, (q, h), half of the columns, word of a half
     low = (pairs & 0xFFFF).to(gl.int16).to(DTYPE, bitcast=True)
@@ -381,7 +382,7 @@ def specialized(bits, x, words, scales, zeros, y, group, *, config, programs):
         described(ordered, rows, BLOCK_K.value), described(y, rows, ROWS.value), parts, words,
         scales.view(torch.int32), None if zeros is None else zeros.view(torch.int16), m, n, k,
         k // group if group else 1,
-        BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALE=_scale_asm(bf16),
+        BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALE=scale_asm(bf16),
         GROUP_M=config["GROUP_M"], STAGES=_STAGES[rows],
         AHEAD=0 if k % BLOCK_K.value or k < unroll * BLOCK_K.value else config["AHEAD"], SPLITS=splits, UNROLL=unroll,
         num_warps=4, launch_pdl=True,

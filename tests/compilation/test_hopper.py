@@ -124,3 +124,15 @@ def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, 
     count = sum(name.startswith("HGMMA") for name in code)
     assert count and count >= products * sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
     assert any(name.startswith("MOVM") for name in code) == gradient  # turns blocks of weights over
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("pulls", [False, True])
+@pytest.mark.parametrize("rows", [64, 128])
+def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_overlap(compiling, bits, pulls, rows):
+    code = compiling(inside.packed_in_shared_memory, bits, pulls, {"ROWS": rows, "GROUP_M": 8, "SPLITS": 1})
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
+    assert sum(name.startswith("HGMMA") for name in code) == rows // 32 * waits
+    weights = 64 * 128 * 2 // 16 // 128  # a lane's stores of a block's; two blocks are unrolled
+    assert sum(name == "STS.128" for name in code) >= 2 * weights

@@ -65,6 +65,21 @@ def variants_of(bits):
             handles=functools.partial(shares, bits),
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
+        *_of_many_rows(bits),
+        Variant(
+            name="tiles",
+            summary="plain Triton: tiles of weights are brought to 16 bits between load and tl.dot",
+            launch=functools.partial(launch_tiles, bits),
+            space=TILES_SPACE,
+            default=tiles_default,
+            fits=fits_tiles,
+        ),
+    )
+
+
+def _of_many_rows(bits):
+    """Those of them that multiply in cuBLAS or by wgmma."""
+    return (
         Variant(
             name="specialized",
             summary="from 33 rows on: a warp loads x, two groups of four bring weights to 16 bits in wgmma's registers",
@@ -93,14 +108,6 @@ def variants_of(bits):
             default=lambda problem, gpu: dict(DEQUANTISE),
             fits=fits_separate,
             handles=separates,
-        ),
-        Variant(
-            name="tiles",
-            summary="plain Triton: tiles of weights are brought to 16 bits between load and tl.dot",
-            launch=functools.partial(launch_tiles, bits),
-            space=TILES_SPACE,
-            default=tiles_default,
-            fits=fits_tiles,
         ),
     )
 

@@ -6,7 +6,7 @@ words to 16 bits in a third ring, once for all rows of the tile.  Two groups of 
 rows of the tile by all of its columns, and lag behind each other, so that one's epilogue is under the other's products.
 
 A lane has 8 neighbours of a packed row: 16 bytes of 16-bit weights.  Which lane has which is chosen so that eight
-neighbouring lanes store to all banks in wgmma's swizzle.
+neighbouring lanes meet no bank twice, neither where they load words nor where they store weights in wgmma's swizzle.
 
 For y a block of W is BLOCK_N rows by 64 columns, and lies by columns as wgmma's second factor; for dx it is 64 rows by
 BLOCK_N columns.  Where there are few tiles the sum is cut into SPLITS parts: each program sums one of a tile, in fp32,
@@ -30,9 +30,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.common.hopper import described, tile_of
 from kernels.common.parts import sum_parts
-from kernels.matmul.hopper import SWIZZLED, WIDTH, put_elements
+from kernels.matmul.hopper import SWIZZLED, put_elements
 
-from .hopper import numbers_of, scale_asm, times, unpack_4_asm, unpack_8_asm
+from .hopper import scale_asm, unpack_4_asm, unpack_8_asm, weights_of
 
 GROUPS = gl.constexpr(2)
 """Groups of four warps that multiply."""
@@ -43,27 +43,34 @@ COLUMNS = gl.constexpr(128)
 BLOCK_K = gl.constexpr(64)
 """Neighbours along the sum that a step has."""
 
+WIDTH = gl.constexpr(32)
+"""Columns of the parts in which a tile is written."""
+
+_NARROW = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2))
+"""How such a part lies in shared memory."""
+
 
 @gluon.constexpr_function
-def _words_layout(row_tiles, tiles):
+def _words_layout(row_tiles, tiles, warps):
     """Which lane has which words of ``row_tiles`` x ``tiles`` packed tiles, in lines of a g [row tiles, 8 tiles, 16].
 
-    Lane bit 2 is g's highest, so that eight neighbouring lanes store 16 bytes each to all banks.
+    Neighbouring row tiles are other warps'.  Lane bit 2 is g's highest, so that eight neighbouring lanes store 16 bytes
+    each to all banks.
     """
-    registers = [[0, 0, 1], [0, 0, 2]]
-    registers += [[0, 8 << bit, 0] for bit in range(tiles.bit_length() - 1)]
-    registers += [[1 << bit, 0, 0] for bit in range(2, row_tiles.bit_length() - 1)]
+    rows = [[1 << bit, 0, 0] for bit in range(row_tiles.bit_length() - 1)]
+    first = warps.bit_length() - 1
+    registers = [[0, 0, 1], [0, 0, 2]] + [[0, 8 << bit, 0] for bit in range(tiles.bit_length() - 1)] + rows[first:]
     lanes = [[0, 0, 4], [0, 0, 8], [0, 4, 0], [0, 1, 0], [0, 2, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, [[1, 0, 0], [2, 0, 0]], [], [row_tiles, 8 * tiles, 16])
+    return gl.DistributedLinearLayout(registers, lanes, rows[:first], [], [row_tiles, 8 * tiles, 16])
 
 
 @gluon.constexpr_function
-def _scales_layout(row_tiles):
+def _scales_layout(row_tiles, warps):
     """The same of one number for each g [row tiles, g]."""
-    registers = [[1 << bit, 0] for bit in range(2, row_tiles.bit_length() - 1)]
-    return gl.DistributedLinearLayout(
-        registers, [[0, 0], [0, 0], [0, 4], [0, 1], [0, 2]], [[1, 0], [2, 0]], [], [row_tiles, 8]
-    )
+    rows = [[1 << bit, 0] for bit in range(row_tiles.bit_length() - 1)]
+    first = warps.bit_length() - 1
+    lanes = [[0, 0], [0, 0], [0, 4], [0, 1], [0, 2]]
+    return gl.DistributedLinearLayout(rows[first:], lanes, rows[:first], [], [row_tiles, 8])
 
 
 @gluon.jit
@@ -122,7 +129,7 @@ def _load_scales(scales_ptr, zeros_ptr, n, k, N, K, groups, row_tiles: gl.conste
 
     What there is none of is another one again: a tuple holds no None.
     """
-    layout: gl.constexpr = _scales_layout(row_tiles)
+    layout: gl.constexpr = _scales_layout(row_tiles, gl.num_warps())
     tile = n // 16 + gl.arange(0, row_tiles, gl.SliceLayout(1, layout))[:, None]
     g = gl.arange(0, 8, gl.SliceLayout(0, layout))[None, :]
     group = k // GROUP if GROUP > 0 else k * 0
@@ -142,11 +149,11 @@ def _load_scales(scales_ptr, zeros_ptr, n, k, N, K, groups, row_tiles: gl.conste
 
 
 @gluon.jit
-def _convert_block(
-    words, scales, block, GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, UNPACK: gl.constexpr,
-    SCALE: gl.constexpr,
+def _converted(
+    words, scales, GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, UNPACK: gl.constexpr,
+    SCALE: gl.constexpr, DTYPE: gl.constexpr,
 ):  # fmt: skip
-    """Write the weights of packed words [row tiles, lines of 64 columns, 16] to ``block``, in 16 bits."""
+    """The weights of packed words [row tiles, lines of 64 columns, 16], in 16 bits [rows, 64]."""
     row_tiles: gl.constexpr = words.shape[0]
     TILES: gl.constexpr = BITS // 4
     words = words.reshape([row_tiles, TILES, 8, 4, 4])
@@ -161,13 +168,12 @@ def _convert_block(
     zeros, zeros_high = _spread(zeros, four), _spread(zeros_high, four)
     eights = gl.full([row_tiles, 8, 4, 4], 0x0808, gl.int32, four)
     loaded = words, more, low, high, zeros, zeros_high
-    a, b, c, d = numbers_of(loaded, eights, BITS, GROUP, HAS_ZEROS, UNPACK)
-    a, b, c, d = times(a, low, SCALE), times(b, low, SCALE), times(c, high, SCALE), times(d, high, SCALE)
+    a, b, c, d = weights_of(loaded, eights, BITS, GROUP, HAS_ZEROS, UNPACK, SCALE)
     pairs = gl.join(gl.join(a, c), gl.join(b, d))  # row tile, g, t, (q, h), half of the columns, word of a half
-    first = (pairs & 0xFFFF).to(gl.int16).to(block.dtype, bitcast=True)
-    second = (pairs >> 16).to(gl.int16).to(block.dtype, bitcast=True)
+    first = (pairs & 0xFFFF).to(gl.int16).to(DTYPE, bitcast=True)
+    second = (pairs >> 16).to(gl.int16).to(DTYPE, bitcast=True)
     every = gl.join(first, second).reshape([row_tiles, 8, 4, 2, 2, 2, 2, 2])  # ..., q, h, half, word, p
-    block.store(every.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape([row_tiles * 16, BLOCK_K]))
+    return every.permute(0, 4, 1, 5, 2, 6, 3, 7).reshape([row_tiles * 16, BLOCK_K])
 
 
 @gluon.jit
@@ -204,17 +210,24 @@ def _convert_step(
     STAGES: gl.constexpr = w_smem.shape[0]
     WORDS_STAGES: gl.constexpr = words_smem.shape[0] // PIECES
     row_tiles: gl.constexpr = words_smem.shape[1]
+    layout: gl.constexpr = _words_layout(row_tiles, BITS // 4, gl.num_warps())
     words_slot, slot = step % WORDS_STAGES, step % STAGES
     mbarrier.wait(words_full.index(words_slot), step // WORDS_STAGES & 1)
-    mbarrier.wait(w_empty.index(slot), (step // STAGES & 1) ^ 1)
-    for piece in gl.static_range(PIECES):
-        words = words_smem.index(words_slot * PIECES + piece).load(_words_layout(row_tiles, BITS // 4))
-        block = w_smem.index(slot)
-        if PULLS:
-            block = block.slice(piece * BLOCK_K, BLOCK_K, dim=1)
-        _convert_block(words, scales[piece], block, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE)
-    fence_async_shared()
+    first = words_smem.index(words_slot * PIECES).load(layout)
+    if PULLS:
+        second = words_smem.index(words_slot * PIECES + 1).load(layout)
     mbarrier.arrive(words_empty.index(words_slot), count=1)
+    block = w_smem.index(slot)
+    first = _converted(first, scales[0], GROUP, BITS, HAS_ZEROS, UNPACK, SCALE, block.dtype)
+    if PULLS:
+        second = _converted(second, scales[1], GROUP, BITS, HAS_ZEROS, UNPACK, SCALE, block.dtype)
+    mbarrier.wait(w_empty.index(slot), (step // STAGES & 1) ^ 1)
+    if PULLS:
+        block.slice(0, BLOCK_K, dim=1).store(first)
+        block.slice(BLOCK_K, BLOCK_K, dim=1).store(second)
+    else:
+        block.store(first)
+    fence_async_shared()
     mbarrier.arrive(w_full.index(slot), count=1)
 
 
@@ -222,35 +235,28 @@ def _convert_step(
 def _convert(
     words_smem, w_smem, bars, scales_ptr, zeros_ptr, sizes, groups, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
     GROUP_M: gl.constexpr, SPLITS: gl.constexpr, PULLS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr,
-    UNPACK: gl.constexpr, SCALE: gl.constexpr,
+    UNPACK: gl.constexpr, SCALE: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
-    """The converter.  Scales and zero points are loaded two steps ahead, and never moved: a move waits for the load."""
+    """Converter ``HALF``: every other block.  Scales and zero points are loaded while the other one is at work."""
     PIECES: gl.constexpr = BLOCK_N // BLOCK_K if PULLS else 1
     row_tiles: gl.constexpr = words_smem.shape[1]
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     step = 0
     for position in range(gl.program_id(0), _positions(sizes, GROUPS * ROWS, BLOCK_N, SPLITS), gl.num_programs(0)):
         _, n, _, begin, end = _part(position, sizes, GROUPS * ROWS, BLOCK_N, GROUP_M, SPLITS)
-        even = _load_scales_of_block(scales_ptr, zeros_ptr, n, begin, sizes, groups, row_tiles, PIECES, PULLS, GROUP)
-        odd = _load_scales_of_block(
-            scales_ptr, zeros_ptr, n, begin + BLOCK_K, sizes, groups, row_tiles, PIECES, PULLS, GROUP
-        )  # fmt: skip
-        for k in range(begin, end, 2 * BLOCK_K):
+        other = (step + HALF) % 2  # whether the tile's first block is the other converter's
+        first = begin + other * BLOCK_K
+        own = step + other
+        scales = _load_scales_of_block(scales_ptr, zeros_ptr, n, first, sizes, groups, row_tiles, PIECES, PULLS, GROUP)
+        for k in range(first, end, 2 * BLOCK_K):
             _convert_step(
-                words_smem, w_smem, bars, even, step, PIECES, PULLS, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE
+                words_smem, w_smem, bars, scales, own, PIECES, PULLS, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE
             )  # fmt: skip
-            even = _load_scales_of_block(
+            scales = _load_scales_of_block(
                 scales_ptr, zeros_ptr, n, k + 2 * BLOCK_K, sizes, groups, row_tiles, PIECES, PULLS, GROUP
             )  # fmt: skip
-            step += 1
-            if k + BLOCK_K < end:
-                _convert_step(
-                    words_smem, w_smem, bars, odd, step, PIECES, PULLS, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE
-                )  # fmt: skip
-                step += 1
-            odd = _load_scales_of_block(
-                scales_ptr, zeros_ptr, n, k + 3 * BLOCK_K, sizes, groups, row_tiles, PIECES, PULLS, GROUP
-            )  # fmt: skip
+            own += 2
+        step += (end - begin) // BLOCK_K
 
 
 @gluon.jit
@@ -309,8 +315,8 @@ def _multiply(
         mbarrier.arrive(a_empty.index((step + A_STAGES - 1) % A_STAGES), count=1, pred=i > 0)
         mbarrier.arrive(w_empty.index((step + W_STAGES - 1) % W_STAGES), count=1, pred=i > 0)
         step += 1
-        if GROUP == 0:  # the next group starts when this one is so far ahead
-            mbarrier.arrive(turn, count=1, pred=step == gl.minimum(steps, W_STAGES - 1))
+        if GROUP == 0:  # the next group starts a block later
+            mbarrier.arrive(turn, count=1, pred=step == 1)
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(a_empty.index((step + A_STAGES - 1) % A_STAGES), count=1)
     mbarrier.arrive(w_empty.index((step + W_STAGES - 1) % W_STAGES), count=1)
@@ -367,7 +373,7 @@ def converted_kernel(
         gl.int32, [WORDS_STAGES * PIECES, words_desc.block_shape[0], 2 * BITS, 16], words_desc.layout
     )
     c_smem = gl.allocate_shared_memory(
-        a_desc.dtype, [GROUPS * BUFFERS if SPLITS == 1 else 1, ROWS if SPLITS == 1 else 8, WIDTH], SWIZZLED
+        a_desc.dtype, [GROUPS * BUFFERS if SPLITS == 1 else 1, ROWS if SPLITS == 1 else 8, WIDTH], _NARROW
     )
     a_full, a_empty = _barriers(A_STAGES, 1), _barriers(A_STAGES, GROUPS)
     w_full, w_empty = _barriers(W_STAGES, 1), _barriers(W_STAGES, GROUPS)
@@ -376,6 +382,7 @@ def converted_kernel(
     fence_async_shared()
     bars = a_full, a_empty, w_full, w_empty, words_full, words_empty, turn
     sizes = (M, N, K)
+    FEW: gl.constexpr = ROWS == 128  # registers, so that a converter has two warps
     gl.warp_specialize(
         [
             (_consume, (c_desc, c_ptr, a_smem, w_smem, c_smem, bars, sizes,
@@ -383,17 +390,19 @@ def converted_kernel(
             (_consume, (c_desc, c_ptr, a_smem, w_smem, c_smem, bars, sizes,
                         1, ROWS, BLOCK_N, GROUP_M, SPLITS, BUFFERS, PULLS)),
             (_convert, (words_smem, w_smem, bars, scales_ptr, zeros_ptr, sizes, groups,
-                        ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, GROUP, BITS, UNPACK, SCALE)),
+                        ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, GROUP, BITS, UNPACK, SCALE, 0)),
+            (_convert, (words_smem, w_smem, bars, scales_ptr, zeros_ptr, sizes, groups,
+                        ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, GROUP, BITS, UNPACK, SCALE, 1)),
             (_produce, (a_desc, words_desc, a_smem, words_smem, bars, sizes,
                         ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, BITS)),
         ],
-        [4, 4, 1],
-        [184, 120, 24],
+        [4, 2, 2, 1] if FEW else [4, 4, 4, 1],
+        [184, 120, 120, 24] if FEW else [120, 104, 104, 24],
     )  # fmt: skip
 
 
-_RINGS = {64: (6, 4, 4, 2), 128: (4, 3, 2, 1)}
-"""A_STAGES, W_STAGES, WORDS_STAGES, BUFFERS by ROWS: what shared memory holds."""
+_RINGS = {(64, 4): (6, 5, 6, 2), (64, 8): (6, 5, 4, 2), (128, 4): (4, 4, 4, 1), (128, 8): (4, 3, 4, 1)}
+"""A_STAGES, W_STAGES, WORDS_STAGES, BUFFERS by ROWS and bits: what shared memory holds."""
 
 
 def multiply_converted(bits, a, words, scales, zeros, c, k, group, *, config, programs, pulls=False):
@@ -407,7 +416,7 @@ def multiply_converted(bits, a, words, scales, zeros, c, k, group, *, config, pr
     out = c if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
     tiles = triton.cdiv(m, GROUPS.value * rows) * triton.cdiv(n, COLUMNS.value)
     packed_rows = BLOCK_K.value if pulls else COLUMNS.value
-    a_stages, w_stages, words_stages, buffers = _RINGS[rows]
+    a_stages, w_stages, words_stages, buffers = _RINGS[rows, bits]
     lines = [packed_rows // 16, 2 * bits, 16]
     launch(
         converted_kernel, (min(tiles * splits, programs),),

@@ -152,6 +152,7 @@ EDGE_CASES = tuple(
         ("ragged", 4, (70, 65, 33), "tails everywhere, strides that allow no wide loads"),
         ("skewed", 5, (41, 48, 24), "a long group and short ones; a tail in k"),
         ("even", 16, (9, 32, 16), "more groups than rows"),
+        ("ragged", 3, (488, 72, 40), "long groups and an empty one, which end within a tile; tails in n and k"),
     )
 )
 

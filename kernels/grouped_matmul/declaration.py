@@ -35,13 +35,34 @@ from .cases import (
     torch_grouped,
 )
 from .rows import launch_rows
-from .spaces import SPACE, default, describes, fits, fits_tiled_backward
+from .spaces import (
+    GLUON_SPACE,
+    SPACE,
+    default,
+    default_in_gluon,
+    describes,
+    fits,
+    fits_in_gluon,
+    fits_tiled_backward,
+    long_groups,
+)
 from .sums import launch_backward
 
 
 def _variants(launch_pass, fits_tiled):
-    """The two variants of a pass."""
+    """The variants of a pass."""
     return (
+        Variant(
+            name="gluon",
+            summary="for long groups, in Gluon: a warp copies, two groups of warps multiply",
+            follows="descriptor",
+            launch=functools.partial(launch_pass, in_gluon=True),
+            space=GLUON_SPACE,
+            default=default_in_gluon,
+            fits=fits_in_gluon,
+            handles=long_groups,
+            needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+        ),
         Variant(
             name="descriptor",
             summary="blocks moved by the copy engine (TMA) through descriptors",

@@ -113,13 +113,28 @@ def _rows_descriptor_kernel(
         _store_rows(c_ptr, acc, row, end, n, N, BLOCK_M, BLOCK_N)
 
 
-def launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
-    """c [m, n] for a [m, k], b [groups, k, n]."""
+PLAIN = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
+"""The config for operands of long groups that Gluon's kernels do not take."""
+
+
+def launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_gluon=False):
+    """c [m, n] for a [m, k], b [groups, k, n].
+
+    ``in_gluon``: by Hopper's own kernel, where the copy engine reads a and b and c is of their dtype.
+    """
     (m, k), (groups, _, n) = a.shape, b.shape
     c = torch.empty((m, n), dtype=out_dtype or a.dtype, device=a.device)
     b_by_columns = b.stride(2) != 1
     b_rows = b.transpose(1, 2) if b_by_columns else b
-    by_descriptor = by_descriptor and describable(a) and describable(b_rows)
+    described = describable(a) and describable(b_rows)
+    if in_gluon:
+        if described and describable(c) and c.dtype == a.dtype and a.element_size() == 2:
+            from .hopper import rows_by_tma
+
+            rows_by_tma(a, b, offs, c, config=config)
+            return c
+        config, by_descriptor = PLAIN, True
+    by_descriptor = by_descriptor and described
     a, b, b_rows = as_interpreted(a), as_interpreted(b), as_interpreted(b_rows)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     most = (triton.cdiv(m, rows) + groups) * triton.cdiv(n, columns)  # each group's last tile may be a part of one

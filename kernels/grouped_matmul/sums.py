@@ -9,7 +9,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.common.products import LARGEST
 
-from .rows import launch_rows
+from .rows import PLAIN, launch_rows
 
 
 @triton.jit
@@ -87,11 +87,22 @@ def _sums_descriptor_kernel(
     c_desc.store([group, m, n], acc.to(c_desc.dtype).reshape(1, BLOCK_M, BLOCK_N))
 
 
-def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False):
-    """c [groups, m, n] for a [m, k], b [k, n], whose k is what the groups share."""
+def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_gluon=False):
+    """c [groups, m, n] for a [m, k], b [k, n], whose k is what the groups share.
+
+    ``in_gluon``: by Hopper's own kernel, where the copy engine reads a and b and writes c, of their dtype.
+    """
     (m, _), n, groups = a.shape, b.shape[1], offs.shape[0]
     c = torch.empty((groups, m, n), dtype=out_dtype or a.dtype, device=a.device)
-    by_descriptor = by_descriptor and c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
+    described = c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
+    if in_gluon:
+        if described and a.element_size() == 2:
+            from .hopper import sums_by_tma
+
+            sums_by_tma(a, b, offs, c, config=config | _SUMS_IN_GLUON)
+            return c
+        config, by_descriptor = PLAIN, True
+    by_descriptor = by_descriptor and described
     if by_descriptor:
         config = _with_tile_of_sums(config, a.shape[1] // max(groups, 1))
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
@@ -125,7 +136,11 @@ def _with_tile_of_sums(config, rows):
     return {**config, **dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), tile, strict=True))}
 
 
-def launch_backward(a, b, offs, dc, *, config, by_descriptor=False):
-    """(da, db): a product with ragged rows and one with ragged sums, in tiles of one size."""
-    da = launch_rows(dc, b.transpose(1, 2), offs, a.dtype, config=config, by_descriptor=by_descriptor)
-    return da, launch_sums(a.t(), dc, offs, b.dtype, config=config, by_descriptor=by_descriptor)
+_SUMS_IN_GLUON = {"BLOCK_N": 256, "GROUP_M": 16, "STAGES": 4}
+"""The tile of sums in Gluon: on an H200 it takes 1367 us for 8 groups of 1024 rows, 14336 x 4096; 128 wide 1500."""
+
+
+def launch_backward(a, b, offs, dc, *, config, **how):
+    """(da, db): a product with ragged rows and one with ragged sums; ``how`` is what both launchers take."""
+    da = launch_rows(dc, b.transpose(1, 2), offs, a.dtype, config=config, **how)
+    return da, launch_sums(a.t(), dc, offs, b.dtype, config=config, **how)

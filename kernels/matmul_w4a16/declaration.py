@@ -10,30 +10,36 @@ from kernels.common.peers import by_cublaslt
 
 from .cases import CASES, EDGE_CASES, compiled, dequantised, searched, sizes, torch_int4, tuned_by_torch
 from .fragments import launch_fragments
+from .many_rows import (
+    CONVERTED_SPACE,
+    DEQUANTISE,
+    SEPARATE_SPACE,
+    SPECIALIZED_SPACE,
+    converted_default,
+    converts,
+    fits_converted,
+    fits_separate,
+    fits_specialized,
+    separates,
+    specialises,
+    specialized_default,
+)
 from .packing import pack_w4
 from .shared import launch_shared
 from .spaces import (
-    DEQUANTISE,
     FRAGMENTS_SPACE,
-    SEPARATE_SPACE,
     SHARED_SPACE,
-    SPECIALIZED_SPACE,
     TILES_SPACE,
     decodes,
     fits_fragments,
-    fits_separate,
     fits_shared,
-    fits_specialized,
     fits_tiles,
     fragments_default,
-    separates,
     shared_default,
     shares,
-    specialises,
-    specialized_default,
     tiles_default,
 )
-from .tiles import launch_separate, launch_specialized, launch_tiles
+from .tiles import launch_converted, launch_separate, launch_specialized, launch_tiles
 
 
 def variants_of(bits):
@@ -59,6 +65,21 @@ def variants_of(bits):
             handles=functools.partial(shares, bits),
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
+        *_of_many_rows(bits),
+        Variant(
+            name="tiles",
+            summary="plain Triton: tiles of weights are brought to 16 bits between load and tl.dot",
+            launch=functools.partial(launch_tiles, bits),
+            space=TILES_SPACE,
+            default=tiles_default,
+            fits=fits_tiles,
+        ),
+    )
+
+
+def _of_many_rows(bits):
+    """Those of them that multiply in cuBLAS or by wgmma."""
+    return (
         Variant(
             name="specialized",
             summary="from 33 rows on: a warp loads x, two groups of four bring weights to 16 bits in wgmma's registers",
@@ -70,6 +91,16 @@ def variants_of(bits):
             needs=frozenset({Capability.WGMMA}),
         ),
         Variant(
+            name="converted",
+            summary="for many rows: blocks of weights are brought to 16 bits in shared memory, once for a tile's rows",
+            launch=functools.partial(launch_converted, bits),
+            space=CONVERTED_SPACE,
+            default=converted_default,
+            fits=fits_converted,
+            handles=converts,
+            needs=frozenset({Capability.WGMMA}),
+        ),
+        Variant(
             name="separate",
             summary="for many rows: the weights are written out in 16 bits, the product is cuBLAS's",
             launch=functools.partial(launch_separate, bits),
@@ -77,14 +108,6 @@ def variants_of(bits):
             default=lambda problem, gpu: dict(DEQUANTISE),
             fits=fits_separate,
             handles=separates,
-        ),
-        Variant(
-            name="tiles",
-            summary="plain Triton: tiles of weights are brought to 16 bits between load and tl.dot",
-            launch=functools.partial(launch_tiles, bits),
-            space=TILES_SPACE,
-            default=tiles_default,
-            fits=fits_tiles,
         ),
     )
 

@@ -3,8 +3,8 @@
 A program has a multiprocessor for itself and takes one tile of y after the other.  One of its warps loads x (the
 producer): blocks go by TMA into a ring of shared memory, on into the next tile while this one is finished.  Two
 groups of four warps multiply (wgmma), each 64 rows of W.  These are wgmma's first operand and come from registers:
-packed tiles are loaded UNROLL steps ahead, brought to 16 bits while the step before is multiplied, and multiplied by
-their scales between the two.  The loop is unrolled, so that what was loaded is never moved: a move waits for the load.
+packed tiles are loaded UNROLL steps ahead and brought to 16 bits while the step before is multiplied.  The loop is
+unrolled, so that what was loaded is never moved: a move waits for the load.
 Barriers in shared memory hand blocks of x over: a "full" one, on which TMA counts the bytes, and an "empty" one, on
 which every group arrives.
 
@@ -34,7 +34,7 @@ from kernels.common.hopper import described, tile_of
 from kernels.common.packed import sixteen, unpack_4, unpack_8
 from kernels.common.parts import sum_parts
 
-from .spaces import STEPS_AHEAD
+from .many_rows import STEPS_AHEAD
 
 ROWS = gl.constexpr(64)
 """Rows of W of a group: those of one wgmma."""
@@ -58,7 +58,7 @@ def unpack_8_asm(bf16):
     return unpack_8(bf16, ("$8", "$9", "$10", "$11"))
 
 
-def _scale_asm(bf16):
+def scale_asm(bf16):
     """PTX: a product's operand (4..7) times the scales (8) of rows g and g + 8."""
     kind, _, _ = sixteen(bf16)
     lines = ["{ .reg .b32 s0, s1; prmt.b32 s0, $8, $8, 0x1010; prmt.b32 s1, $8, $8, 0x3232;"]
@@ -177,21 +177,26 @@ def numbers_of(loaded, eights, BITS: gl.constexpr, GROUP: gl.constexpr, HAS_ZERO
 
 
 @gluon.jit
+def weights_of(
+    loaded, eights, BITS: gl.constexpr, GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, UNPACK: gl.constexpr,
+    SCALE: gl.constexpr,
+):  # fmt: skip
+    """``numbers_of`` times their scales, rounded to 16 bits."""
+    _, _, scales, scales_high, _, _ = loaded
+    a, b, c, d = numbers_of(loaded, eights, BITS, GROUP, HAS_ZEROS, UNPACK)
+    a, b = _times(a, scales, SCALE), _times(b, scales, SCALE)
+    return a, b, _times(c, scales_high, SCALE), _times(d, scales_high, SCALE)
+
+
+@gluon.jit
 def _times(numbers, scales, SCALE: gl.constexpr):
     scales = scales + gl.zeros_like(numbers)
     return gl.inline_asm_elementwise(SCALE, _SCALE_OPERANDS, [numbers, scales], dtype=gl.int32, is_pure=True, pack=4)
 
 
 @gluon.jit
-def _operand(a, b, c, d, loaded, SCALE: gl.constexpr, DTYPE: gl.constexpr, layout: gl.constexpr):
-    """``numbers_of`` times their scales, rounded to 16 bits, as wgmma's first operand [ROWS, BLOCK_K]: in place."""
-    _, _, scales, scales_high, _, _ = loaded
-    a, b, c, d = (
-        _times(a, scales, SCALE),
-        _times(b, scales, SCALE),
-        _times(c, scales_high, SCALE),
-        _times(d, scales_high, SCALE),
-    )
+def _operand(a, b, c, d, DTYPE: gl.constexpr, layout: gl.constexpr):
+    """``weights_of`` as wgmma's first operand [ROWS, BLOCK_K]: in place."""
     pairs = gl.join(gl.join(a, c), gl.join(b, d))  # warp, g, t, (q, h), half of the columns, word of a half
     low = (pairs & 0xFFFF).to(gl.int16).to(DTYPE, bitcast=True)
     high = (pairs >> 16).to(gl.int16).to(DTYPE, bitcast=True)
@@ -218,29 +223,30 @@ def _store_part(part_ptr, acc, m, n, M, N):
 
 @gluon.jit
 def _multiply(
-    acc, weights, following, k, step, x_smem, full, empty, word_ptrs, scale_ptrs, zero_ptrs, eights, last_tile,
+    acc, weights, following, k, step, x_smem, note, full, empty, word_ptrs, scale_ptrs, zero_ptrs, eights, last_tile,
     last_group, BITS: gl.constexpr, GROUP: gl.constexpr, UNPACK: gl.constexpr, SCALE: gl.constexpr,
     STAGES: gl.constexpr, UNROLL: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
     """One step: (acc plus the product of the weights and x, the weights of the next step, what was loaded for k).
 
-    ``following`` is what was loaded for the next step.  Numbers leave the step's wait as they came, but only after it:
-    an operand that is made while wgmma runs has ptxas wait for every one of them (12.8, C7513).
+    ``following`` is what was loaded for the next step.  ptxas would move the wait up, over its conversion, for nothing
+    in the registers ties the two; but it moves no wait over a store to shared memory, and ``note`` needs all weights.
     """
     slot = step % STAGES
     mbarrier.wait(full.index(slot), step // STAGES & 1)
     acc = warpgroup_mma(weights, x_smem.index(slot).permute((1, 0)), acc, is_async=True)
     loaded = _load_step(word_ptrs, scale_ptrs, zero_ptrs, k, last_tile, last_group, GROUP, BITS)
-    a, b, c, d = numbers_of(following, eights, BITS, GROUP, zero_ptrs is not None, UNPACK)
+    a, b, c, d = weights_of(following, eights, BITS, GROUP, zero_ptrs is not None, UNPACK, SCALE)
+    note.store(gl.sum(a ^ b ^ c ^ d, 3))
     acc, a, b, c, d = warpgroup_mma_wait(0, deps=[acc, a, b, c, d])
-    weights = _operand(a, b, c, d, following, SCALE, x_smem.dtype, layout)
+    weights = _operand(a, b, c, d, x_smem.dtype, layout)
     mbarrier.arrive(empty.index(slot), count=1)
     return acc, weights, loaded
 
 
 @gluon.jit
 def _consume(
-    y_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
+    y_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, notes, full, empty, M, N, K, groups,
     BITS: gl.constexpr, GROUP: gl.constexpr, UNPACK: gl.constexpr, SCALE: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, AHEAD: gl.constexpr, SPLITS: gl.constexpr, UNROLL: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
@@ -264,6 +270,7 @@ def _consume(
     tiles_k, tiles_n = gl.cdiv(K, TILE_K), gl.cdiv(N, 16)
     last_tile, last_group = tiles_k - 1, groups - 1
     step = 0
+    note = notes.index(PART)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WARP_GROUPS * ROWS)
     for position in range(gl.program_id(0), tiles * SPLITS, gl.num_programs(0)):
         m, n, part, begin, end = _part(position, M, N, K, BLOCK_M, WARP_GROUPS * ROWS, GROUP_M, SPLITS, UNROLL)
@@ -283,34 +290,34 @@ def _consume(
         if UNROLL == 4:
             two = _load_step(word_ptrs, scale_ptrs, zero_ptrs, begin + 128, last_tile, last_group, GROUP, BITS)
             three = _load_step(word_ptrs, scale_ptrs, zero_ptrs, begin + 192, last_tile, last_group, GROUP, BITS)
-        a, b, c, d = numbers_of(zeroth, eights, BITS, GROUP, HAS_ZEROS, UNPACK)
-        weights = _operand(a, b, c, d, zeroth, SCALE, x_smem.dtype, layout)
+        a, b, c, d = weights_of(zeroth, eights, BITS, GROUP, HAS_ZEROS, UNPACK, SCALE)
+        weights = _operand(a, b, c, d, x_smem.dtype, layout)
         acc = gl.zeros([ROWS, BLOCK_M], gl.float32, acc_layout)
         for k in range(begin, end, UNROLL * BLOCK_K):
             if AHEAD > 0:
                 further = gl.minimum(k // TILE_K + AHEAD, tiles_k - UNROLL * 64 // TILE_K).to(gl.int64)
                 _prefetch(tile_ptrs + further * 128, lane, gl.to_tensor(UNROLL * BITS * 128))
             acc, weights, zeroth = _multiply(
-                acc, weights, one, k + UNROLL * 64, step, x_smem, full, empty, word_ptrs, scale_ptrs, zero_ptrs, eights,
-                last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
+                acc, weights, one, k + UNROLL * 64, step, x_smem, note, full, empty, word_ptrs, scale_ptrs, zero_ptrs,
+                eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
             )  # fmt: skip
             if UNROLL == 2:
                 acc, weights, one = _multiply(
-                    acc, weights, zeroth, k + 192, step + 1, x_smem, full, empty, word_ptrs, scale_ptrs, zero_ptrs,
-                    eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
+                    acc, weights, zeroth, k + 192, step + 1, x_smem, note, full, empty, word_ptrs, scale_ptrs,
+                    zero_ptrs, eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
                 )  # fmt: skip
             else:
                 acc, weights, one = _multiply(
-                    acc, weights, two, k + 320, step + 1, x_smem, full, empty, word_ptrs, scale_ptrs, zero_ptrs,
-                    eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
+                    acc, weights, two, k + 320, step + 1, x_smem, note, full, empty, word_ptrs, scale_ptrs,
+                    zero_ptrs, eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
                 )  # fmt: skip
                 acc, weights, two = _multiply(
-                    acc, weights, three, k + 384, step + 2, x_smem, full, empty, word_ptrs, scale_ptrs, zero_ptrs,
-                    eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
+                    acc, weights, three, k + 384, step + 2, x_smem, note, full, empty, word_ptrs, scale_ptrs,
+                    zero_ptrs, eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
                 )  # fmt: skip
                 acc, weights, three = _multiply(
-                    acc, weights, zeroth, k + 448, step + 3, x_smem, full, empty, word_ptrs, scale_ptrs, zero_ptrs,
-                    eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
+                    acc, weights, zeroth, k + 448, step + 3, x_smem, note, full, empty, word_ptrs, scale_ptrs,
+                    zero_ptrs, eights, last_tile, last_group, BITS, GROUP, UNPACK, SCALE, STAGES, UNROLL, layout,
                 )  # fmt: skip
             step += UNROLL
         if SPLITS > 1:
@@ -341,6 +348,7 @@ def matmul_w4a16_kernel(
     y_smem = gl.allocate_shared_memory(
         y_desc.dtype, [WARP_GROUPS if SPLITS == 1 else 1, BLOCK_M if SPLITS == 1 else 8, ROWS], y_desc.layout
     )
+    notes = gl.allocate_shared_memory(gl.int32, [WARP_GROUPS, 4, 8, 4], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0]))
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -350,12 +358,12 @@ def matmul_w4a16_kernel(
     gl.warp_specialize(
         [
             (_consume, (
-                y_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
-                BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, SPLITS, UNROLL, 0,
+                y_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, notes, full, empty, M, N, K,
+                groups, BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, SPLITS, UNROLL, 0,
             )),
             (_consume, (
-                y_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, full, empty, M, N, K, groups,
-                BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, SPLITS, UNROLL, 1,
+                y_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, x_smem, y_smem, notes, full, empty, M, N, K,
+                groups, BITS, GROUP, UNPACK, SCALE, GROUP_M, STAGES, AHEAD, SPLITS, UNROLL, 1,
             )),
             (_produce, (x_desc, x_smem, full, empty, M, N, K, GROUP_M, STAGES, SPLITS, UNROLL)),
         ],
@@ -381,7 +389,7 @@ def specialized(bits, x, words, scales, zeros, y, group, *, config, programs):
         described(ordered, rows, BLOCK_K.value), described(y, rows, ROWS.value), parts, words,
         scales.view(torch.int32), None if zeros is None else zeros.view(torch.int16), m, n, k,
         k // group if group else 1,
-        BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALE=_scale_asm(bf16),
+        BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALE=scale_asm(bf16),
         GROUP_M=config["GROUP_M"], STAGES=_STAGES[rows],
         AHEAD=0 if k % BLOCK_K.value or k < unroll * BLOCK_K.value else config["AHEAD"], SPLITS=splits, UNROLL=unroll,
         num_warps=4, launch_pdl=True,

@@ -3,8 +3,8 @@
 from atlas.declaration import case
 from atlas.operators import CustomOperator, Differentiable, Operator, autocast, autocasting
 
+from .many_rows import DEQUANTISE
 from .pull import launch_pull, pulls
-from .spaces import DEQUANTISE
 from .tiles import launch_dequantise
 
 

@@ -12,6 +12,7 @@ from atlas.operators import launch
 
 from kernels.common.parts import sum_parts
 
+from .many_rows import best_converted, converted_config, pull_by_conversion
 from .tiles import block_of_weights, operand_of
 
 _ROWS, _FMA_ROWS = 64, 16
@@ -20,14 +21,19 @@ tensor cores."""
 
 
 def pulls(dy, k):
-    """Whether ``launch_pull`` is for dy [m, n] and weights [n, k]; else to write them all out costs less.
-
-    On an H200, 128 rows and 4096 x 4096: 26 us for 32, 256 rows 36.5 us for 33; 14336 x 4096: 86 us for 102.
-    """
+    """Whether ``launch_pull`` is for dy [m, n] and weights [n, k]; else to write them all out costs less."""
     m, n = dy.shape
     if _on_hopper(dy):
-        return m <= (256 if n * k >= 2**25 else 128)
+        return m <= _few_rows(n, k) or pull_by_conversion(m, n, k, gpu_of(dy.device).sms)
     return m <= (_ROWS if Capability.TENSOR_CORES in gpu_of(dy.device).capabilities else _FMA_ROWS)
+
+
+def _few_rows(n, k):
+    """The most rows that Hopper's kernel for few takes.
+
+    On an H200, 4 bits: 128 rows and 14336 x 4096 51.6 us (`converted` 62.7), 256 rows 86 (68.0; W written out 100).
+    """
+    return 192 if n * k >= 2**25 else 128
 
 
 def _on_hopper(dy):
@@ -70,6 +76,14 @@ def launch_pull(bits, dy, words, scales, zeros, n, k, group):
     """dx [m, k] for dy [m, n], of few enough rows for ``pulls``."""
     m, sms = dy.shape[0], gpu_of(dy.device).sms
     dx = torch.empty((m, k), dtype=dy.dtype, device=dy.device)
+    if _on_hopper(dy) and m > _few_rows(n, k):
+        from .hopper_converted import multiply_converted
+
+        config = converted_config(*best_converted(m, k, n, sms, True)[1:])
+        multiply_converted(
+            bits, dy, words, scales, zeros, dx, k, group, config=config, programs=sms, pulls=True
+        )  # fmt: skip
+        return dx
     if _on_hopper(dy):
         from .hopper_pull import hopper_pull_config, pull_on_hopper
 

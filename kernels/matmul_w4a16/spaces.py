@@ -1,7 +1,5 @@
 """Which configs of the products with packed weights are worth a trial, the default of each, and what none can take."""
 
-import functools
-
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
 
@@ -181,112 +179,6 @@ def fits_tiles(config: Config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
-SPECIALIZED_SPACE = {
-    "BLOCK_M": (64, 128, 256),
-    "GROUP_M": (1, 4, 16),
-    "AHEAD": (0, 16),
-    "SPLITS": (1, 2, 3, 4, 6, 8),
-}
-"""AHEAD: how many packed tiles ahead the copy engine brings weights to L2; 0: it does not.
-SPLITS: parts of k, each a program's."""
-
-STEPS_AHEAD = {64: 4, 128: 4, 256: 2}
-"""Steps of 64 columns that weights are loaded ahead, by BLOCK_M: as many as registers hold."""
-
-_STEP_US = {64: 0.35, 128: 0.43, 256: 0.70}
-
-
-def specialises(problem: Case, gpu: GPU) -> str:
-    """Why ``specialized`` does not take a case."""
-    if gpu.functional:
-        return "Gluon is not interpreted"
-    if problem["m"] <= FEW_ROWS:
-        return f"no more than {FEW_ROWS} rows"
-    if problem["n"] % 8:
-        return "TMA writes rows of whole 16 bytes"
-    large = problem["m"] * problem["n"] * problem["k"] >= 2**30
-    if large and _least_us(problem, gpu) > _separate_us(problem):
-        return "to bring weights to 16 bits for each tile of x costs more than to write them out"
-    return ""
-
-
-def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``specialized`` cannot be the best."""
-    rows, splits = config["BLOCK_M"], config["SPLITS"]
-    if rows > 64 and rows >= 2 * problem["m"]:
-        return "a tile twice as high as y"
-    if config["GROUP_M"] >= 2 * triton.cdiv(problem["m"], rows):
-        return "more than there are tiles of x"
-    if triton.cdiv(problem["k"], 64 * STEPS_AHEAD[rows]) < splits > 1:
-        return "fewer turns of the loop than parts"
-    if splits > 1 and (config["GROUP_M"] > 1 or not config["AHEAD"]):
-        return "orders and prefetches that matter to many tiles, or not at all"
-    programs, best = _programs(config, problem), _least_us(problem, gpu)
-    if splits > 1 and programs > 2 * gpu.sms:
-        return "more parts than run at once"
-    return "far from the fastest by an estimate" if _specialized_us(config, problem, gpu) > 1.3 * best else ""
-
-
-def _programs(config: Config, problem: Case) -> int:
-    tiles = triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], 128)
-    return tiles * config["SPLITS"]
-
-
-def _specialized_us(config: Config, problem: Case, gpu: GPU) -> float:
-    """What ``specialized`` takes in two groups of warps, by a fit to 240 times of an H200 that is 5 % off on average.
-
-    That is launches, rounds of programs or, if that is more, reading x and weights from L2, and the sum of the parts.
-    """
-    m, n, k, rows, splits = problem["m"], problem["n"], problem["k"], config["BLOCK_M"], config["SPLITS"]
-    programs, turn = _programs(config, problem), STEPS_AHEAD[rows]
-    steps = triton.cdiv(triton.cdiv(k, 64 * turn), splits) * turn
-    working = triton.cdiv(programs, gpu.sms) * (0.6 + steps * _STEP_US[rows])
-    reading = 0.6 + programs * steps * (rows * 128 + 3072) / 6.9e6
-    return 6 + max(working, reading) + (2 + splits * m * n * 8 / 3.9e6 if splits > 1 else 0)
-
-
-def _separate_us(problem: Case) -> float:
-    """What ``separate`` takes on an H200: launches, weights on their way, and the product."""
-    weights = problem["n"] * problem["k"] / 1e6
-    return 8 + 0.95 * weights + max(0.45 * weights, 2 * problem["m"] * weights / 800)
-
-
-@functools.lru_cache(maxsize=1024)
-def _fastest(problem: Case, gpu: GPU) -> tuple[float, int, int]:
-    """(us, BLOCK_M, SPLITS) of the config of ``specialized`` that is the fastest by the estimate."""
-    found = []
-    for rows in STEPS_AHEAD:
-        if rows > 64 and rows >= 2 * problem["m"]:
-            continue
-        for splits in SPECIALIZED_SPACE["SPLITS"]:
-            config = {"BLOCK_M": rows, "SPLITS": splits}
-            turns = triton.cdiv(problem["k"], 64 * STEPS_AHEAD[rows])
-            if splits == 1 or (turns >= splits and _programs(config, problem) <= 2 * gpu.sms):
-                found.append((_specialized_us(config, problem, gpu), rows, splits))
-    return min(found)
-
-
-def _least_us(problem: Case, gpu: GPU) -> float:
-    return _fastest(problem, gpu)[0]
-
-
-def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """The fastest by an estimate; of many tiles four rows before the next column."""
-    _, rows, splits = _fastest(problem, gpu)
-    band = 4 if splits == 1 and triton.cdiv(problem["m"], rows) > 2 else 1
-    return {"BLOCK_M": rows, "GROUP_M": band, "AHEAD": 16, "SPLITS": splits}
-
-
-def separates(problem: Case, gpu: GPU) -> str:
-    """Why ``separate`` does not take a case."""
-    if problem["m"] <= FEW_ROWS:
-        return f"no more than {FEW_ROWS} rows"
-    hopper = Capability.WGMMA in gpu.capabilities and problem["n"] % 8 == 0
-    if hopper and _separate_us(problem) > 1.1 * _least_us(problem, gpu):
-        return "to write all weights out costs more than to bring them to 16 bits on their way"
-    return ""
-
-
 def _tensor_cores(gpu: GPU) -> bool:
     return Capability.TENSOR_CORES in gpu.capabilities
 
@@ -304,13 +196,3 @@ def tiles_default(problem: Case, gpu: GPU) -> dict[str, int]:
             shape = (shape[0], 32, 64, 4, 3)
     rows, columns, k, warps, stages = shape
     return {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": k, "GROUP_M": 8, "num_warps": warps, "num_stages": stages}
-
-
-SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
-DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
-
-
-def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``separate`` is not the best."""
-    weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
-    return "" if 16 <= weights <= 32 else f"{weights} weights a thread"

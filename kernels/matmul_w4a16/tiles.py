@@ -1,6 +1,6 @@
-"""`tiles` and `separate`: plain Triton brings tiles of weights to 16 bits; and the launcher of `specialized`.
+"""`tiles` and `separate`: plain Triton brings tiles of weights to 16 bits; and launchers of what is written in Gluon.
 
-Gluon's kernel for Hopper is imported when it is first launched.
+Gluon's kernels for Hopper are imported when they are first launched.
 """
 
 import torch
@@ -171,4 +171,14 @@ def launch_specialized(bits, x, words, scales, zeros, n, group, *, config):
     y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
     programs = gpu_of(x.device).sms
     specialized(bits, x, words, scales, zeros, y, group, config=config, programs=programs)
+    return y
+
+
+def launch_converted(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch the kernel that converts blocks of weights in shared memory."""
+    from .hopper_converted import multiply_converted
+
+    y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
+    programs = gpu_of(x.device).sms
+    multiply_converted(bits, x, words, scales, zeros, y, x.shape[1], group, config=config, programs=programs)
     return y

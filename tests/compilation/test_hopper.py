@@ -124,3 +124,21 @@ def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, 
     count = sum(name.startswith("HGMMA") for name in code)
     assert count and count >= products * sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
     assert any(name.startswith("MOVM") for name in code) == gradient  # turns blocks of weights over
+    if not gradient:
+        letters = {"WARPGROUP": "w", "HGMMA": "p", "HMUL2": "s"}
+        parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
+        assert "s" in parts.rpartition("p")[2] and "w" in parts, "no weights are scaled beside products"
+        late = [part for part in parts.split("w")[1:] if "s" in part.partition("p")[0]]
+        assert len(late) <= 1, "weights are scaled between products: ptxas moved the wait up"  # one: the second group's
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("pulls", [False, True])
+@pytest.mark.parametrize("rows", [64, 128])
+def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_overlap(compiling, bits, pulls, rows):
+    code = compiling(inside.packed_in_shared_memory, bits, pulls, {"ROWS": rows, "GROUP_M": 8, "SPLITS": 1})
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
+    assert sum(name.startswith("HGMMA") for name in code) == rows // 32 * waits
+    weights = 64 * 128 * 2 * 2 // 16 // (32 * (4 if rows == 64 else 2))  # of two converters' blocks, a lane's stores
+    assert sum(name == "STS.128" for name in code) >= weights

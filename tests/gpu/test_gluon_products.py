@@ -73,3 +73,29 @@ def test_linear_layers(cuda, alternate, config, residual):
         expected = 0.5 * (x.float() @ weight.float().t()) + bias.float()
         near(z, expected)
         near(y, expected.relu() + (added.float() if residual else 0.0))
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+@pytest.mark.parametrize("pulls", [False, True], ids=["product", "gradient"])
+@pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])
+def test_packed_weights_converted_in_shared_memory(cuda, bits, group, pulls, rows):
+    """Tails of every kind, sums in unequal parts, rows of y off 16 bytes; several tiles a program."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+    from kernels.matmul_w4a16.hopper_converted import multiply_converted
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    for (m, n, k), splits, dtype in itertools.product(
+        ((1, 16, 128), (300, 264, 1152), (257, 4096, 1024), (129, 71, 384)), (1, 3), (torch.bfloat16, torch.float16)
+    ):
+        if pulls and n % 8:
+            continue
+        packed = pack(matrix(cuda, n, k, "N", dtype), group)
+        weight, a = dequantise(packed).float(), matrix(cuda, m, n if pulls else k, "N", dtype)
+        c = torch.full((m, k if pulls else n), torch.nan, device=cuda, dtype=dtype)
+        words, scales, zeros, _, _, group_size = packed
+        config = {"ROWS": rows, "GROUP_M": 8, "SPLITS": splits}
+        multiply_converted(
+            bits, a, words, scales, zeros, c, k, group_size,
+            config=config, programs=gpu_of(cuda).sms, pulls=pulls,
+        )  # fmt: skip
+        near(c, a.float() @ (weight if pulls else weight.t()))

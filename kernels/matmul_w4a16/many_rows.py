@@ -1,0 +1,233 @@
+"""Products with packed weights of many rows: configs worth a trial, defaults, and which variant is for what.
+
+What tells `specialized`, `converted` and `separate` apart is when they should end, by estimates fitted to timings of an
+H200.
+"""
+
+import functools
+import math
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config
+
+from .spaces import FEW_ROWS
+
+SPECIALIZED_SPACE = {
+    "BLOCK_M": (64, 128, 256),
+    "GROUP_M": (1, 4, 16),
+    "AHEAD": (0, 16),
+    "SPLITS": (1, 2, 3, 4, 6, 8),
+}
+"""AHEAD: how many packed tiles ahead the copy engine brings weights to L2; 0: it does not.
+SPLITS: parts of k, each a program's."""
+
+STEPS_AHEAD = {64: 4, 128: 4, 256: 2}
+"""Steps of 64 columns that weights are loaded ahead, by BLOCK_M: as many as registers hold."""
+
+CONVERTED_SPACE = {"ROWS": (64, 128), "GROUP_M": (4, 8, 16), "SPLITS": (1, 2, 3, 4, 6, 8)}
+"""ROWS: of each of two groups of warps.  SPLITS: as above."""
+
+SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
+DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
+
+_LITTLE = 2**26
+"""Multiplications of a case that all variants take, whatever the estimates say, so that all are checked."""
+
+_LARGE = 2**30
+"""Multiplications from which on `specialized` gives way to others."""
+
+
+# --- When variants should end, in microseconds -----------------------------------------------------------------------
+
+_STEP_US = {64: 0.35, 128: 0.43, 256: 0.70}
+"""What a step of `specialized` takes, by BLOCK_M: a fit to 240 times that is 5 % off on average."""
+
+_CONVERTED_US = {False: {64: 0.66, 128: 0.83}, True: {64: 0.85, 128: 0.91}}
+"""What a step of `converted` takes, by whether it is the gradient's and by ROWS: 4 % off on average in 77 times."""
+
+
+def _sum_us(m: int, n: int, splits: int) -> float:
+    """To write the parts of [m, n], and the kernel that adds them."""
+    return 2 + splits * m * n * 8 / 3.9e6 if splits > 1 else 0.0
+
+
+def _specialized_us(rows: int, splits: int, m: int, n: int, k: int, sms: int) -> float:
+    """Launches, rounds of programs or, if that is more, reading x and weights from L2, and the sum of the parts."""
+    programs, turn = triton.cdiv(m, rows) * triton.cdiv(n, 128) * splits, STEPS_AHEAD[rows]
+    steps = triton.cdiv(triton.cdiv(k, 64 * turn), splits) * turn
+    working = triton.cdiv(programs, sms) * (0.6 + steps * _STEP_US[rows])
+    reading = 0.6 + programs * steps * (rows * 128 + 3072) / 6.9e6
+    return 6 + max(working, reading) + _sum_us(m, n, splits)
+
+
+def _converted_us(rows: int, splits: int, m: int, n: int, k: int, sms: int, pulls: bool = False) -> float:
+    """A launch, rounds of programs, and the sum of the parts."""
+    programs = triton.cdiv(m, 2 * rows) * triton.cdiv(n, 128) * splits
+    steps = triton.cdiv(triton.cdiv(k, 64), splits)
+    return 5 + triton.cdiv(programs, sms) * (1.0 + steps * _CONVERTED_US[pulls][rows]) + _sum_us(m, n, splits)
+
+
+def _separate_us(m: int, n: int, k: int) -> float:
+    """Launches, weights on their way, and cuBLAS's product."""
+    weights = n * k / 1e6
+    return 8 + 0.95 * weights + max(0.45 * weights, 2 * m * weights / 800)
+
+
+@functools.lru_cache(maxsize=1024)
+def _best_specialized(m: int, n: int, k: int, sms: int) -> tuple[float, int, int]:
+    """(us, BLOCK_M, SPLITS) of the config of `specialized` that should end first."""
+    found = []
+    for rows in STEPS_AHEAD:
+        if rows > 64 and rows >= 2 * m:
+            continue
+        tiles, turns = triton.cdiv(m, rows) * triton.cdiv(n, 128), triton.cdiv(k, 64 * STEPS_AHEAD[rows])
+        for splits in SPECIALIZED_SPACE["SPLITS"]:
+            if splits == 1 or (turns >= splits and tiles * splits <= 2 * sms):
+                found.append((_specialized_us(rows, splits, m, n, k, sms), rows, splits))
+    return min(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def best_converted(m: int, n: int, k: int, sms: int, pulls: bool = False) -> tuple[float, int, int]:
+    """(us, ROWS, SPLITS) of the config of `converted` for [m, k] times [k, n] that should end first.
+
+    ``pulls``: it is the gradient, where n are the columns of W.
+    """
+    found = []
+    for rows in CONVERTED_SPACE["ROWS"]:
+        if rows > 64 and (rows >= m or n % 8):
+            continue
+        tiles = triton.cdiv(m, 2 * rows) * triton.cdiv(n, 128)
+        for splits in CONVERTED_SPACE["SPLITS"]:
+            if splits == 1 or (triton.cdiv(k, 64) >= splits and tiles * splits <= 2 * sms):
+                found.append((_converted_us(rows, splits, m, n, k, sms, pulls), rows, splits))
+    return min(found)
+
+
+def _sizes(problem: Case) -> tuple[int, int, int]:
+    return problem["m"], problem["n"], problem["k"]
+
+
+# --- specialized -----------------------------------------------------------------------------------------------------
+
+
+def specialises(problem: Case, gpu: GPU) -> str:
+    """Why ``specialized`` does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    if problem["n"] % 8:
+        return "TMA writes rows of whole 16 bytes"
+    sizes = _sizes(problem)
+    if math.prod(sizes) < _LARGE:
+        return ""
+    own = _best_specialized(*sizes, gpu.sms)[0]
+    if own > _separate_us(*sizes):
+        return "to bring weights to 16 bits for each tile of x costs more than to write them out"
+    return "`converted` should end sooner" if own > best_converted(*sizes, gpu.sms)[0] else ""
+
+
+def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``specialized`` cannot be the best."""
+    m, n, k = _sizes(problem)
+    rows, splits = config["BLOCK_M"], config["SPLITS"]
+    if rows > 64 and rows >= 2 * m:
+        return "a tile twice as high as y"
+    tiles = triton.cdiv(m, rows)
+    if config["GROUP_M"] >= 2 * tiles:
+        return "more than there are tiles of x"
+    if triton.cdiv(k, 64 * STEPS_AHEAD[rows]) < splits > 1:
+        return "fewer turns of the loop than parts"
+    if splits > 1 and (config["GROUP_M"] > 1 or not config["AHEAD"]):
+        return "orders and prefetches that matter to many tiles, or not at all"
+    if splits > 1 and tiles * triton.cdiv(n, 128) * splits > 2 * gpu.sms:
+        return "more parts than run at once"
+    late = _specialized_us(rows, splits, m, n, k, gpu.sms) > 1.3 * _best_specialized(m, n, k, gpu.sms)[0]
+    return "far from the fastest by an estimate" if late else ""
+
+
+def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The fastest by an estimate; of many tiles four rows before the next column."""
+    _, rows, splits = _best_specialized(*_sizes(problem), gpu.sms)
+    band = 4 if splits == 1 and triton.cdiv(problem["m"], rows) > 2 else 1
+    return {"BLOCK_M": rows, "GROUP_M": band, "AHEAD": 16, "SPLITS": splits}
+
+
+# --- converted -------------------------------------------------------------------------------------------------------
+
+
+def converts(problem: Case, gpu: GPU) -> str:
+    """Why ``converted`` does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    sizes = _sizes(problem)
+    if math.prod(sizes) < _LITTLE:
+        return ""
+    if problem["n"] % 8:
+        return "rows of y off 16 bytes: this was not timed beside `separate`"
+    own = best_converted(*sizes, gpu.sms)[0]
+    if own > _separate_us(*sizes):
+        return "to write all weights out costs less"
+    return "`specialized` should end sooner" if own > 1.2 * _best_specialized(*sizes, gpu.sms)[0] else ""
+
+
+def fits_converted(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``converted`` cannot be the best."""
+    m, n, k = _sizes(problem)
+    rows, splits = config["ROWS"], config["SPLITS"]
+    if rows > 64 and (rows >= m or n % 8):
+        return "a tile twice as high as y, or rows of y off 16 bytes: their writing spills"
+    tiles_m, tiles_n = triton.cdiv(m, 2 * rows), triton.cdiv(n, 128)
+    if triton.cdiv(k, 64) < splits > 1:
+        return "fewer steps than parts"
+    if splits > 1 and tiles_m * tiles_n * splits > 2 * gpu.sms:
+        return "more parts than run at once"
+    if config["GROUP_M"] != 8 and (tiles_m <= 4 or tiles_m * tiles_n <= 2 * gpu.sms):
+        return "an order that does not matter"
+    late = _converted_us(rows, splits, m, n, k, gpu.sms) > 1.3 * best_converted(m, n, k, gpu.sms)[0]
+    return "far from the fastest by an estimate" if late else ""
+
+
+def converted_config(rows: int, splits: int) -> dict[str, int]:
+    """A config, of tiles in the order that serves many shapes."""
+    return {"ROWS": rows, "GROUP_M": 8, "SPLITS": splits}
+
+
+def converted_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The fastest by an estimate."""
+    return converted_config(*best_converted(*_sizes(problem), gpu.sms)[1:])
+
+
+# --- separate --------------------------------------------------------------------------------------------------------
+
+
+def separates(problem: Case, gpu: GPU) -> str:
+    """Why ``separate`` does not take a case."""
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    m, n, k = _sizes(problem)
+    if Capability.WGMMA in gpu.capabilities and m * n * k >= _LITTLE:
+        best = min(_best_specialized(m, n, k, gpu.sms)[0], best_converted(m, n, k, gpu.sms)[0])
+        if n % 8 == 0 and _separate_us(m, n, k) > 1.1 * best:
+            return "to write all weights out costs more than to bring them to 16 bits on their way"
+    return ""
+
+
+def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``separate`` is not the best."""
+    weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
+    return "" if 16 <= weights <= 32 else f"{weights} weights a thread"
+
+
+# --- The gradient ----------------------------------------------------------------------------------------------------
+
+
+def pull_by_conversion(m: int, n: int, k: int, sms: int) -> bool:
+    """Whether on Hopper `converted` should give dx [m, k] of dy [m, n] sooner than to write W out and multiply.
+
+    By 7 %, as far as the estimates of the two may be off.
+    """
+    return best_converted(m, k, n, sms, True)[0] < 0.93 * _separate_us(m, n, k)

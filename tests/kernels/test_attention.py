@@ -9,7 +9,7 @@ from atlas.declaration import GPU
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels.attention import DECLARATION, listing, operators
+from kernels.attention import DECLARATION, few_keys, listing, operators
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
@@ -224,6 +224,41 @@ def test_tiles_of_sequences_are_listed_longest_first(causal, of_keys, sequences)
     assert int(tiles[0]) == len(expected) <= capacity
     found = tiles.view(-1, listing.RECORD.value)[1 : 1 + len(expected), :6].tolist()
     assert found == [record for *_, record in sorted(expected)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "length", "s", "head_dim", "causal"),
+    [(2, 40, 50, 64, False), (2, 70, 33, 40, True), (1, 64, 64, 16, True), (4, 50, 70, 24, True)],
+)
+@pytest.mark.parametrize("descriptors", [False, True])
+def test_gradients_of_few_keys_come_from_one_kernel(groups, length, s, head_dim, causal, descriptors):
+    """Whole blocks and tails, more keys than queries under a mask, heads that share keys, a gradient of lse."""
+    tensors = qkv(2, 4, 4 // groups, length, s, head_dim, torch.float16)
+    exact = [x.double().requires_grad_() for x in tensors]
+    scores = exact[0] @ exact[1].repeat_interleave(groups, dim=1).mT * 0.2
+    if causal:
+        scores = scores.masked_fill(~torch.ones(length, s, dtype=torch.bool).tril(), -math.inf)
+    lse = scores.logsumexp(-1)
+    out = torch.softmax(scores, dim=-1) @ exact[2].repeat_interleave(groups, dim=1)
+    dout, dlse = randn(*out.shape, dtype=torch.float16, seed=3), randn(*lse.shape, seed=4)
+    reference = torch.autograd.grad((out, lse), exact, (dout.double(), dlse.double()))
+    saved = *tensors, out.detach().half(), lse.detach().float(), dout, dlse
+    config = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4, "num_stages": 1}
+    found = few_keys.backward_few_keys(descriptors, *saved, causal, 0.2, config=config)
+    for gradient, other in zip(found, reference, strict=True):
+        close(gradient, other, 1e-2)
+
+
+def test_few_keys_want_programs_enough_or_little_work_for_each(monkeypatch):
+    monkeypatch.setattr(few_keys, "gpu_of", lambda device: H200)
+
+    def takes(b, h, g, length, s, d):
+        q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
+        return few_keys.takes_few_keys(q, k)
+
+    assert takes(16, 16, 16, 4096, 77, 64) and takes(1, 4, 1, 64, 64, 128)
+    assert not takes(1, 4, 4, 4096, 77, 64)  # four programs for all of it
+    assert not takes(32, 32, 32, 129, 129, 64) and not takes(32, 32, 32, 64, 64, 136)
 
 
 def _sequences(tensors, queries, keys):

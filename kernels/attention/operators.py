@@ -10,14 +10,22 @@ from .blocks import describable_sequences
 from .cases import case_of
 from .declaration import DECLARATION
 from .forward import into_forward
-from .spaces import TMA, describes
+from .hopper_forward import HEADS, hopper_default
+from .hopper_packed import forward_packed
+from .spaces import HOPPER, TMA, describes, for_hopper
 
 
 def _run_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
     lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
-    problem = _packed_case(q, k, cu_q, max_q, max_k, causal)
+    problem, gpu = _packed_case(q, k, cu_q, max_q, max_k, causal), gpu_of(q.device)
+    hopper = gpu.capabilities >= HOPPER and not for_hopper(HEADS, problem, gpu)
+    if hopper and all(map(describable_sequences, (q, k, v))):
+        out = torch.empty_like(q)
+        config = hopper_default(problem, gpu)
+        forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, causal, scale, config=config)
+        return out, lse
     out = as_interpreted(torch.empty_like(q))
-    descriptors, config = packed_config("forward", problem, gpu_of(q.device), q, k, v)
+    descriptors, config = packed_config("forward", problem, gpu, q, k, v)
     lengths = cu_q.shape[0] - 1, max_q, max_k
     into_forward(descriptors, q, k, v, out, lse, cu_q, cu_k, lengths, causal, scale, config)
     return out.to(q.dtype), lse

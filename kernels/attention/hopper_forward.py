@@ -28,6 +28,7 @@ from kernels.common.rows import LOWEST
 from .blocks import LN2, LOG2E, describable
 from .cases import case_of
 from .forward import launch_forward
+from .hopper_few_keys import FEW, forward_few_keys
 from .hopper_tiles import (
     ROWS,
     begin_products,
@@ -354,6 +355,8 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
 def launch_hopper(q, k, v, causal, scale, *, config):
     """:func:`launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
     if all(map(describable, (q, k, v))):
+        if k.shape[2] <= FEW and q.shape[3] <= 128:
+            return forward_few_keys(q, k, v, causal, scale)
         return launch_by_tma(q, k, v, causal, scale, config=config)
     plain = forward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
     return launch_forward(False, q, k, v, causal, scale, config=plain)

@@ -8,14 +8,18 @@ from atlas.declaration import gpu_of
 from atlas.operators import launch
 
 from .blocks import LOG2E
+from .hopper_few_keys import FEW, packed_few_keys
 from .hopper_forward import attention_forward_kernel, keys_of_block, out_columns, right_columns
 from .hopper_tiles import ROWS, ragged_descriptor_of, wide
 from .listing import listed
 
 
-def forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, causal, scale, *, config):
+def forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale, *, config):
     """Fill out and lse [h, rows] of packed q [rows, h, d], k and v [keys, g, d], that descriptors can be of."""
     rows, heads, head_dim = q.shape
+    if max_k <= FEW and head_dim <= 128:
+        packed_few_keys(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale)
+        return
     width, keys = wide(head_dim), keys_of_block(head_dim)
     tiles, capacity = listed(cu_q, cu_k, rows, max_q, causal, False, ROWS * config["CONSUMERS"], keys)
     launch(

@@ -22,7 +22,7 @@ def _run_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
     if hopper and all(map(describable_sequences, (q, k, v))):
         out = torch.empty_like(q)
         config = hopper_default(problem, gpu)
-        forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, causal, scale, config=config)
+        forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale, config=config)
         return out, lse
     out = as_interpreted(torch.empty_like(q))
     descriptors, config = packed_config("forward", problem, gpu, q, k, v)

@@ -128,7 +128,8 @@ def attention_varlen(
     query is [all queries, heads, head_dim], key and value [all keys, heads that divide those of query, head_dim].
     Sequence i has the rows cu_seqlens[i] … cu_seqlens[i + 1] - 1; both are int32 on the tensors' device, from 0 to all
     rows, and are not looked at by the host, nor is it checked that ``max_q`` and ``max_k`` are the longest lengths:
-    queries past ``max_q`` of a sequence are not written.  lse is [heads, all queries].
+    queries past ``max_q`` of a sequence are not written, keys past ``max_k`` not always seen.  lse is [heads, all
+    queries].
 
     ``is_causal`` lets a sequence's last query see its last key (bottom right), unlike scaled_dot_product_attention: the
     queries are the end of what the keys are.  So is a ``window`` aligned, of (keys before, keys after) a query's own,

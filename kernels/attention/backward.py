@@ -27,6 +27,7 @@ from .blocks import (
     strides_of_lse,
     write_rows,
 )
+from .listing import listed, listed_place
 from .spaces import PART_CONFIG
 
 
@@ -46,6 +47,9 @@ def _statistics_kernel(
     first_q, rows = span_of(cu_q_ptr, batch, len_q)
     first = block * BLOCK_M
     b, h = batch.to(tl.int64), tl.cast(head, tl.int64)
+    if cu_q_ptr is not None:  # noqa: SIM102 (settled when compiled, unlike the other)
+        if first >= tl.cdiv(rows, PADDED) * PADDED:
+            return
     out_ptr = head_of(out_ptr, b, h, first_q, stride_ob, stride_oh, stride_os, False)
     dout_ptr = head_of(dout_ptr, b, h, first_q, stride_gb, stride_gh, stride_gs, False)
     out = read_rows(out_ptr, 0, 0, first, rows - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
@@ -121,7 +125,7 @@ def _gather_keys(
 
 @triton.jit(do_not_specialize=["heads", "group", "len_q", "len_k"])
 def _keys_kernel(
-    q, k, v, dout, stats_ptr, dk_ptr, dv_ptr, cu_q_ptr, cu_k_ptr, scale, scale_out, heads, group, len_q, len_k,
+    q, k, v, dout, stats_ptr, dk_ptr, dv_ptr, list_ptr, scale, scale_out, heads, group, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_gb, stride_gh, stride_gs, stride_dkb, stride_dkh, stride_dks, stride_dvb, stride_dvh, stride_dvs,
     stride_part, stride_sb, stride_sh,
@@ -132,18 +136,21 @@ def _keys_kernel(
 
     TAIL: the last block of queries is not full.  ``heads`` are those of K.
     """
-    batch, head_k, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
-    first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
-    first_k, rows_k = span_of(cu_k_ptr, batch, len_k)
-    shift = 0 if cu_q_ptr is None else rows_k - rows_q
+    if list_ptr is None:
+        batch, head_k, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
+        first_q, rows_q, first_k, rows_k = 0, len_q, 0, len_k
+        at_q, at_k, shift = batch, batch, 0
+    else:
+        head_k, block, batch, first_k, rows_k, first_q, rows_q = listed_place(list_ptr, heads)
+        at_q, at_k, shift = first_q + rows_q, first_k + rows_k, rows_k - rows_q
     first = block * BLOCK_N
     if first >= rows_k:
         return
     b = batch.to(tl.int64)
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
-    k_n = read_rows(k, batch, head_k, first, rows_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
-    v_n = read_rows(v, batch, head_k, first, rows_k - first, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
+    k_n = read_rows(k, at_k, head_k, first, rows_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
+    v_n = read_rows(v, at_k, head_k, first, rows_k - first, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
     dk = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     start, whole = 0, 0
@@ -157,7 +164,7 @@ def _keys_kernel(
         dout_h = head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
         dk, dv = _gather_keys(
-            dk, dv, k_n, v_n, q_h, dout_h, stats_h, batch, head, first, start, whole, rows_q, rows_q, shift, scale,
+            dk, dv, k_n, v_n, q_h, dout_h, stats_h, at_q, head, first, start, whole, rows_q, rows_q, shift, scale,
             stride_qs, stride_gs, stride_part, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, TAIL, DESCRIPTORS,
             PRECISION,
         )  # fmt: skip
@@ -191,17 +198,20 @@ def _gather_queries(
 
 @triton.jit(do_not_specialize=["heads", "group", "len_q", "len_k"])
 def _queries_kernel(
-    q, k, v, dout, stats_ptr, dq_ptr, cu_q_ptr, cu_k_ptr, scale, scale_out, heads, group, len_q, len_k,
+    q, k, v, dout, stats_ptr, dq_ptr, list_ptr, scale, scale_out, heads, group, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_gb, stride_gh, stride_gs, stride_dqb, stride_dqh, stride_dqs, stride_part, stride_sb, stride_sh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, EVEN: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass."""
-    batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, CAUSAL)
-    first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
-    first_k, rows_k = span_of(cu_k_ptr, batch, len_k)
-    shift = 0 if cu_q_ptr is None else rows_k - rows_q
+    if list_ptr is None:
+        batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, CAUSAL)
+        first_q, rows_q, first_k, rows_k = 0, len_q, 0, len_k
+        at_q, at_k, shift = batch, batch, 0
+    else:
+        head, block, batch, first_q, rows_q, first_k, rows_k = listed_place(list_ptr, heads)
+        at_q, at_k, shift = first_q + rows_q, first_k + rows_k, rows_k - rows_q
     first, head_k = block * BLOCK_M, head // group
     if first >= rows_q:
         return
@@ -210,9 +220,9 @@ def _queries_kernel(
     dout = head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
-    q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
+    q_m = read_rows(q, at_q, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     dout_m = read_rows(
-        dout, batch, head, first, rows_q - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS
+        dout, at_q, head, first, rows_q - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS
     )
     offs_m = first + tl.arange(0, BLOCK_M)
     stats_ptr += b * stride_sb + tl.cast(head, tl.int64) * stride_sh
@@ -221,19 +231,19 @@ def _queries_kernel(
     whole, end = keys_of(first, rows_k, shift, CAUSAL, BLOCK_M, BLOCK_N)
     if EVEN:  # or ptxas puts each wgmma on its own, for it does not see that the loop begins
         tl.assume(whole > 0)
-    elif cu_q_ptr is None:
+    elif list_ptr is None:
         tl.assume(end > 0)
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     start = 0
     if EVEN or not DESCRIPTORS:
         dq = _gather_queries(
-            dq, q_m, dout_m, lse, delta, k, v, batch, head_k, first, 0, whole, whole, rows_k, shift, scale,
+            dq, q_m, dout_m, lse, delta, k, v, at_k, head_k, first, 0, whole, whole, rows_k, shift, scale,
             stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
         )  # fmt: skip
         start = whole
     if not EVEN:
         dq = _gather_queries(
-            dq, q_m, dout_m, lse, delta, k, v, batch, head_k, first, start, whole, end, rows_k, shift, scale,
+            dq, q_m, dout_m, lse, delta, k, v, at_k, head_k, first, start, whole, end, rows_k, shift, scale,
             stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
@@ -266,14 +276,19 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causa
     q, k, v, dout = (as_interpreted(x) for x in (q, k, v, dout))
     read, descriptors = as_read((q, k, v, dout), (rows, columns, columns, rows), descriptors)
     if part == "KEYS":
-        kernel, owners, blocks = _keys_kernel, heads_k, triton.cdiv(len_k, columns)
+        kernel, owners, blocks = _keys_kernel, heads_k, batch * triton.cdiv(len_k, columns)
         special = {"TAIL": cu_q is not None or len_q % rows != 0}
     else:
-        kernel, owners, blocks = _queries_kernel, heads, triton.cdiv(len_q, rows)
+        kernel, owners, blocks = _queries_kernel, heads, batch * triton.cdiv(len_q, rows)
         special = {"EVEN": cu_q is None and not causal and len_k % columns == 0}
+    tiles = None
+    if cu_q is not None and part == "KEYS":
+        tiles, blocks = listed(cu_k, cu_q, k.shape[0], len_k, causal, True, columns, rows)
+    elif cu_q is not None:
+        tiles, blocks = listed(cu_q, cu_k, q.shape[0], len_q, causal, False, rows, columns)
     launch(
-        kernel, (batch * owners * blocks,),
-        *read, stats, *gradients, cu_q, cu_k, scale / math.log(2), scale, owners, heads // heads_k, len_q, len_k,
+        kernel, (owners * blocks,),
+        *read, stats, *gradients, tiles, scale / math.log(2), scale, owners, heads // heads_k, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=block_d(head_dim), **special,
         DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps, num_stages=stages,

@@ -64,10 +64,14 @@ def read_rows(
     """BLOCK rows of a head from ``first`` on, [BLOCK, BLOCK_D], of which ``rows`` are there and HEAD_DIM columns.
 
     What is not there is 0 and adds nothing to a product; without MASKED all rows are there.  ``x`` is a descriptor of
-    all heads, or a pointer to this one.
+    all heads, or a pointer to this one.  Of packed sequences, :func:`described_sequences`, ``batch`` is the row behind
+    the sequence's last.
     """
     if DESCRIPTORS:
-        block = x.load([batch, head, first, 0]).reshape(BLOCK, BLOCK_D)
+        if len(x.block_shape) == 5:
+            block = x.load([FAR, batch, head, FAR - rows, 0]).reshape(BLOCK, BLOCK_D)
+        else:
+            block = x.load([batch, head, first, 0]).reshape(BLOCK, BLOCK_D)
     else:
         x_ptrs = _rows_at(x, first, stride_xs, BLOCK, BLOCK_D)
         mask_d = tl.arange(0, BLOCK_D)[None, :] < HEAD_DIM
@@ -131,6 +135,32 @@ def described(x, rows):
     return TensorDescriptor(x, list(x.shape), strides, [1, 1, rows, block_d(x.shape[-1])])
 
 
+FAR = tl.constexpr(2**30)
+"""Where a descriptor of packed sequences has the end of any of them."""
+
+
+def ragged(x, rows, columns):
+    """(shape, strides, block) of a descriptor of packed sequences x [rows, heads, d] that ends where a sequence does.
+
+    Its two more dimensions shift addresses.  A block at (FAR, e, head, FAR - n) begins FAR times 2^34 elements on,
+    which is the tensor's beginning again in 64 bits, and n rows before row e; rows from e on are beyond the
+    descriptor's end: they are read as 0, and not written.
+    """
+    of_rows, of_heads = (x.stride(at) if x.shape[at] > 1 else x.shape[1] * x.shape[2] for at in (0, 1))
+    shape = [0x7FFF0000, 0x7FFF0000, x.shape[1], FAR.value, x.shape[2]]
+    return shape, [2**34 - of_rows, of_rows, of_heads, of_rows, 1], [1, 1, 1, rows, columns]
+
+
+def described_sequences(x, rows):
+    """:func:`described` of packed sequences."""
+    return TensorDescriptor(x, *ragged(x, rows, block_d(x.shape[-1])))
+
+
+def describable_sequences(x):
+    """:func:`describable` of packed sequences."""
+    return describable(x.unsqueeze(0)) and x.shape[0] < FAR.value
+
+
 def describable(x):
     """Whether the copy engine can read a tensor: rows and heads of whole 16 bytes that begin on 16 bytes."""
     size = x.element_size()
@@ -142,6 +172,8 @@ def describable(x):
 
 def as_read(tensors, rows, descriptors):
     """(what kernels read, whether they are descriptors): of blocks of so many rows each, where they can be."""
-    if descriptors and all(map(describable, tensors)):
-        return [described(x, block) for x, block in zip(tensors, rows, strict=True)], True
+    packed = tensors[0].dim() == 3
+    if descriptors and all(map(describable_sequences if packed else describable, tensors)):
+        make = described_sequences if packed else described
+        return [make(x, block) for x, block in zip(tensors, rows, strict=True)], True
     return list(tensors), False

@@ -188,6 +188,9 @@ _EDGE_SHAPES = (
     ((1, 1, 1, 40, 40, 256, True), "the largest head"),
     ((1, 2, 1, 33, 65, 7, False), "heads of 14 or 28 bytes, which no descriptor describes"),
     ((1, 2, 1, 200, 150, 136, True), "a head little wider than half of what it is computed in; blocks with no masks"),
+    ((1, 2, 2, 200, 200, 64, True), "small heads whose keys are more than one block"),
+    ((1, 2, 1, 140, 160, 80, False), "the same of heads in two parts, which share keys"),
+    ((2, 2, 2, 128, 128, 64, True), "all keys of a head are one whole block"),
 )
 
 EDGE_CASES = tuple(

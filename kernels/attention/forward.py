@@ -23,11 +23,11 @@ from .blocks import (
     place_of,
     read_rows,
     sees,
-    span_of,
     strides_of,
     strides_of_lse,
     write_rows,
 )
+from .listing import listed, listed_place
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def _attend(
 
 @triton.jit(do_not_specialize=["heads", "group", "len_q", "len_k"])
 def _forward_kernel(
-    q, k, v, out_ptr, lse_ptr, cu_q_ptr, cu_k_ptr, scale, heads, group, len_q, len_k,
+    q, k, v, out_ptr, lse_ptr, list_ptr, scale, heads, group, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_os, stride_lb, stride_lh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -66,13 +66,16 @@ def _forward_kernel(
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it; EVEN: no block of keys needs a mask.
 
-    With ``cu_q_ptr`` and ``cu_k_ptr`` sequences lie behind one another, len_q is the longest length, and a causal mask
-    lets the last query of a sequence see its last key.
+    With ``list_ptr`` sequences lie behind one another, their blocks are those of the list, and a causal mask lets the
+    last query of a sequence see its last key.
     """
-    batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, CAUSAL)
-    first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
-    first_k, rows_k = span_of(cu_k_ptr, batch, len_k)
-    shift = 0 if cu_q_ptr is None else rows_k - rows_q
+    if list_ptr is None:
+        batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, CAUSAL)
+        first_q, rows_q, first_k, rows_k = 0, len_q, 0, len_k
+        at_q, at_k, shift = batch, batch, 0
+    else:
+        head, block, batch, first_q, rows_q, first_k, rows_k = listed_place(list_ptr, heads)
+        at_q, at_k, shift = first_q + rows_q, first_k + rows_k, rows_k - rows_q
     first, head_k = block * BLOCK_M, head // group
     if first >= rows_q:
         return
@@ -80,7 +83,7 @@ def _forward_kernel(
     q = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
-    q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
+    q_m = read_rows(q, at_q, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     whole, end = keys_of(first, rows_k, shift, CAUSAL, BLOCK_M, BLOCK_N)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
@@ -88,13 +91,13 @@ def _forward_kernel(
     start = 0
     if EVEN or not DESCRIPTORS:  # loads through pointers have masks of their own: two loops
         acc, l_i, m_i = _attend(
-            acc, l_i, m_i, q_m, k, v, batch, head_k, first, 0, whole, whole, rows_k, shift, scale,
+            acc, l_i, m_i, q_m, k, v, at_k, head_k, first, 0, whole, whole, rows_k, shift, scale,
             stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
         )  # fmt: skip
         start = whole
     if not EVEN:
         acc, l_i, m_i = _attend(
-            acc, l_i, m_i, q_m, k, v, batch, head_k, first, start, whole, end, rows_k, shift, scale,
+            acc, l_i, m_i, q_m, k, v, at_k, head_k, first, start, whole, end, rows_k, shift, scale,
             stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     lse_ptr += b * stride_lb + tl.cast(head, tl.int64) * stride_lh + first_q
@@ -122,9 +125,12 @@ def into_forward(descriptors, q, k, v, out, lse, cu_q, cu_k, lengths, causal, sc
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
     read, descriptors = as_read((q, k, v), (rows, columns, columns), descriptors)
+    tiles, blocks = None, batch * triton.cdiv(len_q, rows)
+    if cu_q is not None:
+        tiles, blocks = listed(cu_q, cu_k, q.shape[0], len_q, causal, False, rows, columns)
     launch(
-        _forward_kernel, (batch * heads * triton.cdiv(len_q, rows),),
-        *read, out, lse, cu_q, cu_k, scale / math.log(2), heads, heads // heads_k, len_q, len_k,
+        _forward_kernel, (heads * blocks,),
+        *read, out, lse, tiles, scale / math.log(2), heads, heads // heads_k, len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse),
         CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=block_d(head_dim),
         EVEN=cu_q is None and not causal and len_k % columns == 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,

@@ -28,22 +28,25 @@ from kernels.common.rows import LOWEST
 from .blocks import LN2, LOG2E, describable
 from .cases import case_of
 from .forward import launch_forward
+from .hopper_few_keys import FEW, forward_few_keys
 from .hopper_tiles import (
     ROWS,
     begin_products,
     begin_scores,
-    blocks_of,
+    blocks_within,
     descriptor_of,
     first_scores,
     half_of,
     halves_of,
+    mask_scores,
     partial_sums,
     pass_block,
     produce,
     right_of,
     section_of,
     seen_by,
-    tile_of,
+    tile_within,
+    turns_of,
     wide,
     write_parts,
     write_tile,
@@ -105,11 +108,11 @@ def _scaled(o, right, factor, RIGHT: gl.constexpr):
 
 @gluon.jit
 def _block(
-    o, right, p, m, sums, q, buffers, barriers, step, scale,
+    o, right, p, m, sums, q, buffers, barriers, step, scale, first_n, limit, MASKED: gl.constexpr,
     OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr, s_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
-    """One block of keys after the first, which needs no mask: S of it, P V of the block before it, and its softmax."""
+    """One block of keys after the first: S of it, P V of the block before it, and its softmax."""
     q_smem, k_smem, v_smem, _, notes = buffers
     _, _, k_full, k_empty, v_full, v_empty, turns = barriers
     rows: gl.constexpr = q.shape[0]
@@ -128,6 +131,8 @@ def _block(
     else:
         p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, RIGHT)
     mbarrier.arrive(k_empty.index(slot), count=1)
+    if MASKED:
+        s = mask_scores(s, first_n, limit, BLOCK_N, s_layout)
     m_new = gl.maximum(m, gl.max(s, 1) * scale)
     alpha = gl.exp2(m - m_new)
     e = gl.exp2(s * scale - m_new[:, None])
@@ -148,25 +153,32 @@ def _consume(
     o_desc, buffers, barriers, lse_ptr, scale, sizes,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
     TAIL: gl.constexpr, RIGHT: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr,
-    Q_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
+    Q_REGISTERS: gl.constexpr, PACKED: gl.constexpr, CONSUMER: gl.constexpr,
 ):  # fmt: skip
     """Group ``CONSUMER`` of four warps: its ROWS rows of each tile."""
     q_smem, k_smem, v_smem, o_smem, _ = buffers
     q_full, q_empty, _, _, v_full, v_empty, _ = barriers
-    len_q, len_k, heads, _, m_blocks, all_heads, section = sizes
-    head_dim: gl.constexpr = q_smem.shape[4]
+    len_q, heads, _ = sizes[0], sizes[2], sizes[3]
+    head_dim: gl.constexpr = q_smem.shape[len(q_smem.shape) - 1]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     columns: gl.constexpr = head_dim if RIGHT == 0 else head_dim // 2
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
     q_tile = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
     step = 0
     done = 0
-    for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
-        block_m, place, there = tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+    for turn in range(turns_of(sizes, PACKED)):
+        block_m, place, there, span = tile_within(turn, sizes, CAUSAL, PACKED)
         if there:
-            blocks = blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
+            first_q, rows_q, _first_k, len_k = span
+            blocks = blocks_within(block_m, rows_q, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N, PACKED)
             first = (block_m * CONSUMERS + CONSUMER) * ROWS
-            offs_m, limit, mine, _ = seen_by(blocks, first, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
+            shifted = first
+            if PACKED:
+                shifted += len_k - rows_q
+            offs_m, limit, mine, _ = seen_by(blocks, shifted, len_k, CAUSAL, ROWS, BLOCK_N, s_layout)
+            if PACKED:
+                mine = gl.maximum(mine, 1)
+                offs_m -= len_k - rows_q
             if CAUSAL:
                 for _skipped in range(mine, blocks):  # only the groups after this one see these keys
                     pass_block(barriers, step, PINGPONG, CONSUMER, CONSUMERS, STAGES)
@@ -193,9 +205,16 @@ def _consume(
                 right = gl.zeros([ROWS, RIGHT], gl.float32, right_layout)
             step += 1
 
-            for _i in range(1, mine):  # whose blocks no mask touches, for they are whole numbers of ROWS keys
+            if PACKED and CAUSAL:  # noqa: SIM102 (settled when compiled, unlike the other)
+                if mine > 1:  # the diagonal, which begins anywhere, may go through two blocks
+                    o, right, p, m, sums = _block(
+                        o, right, p, m, sums, q, buffers, barriers, step, scale, (mine - 2) * BLOCK_N, limit, True,
+                        OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, s_layout, o_layout,
+                    )  # fmt: skip
+                    step += 1
+            for _i in range(2 if PACKED and CAUSAL else 1, mine):  # whose blocks no mask touches
                 o, right, p, m, sums = _block(
-                    o, right, p, m, sums, q, buffers, barriers, step, scale,
+                    o, right, p, m, sums, q, buffers, barriers, step, scale, 0, limit, False,
                     OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, s_layout, o_layout,
                 )  # fmt: skip
                 step += 1
@@ -205,15 +224,19 @@ def _consume(
             o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, RIGHT)
             total = gl.convert_layout(gl.sum(sums, 1), gl.SliceLayout(1, s_layout))
             lse_ptrs = lse_ptr + place.to(gl.int64) * len_q + offs_m
-            gl.store(lse_ptrs, (m + gl.log2(total)) * LN2, mask=offs_m < len_q)
+            if PACKED:
+                lse_ptrs += first_q
+            gl.store(lse_ptrs, (m + gl.log2(total)) * LN2, mask=offs_m < rows_q)
             p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, RIGHT)
+            if PACKED:  # a query may see no key
+                total = gl.where(total == 0.0, 1.0, total)
             o, right = _scaled(o, right, 1.0 / total, RIGHT)
-            if o_desc.block_shape[3] == head_dim:
-                write_tile(o, o_desc, o_smem.index(CONSUMER), place, heads, first)
+            if o_desc.block_shape[len(o_desc.block_shape) - 1] == head_dim:
+                write_tile(o, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
             else:
                 if RIGHT == 0:
                     o, right = halves_of(o)
-                write_parts(o, right, o_desc, o_smem.index(CONSUMER), place, heads, first)
+                write_parts(o, right, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
             done += 1
     tma.store_wait(0)
 
@@ -223,15 +246,16 @@ def attention_forward_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, scale, len_q, len_k, heads, group, m_blocks, all_heads, section,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
     TAIL: gl.constexpr, RIGHT: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, Q_REGISTERS: gl.constexpr,
+    PACKED: gl.constexpr = False,
 ):  # fmt: skip
     """Descriptors are of [b, h, l, d], in blocks of a head's rows; ``scale`` has log2(e) in it; lse is contiguous."""
     dtype: gl.constexpr = q_desc.dtype
-    head_dim: gl.constexpr = q_desc.block_shape[3]
+    head_dim: gl.constexpr = q_desc.block_shape[len(q_desc.block_shape) - 1]
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, 1, 1, ROWS, head_dim], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, head_dim], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_N, head_dim], v_desc.layout)
-    o_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, 1, 1, ROWS, o_desc.block_shape[3]], o_desc.layout)
+    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS] + q_desc.block_shape, q_desc.layout)  # noqa: RUF005
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_shape, k_desc.layout)  # noqa: RUF005
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_shape, v_desc.layout)  # noqa: RUF005
+    o_smem = gl.allocate_shared_memory(dtype, [CONSUMERS] + o_desc.block_shape, o_desc.layout)  # noqa: RUF005
     noted: gl.constexpr = gl.float32 if head_dim <= 128 else dtype  # nobody reads them
     notes = gl.allocate_shared_memory(noted, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
@@ -258,11 +282,13 @@ def attention_forward_kernel(
         gl.warp_specialize(
             [
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS, 0)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
+                            PACKED, 0)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS, 1)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
+                            PACKED, 1)),
                 (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False, PACKED)),
             ],
             [4, 1],
             [240, 24],
@@ -272,32 +298,35 @@ def attention_forward_kernel(
         gl.warp_specialize(
             [
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS, 0)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
+                            PACKED, 0)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS, 1)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
+                            PACKED, 1)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS, 2)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
+                            PACKED, 2)),
                 (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False, PACKED)),
             ],
             [4, 4, 1],
             [160, 160, 32],
         )  # fmt: skip
 
 
-def _keys(head_dim):
+def keys_of_block(head_dim):
     """Keys of a block: of 64 queries and 128 keys a thread has 64 scores, beside the sums of a head of 256 but 32."""
     return 128 if head_dim <= 128 else 64
 
 
-def _right(head_dim):
+def right_columns(head_dim):
     """Columns of the second part that O is summed in; wide heads have one, 4 % faster than two."""
     return right_of(head_dim) if head_dim <= 128 else 0
 
 
-def _out_columns(head_dim):
+def out_columns(head_dim):
     """Columns of out that a group's shared memory holds."""
-    return 64 if _right(head_dim) else min(wide(head_dim), 128)
+    return 64 if right_columns(head_dim) else min(wide(head_dim), 128)
 
 
 def launch_by_tma(q, k, v, causal, scale, *, config):
@@ -307,7 +336,7 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
     """
     batch, heads, len_q, head_dim = q.shape
     heads_k, len_k = k.shape[1:3]
-    width, keys = wide(head_dim), _keys(head_dim)
+    width, keys = wide(head_dim), keys_of_block(head_dim)
     out = torch.empty_like(q)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
@@ -315,9 +344,9 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
     launch(
         attention_forward_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(k, keys, width), descriptor_of(v, keys, width),
-        descriptor_of(out, ROWS, _out_columns(head_dim)), lse, scale * LOG2E.value,
+        descriptor_of(out, ROWS, out_columns(head_dim)), lse, scale * LOG2E.value,
         len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
-        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=_right(head_dim),
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=right_columns(head_dim),
         num_warps=4, **config,
     )  # fmt: skip
     return out, lse
@@ -326,6 +355,8 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
 def launch_hopper(q, k, v, causal, scale, *, config):
     """:func:`launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
     if all(map(describable, (q, k, v))):
+        if k.shape[2] <= FEW and q.shape[3] <= 128:
+            return forward_few_keys(q, k, v, causal, scale)
         return launch_by_tma(q, k, v, causal, scale, config=config)
     plain = forward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
     return launch_forward(False, q, k, v, causal, scale, config=plain)
@@ -334,8 +365,8 @@ def launch_hopper(q, k, v, causal, scale, *, config):
 def shared_bytes(config, head_dim):
     """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
     width = wide(head_dim)
-    own = config["CONSUMERS"] * ROWS * (width + _out_columns(head_dim))
-    return 2 * (own + 2 * config["STAGES"] * _keys(head_dim) * width) + 3072
+    own = config["CONSUMERS"] * ROWS * (width + out_columns(head_dim))
+    return 2 * (own + 2 * config["STAGES"] * keys_of_block(head_dim) * width) + 3072
 
 
 HOPPER_SPACE = {

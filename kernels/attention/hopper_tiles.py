@@ -22,6 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from .blocks import FAR, ragged
+from .listing import tile_at
+
 ROWS = 64
 """Queries of a group of warps: what one wgmma multiplies."""
 
@@ -55,6 +58,43 @@ def tile_of(turn, m_blocks, heads, section, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
+def turns_of(sizes, PACKED: gl.constexpr):
+    """How many tiles a program has at most."""
+    tiles = gl.load(sizes[6]) * sizes[2] if PACKED else sizes[4] * sizes[5]
+    return gl.cdiv(tiles, gl.num_programs(0))
+
+
+@gluon.jit
+def tile_within(turn, sizes, CAUSAL: gl.constexpr, PACKED: gl.constexpr):
+    """(block of rows, head, whether there is one, its (first query, queries, first key, keys)) of a program's tile.
+
+    Tiles of a packed batch are those that :mod:`.listing` lists, the longest first, for all heads at once; every
+    other turn runs backwards over the programs.
+    """
+    len_q, len_k, heads, _, m_blocks, all_heads, section = sizes
+    if PACKED:
+        pid = gl.program_id(0)
+        width = gl.num_programs(0)
+        place = turn * width + gl.where(turn % 2 == 0, pid, width - 1 - pid)
+        there, block_m, _, first_q, rows_q, first_k, rows_k = tile_at(section, place // heads)
+        head = place % heads
+        span = (first_q, rows_q, first_k, rows_k)
+    else:
+        block_m, head, there = tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+        span = (0, len_q, 0, len_k)
+    return block_m, head, there, span
+
+
+@gluon.jit
+def corner_of(batch, head, row, column, first, rows, PACKED: gl.constexpr):
+    """Where a block of a head's rows begins, as descriptors take it.
+
+    Of a packed batch it is row ``row`` of the ``rows`` that a sequence has from ``first`` on.
+    """
+    return (FAR, first + rows, head, FAR - rows + row, column) if PACKED else (batch, head, row, column)
+
+
+@gluon.jit
 def blocks_of(block_m, len_k, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
     """How many blocks of keys a block of rows sees: one at least, for there is a key, and every row sees the first."""
     end = len_k
@@ -64,10 +104,25 @@ def blocks_of(block_m, len_k, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK
 
 
 @gluon.jit
+def blocks_within(
+    block_m, len_q, len_k, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, PACKED: gl.constexpr
+):  # fmt: skip
+    """:func:`blocks_of`; of a packed batch the last query sees the last key, and some may see none."""
+    if PACKED:
+        end = len_k
+        if CAUSAL:
+            end = gl.minimum(len_k, (block_m + 1) * BLOCK_M + len_k - len_q)
+        blocks = gl.maximum(gl.cdiv(end, BLOCK_N), 1)
+    else:
+        blocks = blocks_of(block_m, len_k, CAUSAL, BLOCK_M, BLOCK_N)
+    return blocks
+
+
+@gluon.jit
 def produce(
     q_desc, k_desc, v_desc, buffers, barriers, sizes,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-    V_TRANSPOSED: gl.constexpr,
+    V_TRANSPOSED: gl.constexpr, PACKED: gl.constexpr,
 ):  # fmt: skip
     """The producer: each tile's Q, and its K and V block by block from the last; blocks of V^T are columns.
 
@@ -75,21 +130,24 @@ def produce(
     """
     q_smem, k_smem, v_smem, _, _ = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, _ = barriers
-    _, len_k, heads, group, m_blocks, all_heads, section = sizes
+    heads = sizes[2]
+    group = sizes[3]
     step = 0
     done = 0
-    for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
-        block_m, place, there = tile_of(turn, m_blocks, all_heads, section, CAUSAL)
+    for turn in range(turns_of(sizes, PACKED)):
+        block_m, place, there, span = tile_within(turn, sizes, CAUSAL, PACKED)
         if there:
+            first_q, len_q, first_k, len_k = span
             batch = place // heads
             head = place % heads
             head_k = head // group
-            blocks = blocks_of(block_m, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N)
+            blocks = blocks_within(block_m, len_q, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N, PACKED)
             for c in gl.static_range(CONSUMERS):
                 mbarrier.wait(q_empty.index(c), (done & 1) ^ 1)
                 mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
                 first = (block_m * CONSUMERS + c) * ROWS
-                tma.async_copy_global_to_shared(q_desc, [batch, head, first, 0], q_full.index(c), q_smem.index(c))
+                corner = corner_of(batch, head, first, 0, first_q, len_q, PACKED)
+                tma.async_copy_global_to_shared(q_desc, corner, q_full.index(c), q_smem.index(c))
             for i in range(blocks):
                 first = (blocks - 1 - i) * BLOCK_N
                 slot = step % STAGES
@@ -103,7 +161,8 @@ def produce(
                     smem = (k_smem if key_or_value == 0 else v_smem).index(slot)
                     row = 0 if V_TRANSPOSED and key_or_value == 1 else first
                     column = first if V_TRANSPOSED and key_or_value == 1 else 0
-                    tma.async_copy_global_to_shared(desc, [batch, head_k, row, column], full, smem)
+                    corner = corner_of(batch, head_k, row, column, first_k, len_k, PACKED)
+                    tma.async_copy_global_to_shared(desc, corner, full, smem)
                 step += 1
             done += 1
 
@@ -196,12 +255,13 @@ def first_scores(
 
 
 @gluon.jit
-def write_tile(o, o_desc, out, place, heads, first):
+def write_tile(o, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.constexpr):
     """Write a group's rows of a tile, by way of shared memory, once those of the tile before have left it."""
     tma.store_wait(0)
     out.reshape([o.shape[0], o.shape[1]]).store(o.to(o_desc.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, 0], out)
+    corner = corner_of(place // heads, place % heads, first, 0, first_q, len_q, PACKED)
+    tma.async_copy_shared_to_global(o_desc, corner, out)
 
 
 @gluon.jit
@@ -210,10 +270,10 @@ def columns_of(smem, first: gl.constexpr, columns: gl.constexpr):
 
     ``first`` is a multiple of ``columns``, or, of fewer than the 64 that lie together, of 64.
     """
-    rows: gl.constexpr = smem.shape[2]
+    rows: gl.constexpr = smem.shape[len(smem.shape) - 2]
     together: gl.constexpr = columns if columns > 64 else 64
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([rows, together], smem.dtype)
-    parts = smem._reinterpret(smem.dtype, [smem.shape[3] // together, rows, together], layout)
+    parts = smem._reinterpret(smem.dtype, [smem.shape[len(smem.shape) - 1] // together, rows, together], layout)
     part = parts.index(first // together)
     if columns < together:
         part = part.slice(0, columns, dim=1)
@@ -223,7 +283,7 @@ def columns_of(smem, first: gl.constexpr, columns: gl.constexpr):
 @gluon.jit
 def half_of(smem, half: gl.constexpr, RIGHT: gl.constexpr):
     """One of the two parts of a block of a head's rows in shared memory: its left half, or RIGHT columns behind it."""
-    left: gl.constexpr = smem.shape[3] // 2
+    left: gl.constexpr = smem.shape[len(smem.shape) - 1] // 2
     return columns_of(smem, half * left, RIGHT if half == 1 else left)
 
 
@@ -231,8 +291,8 @@ def half_of(smem, half: gl.constexpr, RIGHT: gl.constexpr):
 def begin_products(a, b, zeros, RIGHT: gl.constexpr):
     """Begin A B^T of two blocks of heads' rows in shared memory; of heads in two parts with those columns alone."""
     if RIGHT == 0:
-        left = a.reshape([a.shape[2], a.shape[3]])
-        right = b.reshape([b.shape[2], b.shape[3]]).permute((1, 0))
+        left = a.reshape([a.shape[len(a.shape) - 2], a.shape[len(a.shape) - 1]])
+        right = b.reshape([b.shape[len(b.shape) - 2], b.shape[len(b.shape) - 1]]).permute((1, 0))
         s = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
     else:
         s = zeros
@@ -253,14 +313,16 @@ def halves_of(x):
 
 
 @gluon.jit
-def write_parts(left, right, o_desc, out, place, heads, first):
+def write_parts(left, right, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.constexpr):
     """:func:`write_tile` of a head in two parts, by way of shared memory for one of them."""
     for part in gl.static_range(2):
         o = left if part == 0 else right
         tma.store_wait(0)
         columns_of(out, 0, o.shape[1]).store(o.to(o_desc.dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(o_desc, [place // heads, place % heads, first, part * left.shape[1]], out)
+        column = part * left.shape[1]
+        corner = corner_of(place // heads, place % heads, first, column, first_q, len_q, PACKED)
+        tma.async_copy_shared_to_global(o_desc, corner, out)
 
 
 _DTYPES = {
@@ -293,6 +355,12 @@ def descriptor_of(x, rows, columns):
     block = [1, 1, rows, columns]
     layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype])
     return TensorDescriptor(x, list(x.shape), head_strides(x), block, layout)
+
+
+def ragged_descriptor_of(x, rows, columns):
+    """The same of packed sequences x [rows, heads, d], :func:`.blocks.ragged`."""
+    shape, strides, block = ragged(x, rows, columns)
+    return TensorDescriptor(x, shape, strides, block, gl.NVMMASharedLayout.get_default_for(block, _DTYPES[x.dtype]))
 
 
 def plain_descriptor_of(x, block):

@@ -6,33 +6,51 @@ from atlas.declaration.products import as_interpreted
 from atlas.operators import CustomOperator, Differentiable, Operator, contiguous
 
 from .backward import into_backward
+from .blocks import describable_sequences
 from .cases import case_of
 from .declaration import DECLARATION
 from .forward import into_forward
+from .hopper_forward import HEADS, hopper_default
+from .hopper_packed import forward_packed
+from .spaces import HOPPER, TMA, describes, for_hopper
 
 
 def _run_varlen(q, k, v, cu_q, cu_k, max_q, max_k, causal, scale):
-    out = as_interpreted(torch.empty_like(q))
     lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
-    config = _packed_config("forward", q, k, cu_q, max_q, max_k, causal)
+    problem, gpu = _packed_case(q, k, cu_q, max_q, max_k, causal), gpu_of(q.device)
+    hopper = gpu.capabilities >= HOPPER and not for_hopper(HEADS, problem, gpu)
+    if hopper and all(map(describable_sequences, (q, k, v))):
+        out = torch.empty_like(q)
+        config = hopper_default(problem, gpu)
+        forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale, config=config)
+        return out, lse
+    out = as_interpreted(torch.empty_like(q))
+    descriptors, config = packed_config("forward", problem, gpu, q, k, v)
     lengths = cu_q.shape[0] - 1, max_q, max_k
-    into_forward(False, q, k, v, out, lse, cu_q, cu_k, lengths, causal, scale, config)
+    into_forward(descriptors, q, k, v, out, lse, cu_q, cu_k, lengths, causal, scale, config)
     return out.to(q.dtype), lse
 
 
 def _run_varlen_backward(q, k, v, out, lse, dout, dlse, cu_q, cu_k, max_q, max_k, causal, scale):
     gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    config = _packed_config("backward", q, k, cu_q, max_q, max_k, causal)
+    problem = _packed_case(q, k, cu_q, max_q, max_k, causal)
+    descriptors, config = packed_config("backward", problem, gpu_of(q.device), q, k, v, dout)
     lengths, saved = (cu_q.shape[0] - 1, max_q, max_k), (q, k, v, out, lse, dout, dlse)
-    into_backward(False, saved, gradients, cu_q, cu_k, lengths, causal, scale, config)
+    into_backward(descriptors, saved, gradients, cu_q, cu_k, lengths, causal, scale, config)
     return gradients
 
 
-def _packed_config(direction, q, k, cu_q, max_q, max_k, causal):
-    """The untuned config of the variant that reads through pointers, for as many sequences of the longest length."""
+def _packed_case(q, k, cu_q, max_q, max_k, causal):
+    """The case of as many sequences of the longest length, for defaults: packed sequences run untuned."""
     sizes = {"b": cu_q.shape[0] - 1, "h": q.shape[1], "g": k.shape[1], "l": max_q, "s": max_k, "d": q.shape[-1]}
-    problem = case(DECLARATION.dtype_of(q), **sizes, causal=causal)
-    return DECLARATION.passes[direction].variant("tiled").default(problem, gpu_of(q.device))
+    return case(DECLARATION.dtype_of(q), **sizes, causal=causal)
+
+
+def packed_config(direction, problem, gpu, *tensors):
+    """(whether by descriptors, the variant's untuned config)."""
+    descriptors = gpu.capabilities >= TMA and not describes(problem, gpu) and all(map(describable_sequences, tensors))
+    variant = DECLARATION.passes[direction].variant("descriptor" if descriptors else "tiled")
+    return descriptors, variant.default(problem, gpu)
 
 
 def fake_forward(q, k, v, *others):

@@ -17,7 +17,8 @@ from atlas.declaration import (
     torch_dtype,
 )
 
-from .chunks import SPLIT_SPACE, fits, launch_chunks, split_default, whole_default
+from .chunks import SPLIT_SPACE, fits, launch_whole, split_default, whole_default
+from .split import launch_split
 
 _DTYPES = ("bf16", "fp16")
 
@@ -252,8 +253,8 @@ DECLARATION = Declaration(
         variants=(
             Variant(
                 name="split",
-                summary="caches split in chunks, one a program, whose results a second kernel combines",
-                launch=launch_chunks,
+                summary="all caches cut into as many equal parts as there are programs; a second kernel joins them",
+                launch=launch_split,
                 space=SPLIT_SPACE,
                 default=split_default,
                 fits=fits,
@@ -262,7 +263,7 @@ DECLARATION = Declaration(
             Variant(
                 name="whole",
                 summary="one program for each head of each cache, which idles SMs where these are few",
-                launch=launch_chunks,
+                launch=launch_whole,
                 space={name: values for name, values in SPLIT_SPACE.items() if name != "PROGRAMS"},
                 default=whole_default,
                 fits=fits,

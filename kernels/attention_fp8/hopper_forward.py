@@ -217,7 +217,7 @@ def _consume(
             if PROMOTE:
                 part = o * alpha[:, None] + part
             part = part * (v_scale / gl.convert_layout(total, gl.SliceLayout(1, o_layout)))[:, None]
-            write_tile(part, o_desc, o_smem.index(CONSUMER), place, heads, first)
+            write_tile(part, o_desc, o_smem.index(CONSUMER), place, heads, first, 0, 0, False)
             done += 1
     tma.store_wait(0)
 
@@ -266,7 +266,7 @@ def attention_fp8_kernel(
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 1)),
                 (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True, False)),
             ],
             [4, 1],
             [240, 24],
@@ -282,7 +282,7 @@ def attention_fp8_kernel(
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scales, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, PROMOTE, PINGPONG, 2)),
                 (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, True, False)),
             ],
             [4, 4, 1],
             [160, 160, 32],

@@ -252,6 +252,37 @@ def hopper_attention(head_dim, causal, config):
     return _instructions(requests[0].kernel)
 
 
+def hopper_few_keys(head_dim, queries, keys, packed):
+    """The same of attention to few keys."""
+    import torch
+
+    from kernels.attention.hopper_few_keys import forward_few_keys, packed_few_keys
+
+    with compile_only(gpu_named("h200")) as requests:
+        if packed:
+            q, k = (torch.empty(1000, heads, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2))
+            ends, lse = torch.empty(9, dtype=torch.int32, device="meta"), torch.empty(4, 1000, device="meta")
+            packed_few_keys(q, k, k, q, lse, ends, ends, queries, keys, True, 0.125)
+        else:
+            q = torch.empty(3, 4, queries, head_dim, dtype=torch.bfloat16, device="meta")
+            k = torch.empty(3, 2, keys, head_dim, dtype=torch.bfloat16, device="meta")
+            forward_few_keys(q, k, k, True, 0.125)
+    return _instructions(requests[0].kernel)
+
+
+def hopper_packed_attention(head_dim, causal, config):
+    """The same of packed sequences."""
+    import torch
+
+    from kernels.attention.hopper_packed import forward_packed
+
+    q, k = (torch.empty(1000, heads, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2))
+    ends, lse = torch.empty(5, dtype=torch.int32, device="meta"), torch.empty(4, 1000, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        forward_packed(q, k, k, q, lse, ends, ends, 300, causal, 0.125, config=config)
+    return _instructions(requests[-1].kernel)
+
+
 def hopper_attention_gradients(head_dim, heads_k, length, causal):
     """The same of each kernel of its backward pass for wide heads."""
     import torch

@@ -32,6 +32,24 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("head_dim", "queries", "keys"), [(128, 128, 128), (128, 40, 50), (64, 300, 100)])
+def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_dim, queries, keys, packed):
+    code = compiling(inside.hopper_few_keys, head_dim, queries, keys, packed)
+    assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+
+
+@pytest.mark.parametrize(("head_dim", "causal"), [(128, True), (128, False), (64, True), (256, True)])
+def test_attention_of_packed_sequences_spills_nothing_and_waits_for_several_products(compiling, head_dim, causal):
+    """Under a causal mask there is a block more with a mask than where rows and keys begin together."""
+    config = CONSUMERS[head_dim] | {"OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": head_dim == 64}
+    code = compiling(inside.hopper_packed_attention, head_dim, causal, config)
+    products, waits = (sum(name.startswith(x) for name in code) for x in ("HGMMA", "WARPGROUP.DEPBAR"))
+    assert products > 5 * waits > 0, "products are waited for one by one"
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+
+
 @pytest.mark.parametrize(
     ("head_dim", "heads_k", "length", "causal"), [(256, 4, 512, False), (256, 1, 500, True), (192, 1, 500, True)]
 )

@@ -1,6 +1,7 @@
 """Attention on the interpreter: masks, groups, lse and its gradient, packed batches, layouts, refusals."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from atlas.declaration import GPU
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels.attention import DECLARATION
+from kernels.attention import DECLARATION, few_keys, listing, operators
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
@@ -177,6 +178,87 @@ def test_sequences_of_different_lengths_are_as_each_alone(causal):
     found, reference = torch.autograd.grad(out, leaves, dout), torch.autograd.grad(expected, exact, dout.double())
     for gradient, other in zip(found, reference, strict=True):
         close(gradient, other)
+
+
+@pytest.mark.parametrize(("head_dim", "causal"), [(16, True), (24, False), (32, True)])
+def test_descriptors_of_sequences_end_where_they_do(monkeypatch, head_dim, causal):
+    """What lies behind a sequence is read as 0, and not written; rows of keys and values have gaps between them."""
+    chosen = operators.packed_config
+    monkeypatch.setattr(operators, "packed_config", lambda *args: (True, chosen(*args)[1]))
+    queries, keys = [3, 70, 0, 7, 5], [5, 70, 4, 100, 2]
+    tensors = randn(85, 4, head_dim), *randn(181, 4, head_dim, seed=1).split(2, dim=1)
+    leaves, exact = ([x.half().to(dtype).requires_grad_() for x in tensors] for dtype in (torch.float16, torch.float64))
+    cu_q, cu_k = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (queries, keys))
+    out, _ = varlen(*leaves, cu_q, cu_k, 70, 100, is_causal=causal)
+    parts = [
+        _alone(*(part[:, none:] if part is q else part.repeat_interleave(2, dim=0) for part in (q, k, v)), causal)
+        for q, k, v in _sequences(exact, queries, keys)
+        for none in [max(0, q.shape[1] - k.shape[1]) if causal else 0]
+    ]
+    rows = [i for i in range(85) if not causal or not 80 <= i < 83]  # three queries of the last come before any key
+    expected = torch.cat(parts, dim=1).transpose(0, 1)
+    dout = randn(*out.shape, seed=3)
+    close(out[rows], expected, 5e-3)
+    found = torch.autograd.grad(out, leaves, dout.half())
+    for gradient, other in zip(found, torch.autograd.grad(expected, exact, dout[rows].half().double()), strict=True):
+        close(gradient, other, 5e-3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("of_keys", [False, True])
+@pytest.mark.parametrize("sequences", [1, 5, 150])
+def test_tiles_of_sequences_are_listed_longest_first(causal, of_keys, sequences):
+    draw = random.Random(sequences)
+    own, others = ([draw.choice((0, 3, 40, 100, 200)) for _ in range(sequences)] for _ in range(2))
+    ends_own, ends_others = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (own, others))
+    tiles, capacity = listing.listed(ends_own, ends_others, sum(own), 200, causal, of_keys, 32, 16)
+    expected = []
+    for i, (mine, theirs) in enumerate(zip(own, others, strict=True)):
+        for block in range(-(-mine // 32)):
+            meets = theirs
+            if causal:
+                seen = min(theirs, (block + 1) * 32 + theirs - mine)
+                meets = theirs - max(block * 32 - (mine - theirs), 0) if of_keys else seen
+            record = [block, i, int(ends_own[i]), mine, int(ends_others[i]), theirs]
+            expected.append((-max(-(-meets // 16), 1), i, block if of_keys else -block, record))
+    assert int(tiles[0]) == len(expected) <= capacity
+    found = tiles.view(-1, listing.RECORD.value)[1 : 1 + len(expected), :6].tolist()
+    assert found == [record for *_, record in sorted(expected)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "length", "s", "head_dim", "causal"),
+    [(2, 40, 50, 64, False), (2, 70, 33, 40, True), (1, 64, 64, 16, True), (4, 50, 70, 24, True)],
+)
+@pytest.mark.parametrize("descriptors", [False, True])
+def test_gradients_of_few_keys_come_from_one_kernel(groups, length, s, head_dim, causal, descriptors):
+    """Whole blocks and tails, more keys than queries under a mask, heads that share keys, a gradient of lse."""
+    tensors = qkv(2, 4, 4 // groups, length, s, head_dim, torch.float16)
+    exact = [x.double().requires_grad_() for x in tensors]
+    scores = exact[0] @ exact[1].repeat_interleave(groups, dim=1).mT * 0.2
+    if causal:
+        scores = scores.masked_fill(~torch.ones(length, s, dtype=torch.bool).tril(), -math.inf)
+    lse = scores.logsumexp(-1)
+    out = torch.softmax(scores, dim=-1) @ exact[2].repeat_interleave(groups, dim=1)
+    dout, dlse = randn(*out.shape, dtype=torch.float16, seed=3), randn(*lse.shape, seed=4)
+    reference = torch.autograd.grad((out, lse), exact, (dout.double(), dlse.double()))
+    saved = *tensors, out.detach().half(), lse.detach().float(), dout, dlse
+    config = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4, "num_stages": 1}
+    found = few_keys.backward_few_keys(descriptors, *saved, causal, 0.2, config=config)
+    for gradient, other in zip(found, reference, strict=True):
+        close(gradient, other, 1e-2)
+
+
+def test_few_keys_want_programs_enough_or_little_work_for_each(monkeypatch):
+    monkeypatch.setattr(few_keys, "gpu_of", lambda device: H200)
+
+    def takes(b, h, g, length, s, d):
+        q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
+        return few_keys.takes_few_keys(q, k)
+
+    assert takes(16, 16, 16, 4096, 77, 64) and takes(1, 4, 1, 64, 64, 128)
+    assert not takes(1, 4, 4, 4096, 77, 64)  # four programs for all of it
+    assert not takes(32, 32, 32, 129, 129, 64) and not takes(32, 32, 32, 64, 64, 136)
 
 
 def _sequences(tensors, queries, keys):

@@ -154,6 +154,7 @@ class FakeClock:
 
 @pytest.mark.parametrize("variant", [None, "one_pass"])
 def test_a_tree_is_asked_for_what_a_call_runs_or_for_one_variant(monkeypatch, variant):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # or calls on the host are refused
     # On the CPU nothing is launched: the choice, the inputs and torch's way are real, the clock is not.
     monkeypatch.setattr(timing, "Clock", FakeClock)
     asked = {"kernel": "softmax", "direction": "forward", "dtype": "fp32", "sizes": {"m": 8, "n": 16}}

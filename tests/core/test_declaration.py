@@ -102,6 +102,19 @@ class TestTables:
 
 
 class TestOperator:
+    @pytest.fixture(autouse=True)
+    def on_the_host(self, monkeypatch):
+        """The launchers here are plain torch, which calls outside the interpreter are not expected to be."""
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def test_tensors_of_the_host_are_refused_where_nothing_interprets(self, monkeypatch):
+        monkeypatch.delenv("TRITON_INTERPRET")
+        operator = Operator(
+            declared(plus("ours", 10)), "forward", "(Tensor x) -> Tensor", case_of=elementwise.case_of, name="hosted"
+        )
+        with pytest.raises(RuntimeError, match="runs on a GPU, and its tensors are on the host: move them there"):
+            operator(torch.zeros(2))
+
     def test_it_launches_the_chosen_variant_with_its_config(self):
         declaration = declared(plus("none", 1, handles=lambda problem, gpu: "not here"), plus("ours", 10))
         operator = Operator(declaration, "forward", "(Tensor x, int factor) -> Tensor", case_of=elementwise.case_of)

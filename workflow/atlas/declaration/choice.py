@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..reading import strict
 from . import tuned
-from .hardware import GPU, gpu_of
+from .hardware import GPU, INTERPRETER, gpu_of
 
 if TYPE_CHECKING:
     from .cases import Case
@@ -250,6 +250,17 @@ def _default(variant: Variant, case: Case, gpu: GPU) -> Config:
 def choose(declaration: Declaration, direction: str, case: Case, device: Any) -> tuple[Variant, Config]:
     """The variant and config to run for ``case`` on ``device`` (a torch device).
 
-    Raises NotImplementedError, with each variant's reason, where no variant supports the case.
+    Raises NotImplementedError, with each variant's reason, where no variant supports the case; RuntimeError for
+    tensors of the host outside the interpreter.
     """
-    return _choose(declaration, direction, case, gpu_of(device))
+    gpu = gpu_of(device)
+    if gpu is INTERPRETER and getattr(device, "type", device) == "cpu" and not _interpreted():
+        raise RuntimeError(
+            f"{declaration.name} runs on a GPU, and its tensors are on the host: move them there (x.cuda()), or set "
+            "TRITON_INTERPRET=1 before Python starts to have kernels interpreted, slowly"
+        )
+    return _choose(declaration, direction, case, gpu)
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")

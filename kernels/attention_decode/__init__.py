@@ -11,9 +11,10 @@ that shares it.  So memory is the bound, and the task is to have enough of the c
 
 - All h / g heads of q that share a head of the cache, and their t tokens, are rows of one product: a program reads its
   part of the cache once for all of them.  Tensor cores take 16 rows at least; those that are missing cost nothing here.
-- All caches together are cut into equal parts, one a program, so that one sequence fills the GPU, too, and a long one
-  among short ones.  A program keeps maximum, sum and weighted sum of V as in flash attention; a second kernel weighs
-  the parts of a cache by their log-sum-exp, in their order.  Two runs agree bit by bit.
+- A sequence's cache is split in chunks of equal length, one a program, so that one sequence fills the GPU, too; long
+  caches of many sequences are cut into equal parts, wherever one ends.  A program keeps maximum, sum and weighted sum
+  of V as in flash attention; a second kernel weighs the parts' results by their log-sum-exp, in their order.  Two runs
+  agree bit by bit.
 """
 
 import math

@@ -17,8 +17,9 @@ from atlas.declaration import (
     torch_dtype,
 )
 
-from .chunks import SPLIT_SPACE, fits, launch_whole, split_default, whole_default
-from .split import launch_split
+from .chunks import launch_chunks
+from .even import launch_even
+from .spaces import SPLIT_SPACE, fits, split_default, splits, whole_default
 
 _DTYPES = ("bf16", "fp16")
 
@@ -253,17 +254,27 @@ DECLARATION = Declaration(
         variants=(
             Variant(
                 name="split",
-                summary="all caches cut into as many equal parts as there are programs; a second kernel joins them",
-                launch=launch_split,
+                summary="caches split in chunks, one a program, whose results a second kernel combines",
+                launch=launch_chunks,
                 space=SPLIT_SPACE,
                 default=split_default,
                 fits=fits,
+                handles=splits,
                 follows="whole",
+            ),
+            Variant(
+                name="even",
+                summary="all caches cut into as many equal parts as there are programs; a second kernel joins them",
+                launch=launch_even,
+                space=SPLIT_SPACE,
+                default=split_default,
+                fits=fits,
+                follows="split",
             ),
             Variant(
                 name="whole",
                 summary="one program for each head of each cache, which idles SMs where these are few",
-                launch=launch_whole,
+                launch=launch_chunks,
                 space={name: values for name, values in SPLIT_SPACE.items() if name != "PROGRAMS"},
                 default=whole_default,
                 fits=fits,

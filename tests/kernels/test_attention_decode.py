@@ -8,10 +8,10 @@ import torch
 from atlas.declaration import gpu_of
 
 from kernels import decode_attention
-from kernels.attention_decode import DECLARATION, decode_operator, split
-from kernels.attention_decode.chunks import launch_whole
+from kernels.attention_decode import DECLARATION, decode_operator, even
+from kernels.attention_decode.chunks import launch_chunks, rows_of_chunk
 from kernels.attention_decode.declaration import reference
-from kernels.attention_decode.split import launch_split
+from kernels.attention_decode.even import launch_even
 
 CONFIG = {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
 
@@ -86,16 +86,30 @@ def test_a_query_in_any_layout_is_read():
 
 
 @pytest.mark.parametrize("lens", [None, [1090], [1]])
-def test_the_number_of_parts_changes_no_more_than_rounding(lens):
+@pytest.mark.parametrize("launch", [launch_chunks, launch_even])
+def test_the_number_of_parts_changes_no_more_than_rounding(launch, lens):
     q, k, v = drawn(batch=1, heads=2, kv_heads=1, seq=1100)
     lens = None if lens is None else torch.tensor(lens, dtype=torch.int32)
     # 16 programs an SM make 35 parts, which are joined 32 at a time.
-    outputs = [launch_split(q, k, v, lens, 0.2, config=CONFIG | {"PROGRAMS": programs}) for programs in (1, 2, 16)]
-    outputs.append(launch_whole(q, k, v, lens, 0.2, config={n: x for n, x in CONFIG.items() if n != "PROGRAMS"}))
+    outputs = [launch(q, k, v, lens, 0.2, config=CONFIG | {"PROGRAMS": programs}) for programs in (1, 2, 16)]
+    outputs.append(launch_chunks(q, k, v, lens, 0.2, config={n: x for n, x in CONFIG.items() if n != "PROGRAMS"}))
     reference = expected(q, k, v, lens, 0.2)
     for found in outputs:
         for one, other in zip(found, reference, strict=True):
             assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "seq", "programs", "chunk"),
+    [
+        (8, 16384, 264, 512),  # 33 chunks of 496 would do, and 8 blocks of 64 are 512
+        (1024, 4096, 264, 4096),  # more caches than programs: none is split
+        (1, 100, 264, 64),  # no chunk is less than a block
+        (1, 0, 264, 64),
+    ],
+)
+def test_chunks_are_whole_blocks_and_about_as_many_as_asked_for(pairs, seq, programs, chunk):
+    assert rows_of_chunk(pairs, seq, programs, 64) == chunk
 
 
 @pytest.mark.parametrize("programs", [1, 2, 3, 5, 64])
@@ -103,10 +117,10 @@ def test_the_number_of_parts_changes_no_more_than_rounding(lens):
 def test_programs_share_all_caches_wherever_one_ends(monkeypatch, programs, lens):
     """Caches within a share, across two and across several, of as many programs as there are blocks, or fewer."""
     gpu = dataclasses.replace(gpu_of(torch.device("cpu")), sms=programs)
-    monkeypatch.setattr(split, "gpu_of", lambda device: gpu)
+    monkeypatch.setattr(even, "gpu_of", lambda device: gpu)
     q, k, v = drawn(batch=5, heads=6, kv_heads=2, queries=2, seq=100)
     lens = None if lens is None else torch.tensor(lens, dtype=torch.int32)
-    out, lse = launch_split(q, k, v, lens, 0.2, config=CONFIG | {"PROGRAMS": 1})
+    out, lse = launch_even(q, k, v, lens, 0.2, config=CONFIG | {"PROGRAMS": 1})
     known, known_lse = expected(q, k, v, lens, 0.2)
     assert_close(out, known.nan_to_num())
     assert_close(lse, known_lse)

@@ -1,4 +1,4 @@
-"""Variant `split`: caches cut into as many equal parts as there are programs, wherever sequences begin and end.
+"""Variant `even`: all caches cut into as many equal parts as there are programs, wherever sequences begin and end.
 
 All blocks of all caches stand in one row, sequence by sequence, head by head, and each program takes as many of them as
 any other: all work as long, whatever the lengths, which the host does not read.  A cache that lies in one program's
@@ -17,7 +17,7 @@ from kernels.attention.blocks import LN2
 from kernels.common.early import launch_early
 from kernels.common.rows import LOWEST
 
-from .chunks import attend, prepared, write
+from .reading import attend, prepared, write
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def _of(sequence, lens, blocks, ends, BATCHES: tl.constexpr, HAS_LENS: tl.conste
 
 
 @triton.jit
-def _split_kernel(
+def _even_kernel(
     q_ptr, k_ptr, v_ptr, lens_ptr, out_ptr, lse_ptr, part_ptr, part_lse_ptr, batch, kv_heads, seq, scale,
     stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -145,8 +145,8 @@ def _join_kernel(
         tl.store(lse_ptr + at, lse)
 
 
-def launch_split(q, k, v, lens, scale, *, config):
-    """Launch ``_split_kernel``, and ``_join_kernel`` where there is more than one program; out and lse."""
+def launch_even(q, k, v, lens, scale, *, config):
+    """Launch ``_even_kernel``, and ``_join_kernel`` where there is more than one program; out and lse."""
     results, read, scale, constants = prepared(q, k, v, scale, config)
     (batch, heads, queries, head_dim), (kv_heads, seq) = q.shape, k.shape[1:3]
     gpu, rows = gpu_of(q.device), heads // kv_heads * queries
@@ -156,7 +156,7 @@ def launch_split(q, k, v, lens, scale, *, config):
     part_lse = torch.empty((programs, 2, rows), dtype=torch.float32, device=q.device)
     lengths = {"BATCHES": triton.next_power_of_2(batch), "HAS_LENS": lens is not None}
     launch(
-        _split_kernel, (programs,), *read, lens, *results, part, part_lse, batch, kv_heads, seq, scale,
+        _even_kernel, (programs,), *read, lens, *results, part, part_lse, batch, kv_heads, seq, scale,
         *(stride for x in read for stride in x.stride()[:3]), **constants, **lengths,
         EARLY=gpu.backend == "cuda" and int(gpu.arch) >= 90,
     )  # fmt: skip

@@ -1,0 +1,117 @@
+"""What a program of any variant does with a part of a cache.
+
+All heads of q that share a head of the cache, and their tokens, are rows of one product: a program reads its part of
+the cache once for all of them.  Tensor cores take 16 rows at least; those that are missing cost nothing here.  A
+program keeps maximum, sum and weighted sum of V as in flash attention.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from atlas.declaration.products import as_interpreted
+
+from kernels.common.rows import LOWEST
+
+
+@triton.jit
+def _fold(
+    q, k_ptrs, v_ptrs, start, limit, last, m_i, l_i, acc, scale, stride_ks, stride_vs,
+    BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """State (maximum m_i, sum l_i of exp2, weighted sum acc of V) after the cache's rows from ``start`` on.
+
+    Of MASKED blocks each row of q sees the keys before its ``limit``, and those from ``last`` on are not read.
+    """
+    offs_n = start + tl.arange(0, BLOCK_N)
+    mask_d = tl.arange(0, BLOCK_D)[None, :] < HEAD_DIM
+    k_block = k_ptrs + tl.cast(start, tl.int64) * stride_ks
+    v_block = v_ptrs + tl.cast(start, tl.int64) * stride_vs
+    if MASKED:
+        # Zeros instead of what lies behind the cache's end: a weight of 0 times a NaN would be one.
+        k = tl.load(k_block, mask=(offs_n < last)[:, None] & mask_d, other=0.0)
+        v = tl.load(v_block, mask=(offs_n < last)[:, None] & mask_d, other=0.0)
+    elif HEAD_DIM < BLOCK_D:
+        k = tl.load(k_block, mask=mask_d, other=0.0)
+        v = tl.load(v_block, mask=mask_d, other=0.0)
+    else:
+        k = tl.load(k_block)
+        v = tl.load(v_block)
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    if MASKED:
+        s = tl.where(offs_n[None, :] < limit[:, None], s, -float("inf"))
+    m_new = tl.maximum(m_i, tl.max(s, axis=1))
+    p = tl.exp2(s - m_new[:, None])
+    alpha = tl.exp2(m_i - m_new)
+    l_i = l_i * alpha + tl.sum(p, axis=1)
+    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+    return m_new, l_i, acc
+
+
+@triton.jit
+def attend(
+    q_ptr, k_ptr, v_ptr, sequence, head, first, last, length, scale,
+    stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
+    GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """(out, lse to base 2) of one head of a cache's rows from ``first``, a whole number of blocks, to ``last``.
+
+    BLOCK_M rows are the GROUP heads of q that use the head, QUERIES tokens each; the cache holds ``length`` rows.
+    """
+    offs_m = tl.arange(0, BLOCK_M)
+    offs_d = tl.arange(0, BLOCK_D)
+    member, query = offs_m // QUERIES, offs_m % QUERIES
+    mask_md = (offs_m < GROUP * QUERIES)[:, None] & (offs_d < HEAD_DIM)[None, :]
+    limit = length - (QUERIES - 1) + query
+    b, h = sequence.to(tl.int64), head.to(tl.int64)
+    q_ptr += b * stride_qb + h * GROUP * stride_qh
+    q = tl.load(q_ptr + (member * stride_qh + query * stride_qt)[:, None] + offs_d[None, :], mask=mask_md, other=0.0)
+    offs_n = tl.arange(0, BLOCK_N)[:, None]
+    k_ptrs = k_ptr + b * stride_kb + h * stride_kh + offs_n * stride_ks + offs_d[None, :]
+    v_ptrs = v_ptr + b * stride_vb + h * stride_vh + offs_n * stride_vs + offs_d[None, :]
+    m_i = tl.full([BLOCK_M], LOWEST, tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    # Whole blocks that every row sees, then those with the ends of some.
+    seen = tl.maximum(tl.minimum(last, length - (QUERIES - 1)) - first, 0) // BLOCK_N * BLOCK_N + first
+    for start in tl.range(first, seen, BLOCK_N):
+        m_i, l_i, acc = _fold(
+            q, k_ptrs, v_ptrs, start, limit, last, m_i, l_i, acc, scale, stride_ks, stride_vs,
+            BLOCK_N, HEAD_DIM, BLOCK_D, False,
+        )  # fmt: skip
+    for start in tl.range(seen, last, BLOCK_N, num_stages=1):
+        m_i, l_i, acc = _fold(
+            q, k_ptrs, v_ptrs, start, limit, last, m_i, l_i, acc, scale, stride_ks, stride_vs,
+            BLOCK_N, HEAD_DIM, BLOCK_D, True,
+        )  # fmt: skip
+    # A row that saw no key has the sum 0: its result is 0, of weight 0.
+    none = l_i == 0.0
+    total = tl.where(none, 1.0, l_i)
+    return acc / total[:, None], tl.where(none, -float("inf"), m_i + tl.log2(total))
+
+
+@triton.jit
+def write(out_ptr, lse_ptr, place, out, lse, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Write ROWS rows of ``out`` and ``lse`` where those of number ``place`` are."""
+    offs_m = tl.arange(0, out.shape[0])
+    offs_d = tl.arange(0, out.shape[1])
+    row = place * ROWS + offs_m
+    mask = (offs_m < ROWS)[:, None] & (offs_d < HEAD_DIM)[None, :]
+    tl.store(out_ptr + row[:, None] * HEAD_DIM + offs_d[None, :], out, mask=mask)
+    tl.store(lse_ptr + row, lse, mask=offs_m < ROWS)
+
+
+def prepared(q, k, v, scale, config):
+    """(out and lse to be filled, what kernels read, the scale to base 2, the constants of their launch)."""
+    batch, heads, queries, head_dim = q.shape
+    group = heads // k.shape[1]
+    out = torch.empty((batch, heads, queries, head_dim), dtype=q.dtype, device=q.device)
+    lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
+    constants = {
+        "GROUP": group, "QUERIES": queries, "HEAD_DIM": head_dim,
+        "BLOCK_M": max(triton.next_power_of_2(group * queries), 16), "BLOCK_D": triton.next_power_of_2(head_dim),
+        **{name: value for name, value in config.items() if name != "PROGRAMS"},
+    }  # fmt: skip
+    return (out, lse), tuple(map(as_interpreted, (q, k, v))), scale * math.log2(math.e), constants

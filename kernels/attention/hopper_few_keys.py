@@ -22,8 +22,10 @@ from kernels.common.rows import LOWEST
 from .blocks import LN2, LOG2E
 from .hopper_tiles import ROWS, corner_of, descriptor_of, mask_scores, ragged_descriptor_of, wide
 
-FEW = 128
-"""The most keys of one block."""
+
+def takes_few_keys(len_k, head_dim):
+    """Whether one block holds all keys, and is sooner done than blocks that fetch the next one meanwhile (H200)."""
+    return len_k <= (64 if head_dim <= 64 else 128) and head_dim <= 128
 
 
 @gluon.jit

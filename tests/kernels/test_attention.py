@@ -243,7 +243,7 @@ def test_gradients_of_few_keys_come_from_one_kernel(groups, length, s, head_dim,
     dout, dlse = randn(*out.shape, dtype=torch.float16, seed=3), randn(*lse.shape, seed=4)
     reference = torch.autograd.grad((out, lse), exact, (dout.double(), dlse.double()))
     saved = *tensors, out.detach().half(), lse.detach().float(), dout, dlse
-    config = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4, "num_stages": 1}
+    config = few_keys.few_keys_config(head_dim, s)
     found = few_keys.backward_few_keys(descriptors, *saved, causal, 0.2, config=config)
     for gradient, other in zip(found, reference, strict=True):
         close(gradient, other, 1e-2)
@@ -257,6 +257,7 @@ def test_few_keys_want_programs_enough_or_little_work_for_each(monkeypatch):
         return few_keys.takes_few_keys(q, k)
 
     assert takes(16, 16, 16, 4096, 77, 64) and takes(1, 4, 1, 64, 64, 128)
+    assert takes(8, 40, 8, 128, 128, 96)  # half as many programs as multiprocessors, of ten blocks each
     assert not takes(1, 4, 4, 4096, 77, 64)  # four programs for all of it
     assert not takes(32, 32, 32, 129, 129, 64) and not takes(32, 32, 32, 64, 64, 136)
 

@@ -28,7 +28,7 @@ from kernels.common.rows import LOWEST
 from .blocks import LN2, LOG2E, describable
 from .cases import case_of
 from .forward import launch_forward
-from .hopper_few_keys import FEW, forward_few_keys
+from .hopper_few_keys import forward_few_keys, takes_few_keys
 from .hopper_tiles import (
     ROWS,
     begin_products,
@@ -185,15 +185,13 @@ def _consume(
                     step += 1
 
             mbarrier.wait(q_full.index(CONSUMER), done & 1)
-            if Q_REGISTERS:
-                q = q_tile.load(gl.DotOperandLayout(0, s_layout, 2))
-                mbarrier.arrive(q_empty.index(CONSUMER), count=1)
-            else:
-                q = q_tile
+            q = q_tile.load(gl.DotOperandLayout(0, s_layout, 2)) if Q_REGISTERS else q_tile
             s = first_scores(
                 q, k_smem, barriers, step, (mine - 1) * BLOCK_N, limit,
                 CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout,
             )  # fmt: skip
+            if Q_REGISTERS:  # behind its first use: TMA waits for no load that is still under way
+                mbarrier.arrive(q_empty.index(CONSUMER), count=1)
             m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
             e = gl.exp2(s * scale - m[:, None])
             sums = partial_sums(e, ROWS, BLOCK_N)
@@ -355,7 +353,7 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
 def launch_hopper(q, k, v, causal, scale, *, config):
     """:func:`launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
     if all(map(describable, (q, k, v))):
-        if k.shape[2] <= FEW and q.shape[3] <= 128:
+        if takes_few_keys(k.shape[2], q.shape[3]):
             return forward_few_keys(q, k, v, causal, scale)
         return launch_by_tma(q, k, v, causal, scale, config=config)
     plain = forward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)

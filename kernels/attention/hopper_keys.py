@@ -7,9 +7,10 @@ at a time.  dK and dV of a head of 256 are 128 registers a thread each, so that 
     keys      dP^T = V dO^T,    dS^T = P^T * (dP^T - D),    dK += dS^T Q
 
 P^T goes from the one to the other through shared memory, in fp16: it is at most 1, and dS is rounded to 16 bits anyway.
-Both are operands from registers.  Each group begins its next scores behind its sum, and has two products of four, so
-one's exponentials run under the other's products.  Two warps load by TMA: one K and V, one Q (by halves of a head, into
-a ring of five) and dO (into a ring of two) with their statistics.
+It is computed times 2^15, so that of millions of keys none is below what fp16 has.  Both are operands from registers.
+Each group begins its next scores behind its sum, and has two products of four, so one's exponentials run under the
+other's products.  Two warps load by TMA: one K and V, one Q (by halves of a head, into a ring of five) and dO (into a
+ring of two) with their statistics.
 """
 
 from triton.experimental import gluon
@@ -30,6 +31,12 @@ HALVES = gl.constexpr(5)
 
 STAGES = gl.constexpr(2)
 """Blocks of dO, and of P^T, in shared memory."""
+
+SHIFT = gl.constexpr(15)
+"""Log2 of the factor that P^T has, in both groups."""
+
+UNSHIFT = gl.constexpr(2.0**-15)
+"""What takes the factor out again."""
 
 NOTES = gl.constexpr(3)
 """Blocks of queries whose lse is in shared memory: as many as any of whose Q is."""
@@ -146,16 +153,14 @@ def _leave(left, right, desc, sums_ptr, smem, empty, place, heads, first, len_k,
 
 @gluon.jit
 def _weights(s, buffers, barriers, step, scale, masked, CAUSAL: gl.constexpr):
-    """P^T of the block of queries number ``step`` from its scores; ``masked`` where the diagonal runs through it.
+    """2^SHIFT P^T of the queries' block number ``step`` from its scores; ``masked`` where the diagonal runs through.
 
     In fp32, and for the other group in shared memory.  Q has been read, as far as this group is concerned.
     """
     lse_smem, p_smem = buffers[4], buffers[6]
     q_empty, p_full, p_empty = barriers[5], barriers[8], barriers[9]
     layout: gl.constexpr = s.type.layout
-    lse = _statistic(lse_smem, step % NOTES, layout)
-    mbarrier.arrive(q_empty.index(2 * step % HALVES), count=1)
-    mbarrier.arrive(q_empty.index((2 * step + 1) % HALVES), count=1)
+    lse = _statistic(lse_smem, step % NOTES, layout) - SHIFT
     p = gl.exp2(s * scale - lse[None, :])
     if CAUSAL:  # noqa: SIM102 (settled when compiled, unlike the other)
         if masked:
@@ -166,6 +171,8 @@ def _weights(s, buffers, barriers, step, scale, masked, CAUSAL: gl.constexpr):
     mbarrier.wait(p_empty.index(slot), (step // STAGES & 1) ^ 1)
     p_smem.index(slot).store(p.to(gl.float16))
     mbarrier.arrive(p_full.index(slot), count=1)
+    mbarrier.arrive(q_empty.index(2 * step % HALVES), count=1)  # behind the use of lse: TMA waits for no load
+    mbarrier.arrive(q_empty.index((2 * step + 1) % HALVES), count=1)
     return p
 
 
@@ -224,6 +231,7 @@ def _sum_values(
             mbarrier.arrive(dout_empty.index(slot), count=1)
             step += 1
             done += 1
+            left, right = left * UNSHIFT, right * UNSHIFT
             _leave(left, right, dv_desc, dv_sums_ptr, k, k_empty, place, heads_k, n * KEYS, len_k, DIVIDED)
 
 
@@ -237,25 +245,34 @@ def _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT: gl.constexpr):
 
 @gluon.jit
 def _scores_gradients(dp, buffers, barriers, step, dtype: gl.constexpr, operand: gl.constexpr):
-    """dS^T of the block of queries number ``step``, as the product with Q takes it.  dO has been read."""
-    delta_smem, p_smem = buffers[5], buffers[6]
-    dout_empty, p_full, p_empty = barriers[7], barriers[8], barriers[9]
+    """dS^T of the block of queries number ``step``, as the product with Q takes it."""
+    delta_smem, p_smem, p_full = buffers[5], buffers[6], barriers[8]
     layout: gl.constexpr = dp.type.layout
     slot = step % STAGES
-    delta = _statistic(delta_smem, slot, layout)
-    mbarrier.arrive(dout_empty.index(slot), count=1)
+    delta = _statistic(delta_smem, slot, layout) * UNSHIFT
     mbarrier.wait(p_full.index(slot), step // STAGES & 1)
     p = p_smem.index(slot).load(layout).to(gl.float32)
-    mbarrier.arrive(p_empty.index(slot), count=1)
-    return gl.convert_layout((p * (dp - delta[None, :])).to(dtype), operand)
+    return gl.convert_layout((p * (dp * UNSHIFT - delta[None, :])).to(dtype), operand)
 
 
 @gluon.jit
-def _add_keys(dk, ds, q_smem, q_full, part):
-    """Begin to add one part of dS^T Q: the block number ``part`` of all halves."""
-    slot = part % HALVES
-    mbarrier.wait(q_full.index(slot), part // HALVES & 1)
-    return warpgroup_mma(ds, columns_of(q_smem.index(slot), 0, dk.shape[1]), dk, is_async=True)
+def _add_keys(left, right, ds, q_smem, barriers, step):
+    """Begin to add dS^T Q of the block of queries number ``step``, half by half, and give back what dS is made of.
+
+    Not before: a product has its operand from registers, where all loads have arrived by then.
+    """
+    q_full, dout_empty, p_empty = barriers[4], barriers[7], barriers[9]
+    for half in gl.static_range(2):
+        part = 2 * step + half
+        slot = part % HALVES
+        mbarrier.wait(q_full.index(slot), part // HALVES & 1)
+        if half == 0:
+            left = warpgroup_mma(ds, columns_of(q_smem.index(slot), 0, left.shape[1]), left, is_async=True)
+            mbarrier.arrive(dout_empty.index(step % STAGES), count=1)
+            mbarrier.arrive(p_empty.index(step % STAGES), count=1)
+        else:
+            right = warpgroup_mma(ds, columns_of(q_smem.index(slot), 0, right.shape[1]), right, is_async=True)
+    return left, right
 
 
 @gluon.jit
@@ -265,7 +282,7 @@ def _sum_keys(
 ):  # fmt: skip
     """The group that owns dK."""
     _, v_smem, q_smem, dout_smem, _, _, _ = buffers
-    _, _, v_full, v_empty, q_full, q_empty, dout_full, _, _, _ = barriers
+    _, _, v_full, v_empty, _, q_empty, dout_full, _, _, _ = barriers
     heads_k, group, _, n_blocks, all_heads, _ = sizes
     dtype: gl.constexpr = dk_desc.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
@@ -287,8 +304,7 @@ def _sum_keys(
             right = gl.zeros([KEYS, RIGHT], gl.float32, right_layout)
             for _ in range(1, count * group):
                 part = 2 * step
-                left = _add_keys(left, ds, q_smem, q_full, part)
-                right = _add_keys(right, ds, q_smem, q_full, part + 1)
+                left, right = _add_keys(left, right, ds, q_smem, barriers, step)
                 step += 1
                 dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT)
                 left = warpgroup_mma_wait(3, deps=[left])
@@ -298,8 +314,7 @@ def _sum_keys(
                 dp = warpgroup_mma_wait(0, deps=[dp])
                 ds = _scores_gradients(dp, buffers, barriers, step, dtype, operand)
             part = 2 * step
-            left = _add_keys(left, ds, q_smem, q_full, part)
-            right = _add_keys(right, ds, q_smem, q_full, part + 1)
+            left, right = _add_keys(left, right, ds, q_smem, barriers, step)
             left, right, ds = warpgroup_mma_wait(0, deps=[left, right, ds])
             mbarrier.arrive(q_empty.index(part % HALVES), count=1)
             mbarrier.arrive(q_empty.index((part + 1) % HALVES), count=1)

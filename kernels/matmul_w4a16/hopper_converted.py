@@ -216,7 +216,6 @@ def _convert_step(
     first = words_smem.index(words_slot * PIECES).load(layout)
     if PULLS:
         second = words_smem.index(words_slot * PIECES + 1).load(layout)
-    mbarrier.arrive(words_empty.index(words_slot), count=1)
     block = w_smem.index(slot)
     first = _converted(first, scales[0], GROUP, BITS, HAS_ZEROS, UNPACK, SCALE, block.dtype)
     if PULLS:
@@ -229,6 +228,7 @@ def _convert_step(
         block.store(first)
     fence_async_shared()
     mbarrier.arrive(w_full.index(slot), count=1)
+    mbarrier.arrive(words_empty.index(words_slot), count=1)  # not before all words are in registers: TMA waits for none
 
 
 @gluon.jit

@@ -279,7 +279,7 @@ def hopper_packed_attention(head_dim, causal, config):
     q, k = (torch.empty(1000, heads, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2))
     ends, lse = torch.empty(5, dtype=torch.int32, device="meta"), torch.empty(4, 1000, device="meta")
     with compile_only(gpu_named("h200")) as requests:
-        forward_packed(q, k, k, q, lse, ends, ends, 300, causal, 0.125, config=config)
+        forward_packed(q, k, k, q, lse, ends, ends, 300, 300, causal, 0.125, config=config)
     return _instructions(requests[-1].kernel)
 
 

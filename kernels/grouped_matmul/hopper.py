@@ -108,10 +108,12 @@ def _consume_rows(
     groups, M, N, K = sizes
     BLOCK_M: gl.constexpr = GROUPS * ROWS
     height = gl.load(lines_ptr + 3) * BLOCK_M
+    tiles = height // BLOCK_M * gl.cdiv(N, BLOCK_N)
     step = 0
-    if GROUP > 0:
-        mbarrier.wait(turn.index(GROUP), 0)
-    for position in range(gl.program_id(0), height // BLOCK_M * gl.cdiv(N, BLOCK_N), gl.num_programs(0)):
+    if GROUP > 0:  # noqa: SIM102 (settled when compiled, unlike the other)
+        if gl.program_id(0) < tiles:  # a program may have none: lines are fewer than the host allows for
+            mbarrier.wait(turn.index(GROUP), 0)
+    for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
         m, n = tile_of(position, height, N, BLOCK_M, BLOCK_N, GROUP_M)
         _, row, end, _, length = _line(lines_ptr, m // BLOCK_M, groups, M, K, BLOCK_K)
         acc, step = multiply(

@@ -114,6 +114,8 @@ def long_groups(problem: Case, gpu: GPU) -> str:
         return "Gluon is not interpreted"
     if problem["m"] < _LONG * problem["groups"]:
         return f"fewer than {_LONG} rows a group on average: tiles of 128 would be empty for the most part"
+    if problem["m"] * problem["n"] >= 2**31:
+        return "offsets into c beyond 2^31: not seen to be right on a GPU"
     return describes(problem, gpu)
 
 

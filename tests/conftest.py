@@ -55,6 +55,10 @@ def _whole_run_is_interpreted(config) -> bool:
 
 def pytest_configure(config):
     """Choose before any kernel is imported; workers inherit the choice."""
+    if not _is_for_a_gpu(config):
+        # The processes that share the cores: of small tensors, threads of NumPy and torch cost as much as the work.
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
     if _whole_run_is_interpreted(config):
         os.environ["TRITON_INTERPRET"] = "1"
         from atlas.host import interpreter

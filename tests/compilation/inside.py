@@ -28,11 +28,16 @@ def defaults_of(kernel, gpu_name, dtype):
         taken = [case.dtype for case in cases if declaration.forward.preferred(case, gpu)]
         dtype = taken[-1] if taken else None
     cases = [case for case in cases if case.dtype == dtype]
-    found = space.enumerate_space(declaration, gpu, cases)
-    return [
-        (c.variant, compiled.compile_config(declaration, c.direction, c.variant, c.case, c.config, gpu).to_json())
-        for c in space.sample(declaration, found, 1)
-    ]
+    found = []
+    for direction, work in declaration.passes.items():
+        for variant in work.variants:
+            taken = [case for case in cases if not variant.unsupported(case, gpu)]
+            if taken:
+                case = space.representative(work, taken)
+                config = variant.default(case, gpu)
+                row = compiled.compile_config(declaration, direction, variant.name, case, config, gpu).to_json()
+                found.append((variant.name, row))
+    return found
 
 
 def dot(gpu_name, block=64, stages=3, registers=None, **changes):

@@ -348,6 +348,12 @@ def test_a_change_is_told_in_words():
 # --- The real kernels ------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def source():
+    """The real kernels' code, read once for all tests that leave it as it is."""
+    return today.code_of(catalog.KERNELS)
+
+
 @pytest.fixture
 def copied(tmp_path):
     """A copy of the real kernels, to edit."""
@@ -362,7 +368,7 @@ def test_an_edit_of_softmaxs_online_leaves_one_pass_as_it_is(copied):
 
 def test_helpers_of_the_project_count_where_they_are_reached():
     """They were left out as long as files were digested."""
-    code = today.code_of(catalog.KERNELS)
+    code = source()
     softmax = kernel.reached(code, "softmax")["forward.one_pass"]
     assert ("atlas.declaration.rows", "rows_obstacle") in softmax
     matmul = kernel.reached(code, "matmul")["forward.descriptor"]
@@ -437,7 +443,7 @@ def _codes(code):
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_what_the_running_program_reaches_is_in_the_identity(name):
-    reached = kernel.reached(today.code_of(catalog.KERNELS), name)
+    reached = kernel.reached(source(), name)
     for direction, work in catalog.load(name).passes.items():
         for variant in work.variants:
             found: set = set()
@@ -454,7 +460,7 @@ def test_what_triton_finds_a_kernel_to_depend_on_is_in_the_identity(name):
     """Its own finder of dependencies lists the functions and globals that enter a kernel's cache key."""
     from triton.runtime.jit import JITFunction
 
-    reached = kernel.reached(today.code_of(catalog.KERNELS), name)
+    reached = kernel.reached(source(), name)
     for direction, work in catalog.load(name).passes.items():
         for variant in work.variants:
             found: set = set()
@@ -474,7 +480,7 @@ def test_what_triton_finds_a_kernel_to_depend_on_is_in_the_identity(name):
 def _imported(module, name, identity):
     """A global that the file has from another: it counts as the other's."""
     origins = [one for one in identity if one[1] == name and one[0] != module]
-    return bool(origins) or today.code_of(catalog.KERNELS).resolve(module, name)[0] in ("outside", "module")
+    return bool(origins) or source().resolve(module, name)[0] in ("outside", "module")
 
 
 def test_all_identities_are_found_in_well_below_a_second_without_torch():
@@ -552,9 +558,7 @@ def test_what_a_stage_calls_is_in_its_identity(results, words):
     called = {tuple(one) for one in json.loads(done.stdout.splitlines()[-1])}
     code = Code({"atlas": ROOT / "workflow" / "atlas"}, stage.apart(words[0]))
     # What a kernel's file reaches is in the kernel's identities.
-    own = stage.reached(code, words[0], "cpu" in words).union(
-        *kernel.reached(today.code_of(catalog.KERNELS), "vector_add").values()
-    )
+    own = stage.reached(code, words[0], "cpu" in words).union(*kernel.reached(source(), "vector_add").values())
     assert (f"atlas.stages.{words[0]}", "run") in called
     assert not {one for one in called - own if not code.is_apart(one[0])}
 

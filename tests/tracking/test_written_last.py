@@ -3,11 +3,12 @@
 import pytest
 import sample_documents as sample
 from atlas import cli
-from mlflow import MlflowClient
 
 
 def cut_off(monkeypatch, after):
     """The server goes after so many runs were created."""
+    from mlflow import MlflowClient  # seconds, which every process that collects this file would pay
+
     created, create = [], MlflowClient.create_run
 
     def fails(self, *arguments, **named):

@@ -12,8 +12,6 @@ from atlas import catalog
 from atlas.host import gpus
 from atlas.plan import jobs as plan
 from atlas.reading.config import CONFIG_FILE, load_yaml
-from snakemake.cli import parse_config
-from snakemake.utils import update_config
 
 L40S = """
 l40s:
@@ -65,6 +63,9 @@ def test_a_gpu_that_is_here_gets_every_stage(monkeypatch, devices, measured):
 
 def test_numbers_and_booleans_in_braces_on_the_command_line_are_read(monkeypatch):
     """Snakemake's parse_config leaves ``--config 'profile={run: true}'`` as words, and merges them into the file's."""
+    from snakemake.cli import parse_config
+    from snakemake.utils import update_config
+
     for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

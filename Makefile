@@ -1,4 +1,4 @@
-# reproduce, test, test-slow, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
+# reproduce, test, test-slow, test-slurm, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
 # missing or its requirements changed.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ PORT ?= 5000
 # of the time that the tests take.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-gpu outside mutants ui lint identity rekey clean
+.PHONY: reproduce test test-slow test-slurm test-gpu outside mutants ui lint identity rekey clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -24,6 +24,13 @@ test: $(VENV)/.ready
 # What takes long for what it adds; make test leaves it out.
 test-slow: $(VENV)/.ready
 	$(BIN)/pytest -m slow -n 2 --dist loadfile
+
+# The workflow through a real SLURM, which it starts and stops: apt-get install slurm-wlm munge.  Half an hour, most of it
+# waiting; SHORTER=4 takes a quarter of that, with more of it in the jobs' starts.
+SHORTER ?= 1
+test-slurm: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'
+	KERNEL_ATLAS_SHORTER=$(SHORTER) $(BIN)/pytest -m slurm -s tests/slurm
 
 # What runs on a GPU alone, in one process: tests that time something must not run beside others.
 test-gpu: $(VENV)/.ready

@@ -19,11 +19,12 @@ from .. import ROOT, catalog
 from ..cuda import nvcc
 from ..errors import AtlasError
 from ..figures.names import figure_names
-from ..host import gpus
+from ..host import gpus, slurm
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from ..results import documents
+from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
 
@@ -46,6 +47,8 @@ class Plan:
     places: Mapping[str, gpus.Place]
     tuning_threads: int = _ALL
     """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
+    host_partition: str | None = None
+    """SLURM's partition for jobs that need no GPU, where it has one of nodes without."""
     _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -88,14 +91,17 @@ class Plan:
 
         return answer
 
-    def versions(self) -> str:
+    def versions(self, wildcards: Any) -> str:
         """Changes when any identity of a kernel does: views say of which version of a kernel a document is.
 
-        And when the workload does, of whose counts they tell.
+        And when the workload does, of whose counts they tell.  A question, since a placed job that is not a view's
+        parses the workflow and has no use for all kernels' identities, which take seconds.
         """
         workload = workloads.current()
         counts = {} if workload is None else {"workload": workload.document}
-        return _digest({name: self.identities(name) for name in self.kernels} | counts)
+        return self._once(
+            ("versions",), lambda: _digest({name: self.identities(name) for name in self.kernels} | counts)
+        )
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
         """What a kernel's CUDA C++ peers are compiled from."""
@@ -141,21 +147,51 @@ class Plan:
         return _digest(os.environ.get("MLFLOW_TRACKING_URI", ""))
 
     def device_resources(self) -> dict[str, Question]:
-        """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster."""
+        """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster.
+
+        None unsets a resource: executors take some, such as ``gres``, for given when they are 0.
+        """
 
         def asked(key: str) -> Question:
             def answer(wildcards: Any) -> Any:
-                block = self.blocks[wildcards.gpu]
+                place, block = self.places[wildcards.gpu], self.blocks[wildcards.gpu]
                 if gpus.functional(block):
-                    return 0
-                if self.places[wildcards.gpu].where == gpus.CLUSTER:
-                    return block["cluster"].get(key, 0)
-                return int(key == "gpu")
+                    return self.host_resources().get(key)
+                if place.where == gpus.CLUSTER:
+                    return ({"slurm_partition": place.partition or None} | block["cluster"]).get(key)
+                return 1 if key == "gpu" else None
 
             return answer
 
-        keys = {"gpu"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
-        return {key: asked(key) for key in sorted(keys if self.config["placement"] == "cluster" else {"gpu"})}
+        keys = {"gpu"}
+        if self.placed:
+            keys |= {"slurm_partition"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
+        return {key: asked(key) for key in sorted(keys)}
+
+    def host_resources(self) -> dict[str, str]:
+        """Resources of a job that needs no GPU: nodes that have none, so that it disturbs no timing."""
+        return {"slurm_partition": self.host_partition} if self.host_partition else {}
+
+    @property
+    def placed(self) -> bool:
+        """Whether an executor places the jobs on other hosts."""
+        return self.config["placement"] != "local"
+
+    def begin(self, elsewhere: bool) -> None:
+        """What a run does before its first job, the folder locked; ``elsewhere`` says that an executor places jobs.
+
+        Jobs of this host share a server, which forks them.  A job that is placed is to stay within what it was given,
+        so the head must not fork it.  Raises :class:`AtlasError` where config and executor disagree.
+        """
+        if elsewhere and not self.placed:
+            raise AtlasError(
+                "key 'placement': the executor places jobs elsewhere, and this says local; add placement=slurm, or "
+                "placement=cluster for another executor, to --config"
+            )
+        if not self.placed:
+            forking.begin()
+        if self.config["placement"] == "slurm" and (left := slurm.end_leftovers(Path.cwd())):
+            print(f"Cancelled in SLURM, left by a run that was killed: {', '.join(left)}", file=sys.stderr)
 
     def stages(self, gpu: str) -> tuple[str, ...]:
         """The stages that run for each kernel on this GPU, where it is now."""
@@ -267,8 +303,11 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     if not names:
         raise AtlasError(f"{where}: key 'gpus': none selected; name at least one, or write all")
     head = gpus.PLACES_VARIABLE not in os.environ
-    places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
-    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
+    placed = config["placement"] != "local"
+    partitions = slurm.partitions() if head and config["placement"] == "slurm" else None
+    places = gpus.locate(blocks, names, required, Path("results/recorded"), placed, partitions)
+    host = slurm.host_partition(partitions or [])
+    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host)
     if head:
         with today.held():
             announce(blocks, places, kernels)

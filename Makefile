@@ -1,5 +1,5 @@
-# reproduce, test, test-slow, test-slurm, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
-# missing or its requirements changed.
+# reproduce, test, test-slow, test-slurm, test-kubernetes, test-gpu, outside, mutants, ui, lint, identity and rekey each
+# set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ PORT ?= 5000
 # of the time that the tests take.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-slurm test-gpu outside mutants ui lint identity rekey clean
+.PHONY: reproduce test test-slow test-slurm test-kubernetes test-gpu outside mutants ui lint identity rekey clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -31,6 +31,11 @@ SHORTER ?= 1
 test-slurm: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'
 	KERNEL_ATLAS_SHORTER=$(SHORTER) $(BIN)/pytest -m slurm -s tests/slurm
+
+# What jobs of Kubernetes would be, and whether they find their way: an API on this host checks and runs them.
+test-kubernetes: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[kubernetes]' snakemake-storage-plugin-fs
+	$(BIN)/pytest -m kubernetes tests/pods
 
 # What runs on a GPU alone, in one process: tests that time something must not run beside others.
 test-gpu: $(VENV)/.ready

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ..workflow.conftest import PRIVATE, PROJECT, Checkout, make_checkout
+from tests.workflow.conftest import PRIVATE, PROJECT, Checkout, make_checkout
+
 from .cluster import Cluster, Node, missing, wait_until
 
 pytest.importorskip("snakemake_executor_plugin_slurm", reason="pip install -c constraints.txt '.[slurm]'")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +50,8 @@ class Plan:
     """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
     host_partition: str | None = None
     """SLURM's partition for jobs that need no GPU, where it has one of nodes without."""
+    head: bool = True
+    """Whether this process decides what is due; one that runs a placed job only parses the workflow for it."""
     _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -64,9 +67,14 @@ class Plan:
         return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.tuning_threads
 
     def code(self, stage: str) -> Question:
-        """Changes when code does that the stage's documents depend on, whatever else is edited in its files."""
+        """Changes when code does that the stage's documents depend on, whatever else is edited in its files.
+
+        This and what else takes reading code is empty in a placed job, which would take a second for it.
+        """
 
         def answer(wildcards: Any) -> str:
+            if not self.head:
+                return ""
             block = self.blocks.get(getattr(wildcards, "gpu", ""))
             functional = block is not None and gpus.functional(block)
             return self._once((stage, functional), lambda: today.of_stage(stage, functional))
@@ -87,16 +95,17 @@ class Plan:
         """Changes when what a document of ``stage`` depends on does in the kernel, or in those it builds upon."""
 
         def answer(wildcards: Any) -> str:
-            return _digest(needed(stage, self.identities(wildcards.kernel)))
+            return _digest(needed(stage, self.identities(wildcards.kernel))) if self.head else ""
 
         return answer
 
     def versions(self, wildcards: Any) -> str:
         """Changes when any identity of a kernel does: views say of which version of a kernel a document is.
 
-        And when the workload does, of whose counts they tell.  A question, since a placed job that is not a view's
-        parses the workflow and has no use for all kernels' identities, which take seconds.
+        And when the workload does, of whose counts they tell.
         """
+        if not self.head:
+            return ""
         workload = workloads.current()
         counts = {} if workload is None else {"workload": workload.document}
         return self._once(
@@ -104,8 +113,10 @@ class Plan:
         )
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
-        """What a kernel's CUDA C++ peers are compiled from."""
-        return [_relative(path) for path in nvcc.sources(wildcards.kernel)]
+        """What a kernel's CUDA C++ peers are compiled from: code, which is in the checkout and in no storage."""
+        from snakemake.io import local
+
+        return [local(_relative(path)) for path in nvcc.sources(wildcards.kernel)]
 
     def cuda_peers(self, wildcards: Any) -> list[str]:
         """What a benchmark or a profile of CUDA C++ peers reads: the built ones."""
@@ -233,6 +244,8 @@ class Plan:
         def answer(wildcards: Any) -> str:
             folder = Path("results", "measured", wildcards.gpu, wildcards.kernel)
             path = str(folder / "validate.json")
+            if not self.head:
+                return path
             alone = self._due("validate", wildcards) and not self._due(stage, wildcards)
             return ancient(path) if alone and documents.read_envelope(folder / f"{stage}.json").status == "ok" else path
 
@@ -258,15 +271,21 @@ class Plan:
 
     def documents(self) -> list[str]:
         """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
+        proofs = [
+            path for gpu in self.gpus for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))
+        ]
+        recorded = [path for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
+        return [*self.made(), *map(str, proofs), *map(str, recorded)]
+
+    def made(self) -> list[str]:
+        """The documents that the stages of this run make."""
         made = []
         for gpu in self.gpus:
             folder = f"results/measured/{gpu}"
             if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
                 made.append(f"{folder}/survey.json")
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
-            made += [str(path) for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))]
-        recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
-        return made + recorded
+        return made
 
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
@@ -307,7 +326,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     partitions = slurm.partitions() if head and config["placement"] == "slurm" else None
     places = gpus.locate(blocks, names, required, Path("results/recorded"), placed, partitions)
     host = slurm.host_partition(partitions or [])
-    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host)
+    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host, head)
     if head:
         with today.held():
             announce(blocks, places, kernels)
@@ -346,6 +365,22 @@ def use_this_checkout() -> None:
         if not rest.startswith(first):
             os.environ[variable] = f"{first}{os.pathsep}{rest}" if rest else first
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def link_documents(kept: Path) -> None:
+    """Let ``results/measured`` of a pod be ``kept``: where Snakemake puts and expects its share of the storage.
+
+    Stages read and write under ``results/`` and know nothing of a storage.
+    """
+    kept.mkdir(parents=True, exist_ok=True)
+    here = Path("results", "measured")
+    here.parent.mkdir(exist_ok=True)
+    here.symlink_to(kept.absolute())
+
+
+def bringing(kept: str | None) -> str:
+    """The command that brings a storage's share of documents, ``kept``, to where all is without one."""
+    return "true" if kept is None else f"mkdir -p results/measured && cp -rv {shlex.quote(kept)}/. results/measured"
 
 
 def closing(results: str, failed: bool = False) -> str:

@@ -11,7 +11,7 @@ PORT ?= 5000
 # of the time that the tests take.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-slurm test-kubernetes test-gpu outside mutants ui lint identity rekey clean
+.PHONY: reproduce test test-slow test-slurm test-kubernetes test-gpu outside mutants ui lint identity rekey bundle clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -65,6 +65,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+# For a host without a package index: repository, wheels and checksums in one archive; there ./install-offline.  For
+# instance: make bundle BUNDLE="--python 3.12 --output /media/stick"
+bundle: $(VENV)/.ready
+	$(BIN)/python workflow/bundle.py $(BUNDLE)
 
 # Removes what runs made; results/recorded stays.
 clean:

@@ -1,5 +1,5 @@
-# reproduce, test, test-slow, test-gpu, outside, mutants, ui, lint, identity and rekey each set up .venv by themselves when it is
-# missing or its requirements changed.
+# reproduce, test, test-slow, test-slurm, test-kubernetes, test-gpu, outside, mutants, ui, lint, identity and rekey each
+# set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ PORT ?= 5000
 # of the time that the tests take.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-gpu outside mutants ui lint identity rekey clean
+.PHONY: reproduce test test-slow test-slurm test-kubernetes test-gpu outside mutants ui lint identity rekey bundle clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -24,6 +24,18 @@ test: $(VENV)/.ready
 # What takes long for what it adds; make test leaves it out.
 test-slow: $(VENV)/.ready
 	$(BIN)/pytest -m slow -n 2 --dist loadfile
+
+# The workflow through a real SLURM, which it starts and stops: apt-get install slurm-wlm munge.  Half an hour, most of it
+# waiting; SHORTER=4 takes a quarter of that, with more of it in the jobs' starts.
+SHORTER ?= 1
+test-slurm: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[slurm]'
+	KERNEL_ATLAS_SHORTER=$(SHORTER) $(BIN)/pytest -m slurm -s tests/slurm
+
+# What jobs of Kubernetes would be, and whether they find their way: an API on this host checks and runs them.
+test-kubernetes: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[kubernetes]' snakemake-storage-plugin-fs
+	$(BIN)/pytest -m kubernetes tests/pods
 
 # What runs on a GPU alone, in one process: tests that time something must not run beside others.
 test-gpu: $(VENV)/.ready
@@ -53,6 +65,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+# For a host without a package index: repository, wheels and checksums in one archive; there ./install-offline.  For
+# instance: make bundle BUNDLE="--python 3.12 --output /media/stick"
+bundle: $(VENV)/.ready
+	$(BIN)/python workflow/bundle.py $(BUNDLE)
 
 # Removes what runs made; results/recorded stays.
 clean:

@@ -10,6 +10,9 @@ import sys
 import traceback
 from pathlib import Path
 
+# Executors that a user has installed may import numpy and pyarrow, which would start threads.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
 import snakemake.cli
 
 

@@ -154,9 +154,9 @@ def test_on_a_cluster_a_gpus_jobs_ask_for_it_by_the_blocks_resources(checkout):
     )
     assert done.stdout.splitlines() == [
         "local a100 {'gpu': 1}",
-        "local cpu {'gpu': 0}",
-        "cluster a100 {'gpu': 1, 'gpu_model': 'a100'}",
-        "cluster cpu {'gpu': 0, 'gpu_model': 0}",
+        "local cpu {'gpu': None}",
+        "cluster a100 {'gpu': 1, 'gpu_model': 'a100', 'slurm_partition': None}",
+        "cluster cpu {'gpu': None, 'gpu_model': None, 'slurm_partition': None}",
     ], done.stderr
 
 

@@ -8,6 +8,8 @@ rule build:
     conda:
         "../../environment.yml"
     threads: 1024  # as many as --cores allows
+    resources:
+        **PLAN.host_resources(),
     params:
         code=PLAN.code("build"),
         identity=PLAN.identity("build"),

@@ -11,6 +11,8 @@ rule cuda:
         "results/benchmarks/{gpu}/{kernel}/cuda.tsv"
     conda:
         "../../environment.yml"
+    resources:
+        **PLAN.host_resources(),
     params:
         code=PLAN.code("cuda"),
         block=PLAN.block_digest,

@@ -10,7 +10,7 @@ rule track:
         "../../environment.yml"
     params:
         code=PLAN.code("track"),
-        versions=PLAN.versions(),
+        versions=PLAN.versions,
         experiment=PLAN.setting("tracking", "experiment"),
         trial_runs=PLAN.setting("tracking", "trial_runs"),
         server=PLAN.server_digest(),

@@ -12,7 +12,7 @@ rule verdict:
         "../../environment.yml"
     params:
         code=PLAN.code("verdict"),
-        versions=PLAN.versions(),
+        versions=PLAN.versions,
         kernels=",".join(PLAN.kernels),
         gpus=",".join(PLAN.gpus),
     message:

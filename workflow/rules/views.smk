@@ -23,7 +23,7 @@ rule tables:
         "../../environment.yml"
     params:
         code=PLAN.code("tables"),
-        versions=PLAN.versions(),
+        versions=PLAN.versions,
     message:
         "tables: documents into Parquet and CSV"
     shell:
@@ -69,7 +69,7 @@ rule report:
         "../../environment.yml"
     params:
         code=PLAN.code("report"),
-        versions=PLAN.versions(),
+        versions=PLAN.versions,
     message:
         "report: results/report.html"
     shell:

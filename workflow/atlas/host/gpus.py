@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
 from ..reading import strict
-from . import devices, environment
+from . import devices, environment, slurm
 
 if TYPE_CHECKING:
     from ..declaration import GPU
@@ -39,6 +39,8 @@ class Place:
     """How many of it this host shows."""
     state: str = ""
     """Digest of what the figures of a GPU of this host hold for: its name, driver and power cap; else empty."""
+    partition: str = ""
+    """SLURM's partition that has it, as the head process found it."""
 
     @property
     def reachable(self) -> bool:
@@ -75,38 +77,50 @@ def locate(
     required: Collection[str],
     recorded: Path,
     cluster: bool,
+    partitions: Sequence[slurm.Partition] | None = None,
 ) -> dict[str, Place]:
     """Where each named GPU is; :class:`AtlasError` if a required one cannot be reached.
 
-    ``recorded`` is the folder of committed records; ``cluster`` says that the executor places jobs on other hosts.
+    ``recorded`` is the folder of committed records; ``cluster`` says that the executor places jobs on other hosts;
+    ``partitions`` are SLURM's, where it does.
     """
     if PLACES_VARIABLE in os.environ:
         settled = dict(item.split("=") for item in os.environ[PLACES_VARIABLE].split(",") if item)
         if set(names) <= set(settled):
             answers = {name: settled[name].partition(":") for name in names}
             return {name: Place(where, state=state) for name, (where, _, state) in answers.items()}
-    shown = devices.visible()
-    places = {name: _place(name, blocks[name], shown, recorded, cluster) for name in names}
+    shown = [] if cluster else devices.visible()
+    places = {name: _place(name, blocks[name], shown, recorded, cluster, partitions) for name in names}
     for name in required:
         if name not in places or not places[name].reachable:
             seen = ", ".join(device.name for device in shown) or "no GPU"
             raise AtlasError(
-                f"GPU {name!r} is required but not here: no device matches {blocks[name]['match']!r}; "
+                f"GPU {name!r} is required but no partition has what its block's 'cluster' asks for, or it has none"
+                if cluster
+                else f"GPU {name!r} is required but not here: no device matches {blocks[name]['match']!r}; "
                 f"this host shows {seen}; take it out of the key 'require', or run where it is"
             )
     return places
 
 
 def _place(
-    name: str, block: Mapping[str, Any], shown: Sequence[devices.Device], recorded: Path, cluster: bool
+    name: str,
+    block: Mapping[str, Any],
+    shown: Sequence[devices.Device],
+    recorded: Path,
+    cluster: bool,
+    partitions: Sequence[slurm.Partition] | None,
 ) -> Place:
+    """A host from which jobs are placed elsewhere runs none, whatever GPU it has itself."""
     if functional(block):
         return Place(HERE, "Triton interpreter")
     here = [device for device in shown if matches(block, device.name)]
     if here:
         return Place(HERE, here[0].name, len(here), _state(here))
     if cluster and block.get("cluster"):
-        return Place(CLUSTER)
+        partition = "" if partitions is None else slurm.partition_of(block["cluster"], partitions)
+        if partition is not None:
+            return Place(CLUSTER, partition=partition)
     return Place(RECORDED if any((recorded / name).glob("**/*.json")) else ABSENT)
 
 

@@ -72,6 +72,7 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
         return "functional: validate, autotune and benchmark in the interpreter; says nothing of speed"
     if place.reachable:
         through = "" if place.where == gpus.HERE else ", in jobs the executor places"
+        through += f" on partition {place.partition}" if place.partition else ""
         return f"measured: survey, build, validate, autotune, benchmark{through}"
     compiled = f"cross-compiled for {_arch(block)}"
     if place.where == gpus.ABSENT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,11 +20,12 @@ from .. import ROOT, catalog
 from ..cuda import nvcc
 from ..errors import AtlasError
 from ..figures.names import figure_names
-from ..host import gpus
+from ..host import gpus, slurm
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from ..results import documents
+from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
 
@@ -46,6 +48,10 @@ class Plan:
     places: Mapping[str, gpus.Place]
     tuning_threads: int = _ALL
     """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
+    host_partition: str | None = None
+    """SLURM's partition for jobs that need no GPU, where it has one of nodes without."""
+    head: bool = True
+    """Whether this process decides what is due; one that runs a placed job only parses the workflow for it."""
     _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -61,9 +67,14 @@ class Plan:
         return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.tuning_threads
 
     def code(self, stage: str) -> Question:
-        """Changes when code does that the stage's documents depend on, whatever else is edited in its files."""
+        """Changes when code does that the stage's documents depend on, whatever else is edited in its files.
+
+        This and what else takes reading code is empty in a placed job, which would take a second for it.
+        """
 
         def answer(wildcards: Any) -> str:
+            if not self.head:
+                return ""
             block = self.blocks.get(getattr(wildcards, "gpu", ""))
             functional = block is not None and gpus.functional(block)
             return self._once((stage, functional), lambda: today.of_stage(stage, functional))
@@ -84,22 +95,28 @@ class Plan:
         """Changes when what a document of ``stage`` depends on does in the kernel, or in those it builds upon."""
 
         def answer(wildcards: Any) -> str:
-            return _digest(needed(stage, self.identities(wildcards.kernel)))
+            return _digest(needed(stage, self.identities(wildcards.kernel))) if self.head else ""
 
         return answer
 
-    def versions(self) -> str:
+    def versions(self, wildcards: Any) -> str:
         """Changes when any identity of a kernel does: views say of which version of a kernel a document is.
 
         And when the workload does, of whose counts they tell.
         """
+        if not self.head:
+            return ""
         workload = workloads.current()
         counts = {} if workload is None else {"workload": workload.document}
-        return _digest({name: self.identities(name) for name in self.kernels} | counts)
+        return self._once(
+            ("versions",), lambda: _digest({name: self.identities(name) for name in self.kernels} | counts)
+        )
 
     def cuda_sources(self, wildcards: Any) -> list[str]:
-        """What a kernel's CUDA C++ peers are compiled from."""
-        return [_relative(path) for path in nvcc.sources(wildcards.kernel)]
+        """What a kernel's CUDA C++ peers are compiled from: code, which is in the checkout and in no storage."""
+        from snakemake.io import local
+
+        return [local(_relative(path)) for path in nvcc.sources(wildcards.kernel)]
 
     def cuda_peers(self, wildcards: Any) -> list[str]:
         """What a benchmark or a profile of CUDA C++ peers reads: the built ones."""
@@ -141,21 +158,51 @@ class Plan:
         return _digest(os.environ.get("MLFLOW_TRACKING_URI", ""))
 
     def device_resources(self) -> dict[str, Question]:
-        """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster."""
+        """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster.
+
+        None unsets a resource: executors take some, such as ``gres``, for given when they are 0.
+        """
 
         def asked(key: str) -> Question:
             def answer(wildcards: Any) -> Any:
-                block = self.blocks[wildcards.gpu]
+                place, block = self.places[wildcards.gpu], self.blocks[wildcards.gpu]
                 if gpus.functional(block):
-                    return 0
-                if self.places[wildcards.gpu].where == gpus.CLUSTER:
-                    return block["cluster"].get(key, 0)
-                return int(key == "gpu")
+                    return self.host_resources().get(key)
+                if place.where == gpus.CLUSTER:
+                    return ({"slurm_partition": place.partition or None} | block["cluster"]).get(key)
+                return 1 if key == "gpu" else None
 
             return answer
 
-        keys = {"gpu"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
-        return {key: asked(key) for key in sorted(keys if self.config["placement"] == "cluster" else {"gpu"})}
+        keys = {"gpu"}
+        if self.placed:
+            keys |= {"slurm_partition"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
+        return {key: asked(key) for key in sorted(keys)}
+
+    def host_resources(self) -> dict[str, str]:
+        """Resources of a job that needs no GPU: nodes that have none, so that it disturbs no timing."""
+        return {"slurm_partition": self.host_partition} if self.host_partition else {}
+
+    @property
+    def placed(self) -> bool:
+        """Whether an executor places the jobs on other hosts."""
+        return self.config["placement"] != "local"
+
+    def begin(self, elsewhere: bool) -> None:
+        """What a run does before its first job, the folder locked; ``elsewhere`` says that an executor places jobs.
+
+        Jobs of this host share a server, which forks them.  A job that is placed is to stay within what it was given,
+        so the head must not fork it.  Raises :class:`AtlasError` where config and executor disagree.
+        """
+        if elsewhere and not self.placed:
+            raise AtlasError(
+                "key 'placement': the executor places jobs elsewhere, and this says local; add placement=slurm, or "
+                "placement=cluster for another executor, to --config"
+            )
+        if not self.placed:
+            forking.begin()
+        if self.config["placement"] == "slurm" and (left := slurm.end_leftovers(Path.cwd())):
+            print(f"Cancelled in SLURM, left by a run that was killed: {', '.join(left)}", file=sys.stderr)
 
     def stages(self, gpu: str) -> tuple[str, ...]:
         """The stages that run for each kernel on this GPU, where it is now."""
@@ -197,6 +244,8 @@ class Plan:
         def answer(wildcards: Any) -> str:
             folder = Path("results", "measured", wildcards.gpu, wildcards.kernel)
             path = str(folder / "validate.json")
+            if not self.head:
+                return path
             alone = self._due("validate", wildcards) and not self._due(stage, wildcards)
             return ancient(path) if alone and documents.read_envelope(folder / f"{stage}.json").status == "ok" else path
 
@@ -222,15 +271,21 @@ class Plan:
 
     def documents(self) -> list[str]:
         """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
+        proofs = [
+            path for gpu in self.gpus for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))
+        ]
+        recorded = [path for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
+        return [*self.made(), *map(str, proofs), *map(str, recorded)]
+
+    def made(self) -> list[str]:
+        """The documents that the stages of this run make."""
         made = []
         for gpu in self.gpus:
             folder = f"results/measured/{gpu}"
             if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
                 made.append(f"{folder}/survey.json")
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
-            made += [str(path) for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))]
-        recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
-        return made + recorded
+        return made
 
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
@@ -267,8 +322,11 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     if not names:
         raise AtlasError(f"{where}: key 'gpus': none selected; name at least one, or write all")
     head = gpus.PLACES_VARIABLE not in os.environ
-    places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
-    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
+    placed = config["placement"] != "local"
+    partitions = slurm.partitions() if head and config["placement"] == "slurm" else None
+    places = gpus.locate(blocks, names, required, Path("results/recorded"), placed, partitions)
+    host = slurm.host_partition(partitions or [])
+    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host, head)
     if head:
         with today.held():
             announce(blocks, places, kernels)
@@ -307,6 +365,22 @@ def use_this_checkout() -> None:
         if not rest.startswith(first):
             os.environ[variable] = f"{first}{os.pathsep}{rest}" if rest else first
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def link_documents(kept: Path) -> None:
+    """Let ``results/measured`` of a pod be ``kept``: where Snakemake puts and expects its share of the storage.
+
+    Stages read and write under ``results/`` and know nothing of a storage.
+    """
+    kept.mkdir(parents=True, exist_ok=True)
+    here = Path("results", "measured")
+    here.parent.mkdir(exist_ok=True)
+    here.symlink_to(kept.absolute())
+
+
+def bringing(kept: str | None) -> str:
+    """The command that brings a storage's share of documents, ``kept``, to where all is without one."""
+    return "true" if kept is None else f"mkdir -p results/measured && cp -rv {shlex.quote(kept)}/. results/measured"
 
 
 def closing(results: str, failed: bool = False) -> str:

@@ -23,6 +23,7 @@ from ..host import gpus
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
+from ..reading.published import PUBLISHED_FILE, load_published
 from ..results import documents
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
@@ -108,8 +109,8 @@ class Plan:
         return [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
 
     def cuda_documents(self) -> list[str]:
-        """The documents of all CUDA C++ peers: they are compiled for every GPU, wherever it is."""
-        selected = [gpu for gpu in self.gpus if not gpus.functional(self.blocks[gpu])]
+        """The documents of all CUDA C++ peers: they are compiled wherever kernels are."""
+        selected = [gpu for gpu in self.gpus if self.compiled(gpu)]
         having = [kernel for kernel in self.kernels if nvcc.sources(kernel)]
         return [f"results/measured/{gpu}/{kernel}/cuda.json" for gpu in selected for kernel in having]
 
@@ -136,6 +137,10 @@ class Plan:
         """One value of the config."""
         return self.config[section][key]
 
+    def published_digest(self) -> str:
+        """Changes with the figures of others in config/published.yaml."""
+        return _digest(PUBLISHED_FILE.read_text() if PUBLISHED_FILE.exists() else "")
+
     def server_digest(self) -> str:
         """Changes with the tracking server, and shows nothing of its credentials."""
         return _digest(os.environ.get("MLFLOW_TRACKING_URI", ""))
@@ -157,6 +162,11 @@ class Plan:
         keys = {"gpu"} | {key for block in self.blocks.values() for key in block.get("cluster", {})}
         return {key: asked(key) for key in sorted(keys if self.config["placement"] == "cluster" else {"gpu"})}
 
+    def compiled(self, gpu: str) -> bool:
+        """Whether a run compiles for this GPU: for one that is elsewhere unless its block says otherwise."""
+        block = self.blocks[gpu]
+        return not gpus.functional(block) and (self.places[gpu].reachable or block.get("build", True))
+
     def stages(self, gpu: str) -> tuple[str, ...]:
         """The stages that run for each kernel on this GPU, where it is now."""
         if gpus.functional(self.blocks[gpu]):
@@ -169,7 +179,7 @@ class Plan:
                 "benchmark",
                 *(["profile"] if self.config["profile"]["run"] else []),
             )
-        return ("build",)
+        return ("build",) if self.compiled(gpu) else ()
 
     def earlier(self, *stages: str) -> Question:
         """The documents of earlier stages that a job reads; a functional GPU has no survey and no build."""
@@ -243,7 +253,8 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     ``cores`` and ``gpu_limit`` are Snakemake's ``--cores`` and ``--resources gpu=N``, None where not given.  Neither
     may come to stand in a rule's params: another number of cores or GPUs is no reason to measure again.
 
-    Raises :class:`AtlasError` for a config that does not fit, an unknown name, or a required GPU out of reach.
+    Raises :class:`AtlasError` for a config that does not fit, an unknown name, a required GPU out of reach, or a
+    published figure without a source.
     """
     where = str(_relative(CONFIG_FILE))
     config = read_words(config)
@@ -270,6 +281,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     places = gpus.locate(blocks, names, required, Path("results/recorded"), config["placement"] == "cluster")
     plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places))
     if head:
+        load_published()  # what is wrong with it is said before anything runs
         with today.held():
             announce(blocks, places, kernels)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..host.gpus import functional
+from ..reading.published import Point
 from ..results.changes import against_record
 from ..results.collection import Entry
 from ..results.subject import PassCase, as_json, label
@@ -214,6 +215,33 @@ def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) ->
                    "how": sheet["source"], "status": "ok", "reason": ""}  # fmt: skip
 
 
+def predictions(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per predicted case."""
+    for entry in _of(entries, "predict"):
+        document = entry.document
+        for row in document["rows"]:
+            yield (
+                _shared(row, "predictions")
+                | _subject(entry)
+                | _case(row)
+                | {"config": as_json(row["config"]), "from_gpu": document["from_gpu"]}
+                | {"protocol": document["protocol"], "date": document["software"].get("date")}
+                | _version(entry, row)
+            )
+
+
+def published(points: Iterable[Point]) -> Iterator[Row]:
+    """One row per figure of config/published.yaml."""
+    for point in points:
+        row = {"direction": point.direction, "dtype": point.dtype, "sizes": point.sizes}
+        named = ("gpu", "kernel", "entry", "library", "version", "peer", "value", "unit", "date", "source", "note")
+        yield (
+            {"kind": "published", point.column: point.value}
+            | {name: getattr(point, name) or None for name in named}
+            | _case(row)
+        )
+
+
 def _of(entries: Iterable[Entry], stage: str) -> list[Entry]:
     return [entry for entry in entries if entry.stage == stage]
 
@@ -290,8 +318,9 @@ def _flat(row: Mapping[str, Any]) -> Row:
 
 
 def _axes(entries: list[Entry]) -> tuple[list[str], list[str]]:
-    kernels = sorted({entry.kernel for entry in entries if entry.kernel is not None})
-    return kernels, sorted({entry.gpu for entry in entries})
+    """Kernels and GPUs of which something was compiled, run or measured: predictions are a table of their own."""
+    made = [entry for entry in entries if entry.stage != "predict"]
+    return sorted({entry.kernel for entry in made if entry.kernel is not None}), sorted({entry.gpu for entry in made})
 
 
 def _functional(gpu: str, blocks: Mapping[str, Mapping[str, Any]]) -> bool:

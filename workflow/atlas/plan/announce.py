@@ -73,7 +73,7 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
     if place.reachable:
         through = "" if place.where == gpus.HERE else ", in jobs the executor places"
         return f"measured: survey, build, validate, autotune, benchmark{through}"
-    compiled = f"cross-compiled for {_arch(block)}" if block.get("build", True) else "nothing is compiled"
+    compiled = f"cross-compiled for {_arch(block)}" if block.get("build", True) else "predicted; nothing is compiled"
     if place.where == gpus.ABSENT:
         return f"{compiled}, nothing runs"
     return f"{_record(recorded / name, kernels)}; {compiled}"

@@ -122,6 +122,10 @@ class Plan:
         """Changes when this GPU's block does, so that editing one block concerns one GPU."""
         return _digest(self.blocks[wildcards.gpu])
 
+    def every_block(self) -> str:
+        """Changes when any block of gpus.yaml does."""
+        return _digest(dict(self.blocks))
+
     def device_state(self, wildcards: Any) -> str:
         """Changes when the driver or the power cap of this GPU does, if it is of this host.
 
@@ -230,6 +234,37 @@ class Plan:
         selected = [name for name in catalog.called(wildcards.kernel) if name in self.kernels]
         return [f"results/measured/{gpu}/{name}/autotune.json" for name in selected]
 
+    def predictions(self) -> list[str]:
+        """The documents that say what is expected of GPUs out of reach, where they have no record; none of a workload.
+
+        One job makes them all: a second each would go into starting.
+        """
+        if workloads.current() is not None:
+            return []
+        return [
+            f"results/measured/{gpu}/{kernel}/predict.json"
+            for gpu in self.gpus
+            for kernel in self.kernels
+            if not self.places[gpu].reachable and not _was_timed(gpu, kernel)
+        ]
+
+    def grounds(self) -> list[str]:
+        """What predictions are made from: what was compiled, GPUs that this run tunes, and records."""
+        made = [f"results/measured/{gpu}/survey.json" for gpu in self.gpus if "autotune" in self._timed(gpu)]
+        for gpu in self.gpus:
+            made += [
+                f"results/measured/{gpu}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self._timed(gpu)
+            ]
+        recorded = [
+            path for name in ("survey", "*/autotune") for path in Path("results/recorded").glob(f"*/{name}.json")
+        ]
+        return made + sorted(map(str, recorded))
+
+    def _timed(self, gpu: str) -> list[str]:
+        if gpus.functional(self.blocks[gpu]):
+            return []
+        return [stage for stage in self.stages(gpu) if stage in ("build", "autotune")]
+
     def documents(self) -> list[str]:
         """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
         made = []
@@ -240,7 +275,7 @@ class Plan:
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
             made += [str(path) for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))]
         recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
-        return made + recorded
+        return made + self.predictions() + recorded
 
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
@@ -335,6 +370,12 @@ def closing(results: str, failed: bool = False) -> str:
 
 def _records(gpu: str) -> Path:
     return Path("results", "recorded", gpu)
+
+
+def _was_timed(gpu: str, kernel: str) -> bool:
+    """Whether a record, or an earlier run, holds timings of a kernel's configs on a GPU."""
+    folders = _records(gpu), Path("results", "measured", gpu)
+    return any((folder / kernel / "autotune.json").exists() for folder in folders)
 
 
 def _relative(path: Path) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..reading.config import GPUS_FILE, load_gpus
 from ..reading.published import PUBLISHED_FILE, Point, load_published
-from ..results.collection import Entry, collect, measured_and_recorded
+from ..results.collection import Entry, collect, measured_and_recorded, predictions
 from ..tables import rows, store
 
 
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write every table; raises :class:`~atlas.results.documents.DocumentError` for a broken document."""
     blocks, points = load_gpus(arguments.gpus_file), load_published(arguments.published_file)
     entries, pairs = collect(arguments.results), measured_and_recorded(arguments.results)
-    for name, table in frames(entries, pairs, blocks, points).items():
+    for name, table in frames(entries, pairs, blocks, points, predictions(arguments.results)).items():
         store.write(arguments.results / "tables", name, table)
 
 
@@ -35,8 +35,9 @@ def frames(
     pairs: Sequence[tuple[Entry, Entry]],
     blocks: Mapping[str, Mapping[str, Any]],
     points: Sequence[Point] = (),
+    predicted: Sequence[Entry] = (),
 ) -> dict[str, pd.DataFrame]:
-    """Every table by name: of documents, of benchmarks beside their records, of gpus.yaml and of published.yaml."""
+    """Every table by name: of documents, benchmarks beside their records, gpus.yaml, published.yaml, predictions."""
     made = {
         "benchmark": rows.benchmark(entries),
         "ladder": rows.ladder(entries),
@@ -46,7 +47,7 @@ def frames(
         "validation": rows.validation(entries),
         "trials": rows.trials(entries),
         "survey": rows.survey(entries, blocks),
-        "predictions": rows.predictions(entries),
+        "predictions": rows.predictions(predicted),
         "published": rows.published(points),
         "coverage": rows.coverage(entries, blocks),
         "verdicts": rows.verdict_rows(entries),

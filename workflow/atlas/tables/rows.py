@@ -217,7 +217,7 @@ def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) ->
 
 def predictions(entries: Iterable[Entry]) -> Iterator[Row]:
     """One row per predicted case."""
-    for entry in _of(entries, "predict"):
+    for entry in entries:
         document = entry.document
         for row in document["rows"]:
             yield (
@@ -318,9 +318,8 @@ def _flat(row: Mapping[str, Any]) -> Row:
 
 
 def _axes(entries: list[Entry]) -> tuple[list[str], list[str]]:
-    """Kernels and GPUs of which something was compiled, run or measured: predictions are a table of their own."""
-    made = [entry for entry in entries if entry.stage != "predict"]
-    return sorted({entry.kernel for entry in made if entry.kernel is not None}), sorted({entry.gpu for entry in made})
+    kernels = sorted({entry.kernel for entry in entries if entry.kernel is not None})
+    return kernels, sorted({entry.gpu for entry in entries})
 
 
 def _functional(gpu: str, blocks: Mapping[str, Mapping[str, Any]]) -> bool:

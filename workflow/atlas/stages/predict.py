@@ -63,8 +63,12 @@ class Evidence:
     """The surveys and autotune documents under a results folder that real GPUs wrote; measured ones before recorded."""
 
     def __init__(self, results: Path, blocks: Mapping[str, Mapping[str, Any]]):
-        self._results, self._blocks = results, {k: b for k, b in blocks.items() if not gpus.functional(b)}
+        self._results, self.blocks = results, {k: b for k, b in blocks.items() if not gpus.functional(b)}
         self._read: dict[tuple[str, ...], dict[str, Any] | None] = {}
+
+    def surveyed(self) -> list[str]:
+        """The GPUs whose roofs were measured."""
+        return [name for name in self.blocks if self.survey(name) is not None]
 
     def survey(self, gpu: str) -> dict[str, Any] | None:
         """A GPU's survey; None where there is none that ended ok."""
@@ -87,13 +91,13 @@ class Evidence:
 
         One of the same target, else of the same vendor; of several the one that timed most kernels.
         """
-        target = self._blocks[gpu]["target"]
-        found = [n for n in self._blocks if n != gpu and self.survey(n) is not None and self.timed(n, kernel)]
+        target = self.blocks[gpu]["target"]
+        found = [name for name in self.surveyed() if name != gpu and self.timed(name, kernel)]
         return min(
             found,
             key=lambda n: (
-                self._blocks[n]["target"] != target,
-                self._blocks[n]["target"].keys() != target.keys(),
+                self.blocks[n]["target"] != target,
+                self.blocks[n]["target"].keys() != target.keys(),
                 -len({path.parent.name for path in self._results.glob(f"*/{n}/*/autotune.json")}),
             ),
             default=None,
@@ -105,10 +109,10 @@ class Evidence:
 
         others = {
             name: (block, survey)
-            for name, block in self._blocks.items()
+            for name, block in self.blocks.items()
             if name != gpu and (survey := self.survey(name)) is not None
         }
-        block = self._blocks[gpu]
+        block = self.blocks[gpu]
         return knowledge.known(gpus.gpu(gpu, block), block, self.survey(gpu) if own else None, others)
 
     def _document(self, *place: str) -> dict[str, Any] | None:

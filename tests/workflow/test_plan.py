@@ -34,7 +34,8 @@ a10:
 def test_without_a_gpu_every_gpu_is_cross_compiled_and_the_interpreter_does_the_rest(checkout):
     kernels = len(catalog.names())
     jobs = checkout.planned()
-    assert jobs["build"] == 4 * kernels, "a100, h100, h200, t4"
+    assert jobs["build"] == 4 * kernels, "a100, h100, h200, t4; nothing is compiled for those that are only predicted"
+    assert jobs["predict"] == 1, "all predictions take seconds"
     assert jobs["validate"] == jobs["autotune"] == jobs["benchmark"] == kernels, "cpu alone can run kernels"
     assert "survey" not in jobs
     assert not list(checkout.root.glob("results/*")), "a dry run leaves nothing"
@@ -61,6 +62,8 @@ def test_a_gpu_that_is_here_gets_every_stage(monkeypatch, devices, measured):
     assert made["survey"] == measured
     assert made["benchmark"] == (measured + 1) * kernels
     assert made["build"] == 4 * kernels, "a build is due for every GPU, here or not"
+    predicted = {Path(path).parts[2] for path in documents if path.endswith("predict.json")}
+    assert predicted >= {"b200", "l40s", "mi300x"} and len(predicted) <= 7 - measured and "cpu" not in predicted
 
 
 def test_numbers_and_booleans_in_braces_on_the_command_line_are_read(monkeypatch):

@@ -106,13 +106,17 @@ def chosen(
     where = f"on {known.source.name}"
     if best is not None and any(one == own for one, _ in able):
         return Chosen(*best[0], best[1], 0.0, f"{best[1]:.4g} us {where}")
-    if best is None:
+    # What cannot run here says all the same how long the default, of the same variant, would have taken there.
+    beside = best or min((item for item in timed if item[0][0] == own[0]), key=lambda item: item[1], default=None)
+    if beside is None:
         fastest = min(us for _, us in timed)
-        return Chosen(*own, fastest, SCALE, f"the default: nothing that was timed {where} runs here")
-    (estimate,) = estimates(known.around(work, case), case.dtype, dict(case.sizes), own, [best[0]])
-    if at_worst(estimate) < 0:
+        return Chosen(
+            *own, fastest, SCALE, f"the default: {where} other variants were timed, {fastest:.4g} us at least"
+        )
+    (estimate,) = estimates(known.around(work, case), case.dtype, dict(case.sizes), own, [beside[0]])
+    if best is not None and at_worst(estimate) < 0:
         return Chosen(*best[0], best[1], 0.0, f"{best[1]:.4g} us {where}")
-    us = best[1] * math.exp(-estimate.log_ratio)
+    us = beside[1] * math.exp(-estimate.log_ratio)
     return Chosen(*own, us, estimate.error, f"the default: {us:.4g} us expected {where}")
 
 

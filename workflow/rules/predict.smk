@@ -10,7 +10,7 @@ rule predict:
         "../../environment.yml"
     params:
         code=PLAN.code("predict"),
-        versions=PLAN.versions(),
+        versions=PLAN.predicted_versions(),
         blocks=PLAN.every_block(),
         kernels=",".join(PLAN.kernels),
         gpus=",".join(dict.fromkeys(path.split("/")[2] for path in PLAN.predictions())),

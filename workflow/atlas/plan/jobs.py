@@ -248,6 +248,10 @@ class Plan:
             if not self.places[gpu].reachable and not _was_timed(gpu, kernel)
         ]
 
+    def predicted_versions(self) -> str:
+        """Changes when an identity does that a prediction depends on."""
+        return _digest({name: needed("predict", self.identities(name)) for name in self.kernels})
+
     def grounds(self) -> list[str]:
         """What predictions are made from: what was compiled, GPUs that this run tunes, and records."""
         made = [f"results/measured/{gpu}/survey.json" for gpu in self.gpus if "autotune" in self._timed(gpu)]

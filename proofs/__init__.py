@@ -29,6 +29,10 @@ PROOFS = {
         "tuning.choice",
         "at cases nobody tuned, calls choose configs near the best, no slower than the default",
     ),
+    "prediction": (
+        "tuning.prediction",
+        "times and configs predicted for a GPU are those that it measured, within their intervals",
+    ),
     "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
     "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),

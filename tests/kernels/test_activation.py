@@ -11,7 +11,7 @@ from kernels import activation, gelu, silu, swiglu
 from kernels.activation import DECLARATION
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 UNARY = {
     "silu": (silu, functional.silu),
     "gelu": (gelu, functional.gelu),

@@ -17,7 +17,7 @@ from kernels.attention_fp8.transposing import transposed
 
 E4M3 = torch.float8_e4m3fn
 ONE = torch.ones(())
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 WORK = DECLARATION.forward
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from kernels.cross_entropy import DECLARATION, _forward, cross_entropy
 
 CPU = torch.device("cpu")
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 PLAIN = {"ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0, "z_loss": 0.0}
 
 

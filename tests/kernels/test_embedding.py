@@ -12,7 +12,7 @@ from kernels.embedding import DECLARATION, embedding
 from kernels.embedding import gradient as module
 
 CPU = torch.device("cpu")
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 reference = torch.nn.functional.embedding
 

@@ -17,7 +17,7 @@ from kernels.layer_norm import DECLARATION, layer_norm
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 VARIANTS = [
     (direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants if v.name != "team"
 ]  # a team's programs wait for one another

@@ -25,7 +25,7 @@ from kernels.matmul.swizzled import TILES
 WORK = DECLARATION.forward
 TILED = WORK.variant("tiled")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items()}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", True)}
 
 
 def small(name, a, b):
@@ -365,6 +365,16 @@ def test_every_default_is_a_point_of_its_space(name):
                     assert not variant.fits(config, problem, on), problem
                 if variant.name in ("tiled", "split", "vector"):
                     assert all(config[key] in values for key, values in variant.space.items()), (variant.name, problem)
+
+
+def test_large_products_have_large_tiles_on_a_b200_and_small_ones_for_fma_on_a_t4():
+    problem = case("bf16", m=8192, n=8192, k=8192)
+    b200, t4 = (gpu(name, load_gpus()[name]) for name in ("b200", "t4"))
+    for variant, shape in ((WORK.preferred(problem, b200), (128, 256)), (WORK.variant("tiled"), (128, 256))):
+        config = variant.default(problem, b200)
+        assert (config["BLOCK_M"], config["BLOCK_N"]) == shape and not variant.fits(config, problem, b200)
+    config = WORK.preferred(problem, t4).default(problem, t4)
+    assert config["BLOCK_M"] * config["BLOCK_N"] <= 64 * 64 and config["num_stages"] == 2
 
 
 def test_the_space_on_the_h200_is_small_and_holds_the_known_best():

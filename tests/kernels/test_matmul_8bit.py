@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 WORK = DECLARATION.forward
 GLUON = ("specialized", "alternating")  # not interpreted
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 ONE = torch.ones(())
 
 

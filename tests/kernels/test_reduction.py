@@ -17,7 +17,7 @@ from kernels.reduction.results import cache_policy
 from kernels.reduction.tiling import Block, block_of
 
 CPU = torch.device("cpu")
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 FORWARD = DECLARATION.forward.variants
 FUNCTIONS = {"sum": sum, "amax": amax}
 FUNCTIONS = {"sum": sum, "mean": mean, "amax": amax}

@@ -10,7 +10,7 @@ from kernels import rope, rope_qk
 from kernels.rope import DECLARATION, in_place_operator, rope_operator, rope_qk_operator
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 LAYOUTS = [(i, h) for i in (False, True) for h in (False, True)]
 LAYOUT_IDS = [f"{'pairs' if i else 'halves'}-{'heads first' if h else 'tokens first'}" for i, h in LAYOUTS]
 

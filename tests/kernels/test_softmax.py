@@ -12,7 +12,7 @@ from kernels.softmax import DECLARATION, forward, log_softmax, softmax
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if "cpu" not in block["target"]}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 VARIANTS = [(direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants]
 IDS = [f"{direction}-{v.name}" for direction, v in VARIANTS]
 

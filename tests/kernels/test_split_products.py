@@ -14,7 +14,7 @@ from kernels.common.padded import padded, padded_rows
 from kernels.common.parts import count_of_parts, part_of_k
 from kernels.matmul.hopper_fp32 import in_a_row
 
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items()}
+GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", True)}
 
 
 def test_what_can_be_described_is_not_copied():

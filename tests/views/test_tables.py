@@ -24,7 +24,7 @@ def test_every_table_has_its_columns_and_types(scenes, scene):
 
 def test_without_documents_only_the_datasheets_speak(scenes):
     tables = store.read(scenes["none"] / "tables")
-    assert set(tables.pop("survey").kind) == {"published"}
+    assert {*tables.pop("survey").kind, *tables.pop("published").kind} == {"published"}
     assert all(table.empty for table in tables.values())
 
 

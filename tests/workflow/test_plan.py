@@ -13,26 +13,27 @@ from atlas.host import gpus
 from atlas.plan import jobs as plan
 from atlas.reading.config import CONFIG_FILE, load_yaml
 
-L40S = """
-l40s:
-  description: NVIDIA L40S, 48 GB GDDR6
-  match: L40S
-  target: {cuda: 89}
-  memory_gib: 48
-  sms: 142
+A10 = """
+a10:
+  description: NVIDIA A10, 24 GB GDDR6
+  match: NVIDIA A10$
+  target: {cuda: 86}
+  memory_gib: 24
+  sms: 72
   shared_memory_kib: 99
-  l2_mib: 96
+  l2_mib: 6
   datasheet:
-    source: NVIDIA L40S datasheet
-    bandwidth_gb_per_s: 864
-    tflop_per_s: {fp32: 91.6, tf32: 183, fp16: 362, bf16: 362, fp8: 733, int8: 733}
+    source: NVIDIA A10 datasheet
+    bandwidth_gb_per_s: 600
+    tflop_per_s: {fp32: 31.2, tf32: 62.5, fp16: 125, bf16: 125, int8: 250}
 """
 
 
 def test_without_a_gpu_every_gpu_is_cross_compiled_and_the_interpreter_does_the_rest(checkout):
     kernels = len(catalog.names())
     jobs = checkout.planned()
-    assert jobs["build"] == 4 * kernels, "a100, h100, h200, t4"
+    assert jobs["build"] == 4 * kernels, "a100, h100, h200, t4; nothing is compiled for those that are only predicted"
+    assert jobs["predict"] == 1, "all predictions take seconds"
     assert jobs["validate"] == jobs["autotune"] == jobs["benchmark"] == kernels, "cpu alone can run kernels"
     assert "survey" not in jobs
     assert not list(checkout.root.glob("results/*")), "a dry run leaves nothing"
@@ -59,6 +60,8 @@ def test_a_gpu_that_is_here_gets_every_stage(monkeypatch, devices, measured):
     assert made["survey"] == measured
     assert made["benchmark"] == (measured + 1) * kernels
     assert made["build"] == 4 * kernels, "a build is due for every GPU, here or not"
+    predicted = {Path(path).parts[2] for path in documents if path.endswith("predict.json")}
+    assert predicted >= {"b200", "l40s", "mi300x"} and len(predicted) <= 7 - measured and "cpu" not in predicted
 
 
 def test_numbers_and_booleans_in_braces_on_the_command_line_are_read(monkeypatch):
@@ -82,12 +85,12 @@ def test_numbers_and_booleans_in_braces_on_the_command_line_are_read(monkeypatch
 
 def test_adding_a_gpu_is_one_block(checkout):
     blocks = checkout.root / "config" / "gpus.yaml"
-    blocks.write_text(blocks.read_text() + L40S)
+    blocks.write_text(blocks.read_text() + A10)
     assert checkout.planned()["build"] == 5 * len(catalog.names()), "a100, h100, h200, t4 and the new one"
-    done = checkout.atlas("build", "vector_add", "--gpu", "l40s", "--sample", "1")
+    done = checkout.atlas("build", "vector_add", "--gpu", "a10", "--sample", "1")
     assert done.returncode == 0, done.stderr
-    built = (checkout.root / "results/measured/l40s/vector_add/build.json").read_text()
-    assert '"arch": 89' in built and '"status": "ok"' in built
+    built = (checkout.root / "results/measured/a10/vector_add/build.json").read_text()
+    assert '"arch": 86' in built and '"status": "ok"' in built
 
 
 def test_adding_a_kernel_is_one_file(checkout):

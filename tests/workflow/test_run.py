@@ -135,6 +135,7 @@ ALL = {"build", "validate", "autotune", "benchmark"}
 )  # fmt: skip
 def test_an_edit_plans_the_jobs_that_depend_on_it_and_the_views_and_says_why(finished, edit, stages, reason):
     jobs, said = planned_after(finished, edit)
+    jobs.pop("predict", None)  # of the T4, where what it reads has changed
     assert set(jobs) - VIEWS == stages and VIEWS - {"figures"} <= set(jobs)
     kernels = 2 if "tuning" in edit[0] else 1
     assert {jobs[stage] for stage in stages} == {kernels}
@@ -151,7 +152,7 @@ def test_editing_a_gpus_block_runs_that_gpus_jobs_and_the_views(finished):
         path.write_text(before)
     assert jobs.pop("build") == 2, "two kernels for the T4; the interpreter's documents stand"
     assert jobs.pop("cuda") == 1, "of the two vector_add has peers in CUDA C++"
-    assert set(jobs) == VIEWS
+    assert set(jobs) == VIEWS | {"predict"}
 
 
 def test_editing_cuda_sources_builds_them_again(finished):
@@ -186,4 +187,4 @@ def test_a_committed_record_is_read_and_no_job_makes_it(tmp_path):
     (clone.root / "results/measured/h200/vector_add/build.json").rename(record)
     jobs = clone.planned("--config", "gpus=h200", "kernels=vector_add")
     assert jobs.pop("build") == jobs.pop("cuda") == 1, "the cross-compilations, which every host makes for itself"
-    assert set(jobs) == VIEWS
+    assert set(jobs) == VIEWS | {"predict"}

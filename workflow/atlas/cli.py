@@ -25,6 +25,7 @@ COMMANDS = {
     "autotune": "time the tuning space and find each case's best config",
     "benchmark": "time tuned variants, their defaults and all peers",
     "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",
+    "predict": "say what kernels should take on a GPU that nobody has at hand, from timings of another one",
     "track": "turn documents into MLflow runs",
     "ui": "serve the MLflow interface on 127.0.0.1",
     "tables": "turn documents into tidy tables, Parquet and CSV",

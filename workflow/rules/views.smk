@@ -10,6 +10,8 @@ rule tables:
         multiext("results/tables/validation", ".parquet", ".csv"),
         multiext("results/tables/trials", ".parquet", ".csv"),
         multiext("results/tables/survey", ".parquet", ".csv"),
+        multiext("results/tables/predictions", ".parquet", ".csv"),
+        multiext("results/tables/published", ".parquet", ".csv"),
         multiext("results/tables/coverage", ".parquet", ".csv"),
         report(
             "results/tables/verdicts.csv",
@@ -24,6 +26,7 @@ rule tables:
     params:
         code=PLAN.code("tables"),
         versions=PLAN.versions,
+        published=PLAN.published_digest(),
     message:
         "tables: documents into Parquet and CSV"
     shell:

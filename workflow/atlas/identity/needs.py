@@ -14,6 +14,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "autotune": _MEASURED,
     "benchmark": (*_MEASURED, kernel.COSTS, kernel.PEERS),
     "profile": (*_MEASURED, kernel.PEERS),
+    "predict": (*_MEASURED, kernel.COSTS),
 }
 """Beside the variants, which every stage of a kernel depends on.  A winner's certificate is of the cases and references
 that it was certified with, and is not due again when a case is added: validation is."""

@@ -74,9 +74,9 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
         through = "" if place.where == gpus.HERE else ", in jobs the executor places"
         through += f" on partition {place.partition}" if place.partition else ""
         return f"measured: survey, build, validate, autotune, benchmark{through}"
-    compiled = f"cross-compiled for {_arch(block)}"
+    compiled = f"cross-compiled for {_arch(block)}" if block.get("build", True) else "predicted; nothing is compiled"
     if place.where == gpus.ABSENT:
-        return f"{compiled} only; nothing runs"
+        return f"{compiled}, nothing runs"
     return f"{_record(recorded / name, kernels)}; {compiled}"
 
 

@@ -24,6 +24,7 @@ from ..host import gpus, slurm
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
+from ..reading.published import PUBLISHED_FILE, load_published
 from ..results import documents
 from ..workers import forking
 from ..workload import current as workloads
@@ -125,8 +126,8 @@ class Plan:
         return [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/cuda.{suffix}" for suffix in ("json", "cubin")]
 
     def cuda_documents(self) -> list[str]:
-        """The documents of all CUDA C++ peers: they are compiled for every GPU, wherever it is."""
-        selected = [gpu for gpu in self.gpus if not gpus.functional(self.blocks[gpu])]
+        """The documents of all CUDA C++ peers: they are compiled wherever kernels are."""
+        selected = [gpu for gpu in self.gpus if self.compiled(gpu)]
         having = [kernel for kernel in self.kernels if nvcc.sources(kernel)]
         return [f"results/measured/{gpu}/{kernel}/cuda.json" for gpu in selected for kernel in having]
 
@@ -137,6 +138,10 @@ class Plan:
     def block_digest(self, wildcards: Any) -> str:
         """Changes when this GPU's block does, so that editing one block concerns one GPU."""
         return _digest(self.blocks[wildcards.gpu])
+
+    def every_block(self) -> str:
+        """Changes when any block of gpus.yaml does."""
+        return _digest(dict(self.blocks))
 
     def device_state(self, wildcards: Any) -> str:
         """Changes when the driver or the power cap of this GPU does, if it is of this host.
@@ -152,6 +157,10 @@ class Plan:
     def setting(self, section: str, key: str) -> Any:
         """One value of the config."""
         return self.config[section][key]
+
+    def published_digest(self) -> str:
+        """Changes with the figures of others in config/published.yaml."""
+        return _digest(PUBLISHED_FILE.read_text() if PUBLISHED_FILE.exists() else "")
 
     def server_digest(self) -> str:
         """Changes with the tracking server, and shows nothing of its credentials."""
@@ -204,6 +213,11 @@ class Plan:
         if self.config["placement"] == "slurm" and (left := slurm.end_leftovers(Path.cwd())):
             print(f"Cancelled in SLURM, left by a run that was killed: {', '.join(left)}", file=sys.stderr)
 
+    def compiled(self, gpu: str) -> bool:
+        """Whether a run compiles for this GPU: for one that is elsewhere unless its block says otherwise."""
+        block = self.blocks[gpu]
+        return not gpus.functional(block) and (self.places[gpu].reachable or block.get("build", True))
+
     def stages(self, gpu: str) -> tuple[str, ...]:
         """The stages that run for each kernel on this GPU, where it is now."""
         if gpus.functional(self.blocks[gpu]):
@@ -216,7 +230,7 @@ class Plan:
                 "benchmark",
                 *(["profile"] if self.config["profile"]["run"] else []),
             )
-        return ("build",)
+        return ("build",) if self.compiled(gpu) else ()
 
     def earlier(self, *stages: str) -> Question:
         """The documents of earlier stages that a job reads; a functional GPU has no survey and no build."""
@@ -269,6 +283,41 @@ class Plan:
         selected = [name for name in catalog.called(wildcards.kernel) if name in self.kernels]
         return [f"results/measured/{gpu}/{name}/autotune.json" for name in selected]
 
+    def predictions(self) -> list[str]:
+        """The documents that say what is expected of GPUs out of reach, where they have no record; none of a workload.
+
+        One job makes them all: a second each would go into starting.
+        """
+        if workloads.current() is not None:
+            return []
+        return [
+            f"results/measured/{gpu}/{kernel}/predict.json"
+            for gpu in self.gpus
+            for kernel in self.kernels
+            if not self.places[gpu].reachable and not _was_timed(gpu, kernel)
+        ]
+
+    def predicted_versions(self) -> str:
+        """Changes when an identity does that a prediction depends on."""
+        return _digest({name: needed("predict", self.identities(name)) for name in self.kernels})
+
+    def grounds(self) -> list[str]:
+        """What predictions are made from: what was compiled, GPUs that this run tunes, and records."""
+        made = [f"results/measured/{gpu}/survey.json" for gpu in self.gpus if "autotune" in self._timed(gpu)]
+        for gpu in self.gpus:
+            made += [
+                f"results/measured/{gpu}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self._timed(gpu)
+            ]
+        recorded = [
+            path for name in ("survey", "*/autotune") for path in Path("results/recorded").glob(f"*/{name}.json")
+        ]
+        return made + sorted(map(str, recorded))
+
+    def _timed(self, gpu: str) -> list[str]:
+        if gpus.functional(self.blocks[gpu]):
+            return []
+        return [stage for stage in self.stages(gpu) if stage in ("build", "autotune")]
+
     def documents(self) -> list[str]:
         """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
         proofs = [
@@ -285,7 +334,7 @@ class Plan:
             if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
                 made.append(f"{folder}/survey.json")
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
-        return made
+        return made + self.predictions()
 
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
@@ -298,7 +347,8 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     ``cores`` and ``gpu_limit`` are Snakemake's ``--cores`` and ``--resources gpu=N``, None where not given.  Neither
     may come to stand in a rule's params: another number of cores or GPUs is no reason to measure again.
 
-    Raises :class:`AtlasError` for a config that does not fit, an unknown name, or a required GPU out of reach.
+    Raises :class:`AtlasError` for a config that does not fit, an unknown name, a required GPU out of reach, or a
+    published figure without a source.
     """
     where = str(_relative(CONFIG_FILE))
     config = read_words(config)
@@ -328,6 +378,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     host = slurm.host_partition(partitions or [])
     plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host, head)
     if head:
+        load_published()  # what is wrong with it is said before anything runs
         with today.held():
             announce(blocks, places, kernels)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
@@ -397,6 +448,12 @@ def closing(results: str, failed: bool = False) -> str:
 
 def _records(gpu: str) -> Path:
     return Path("results", "recorded", gpu)
+
+
+def _was_timed(gpu: str, kernel: str) -> bool:
+    """Whether a record, or an earlier run, holds timings of a kernel's configs on a GPU."""
+    folders = _records(gpu), Path("results", "measured", gpu)
+    return any((folder / kernel / "autotune.json").exists() for folder in folders)
 
 
 def _relative(path: Path) -> str:

@@ -17,8 +17,8 @@ from ..identity.kernel import INPUTS, PEERS, PUBLIC, REFERENCES, WHOLE, find, na
 from ..identity.needs import changed
 from . import documents
 
-_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "prove", "cuda"))
-"""Those that have a view; what the cuda stage built shows in the peers of a benchmark."""
+_KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "predict", "prove", "cuda"))
+"""Those of what was compiled or ran; what the cuda stage built shows in the peers of a benchmark."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,19 @@ def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:
             if gpus is None or path.parent.parent.name in gpus:
                 found[path.parent.parent.name, path.stem] = (recorded, path)
     return [_entry(gpu, None, "prove", *place) for (gpu, _), place in sorted(found.items())]
+
+
+def predictions(results: Path) -> list[Entry]:
+    """What was predicted under ``results``, sorted by GPU and kernel; nothing of a kernel that the GPU itself timed.
+
+    Raises :class:`~atlas.results.documents.DocumentError` for a document that is broken or in another's folder.
+    """
+    with today.held():
+        return [
+            _entry(path.parent.parent.name, path.parent.name, "predict", False, path)
+            for path in sorted((results / "measured").glob("*/*/predict.json"))
+            if not any(results.glob(f"*/{path.parent.parent.name}/{path.parent.name}/benchmark.json"))
+        ]
 
 
 def measured_and_recorded(

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from ..reading.config import GPUS_FILE, load_gpus
-from ..results.collection import Entry, collect, measured_and_recorded
+from ..reading.published import PUBLISHED_FILE, Point, load_published
+from ..results.collection import Entry, collect, measured_and_recorded, predictions
 from ..tables import rows, store
 
 
@@ -18,20 +19,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stage's options."""
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
     parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
+    parser.add_argument("--published-file", type=Path, default=PUBLISHED_FILE, help="default: config/published.yaml")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write every table; raises :class:`~atlas.results.documents.DocumentError` for a broken document."""
-    blocks = load_gpus(arguments.gpus_file)
+    blocks, points = load_gpus(arguments.gpus_file), load_published(arguments.published_file)
     entries, pairs = collect(arguments.results), measured_and_recorded(arguments.results)
-    for name, table in frames(entries, pairs, blocks).items():
+    for name, table in frames(entries, pairs, blocks, points, predictions(arguments.results)).items():
         store.write(arguments.results / "tables", name, table)
 
 
 def frames(
-    entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]], blocks: Mapping[str, Mapping[str, Any]]
+    entries: Sequence[Entry],
+    pairs: Sequence[tuple[Entry, Entry]],
+    blocks: Mapping[str, Mapping[str, Any]],
+    points: Sequence[Point] = (),
+    predicted: Sequence[Entry] = (),
 ) -> dict[str, pd.DataFrame]:
-    """Every table by name, of these documents, of benchmarks beside their records, and of the blocks of gpus.yaml."""
+    """Every table by name: of documents, benchmarks beside their records, gpus.yaml, published.yaml, predictions."""
     made = {
         "benchmark": rows.benchmark(entries),
         "ladder": rows.ladder(entries),
@@ -41,6 +47,8 @@ def frames(
         "validation": rows.validation(entries),
         "trials": rows.trials(entries),
         "survey": rows.survey(entries, blocks),
+        "predictions": rows.predictions(predicted),
+        "published": rows.published(points),
         "coverage": rows.coverage(entries, blocks),
         "verdicts": rows.verdict_rows(entries),
     }

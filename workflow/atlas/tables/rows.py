@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..host.gpus import functional
+from ..reading.published import Point
 from ..results.changes import against_record
 from ..results.collection import Entry
 from ..results.subject import PassCase, as_json, label
@@ -212,6 +213,33 @@ def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) ->
         for roof, (value, unit) in peaks.items():
             yield {"kind": "published", "gpu": gpu, "roof": roof, "value": value, "unit": unit,
                    "how": sheet["source"], "status": "ok", "reason": ""}  # fmt: skip
+
+
+def predictions(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per predicted case."""
+    for entry in entries:
+        document = entry.document
+        for row in document["rows"]:
+            yield (
+                _shared(row, "predictions")
+                | _subject(entry)
+                | _case(row)
+                | {"config": as_json(row["config"]), "from_gpu": document["from_gpu"]}
+                | {"protocol": document["protocol"], "date": document["software"].get("date")}
+                | _version(entry, row)
+            )
+
+
+def published(points: Iterable[Point]) -> Iterator[Row]:
+    """One row per figure of config/published.yaml."""
+    for point in points:
+        row = {"direction": point.direction, "dtype": point.dtype, "sizes": point.sizes}
+        named = ("gpu", "kernel", "entry", "library", "version", "peer", "value", "unit", "date", "source", "note")
+        yield (
+            {"kind": "published", point.column: point.value}
+            | {name: getattr(point, name) or None for name in named}
+            | _case(row)
+        )
 
 
 def _of(entries: Iterable[Entry], stage: str) -> list[Entry]:

@@ -19,7 +19,7 @@ from ..results.documents import write_text
 TEXT, INTEGER, NUMBER, FLAG = "string", "Int64", "float64", "boolean"
 
 _SUBJECT = {"kind": TEXT, "gpu": TEXT, "kernel": TEXT}
-"""``kind``: measured, recorded, functional, compiled, published."""
+"""``kind``: measured, recorded, functional, compiled, predicted, published."""
 
 _CASE = {"direction": TEXT, "dtype": TEXT, "case": TEXT, "sizes": TEXT}
 """``case`` is for people (``m=4096 n=1024``), ``sizes`` the same as JSON."""
@@ -225,6 +225,47 @@ TABLES: dict[str, dict[str, str]] = {
         **_CONDITIONS,
         "protocol": TEXT,
         **_PROVENANCE,
+    },
+    # One row per case of a GPU that nobody has at hand: the config to run there and its expected time, which is to lie
+    # between `low_us` and `high_us` in nine of ten cases; `from_gpu` is where the timings are from.
+    "predictions": {
+        **_SUBJECT,
+        **_CASE,
+        "variant": TEXT,
+        "config": TEXT,
+        **_OUTCOME,
+        "median_us": NUMBER,
+        "low_us": NUMBER,
+        "high_us": NUMBER,
+        "bytes": NUMBER,
+        "flops": NUMBER,
+        "gb_per_s": NUMBER,
+        "tflop_per_s": NUMBER,
+        "roof": TEXT,
+        "roof_fraction": NUMBER,
+        "path": TEXT,
+        "from_gpu": TEXT,
+        "grounds": TEXT,
+        "protocol": TEXT,
+        **_KERNEL_VERSION,
+        "date": TEXT,
+    },
+    # One row per figure of config/published.yaml, of kind published; of the three columns of figures one is filled.
+    "published": {
+        **_SUBJECT,
+        "entry": TEXT,
+        "library": TEXT,
+        "version": TEXT,
+        "peer": TEXT,
+        **_CASE,
+        "median_us": NUMBER,
+        "gb_per_s": NUMBER,
+        "tflop_per_s": NUMBER,
+        "value": NUMBER,
+        "unit": TEXT,
+        "date": TEXT,
+        "source": TEXT,
+        "note": TEXT,
     },
     # One row per kernel, GPU and stage that belongs to the GPU; status `none` where there is no document.
     "coverage": {

@@ -24,10 +24,11 @@ rule tables:
     params:
         code=PLAN.code("tables"),
         versions=PLAN.versions(),
+        selection=PLAN.selection(),
     message:
         "tables: documents into Parquet and CSV"
     shell:
-        "python -m atlas tables 3>&2 > {log} 2>&1"
+        "python -m atlas tables {params.selection} 3>&2 > {log} 2>&1"
 
 
 rule figures:
@@ -70,7 +71,8 @@ rule report:
     params:
         code=PLAN.code("report"),
         versions=PLAN.versions(),
+        selection=PLAN.selection(),
     message:
         "report: results/report.html"
     shell:
-        "python -m atlas report 3>&2 > {log} 2>&1"
+        "python -m atlas report {params.selection} 3>&2 > {log} 2>&1"

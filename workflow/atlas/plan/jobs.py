@@ -232,6 +232,11 @@ class Plan:
         recorded = [str(path) for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
         return made + recorded
 
+    def selection(self) -> str:
+        """The options that restrict a view to the kernels and GPUs of this run; none where it is of all."""
+        chosen = {"kernels": self.kernels, "gpus": self.gpus}
+        return " ".join(f"--{key} {','.join(names)}" for key, names in chosen.items() if self.config[key] != "all")
+
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
         return figure_names(self.kernels)

@@ -9,21 +9,23 @@ from typing import Any
 
 import pandas as pd
 
-from ..reading.config import GPUS_FILE, load_gpus
+from ..reading.config import load_gpus
 from ..results.collection import Entry, collect, measured_and_recorded
 from ..tables import rows, store
+from . import selection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stage's options."""
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
-    parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
+    selection.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write every table; raises :class:`~atlas.results.documents.DocumentError` for a broken document."""
+    """Write every table; :class:`~atlas.errors.AtlasError` for a broken document or an unknown name."""
+    chosen = selection.selected(arguments)
     blocks = load_gpus(arguments.gpus_file)
-    entries, pairs = collect(arguments.results), measured_and_recorded(arguments.results)
+    entries, pairs = collect(arguments.results, *chosen), measured_and_recorded(arguments.results, *chosen)
     for name, table in frames(entries, pairs, blocks).items():
         store.write(arguments.results / "tables", name, table)
 

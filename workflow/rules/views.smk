@@ -35,16 +35,19 @@ rule figures:
     input:
         rules.tables.output,
     output:
+        # Those that were drawn of the same rows are left as they are.
         [
-            report(
-                f"results/figures/{name}.svg",
-                caption="../report/figures.rst",
-                category="Figures",
-                labels={"figure": name},
+            update(
+                report(
+                    f"results/figures/{name}.svg",
+                    caption="../report/figures.rst",
+                    category="Figures",
+                    labels={"figure": name},
+                )
             )
             for name in PLAN.figures()
         ],
-        [f"results/figures/{name}.png" for name in PLAN.figures()],
+        [update(f"results/figures/{name}.png") for name in PLAN.figures()],
     log:
         "results/logs/figures.log",
     conda:

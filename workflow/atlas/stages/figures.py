@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draw the figures whose rows changed; :class:`~atlas.errors.AtlasError` where a table is missing."""
     names, anew = draw(read(arguments.results / "tables"), arguments.results / "figures")
-    print(f"{len(anew)} of {len(names)} figures drawn, the others are of the same rows")
+    others = "; the others are of the same rows" if len(anew) < len(names) else ""
+    print(f"{len(anew)} of {len(names)} figures drawn{others}")
 
 
 Tables = dict[str, pd.DataFrame]

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     kernels = of_kernels(folder, sorted(tables["coverage"].kernel.dropna().unique()))
     found = page(tables, entries, proofs(arguments.results, gpus), overviews, kernels, current())
     write_text(arguments.results / "report.html", found)
+    print(f"{arguments.results / 'report.html'}, {len(found.encode()) / 1e6:.1f} MB")
 
 
 def page(

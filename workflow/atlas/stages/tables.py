@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     entries, pairs = collect(arguments.results, *chosen), measured_and_recorded(arguments.results, *chosen)
     for name, table in frames(entries, pairs, blocks).items():
         store.write(arguments.results / "tables", name, table)
+    print(f"{len(entries)} documents as tables in {arguments.results / 'tables'}")
 
 
 def frames(

@@ -54,6 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
     }
     documents.write_text(arguments.results / "mlflow" / "tracked.json", json.dumps(summary, indent=1) + "\n")
     print(
-        f"{len(entries)} documents in {store.shown}, experiment {experiment!r}: {len(outcome.added)} added, "
-        f"{len(outcome.replaced)} replaced, {len(outcome.unchanged)} unchanged ({outcome.runs} runs written)"
+        f"{outcome.runs} runs written: {len(outcome.added)} kernels and GPUs added, {len(outcome.replaced)} replaced, "
+        f"{len(outcome.unchanged)} unchanged; {len(entries)} documents in {store.shown}, experiment {experiment!r}"
     )

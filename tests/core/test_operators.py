@@ -506,7 +506,8 @@ def test_inductor_knows_operators_of_both_passes_before_it_meets_them(monkeypatc
     monkeypatch.setattr(config, "implicit_fallbacks", False)
     monkeypatch.setattr(config, "force_disable_caches", True)  # what lies in them from another run is not traced
     x = torch.randn(4, 6, requires_grad=True)
-    torch.compile(lambda x: twice(x) * 3, fullgraph=True, backend="inductor")(x).sum().backward()
+    # Nothing but the two: what inductor writes itself goes through a C++ compiler, 12 s of a processor.
+    torch.compile(lambda x: twice(x), fullgraph=True, backend="inductor")(x).backward(torch.full((4, 6), 3.0))
     torch.testing.assert_close(x.grad, torch.full((4, 6), 6.0))
     assert {double.name, back.name} <= FALLBACK_ALLOW_LIST
 

@@ -23,6 +23,7 @@ def test_tracking_twice_adds_nothing(small):
     assert first["runs_written"] == len(ids)
     second = small.track()
     assert (second["added"], second["replaced"], second["unchanged"]) == ([], [], 3)
+    assert small.track("--gpus", "t4")["unchanged"] == 1, "a selection's"
     assert {run.info.run_id for run in small.runs()} == ids
 
 

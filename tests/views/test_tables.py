@@ -6,6 +6,7 @@ import math
 import pandas as pd
 import pytest
 import synthetic
+from atlas import catalog, cli
 from atlas.errors import AtlasError
 from atlas.results import collection
 from atlas.tables import rows as made
@@ -119,6 +120,21 @@ def test_coverage_names_every_cell_even_those_without_a_document(scenes):
     assert cell.status.to_dict() == {"build": "ok", "validate": "none", "autotune": "none", "benchmark": "none"}
     assert "matmul on t4 was not measured here and there is no record" in cell.reason["benchmark"]
     assert "build" not in set(coverage[coverage.gpu == "cpu"].stage), "the interpreter compiles nothing"
+
+
+def test_tables_of_a_selection_hold_nothing_else(scenes, monkeypatch, capsys):
+    monkeypatch.setattr(catalog, "KERNELS", scenes["five"].parent / "kernels")
+    results = scenes["five"]
+    chosen = scenes["none"].parent / "chosen"
+    chosen.mkdir()
+    for folder in ("measured", "recorded"):
+        (chosen / folder).symlink_to(results / folder)
+    words = ["tables", "--results", str(chosen), "--kernels", "softmax"]
+    assert cli.main([*words, "--gpus", "h200,t4"]) == 0
+    for name, table in store.read(chosen / "tables").items():
+        assert "kernel" not in table or set(table.kernel.dropna()) <= {"softmax"}, name
+        assert name == "survey" or set(table.gpu) <= {"h200", "t4"}
+    assert cli.main([*words, "--gpus", "h2000"]) == 2 and "h2000" in capsys.readouterr().err
 
 
 def test_a_stale_record_is_shown_and_marked(kernels, tmp_path, atlas):

@@ -108,6 +108,23 @@ def test_the_config_selects_kernels_and_gpus(checkout):
     assert (jobs["build"], jobs["validate"]) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "options"),
+    [
+        ({}, ""),
+        ({"kernels": "softmax,matmul"}, "--kernels softmax,matmul"),
+        ({"kernels": "softmax", "gpus": "t4,cpu"}, "--kernels softmax --gpus t4,cpu"),
+    ],
+)
+def test_views_are_of_the_selected_kernels_and_gpus_alone(monkeypatch, chosen, options):
+    for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KERNEL_ATLAS_DEVICES", "")
+    settled = plan.settle(load_yaml(CONFIG_FILE) | chosen)
+    assert settled.selection() == options
+
+
 TUNED_MATMUL = "results/measured/{}/matmul/autotune.json"
 
 

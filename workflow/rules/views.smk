@@ -27,26 +27,30 @@ rule tables:
         code=PLAN.code("tables"),
         versions=PLAN.versions,
         published=PLAN.published_digest(),
+        selection=PLAN.selection(),
     message:
         "tables: documents into Parquet and CSV"
     shell:
-        "python -m atlas tables 3>&2 > {log} 2>&1"
+        "python -m atlas tables {params.selection} 3>&2 > {log} 2>&1"
 
 
 rule figures:
     input:
         rules.tables.output,
     output:
+        # Those that were drawn of the same rows are left as they are.
         [
-            report(
-                f"results/figures/{name}.svg",
-                caption="../report/figures.rst",
-                category="Figures",
-                labels={"figure": name},
+            update(
+                report(
+                    f"results/figures/{name}.svg",
+                    caption="../report/figures.rst",
+                    category="Figures",
+                    labels={"figure": name},
+                )
             )
             for name in PLAN.figures()
         ],
-        [f"results/figures/{name}.png" for name in PLAN.figures()],
+        [update(f"results/figures/{name}.png") for name in PLAN.figures()],
     log:
         "results/logs/figures.log",
     conda:
@@ -73,7 +77,8 @@ rule report:
     params:
         code=PLAN.code("report"),
         versions=PLAN.versions,
+        selection=PLAN.selection(),
     message:
         "report: results/report.html"
     shell:
-        "python -m atlas report 3>&2 > {log} 2>&1"
+        "python -m atlas report {params.selection} 3>&2 > {log} 2>&1"

@@ -336,6 +336,11 @@ class Plan:
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
         return made + self.predictions()
 
+    def selection(self) -> str:
+        """The options that restrict a view to the kernels and GPUs of this run; none where it is of all."""
+        chosen = {"kernels": self.kernels, "gpus": self.gpus}
+        return " ".join(f"--{key} {','.join(names)}" for key, names in chosen.items() if self.config[key] != "all")
+
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
         return figure_names(self.kernels)

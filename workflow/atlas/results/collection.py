@@ -90,8 +90,12 @@ def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:
     return [_entry(gpu, None, "prove", *place) for (gpu, _), place in sorted(found.items())]
 
 
-def predictions(results: Path) -> list[Entry]:
+def predictions(
+    results: Path, kernels: Collection[str] | None = None, gpus: Collection[str] | None = None
+) -> list[Entry]:
     """What was predicted under ``results``, sorted by GPU and kernel; nothing of a kernel that the GPU itself timed.
+
+    Of the named kernels and GPUs alone, if any are named.
 
     Raises :class:`~atlas.results.documents.DocumentError` for a document that is broken or in another's folder.
     """
@@ -99,7 +103,9 @@ def predictions(results: Path) -> list[Entry]:
         return [
             _entry(path.parent.parent.name, path.parent.name, "predict", False, path)
             for path in sorted((results / "measured").glob("*/*/predict.json"))
-            if not any(results.glob(f"*/{path.parent.parent.name}/{path.parent.name}/benchmark.json"))
+            if (gpus is None or path.parent.parent.name in gpus)
+            and (kernels is None or path.parent.name in kernels)
+            and not any(results.glob(f"*/{path.parent.parent.name}/{path.parent.name}/benchmark.json"))
         ]
 
 

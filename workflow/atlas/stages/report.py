@@ -21,22 +21,26 @@ from ..results.collection import Entry, collect, proofs
 from ..results.documents import write_text
 from ..tables.store import read
 from ..workload.current import Workload, current
+from . import selection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stage's options."""
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+    selection.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write ``results/report.html``; :class:`~atlas.errors.AtlasError` for a broken document or a missing view."""
-    entries = collect(arguments.results)
+    kernels_of, gpus = selection.selected(arguments)
+    entries = collect(arguments.results, kernels_of, gpus)
     tables = read(arguments.results / "tables")
     folder = arguments.results / "figures"
     overviews = {name: picture(folder, name) for name in OVERVIEWS}
     kernels = of_kernels(folder, sorted(tables["coverage"].kernel.dropna().unique()))
-    found = page(tables, entries, proofs(arguments.results), overviews, kernels, current())
+    found = page(tables, entries, proofs(arguments.results, gpus), overviews, kernels, current())
     write_text(arguments.results / "report.html", found)
+    print(f"{arguments.results / 'report.html'}, {len(found.encode()) / 1e6:.1f} MB")
 
 
 def page(

@@ -9,25 +9,33 @@ from typing import Any
 
 import pandas as pd
 
-from ..reading.config import GPUS_FILE, load_gpus
+from ..reading.config import load_gpus
 from ..reading.published import PUBLISHED_FILE, Point, load_published
 from ..results.collection import Entry, collect, measured_and_recorded, predictions
 from ..tables import rows, store
+from . import selection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stage's options."""
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
-    parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
     parser.add_argument("--published-file", type=Path, default=PUBLISHED_FILE, help="default: config/published.yaml")
+    selection.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write every table; raises :class:`~atlas.results.documents.DocumentError` for a broken document."""
-    blocks, points = load_gpus(arguments.gpus_file), load_published(arguments.published_file)
-    entries, pairs = collect(arguments.results), measured_and_recorded(arguments.results)
-    for name, table in frames(entries, pairs, blocks, points, predictions(arguments.results)).items():
+    """Write every table; :class:`~atlas.errors.AtlasError` for a broken document or an unknown name."""
+    kernels, names = selection.selected(arguments)
+    blocks = load_gpus(arguments.gpus_file)
+    points = [
+        point
+        for point in load_published(arguments.published_file)
+        if (kernels is None or point.kernel in kernels) and (names is None or point.gpu in names)
+    ]
+    entries, pairs = (find(arguments.results, kernels, names) for find in (collect, measured_and_recorded))
+    for name, table in frames(entries, pairs, blocks, points, predictions(arguments.results, kernels, names)).items():
         store.write(arguments.results / "tables", name, table)
+    print(f"{len(entries)} documents as tables in {arguments.results / 'tables'}")
 
 
 def frames(

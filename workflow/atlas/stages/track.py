@@ -9,6 +9,7 @@ from pathlib import Path
 from ..reading.config import CONFIG_FILE, load_config
 from ..results import collection, documents
 from ..tracking import store as stores
+from . import selection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,17 +17,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
     parser.add_argument("--experiment", help="MLflow experiment (default: tracking.experiment of config.yaml)")
     parser.add_argument("--trial-runs", type=int, help="best trials that become runs (default: tracking.trial_runs)")
+    selection.add_arguments(parser)
     parser.add_argument("--rebuild", action="store_true", help="delete what was tracked and track everything again")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Track every document once and write ``mlflow/tracked.json``, a summary without credentials."""
+    """Track every document of the selection once, and write ``mlflow/tracked.json``, a summary without credentials.
+
+    Runs of other kernels and GPUs stay as they are.
+    """
     settings = (
         load_config(CONFIG_FILE).get("tracking", {}) if None in (arguments.experiment, arguments.trial_runs) else {}
     )
     experiment = arguments.experiment or settings.get("experiment", "kernel-atlas")
     trial_runs = settings.get("trial_runs", 10) if arguments.trial_runs is None else arguments.trial_runs
-    entries = collection.collect(arguments.results)
+    entries = collection.collect(arguments.results, *selection.selected(arguments))
     stores.quiet()
     from ..tracking.described import trees
     from ..tracking.views import address
@@ -49,6 +54,6 @@ def run(arguments: argparse.Namespace) -> None:
     }
     documents.write_text(arguments.results / "mlflow" / "tracked.json", json.dumps(summary, indent=1) + "\n")
     print(
-        f"{len(entries)} documents in {store.shown}, experiment {experiment!r}: {len(outcome.added)} added, "
-        f"{len(outcome.replaced)} replaced, {len(outcome.unchanged)} unchanged ({outcome.runs} runs written)"
+        f"{outcome.runs} runs written: {len(outcome.added)} kernels and GPUs added, {len(outcome.replaced)} replaced, "
+        f"{len(outcome.unchanged)} unchanged; {len(entries)} documents in {store.shown}, experiment {experiment!r}"
     )

@@ -12,13 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import catalog
-from ..host import gpus
-from ..reading.config import GPUS_FILE, load_gpus
 from ..results import changes, collection
 from ..results.subject import PassCase
 from ..results.summary import against_peer, all_cases, failures, in_short, rate, says_little
 from ..results.verdict import verdicts
+from . import selection
 
 _STYLES = {"ok": "green", "wrong": "bold red", "failed": "bold red", "suspect": "bold red"}
 
@@ -38,20 +36,14 @@ _FIGURES = ("figure", "% of roof", "against peer", "all cases")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The selection, as the config has it: names apart by commas or spaces, or ``all``."""
+    """The stage's options."""
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
-    parser.add_argument("--kernels", nargs="+", default=["all"], help="kernels to judge (default: all)")
-    parser.add_argument("--gpus", nargs="+", default=["all"], help="GPUs to judge (default: all)")
-    parser.add_argument("--gpus-file", type=Path, default=GPUS_FILE, help="default: config/gpus.yaml")
+    selection.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the summary; 1 if a selected kernel is wrong, failed or suspect, or nothing is there to judge, else 0."""
-    kernels, names = _names(arguments.kernels), _names(arguments.gpus)
-    for kernel in kernels or ():
-        catalog.check_name(kernel)
-    if names is not None:
-        gpus.names_of(names, load_gpus(arguments.gpus_file), "--gpus", "command line")
+    kernels, names = selection.selected(arguments)
     rows = verdicts(collection.collect(arguments.results, kernels, names))
     width = os.get_terminal_size().columns if Console().is_terminal else 140
     console = Console(highlight=False, markup=False, emoji=False, width=width)
@@ -70,12 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     for line in wrong:
         console.print(line, style="bold red", soft_wrap=True)
     return 1 if wrong else 0
-
-
-def _names(words: Sequence[str]) -> list[str] | None:
-    """The names in words apart by commas or spaces; None for all."""
-    names = [name for word in words for name in word.split(",") if name]
-    return None if names == ["all"] else names
 
 
 def table(rows: Iterable[Mapping[str, Any]], width: int) -> Table:

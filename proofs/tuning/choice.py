@@ -107,13 +107,16 @@ def run(job: frame.Job) -> Evidence:
 def known(results: Any, gpu_name: str, block: Mapping[str, Any], kernels: Sequence[str]) -> dict[Any, Known]:
     """By kernel and direction what the GPU's documents say, as export would write it."""
     gpu, found = gpus.gpu(gpu_name, block), {}
-    for entry in export.exportable(collection.collect(results, kernels, [gpu_name])):
+    there = collection.collect(results, kernels, [gpu_name])
+    samples = export.sampled(there)
+    for entry in export.exportable(there):
         declaration = catalog.load(entry.kernel)
-        rows = export.tuned(gpu_name, block["match"], [entry.document])["entries"]
-        passes = parsed(export.timed(declaration, gpu, entry.document))
+        documents = [entry.document, *filter(None, [samples.get((gpu_name, entry.kernel))])]
+        rows = export.tuned(gpu_name, block["match"], documents)["entries"]
+        passes = parsed(export.timed(declaration, gpu, *documents))
         for direction, timings in passes.items():
             trials: dict[str, dict[str, float]] = {}
-            for trial in entry.document["trials"]:
+            for trial in itertools.chain(*(document["trials"] for document in documents)):
                 usable = trial["direction"] == direction and trial["median_us"]
                 case = Case.from_json(trial)
                 if usable and not choice.launchable(declaration.passes[direction], trial, case, gpu)[1]:

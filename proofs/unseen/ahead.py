@@ -11,6 +11,7 @@ from atlas import catalog
 from atlas.benchmarking.ahead import keeping_no_winner
 from atlas.benchmarking.measurement import precision
 from atlas.host import runtime
+from atlas.sampling import drawing
 from atlas.stages import frame
 
 from . import calls
@@ -26,7 +27,7 @@ def main() -> None:
     declaration, gpu = catalog.load(job.kernel), job.gpu()
     device = runtime.device_of(job.gpu_name, job.block)
     torch.set_num_threads(1)
-    for case in calls.drawn(declaration, gpu, job.arguments.seed, job.arguments.cases):
+    for case in drawing.drawn(declaration, gpu, job.arguments.seed, job.arguments.cases):
         for mode in calls.modes(declaration):
             with contextlib.suppress(Exception), precision(case.dtype), keeping_no_winner():
                 for entry in calls.entries(declaration, gpu, case, mode, device):

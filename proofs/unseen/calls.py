@@ -6,7 +6,6 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import torch
@@ -17,30 +16,12 @@ from atlas.host.runtime import as_tuple, draw
 from atlas.timing import Clock
 from atlas.timing.clock import Thunk
 
-from . import domains
-
 MODES = ("forward", "backward", "step")
 """The call alone; the gradient of one call, again and again; both, as in a training step."""
 OURS = "public"
 """The provider that is the public function."""
-MOST_BYTES = 4 * 2**30
-"""Of a case's least traffic; what is larger is drawn again."""
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
 """Root mean square of the difference to torch over that of torch's: above rounding, far below any mistake."""
-_ATTEMPTS = 200
-
-
-def drawn(declaration: Declaration, gpu: GPU, seed: int, count: int) -> list[Case]:
-    """So many different cases of a kernel's domain; the same for the same seed."""
-    random, found = Random(f"{seed} {declaration.name}"), []
-    for _ in range(_ATTEMPTS):
-        one = domains.drawn(declaration.name, random)
-        small = sum(declaration.forward.bytes(one).values()) <= min(MOST_BYTES, gpu.memory_bytes // 16)
-        if small and one not in found:
-            found.append(one)
-        if len(found) == count:
-            break
-    return found
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Any
 from atlas import catalog
 from atlas.errors import AtlasError
 from atlas.results.verdict import geometric_mean
+from atlas.sampling import drawing
 from atlas.stages import frame
 
 from .. import scratch
@@ -82,7 +83,7 @@ def _timed(job: frame.Job, kernels: Sequence[str], seed: int) -> tuple[list[dict
     gpu, device = job.gpu(), runtime.device_of(job.gpu_name, job.block)
     clock, ends = Clock(device), time.monotonic() + job.arguments.seconds
     benches = {name: calls.Bench(catalog.load(name), gpu, device, clock) for name in kernels}
-    drawn = {name: calls.drawn(b.declaration, gpu, seed, job.arguments.cases) for name, b in benches.items()}
+    drawn = {name: drawing.drawn(b.declaration, gpu, seed, job.arguments.cases) for name, b in benches.items()}
     turns = [
         turn
         for turn in itertools.chain(*itertools.zip_longest(*([(n, c) for c in cs] for n, cs in drawn.items())))

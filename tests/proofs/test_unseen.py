@@ -10,8 +10,9 @@ from atlas import catalog
 from atlas.host import gpus
 from atlas.host.runtime import meta_inputs
 from atlas.reading.config import load_gpus
+from atlas.sampling import domains, drawing
 
-from proofs.unseen import calls, domains, proof
+from proofs.unseen import calls, proof
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,11 @@ def test_every_kernel_has_a_domain():
 @pytest.mark.parametrize("kernel", catalog.names())
 def test_drawn_cases_are_calls_that_the_kernel_takes(kernel, h200):
     declaration = catalog.load(kernel)
-    cases = calls.drawn(declaration, h200, seed=3, count=5)
+    cases = drawing.drawn(declaration, h200, seed=3, count=5)
     assert len(cases) == 5, "so many different ones there are"
-    assert cases == calls.drawn(declaration, h200, seed=3, count=5) != calls.drawn(declaration, h200, seed=4, count=5)
+    assert (
+        cases == drawing.drawn(declaration, h200, seed=3, count=5) != drawing.drawn(declaration, h200, seed=4, count=5)
+    )
     for case in cases:
         assert case.dtype in declaration.dtypes, case
         meta_inputs(declaration.forward, case)  # has the sizes and flags that inputs are drawn by

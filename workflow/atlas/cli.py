@@ -23,6 +23,7 @@ COMMANDS = {
     "debug": "repeat one check, explain what is wrong, step through the program that did it",
     "choose": "say which variant and config a call runs on a GPU, and why; on any host",
     "autotune": "time the tuning space and find each case's best config",
+    "sample": "time a few configs at cases drawn between the tuned ones, which other calls choose by",
     "benchmark": "time tuned variants, their defaults and all peers",
     "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",
     "track": "turn documents into MLflow runs",
@@ -43,7 +44,7 @@ COMMANDS = {
 
 
 _IMPORTED = {
-    **dict.fromkeys(("cuda", "validate", "autotune", "benchmark"), forking.TORCH),
+    **dict.fromkeys(("cuda", "validate", "autotune", "sample", "benchmark"), forking.TORCH),
     **dict.fromkeys(("survey", "build", "profile"), forking.TRITON),  # which never interpret
 }
 """What a command's process has imported when it begins, for those of which a run has many."""

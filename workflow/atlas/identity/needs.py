@@ -12,6 +12,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "build": _MEASURED,
     "validate": (*_MEASURED, kernel.CASES, kernel.REFERENCES, kernel.PUBLIC),
     "autotune": _MEASURED,
+    "sample": (kernel.INPUTS,),
     "benchmark": (*_MEASURED, kernel.COSTS, kernel.PEERS),
     "profile": (*_MEASURED, kernel.PEERS),
 }

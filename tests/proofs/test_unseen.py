@@ -7,12 +7,14 @@ import sys
 import pytest
 import torch
 from atlas import catalog
+from atlas.benchmarking import beyond
 from atlas.host import gpus
 from atlas.host.runtime import meta_inputs
 from atlas.reading.config import load_gpus
+from atlas.results.beyond import OURS
 from atlas.sampling import domains, drawing
 
-from proofs.unseen import calls, proof
+from proofs.unseen import proof
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +47,12 @@ from atlas import catalog
 from atlas.host import gpus
 from atlas.reading.config import load_gpus
 from atlas.timing import Clock
-from proofs.unseen import calls
+from atlas.benchmarking import beyond
 
 declaration = catalog.load("vector_add", interpret=True)
-bench = calls.Bench(declaration, gpus.gpu("cpu", load_gpus()["cpu"]), torch.device("cpu"), Clock("cpu"))
+bench = beyond.Bench(declaration, gpus.gpu("cpu", load_gpus()["cpu"]), torch.device("cpu"), Clock("cpu"))
 case = dataclasses.replace(declaration.edge_cases[0], dtype="fp32")
-print(json.dumps({mode: bench.rows(case, mode) for mode in calls.modes(declaration)}))
+print(json.dumps({mode: bench.rows(case, mode) for mode in beyond.modes(declaration)}))
 """
 
 
@@ -60,7 +62,7 @@ def test_a_call_is_timed_beside_its_peers_forward_and_in_a_step():
     rows = json.loads(done.stdout.splitlines()[-1])
     assert set(rows) == {"forward", "step"}
     for found in rows.values():
-        assert [row["provider"] for row in found[:2]] == [calls.OURS, "torch"]
+        assert [row["provider"] for row in found[:2]] == [OURS, "torch"]
         assert all(row["status"] == "ok" and row["median_us"] > 0 for row in found[:2]), found
 
 
@@ -95,6 +97,6 @@ def test_the_fastest_peer_counts_and_losses_come_worst_first():
 
 def test_difference_passes_rounding_and_finds_a_mistake():
     expected = [torch.randn(64, 64)]
-    assert calls.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
-    assert "off torch's" in calls.difference([expected[0].roll(1)], expected, "bf16")
-    assert "off torch's" in calls.difference([torch.full((64, 64), float("nan"))], expected, "bf16")
+    assert beyond.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
+    assert "off torch's" in beyond.difference([expected[0].roll(1)], expected, "bf16")
+    assert "off torch's" in beyond.difference([torch.full((64, 64), float("nan"))], expected, "bf16")

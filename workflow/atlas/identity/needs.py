@@ -14,6 +14,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "autotune": _MEASURED,
     "sample": (kernel.INPUTS,),
     "benchmark": (*_MEASURED, kernel.COSTS, kernel.PEERS),
+    "beyond": (kernel.INPUTS, kernel.PEERS, kernel.PUBLIC),
     "profile": (*_MEASURED, kernel.PEERS),
 }
 """Beside the variants, which every stage of a kernel depends on.  A winner's certificate is of the cases and references

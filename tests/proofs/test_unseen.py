@@ -1,6 +1,5 @@
 """Calls at drawn shapes: what is drawn, what a row says, and what the claims are of."""
 
-import json
 import subprocess
 import sys
 
@@ -11,8 +10,10 @@ from atlas.benchmarking import beyond
 from atlas.host import gpus
 from atlas.host.runtime import meta_inputs
 from atlas.reading.config import load_gpus
+from atlas.results import documents
 from atlas.results.beyond import OURS
 from atlas.sampling import domains, drawing
+from proof_doubles import validated
 
 from proofs.unseen import proof
 
@@ -41,29 +42,28 @@ def test_drawn_cases_are_calls_that_the_kernel_takes(kernel, h200):
         assert any(not variant.unsupported(case, h200) for variant in declaration.forward.variants), case
 
 
-_ONE_CALL = """
-import dataclasses, json, torch
-from atlas import catalog
-from atlas.host import gpus
-from atlas.reading.config import load_gpus
-from atlas.timing import Clock
-from atlas.benchmarking import beyond
-
-declaration = catalog.load("vector_add", interpret=True)
-bench = beyond.Bench(declaration, gpus.gpu("cpu", load_gpus()["cpu"]), torch.device("cpu"), Clock("cpu"))
-case = dataclasses.replace(declaration.edge_cases[0], dtype="fp32")
-print(json.dumps({mode: bench.rows(case, mode) for mode in beyond.modes(declaration)}))
-"""
-
-
-def test_a_call_is_timed_beside_its_peers_forward_and_in_a_step():
-    done = subprocess.run([sys.executable, "-c", _ONE_CALL], capture_output=True, text=True, check=False)
+def test_calls_are_timed_beside_their_peers_forward_and_in_a_step(tmp_path):
+    validated(tmp_path, "vector_add", gpu="cpu", kind="functional")
+    words = (
+        "beyond",
+        "vector_add",
+        "--gpu",
+        "cpu",
+        "--results",
+        str(tmp_path),
+        "--cases",
+        "1",
+        "--seed",
+        "38",
+    )  # few elements
+    done = subprocess.run([sys.executable, "-m", "atlas", *words], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-    rows = json.loads(done.stdout.splitlines()[-1])
-    assert set(rows) == {"forward", "step"}
-    for found in rows.values():
-        assert [row["provider"] for row in found[:2]] == [OURS, "torch"]
-        assert all(row["status"] == "ok" and row["median_us"] > 0 for row in found[:2]), found
+    found = documents.read(tmp_path / "measured/cpu/vector_add/beyond.json", "beyond")
+    assert found["status"] == "ok" and found["seed"] == 38
+    for mode in ("forward", "step"):
+        own = [row for row in found["rows"] if row["mode"] == mode]
+        assert [row["provider"] for row in own[:2]] == [OURS, "torch"]
+        assert all(row["status"] == "ok" and row["median_us"] > 0 for row in own[:2]), own
 
 
 def test_a_wrong_result_has_no_ratio_and_breaks_a_claim():

@@ -39,6 +39,11 @@ def run(arguments: argparse.Namespace) -> None:
         frame.print_outcome(job, frame.write_document(job, empty, lambda job: _body(lease, job) | used))
 
 
+def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
+    asked = frame.setting(job) | {"tuned": job.earlier("autotune"), "folder": job.folder}
+    compiling.ahead(job, lease, _serve, asked)
+
+
 def _serve(connection: Connection, asked: dict[str, Any]) -> None:
     """In a worker."""
     from ..benchmarking import ahead
@@ -58,8 +63,7 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
 
     frame.require_ok(job, "validate", "autotune")
     if job.arguments.jobs > 1 and not job.functional:
-        asked = frame.setting(job) | {"tuned": job.earlier("autotune"), "folder": job.folder}
-        compiling.ahead(job, lease, _serve, asked)
+        _compile_ahead(job, lease)
     survey = None if job.functional else Survey.of(job.earlier("survey"))
     declaration, gpu = job.declaration(), job.gpu()
     device = runtime.device_of(job.gpu_name, job.block)

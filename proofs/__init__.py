@@ -33,6 +33,10 @@ PROOFS = {
         "tuning.prediction",
         "times and configs predicted for a GPU are those that it measured, within their intervals",
     ),
+    "pruning": (
+        "tuning.pruning",
+        "configs that the kernels' spaces leave out are hardly faster than the best of those they keep",
+    ),
     "throughput": ("measuring.throughput", "several GPUs of one host tune the suite proportionally faster"),
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
     "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),

@@ -41,6 +41,8 @@ MILLISECONDS = 5.0
 
 CLASS = 2.0
 DRAWS = 1000
+SAMPLE = "the sample"
+"""All drawn cases at once; beside it each alone, as the kernel's own cases are left out."""
 SEED = 0
 
 
@@ -55,6 +57,12 @@ class Known:
     timings: Timings
     trials: Mapping[str, Mapping[str, float]]
     """By case and config, both as text: microseconds of all that today's kernel still has."""
+    sampled: frozenset[str] = frozenset()
+    """The cases, as text, that a sample drew: the others are the kernel's own."""
+
+    def own(self, case: Timed) -> bool:
+        """Whether a case is the kernel's own."""
+        return _text(case.dtype, case.sizes) not in self.sampled
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,12 @@ def run(job: frame.Job) -> Evidence:
         "the case": [pick for one in own.values() for pick in left_out(one, itself)],
         "its shape class": [pick for one in own.values() for pick in left_out(one, shape_class)],
     }
+    drawn = [pick for one in own.values() for pick in without_sample(one)]
+    if drawn:
+        picks[SAMPLE] = drawn
+        picks[f"{SAMPLE}, case by case"] = [
+            pick for one in own.values() for pick in left_out(one, itself, lambda case, one=one: not one.own(case))
+        ]
     for name, theirs in others.items():
         shared = [pick for key in own.keys() & theirs.keys() for pick in elsewhere(own[key], theirs[key])]
         if shared:
@@ -107,20 +121,26 @@ def run(job: frame.Job) -> Evidence:
 def known(results: Any, gpu_name: str, block: Mapping[str, Any], kernels: Sequence[str]) -> dict[Any, Known]:
     """By kernel and direction what the GPU's documents say, as export would write it."""
     gpu, found = gpus.gpu(gpu_name, block), {}
-    for entry in export.exportable(collection.collect(results, kernels, [gpu_name])):
+    there = collection.collect(results, kernels, [gpu_name])
+    samples = export.sampled(there)
+    for entry in export.exportable(there):
         declaration = catalog.load(entry.kernel)
-        rows = export.tuned(gpu_name, block["match"], [entry.document])["entries"]
-        passes = parsed(export.timed(declaration, gpu, entry.document))
+        documents = [entry.document, *filter(None, [samples.get((gpu_name, entry.kernel))])]
+        rows = export.tuned(gpu_name, block["match"], documents)["entries"]
+        passes = parsed(export.timed(declaration, gpu, *documents))
         for direction, timings in passes.items():
             trials: dict[str, dict[str, float]] = {}
-            for trial in entry.document["trials"]:
+            for trial in itertools.chain(*(document["trials"] for document in documents)):
                 usable = trial["direction"] == direction and trial["median_us"]
                 case = Case.from_json(trial)
                 if usable and not choice.launchable(declaration.passes[direction], trial, case, gpu)[1]:
                     key = _text(trial["dtype"], trial["sizes"])
                     trials.setdefault(key, {})[_text(trial["variant"], trial["config"])] = trial["median_us"]
             own = [row for row in rows if row["direction"] == direction]
-            found[entry.kernel, direction] = Known(gpu, declaration, direction, own, timings, trials)
+            sampled = {_text(one["dtype"], one["sizes"]) for document in documents[1:] for one in document["trials"]}
+            found[entry.kernel, direction] = Known(
+                gpu, declaration, direction, own, timings, trials, frozenset(sampled)
+            )
     return found
 
 
@@ -134,12 +154,23 @@ def shape_class(case: Timed, dtype: str, sizes: Mapping[str, Any]) -> bool:
     return doublings(case.sizes, sizes) <= CLASS
 
 
-def left_out(own: Known, gone: Callable[[Timed, str, Mapping[str, Any]], bool]) -> Iterator[Pick]:
-    """A pick for each case, of what is known without it and what else is gone."""
-    for case in own.timings.cases:
+def left_out(
+    own: Known, gone: Callable[[Timed, str, Mapping[str, Any]], bool], of: Callable[[Timed], bool] | None = None
+) -> Iterator[Pick]:
+    """A pick for each case ``of`` the kernel's own, of what is known without it and what else is gone."""
+    for case in filter(of or own.own, own.timings.cases):
         entries = [one for one in own.entries if not gone(_timed(one), case.dtype, case.sizes)]
         cases = [one for one in own.timings.cases if not gone(one, case.dtype, case.sizes)]
         yield _pick(own, case, entries, _narrowed(own, entries, cases))
+
+
+def without_sample(own: Known) -> Iterator[Pick]:
+    """A pick for each case of the sample, of what the kernel's own cases tell."""
+    entries = [one for one in own.entries if own.own(_timed(one))]
+    cases = [one for one in own.timings.cases if own.own(one)]
+    for case in own.timings.cases:
+        if not own.own(case):
+            yield _pick(own, case, entries, _narrowed(own, entries, cases))
 
 
 def elsewhere(own: Known, other: Known) -> Iterator[Pick]:
@@ -212,6 +243,8 @@ def evidence(picks: Mapping[str, Sequence[Pick]]) -> Evidence:
     claims: list[Claim] = []
     case = picks["the case"]
     for left, found in picks.items():
+        if left.startswith(SAMPLE):
+            continue  # of a few trials a case the best is not known: rows alone
         by_gpu = left.startswith("all but")
         claims.append(_percent(f"median regret without {left}", found, _median, ELSEWHERE if by_gpu else MEDIAN))
         if not by_gpu:

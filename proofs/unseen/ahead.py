@@ -8,12 +8,12 @@ import gc
 
 import torch
 from atlas import catalog
+from atlas.benchmarking import beyond
 from atlas.benchmarking.ahead import keeping_no_winner
 from atlas.benchmarking.measurement import precision
 from atlas.host import runtime
+from atlas.sampling import drawing
 from atlas.stages import frame
-
-from . import calls
 
 
 def main() -> None:
@@ -26,10 +26,10 @@ def main() -> None:
     declaration, gpu = catalog.load(job.kernel), job.gpu()
     device = runtime.device_of(job.gpu_name, job.block)
     torch.set_num_threads(1)
-    for case in calls.drawn(declaration, gpu, job.arguments.seed, job.arguments.cases):
-        for mode in calls.modes(declaration):
+    for case in drawing.drawn(declaration, gpu, job.arguments.seed, job.arguments.cases):
+        for mode in beyond.modes(declaration):
             with contextlib.suppress(Exception), precision(case.dtype), keeping_no_winner():
-                for entry in calls.entries(declaration, gpu, case, mode, device):
+                for entry in beyond.entries(declaration, gpu, case, mode, device):
                     with contextlib.suppress(Exception):
                         entry.prepare()()
             gc.collect()

@@ -14,7 +14,10 @@ from typing import Any
 
 from atlas import catalog
 from atlas.errors import AtlasError
+from atlas.results.beyond import OURS, against_peers
+from atlas.results.subject import label
 from atlas.results.verdict import geometric_mean
+from atlas.sampling import drawing
 from atlas.stages import frame
 
 from .. import scratch
@@ -74,15 +77,14 @@ def compile_ahead(job: frame.Job, kernels: Sequence[str], seed: int) -> None:
 
 
 def _timed(job: frame.Job, kernels: Sequence[str], seed: int) -> tuple[list[dict[str, Any]], int]:
+    from atlas.benchmarking import beyond
     from atlas.host import runtime
     from atlas.timing import Clock
 
-    from . import calls
-
     gpu, device = job.gpu(), runtime.device_of(job.gpu_name, job.block)
     clock, ends = Clock(device), time.monotonic() + job.arguments.seconds
-    benches = {name: calls.Bench(catalog.load(name), gpu, device, clock) for name in kernels}
-    drawn = {name: calls.drawn(b.declaration, gpu, seed, job.arguments.cases) for name, b in benches.items()}
+    benches = {name: beyond.Bench(catalog.load(name), gpu, device, clock) for name in kernels}
+    drawn = {name: drawing.drawn(b.declaration, gpu, seed, job.arguments.cases) for name, b in benches.items()}
     turns = [
         turn
         for turn in itertools.chain(*itertools.zip_longest(*([(n, c) for c in cs] for n, cs in drawn.items())))
@@ -92,7 +94,7 @@ def _timed(job: frame.Job, kernels: Sequence[str], seed: int) -> tuple[list[dict
     for number, (name, case) in enumerate(turns):
         if time.monotonic() > ends:
             return rows, len(turns) - number
-        for mode in calls.modes(benches[name].declaration):
+        for mode in beyond.modes(benches[name].declaration):
             found = benches[name].rows(case, mode)
             if found:
                 rows.append(summary(name, found))
@@ -101,25 +103,19 @@ def _timed(job: frame.Job, kernels: Sequence[str], seed: int) -> tuple[list[dict
 
 def summary(kernel: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One row of one call: our time, the fastest peer's, and theirs over ours; without a time it says why."""
-    ours, *peers = found
-    timed = {row["provider"]: row["median_us"] for row in peers if row["status"] == "ok" and "median_us" in row}
-    fastest = min(timed, key=timed.get, default=None)
-    row = {
+    (call,) = against_peers(found)
+    why = "; ".join(f"{row['provider']}: {row['reason']}" for row in found if row["provider"] != OURS)
+    return {
         "kernel": kernel,
-        "mode": ours["mode"],
-        "case": f"{' '.join(f'{name}={value}' for name, value in ours['sizes'].items())} {ours['dtype']}",
-        "us": ours.get("median_us"),
-        "peer": fastest,
-        "peer_us": timed.get(fastest),
-        "ratio": None,
-        "reason": ours["reason"],
-        "wrong": ours["status"] == "wrong",
+        "mode": call["mode"],
+        "case": f"{label(call['sizes'])} {call['dtype']}",
+        "us": call.get("median_us"),
+        "peer": call["peer"],
+        "peer_us": call["peer_us"],
+        "ratio": call["ratio"],
+        "reason": call["reason"] or ("" if call["ratio"] else why),
+        "wrong": call["status"] == "wrong",
     }
-    if row["us"] and row["peer_us"] and ours["status"] == "ok":
-        row["ratio"] = row["peer_us"] / row["us"]
-    elif not row["reason"]:
-        row["reason"] = "; ".join(f"{peer['provider']}: {peer['reason']}" for peer in peers)
-    return row
 
 
 def evidence(rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> Evidence:

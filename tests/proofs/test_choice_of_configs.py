@@ -22,8 +22,8 @@ def default_of(n):
     return dict(choice.untuned(catalog.load("vector_add").forward, case("fp32", n=n), H200)[1])
 
 
-def tuned(results, times, gpu="h200"):
-    """Puts an autotune document there: by n the microseconds of the default and of other configs."""
+def tuned(results, times, gpu="h200", stage="autotune", **more):
+    """Puts a document of autotune or sample there: by n the microseconds of the default and of other configs."""
     trials, bests = [], []
     for n, (default, *others) in times.items():
         common = {"direction": "forward", "dtype": "fp32", "sizes": {"n": n}, "variant": "blocks"}
@@ -32,9 +32,9 @@ def tuned(results, times, gpu="h200"):
         config, us = min(own, key=lambda one: one[1])
         bests.append(common | {"config": config, "median_us": us, "certificate": CERTIFICATE})
     fields = EMPTY | {"protocol": "p", "strategy": "s", "best": bests, "trials": trials}
-    fields |= {"identities": needed("autotune", catalog.identities("vector_add"))}
-    path = results / "measured" / gpu / "vector_add" / "autotune.json"
-    documents.write(path, document("autotune", "vector_add", fields, gpu=gpu))
+    fields |= {"identities": needed(stage, catalog.identities("vector_add"))} | more
+    path = results / "measured" / gpu / "vector_add" / f"{stage}.json"
+    documents.write(path, document(stage, "vector_add", fields, gpu=gpu))
 
 
 def rows(evidence):
@@ -48,6 +48,16 @@ def test_a_config_that_is_faster_everywhere_is_chosen_where_it_is_left_out(tmp_p
     assert row["chosen: regret %, median"] == row["chosen: worst"] == 0 and row["default: worst"] == 25
     assert row["chosen: % over default"] == -20 and row["cases"] == len(SIZES)
     assert found.holds or [one.text for one in found.broken if "ms of processor" not in one.text] == []
+
+
+def test_a_sample_tells_of_the_kernels_own_cases_and_has_rows_of_its_own(tmp_path):
+    tuned(tmp_path, {SIZES[3]: (1e3, (FAST, 1e3), (SPECIAL, 500))})
+    assert rows(proof.run(job(proof, tmp_path)))["the case"]["chosen: worst"] == 100
+    drawn = {n + 1: (n / 1e3, (FAST, n / 1e3), (SPECIAL, n / 2e3)) for n in SIZES}
+    tuned(tmp_path, drawn, stage="sample", seed=0, cases=len(SIZES))
+    found = rows(proof.run(job(proof, tmp_path)))
+    assert found["the case"]["cases"] == 1 and found["the case"]["chosen: worst"] == 0
+    assert found[proof.SAMPLE]["cases"] == len(SIZES)
 
 
 def test_what_won_nowhere_but_at_the_case_that_is_left_out_is_not_known(tmp_path):

@@ -1,17 +1,21 @@
 """Calls at drawn shapes: what is drawn, what a row says, and what the claims are of."""
 
-import json
 import subprocess
 import sys
 
 import pytest
 import torch
 from atlas import catalog
+from atlas.benchmarking import beyond
 from atlas.host import gpus
 from atlas.host.runtime import meta_inputs
 from atlas.reading.config import load_gpus
+from atlas.results import documents
+from atlas.results.beyond import OURS
+from atlas.sampling import domains, drawing
+from proof_doubles import validated
 
-from proofs.unseen import calls, domains, proof
+from proofs.unseen import proof
 
 
 @pytest.fixture(scope="module")
@@ -27,38 +31,39 @@ def test_every_kernel_has_a_domain():
 @pytest.mark.parametrize("kernel", catalog.names())
 def test_drawn_cases_are_calls_that_the_kernel_takes(kernel, h200):
     declaration = catalog.load(kernel)
-    cases = calls.drawn(declaration, h200, seed=3, count=5)
+    cases = drawing.drawn(declaration, h200, seed=3, count=5)
     assert len(cases) == 5, "so many different ones there are"
-    assert cases == calls.drawn(declaration, h200, seed=3, count=5) != calls.drawn(declaration, h200, seed=4, count=5)
+    assert (
+        cases == drawing.drawn(declaration, h200, seed=3, count=5) != drawing.drawn(declaration, h200, seed=4, count=5)
+    )
     for case in cases:
         assert case.dtype in declaration.dtypes, case
         meta_inputs(declaration.forward, case)  # has the sizes and flags that inputs are drawn by
         assert any(not variant.unsupported(case, h200) for variant in declaration.forward.variants), case
 
 
-_ONE_CALL = """
-import dataclasses, json, torch
-from atlas import catalog
-from atlas.host import gpus
-from atlas.reading.config import load_gpus
-from atlas.timing import Clock
-from proofs.unseen import calls
-
-declaration = catalog.load("vector_add", interpret=True)
-bench = calls.Bench(declaration, gpus.gpu("cpu", load_gpus()["cpu"]), torch.device("cpu"), Clock("cpu"))
-case = dataclasses.replace(declaration.edge_cases[0], dtype="fp32")
-print(json.dumps({mode: bench.rows(case, mode) for mode in calls.modes(declaration)}))
-"""
-
-
-def test_a_call_is_timed_beside_its_peers_forward_and_in_a_step():
-    done = subprocess.run([sys.executable, "-c", _ONE_CALL], capture_output=True, text=True, check=False)
+def test_calls_are_timed_beside_their_peers_forward_and_in_a_step(tmp_path):
+    validated(tmp_path, "vector_add", gpu="cpu", kind="functional")
+    words = (
+        "beyond",
+        "vector_add",
+        "--gpu",
+        "cpu",
+        "--results",
+        str(tmp_path),
+        "--cases",
+        "1",
+        "--seed",
+        "38",
+    )  # few elements
+    done = subprocess.run([sys.executable, "-m", "atlas", *words], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-    rows = json.loads(done.stdout.splitlines()[-1])
-    assert set(rows) == {"forward", "step"}
-    for found in rows.values():
-        assert [row["provider"] for row in found[:2]] == [calls.OURS, "torch"]
-        assert all(row["status"] == "ok" and row["median_us"] > 0 for row in found[:2]), found
+    found = documents.read(tmp_path / "measured/cpu/vector_add/beyond.json", "beyond")
+    assert found["status"] == "ok" and found["seed"] == 38
+    for mode in ("forward", "step"):
+        own = [row for row in found["rows"] if row["mode"] == mode]
+        assert [row["provider"] for row in own[:2]] == [OURS, "torch"]
+        assert all(row["status"] == "ok" and row["median_us"] > 0 for row in own[:2]), own
 
 
 def test_a_wrong_result_has_no_ratio_and_breaks_a_claim():
@@ -92,6 +97,6 @@ def test_the_fastest_peer_counts_and_losses_come_worst_first():
 
 def test_difference_passes_rounding_and_finds_a_mistake():
     expected = [torch.randn(64, 64)]
-    assert calls.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
-    assert "off torch's" in calls.difference([expected[0].roll(1)], expected, "bf16")
-    assert "off torch's" in calls.difference([torch.full((64, 64), float("nan"))], expected, "bf16")
+    assert beyond.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
+    assert "off torch's" in beyond.difference([expected[0].roll(1)], expected, "bf16")
+    assert "off torch's" in beyond.difference([torch.full((64, 64), float("nan"))], expected, "bf16")

@@ -107,7 +107,7 @@ def test_identities_and_date_stand_in_the_first_lines_of_a_record(tmp_path):
     record(tmp_path)
     path = tmp_path / "recorded" / "h200" / "softmax" / "benchmark.json"
     stated = documents.read_envelope(path)
-    assert (stated.stage, stated.status, stated.date) == ("benchmark", "ok", "2026-11-21T10:20:00+00:00")
+    assert (stated.stage, stated.status, stated.date) == ("benchmark", "ok", "2026-11-21T10:25:00+00:00")
     assert stated.identities == sample.IDENTITIES and len(path.read_text().partition("seconds")[0]) < 8192
 
 

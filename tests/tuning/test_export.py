@@ -57,16 +57,17 @@ def trial(n, block, us, warps=4, **more):
             "config": {"BLOCK": block, "num_warps": warps}, "status": "ok", "reason": ""} | more  # fmt: skip
 
 
-def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", plain=None, trials=()):
+def put(folder, *bests, gpu="h200", kind="measured", status="ok", where="measured", plain=None, trials=(),
+        stage="autotune", **more):  # fmt: skip
     document = {
-        "stage": "autotune", "schema_version": documents.VERSIONS["autotune"], "kernel": "vector_add", "gpu": gpu,
+        "stage": stage, "schema_version": documents.VERSIONS[stage], "kernel": "vector_add", "gpu": gpu,
         "kind": kind, "status": status, "reason": "" if status == "ok" else "no config works", "device": {},
         "kernel_digest": catalog.digest("vector_add"), "software": {"torch": "2.11.0", "triton": "3.6.0"},
         "seconds": 1.0, "protocol": "timing/1", "strategy": "halving", "budget_seconds": None, "seconds_by_phase": {},
         "trials_by_status": {}, "best": list(bests), "trials": list(trials),
-        "identities": needed("autotune", catalog.identities("vector_add")) | ({BLOCKS: plain} if plain else {}),
-    }  # fmt: skip
-    documents.write(folder / "results" / where / gpu / "vector_add" / "autotune.json", document)
+        "identities": needed(stage, catalog.identities("vector_add")) | ({BLOCKS: plain} if plain else {}),
+    } | more  # fmt: skip
+    documents.write(folder / "results" / where / gpu / "vector_add" / f"{stage}.json", document)
 
 
 def export(folder, *words):
@@ -222,3 +223,14 @@ def test_a_config_and_a_case_are_a_line_each_of_the_timings(place):
     export(place, "--gpu", "h200")
     lines = (place / "kernels" / "tuned" / "timings" / "h200-vector_add.json").read_text().splitlines()
     assert sum('"variant"' in line for line in lines) == 2 and sum('"sizes"' in line for line in lines) == 1
+
+
+def test_a_sample_adds_cases_and_timings_and_overrules_no_search_of_a_tuned_case(place):
+    put(place, best(1024, 512), trials=[trial(1024, 512, 5.0), trial(1024, 1024, 6.0)])
+    drawn = [trial(5000, 2048, 5.0, 8), trial(5000, 512, 5.5), trial(5000, 1024, 6.0)]
+    put(place, best(5000, 2048, 8), best(1024, 4096), trials=drawn, stage="sample", seed=0, cases=2)
+    assert export(place) == 0
+    assert chosen(1024)["BLOCK"] == 512 and chosen(5000) == {"BLOCK": 2048, "num_warps": 8}
+    written = json.loads((place / "kernels" / "tuned" / "timings" / "h200-vector_add.json").read_text())
+    cases = {one["sizes"]["n"]: one["us"] for one in written["passes"]["forward"]["cases"]}
+    assert set(cases) == {1024, 5000} and 5.5 in cases[5000], "what won elsewhere was timed there, too"

@@ -58,6 +58,12 @@ def test_the_interpreter_runs_a_few_configs_of_every_case_and_says_so(tmp_path):
     assert document["trial_seconds"] == pytest.approx(phases["prepare"] + phases["time"] + phases["check"], abs=0.01)
     assert document["wall_seconds"] > document["seconds"] - 0.5, "the process's own start counts"
     assert document["devices"] == {"count": 1, "names": ["cpu"], "notes": []}
+    done = python("-m", "atlas", "sample", *words(tmp_path)[1:], "--cases", "2", "--seed", "11")
+    assert done.returncode == 0, done.stderr
+    sample = documents.read(written(tmp_path).with_name("sample.json"), "sample")
+    assert (sample["status"], sample["seed"], sample["strategy"]) == ("ok", 11, "sample")
+    sizes = {str(row["sizes"]) for row in sample["best"]}
+    assert len(sizes) == 2 and not sizes & {str(row["sizes"]) for row in document["best"]}, "drawn, and not tuned"
 
 
 def test_a_kernel_that_did_not_validate_is_not_tuned(tmp_path):

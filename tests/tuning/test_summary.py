@@ -7,6 +7,7 @@ import tuning_fakes as fakes
 from atlas.results import documents
 from atlas.tuning import summary
 from atlas.tuning.certificates import Certificates
+from atlas.tuning.search import ByStrategy
 from atlas.tuning.strategies import STRATEGIES
 from tuning_tables import Table, find
 
@@ -21,7 +22,17 @@ def run(names=("NVIDIA H200",), **more):
     seconds = {"import": 2.0, "time": 1.5, "certify": 0.5, "compile": 0.25, "lost": 0.0}
     certificates = Certificates(Book(), "validation/2", (0, 1, 2))
     ran = summary.Run(
-        STRATEGIES["halving"], "timing/1", 60.0, 5.0, seconds, 7, Book(), certificates, names, (), lambda *_: None
+        ByStrategy(STRATEGIES["halving"]),
+        "timing/1",
+        60.0,
+        5.0,
+        seconds,
+        7,
+        Book(),
+        certificates,
+        names,
+        (),
+        lambda *_: None,
     )
     return dataclasses.replace(ran, **more)
 

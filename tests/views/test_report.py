@@ -113,6 +113,12 @@ def test_of_builds_that_may_all_be_meant_the_range_is_shown():
     assert not work._built_for("c", sampled)
 
 
+def test_calls_beyond_the_tuned_cases_stand_apart(page):
+    text = page("five").text["s-beyond"]
+    assert "2.00" in text and "m=3 n=5" in text and "seeds 7" in text and "failed: out of luck" in text
+    assert "Nothing was timed beyond" in page("none").text["s-beyond"]
+
+
 def test_counters_are_shown_with_what_the_declaration_says_must_move(page):
     text = page("five").text["s-counters"]
     assert "2,048 MiB" in text and "2.00\N{MULTIPLICATION SIGN} needed" in text

@@ -12,7 +12,9 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "build": _MEASURED,
     "validate": (*_MEASURED, kernel.CASES, kernel.REFERENCES, kernel.PUBLIC),
     "autotune": _MEASURED,
+    "sample": (kernel.INPUTS,),
     "benchmark": (*_MEASURED, kernel.COSTS, kernel.PEERS),
+    "beyond": (kernel.INPUTS, kernel.PEERS, kernel.PUBLIC),
     "profile": (*_MEASURED, kernel.PEERS),
     "predict": (*_MEASURED, kernel.COSTS),
 }

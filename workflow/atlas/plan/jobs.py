@@ -154,6 +154,11 @@ class Plan:
         """The option that restricts a build for a GPU that cannot be reached to a sample of the space."""
         return "" if self.places[wildcards.gpu].reachable else f"--sample {self.config['build']['sample']}"
 
+    def sampled(self, wildcards: Any) -> list[str]:
+        """The sample that a job must not meet again in cases of its own."""
+        taken = "sample" in self.stages(wildcards.gpu)
+        return [f"results/measured/{wildcards.gpu}/{wildcards.kernel}/sample.json"] if taken else []
+
     def setting(self, section: str, key: str) -> Any:
         """One value of the config."""
         return self.config[section][key]
@@ -222,15 +227,18 @@ class Plan:
         """The stages that run for each kernel on this GPU, where it is now."""
         if gpus.functional(self.blocks[gpu]):
             return ("validate", "autotune", "benchmark")
-        if self.places[gpu].reachable:
-            return (
-                "build",
-                "validate",
-                "autotune",
-                "benchmark",
-                *(["profile"] if self.config["profile"]["run"] else []),
-            )
-        return ("build",) if self.compiled(gpu) else ()
+        if not self.places[gpu].reachable:
+            return ("build",) if self.compiled(gpu) else ()
+        drawn = workloads.current() is None  # a workload says itself which cases matter
+        return (
+            "build",
+            "validate",
+            "autotune",
+            *(["sample"] if drawn and self.config["sample"]["cases"] else []),
+            "benchmark",
+            *(["beyond"] if drawn and self.config["beyond"]["cases"] else []),
+            *(["profile"] if self.config["profile"]["run"] else []),
+        )
 
     def earlier(self, *stages: str) -> Question:
         """The documents of earlier stages that a job reads; a functional GPU has no survey and no build."""

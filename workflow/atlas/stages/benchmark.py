@@ -7,7 +7,6 @@ and are gone when the clock starts.
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..host.progress import progress
 from ..results.subject import PassCase
 from ..workers import protocol
-from ..workers.pool import Pool
-from ..workers.process import NoWorker
-from . import called, frame
+from . import called, compiling, frame
 
 if TYPE_CHECKING:
     from ..host.leases import Lease
-
-_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-"""Of the workers: there is one for each core, and torch.compile would start as many again in each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _compile_ahead(job: frame.Job, lease: Lease | None) -> None:
-    """Fill the caches on disk; where no worker starts, the benchmark compiles for itself."""
     asked = frame.setting(job) | {"tuned": job.earlier("autotune"), "folder": job.folder}
-    worker = functools.partial(frame.worker, job, lease, _serve, asked, **_ENVIRONMENT)
-    with Pool(worker, *frame.pool_size(job)) as pool, progress() as shown:
-        bar = shown.add_task("compile", total=None, note="starting workers")
-        try:
-            shown.update(bar, total=len(pool.plan().tasks))
-            pool.work(lambda label, done: shown.update(bar, note=label, completed=done))
-        except NoWorker:
-            shown.update(bar, note="no worker starts")
+    compiling.ahead(job, lease, _serve, asked)
 
 
 def _serve(connection: Connection, asked: dict[str, Any]) -> None:

@@ -28,21 +28,26 @@ def run(arguments: argparse.Namespace) -> None:
     What has no certificate is left out and named; AtlasError where that is everything.
     """
     from ..declaration.choice import TUNED, timings_file
-    from ..tuning.export import exportable, left_out, text, timed, timings_text, tuned
+    from ..tuning.export import exportable, left_out, sampled, text, timed, timings_text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
-    entries = exportable(collection.collect(arguments.results, gpus=names))
+    found = collection.collect(arguments.results, gpus=names)
+    entries, samples = exportable(found), sampled(found)
     if not entries:
         which = f"GPU {arguments.gpu!r}" if arguments.gpu else "any GPU"
         raise AtlasError(
             f"{arguments.results}: no autotune document of status ok that {which} measured; "
             "run the autotune stage on the GPU, or take its records from git"
         )
+    sources = {
+        (entry.gpu, entry.kernel): [entry.document, *filter(None, [samples.get((entry.gpu, entry.kernel))])]
+        for entry in entries
+    }
     files = {
         name: tuned(name, blocks[name]["match"], own)
         for name in names
-        if (own := [entry.document for entry in entries if entry.gpu == name])
+        if (own := [document for (gpu, _), documents in sources.items() if gpu == name for document in documents])
     }
     lacking = [said for entry in entries if (said := left_out(entry))]
     if not any(file["entries"] for file in files.values()):
@@ -54,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
             gpu = gpus.gpu(name, blocks[name])
             for entry in entries:
                 if entry.gpu == name:
-                    content = timed(catalog.load(entry.kernel), gpu, entry.document)
+                    content = timed(catalog.load(entry.kernel), gpu, *sources[name, entry.kernel])
                     documents.write_text(timings_file(name, entry.kernel), timings_text(content))
             described = [_described(entry) for entry in entries if entry.gpu == name and _certified(entry)]
             print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from ..errors import AtlasError
 from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
-from ..reporting import comparisons, machines, outcome, work
+from ..reporting import beyond, comparisons, machines, outcome, work
 from ..reporting import workload as workloads
 from ..results.collection import Entry, collect, proofs
 from ..results.documents import write_text
@@ -83,6 +83,8 @@ def page(
         tuning=work.tuning_table(entries),
         best_configs=work.best_configs(entries, tables),
         counters=work.counter_table(tables),
+        beyond=beyond.beyond_table(tables),
+        beyond_sentences=beyond.beyond_sentences(tables),
         proofs=machines.proof_table(proofs),
         provenance=machines.provenance(entries),
         overviews=overviews,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..host.gpus import functional
 from ..reading.published import Point
+from ..results.beyond import against_peers
 from ..results.changes import against_record
 from ..results.collection import Entry
 from ..results.subject import PassCase, as_json, label
@@ -159,6 +160,20 @@ def profile(entries: Iterable[Entry]) -> Iterator[Row]:
                     | _version(entry, row)
                     | _provenance(entry)
                 )
+
+
+def beyond(entries: Iterable[Entry]) -> Iterator[Row]:
+    """One row per call of a public function beyond the tuned cases."""
+    for entry in _of(entries, "beyond"):
+        document = entry.document
+        for row in against_peers(document["rows"]):
+            yield (
+                _shared(row, "beyond")
+                | _subject(entry)
+                | {"case": label(row["sizes"]), "sizes": as_json(row["sizes"])}
+                | {"seed": document["seed"], "protocol": document["protocol"], "stale": entry.stale}
+                | _provenance(entry)
+            )
 
 
 def validation(entries: Iterable[Entry]) -> Iterator[Row]:

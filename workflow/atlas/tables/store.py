@@ -174,6 +174,25 @@ TABLES: dict[str, dict[str, str]] = {
         **_KERNEL_VERSION,
         **_PROVENANCE,
     },
+    # One row per call of a public function at a case that nobody tuned; `ratio`: the fastest peer's time over ours.
+    "beyond": {
+        **_SUBJECT,
+        "mode": TEXT,
+        "dtype": TEXT,
+        "case": TEXT,
+        "sizes": TEXT,
+        **_OUTCOME,
+        "median_us": NUMBER,
+        "call_us": NUMBER,
+        "queued": FLAG,
+        "peer": TEXT,
+        "peer_us": NUMBER,
+        "ratio": NUMBER,
+        "seed": INTEGER,
+        "protocol": TEXT,
+        "stale": FLAG,
+        **_PROVENANCE,
+    },
     # One row per check.
     "validation": {
         **_SUBJECT,

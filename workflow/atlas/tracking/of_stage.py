@@ -82,9 +82,7 @@ class Context:
 
 def describe(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     """Fill a stage's run from its document; ``timed`` is false where times say nothing of a GPU's speed."""
-    {"build": _build, "validate": _validate, "autotune": _autotune, "benchmark": _benchmark, "profile": _profile}[
-        entry.stage
-    ](run, entry, context, timed)
+    _OF_STAGE[entry.stage](run, entry, context, timed)
     run.params |= words({f"configs_of_{name}": used for name, used in calls(entry.document).items()})
 
 
@@ -241,3 +239,22 @@ def _profile(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     rows = entry.document["rows"]
     run.metrics |= {"rows": float(len(rows))}
     run.tables["counters.json"] = [table_row(row) | table_row(launch) for row in rows for launch in row["launches"]]
+
+
+def _beyond(run: Run, entry: Entry, context: Context, timed: bool) -> None:
+    rows = entry.document["rows"]
+    run.params |= words({"seed": entry.document["seed"]})
+    run.metrics |= {"rows": float(len(rows))} | _counts("rows", rows)
+    if timed:
+        run.tables["rows.json"] = [table_row(row) for row in rows]
+
+
+_OF_STAGE = {
+    "build": _build,
+    "validate": _validate,
+    "autotune": _autotune,
+    "sample": _autotune,
+    "benchmark": _benchmark,
+    "beyond": _beyond,
+    "profile": _profile,
+}

@@ -102,8 +102,8 @@ class Ruling:
         return next(iter(reasons.values())) if reasons and all(reasons.values()) else ""
 
 
-def problems(declaration: Declaration, gpu: GPU, ruling: Ruling) -> list[Problem]:
-    """Every (pass, case) of the sweep that any variant supports, with its candidates, in the order of the sweep.
+def problems(declaration: Declaration, gpu: GPU, ruling: Ruling, cases: Sequence[Case] | None = None) -> list[Problem]:
+    """Every (pass, case) that any variant supports, with its candidates, in the order of the cases (None: the sweep).
 
     Defaults are candidates even where the build ruled them out: untuned calls run them, so their failure is a result.
     """
@@ -111,7 +111,7 @@ def problems(declaration: Declaration, gpu: GPU, ruling: Ruling) -> list[Problem
 
     found = []
     for direction, work in declaration.passes.items():
-        for case in runtime.sweep(declaration, gpu):
+        for case in runtime.sweep(declaration, gpu) if cases is None else cases:
             problem = _problem(direction, work, case, gpu, ruling)
             if problem is not None:
                 found.append(problem)

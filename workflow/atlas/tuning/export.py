@@ -8,6 +8,7 @@ defaults, took at the other cases.  :mod:`atlas.declaration.choice` says how a c
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,15 @@ def exportable(entries: Iterable[Entry]) -> list[Entry]:
     """The autotune documents that a real GPU wrote and that ended ok, sorted by kernel."""
     chosen = [e for e in entries if e.stage == "autotune" and e.kind in KINDS and e.document["status"] == "ok"]
     return sorted(chosen, key=lambda entry: entry.kernel or "")
+
+
+def sampled(entries: Iterable[Entry]) -> dict[tuple[str, str | None], Document]:
+    """By GPU and kernel the sample documents that a real GPU wrote and that ended ok."""
+    return {
+        (e.gpu, e.kernel): e.document
+        for e in entries
+        if e.stage == "sample" and e.kind in KINDS and e.document["status"] == "ok"
+    }
 
 
 def left_out(entry: Entry) -> str:
@@ -53,26 +63,37 @@ def tuned(gpu: str, match: str, documents: Sequence[Document]) -> dict[str, Any]
         "match": match,
         "generated_by": f"python -m atlas export --gpu {gpu}",
         "software": _software(documents),
-        "entries": [
-            _row(document, best) for document in documents for best in document["best"] if best.get("certificate")
-        ],
+        "entries": list(_rows(documents).values()),
     }
 
 
-def timed(declaration: Declaration, gpu: GPU, document: Document) -> dict[str, Any]:
+def _rows(documents: Sequence[Document]) -> dict[str, dict[str, Any]]:
+    """By kernel, pass and case the entry of the first document that has one: a whole search's before a sample's."""
+    found: dict[str, dict[str, Any]] = {}
+    for document in documents:
+        for best in document["best"]:
+            if best.get("certificate"):
+                named = [document["kernel"], best["direction"], best["dtype"], best["sizes"]]
+                found.setdefault(json.dumps(named, sort_keys=True), _row(document, best))
+    return found
+
+
+def timed(declaration: Declaration, gpu: GPU, *documents: Document) -> dict[str, Any]:
     """The content of ``kernels/tuned/timings/<gpu>-<kernel>.json``; no ``passes`` where nothing can be said.
+
+    ``documents`` are the kernel's of autotune, and of sample where there is one.
 
     Of each pass the configs that won a case, with a certificate, or are a case's default today, as far as the kernel
     still has them.  A case whose default was not timed is left out: nothing there can be compared with it.
     """
     from ..declaration.timings import FORM
 
-    passes = {direction: _pass(direction, work, gpu, document) for direction, work in declaration.passes.items()}
+    passes = {direction: _pass(direction, work, gpu, documents) for direction, work in declaration.passes.items()}
     return {
         "form": FORM,
-        "gpu": document["gpu"],
-        "kernel": document["kernel"],
-        "generated_by": f"python -m atlas export --gpu {document['gpu']}",
+        "gpu": gpu.name,
+        "kernel": declaration.name,
+        "generated_by": f"python -m atlas export --gpu {gpu.name}",
         "passes": {direction: found for direction, found in passes.items() if found["cases"]},
     }
 
@@ -87,13 +108,14 @@ def timings_text(document: Mapping[str, Any]) -> str:
     return "\n".join(["{", *lines, ' "passes": {', ",\n".join(passes), " }", "}", ""])
 
 
-def _pass(direction: str, work: Pass, gpu: GPU, document: Document) -> dict[str, Any]:
+def _pass(direction: str, work: Pass, gpu: GPU, documents: Sequence[Document]) -> dict[str, Any]:
     from ..declaration import Case
     from ..declaration.choice import launchable, untuned
 
-    won = [_config(best) for best in document["best"] if best["direction"] == direction and best.get("certificate")]
+    bests = [best for document in documents for best in document["best"]]
+    won = [_config(best) for best in bests if best["direction"] == direction and best.get("certificate")]
     by_case: dict[str, list[Mapping[str, Any]]] = {}
-    for trial in document["trials"]:
+    for trial in itertools.chain(*(document["trials"] for document in documents)):
         if trial["direction"] == direction and trial["median_us"]:
             by_case.setdefault(json.dumps([trial["dtype"], trial["sizes"]]), []).append(trial)
     rows = []

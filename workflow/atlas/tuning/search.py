@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from .candidates import Candidate, Problem
 from .outcome import OK, STOPPED, WRONG, Outcome
@@ -72,6 +72,52 @@ class Found:
     def untried(self) -> list[Candidate]:
         """The candidates that the budget left no time for."""
         return [candidate for candidate in self.problem.candidates if candidate not in self.trials]
+
+
+class Way(Protocol):
+    """A way to search problems: by a strategy (:class:`ByStrategy`), or a few trials each (:class:`~.probe.Sample`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def method(self) -> str:
+        """How it works, for a document."""
+
+    def first(self, problem: Problem) -> tuple[Sequence[Candidate], int]:
+        """What it asks for first, to be compiled ahead, and with how many samples."""
+
+    def begin(self, problem: Problem, measuring: Measuring, budget: Limit) -> Any:
+        """The search of a problem: a :class:`Search`, or what has its steps."""
+
+
+@dataclass(frozen=True)
+class ByStrategy:
+    """Whole searches, each by the same strategy."""
+
+    strategy: Strategy
+
+    @property
+    def name(self) -> str:
+        """The strategy's."""
+        return self.strategy.name
+
+    @property
+    def method(self) -> str:
+        """The strategy, and what follows it."""
+        return (
+            f"{self.strategy.summary}; then the {FINALISTS} fastest and the default are checked against the reference "
+            "and sampled in turns"
+        )
+
+    def first(self, problem: Problem) -> tuple[Sequence[Candidate], int]:
+        """The strategy's first round: a model does not know yet what it asks for later."""
+        asked = next(self.strategy.search(problem.candidates))
+        return asked.candidates, asked.samples
+
+    def begin(self, problem: Problem, measuring: Measuring, budget: Limit) -> Search:
+        """A search that nothing is known of."""
+        return Search(problem, self.strategy, measuring, budget)
 
 
 def search(problem: Problem, strategy: Strategy, measuring: Measuring, budget: Limit) -> Found:

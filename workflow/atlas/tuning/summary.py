@@ -11,8 +11,7 @@ from .candidates import INTERPRETED, Candidate, Problem
 from .certificates import Certificates
 from .journal import Journal
 from .outcome import OK, WRONG, Outcome
-from .search import FINALISTS, Found
-from .strategies.strategy import Strategy
+from .search import Found, Way
 
 _SHOWN = 3
 
@@ -41,7 +40,7 @@ class Run:
     ``seconds`` are by phase, summed over all sessions.  ``compile_seconds`` tells what the compiler took.
     """
 
-    strategy: Strategy
+    way: Way
     protocol: str
     budget_seconds: float | None
     wall_seconds: float
@@ -60,7 +59,7 @@ def fields(found: Sequence[Found], run: Run) -> dict[str, Any]:
     untried = sum(len(one.untried) for one in found)
     return {
         "protocol": run.protocol,
-        "strategy": run.strategy.name,
+        "strategy": run.way.name,
         "method": _method(found, run, untried),
         "budget_seconds": run.budget_seconds,
         **_time(run),
@@ -92,10 +91,7 @@ def _time(run: Run) -> dict[str, Any]:
 
 
 def _method(found: Sequence[Found], run: Run, untried: int) -> str:
-    parts = [
-        f"{run.strategy.summary}; then the {FINALISTS} fastest and the default are checked against the reference and "
-        "sampled in turns"
-    ]
+    parts = [run.way.method]
     if run.certificates.seeds:
         parts.append("the fastest that validates on the edge cases of its dtype is the best")
     left_out = sum(one.problem.left_out for one in found)

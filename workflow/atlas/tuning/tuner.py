@@ -22,7 +22,7 @@ from .candidates import Candidate, Problem, longest_first
 from .certificates import Certificates
 from .journal import Journal
 from .outcome import OK
-from .search import Found, Search
+from .search import ByStrategy, Found, Way
 from .session import Session
 from .strategies.strategy import Strategy
 from .summary import Run, fields
@@ -43,11 +43,16 @@ class Options:
     ``certify_seeds`` is how many seeds winners are certified with; with 0 they are not.
     """
 
-    strategy: Strategy
+    strategy: Strategy | Way
     budget_seconds: float | None
     trial_timeout_seconds: float
     jobs: int
     certify_seeds: int = 0
+
+    @property
+    def way(self) -> Way:
+        """The strategy as a way to search a problem."""
+        return ByStrategy(self.strategy) if isinstance(self.strategy, Strategy) else self.strategy
 
 
 def context(
@@ -114,7 +119,7 @@ def tune(
 
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(DevicePool(open_session, devices))
-        wanted = list(_unknown(longest_first(problems), journal, options.strategy))
+        wanted = list(_unknown(longest_first(problems), journal, options.way))
         if wanted:
             pool.first.begin()  # it imports torch while this process finds out what to compile
         if options.jobs and wanted:
@@ -124,7 +129,7 @@ def tune(
         searching = time.perf_counter()
         found = _search_all(problems, pool, options, title)
     run = Run(
-        strategy=options.strategy,
+        way=options.way,
         protocol=PROTOCOL,
         budget_seconds=options.budget_seconds,
         wall_seconds=time.perf_counter() - began,
@@ -148,12 +153,12 @@ def _spent(pool: DevicePool, before: Mapping[str, float]) -> dict[str, float]:
     return seconds
 
 
-def _unknown(problems: Iterable[Problem], journal: Journal, strategy: Strategy) -> Iterable[tuple[Problem, Candidate]]:
+def _unknown(problems: Iterable[Problem], journal: Journal, way: Way) -> Iterable[tuple[Problem, Candidate]]:
     """The candidates whose first measurement is not in the journal, in the order of the search."""
     for problem in problems:
-        first = next(strategy.search(problem.candidates))
-        for candidate in first.candidates:  # a model does not know yet what it asks for later
-            if not journal.has(problem, candidate, Session.method(first.samples)):
+        candidates, samples = way.first(problem)
+        for candidate in candidates:
+            if not journal.has(problem, candidate, Session.method(samples)):
                 yield problem, candidate
 
 
@@ -163,12 +168,12 @@ def _search_all(problems: Sequence[Problem], pool: DevicePool, options: Options,
         bar = display.add_task(title, total=len(problems), note="")
         notes = Notes(lambda text: display.update(bar, note=text))
 
-        def find(session: Session, problem: Problem, begun: Search | None) -> Found | Later:
+        def find(session: Session, problem: Problem, begun: Any) -> Found | Later:
             watched = Watched(session, lambda note: notes.set(str(problem), note), problem)
             try:
                 if begun is None:
                     with budget.share(lambda: session.busy_seconds) as share:
-                        begun = Search(problem, options.strategy, watched, share)
+                        begun = options.way.begin(problem, watched, share)
                         winner = begun.compare()
                     if winner is not None:
                         session.prepare_certificate(problem, winner)

@@ -1,46 +1,32 @@
-"""One public call at one drawn case: forward, its gradient, or both, beside the peers, checked and timed in turns."""
+"""Public functions at cases that nobody tuned, as a user calls them, beside the peers, checked and timed in turns.
+
+Tuned cases are a sample; users call elsewhere.  A call picks its variant and config by itself, as it does for a user.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import torch
-from atlas.benchmarking.measurement import precision
-from atlas.declaration import GPU, Case, Declaration
-from atlas.errors import in_a_line
-from atlas.host.runtime import as_tuple, draw
-from atlas.timing import Clock
-from atlas.timing.clock import Thunk
 
-from . import domains
+from ..declaration import GPU, Case, Declaration
+from ..errors import in_a_line
+from ..host.runtime import as_tuple, draw, sweep
+from ..results.beyond import OURS
+from ..sampling import drawing
+from ..timing import Clock
+from ..timing.clock import Thunk
+from ..validation.device import DeviceLost, obstacle
+from .measurement import PREPARE_SECONDS, deadline, precision
 
 MODES = ("forward", "backward", "step")
 """The call alone; the gradient of one call, again and again; both, as in a training step."""
-OURS = "public"
-"""The provider that is the public function."""
-MOST_BYTES = 4 * 2**30
-"""Of a case's least traffic; what is larger is drawn again."""
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
 """Root mean square of the difference to torch over that of torch's: above rounding, far below any mistake."""
-_ATTEMPTS = 200
-
-
-def drawn(declaration: Declaration, gpu: GPU, seed: int, count: int) -> list[Case]:
-    """So many different cases of a kernel's domain; the same for the same seed."""
-    random, found = Random(f"{seed} {declaration.name}"), []
-    for _ in range(_ATTEMPTS):
-        one = domains.drawn(declaration.name, random)
-        small = sum(declaration.forward.bytes(one).values()) <= min(MOST_BYTES, gpu.memory_bytes // 16)
-        if small and one not in found:
-            found.append(one)
-        if len(found) == count:
-            break
-    return found
 
 
 @dataclass
@@ -53,6 +39,13 @@ class Entry:
     status: str = "ok"
     reason: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
+
+
+def cases(declaration: Declaration, gpu: GPU, seed: int, count: int, known: Collection[Case] = ()) -> list[Case]:
+    """Drawn ones, none of them of the sweep or ``known``: fewer than ``count`` where there are no more."""
+    tuned = {*sweep(declaration, gpu), *known}
+    drawn = drawing.drawn(declaration, gpu, seed, count + len(tuned))
+    return [one for one in drawn if one not in tuned][:count]
 
 
 def modes(declaration: Declaration) -> tuple[str, ...]:
@@ -154,7 +147,10 @@ class Bench:
     max_samples: int = 60
 
     def rows(self, case: Case, mode: str) -> list[dict[str, Any]]:
-        """A row for each provider; the public function's comes first."""
+        """A row for each provider; the public function's comes first.
+
+        Raises :class:`~atlas.validation.device.DeviceLost`.
+        """
         try:
             with precision(case.dtype):
                 found = self._prepared(case, mode)
@@ -163,6 +159,8 @@ class Bench:
                 running = {entry.name: entry for entry in found if entry.thunk is not None}
                 self._time(running)
         except Exception as error:
+            if lost := obstacle(self.device):
+                raise DeviceLost(lost) from error
             return [self._row(Entry(OURS, lambda: None, status="failed", reason=in_a_line(error)), case, mode)]
         finally:
             gc.collect()
@@ -174,7 +172,7 @@ class Bench:
         found = entries(self.declaration, self.gpu, case, mode, self.device)
         expected = None
         for entry in sorted(found, key=lambda entry: entry.name != "torch"):
-            with self._kept(entry):
+            with self._kept(entry), deadline(PREPARE_SECONDS, f"preparing {entry.name}"):
                 entry.thunk = entry.prepare()
                 outputs = [o.detach() for o in as_tuple(entry.thunk()) if torch.is_tensor(o)]
                 if entry.name == "torch":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from atlas.declaration import Case, case
+from ..declaration import Case, case
 
 WIDTHS = (256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1536, 1600, 2048, 2304, 2560, 2880, 3072, 3584, 4096, 4608,
           5120, 5376, 6144, 6656, 7168, 8192, 12288, 16384)  # fmt: skip

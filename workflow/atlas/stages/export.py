@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .. import catalog
 from ..errors import AtlasError
@@ -61,7 +63,11 @@ def run(arguments: argparse.Namespace) -> None:
                 if entry.gpu == name:
                     content = timed(catalog.load(entry.kernel), gpu, *sources[name, entry.kernel])
                     documents.write_text(timings_file(name, entry.kernel), timings_text(content))
-            described = [_described(entry) for entry in entries if entry.gpu == name and _certified(entry)]
+            described = [
+                _described(entry, samples.get((name, entry.kernel)))
+                for entry in entries
+                if entry.gpu == name and _certified(entry)
+            ]
             print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")
     for said in lacking:
         print(f"left out: {said}", file=sys.stderr)
@@ -71,7 +77,10 @@ def _certified(entry: collection.Entry) -> int:
     return sum(bool(best.get("certificate")) for best in entry.document["best"])
 
 
-def _described(entry: collection.Entry) -> str:
-    cases = _certified(entry)
+def _described(entry: collection.Entry, sample: Mapping[str, Any] | None) -> str:
+    cases = f"{_certified(entry)} cases"
+    if sample is not None:
+        drawn = {(trial["direction"], trial["dtype"], str(trial["sizes"])) for trial in sample["trials"]}
+        cases += f" and {len(drawn)} drawn ones"
     changed = f"; changed since: {', '.join(map(in_words, entry.changed))}: tune it again" if entry.stale else ""
-    return f"{entry.kernel} ({cases} cases, {entry.kind}{changed})"
+    return f"{entry.kernel} ({cases}, {entry.kind}{changed})"

@@ -44,7 +44,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _sample(job: frame.Job, lease: Lease | None, used: dict[str, Any], began: float) -> dict[str, Any]:
     frame.require_ok(job, "validate", "autotune")
-    return searching.search(job, lease, used, began, lambda *known: asked(job, *known))
+    found = searching.search(job, lease, used, began, lambda *known: asked(job, *known))
+    if not found["best"] or "status" not in found:
+        return found
+    # A drawn case at which nothing works is a fact about that case, and no reason to forget the others.
+    return {key: value for key, value in found.items() if key not in ("status", "reason")} | {
+        "method": f"{found['method']}; {found['reason']}"
+    }
 
 
 def asked(job: frame.Job, declaration: Declaration, gpu: GPU, ruling: Ruling) -> tuple[list[Problem], Way]:

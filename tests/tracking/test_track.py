@@ -120,6 +120,10 @@ def test_the_best_trials_are_runs_in_order_and_all_trials_a_table(atlas):
     trials = atlas.runs("tags.level = 'trial' AND tags.kernel = 'softmax' AND tags.gpu = 'h200'")
     medians = [run.data.metrics["median_us"] for run in sorted(trials, key=lambda run: int(run.data.tags["rank"]))]
     assert len(medians) == 3 and medians == sorted(medians)
+    best, *_ = sorted(trials, key=lambda run: run.data.tags["atlas.order"])
+    headline = atlas.run("softmax · h200").data.metrics
+    speedup = headline["speedup"] * headline["median_us"] / medians[0]
+    assert best.data.metrics["speedup"] == pytest.approx(speedup, rel=1e-3), "over the peer that the benchmark timed"
     stage = atlas.run("softmax · h200 · autotune")
     assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {stage.info.run_id}
     table = json.loads(artifact(stage, "trials.json").read_text())
@@ -137,6 +141,7 @@ def test_the_tuning_curve_only_falls(atlas):
 def test_providers_can_be_sorted_by_time_and_compared_over_size(atlas):
     providers = atlas.runs("tags.level = 'provider' AND tags.kernel = 'matmul' AND tags.gpu = 'h200'")
     by_time = sorted(providers, key=lambda run: run.data.metrics["median_us"])
+    assert [run.data.tags["atlas.order"] for run in by_time] == [f"matmul h200 00{rank}" for rank in (1, 2, 3)]
     assert [run.data.tags["provider"] for run in by_time] == ["cublas", "blocks", "blocks"]
     assert [run.data.tags["provider_kind"] for run in by_time] == ["peer", "variant", "default"]
     curve = atlas.client.get_metric_history(by_time[0].info.run_id, "forward bf16/tflop_per_s")
@@ -199,9 +204,19 @@ def test_a_failed_stage_without_rows_is_tracked_with_its_reason(atlas):
     assert run.info.status == "FAILED" and run.data.tags["reason"] == "RuntimeError: no memory"
 
 
+def state_of(atlas, view):
+    """What the interface is told of a saved view."""
+    saved = json.loads(atlas.experiment().tags[f"mlflow.sharedViewState.{view}"])
+    return json.loads(zlib.decompress(base64.b64decode(saved["state"].removeprefix("deflate;"))))
+
+
 def test_saved_views_show_the_configs_of_todays_kernels(atlas):
-    view = json.loads(atlas.experiment().tags["mlflow.sharedViewState.atlas-kernels"])
-    state = json.loads(zlib.decompress(base64.b64decode(view["state"].removeprefix("deflate;"))))
+    state = state_of(atlas, "atlas-kernels")
     assert {"params.`BLOCK`", "params.`num_warps`", "metrics.`median_us`"} <= set(state["selectedColumns"])
     assert atlas.runs(state["searchFilter"]), "its filter is one that MLflow takes"
+    chart = state_of(atlas, "atlas-trials-softmax")
+    values = [{run.data.params.get(name) for run in atlas.runs(chart["searchFilter"])}
+              for name in chart["compareRunCharts"][0]["selectedParams"]]  # fmt: skip
+    assert values and all(len(found) > 1 for found in values), "an axis with one value says nothing"
+    assert chart["compareRunCharts"][0]["selectedMetrics"] != ["median_us"], "two GPUs are compared"
     assert "viewStateShareKey=atlas-kernels" in atlas.summary()["open"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,7 +153,7 @@ def _trial(parent: Run, trial: Mapping[str, Any], rank: int, context: Context) -
     ended = parent.span[0] + round(1000 * trial.get("at_seconds", 0))
     run = Run(
         name=f"{context.title} · #{rank} {trial['variant']} {label(trial['config'])}",
-        tags=parent.tags | {"level": "trial", "rank": str(rank)},
+        tags=parent.tags | {"level": "trial", "rank": str(rank), ORDER: _order(parent, rank)},
         span=(ended, ended),
     )
     add_case(run, trial, trial["variant"])
@@ -164,7 +165,25 @@ def _trial(parent: Run, trial: Mapping[str, Any], rank: int, context: Context) -
         amount = context.headline and context.headline.get(work)
         if amount:
             run.metrics |= numbers({rate: amount / trial["median_us"] / unit})
+    run.metrics |= numbers(_as_of_headline(trial["median_us"], context.headline))
     return run
+
+
+def _as_of_headline(median_us: float, headline: Mapping[str, Any] | None) -> dict[str, float | None]:
+    """A time as figures that compare across GPUs: over the fastest peer of the headline case, and of its roof."""
+    if headline is None:
+        return {}
+    scale = headline["median_us"] / median_us
+    found = {"speedup": headline.get("speedup"), "percent_of_roof": figures_of(headline)["percent_of_roof"]}
+    return {name: None if value is None else value * scale for name, value in found.items()}
+
+
+ORDER = "atlas.order"
+"""Tag that sorts runs by kernel and GPU, and within them the fastest first: an interface sorts by one column alone."""
+
+
+def _order(parent: Run, rank: int) -> str:
+    return f"{parent.tags['kernel']} {parent.tags['gpu']} {rank:03d}"
 
 
 def _best_so_far(trials: Iterable[Mapping[str, Any]], began: int) -> list[Point]:
@@ -191,6 +210,9 @@ def _benchmark(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     for (kind, provider), own in providers.items():
         if any(row.get("median_us") is not None for row in own):
             run.children.append(_provider(run, kind, provider, own, context))
+    run.children.sort(key=lambda child: child.metrics.get("median_us", math.inf))
+    for rank, child in enumerate(run.children, start=1):
+        child.tags[ORDER] = _order(run, rank)
 
 
 def _provider(parent: Run, kind: str, provider: str, rows: Sequence[Mapping[str, Any]], context: Context) -> Run:

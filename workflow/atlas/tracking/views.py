@@ -16,6 +16,7 @@ from typing import Any
 from ..results.subject import PassCase, label
 from ..results.summary import STALE, against_peer, all_cases, evidence, microseconds, percent, rate
 from ..results.verdict import figure
+from .of_stage import ORDER
 from .runs import Tree
 
 _NOTE_CHARACTERS = 7000
@@ -87,6 +88,9 @@ _WIDTHS = {
     "tags.`provider_kind`": 120,
 }  # pixels, where the default cuts
 _RATES = ("median_us", "gb_per_s", "tflop_per_s", "percent_of_roof", "speedup")
+_COMPARABLE = ("percent_of_roof", "speedup", "median_us")
+"""Of what the lines of all GPUs have, the first: microseconds are another thing on another GPU."""
+_ORDER = f"tags.`{ORDER}`"
 _PLACE = ("gpu", "variant", "direction", "dtype", "case")  # parameters that say where a config stands
 
 
@@ -100,6 +104,8 @@ class View:
     columns: tuple[str, ...]
     parallel: tuple[str, ...] = ()
     """Parameters of the view's parallel-coordinates chart; empty where it has none."""
+    metric: str = "median_us"
+    """What that chart colours its lines by."""
 
 
 FIRST = "atlas-kernels"
@@ -110,7 +116,8 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
     """The views by key; the config columns are the parameters that the tracked kernels have."""
     tuned: dict[str, dict[str, None]] = {}
     trials: dict[str, dict[str, None]] = {}
-    for run in (run for tree in trees for run in tree.root.walk()):
+    runs = [run for tree in trees for run in tree.root.walk()]
+    for run in runs:
         for level, kept in (("kernel", tuned), ("trial", trials)):
             if run.tags["level"] == level:
                 kept.setdefault(run.tags["kernel"], {}).update({n: None for n in run.params if n not in _PLACE})
@@ -128,14 +135,14 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
         "atlas-peers": View(
             "Kernels and their peers, fastest first",
             "tags.level = 'provider'",
-            "metrics.`median_us`",
+            _ORDER,
             (*_columns("tags", ("kernel", "gpu", "provider_kind")), *metrics, *place[1:], *state),
         ),
         "atlas-trials": View(
             "Tuning: best trials, fastest first",
             "tags.level = 'trial'",
-            "metrics.`median_us`",
-            (*_columns("tags", ("kernel", "gpu")), *metrics[:3], *place, *_configs(trials), *state),
+            _ORDER,
+            (*_columns("tags", ("kernel", "gpu")), *metrics, *place, *_configs(trials), *state),
         ),
         "atlas-not-ok": View(
             "Wrong, failed, suspect, skipped, unsupported",
@@ -145,12 +152,15 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
         ),
     }
     for kernel, names in sorted(trials.items()):
+        own = [run for run in runs if (run.tags["level"], run.tags.get("kernel")) == ("trial", kernel)]
         found[f"atlas-trials-{kernel}"] = View(
             f"Tuning of {kernel}: parallel coordinates",
             f"tags.level = 'trial' AND tags.kernel = '{kernel}'",
-            "metrics.`median_us`",
-            (*_columns("tags", ("gpu",)), *metrics[:3], *place, *_columns("params", names), *state),
-            parallel=("gpu", "variant", *names),
+            _ORDER,
+            (*_columns("tags", ("gpu",)), *metrics, *place, *_columns("params", names), *state),
+            # An axis on which all lines meet in one point says nothing.
+            parallel=tuple(n for n in ("gpu", "variant", *names) if len({run.params.get(n) for run in own}) > 1),
+            metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in run.metrics for run in own)),
         )
     return found
 
@@ -207,7 +217,7 @@ def _saved(view: View) -> str:
     if view.parallel:
         section = {"uuid": "atlas", "name": "Configs of the best trials", "display": True, "deleted": False}
         chart = {"uuid": "atlas-parallel", "type": "PARALLEL", "metricSectionId": "atlas", "runsCountToCompare": 100}
-        chart |= {"selectedParams": list(view.parallel), "selectedMetrics": ["median_us"], "showAllRuns": False}
+        chart |= {"selectedParams": list(view.parallel), "selectedMetrics": [view.metric], "showAllRuns": False}
         added = {"isReordered": False, "isGenerated": False}
         state |= {"compareRunCharts": [chart | added | {"deleted": False}], "compareRunSections": [section | added]}
         state |= {"runsHiddenMode": "SHOWALL"}

@@ -3,6 +3,8 @@
 import stat
 
 import pytest
+import yaml
+from atlas import ROOT
 from atlas.errors import AtlasError
 from atlas.host import gpus, slurm
 from atlas.reading.config import load_gpus
@@ -84,3 +86,10 @@ def test_without_slurm_the_remedy_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(AtlasError, match="no sinfo here; run where sbatch works"):
         slurm.partitions()
+
+
+def test_the_profile_names_jobs_as_they_are_looked_for_and_keeps_kernels_apart():
+    profile = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text())
+    assert profile["slurm-jobname-prefix"] == slurm.JOB_PREFIX
+    # One name for all would make one job of kernels that call each other, and it would ask for a GPU for each.
+    assert {name.partition("=")[2] for name in profile["groups"]} == {"{gpu}_{kernel}"}

@@ -100,7 +100,7 @@ def test_gpus_that_work_at_a_time_share_the_cores(settled, devices, cores, gpu_l
 
 def test_a_job_takes_one_gpu_and_one_on_the_interpreter_none(settled):
     asked = settled().device_resources()
-    assert {gpu: asked["gpu"](job(gpu=gpu)) for gpu in ("h200", "cpu")} == {"h200": 1, "cpu": 0}
+    assert {gpu: asked["gpu"](job(gpu=gpu)) for gpu in ("h200", "cpu")} == {"h200": 1, "cpu": None}
 
 
 def test_a_kernel_that_calls_another_waits_for_its_tuning_where_this_run_tunes_it(settled):

@@ -171,7 +171,7 @@ def test_editing_how_figures_are_drawn_runs_the_views_behind_them_alone(finished
     )
     assert jobs == {}, "which nothing uses"
     jobs, _ = planned_after(
-        finished, ("workflow/atlas/stages/figures.py", "    draw(read(", "    print()\n    draw(read(")
+        finished, ("workflow/atlas/stages/figures.py", "    draw(arguments", "    print()\n    draw(arguments")
     )
     assert set(jobs) == {"figures", "report", "track", "verdict", "reproduce"}
 

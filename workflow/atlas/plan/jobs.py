@@ -23,6 +23,7 @@ from ..host import gpus
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
+from ..reporting.names import page_names
 from ..results import documents
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
@@ -235,6 +236,10 @@ class Plan:
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
         return figure_names(self.kernels)
+
+    def pages(self) -> list[str]:
+        """The report's pages, under the results' folder."""
+        return page_names(self.kernels)
 
 
 def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | None = None) -> Plan:

@@ -50,6 +50,7 @@ TABLES: dict[str, dict[str, str]] = {
     # earlier documents say so in `reason` alone.
     "benchmark": {
         **_SUBJECT,
+        "family": TEXT,
         "provider": TEXT,
         "provider_kind": TEXT,
         **_CASE,

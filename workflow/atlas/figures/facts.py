@@ -15,6 +15,22 @@ from .sheet import LineStyle, hues
 TIMED = ("ok", "stopped")
 """The trials that have a time; a search stops those that one sample shows to be far slower than the best."""
 
+_SHOWN = ["kind", "gpu", "kernel", "direction", "dtype", "sizes", "status", "date", "stale"]
+COLUMNS = {
+    "benchmark": [
+        *_SHOWN, "family", "provider", "provider_kind", "best", "peer", "weak", "median_us", "bytes", "flops",
+        "gb_per_s", "tflop_per_s", "roof", "roof_fraction", "speedup", "driver", "protocol",
+    ],
+    "trials": [*_SHOWN, "variant", "config", "best", "median_us", "at_seconds", "driver", "protocol"],
+    "build": [
+        *_SHOWN, "arch", "variant", "default", "registers", "spill_bytes", "shared_bytes", "matrix_instruction",
+        "reason", "scope", "triton",
+    ],
+    "survey": ["kind", "gpu", "roof", "value", "unit"],
+    "coverage": ["kernel", "gpu", "stage", "kind", "status", "reason", "seconds", "stale", "date"],
+}  # fmt: skip
+"""What figures read of each table: the rest is twice as much, and every choice of rows would copy it."""
+
 NO_PERFORMANCE = "No GPU was measured here and there is no record of one, so there is nothing to draw."
 
 

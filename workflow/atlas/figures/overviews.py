@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -116,16 +115,23 @@ def _carried(trials: pd.DataFrame) -> pd.DataFrame:
     return pairs.assign(share=pairs.own_us / pairs.median_us)
 
 
-def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours, low: float, high: float) -> None:
-    sns.heatmap(
-        values, ax=axes, cmap=colours, vmin=low, vmax=high, annot=words.where(values.notna(), ""), fmt="", cbar=False,
-        linewidths=1.5, linecolor=PAPER, annot_kws={"fontsize": 8.5, "linespacing": 1.25},
-    )  # fmt: skip
+def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours: Colormap, low: float, high: float) -> None:
+    """A coloured cell for each value, its words in ink that is read on it; seaborn's draws the figure to lay it out."""
+    shown = values.to_numpy(dtype=float)
+    axes.pcolormesh(shown, cmap=colours, vmin=low, vmax=high, edgecolors=PAPER, linewidth=1.5)
+    axes.set_ylim(len(shown), 0)
     axes.set_facecolor(FILL)
     axes.grid(False)
-    for (i, j), value in np.ndenumerate(values.to_numpy(dtype=float)):
-        if np.isnan(value):
-            axes.text(j + 0.5, i + 0.5, words.iloc[i, j], ha="center", va="center", fontsize=8, color=MUTED)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for (i, j), value in np.ndenumerate(shown):
+        color = MUTED
+        if not np.isnan(value):
+            light = np.dot(colours((value - low) / (high - low))[:3], (0.2126, 0.7152, 0.0722)) > 0.45
+            color = "#262626" if light else "#ffffff"
+        axes.text(
+            j + 0.5, i + 0.5, words.iloc[i, j], ha="center", va="center", fontsize=8, color=color, linespacing=1.25
+        )
 
 
 def _labels(axes: Axes, rows: list[str], columns: list[str]) -> None:
@@ -185,7 +191,7 @@ def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
         axes.axvline(100, color=INK, lw=0.9)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, right)
-        axes.set_yticks(range(len(rows)), labels if j == 0 else [])
+        axes.set_yticks(*((range(len(rows)), labels) if j == 0 else ([],)))
         axes.set_xticks([tick for tick in (0, 25, 50, 75, 100, 150, 200, 300, 400) if tick <= right])
         axes.set_xlabel("% of the measured roof")
         axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)

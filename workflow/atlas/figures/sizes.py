@@ -131,7 +131,7 @@ def _roofs(axes: Axes, here: pd.DataFrame, low: float, high: float) -> None:
 def _rows(axes: Axes, cases: Cases, named: bool) -> None:
     """One row a case, with its name where it is the first panel, and a heading above those of a pass and dtype."""
     axes.set_ylim(cases.length - 0.4, -0.6)
-    axes.set_yticks(list(cases.position.values()), cases.labels if named else [])
+    axes.set_yticks(*((list(cases.position.values()), cases.labels) if named else ([],)))  # a tick costs 1 ms
     axes.tick_params(axis="y", length=0, labelsize=7.5)
     axes.grid(False, axis="y")
     for place, words in cases.heads if named else ():

@@ -120,9 +120,13 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
         title, _origin(configs), columns=3, width=max(2.3, (0.1 + 0.07 * widest) * len(gpus)), height=2.6, left=0.7,
         gap_x=0.7, bottom=0.75, legend=legend, head=0.3,
     )  # fmt: skip
+    done = done.assign(
+        place=done.gpu.map({gpu: place for place, gpu in enumerate(gpus)}).astype(float),
+        made=done.matrix_instruction.fillna("none"),
+        default=done.default.fillna(False).astype(bool),
+    )
     for axes, (column, label, unit) in zip(sheet.all(), _PANELS, strict=True):
-        for i, gpu in enumerate(gpus):
-            _column(axes, done[done.gpu == gpu], i, column, unit)
+        _values(axes, done.assign(value=done[column].astype(float) / unit), present)
         axes.set_title(label, loc="left", color=INK)
         axes.set_xticks(range(len(gpus)), names)
         axes.tick_params(axis="x", length=0, labelsize=7.5)
@@ -136,22 +140,19 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     return sheet.figure
 
 
-def _column(axes: Axes, rows: pd.DataFrame, place: int, column: str, unit: int) -> None:
-    """A mark for each value there is, larger where more configs have it; instructions stand side by side."""
-    rows = rows[rows[column].notna()]
-    values = rows[column].astype(float) / unit
-    kinds = rows.matrix_instruction.fillna("none")
-    present = [name for name in INSTRUCTIONS if (kinds == name).any()]
+def _values(axes: Axes, rows: pd.DataFrame, present: list[str]) -> None:
+    """A mark for each value there is, larger where more configs have it; a GPU's instructions stand side by side."""
     shift = dict(zip(present, np.linspace(-0.2, 0.2, len(present)) if len(present) > 1 else [0.0], strict=True))
+    rows = rows[rows.value.notna()].assign(x=lambda frame: frame.place + frame.made.map(shift).astype(float))
     for name in present:
-        counts = values[kinds == name].value_counts()
+        counts = rows[rows.made == name].groupby(["x", "value"]).size()
         color, marker, _ = INSTRUCTIONS[name]
-        areas = 10 * (1 + np.log2(counts.to_numpy(float)))
-        axes.scatter(np.full(len(counts), place + shift[name]), counts.index, s=areas, color=color, marker=marker,
-                     alpha=0.7, linewidths=0)  # fmt: skip
-    default = pd.DataFrame({"x": kinds.map(shift) + place, "y": values})[rows.default.fillna(False).astype(bool)]
-    default = default.drop_duplicates()
-    axes.scatter(default.x, default.y, s=44, facecolors="none", edgecolors=INK, linewidths=1.1)
+        axes.scatter(
+            counts.index.get_level_values("x"), counts.index.get_level_values("value"), color=color, marker=marker,
+            s=10 * (1 + np.log2(counts.to_numpy(float))), alpha=0.7, linewidths=0,
+        )  # fmt: skip
+    default = rows[rows.default][["x", "value"]].drop_duplicates()
+    axes.scatter(default.x, default.value, s=44, facecolors="none", edgecolors=INK, linewidths=1.1)
 
 
 def _entry(color: str, marker: str, label: str) -> tuple[Line2D, str]:
@@ -212,7 +213,7 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
                               fontsize=7.5, color=MUTED)  # fmt: skip
         axes.set_xlim(0, max(longest, 1e-9) * 1.28)  # one scale: a second is as long on every GPU
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), rows if j == 0 else [])
+        axes.set_yticks(*((range(len(rows)), rows) if j == 0 else ([],)))
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
         axes.grid(False, axis="y")

@@ -18,6 +18,8 @@ from .standing import BOUNDS, Mark
 Tables = dict[str, pd.DataFrame]
 
 _TIMES = "{:.2f}\N{MULTIPLICATION SIGN}"
+_NAMED = 3
+"""So many GPUs are spoken of; the table below the chart has all."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def fastest(tables: Tables, chosen: str) -> Answer:
 
 def which_gpu(tables: Tables, chosen: str, found: list[Mark]) -> Answer:
     """Every other timed GPU beside the chosen one, by what binds, with what the roofs allow."""
-    question, link = "Which GPU?", "report/details.html#s-gpus"
+    question, link = "Which GPU?", "#s-gpus"
     timed = standing.gpus(tables)
     others = [gpu for gpu in timed if gpu != chosen]
     if not timed:
@@ -104,6 +106,8 @@ def which_gpu(tables: Tables, chosen: str, found: list[Mark]) -> Answer:
                     speeds.append(one[0])
         means |= {gpu: geometric_mean(speeds) or 0.0} if speeds else {}
         words.append(f"{gpu} is {', '.join(parts)}." if parts else f"{gpu} timed no case of {chosen}'s.")
+    if len(words) > _NAMED:
+        words = [*words[:_NAMED], f"The table below has {len(words) - _NAMED} more."]
     prices = price(tables)
     worth = {gpu: means[gpu] / prices[gpu] for gpu in means if gpu in prices}
     if len(worth) > 1:

@@ -53,7 +53,8 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark]) -> Chart:
         groups.setdefault((mark.kernel, mark.bound), []).append(mark)
     verdicts, rows = tables["verdicts"], tables["benchmark"]
     best = rows[(rows.gpu == chosen) & rows.kind.isin(PERFORMANCE) & rows.best.fillna(False)]
-    cases = {kernel: own.sort_values("bytes") for kernel, own in best.groupby("kernel")}
+    factors = best[best.speedup.notna() & (best.weak.fillna("") == "")].sort_values("bytes").groupby("kernel").speedup
+    speeds, roofs = {kernel: list(own) for kernel, own in factors}, best.groupby("kernel").roof_fraction.median()
     statuses = {kernel: {*own.status} for kernel, own in verdicts.groupby("kernel")}
     return Chart(
         chosen,
@@ -66,17 +67,16 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark]) -> Chart:
                     lane(own, scale, order, chosen) if (own := groups.get((kernel, bound))) else Markup()
                     for bound in BOUNDS
                 ],
-                cases.get(kernel, best.iloc[:0]),
+                speeds.get(kernel, []),
+                roofs.get(kernel),
             )
             for kernel in sorted(statuses)
         ],
     )
 
 
-def _row(kernel: str, status: str, lanes: list[Markup], cases: pd.DataFrame) -> Row:
-    factors = [row["speedup"] for row in even(cases[cases.speedup.notna()].to_dict("records"))]
+def _row(kernel: str, status: str, lanes: list[Markup], factors: list[float], roof: float | None) -> Row:
     mean = geometric_mean(factors)
-    roofs = cases.roof_fraction.dropna()
     return Row(
         kernel,
         status,
@@ -85,7 +85,7 @@ def _row(kernel: str, status: str, lanes: list[Markup], cases: pd.DataFrame) -> 
         _TIMES.format(mean) if mean else "",
         _TIMES.format(min(factors)) if factors else "",
         mean is not None and mean < 0.995,
-        f"{100 * roofs.median():.0f} %" if len(roofs) else "",
+        "" if missing(roof) else f"{100 * roof:.0f} %",
     )
 
 

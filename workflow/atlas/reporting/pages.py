@@ -16,10 +16,14 @@ from ..results.collection import Entry
 from ..workload.current import Workload
 from . import answers, comparisons, machines, outcome, overview, standing, work
 from . import workload as workloads
+from .grid import of_kernel
 from .names import DETAILS, FIRST, place
 from .standing import BOUNDS
 
 Tables = dict[str, pd.DataFrame]
+
+_OWN = ("benchmark", "ladder", "build")
+"""The tables that a kernel's page reads."""
 
 _MOST_CASES = 200
 """Cases of all kernels that the details name."""
@@ -52,14 +56,16 @@ def pages(
     first = _environment().get_template("report.html.j2")
     yield FIRST, first.render(**shared, **everywhere, **_first(tables, entries, proofs, workload))
     second = _environment().get_template("details.html.j2")
-    yield DETAILS, second.render(**shared, **everywhere, **_details(tables, entries, proofs))
-    of_kernel = _environment().get_template("kernel.html.j2")
+    details = _details(tables, entries, proofs)
+    yield DETAILS, second.render(**shared, **everywhere, **details)
+    third = _environment().get_template("kernel.html.j2")
     kernels = sorted(tables["coverage"].kernel.dropna().unique())
     called = work.called_configs(entries)
     for kernel, own in _by_kernel(tables, kernels):
         found = [entry for entry in entries if entry.kernel == kernel]
         said = {"kernel": kernel, "beside": kernels, "called_configs": called.get(kernel, ())}
-        yield place(kernel), of_kernel.render(**shared, **said, **_kernel(own, found, kernel))
+        alike = {name: of_kernel(details[name], kernel) for name in ("verdicts", "build", "validation", "tuning")}
+        yield place(kernel), third.render(**shared, **said, **alike, **_kernel(own, found, kernel))
 
 
 def _first(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], workload: Workload | None) -> dict:
@@ -105,20 +111,16 @@ def _details(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry]) 
 
 def _kernel(tables: Tables, entries: Sequence[Entry], kernel: str) -> dict:
     return {
-        "verdicts": outcome.verdict_table(tables),
         "pictures": [picture(name, kernel) for name in PER_KERNEL],
         "ladder": outcome.ladder_table(tables),
         "cases": outcome.case_table(tables),
         "best_configs": work.best_configs(entries, tables),
-        "build": work.build_table(tables),
-        "validation": work.validation_table(tables, entries),
-        "tuning": work.tuning_table(entries),
     }
 
 
 def _by_kernel(tables: Tables, kernels: Collection[str]) -> Iterator[tuple[str, Tables]]:
     """Each kernel with the tables narrowed to its rows."""
-    parts = {name: dict(list(table.groupby("kernel"))) for name, table in tables.items() if "kernel" in table}
+    parts = {name: dict(list(table.groupby("kernel"))) for name, table in tables.items() if name in _OWN}
     for kernel in kernels:
         yield kernel, tables | {name: of.get(kernel, tables[name].iloc[:0]) for name, of in parts.items()}
 

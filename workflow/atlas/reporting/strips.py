@@ -43,9 +43,13 @@ class Scale:
 def axis(scale: Scale) -> Markup:
     """The names of an axis' ticks, for the head of a column."""
     names = "".join(
-        f'<text x="{scale.place(tick)}%" y="10">{tick:.2g}\N{MULTIPLICATION SIGN}</text>' for tick in scale.ticks
+        f'<text x="{scale.place(tick)}%" y="10">{_name(tick)}\N{MULTIPLICATION SIGN}</text>' for tick in scale.ticks
     )
     return Markup(f'<svg class="axis" height="13" aria-hidden="true">{names}</svg>')
+
+
+def _name(tick: float) -> str:
+    return f"{tick:.2g}" if tick > 0.1 else f"1/{1 / tick:.0f}"
 
 
 def lane(marks: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: str) -> Markup:

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ..errors import AtlasError
+from ..figures.facts import COLUMNS
 from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
 from ..figures.overviews import roof_fraction, rooflines, speedup, transfer
 from ..figures.sheet import RC, save
@@ -63,7 +64,7 @@ def draw(tables: Path, folder: Path, png: bool = False, jobs: int = 1) -> list[s
 
     A kernel has figures if the coverage table knows it.  A figure without data says in a sentence why it is empty.
     """
-    kernels = sorted(read(tables)["coverage"].kernel.dropna().unique())
+    kernels = sorted(read(tables, COLUMNS)["coverage"].kernel.dropna().unique())
     tasks: list[tuple[str, str]] = [(name, "") for name in OVERVIEWS] + [("", kernel) for kernel in kernels]
     total = len(OVERVIEWS) + len(PER_KERNEL) * len(kernels)
     if total <= _FEW:
@@ -104,5 +105,5 @@ def _drawn(tables: Path, folder: Path, png: bool, overview: str, kernel: str) ->
 @functools.lru_cache(maxsize=1)
 def _split(folder: Path) -> tuple[Tables, dict[str, Tables]]:
     """All tables, and the large ones by kernel, so that no figure searches what is not its own."""
-    tables = read(folder)
+    tables = read(folder, COLUMNS)
     return tables, {name: dict(list(tables[name].groupby("kernel"))) for name in ("benchmark", "trials", "build")}

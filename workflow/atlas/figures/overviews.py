@@ -32,6 +32,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     values = pd.DataFrame(np.nan, index=range(len(rows)), columns=gpus)
     words = pd.DataFrame("", index=range(len(rows)), columns=gpus)
     cells = dict(list(best.groupby(["kernel", "direction", "gpu"])))
+    heads = {gpu: mark(own.assign(stale=False)) for gpu, own in timed.groupby("gpu")}
     for i, (kernel, direction) in enumerate(rows):
         for gpu in gpus:
             cell = cells.get((kernel, direction, gpu), best.iloc[:0])
@@ -45,7 +46,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
             count = f"{len(compared)} case{'s' if len(compared) > 1 else ''}"
             span = f"{compared.speedup.min():.2f}\u2013{compared.speedup.max():.2f}"
             left_out = f"\nwithout {weak.sum()} weak" if weak.any() else ""
-            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell)}\n{count}, {span}{left_out}"
+            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell).removeprefix(heads[gpu])}\n{count}, {span}{left_out}"
     labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
     sheet = Sheet(
         title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",
@@ -54,7 +55,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     axes = sheet.axes[0, 0]
     colours = LinearSegmentedColormap.from_list("slower to faster", DIVERGING)
     _heat(axes, values, words, colours, -_SPAN, _SPAN)
-    _labels(axes, labels, gpus)
+    _labels(axes, labels, [gpu + heads[gpu] for gpu in gpus])
     box = axes.get_position()
     inch = 1 / sheet.figure.get_figwidth()
     bar = sheet.figure.add_axes((box.x1 + 0.18 * inch, box.y0, 0.13 * inch, box.height))

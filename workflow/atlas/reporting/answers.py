@@ -14,6 +14,7 @@ from ..results.verdict import even, geometric_mean
 from . import standing
 from .outcome import compared
 from .standing import BOUNDS, Mark
+from .strips import factor
 
 Tables = dict[str, pd.DataFrame]
 
@@ -100,8 +101,8 @@ def which_gpu(tables: Tables, chosen: str, found: list[Mark]) -> Answer:
         parts, speeds = [], []
         for bound, name in BOUNDS.items():
             if one := standing.overall(found, gpu, bound):
-                roofs = "" if math.isnan(one[1]) else f" (roofs {_TIMES.format(one[1])})"
-                parts.append(f"{_TIMES.format(one[0])}{roofs} {name}")
+                roofs = "" if math.isnan(one[1]) else f" (roofs {factor(one[1])})"
+                parts.append(f"{factor(one[0])}{roofs} {name}")
                 if bound != "launch":
                     speeds.append(one[0])
         means |= {gpu: geometric_mean(speeds) or 0.0} if speeds else {}

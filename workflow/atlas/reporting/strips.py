@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from ..results.summary import counted
 from .standing import Mark
 
 _STEP = 5
@@ -40,6 +41,11 @@ class Scale:
         return [2.0 ** (i * step) for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
+def factor(value: float) -> str:
+    """``1.23x``, and ``0.0042x`` of what is less than a hundredth."""
+    return f"{value:.2f}\N{MULTIPLICATION SIGN}" if value >= 0.095 else f"{value:.2g}\N{MULTIPLICATION SIGN}"
+
+
 def axis(scale: Scale) -> Markup:
     """The names of an axis' ticks, for the head of a column."""
     names = "".join(
@@ -58,9 +64,9 @@ def lane(marks: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: 
     parts = [_line(scale.place(tick), 0, height, "one" if tick == 1 else "tick") for tick in {*scale.ticks, 1.0}]
     for mark in sorted(marks, key=lambda mark: order[mark.gpu]):
         place, y, hue = scale.place(mark.times), 5 + _STEP * order[mark.gpu], f"g{order[mark.gpu] % 8}"
-        said = f"{mark.gpu} {mark.times:.2f}\N{MULTIPLICATION SIGN}{_WORDS.get(mark.kind, '')}, {mark.cases} cases"
+        said = f"{mark.gpu} {factor(mark.times)}{_WORDS.get(mark.kind, '')}, {counted(mark.cases, 'case')}"
         if not math.isnan(mark.allowed) and mark.gpu != chosen:
-            said += f"; roofs {mark.allowed:.2f}\N{MULTIPLICATION SIGN}"
+            said += f"; roofs {factor(mark.allowed)}"
             parts.append(_line(scale.place(mark.allowed), y - 4, y + 4, f"roof {hue}"))
         if mark.kind == "predicted" and mark.low == mark.low:
             ends = f'x1="{scale.place(mark.low)}%" x2="{scale.place(mark.high)}%" y1="{y}" y2="{y}"'
@@ -84,7 +90,7 @@ def sparkline(factors: Sequence[float]) -> Markup:
     bars = "".join(f'<path class="{name}" d="{path}"/>' for name, path in paths.items() if path)
     head = f'<svg class="spark" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
     slower = sum(factor < 0.995 for factor in factors)
-    title = f"<title>{len(factors)} cases by traffic, {slower} slower than the fastest peer</title>"
+    title = f"<title>{counted(len(factors), 'case')} by traffic, {slower} slower than the fastest peer</title>"
     return Markup(f'{head}{title}<path class="base" d="M0 {middle}h{width}"/>{bars}</svg>')
 
 

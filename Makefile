@@ -74,7 +74,7 @@ bundle: $(VENV)/.ready
 # Removes what runs made; results/recorded stays.
 clean:
 	rm -rf .snakemake results/measured results/tables results/figures results/mlflow results/logs results/benchmarks
-	rm -f results/report.html results/verdict.txt
+	rm -rf results/report results/report.html results/verdict.txt
 
 # Before version 23.3, which Python 3.11 may bring along, pip took half of the install to find out which wheels fit.
 # Of 15,000 modules a run imports a few thousand: Python compiles those when it comes to them.

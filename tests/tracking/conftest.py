@@ -79,8 +79,8 @@ def atlas(tmp_path_factory, empty_database):
     listing.parent.mkdir()
     listing.write_text(".version 8.5\n")
     (results / "figures").mkdir()
-    (results / "figures" / "throughput-softmax.png").write_bytes(b"\x89PNG")
-    (results / "figures" / "throughput-matmul_softmax.png").write_bytes(b"\x89PNG")
+    (results / "figures" / "throughput-softmax.svg").write_text("<svg/>")
+    (results / "figures" / "throughput-matmul_softmax.svg").write_text("<svg/>")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collection, "_today", lambda kernel: sample.IDENTITIES)
         patch.delenv(stores.VARIABLE, raising=False)

@@ -194,8 +194,8 @@ def test_what_was_measured_here_does_not_bear_the_figures_of_a_record(tmp_path):
 
 def test_listings_and_figures_are_artifacts(atlas):
     assert artifact(atlas.run("softmax · h200 · build"), "listings", "blocks.ptx").exists()
-    assert artifact(atlas.run("softmax · h200"), "figures", "throughput-softmax.png").exists()
-    assert not artifact(atlas.run("softmax · h200"), "figures", "throughput-matmul_softmax.png").exists()
+    assert artifact(atlas.run("softmax · h200"), "figures", "throughput-softmax.svg").exists()
+    assert not artifact(atlas.run("softmax · h200"), "figures", "throughput-matmul_softmax.svg").exists()
     assert not artifact(atlas.run("matmul · h200"), "figures").exists(), "another kernel's figure"
 
 

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from atlas.figures.names import OVERVIEWS, PER_KERNEL
 from atlas.figures.overviews import roof_fraction, rooflines, speedup, transfer
-from atlas.figures.sizes import overlay, throughput
+from atlas.figures.sizes import against_peers, throughput
 from atlas.figures.work import build, seconds, tuning
 from atlas.reading.config import load_gpus
+from atlas.reporting.pages import pages
 from atlas.results import changes, summary
 from atlas.results.collection import Entry
 from atlas.results.verdict import verdicts
 from atlas.stages import log, tables, verdict
-from atlas.stages.report import Picture, page
 from atlas.tracking import views
 from atlas.tracking.described import trees
 from rich.console import Console
@@ -40,21 +39,13 @@ def told(entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]] = (), pr
             console.print(line)
         for line in changes.sentences(changes.against_record(pairs)):
             console.print(line)
-    kernels = sorted({one.kernel for one in entries if one.kernel})
-    picture = Picture("name", "title", "caption", "data:,")
     described = trees(entries, 3, Path("no figures"))
     views.tags(views.views(described))
     return {
         "tables": frames,
         "verdict": screen.get(),
         "log": log.page(entries),
-        "report": page(
-            frames,
-            entries,
-            proofs,
-            dict.fromkeys(OVERVIEWS, picture),
-            {kernel: [picture for _ in PER_KERNEL] for kernel in kernels},
-        ),
+        "report": "".join(text for _, text in pages(frames, entries, proofs)),
         "runs": [run for tree in described for run in tree.root.walk()],
     }
 
@@ -63,5 +54,5 @@ def drawn(frames: dict[str, pd.DataFrame], kernel: str) -> None:
     """Lay out every figure; nothing is saved."""
     for overview in (speedup, roof_fraction, rooflines, transfer, seconds):
         overview(frames)
-    for own in (throughput, overlay, tuning, build):
+    for own in (throughput, against_peers, tuning, build):
         own(frames, kernel)

@@ -38,7 +38,12 @@ GPUS = {
     "a100": Simulated(80, 1800, 270, "NVIDIA A100-SXM4-80GB", "mma", 400),
     "l40s": Simulated(89, 780, 180, "NVIDIA L40S", "mma", 350),
     "t4": Simulated(75, 270, 4.5, "Tesla T4", "fma", 70, bf16=False),
+    "l4": Simulated(89, 260, 110, "NVIDIA L4", "mma", 72),
+    "b200": Simulated(100, 7000, 1700, "NVIDIA B200", "tcgen05", 1000),
+    "a6000": Simulated(86, 690, 140, "NVIDIA RTX A6000", "mma", 300),
 }
+MANY = ("h200", "h100", "a100", "l40s", "t4", "l4", "b200", "a6000")
+"""Eight of them."""
 
 
 @dataclass(frozen=True)

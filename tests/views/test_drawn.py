@@ -21,9 +21,12 @@ def draw(scenes, tmp_path, monkeypatch):
         changed = {name: frame.copy() for name, frame in tables.items()}
         for column, value in values.items():
             changed[table].loc[where(changed[table]), column] = value
-        return set(figures.draw(changed, tmp_path)[1])
+        folder = tmp_path / f"tables{len(list(tmp_path.iterdir()))}"
+        for name, frame in changed.items():
+            store.write(folder, name, frame)
+        return set(figures.draw(folder, tmp_path / "figures")[1])
 
-    again.folder = tmp_path
+    again.folder = tmp_path / "figures"
     return again
 
 
@@ -59,7 +62,7 @@ def test_a_gpu_more_a_roof_and_other_code_concern_every_figure(draw, monkeypatch
 
 def test_a_picture_that_is_gone_or_was_cut_off_is_drawn(draw):
     draw()
-    (draw.folder / "tuning-softmax.png").unlink()
+    (draw.folder / "tuning-softmax.svg").unlink()
     cut = draw.folder / "build-matmul.svg"
     cut.write_text(cut.read_text()[:-40])
     assert draw() == {"tuning-softmax", "build-matmul"}

@@ -38,9 +38,15 @@ def texts(figure) -> str:
 
 
 @pytest.mark.parametrize(("scene", "kernels"), [("none", []), ("one", ["matmul", "softmax"])])
-def test_every_named_figure_is_drawn_as_svg_and_png(pages, scene, kernels):
+def test_every_named_figure_is_drawn(pages, scene, kernels):
     drawn = {path.name for path in (pages[scene] / "figures").iterdir()}
-    assert drawn == {f"{name}.{suffix}" for name in figure_names(kernels) for suffix in ("svg", "png")}
+    assert drawn == {f"{name}.svg" for name in figure_names(kernels)}
+
+
+def test_a_figure_has_no_ground_and_colours_for_a_dark_screen(pages):
+    drawn = (pages["one"] / "figures" / "throughput-softmax.svg").read_text()
+    assert "prefers-color-scheme:dark" in drawn and f'[style*="fill: {sheet.INK}"]' in drawn
+    assert f"fill: {sheet.INK}" in drawn and "#ffffff" not in drawn, "what a dark ground changes is found by its text"
 
 
 def test_names_are_found_without_importing_torch_or_matplotlib():
@@ -64,15 +70,16 @@ def test_a_kernel_that_was_only_built_says_so_in_place_of_its_speed(kernels, tmp
     synthetic.write_everything(tmp_path, kernels, built=["t4"], functional=True)
     atlas("tables", tmp_path)
     tables = store.read(tmp_path / "tables")
-    for draw in (sizes.throughput, sizes.overlay, work.tuning):
+    for draw in (sizes.throughput, sizes.against_peers, work.tuning):
         assert "there is no record of one" in texts(draw(tables, "softmax")).replace("\n", " ")
     assert "compiled, not run" in texts(work.build(tables, "softmax"))
 
 
-def test_gpus_are_laid_over_one_another_where_there_are_several(scenes):
+def test_every_gpu_has_a_mark_in_one_panel_and_a_panel_beside_its_peers(scenes):
     one, five = (store.read(scenes[scene] / "tables") for scene in ("one", "five"))
-    assert "Of h200 alone there are figures" in texts(sizes.overlay(one, "softmax")).replace("\n", " ")
-    assert "t4" in texts(sizes.overlay(five, "softmax")) and len(sizes.overlay(five, "softmax").axes) > 2
+    assert "t4" in texts(sizes.throughput(five, "softmax")) and len(sizes.throughput(five, "softmax").axes) == 2
+    shown = [axes for axes in sizes.against_peers(five, "softmax").axes if axes.axison]
+    assert len(shown) == 5 and len(sizes.against_peers(one, "softmax").axes) == 1
 
 
 def test_the_interpreter_enters_no_figure_about_speed(scenes):
@@ -134,7 +141,7 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
     with matplotlib.rc_context(RC):
         of_all = (overviews.speedup, overviews.transfer, overviews.roof_fraction, overviews.rooflines, work.seconds)
         figures = [draw(tables) for draw in of_all]
-        figures += [draw(tables, long) for draw in (sizes.throughput, sizes.overlay, work.tuning, work.build)]
+        figures += [draw(tables, long) for draw in (sizes.throughput, sizes.against_peers, work.tuning, work.build)]
     for figure in figures:
         nothing_is_clipped_or_overlaps(figure)
 
@@ -151,36 +158,23 @@ def nothing_is_clipped_or_overlaps(figure):
         assert not first.overlaps(second), f"{one.get_text()!r} over {other.get_text()!r}"
 
 
-def test_slanted_sizes_leave_the_next_panels_title_its_room(scenes):
-    # Products of three sizes that differ slant, and the longer they are, the deeper they reach.
-    tables = store.read(scenes["one"] / "tables")
-    benchmark = tables["benchmark"]
-    ranks = benchmark.groupby(["kernel", "case"]).ngroup()
-    benchmark["sizes"] = [json.dumps({"m": 12345 + rank, "n": 18193 + rank, "k": 12288 + 3 * rank}) for rank in ranks]
-    with matplotlib.rc_context(RC):
-        figure = sizes.throughput(tables, "matmul")
-    figure.draw_without_rendering()
-    titles = [axes.title.get_window_extent() for axes in figure.axes]
-    labels = [axes.xaxis.label.get_window_extent() for axes in figure.axes]
-    assert len(titles) > 1 and figure.axes[0].get_xticklabels()[0].get_rotation() == 35
-    assert all(label.y0 > title.y1 for label, title in zip(labels[:-1], titles[1:], strict=True))
-
-
 @pytest.mark.parametrize(
     ("cases", "labels", "title"),
     [
-        ([{"n": 4096}, {"n": 2**20}], ["4096", "1Mi"], "n"),  # one size varies
-        ([{"m": 512, "n": 512, "k": 512}, {"m": 1024, "n": 1024, "k": 1024}], ["512", "1024"], "m = n = k"),  # square
-        ([{"m": 8, "n": 32}, {"m": 16, "n": 4}], ["8\u00d732", "16\u00d74"], "m \u00d7 n"),  # two sizes vary
-        ([{"s": 1024, "h": 16}, {"s": 2048, "h": 16}], ["1024", "2048"], "s   (h=16)"),  # one is fixed
-        ([{"m": 7}], ["7"], "m"),  # a single case
-        ([{"m": 8, "n": 9}, {"m": 8, "n": 9, "pitch": 16}], ["8\u00d79", "8\u00d79 pitch=16"], "m \u00d7 n"),
+        ([{"n": 4096}, {"n": 2**20}], ["4096", "1Mi"], "n; n columns, or elements"),  # one size varies
+        ([{"u": 512, "w": 512}, {"u": 1024, "w": 1024}], ["512", "1024"], "u = w"),  # square
+        ([{"u": 8, "w": 32}, {"u": 16, "w": 4}], ["8\u00d732", "16\u00d74"], "u \u00d7 w"),  # two sizes vary
+        ([{"u": 1024, "w": 16}, {"u": 2048, "w": 16}], ["1024", "2048"], "u; everywhere w=16"),  # one is fixed
+        ([{"u": 7}], ["7"], "u"),  # a single case
+        ([{"u": 8, "w": 9}, {"u": 7, "w": 8, "x": 16}], ["8\u00d79", "7\u00d78 x=16"], "u \u00d7 w"),
+        ([{"u": 8, "on": True, "op": "max"}, {"u": 9, "on": False, "op": "none"}], ["8 on op=max", "9"], "u"),
     ],
 )
-def test_the_size_axis_names_what_varies(cases, labels, title):
-    table = pd.DataFrame({"sizes": [json.dumps(case) for case in cases], "bytes": range(1, len(cases) + 1)})
-    axis = facts.CaseAxis(list(table.sizes), list(table.bytes))
-    assert (axis.labels, axis.title) == (labels, title)
+def test_a_case_is_named_by_what_varies(cases, labels, title):
+    rows = [{"direction": "forward", "dtype": "bf16", "sizes": json.dumps(case), "bytes": 1} for case in cases]
+    found = facts.Cases(pd.DataFrame(rows))
+    assert (sorted(found.labels), found.title) == (sorted(labels), title)
+    assert found.heads == [(0.0, "forward bf16")] and sorted(found.position.values()) == [*range(1, len(cases) + 1)]
 
 
 def of_gpus(scenes, *gpus):
@@ -189,32 +183,26 @@ def of_gpus(scenes, *gpus):
     return tables | {name: tables[name][tables[name].gpu.isin(gpus)].copy() for name in ("benchmark", "trials")}
 
 
-def test_gpus_of_one_magnitude_stand_side_by_side_on_one_scale(scenes):
-    def tops(*gpus):
-        figure = sizes.throughput(of_gpus(scenes, *gpus), "matmul")
-        return [axes.get_ylim() for axes in figure.axes[: len(gpus)]]
-
-    assert tops("h100", "h200")[0] == tops("h100", "h200")[1]
-    t4, h200 = sorted(tops("t4", "h200"))
-    assert h200[1] > 100 * t4[1], "where one is far slower its curves would lie along the axis"
+def test_what_is_compared_has_one_scale(scenes):
     panels = [axes for axes in overviews.rooflines(of_gpus(scenes, "t4", "h200")).axes if axes.get_visible()]
     assert panels[0].get_ylim() == panels[1].get_ylim() and panels[0].get_xlim() == panels[1].get_xlim()
     seconds = work.seconds(store.read(scenes["one"] / "tables")).axes
     assert len({axes.get_xlim() for axes in seconds}) == 1, "a second is as long where a GPU was only compiled for"
+    panels = sizes.against_peers(of_gpus(scenes, "t4", "h200"), "matmul").axes
+    assert len({axes.get_xlim() for axes in panels}) == 1
 
 
 def test_a_gpu_without_some_of_the_cases_is_named_where_they_are_missing(scenes):
     tables = of_gpus(scenes, "h100", "h200")
     rows = tables["benchmark"]
     tables["benchmark"] = rows[(rows.gpu == "h200") | ((rows.dtype == "bf16") & (rows.kernel == "softmax"))]
-    throughput = texts(sizes.throughput(tables, "softmax"))
-    assert "not timed on h100" in throughput and "no fp32 case" not in throughput
-    assert texts(sizes.overlay(tables, "softmax")).count("not timed: h100") == 2, "fp32, forward and backward"
     assert texts(overviews.roof_fraction(tables)).count("not timed") == 1, "matmul"
     rows = tables["benchmark"]
     tables["benchmark"] = rows.assign(roof_fraction=rows.roof_fraction.where(rows.gpu == "h200"))
     assert texts(overviews.roof_fraction(tables)).count("no survey") == 2, "softmax, forward and backward"
-    assert texts(sizes.overlay(tables, "softmax")).count("no survey: h100") == 2, "bf16, forward and backward"
+    assert "no survey: h100" in texts(sizes.throughput(tables, "softmax"))
+    tables["benchmark"] = tables["benchmark"].assign(roof_fraction=np.nan)
+    assert "No survey of these GPUs" in texts(sizes.throughput(tables, "softmax"))
 
 
 def test_a_gpu_has_one_colour_whichever_others_ran_the_kernel(scenes):
@@ -223,33 +211,26 @@ def test_a_gpu_has_one_colour_whichever_others_ran_the_kernel(scenes):
     tables["benchmark"] = rows[(rows.kernel == "softmax") | (rows.gpu != "a100")]
     colours = []
     for kernel in ("softmax", "matmul"):
-        legend = sizes.overlay(tables, kernel).legends[0]
+        legend = sizes.throughput(tables, kernel).legends[0]
         labels = [text.get_text().rstrip("\N{DAGGER}") for text in legend.get_texts()]
         colours.append(dict(zip(labels, [line.get_color() for line in legend.get_lines()], strict=True)))
     assert colours[0]["h200"] == colours[1]["h200"] and "a100" not in colours[1]
 
 
-def test_a_line_breaks_at_a_case_that_was_not_timed(scenes):
-    tables = of_gpus(scenes, "h200")
-    rows = tables["benchmark"]
-    middle = rows.sizes == rows[rows.kernel == "matmul"].sort_values("bytes").sizes.unique()[2]
-    tables["benchmark"] = rows[~((rows.provider == "pointers") & middle)]
-    lines = {line.get_marker(): line.get_ydata() for line in sizes.throughput(tables, "matmul").axes[0].lines}
-    assert sorted(np.isnan(np.asarray(y, float)).sum() for y in lines.values() if len(y) == 5)[-2:] == [0, 1]
-
-
 def test_a_variant_and_a_peer_may_share_a_name(scenes):
     tables = of_gpus(scenes, "h200")
     tables["benchmark"]["provider"] = tables["benchmark"].provider.replace("pointers", "torch")
-    panel = sizes.throughput(tables, "matmul").axes[0]
-    assert sum(len(line.get_ydata()) == 5 for line in panel.lines) == 5, "three variants and two peers"
+    panel = sizes.against_peers(tables, "matmul").axes[0]
+    assert sum(len(line.get_ydata()) == 10 for line in panel.lines) >= 5, "three variants and two peers"
 
 
-def test_what_one_size_makes_no_curve_of_is_named(scenes):
+def test_a_provider_stands_at_the_fastest_peers_time_over_its_own(scenes):
     tables = of_gpus(scenes, "h200")
-    rows = tables["benchmark"]
-    tables["benchmark"] = rows[(rows.dtype != "fp16") | (rows.sizes == rows[rows.kernel == "matmul"].sizes.iloc[0])]
-    assert "in the tables alone: forward\u00a0\u00b7\u00a0fp16." in texts(sizes.throughput(tables, "matmul"))
+    rows = tables["benchmark"].query("kernel == 'matmul' and provider_kind != 'default'")
+    factors = sizes._factors(rows)
+    assert factors.to_numpy() == pytest.approx(rows.speedup.astype(float).to_numpy())
+    alone = sizes._factors(rows[rows.provider_kind == "variant"])
+    assert alone.max() == 1.0, "where no peer ran, beside the fastest variant"
 
 
 def test_a_peer_beyond_the_roof_is_within_the_axis(scenes):
@@ -258,19 +239,6 @@ def test_a_peer_beyond_the_roof_is_within_the_axis(scenes):
     peer = rows[(rows.provider_kind == "peer") & (rows.provider == rows.peer)].index[0]
     rows.loc[peer, "roof_fraction"] = 1.7
     assert overviews.roof_fraction(tables).axes[0].get_xlim()[1] > 170
-
-
-def test_long_headings_stay_above_their_own_panel(scenes):
-    tables = of_gpus(scenes, "h100", "h200")
-    flag = {"activation": "gelu_tanh", "bias": False, "residual": False}
-    rows = tables["benchmark"]
-    tables["benchmark"] = rows.assign(sizes=[json.dumps(json.loads(case) | flag) for case in rows.sizes])
-    with matplotlib.rc_context(RC):
-        figure = sizes.throughput(tables, "matmul")
-    figure.draw_without_rendering()
-    headings = [text.get_text() for text in drawn(figure) if text.get_text().startswith("forward")]
-    assert len(headings) == 4 and all("\n" in heading for heading in headings), "in two lines"
-    nothing_is_clipped_or_overlaps(figure)
 
 
 def test_a_config_that_was_given_up_on_the_other_gpu_counts_as_slow_as_it_was(scenes):

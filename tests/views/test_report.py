@@ -1,12 +1,14 @@
-"""The report: one file that loads nothing, says what is wrong first, and escapes whatever a document says."""
+"""The report: pages that load figures and nothing else, say what is wrong first, and escape what documents say."""
 
 import re
 import types
+import zipfile
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import synthetic
+from atlas import cli
 from atlas.reporting import comparisons, machines, outcome, work
 from atlas.results.collection import collect
 from atlas.results.summary import microseconds
@@ -42,14 +44,16 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page(pages):
-    return lambda scene: Page((pages[scene] / "report.html").read_text())
+    return lambda scene, path="report/details.html": Page((pages[scene] / path).read_text())
 
 
 @pytest.mark.parametrize("scene", ["none", "one", "five"])
-def test_the_page_loads_nothing_from_anywhere(pages, page, scene):
-    loads = page(scene).loads
-    assert loads and all(url.startswith(("#", "data:")) for url in loads)
+def test_pages_load_nothing_but_the_figures_and_lead_to_what_is_there(pages, page, scene):
+    for file in [pages[scene] / "report.html", *(pages[scene] / "report").glob("*.html")]:
+        for url in page(scene, file.relative_to(pages[scene])).loads:
+            assert url == "data:," or (file.parent / url.partition("#")[0]).exists() or url.startswith("#"), url
     html = (pages[scene] / "report.html").read_text()
+    assert "<img" not in html and len(html) < 400_000
     style = re.search(r"<style>(.*?)</style>", html, re.S)[1]
     script = re.search(r"<script>(.*?)</script>", html, re.S)[1]
     assert "url(" not in style and "@import" not in style
@@ -57,26 +61,28 @@ def test_the_page_loads_nothing_from_anywhere(pages, page, scene):
 
 
 def test_a_wrong_kernel_is_named_at_the_top_in_red(pages, page):
-    assert "WRONG: softmax on h200" in page("five").text["header"]
+    header = page("five", "report.html").text["header"]
+    assert "WRONG: softmax on h200" in header and "Is it right? 1 wrong" in header
     assert '<p class="alarm bad"><strong>WRONG: softmax on h200' in (pages["five"] / "report.html").read_text()
     assert "expected 0.25, got 0.5" in page("five").text["s-failures"]
     assert "python -m atlas validate softmax --gpu h200" in page("five").text["s-failures"], "how to repeat it"
 
 
 def test_a_run_without_failures_says_where_it_looked(page):
-    assert "No kernel is wrong on cpu and h200, where they ran." in page("one").text["header"]
+    header = page("one", "report.html").text["header"]
+    assert "Yes: 2 kernels" in header and "checks against float64 passed on cpu and h200." in header
 
 
 def test_a_kernel_that_calls_another_says_with_which_configs_it_was_benchmarked(page):
     said = "Benchmarked on h200 (measured) with configs of softmax from: autotune of this run (0123456789ab)."
-    assert page("one").text["s-kernels"].count(said) == 1
-    assert "with configs of" not in page("five").text["s-kernels"], "its documents do not say"
+    assert page("one", "report/matmul.html").text["header"].count(said) == 1
+    assert "with configs of" not in page("five", "report/matmul.html").text["header"], "its documents do not say"
 
 
 def test_an_empty_run_says_what_to_do(page):
-    text = page("none").text
-    assert "Nothing has run" in text["header"]
-    assert "run `snakemake` first" in text["s-verdicts"]
+    text = page("none", "report.html").text
+    assert "Nothing has run" in text["header"] and "Nothing was validated" in text["header"]
+    assert "run `snakemake` first" in text["s-kernels"]
 
 
 def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page):
@@ -88,7 +94,7 @@ def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page)
 
 
 def test_the_best_configs_show_what_they_were_compiled_to(page):
-    best = page("five").text["s-tuning"]
+    best = page("five", "report/matmul.html").text["s-configs"]
     assert "wgmma, TMA, warps specialised, 128-bit" in best and "no spills" in best
 
 
@@ -165,7 +171,7 @@ def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):
         synthetic.write(tmp_path, "measured", document)
     for command in ("tables", "figures", "report"):
         atlas(command, tmp_path)
-    assert "scalar FMA:" not in Page((tmp_path / "report.html").read_text()).text["s-build"]
+    assert "scalar FMA:" not in Page((tmp_path / "report" / "details.html").read_text()).text["s-build"]
 
 
 def test_losses_stand_beside_wins(page):
@@ -185,10 +191,10 @@ def test_text_of_documents_is_escaped(kernels, tmp_path, atlas):
     synthetic.write(tmp_path, "measured", document)
     for command in ("tables", "figures", "report"):
         assert atlas(command, tmp_path) == 0
-    html = (tmp_path / "report.html").read_text()
+    html = "".join(path.read_text() for path in [tmp_path / "report.html", *(tmp_path / "report").glob("*.html")])
     assert hostile not in html and "<b>bold" not in html
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &lt;b&gt;bold" in html
-    assert Page(html).tags.count("script") == 1, "the page's own"
+    assert Page(html).tags.count("script") == 3, "each page's own"
 
 
 def test_provenance_states_versions_commit_and_protocols(page):
@@ -197,17 +203,22 @@ def test_provenance_states_versions_commit_and_protocols(page):
         assert words in text
 
 
-def test_every_figure_is_inside_with_its_caption(pages):
-    html = (pages["five"] / "report.html").read_text()
-    figures = re.findall(r'<figure id="([^"]+)">.*?<img src="data:image/svg[^"]+".*?<figcaption>(.+?)<', html)
+def test_every_figure_is_on_a_page_with_its_caption(pages):
+    html = "".join(path.read_text() for path in (pages["five"] / "report").glob("*.html"))
+    figures = re.findall(r'<figure id="([^"]+)">.*?<img src="../figures/[^"]+".*?<figcaption>(.+?)<', html)
     drawn = {path.stem for path in (pages["five"] / "figures").glob("*.svg")}
     assert {name for name, _ in figures} == drawn and all(caption for _, caption in figures)
 
 
-def test_a_verdict_leads_to_its_kernels_figures(pages):
-    html = (pages["one"] / "report.html").read_text()
-    assert '<a href="#k-softmax">softmax</a>' in html
-    assert re.search(r'<details class="kernel" id="k-softmax"><summary>softmax</summary>\s*<figure', html)
+def test_a_kernels_row_leads_to_its_page(pages):
+    assert '<a href="report/softmax.html">softmax</a>' in (pages["one"] / "report.html").read_text()
+    assert '<figure id="throughput-softmax">' in (pages["one"] / "report" / "softmax.html").read_text()
+
+
+def test_one_file_holds_all_pages_and_figures(pages, tmp_path):
+    assert cli.main(["report", "--results", str(pages["none"]), "--zip", str(tmp_path / "r.zip")]) == 0
+    names = zipfile.ZipFile(tmp_path / "r.zip").namelist()
+    assert {"report.html", "report/details.html", "figures/speedup.svg"} <= {*names}
 
 
 def test_a_missing_figure_is_named_with_the_remedy(kernels, tmp_path, atlas, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import os
 import re
@@ -23,6 +24,7 @@ BESIDE = ("common", "cuda", "nn", "tuned")
 """Folders of ``kernels/`` that are no kernels: what families share, peers in CUDA C++, torch modules, configs."""
 
 _IMPORT = re.compile(r"^\s*(?:import|from) kernels\.([\w.]+)(?: import (\([^)]*\)|.*))?", re.MULTILINE)
+_FAMILY = re.compile(r"""^\s+family=["'](\w+)["']""", re.MULTILINE)
 _LIST = re.compile(r"^__all__ = [\[(]([^])]*)", re.MULTILINE)
 
 
@@ -48,6 +50,20 @@ def public(name: str) -> list[str]:
     """A kernel's public functions, by its text: those in a literal ``__all__ = [...]``, else the one of its name."""
     listed = _LIST.search(_path(name).read_text())
     return re.findall(r"""["'](\w+)["']""", listed[1]) if listed else [name]
+
+
+@functools.cache
+def family(name: str) -> str:
+    """The family that a kernel's declaration states, by its text, or that of the kernel it is made from; else "".
+
+    Nothing is imported.
+    """
+    if name not in names():
+        return ""
+    if stated := next((found[1] for path in files(name) if (found := _FAMILY.search(path.read_text()))), ""):
+        return stated
+    made_from = {module.partition(".")[0] for path in files(name) for module, _ in _imports(path)}
+    return next((found for other in sorted(made_from - {name, *BESIDE}) if (found := family(other))), "")
 
 
 def check_name(name: str) -> None:

@@ -50,17 +50,17 @@ rule figures:
             )
             for name in PLAN.figures()
         ],
-        [update(f"results/figures/{name}.png") for name in PLAN.figures()],
     log:
         "results/logs/figures.log",
     conda:
         "../../environment.yml"
+    threads: 1024  # as many as --cores allows
     params:
         code=PLAN.code("figures"),
     message:
         "figures: drawing the tables"
     shell:
-        "python -m atlas figures 3>&2 > {log} 2>&1"
+        "python -m atlas figures --jobs {threads} 3>&2 > {log} 2>&1"
 
 
 rule report:
@@ -69,7 +69,7 @@ rule report:
         rules.tables.output,
         rules.figures.output,
     output:
-        "results/report.html",
+        [f"results/{page}" for page in PLAN.pages()],
     log:
         "results/logs/report.log",
     conda:

@@ -12,8 +12,6 @@ import pandas as pd
 
 from ..identity import today
 
-_SUFFIXES = ("svg", "png")
-
 
 class Rows:
     """Digests of the rows that figures are drawn of, and of the code that draws them."""
@@ -46,9 +44,12 @@ def mark(folder: Path, name: str, digest: str) -> None:
         file.write(_mark(digest))
 
 
-def keep(folder: Path, name: str, digest: str) -> bool:
-    """Whether a figure is there that was drawn of the same; it then gets today's date, by which Snakemake goes."""
-    files = [folder / f"{name}.{suffix}" for suffix in _SUFFIXES]
+def keep(folder: Path, name: str, digest: str, png: bool = False) -> bool:
+    """Whether a figure is there that was drawn of the same, as PNG, too, if wanted; it then gets today's date.
+
+    That is what Snakemake goes by.
+    """
+    files = [folder / f"{name}.{suffix}" for suffix in ("svg", "png")[: 2 if png else 1]]
     if not all(file.exists() for file in files) or not files[0].read_text().endswith(_mark(digest)):
         return False
     for file in files:

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from ..results.summary import KIND_WORDS, STALE
 from ..results.verdict import PERFORMANCE
+from .sheet import LineStyle, hues
 
 TIMED = ("ok", "stopped")
 """The trials that have a time; a search stops those that one sample shows to be far slower than the best."""
+
+_SHOWN = ["kind", "gpu", "kernel", "direction", "dtype", "sizes", "status", "date", "stale"]
+COLUMNS = {
+    "benchmark": [
+        *_SHOWN, "family", "provider", "provider_kind", "best", "peer", "weak", "median_us", "bytes", "flops",
+        "gb_per_s", "tflop_per_s", "roof", "roof_fraction", "speedup", "driver", "protocol",
+    ],
+    "trials": [*_SHOWN, "variant", "config", "best", "median_us", "at_seconds", "driver", "protocol"],
+    "build": [
+        *_SHOWN, "arch", "variant", "default", "registers", "spill_bytes", "shared_bytes", "matrix_instruction",
+        "reason", "scope", "triton",
+    ],
+    "survey": ["kind", "gpu", "roof", "value", "unit"],
+    "coverage": ["kernel", "gpu", "stage", "kind", "status", "reason", "seconds", "stale", "date"],
+}  # fmt: skip
+"""What figures read of each table: the rest is twice as much, and every choice of rows would copy it."""
 
 NO_PERFORMANCE = "No GPU was measured here and there is no record of one, so there is nothing to draw."
 
@@ -22,6 +40,11 @@ def performance(benchmark: pd.DataFrame, kernel: str | None = None) -> pd.DataFr
         benchmark.kind.isin(PERFORMANCE) & benchmark.status.isin(["ok", "suspect"]) & benchmark.median_us.notna()
     ]
     return rows if kernel is None else rows[rows.kernel == kernel]
+
+
+def gpu_styles(tables: dict[str, pd.DataFrame]) -> dict[str, LineStyle]:
+    """A colour and a marker for each GPU, the same in the figures of every kernel."""
+    return hues(sorted(tables["coverage"].gpu.unique()))
 
 
 def mark(rows: pd.DataFrame) -> str:
@@ -57,6 +80,87 @@ def _span(dates: pd.Series) -> str:
     return first if first == last else f"{first} to {last}"
 
 
+SIZES = {
+    "m": "rows",
+    "n": "columns, or elements",
+    "k": "terms of a product",
+    "v": "rows of the table",
+    "b": "batch",
+    "h": "heads",
+    "g": "heads of keys",
+    "l": "queries",
+    "s": "keys",
+    "d": "size of a head",
+    "q": "rows to a mask",
+    "pitch": "elements from row to row",
+}
+"""What a size of one letter stands for, unless a kernel means something else; longer names say it."""
+
+
+class Cases:
+    """A kernel's cases, one below another: forward first, by dtype, then by flags, each from little traffic to much.
+
+    ``position`` places a (direction, dtype, sizes); ``labels`` name them from the top; ``heads`` are the places of
+    ``forward bf16`` and the like; ``title`` says what the sizes are, and which are the same in every case.
+    """
+
+    def __init__(self, rows: pd.DataFrame):
+        keys = rows.drop_duplicates(["direction", "dtype", "sizes"])
+        names = _Names([json.loads(sizes) for sizes in keys.sizes.unique()])
+        ordered = sorted(
+            keys.itertuples(),
+            key=lambda row: (row.direction != "forward", row.dtype, flags(row.sizes), row.bytes, row.sizes),
+        )
+        self.title = names.title
+        self.position: dict[tuple[str, str, str], float] = {}
+        self.labels: list[str] = []
+        self.heads: list[tuple[float, str]] = []
+        place = -1.0
+        for row in ordered:
+            head = f"{row.direction} {row.dtype}"
+            if not self.heads or self.heads[-1][1] != head:
+                self.heads.append((place + 1, head))
+                place += 1
+            place += 1
+            self.position[row.direction, row.dtype, row.sizes] = place
+            self.labels.append(names.label(json.loads(row.sizes)))
+        self.length = place + 1
+
+    def places(self, rows: pd.DataFrame) -> list[float]:
+        """Where each of these rows is."""
+        return [self.position[key] for key in zip(rows.direction, rows.dtype, rows.sizes, strict=True)]
+
+
+class _Names:
+    """How the sizes of a kernel's cases are written: those that differ as ``4096 x 1024``, what is rare by its name."""
+
+    def __init__(self, cases: Sequence[Mapping[str, Any]]):
+        numbers = [{k: v for k, v in case.items() if not isinstance(v, bool | str)} for case in cases]
+        common = [name for name in numbers[0] if all(name in case for case in numbers)]
+        fixed = [name for name in common if len({case[name] for case in numbers}) == 1 and len(cases) > 1]
+        self._groups: list[list[str]] = []
+        for name in common:
+            if name in fixed:
+                continue
+            alike = [group for group in self._groups if all(case[group[0]] == case[name] for case in numbers)]
+            if alike:
+                alike[0].append(name)  # square problems, m = n = k, have one size
+            else:
+                self._groups.append([name])
+        self._common = {*common}
+        sizes = " \u00d7 ".join(" = ".join(group) for group in self._groups)
+        everywhere = ", ".join(f"{name}={_short(numbers[0][name])}" for name in fixed)
+        known = [f"{name} {SIZES[name]}" for name in common if name in SIZES]
+        words = [sizes, f"everywhere {everywhere}" if everywhere else "", ", ".join(known)]
+        self.title = "; ".join(filter(None, words))
+
+    def label(self, case: Mapping[str, Any]) -> str:
+        """``4096x1024 causal`` of one case."""
+        sizes = "\u00d7".join(_short(case[group[0]]) for group in self._groups)
+        more = [f"{k}={_short(v)}" for k, v in case.items() if not isinstance(v, bool | str) and k not in self._common]
+        return " ".join(filter(None, [sizes, *more, flags(case)]))
+
+
 def binding_unit(rows: pd.DataFrame) -> tuple[str, str]:
     """Column and unit of the rate to show: TFLOP/s where a matmul roof binds any of the rows, else GB/s."""
     if rows.roof.fillna("").str.startswith("matmul").any():
@@ -64,57 +168,14 @@ def binding_unit(rows: pd.DataFrame) -> tuple[str, str]:
     return "gb_per_s", "GB/s"
 
 
-def flags(sizes: str) -> str:
-    """The part of a case that is a flag and no size, for a heading: ``causal``, ``layout=tn``."""
-    found = json.loads(sizes)
-    words = [
-        (name if value else f"not {name}") if isinstance(value, bool) else f"{name}={value}"
+def flags(sizes: str | Mapping[str, Any]) -> str:
+    """The part of a case that is a flag and no size: ``causal``, ``layout=tn``; what is not so is not said."""
+    found = json.loads(sizes) if isinstance(sizes, str) else sizes
+    return " ".join(
+        name if value is True else f"{name}={value}"
         for name, value in found.items()
-        if isinstance(value, bool | str)
-    ]
-    return ", ".join(words)
-
-
-class CaseAxis:
-    """The cases of one row of panels along x: numbers where a single size varies, else evenly spaced labels."""
-
-    def __init__(self, sizes: Sequence[str], cost: Sequence[float]):
-        ordered = sorted(dict.fromkeys(sizes), key=dict(zip(sizes, cost, strict=True)).get)
-        cases = [{k: v for k, v in json.loads(s).items() if not isinstance(v, bool | str)} for s in ordered]
-        names = [n for n in cases[0] if all(n in case for case in cases)] if cases else []
-        varying = [n for n in names if len({case[n] for case in cases}) > 1]
-        tied = len(varying) > 1 and all(len({case[n] for n in varying}) == 1 for case in cases)
-        shown = varying[:1] if tied else varying or names  # square problems, m = n = k, have one size
-        # What only some cases have, as a row's pitch, is named on these.
-        more = [[f"{n}={_short(case[n])}" for n in case if n not in names] for case in cases]
-        self.position = {size: float(i) for i, size in enumerate(ordered)}
-        self.labels = [
-            " ".join(["\u00d7".join(_short(case[n]) for n in shown), *own]).strip()
-            for case, own in zip(cases, more, strict=True)
-        ]
-        fixed = [f"{n}={_short(cases[0][n])}" for n in names if n not in varying] if varying else []
-        title = (" = " if tied else " \u00d7 ").join(varying or names)
-        self.title = title + (f"   ({', '.join(fixed)})" if fixed else "")
-
-    def apply(self, axes, show_labels: bool = True) -> None:
-        """Set the ticks of a panel; labels slant where they are long or many."""
-        axes.set_xlim(-0.4, max(len(self.labels) - 0.6, 0.6))
-        axes.set_xticks(range(len(self.labels)))
-        slant = self.slanted
-        axes.set_xticklabels(
-            self.labels if show_labels else [], rotation=35 if slant else 0, ha="right" if slant else "center",
-            rotation_mode="anchor",
-        )  # fmt: skip
-
-    @property
-    def slanted(self) -> bool:
-        """True where the labels would touch if they stood level."""
-        return sum(len(label) + 2 for label in self.labels) > 42
-
-    @property
-    def depth(self) -> float:
-        """Inches that the labels take below the axis: a line, or as deep as the longest slanted one reaches."""
-        return 0.12 + 0.045 * max(map(len, self.labels)) if self.slanted else 0.2
+        if value is True or (isinstance(value, str) and value != "none")
+    )
 
 
 def _short(value: object) -> str:

@@ -12,8 +12,8 @@ OVERVIEWS = {
 """Figures about all kernels: name -> title."""
 
 PER_KERNEL = {
-    "throughput": "Throughput against size",
-    "overlay": "Every GPU at once",
+    "throughput": "Throughput, and what it is of the roof",
+    "providers": "Every provider beside the fastest peer",
     "tuning": "Tuning",
     "build": "What the compiler made",
 }
@@ -30,40 +30,42 @@ CAPTIONS = {
         "dots are larger cases. Small cases are bound by launch latency; a case that fits the L2 cache can pass 100 %."
     ),
     "rooflines": (
-        "The fastest variant of every case: arithmetic per byte of least traffic against the rate reached. Lines are "
-        "roofs: solid as measured by the survey, dashed from the datasheet where the GPU has no survey. All have one "
-        "scale."
+        "The fastest variant of every case: arithmetic per byte of least traffic against the rate reached; a colour is "
+        "a family of kernels. Lines are roofs: solid as measured by the survey, dashed from the datasheet where a GPU "
+        "has one and no survey. A GPU with neither has no line. All have one scale."
     ),
     "transfer": (
         "The best configs of one GPU (row), timed on another (column), as a share of what that GPU's own best config "
         "reaches: geometric mean over the cases both GPUs tuned and whose config the second one timed as well, be it "
-        "by the one sample after which its search gave it up."
+        "by the one sample after which its search gave it up. The darker, the more is lost."
     ),
     "seconds": (
         "Wall time of each stage as its document states it. A record's time was spent when and where it was measured."
     ),
     "throughput": (
-        "Median throughput of each variant with its tuned config (coloured, solid) and of each peer (grey, dashed); "
-        "bars span the quartiles. Dotted lines are measured roofs. GPUs of one magnitude share a row's scale; a line "
-        "breaks at a case that was not timed."
+        "A row is a case; sizes joined by \u00d7 are in the order that the subtitle names. Left the median rate, right "
+        "what it is of the roof that binds the case, by that GPU's own survey; a GPU without one has no mark there. "
+        "Filled: the fastest variant with its tuned config. Hollow: the fastest peer on that GPU."
     ),
-    "overlay": (
-        "The fastest variant on each GPU (solid) and the fastest peer there (dashed, hollow): left the rate, right "
-        "what it is of that GPU's own roof. A GPU that timed no such case is named in the corner."
+    "providers": (
+        "A row is a case. Right of the line is faster than the fastest peer; a case that no peer ran is set against "
+        "its fastest variant. What lies beyond an edge stands on it. The black bar is the measured roof of the case, "
+        "where it is within the panel and the GPU has a survey."
     ),
     "tuning": (
-        "Above: the best time any config had shown so far, relative to the best at the end, against the seconds since "
-        "a case's first trial; each thin line is a case, the thick one their geometric mean. Below: how many of the "
-        "timed configs come within a factor of their case's best; of one given up after a single sample that counts."
+        "Left: the best time any config had shown so far over the best at the end, geometric mean over the cases, "
+        "against the seconds since a case's first trial. Right: how many of the timed configs come within a factor of "
+        "their case's best; of one given up after a single sample that counts."
     ),
     "build": (
-        "One dot per compiled config, by GPU and its architecture; the black ring is a variant's default config. "
-        "Colour and shape say what tl.dot became: wgmma and mma run on tensor cores, FMA does not."
+        "The compiled configs, by GPU and its architecture: a mark for each value, larger where more configs share it; "
+        "the ring is a variant's default config. Colour and shape say what tl.dot became: tcgen05, wgmma and mma run "
+        "on tensor cores, FMA does not."
     ),
 }
 """How to read a figure, by its name (a kernel's figures share theirs)."""
 
 
 def figure_names(kernels: Sequence[str]) -> list[str]:
-    """The names, without suffix, of the files under ``results/figures/``: each is drawn as SVG and as PNG."""
+    """The names, without suffix, of the files under ``results/figures/``: overviews, then each kernel's own."""
     return [*OVERVIEWS, *(f"{name}-{kernel}" for kernel in kernels for name in PER_KERNEL)]

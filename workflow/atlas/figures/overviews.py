@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..results.verdict import PERFORMANCE, geometric_mean
 from .facts import NO_PERFORMANCE, TIMED, mark, origin, performance
 from .names import OVERVIEWS
-from .sheet import DIVERGING, INK, MUTED, Sheet, blank, empty, hues, label_room
+from .sheet import DIVERGING, FILL, INK, MUTED, PAPER, RULE, Sheet, empty, hues, label_room
 
 _SPAN = 1.0
 """The colours of a speed-up saturate at 2^-1 and 2^1."""
@@ -32,9 +31,11 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
         return empty(title, "No variant of any kernel was timed: every benchmark row failed or is unsupported.")
     values = pd.DataFrame(np.nan, index=range(len(rows)), columns=gpus)
     words = pd.DataFrame("", index=range(len(rows)), columns=gpus)
+    cells = dict(list(best.groupby(["kernel", "direction", "gpu"])))
+    heads = {gpu: mark(own.assign(stale=False)) for gpu, own in timed.groupby("gpu")}
     for i, (kernel, direction) in enumerate(rows):
         for gpu in gpus:
-            cell = best[(best.kernel == kernel) & (best.direction == direction) & (best.gpu == gpu)]
+            cell = cells.get((kernel, direction, gpu), best.iloc[:0])
             weak = cell.weak.fillna("") != ""
             compared = cell[cell.speedup.notna() & ~weak]
             if compared.empty:
@@ -45,7 +46,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
             count = f"{len(compared)} case{'s' if len(compared) > 1 else ''}"
             span = f"{compared.speedup.min():.2f}\u2013{compared.speedup.max():.2f}"
             left_out = f"\nwithout {weak.sum()} weak" if weak.any() else ""
-            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell)}\n{count}, {span}{left_out}"
+            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell).removeprefix(heads[gpu])}\n{count}, {span}{left_out}"
     labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
     sheet = Sheet(
         title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",
@@ -54,7 +55,7 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
     axes = sheet.axes[0, 0]
     colours = LinearSegmentedColormap.from_list("slower to faster", DIVERGING)
     _heat(axes, values, words, colours, -_SPAN, _SPAN)
-    _labels(axes, labels, gpus)
+    _labels(axes, labels, [gpu + heads[gpu] for gpu in gpus])
     box = axes.get_position()
     inch = 1 / sheet.figure.get_figwidth()
     bar = sheet.figure.add_axes((box.x1 + 0.18 * inch, box.y0, 0.13 * inch, box.height))
@@ -93,8 +94,8 @@ def transfer(tables: dict[str, pd.DataFrame]) -> Figure:
         width=1.1 * len(gpus), height=0.52 * len(gpus), left=1.0, right=0.4, bottom=0.3, head=0.5,
     )  # fmt: skip
     axes = sheet.axes[0, 0]
-    colours = LinearSegmentedColormap.from_list("share of the best", DIVERGING[1:3])
-    _heat(axes, values, words, colours, 50, 100)
+    colours = LinearSegmentedColormap.from_list("share of the best", DIVERGING[:3])
+    _heat(axes, values, words, colours, 70, 100)
     marked = [gpu + mark(trials[trials.gpu == gpu]) for gpu in gpus]
     _labels(axes, marked, marked)
     axes.set_ylabel("tuned on")
@@ -115,16 +116,23 @@ def _carried(trials: pd.DataFrame) -> pd.DataFrame:
     return pairs.assign(share=pairs.own_us / pairs.median_us)
 
 
-def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours, low: float, high: float) -> None:
-    sns.heatmap(
-        values, ax=axes, cmap=colours, vmin=low, vmax=high, annot=words.where(values.notna(), ""), fmt="", cbar=False,
-        linewidths=1.5, linecolor="white", annot_kws={"fontsize": 8.5, "linespacing": 1.25},
-    )  # fmt: skip
-    axes.set_facecolor("#eef0f2")
+def _heat(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, colours: Colormap, low: float, high: float) -> None:
+    """A coloured cell for each value, its words in ink that is read on it; seaborn's draws the figure to lay it out."""
+    shown = values.to_numpy(dtype=float)
+    axes.pcolormesh(shown, cmap=colours, vmin=low, vmax=high, edgecolors=PAPER, linewidth=1.5)
+    axes.set_ylim(len(shown), 0)
+    axes.set_facecolor(FILL)
     axes.grid(False)
-    for (i, j), value in np.ndenumerate(values.to_numpy(dtype=float)):
-        if np.isnan(value):
-            axes.text(j + 0.5, i + 0.5, words.iloc[i, j], ha="center", va="center", fontsize=8, color=MUTED)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for (i, j), value in np.ndenumerate(shown):
+        color = MUTED
+        if not np.isnan(value):
+            light = np.dot(colours((value - low) / (high - low))[:3], (0.2126, 0.7152, 0.0722)) > 0.45
+            color = "#262626" if light else "#ffffff"
+        axes.text(
+            j + 0.5, i + 0.5, words.iloc[i, j], ha="center", va="center", fontsize=8, color=color, linespacing=1.25
+        )
 
 
 def _labels(axes: Axes, rows: list[str], columns: list[str]) -> None:
@@ -161,43 +169,50 @@ def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
         left=label_room(labels), gap_x=0.25, bottom=0.6,
         head=0.35,
         legend=[(Line2D([], [], color=_OURS, **dot), "fastest variant, one dot a case"),
-                (Line2D([], [], color=_PEER, mfc="white", **dot), "fastest peer"),
+                (Line2D([], [], color=_PEER, mfc=PAPER, **dot), "fastest peer"),
                 (Line2D([], [], color=INK, linestyle="", marker="|", ms=11, mew=1.6), "median case of the variant")],
     )  # fmt: skip
     right = max(105.0, 105 * float(pd.concat([best, peers]).roof_fraction.max()))
+    places = {row: i for i, row in enumerate(rows)}
     for j, gpu in enumerate(gpus):
         axes = sheet.axes[0, j]
-        for i, (kernel, direction) in enumerate(rows):
-            cells = [
-                table[(table.gpu == gpu) & (table.kernel == kernel) & (table.direction == direction)]
-                for table in (best, peers, every)
-            ]
-            _fractions(axes, i, *cells)
+        own, here = best[best.gpu == gpu], every[every.gpu == gpu]
+        beside = peers[peers.gpu == gpu]
+        for cells, offset, color, face in ((beside, 0.17, _PEER, PAPER), (own, -0.12, _OURS, _OURS)):
+            _fractions(axes, cells, _places(cells, places) + offset, color, face)
+        middles = own.groupby(["kernel", "direction"]).roof_fraction.median()
+        at = [places[row] - 0.12 for row in middles.index]
+        axes.plot(100 * middles, at, linestyle="", marker="|", ms=15, mew=1.6, color=INK)
+        timed_here = {*zip(here.kernel, here.direction, strict=True)}
+        shown = {*zip(own.kernel, own.direction, strict=True), *zip(beside.kernel, beside.direction, strict=True)}
+        for row in rows:
+            if row not in shown:
+                reason = "no survey" if row in timed_here else "not timed"
+                axes.text(2, places[row], reason, va="center", fontsize=8, color=MUTED)
         axes.axvline(100, color=INK, lw=0.9)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, right)
-        axes.set_yticks(range(len(rows)), labels if j == 0 else [])
+        axes.set_yticks(*((range(len(rows)), labels) if j == 0 else ([],)))
         axes.set_xticks([tick for tick in (0, 25, 50, 75, 100, 150, 200, 300, 400) if tick <= right])
         axes.set_xlabel("% of the measured roof")
-        axes.set_title(f"{gpu}{mark(every[every.gpu == gpu])}", loc="left", fontweight="bold", fontsize=10.5)
+        axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
         axes.tick_params(axis="y", length=0)
-        for i in range(1, len(rows)):
-            axes.axhline(i - 0.5, color="#e4e6ea", lw=0.7)
+        axes.hlines(np.arange(1, len(rows)) - 0.5, 0, right, color=RULE, lw=0.7, zorder=0.5)
         axes.grid(False, axis="y")
     return sheet.figure
 
 
-def _fractions(axes: Axes, place: int, best: pd.DataFrame, peers: pd.DataFrame, every: pd.DataFrame) -> None:
-    """A kernel's pass on one GPU: a dot a case for the fastest variant and the fastest peer, or why there is none."""
-    if best.empty and peers.empty:
-        reason = "not timed" if every.empty else "no survey"
-        axes.text(2, place, reason, va="center", fontsize=8, color=MUTED)
-    for cell, offset, color, face in ((peers, 0.17, _PEER, "white"), (best, -0.12, _OURS, _OURS)):
-        area = 10 + 45 * (np.log2(cell.bytes) - 10).clip(0, 24) / 24
-        axes.scatter(100 * cell.roof_fraction, np.full(len(cell), place + offset), s=area, color=face,
-                     edgecolors=color, linewidths=0.9, alpha=0.85)  # fmt: skip
-    if not best.empty:
-        axes.plot([100 * best.roof_fraction.median()], [place - 0.12], marker="|", ms=15, mew=1.6, color=INK)
+def _places(cells: pd.DataFrame, places: dict[tuple[str, str], int]) -> np.ndarray:
+    """The row of each cell."""
+    return np.array([places[key] for key in zip(cells.kernel, cells.direction, strict=True)], float)
+
+
+def _fractions(axes: Axes, cells: pd.DataFrame, y: np.ndarray, color: str, face: str) -> None:
+    """A dot a case, in three sizes by its bytes."""
+    x, powers = 100 * cells.roof_fraction.to_numpy(float), np.log2(cells.bytes.to_numpy(float))
+    for size, low, high in ((2.6, 0, 20), (4.0, 20, 28), (5.6, 28, 99)):
+        chosen = (powers >= low) & (powers < high)
+        axes.plot(x[chosen], y[chosen], linestyle="", marker="o", ms=size, color=color, mfc=face, mew=0.9, alpha=0.8)
 
 
 def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
@@ -208,15 +223,16 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     if best.empty:
         return empty(title, NO_PERFORMANCE)
     best = best.assign(intensity=best.flops / best.bytes, rate=best.flops / best.median_us / 1e6)
+    best = best.assign(family=best.family.fillna("").replace("", "other"))
     gpus = sorted(best.gpu.unique())
-    kernels = sorted(best.kernel.unique())
-    lines = hues(kernels)
+    families = sorted(best.family.unique())
+    lines = hues(families)
     columns = min(3, len(gpus))
-    legend = [(Line2D([], [], linestyle="", color=lines[k].color, marker=lines[k].marker, ms=6), k) for k in kernels]
+    legend = [(Line2D([], [], linestyle="", color=lines[k].color, marker=lines[k].marker, ms=6), k) for k in families]
     if (best.direction == "backward").any():
         plain = {"linestyle": "", "color": MUTED, "marker": "o", "ms": 6}
         legend.append((Line2D([], [], **plain), "filled: forward"))
-        legend.append((Line2D([], [], mfc="white", **plain), "hollow: backward"))
+        legend.append((Line2D([], [], mfc=PAPER, **plain), "hollow: backward"))
     low = 2.0 ** np.floor(np.log2(best.intensity.min()) - 1)
     high = max(2.0 ** np.ceil(np.log2(best.intensity.max()) + 1), 256.0)
     sheet = Sheet(
@@ -226,10 +242,10 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     panels = sheet.all()[: len(gpus)]
     for axes, gpu in zip(panels, gpus, strict=True):
         here = best[best.gpu == gpu]
-        for (kernel, direction), cell in here.groupby(["kernel", "direction"]):
-            face = lines[kernel].color if direction == "forward" else "white"
+        for (family, direction), cell in here.groupby(["family", "direction"]):
+            face = lines[family].color if direction == "forward" else PAPER
             axes.plot(
-                cell.intensity, cell.rate, linestyle="", marker=lines[kernel].marker, ms=5, color=lines[kernel].color,
+                cell.intensity, cell.rate, linestyle="", marker=lines[family].marker, ms=4.5, color=lines[family].color,
                 mfc=face, mew=1, alpha=0.9,
             )  # fmt: skip
         axes.set_xscale("log", base=2)
@@ -259,7 +275,8 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], lo
     plateaus = rows[rows.roof.isin(wanted) & (rows.unit == "TFLOP/s")]
     plateaus = plateaus.sort_values("value")
     if bandwidth.empty:
-        blank(axes, f"{gpu} has no roof: neither survey nor datasheet")
+        axes.annotate("neither survey nor datasheet: no roof", (0.02, 0.97), xycoords="axes fraction", fontsize=7.5,
+                      color=MUTED, va="top")  # fmt: skip
         return
     slope = float(bandwidth.value.iloc[0]) / 1e3  # TB/s: TFLOP/s per flop per byte
     top = float(plateaus.value.max()) if len(plateaus) else slope * high
@@ -272,7 +289,7 @@ def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], lo
         axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
     groups: list[list] = []  # plateaus whose names would overlap, on an axis of eight decades
     for roof in plateaus.itertuples():
-        if groups and roof.value / groups[-1][0].value < 1.9:
+        if groups and roof.value / groups[-1][0].value < 2.2:
             groups[-1].append(roof)
         else:
             groups.append([roof])

@@ -5,6 +5,8 @@ Colours are safe for the colour-blind, and lines are told apart by shape in prin
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -16,8 +18,15 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+INK, MUTED, RULE, FILL, PAPER = "#1d2026", "#5f6570", "#e4e6ea", "#eef0f2", "#fefefe"
+"""Text, lesser text, lines of a grid, empty panels, and what hollow marks are filled with.  No figure uses plain white
+for these: on a dark ground they change, and white text on a colour does not."""
+
 RC = {
     "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
+    "text.color": INK,
+    "axes.labelcolor": INK,
     "axes.titlesize": 9,
     "axes.labelsize": 9,
     "xtick.labelsize": 8,
@@ -29,18 +38,32 @@ RC = {
     "axes.linewidth": 0.8,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e4e6ea",
+    "grid.color": RULE,
     "grid.linewidth": 0.7,
     "xtick.color": "#3c4048",
     "ytick.color": "#3c4048",
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "svg.hashsalt": "kernel-atlas",
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",
 }
-"""matplotlib settings; the salt makes the same figure the same bytes."""
+"""matplotlib settings; the salt makes the same figure the same bytes, and text as text is a tenth of its outlines."""
 
-INK, MUTED = "#1d2026", "#5f6570"
+_DARK = {
+    INK: "#e7e9ec",
+    MUTED: "#a2a9b4",
+    RULE: "#333942",
+    FILL: "#23282f",
+    PAPER: "#15181d",
+    "#3c4048": "#b9bfc9",
+    "#222222": "#f0f0f0",
+    "#474747": "#cfcfcf",
+    "#6b6b6b": "#b0b0b0",
+    "#0072b2": "#3f9fdb",
+    "#6a3d9a": "#a987d8",
+    "#7f5539": "#c09a7a",
+}
+"""What colours become where the reader's screen is dark."""
 
 # Okabe and Ito's palette without its yellow, which white paper swallows.
 HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A3D9A", "#7F5539")
@@ -57,6 +80,7 @@ STAGE_COLOURS = {
 }
 
 INSTRUCTIONS = {
+    "tcgen05": ("#CC79A7", "D", "tcgen05 (tensor cores)"),
     "wgmma": ("#009E73", "o", "wgmma (tensor cores)"),
     "mma": ("#0072B2", "^", "mma (tensor cores)"),
     "fma": ("#D55E00", "X", "FMA (no tensor cores)"),
@@ -188,15 +212,30 @@ def blank(axes: Axes, sentence: str, width: int = 34) -> None:
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    axes.set_facecolor("#f6f7f8")
+    axes.set_facecolor(FILL)
     axes.text(
         0.5, 0.5, textwrap.fill(sentence, width), ha="center", va="center", fontsize=8.5, color=MUTED,
         transform=axes.transAxes,
     )  # fmt: skip
 
 
-def save(figure: Figure, folder: Path, name: str, title: str, caption: str) -> None:
-    """Write ``<name>.svg`` and ``<name>.png``; both carry title and caption, neither a date."""
+def save(figure: Figure, folder: Path, name: str, title: str, caption: str, png: bool = False) -> None:
+    """Write ``<name>.svg``, without a ground and fit for light and dark, and ``png`` on white; neither bears a date."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.svg", metadata={"Title": title, "Description": caption, "Date": None})
-    figure.savefig(folder / f"{name}.png", dpi=144, metadata={"Title": title, "Description": caption, "Software": None})
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Title": title, "Description": caption, "Date": None})
+    (folder / f"{name}.svg").write_text(drawn.getvalue().replace("</style>", f"</style>{_dark_style()}", 1))
+    if png:
+        known = {"Title": title, "Description": caption, "Software": None}
+        figure.savefig(folder / f"{name}.png", dpi=144, metadata=known, facecolor="white")
+
+
+@functools.cache
+def _dark_style() -> str:
+    """A style for dark screens: matplotlib states each colour where it uses it, so these are found by their text."""
+    rules = "".join(
+        f'[style*="{part}: {light}"]{{{part}:{dark}!important}}'
+        for light, dark in _DARK.items()
+        for part in ("fill", "stroke")
+    )
+    return f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ..results.summary import duration
 from ..results.verdict import PERFORMANCE
 from ..tables.store import generation
-from .facts import TIMED, mark, origin
+from .facts import TIMED, gpu_styles, mark, origin
 from .names import OVERVIEWS, PER_KERNEL
 from .sheet import INK, INSTRUCTIONS, MUTED, STAGE_COLOURS, LineStyle, Sheet, blank, empty, hues, label_room
 
@@ -26,83 +25,64 @@ _FACTORS = (1, 1.5, 2, 3, 5, 10)
 
 
 def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
-    """A column per GPU; above best-so-far against seconds, below the share of configs within a factor of the best."""
+    """Left best-so-far against seconds, right the share of configs near the best: a line per GPU, of one per pass."""
     title = f"{PER_KERNEL['tuning']}: {kernel}"
     trials = tables["trials"]
     trials = trials[(trials.kernel == kernel) & trials.kind.isin(PERFORMANCE)]
     if trials.empty:
         return empty(title, f"No GPU tuned {kernel} here and there is no record of one.")
-    gpus = sorted(trials.gpu.unique())
-    trials = trials.assign(group=trials.direction + " " + trials.dtype)
-    groups = sorted(trials.group.unique(), key=lambda name: (not name.startswith("forward"), name))
-    lines = hues(groups)
     timed = trials[trials.status.isin(TIMED) & trials.median_us.notna()]
-    finished = timed[timed.status == "ok"]
-    behind = timed.median_us / timed.groupby(["gpu", "group", "sizes"]).median_us.transform("min")
-    tops = [_top(behind[finished.index]), _top(behind)]
-    legend = [(Line2D([], [], color=lines[name].color, lw=1.4), name) for name in groups]
-    legend.append((Line2D([], [], color=INK, lw=2.4), "geometric mean of all cases"))
+    if timed.empty:
+        return empty(title, f"Of the {len(trials)} trials of {kernel} none was timed.")
+    several = timed.gpu.nunique() > 1
+    timed = timed.assign(line=timed.gpu if several else timed.direction + " " + timed.dtype)
+    timed = timed.assign(behind=timed.median_us / timed.groupby(["gpu", *_PROBLEM]).median_us.transform("min"))
+    names = sorted(timed.line.unique(), key=lambda name: (not name.startswith("forward"), name))
+    lines = gpu_styles(tables) if several else hues(names)
+    counts = timed.line.value_counts()
     sheet = Sheet(
-        title, origin(trials), rows=2, columns=len(gpus), width=2.7 if len(gpus) > 1 else 5.4, height=1.9, bottom=0.6,
-        gap_y=0.75, gap_x=0.3, left=0.85, legend=legend, head=0.55,
+        title, f"{len(trials)} trials, {len(timed)} timed.\n{origin(trials)}", columns=2, width=3.6, height=2.6,
+        bottom=0.55, gap_x=0.8, left=0.75, head=0.1,
+        legend=[(Line2D([], [], color=lines[name].color, lw=1.8), f"{name}: {counts[name]} timed") for name in names],
     )  # fmt: skip
-    for j, gpu in enumerate(gpus):
-        here, done = trials[trials.gpu == gpu], timed[timed.gpu == gpu]
-        above, below = sheet.axes[0, j], sheet.axes[1, j]
-        above.annotate(
-            f"{gpu}{mark(here)}", (0, 1), (0, 20), xycoords="axes fraction", textcoords="offset points",
-            fontsize=10.5, fontweight="bold",
-        )  # fmt: skip
-        above.set_title(f"{len(here)} trials, {len(done)} timed", loc="left", color=MUTED, fontsize=8.5)
-        if done.empty:
-            blank(above, "no config was timed")
-            blank(below, "no config was timed")
-            continue
-        _progress(above, finished[finished.gpu == gpu], lines, tops[0])
-        _landscape(below, done, lines, tops[1])
-        if j == 0:
-            above.set_ylabel("best so far, \u00d7 the final best")
-            below.set_ylabel("% of the timed configs")
-        else:
-            above.set_yticklabels([])
-            below.set_yticklabels([])
+    left, right = sheet.all()
+    finished = timed[(timed.status == "ok") & timed.at_seconds.notna()]
+    for name in names:
+        _progress(left, finished[finished.line == name], lines[name])
+        ordered = np.sort(timed[timed.line == name].behind.to_numpy(float))
+        right.step(ordered, 100 * np.arange(1, len(ordered) + 1) / len(ordered), where="post", color=lines[name].color)
+    if finished.empty:
+        blank(left, "the trials carry no time stamps")
+    else:
+        left.set_xlabel("seconds since a case's first trial")
+        left.set_ylabel("best so far, \u00d7 the final best")
+        _factor_axis(left.yaxis, left.set_yscale, left.set_ylim, _top(left.dataLim.y1))
+    right.set_ylim(0, 102)
+    right.set_ylabel("% of the timed configs")
+    right.set_xlabel("time, \u00d7 the case's best")
+    _factor_axis(right.xaxis, right.set_xscale, right.set_xlim, _top(timed.behind.max()))
     return sheet.figure
 
 
-def _top(behind: pd.Series) -> float:
+_PROBLEM = ["direction", "dtype", "sizes"]
+
+
+def _top(worst: float) -> float:
     """The labelled factor that an axis of these factors ends at."""
-    worst = behind.max()
     return next((factor for factor in _FACTORS[2:] if factor >= worst), _FACTORS[-1])
 
 
-def _progress(axes: Axes, timed: pd.DataFrame, lines: dict[str, LineStyle], top: float) -> None:
-    dated = timed[timed.at_seconds.notna()]
-    if dated.empty:
-        blank(axes, "the trials carry no time stamps")
-        return
+def _progress(axes: Axes, timed: pd.DataFrame, style: LineStyle) -> None:
+    """The geometric mean over cases of the best time up to each second, over the best at the end."""
     curves = []
-    for (name, _), case in dated.groupby(["group", "sizes"]):
+    for _, case in timed.groupby(["gpu", *_PROBLEM]):
         case = case.sort_values("at_seconds")
         seconds = (case.at_seconds - case.at_seconds.iloc[0]).to_numpy(float)
-        behind = case.median_us.cummin().to_numpy(float) / case.median_us.min()
-        curves.append((seconds, behind))
-        axes.step(seconds, behind, where="post", color=lines[name].color, lw=0.8, alpha=0.55)
-    grid = np.unique(np.concatenate([seconds for seconds, _ in curves]))
-    logs = [np.log(behind[np.searchsorted(seconds, grid, side="right") - 1]) for seconds, behind in curves]
-    axes.step(grid, np.exp(np.mean(logs, axis=0)), where="post", color=INK, lw=2.2)
-    axes.set_xlabel("seconds since the case's first trial")
-    _factor_axis(axes.yaxis, axes.set_yscale, axes.set_ylim, top)
-
-
-def _landscape(axes: Axes, timed: pd.DataFrame, lines: dict[str, LineStyle], top: float) -> None:
-    behind = timed.median_us / timed.groupby(["group", "sizes"]).median_us.transform("min")
-    for name, values in behind.groupby(timed.group):
-        ordered = np.sort(values.to_numpy(float))
-        axes.step(ordered, 100 * np.arange(1, len(ordered) + 1) / len(ordered), where="post", color=lines[name].color,
-                  lw=1.5)  # fmt: skip
-    axes.set_ylim(0, 102)
-    axes.set_xlabel("time, \u00d7 the case's best")
-    _factor_axis(axes.xaxis, axes.set_xscale, axes.set_xlim, top)
+        curves.append((seconds, case.median_us.cummin().to_numpy(float) / case.median_us.min()))
+    if curves:
+        grid = np.unique(np.concatenate([seconds for seconds, _ in curves]))
+        logs = [np.log(behind[np.searchsorted(seconds, grid, side="right") - 1]) for seconds, behind in curves]
+        axes.step(grid, np.exp(np.mean(logs, axis=0)), where="post", color=style.color, lw=1.6)
 
 
 def _factor_axis(axis: Axis, set_scale: Callable, set_limits: Callable, top: float) -> None:
@@ -140,9 +120,13 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
         title, _origin(configs), columns=3, width=max(2.3, (0.1 + 0.07 * widest) * len(gpus)), height=2.6, left=0.7,
         gap_x=0.7, bottom=0.75, legend=legend, head=0.3,
     )  # fmt: skip
+    done = done.assign(
+        place=done.gpu.map({gpu: place for place, gpu in enumerate(gpus)}).astype(float),
+        made=done.matrix_instruction.fillna("none"),
+        default=done.default.fillna(False).astype(bool),
+    )
     for axes, (column, label, unit) in zip(sheet.all(), _PANELS, strict=True):
-        for i, gpu in enumerate(gpus):
-            _column(axes, done[done.gpu == gpu], i, column, unit)
+        _values(axes, done.assign(value=done[column].astype(float) / unit), present)
         axes.set_title(label, loc="left", color=INK)
         axes.set_xticks(range(len(gpus)), names)
         axes.tick_params(axis="x", length=0, labelsize=7.5)
@@ -156,18 +140,19 @@ def build(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     return sheet.figure
 
 
-def _column(axes: Axes, rows: pd.DataFrame, place: int, column: str, unit: int) -> None:
-    jitter = random.Random(place)
-    rows = rows[rows[column].notna()]
-    x = pd.Series([place + jitter.uniform(-0.28, 0.28) for _ in range(len(rows))], index=rows.index)
-    y = rows[column].astype(float) / unit
-    kinds = rows.matrix_instruction.fillna("none")
-    for name, (color, marker, _) in INSTRUCTIONS.items():
-        chosen = kinds == name
-        if chosen.any():
-            axes.scatter(x[chosen], y[chosen], s=13, color=color, marker=marker, alpha=0.6, linewidths=0)
-    default = rows.default.fillna(False).astype(bool)
-    axes.scatter(x[default], y[default], s=40, facecolors="none", edgecolors=INK, linewidths=1.1)
+def _values(axes: Axes, rows: pd.DataFrame, present: list[str]) -> None:
+    """A mark for each value there is, larger where more configs have it; a GPU's instructions stand side by side."""
+    shift = dict(zip(present, np.linspace(-0.2, 0.2, len(present)) if len(present) > 1 else [0.0], strict=True))
+    rows = rows[rows.value.notna()].assign(x=lambda frame: frame.place + frame.made.map(shift).astype(float))
+    for name in present:
+        counts = rows[rows.made == name].groupby(["x", "value"]).size()
+        color, marker, _ = INSTRUCTIONS[name]
+        axes.scatter(
+            counts.index.get_level_values("x"), counts.index.get_level_values("value"), color=color, marker=marker,
+            s=10 * (1 + np.log2(counts.to_numpy(float))), alpha=0.7, linewidths=0,
+        )  # fmt: skip
+    default = rows[rows.default][["x", "value"]].drop_duplicates()
+    axes.scatter(default.x, default.value, s=44, facecolors="none", edgecolors=INK, linewidths=1.1)
 
 
 def _entry(color: str, marker: str, label: str) -> tuple[Line2D, str]:
@@ -228,7 +213,7 @@ def seconds(tables: dict[str, pd.DataFrame]) -> Figure:
                               fontsize=7.5, color=MUTED)  # fmt: skip
         axes.set_xlim(0, max(longest, 1e-9) * 1.28)  # one scale: a second is as long on every GPU
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), rows if j == 0 else [])
+        axes.set_yticks(*((range(len(rows)), rows) if j == 0 else ([],)))
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
         axes.grid(False, axis="y")

@@ -25,6 +25,7 @@ from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from ..reading.published import PUBLISHED_FILE, load_published
+from ..reporting.names import page_names
 from ..results import documents
 from ..workers import forking
 from ..workload import current as workloads
@@ -352,6 +353,10 @@ class Plan:
     def figures(self) -> list[str]:
         """The names of the figures, without suffix."""
         return figure_names(self.kernels)
+
+    def pages(self) -> list[str]:
+        """The report's pages, under the results' folder."""
+        return page_names(self.kernels)
 
 
 def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | None = None) -> Plan:

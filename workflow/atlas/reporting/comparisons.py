@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from ..results.changes import sentences
 from ..results.differences import MARGIN, SHORT_MARGIN, SHORT_US
 from ..results.summary import microseconds
-from ..results.verdict import PERFORMANCE, geometric_mean
+from ..results.verdict import PERFORMANCE
 from .grid import Cell, Grid, config_words, number, text
 
 Tables = dict[str, pd.DataFrame]
@@ -57,22 +58,29 @@ _TIMES = "{:.2f}\N{MULTIPLICATION SIGN}"
 def across_table(tables: dict[str, pd.DataFrame]) -> Grid:
     """A row per kernel, pass and pair of GPUs, the one with more bandwidth first."""
     pairs = _pairs(tables["benchmark"], tables["survey"])
-    forward_first = pairs.assign(backward=pairs.direction != "forward")
-    rows = []
-    for (kernel, _, gpu, other), group in forward_first.groupby(["kernel", "backward", "gpu", "gpu_other"]):
-        allowed = group.allowed.dropna()
-        same = int(group.same.sum())
-        rows.append([
-            text(kernel, style="name"), text(group.direction.iloc[0]),
-            text(gpu, note=group.kind.iloc[0], style="name"),
-            text(other, note=group.kind_other.iloc[0], style="name"),
-            number(len(group), "{:.0f}"),
-            number(geometric_mean(list(group.step)), _TIMES),
-            number(geometric_mean(list(allowed)), _TIMES,
-                   note="" if len(allowed) in (0, len(group)) else f"of {len(allowed)} cases"),
-            number(group.step.min(), _TIMES), number(group.step.max(), _TIMES),
-            number(same / len(group), f"{same} of {len(group)}"),
-        ])  # fmt: skip
+    keys = ["kernel", "backward", "gpu", "gpu_other"]
+    groups = pairs.assign(
+        backward=pairs.direction != "forward",
+        log=np.log(pairs.step.astype(float)),
+        log_allowed=np.log(pairs.allowed.astype(float)),
+    ).groupby(keys)
+    means = groups.agg(
+        direction=("direction", "first"), kind=("kind", "first"), kind_other=("kind_other", "first"),
+        cases=("step", "size"), step=("log", "mean"), allowed=("log_allowed", "mean"), known=("log_allowed", "count"),
+        least=("step", "min"), most=("step", "max"), same=("same", "sum"),
+    )  # fmt: skip
+    rows = [
+        [
+            text(kernel, style="name"), text(row.direction), text(gpu, note=row.kind, style="name"),
+            text(other, note=row.kind_other, style="name"), number(row.cases, "{:.0f}"),
+            number(np.exp(row.step), _TIMES),
+            number(np.exp(row.allowed), _TIMES,
+                   note="" if row.known in (0, row.cases) else f"of {row.known} cases"),
+            number(row.least, _TIMES), number(row.most, _TIMES),
+            number(row.same / row.cases, f"{row.same} of {row.cases}"),
+        ]
+        for (kernel, _, gpu, other), row in zip(means.index, means.itertuples(), strict=True)
+    ]  # fmt: skip
     return Grid(
         "across",
         ("kernel", "pass", "GPU", "against", "cases", "times as fast", "by the roofs", "least", "most", "same config"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -35,6 +35,11 @@ class Grid:
     empty: str = ""
     caption: str = ""
     numeric: frozenset[int] = field(default=frozenset())
+
+
+def of_kernel(grid: Grid, kernel: str) -> Grid:
+    """The rows whose first cell names this kernel."""
+    return replace(grid, rows=[row for row in grid.rows if row[0].text == kernel])
 
 
 def text(value: Any, note: str = "", style: str = "") -> Cell:

@@ -70,9 +70,12 @@ def summary(tables: Tables) -> str:
     return f"{first} Of {counted(int((~weak).sum()), 'timed case')}{left_out}: {', '.join(parts)}."
 
 
-def verdict_table(tables: Tables) -> Grid:
-    """Kernel by GPU: status, kind, best config, figure, against the fastest peer, share of the roof."""
-    table = tables["verdicts"]
+def verdict_table(tables: Tables, place: str = "") -> Grid:
+    """Kernel by GPU: status, kind, best config, figure, against the fastest peer, share of the roof, memory, cost.
+
+    ``place`` is where the kernels' pages are, with a slash at its end.
+    """
+    table, more = tables["verdicts"], _More(tables)
     strength = {kind: place for place, kind in enumerate(KINDS)}
     there = table[table.status != "none"]
     table = there[~_only_compiled(there)]
@@ -80,12 +83,47 @@ def verdict_table(tables: Tables) -> Grid:
     return Grid(
         "verdicts",
         ("kernel", "GPU", "status", "kind", "headline case", "best config", "figure", "% of roof",
-         "against the fastest peer", "all cases", "worst case"),
-        [_verdict_row(row) for row in ordered],
+         "against the fastest peer", "all cases", "worst case", "memory", "host time", *more.columns),
+        [[*_verdict_row(row, place), *more.cells(row)] for row in ordered],
         empty="There is no document of any kernel: run `snakemake` first." if there.empty else
         "Nothing has run; what was compiled is under Build.",
-        numeric=frozenset({6, 7, 8, 9, 10}),
+        caption="Memory: what a call adds at its peak, outputs included. Host time: of a call, median over the cases "
+        "short enough to be bound by it." + more.caption,
+        numeric=frozenset(range(6, 13 + len(more.columns))),
     )  # fmt: skip
+
+
+class _More:
+    """What the verdicts leave to the benchmark's table: memory, host time, and cost and energy where they are known."""
+
+    def __init__(self, tables: Tables):
+        rows = tables["benchmark"]
+        rows = rows[rows.kind.isin(PERFORMANCE) & rows.best.fillna(False)]
+        self._rows = {
+            (row["kernel"], row["gpu"], row["direction"], row["dtype"], row["case"]): row
+            for row in rows.to_dict("records")
+        }
+        self._host = rows.groupby(["kernel", "gpu"]).call_us.median().to_dict()
+        prices = tables["survey"][tables["survey"].roof == "price"]
+        self._prices = dict(zip(prices.gpu, prices.value, strict=True))
+        self._energy = "energy_j" in rows and rows.energy_j.notna().any()
+        self.columns = [*(["USD per 1e9 calls"] if self._prices else []), *(["energy"] if self._energy else [])]
+        self.caption = " Both of the headline case." if self.columns else ""
+
+    def cells(self, row) -> list[Cell]:
+        """The further cells of a verdict."""
+        found = self._rows.get((row.kernel, row.gpu, row.direction, row.dtype, row.case), {})
+        peak, host = found.get("peak_bytes"), self._host.get((row.kernel, row.gpu))
+        cells = [
+            number(None if missing(peak) else peak / 2**20, "{:,.1f} MiB"),
+            number(None) if missing(host) else Cell(microseconds(host), host, style="num"),
+        ]
+        if self._prices:
+            dollars, time = self._prices.get(row.gpu), found.get("median_us")
+            cells.append(number(None if missing(dollars) or missing(time) else dollars / 3.6 * time, "{:,.3g}"))
+        if self._energy:
+            cells.append(number(found.get("energy_j"), "{:.3g} J"))
+        return cells
 
 
 def _only_compiled(verdicts: pd.DataFrame) -> pd.Series:
@@ -110,7 +148,7 @@ def not_run(tables: Tables) -> str:
     return f"Neither run here nor recorded: {'; '.join(parts)}." if parts else ""
 
 
-def _verdict_row(row) -> list[Cell]:
+def _verdict_row(row, place: str) -> list[Cell]:
     timed = not missing(row.figure)
     note = "" if missing(row.note) else row.note
     # A build that went well is no evidence that the kernel is right, so a stale one is not painted green.
@@ -120,7 +158,7 @@ def _verdict_row(row) -> list[Cell]:
         status = Cell(f"{status.text}, stale", note=note, style="badge stale")
     outcome = {"faster": "good", "slower": "bad"}.get(None if missing(row.verdict) else row.verdict, "")
     return [
-        Cell(row.kernel, style="name", link=f"#k-{row.kernel}"),
+        Cell(row.kernel, style="name", link=f"{place}{row.kernel}.html"),
         text(row.gpu, style="name"),
         status,
         badge("kind", label=row.kind),
@@ -150,18 +188,19 @@ def compared(tables: Tables) -> pd.DataFrame:
     return rows.assign(outcome=rows.verdict.fillna("undecided")).sort_values("speedup")
 
 
-def case_table(tables: Tables, outcome: str) -> Grid:
-    """Every case of one outcome, slower ones from the worst on, faster ones from the best on."""
-    rows = compared(tables)
-    rows = rows[rows.outcome == outcome]
-    if outcome == "faster":
-        rows = rows.iloc[::-1]
+def case_table(tables: Tables, outcome: str = "", most: int = 10**9) -> Grid:
+    """The cases of one outcome, or all, so many at most: slower ones from the worst on, faster ones from the best."""
+    every = compared(tables)
+    every = every[every.outcome == outcome] if outcome else every
+    styles = {"slower": "bad", "faster": "good"}
+    rows = (every.iloc[::-1] if outcome == "faster" else every).iloc[:most]
     empty = {
+        "": "No case was timed beside a peer on a GPU.",
         "slower": "No timed case is slower than its fastest peer.",
         "faster": "No timed case is faster than its fastest peer.",
     }
     return Grid(
-        f"cases-{outcome}",
+        f"cases-{outcome or 'all'}",
         ("kernel", "GPU", "kind", "pass", "dtype", "case", "variant", "median", "fastest peer", "speed-up",
          "% of roof"),
         [
@@ -171,12 +210,13 @@ def case_table(tables: Tables, outcome: str) -> Grid:
                 text(row.provider, note=config_words(row.config)),
                 Cell(microseconds(row.median_us), row.median_us, style="num"),
                 text(row.peer, note="" if missing(row.weak) else f"weak: {row.weak}"),
-                number(row.speedup, "{:.3f}\N{MULTIPLICATION SIGN}", style="bad" if outcome == "slower" else "good"),
+                number(row.speedup, "{:.3f}\N{MULTIPLICATION SIGN}", style=styles.get(row.outcome, "")),
                 number(None if missing(row.roof_fraction) else 100 * row.roof_fraction, "{:.0f} %"),
             ]
             for row in rows.itertuples()
         ],
         empty=empty[outcome] if len(compared(tables)) else "No case was timed on a GPU.",
+        caption=f"The first {most} of {len(every)}; a kernel's own page has all of its." if len(every) > most else "",
         numeric=frozenset({7, 9, 10}),
     )  # fmt: skip
 

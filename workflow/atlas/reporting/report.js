@@ -1,5 +1,5 @@
 // Sorting and filtering; without scripts the tables stand as they are.
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:not(.chart)")) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   if (body.rows.length < 2) continue;
   table.classList.add("sortable");
@@ -33,14 +33,20 @@ for (const table of document.querySelectorAll("table")) {
   filter.addEventListener("input", () => {
     const words = filter.value.toLowerCase().split(/\s+/);
     for (const row of body.rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+    nothing.hidden = [...body.rows].some(row => !row.hidden);
+    nothing.textContent = `No row has ${words.map(word => `“${word}”`).join(" and ")}.`;
   });
-  table.parentElement.before(filter);
+  const nothing = document.createElement("p");
+  nothing.className = "nothing";
+  nothing.hidden = true;
+  nothing.setAttribute("role", "status");
+  table.parentElement.before(filter, nothing);
 }
-// An address that ends in #k-softmax opens that kernel's figures.
-const unfold = () => {
-  const part = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (part instanceof HTMLDetailsElement) { part.open = true; part.scrollIntoView(); }
-};
-addEventListener("hashchange", unfold);
-unfold();
+// The chart beside another GPU lies in a template until it is wanted.
+const beside = document.getElementById("beside");
+if (beside) {
+  const first = document.querySelector("[data-chart]");
+  const charts = [first, ...[...document.querySelectorAll("#s-kernels > template")].map(one => one.content.firstElementChild)];
+  beside.addEventListener("change", () => document.querySelector("[data-chart]").replaceWith(charts[beside.value]));
+}
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => { part.open = true; }));

@@ -53,8 +53,6 @@ def _complaint(document: Any, stage: str) -> str:
     Whether it fits is asked of the fast one of two libraries: the records of 21 kernels are read by every view, and
     take the other, which knows what to say, 11 s.
     """
-    if said := strict.trouble(document):
-        return said
     if _validator(stage).is_valid(document):
         return ""
     errors = jsonschema.Draft202012Validator(_schema(stage)).iter_errors(document)
@@ -79,6 +77,12 @@ def _finite(value: Any) -> Any:
 
 def check(document: Any, stage: str, where: str) -> None:
     """Raise :class:`DocumentError` unless ``document`` is a ``stage`` document of today's version."""
+    if said := strict.trouble(document):
+        raise DocumentError(f"{where}: {said}; delete the file to have it made again")
+    _check_form(document, stage, where)
+
+
+def _check_form(document: Any, stage: str, where: str) -> None:
     if not isinstance(document, dict) or document.get("stage") != stage:
         raise DocumentError(f"{where}: not a document of stage {stage!r}")
     if document.get("schema_version") != VERSIONS[stage]:
@@ -128,7 +132,7 @@ def read(path: Path, stage: str) -> dict[str, Any]:
     except strict.Unreadable as error:
         remedy = "delete the file to have it made again, or restore it from git"
         raise DocumentError(f"{path}: {error}; {remedy}") from None
-    check(document, stage, str(path))
+    _check_form(document, stage, str(path))  # whose values were looked at while it was read
     return document
 
 

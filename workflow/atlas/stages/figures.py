@@ -1,8 +1,10 @@
-"""``python -m atlas figures``: draw the tables as SVG and PNG under ``results/figures/``."""
+"""``python -m atlas figures``: draw the tables as SVG under ``results/figures/``."""
 
 from __future__ import annotations
 
 import argparse
+import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,24 +12,32 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..errors import AtlasError
 from ..figures import drawn
+from ..figures.facts import COLUMNS
 from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
 from ..figures.overviews import roof_fraction, rooflines, speedup, transfer
 from ..figures.sheet import RC, save
-from ..figures.sizes import overlay, throughput
+from ..figures.sizes import against_peers, throughput
 from ..figures.work import build, seconds, tuning
 from ..host.progress import progress
 from ..tables.store import read
+from ..workers.pool import run_jobs
+from ..workers.process import Process
+from ..workers.protocol import serve_jobs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The stage's options."""
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+    parser.add_argument("--png", action="store_true", help="write each as PNG, too, on white, for slides")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw the figures whose rows changed; :class:`~atlas.errors.AtlasError` where a table is missing."""
-    names, anew = draw(read(arguments.results / "tables"), arguments.results / "figures")
+    folders = arguments.results / "tables", arguments.results / "figures"
+    names, anew = draw(*folders, arguments.png, arguments.jobs)
     others = "; the others are of the same rows" if len(anew) < len(names) else ""
     print(f"{len(anew)} of {len(names)} figures drawn{others}")
 
@@ -43,35 +53,70 @@ _OVERVIEWS: dict[str, Callable[[Tables], Figure]] = {
 }
 _PER_KERNEL: dict[str, Callable[[Tables, str], Figure]] = {
     "throughput": throughput,
-    "overlay": overlay,
+    "providers": against_peers,
     "tuning": tuning,
     "build": build,
 }
 
+_FEW = 20
+"""So many figures are drawn in less time than it takes to start processes that draw them."""
+_TIMEOUT_SECONDS = 600.0
 
-def draw(tables: Tables, folder: Path) -> tuple[list[str], list[str]]:
-    """Draw figures into ``folder``, as SVG and PNG; returns the names of all, and of those that were drawn anew.
 
-    A kernel has figures if the coverage table knows it.  A figure without data says in a sentence why it is empty.
+def draw(tables: Path, folder: Path, png: bool = False, jobs: int = 1) -> tuple[list[str], list[str]]:
+    """Draw the tables in a folder as figures in another, with so many processes.
+
+    Returns the names of all figures, and of those that were drawn anew.  A kernel has figures if the coverage table
+    knows it.  A figure without data says in a sentence why it is empty.
     """
-    kernels = sorted(tables["coverage"].kernel.dropna().unique())
-    rows = drawn.Rows(tables)
-    jobs = [(name, OVERVIEWS[name], name, "", lambda tables, name=name: _OVERVIEWS[name](tables)) for name in OVERVIEWS]
-    jobs += [
-        (f"{name}-{kernel}", f"{PER_KERNEL[name]}: {kernel}", name, kernel,
-         lambda tables, name=name, kernel=kernel: _PER_KERNEL[name](tables, kernel))
-        for kernel in kernels
-        for name in PER_KERNEL
-    ]  # fmt: skip
-    digests = {kernel: rows.digest(kernel) for kernel in ("", *kernels)}
-    anew = []
-    with matplotlib.rc_context(RC), progress() as shown:
-        task = shown.add_task("figures", total=len(jobs), note="")
-        for file, title, kind, kernel, figure in jobs:
-            if not drawn.keep(folder, file, digests[kernel]):
-                shown.update(task, note=file)
-                save(figure(tables), folder, file, title, CAPTIONS[kind])
-                drawn.mark(folder, file, digests[kernel])
-                anew.append(file)
-            shown.advance(task)
-    return [file for file, *_ in jobs], anew
+    read_once = read(tables, COLUMNS)
+    kernels = sorted(read_once["coverage"].kernel.dropna().unique())
+    rows = drawn.Rows(read_once)
+    names = {"": list(OVERVIEWS)} | {kernel: [f"{name}-{kernel}" for name in PER_KERNEL] for kernel in kernels}
+    digests = {kernel: rows.digest(kernel) for kernel in names}
+    due = {
+        kernel: [name for name in own if not drawn.keep(folder, name, digests[kernel], png)]
+        for kernel, own in names.items()
+    }
+    tasks = [("", [name]) for name in due.pop("")] + [(kernel, own) for kernel, own in due.items() if own]
+    total = sum(len(own) for _, own in tasks)
+    if total <= _FEW:
+        jobs = 1
+    calls = [functools.partial(_drawn, tables, folder, png, kernel, own, digests[kernel]) for kernel, own in tasks]
+    found = (
+        ((i, call()) for i, call in enumerate(calls)) if jobs < 2 else run_jobs(calls, jobs, _TIMEOUT_SECONDS, _worker)
+    )
+    with progress() as shown:
+        bar = shown.add_task("figures", total=total, note="")
+        for index, failure in found:
+            kernel, own = tasks[index]
+            if isinstance(failure, Exception):
+                raise AtlasError(f"the figures of {kernel or own[0]} were not drawn: {failure}")
+            shown.update(bar, advance=len(own), note=own[-1])
+    return [name for own in names.values() for name in own], [name for _, own in tasks for name in own]
+
+
+def _worker() -> Process:
+    return Process(serve_jobs, name="atlas-figures")
+
+
+def _drawn(tables: Path, folder: Path, png: bool, kernel: str, names: list[str], digest: str) -> None:
+    """The figures of these names: overviews, or a kernel's own."""
+    every, of_kernel = _split(tables)
+    own = every | {name: parts.get(kernel, every[name].iloc[:0]) for name, parts in of_kernel.items()}
+    with matplotlib.rc_context(RC):
+        for file in names:
+            if kernel:
+                kind = file.removesuffix(f"-{kernel}")
+                figure, title = _PER_KERNEL[kind](own, kernel), f"{PER_KERNEL[kind]}: {kernel}"
+            else:
+                kind, figure, title = file, _OVERVIEWS[file](every), OVERVIEWS[file]
+            save(figure, folder, file, title, CAPTIONS[kind], png)
+            drawn.mark(folder, file, digest)
+
+
+@functools.lru_cache(maxsize=1)
+def _split(folder: Path) -> tuple[Tables, dict[str, Tables]]:
+    """All tables, and the large ones by kernel, so that no figure searches what is not its own."""
+    tables = read(folder, COLUMNS)
+    return tables, {name: dict(list(tables[name].groupby("kernel"))) for name in ("benchmark", "trials", "build")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from .. import catalog
 from ..host.gpus import functional
 from ..reading.published import Point
 from ..results.beyond import against_peers
@@ -63,6 +64,7 @@ def _shared(row: Mapping[str, Any], table: str) -> Row:
 def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
     """One row per provider, direction, dtype and case."""
     for entry in _of(entries, "benchmark"):
+        family = catalog.family(entry.kernel)
         winners = {PassCase.of(row): row for row in best_of_each_case(entry.document["rows"])}
         for row in entry.document["rows"]:
             winner = winners.get(PassCase.of(row), {})
@@ -72,7 +74,7 @@ def benchmark(entries: Iterable[Entry]) -> Iterator[Row]:
                 | _subject(entry)
                 | _case(row)
                 | {"config": as_json(row["config"]), "samples": len(row.get("samples_us", ()))}
-                | {"best": best, "peer": winner.get("peer"), "protocol": entry.document["protocol"]}
+                | {"family": family, "best": best, "peer": winner.get("peer"), "protocol": entry.document["protocol"]}
                 | _version(entry, row)
                 | _provenance(entry)
             )
@@ -209,7 +211,7 @@ def trials(entries: Iterable[Entry]) -> Iterator[Row]:
 
 
 def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """One row per measured roof, then one per datasheet peak of ``blocks`` (gpus.yaml), of kind published."""
+    """One row per measured roof, then one per price and datasheet peak of ``blocks``, of kind published."""
     for entry in _of(entries, "survey"):
         for roof in entry.document["roofs"]:
             yield (
@@ -221,6 +223,9 @@ def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) ->
             )
     for gpu, block in blocks.items():
         sheet = block.get("datasheet")
+        if "usd_per_hour" in block:
+            yield {"kind": "published", "gpu": gpu, "roof": "price", "value": block["usd_per_hour"], "unit": "USD/h",
+                   "how": "config/gpus.yaml", "status": "ok", "reason": ""}  # fmt: skip
         if sheet is None:
             continue
         peaks = {"bandwidth": (sheet["bandwidth_gb_per_s"], "GB/s")}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pyarrow.parquet import read_schema
 
 from ..errors import AtlasError
 from ..results.documents import write_text
@@ -50,6 +51,7 @@ TABLES: dict[str, dict[str, str]] = {
     # earlier documents say so in `reason` alone.
     "benchmark": {
         **_SUBJECT,
+        "family": TEXT,
         "provider": TEXT,
         "provider_kind": TEXT,
         **_CASE,
@@ -360,18 +362,24 @@ def write(folder: Path, name: str, table: pd.DataFrame) -> None:
     Path(temporary).replace(folder / f"{name}.parquet")
 
 
-def read(folder: Path) -> dict[str, pd.DataFrame]:
-    """Every table under ``folder`` by name; :class:`AtlasError` for one that is missing, cut off or of another form."""
-    return {name: _read(folder / f"{name}.parquet", name) for name in TABLES}
+def read(folder: Path, columns: Mapping[str, Sequence[str]] | None = None) -> dict[str, pd.DataFrame]:
+    """Every table under ``folder`` by name, or the named columns of those named.
+
+    Raises :class:`AtlasError` for one that is missing, cut off or of another form.
+    """
+    columns = TABLES if columns is None else columns
+    return {name: _read(folder / f"{name}.parquet", name, list(own)) for name, own in columns.items()}
 
 
-def _read(path: Path, name: str) -> pd.DataFrame:
+def _read(path: Path, name: str, columns: list[str]) -> pd.DataFrame:
     remedy = "run `python -m atlas tables` to make it again"
     if not path.exists():
         raise AtlasError(f"{path}: no such table; {remedy}")
     try:
-        return pd.read_parquet(path)[list(TABLES[name])].astype(TABLES[name])
-    except KeyError as error:
-        raise AtlasError(f"{path}: {error.args[0]}: another release wrote this table; {remedy}") from None
+        missing = [column for column in TABLES[name] if column not in read_schema(path).names]
+        if missing:
+            raise AtlasError(f"{path}: no {', '.join(missing)}: another release wrote this table; {remedy}")
+        table = pd.read_parquet(path, columns=columns)
+        return table.astype({column: TABLES[name][column] for column in columns})
     except (OSError, ValueError) as error:
         raise AtlasError(f"{path}: not readable as Parquet ({error}); {remedy}") from None

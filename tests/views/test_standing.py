@@ -1,0 +1,73 @@
+"""The chart on top: how fast every GPU is beside a chosen one, kinds apart, by what binds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from atlas import catalog
+from atlas.reporting import answers, overview, standing, strips
+from atlas.tables import store
+
+
+@pytest.fixture
+def tables(scenes):
+    return store.read(scenes["five"] / "tables")
+
+
+def test_a_mark_is_the_mean_of_the_cases_that_both_gpus_timed_beside_what_roofs_allow(tables):
+    best = tables["benchmark"].query("best and kernel == 'matmul' and kind != 'functional'")
+    times = {gpu: own.set_index(["dtype", "sizes"]).median_us for gpu, own in best.groupby("gpu")}
+    found = {(m.bound, m.gpu): m for m in standing.marks(tables, "h200") if m.kernel == "matmul"}
+    for bound, chosen in (("launch", times["h200"] < 20), ("compute", times["h200"] >= 20)):
+        steps = (times["h200"][chosen] / times["h100"]).dropna().astype(float)
+        mark = found[bound, "h100"]
+        assert (mark.times, mark.cases) == (pytest.approx(np.exp(np.log(steps).mean())), len(steps))
+    assert found["compute", "h100"].allowed == pytest.approx(720 / 780, rel=1e-3)
+    assert np.isnan(found["launch", "h100"].allowed) and found["compute", "h200"].times == pytest.approx(1)
+
+
+def test_kinds_are_marks_of_their_own_and_appear_by_being_in_a_table(tables):
+    case = tables["benchmark"].query("best and kernel == 'matmul' and gpu == 'h200' and median_us > 20").iloc[0]
+    key = {name: case[name] for name in ("kernel", "direction", "dtype", "sizes")}
+    us = float(case.median_us)
+    predicted = key | {"gpu": "b200", "kind": "predicted", "median_us": us / 2, "low_us": us / 3, "high_us": us}
+    published = key | {"gpu": "a100", "kind": "published", "tflop_per_s": float(case.tflop_per_s) / 4}
+    before = standing.marks(tables, "h200")
+    tables |= {"predictions": pd.DataFrame([predicted]), "published": pd.DataFrame([published])}
+    found = standing.marks(tables, "h200")
+    assert repr([mark for mark in found if mark.kind == "measured"]) == repr(before), "averaged with nothing"
+    (one,), (other,) = ([mark for mark in found if mark.kind == kind] for kind in ("predicted", "published"))
+    assert (one.gpu, one.times, one.low, one.high) == ("b200", *map(pytest.approx, (2, 1, 3)))
+    assert (other.gpu, other.times) == ("a100", pytest.approx(0.25))
+    assert standing.every_gpu(tables)[-1] == "b200" and "b200" not in standing.gpus(tables)
+    drawn = strips.lane([one, other], strips.Scale.of([0.25, 3]), {"a100": 0, "b200": 1}, "h200")
+    assert 'class="g1 hollow"' in drawn and 'href="#diamond" class="g0"' in drawn and 'class="span g1"' in drawn
+    assert dict(row[1:] for row in overview.legend(tables))["b200"] == "predicted"
+
+
+def test_the_answers_are_of_the_gpu_with_most_kernels_and_most_bandwidth(tables):
+    assert standing.gpus(tables)[0] == "h200"
+    found = standing.marks(tables, "h200")
+    said = {answer.question: answer for answer in answers.answers(tables, [], "h200", found)}
+    assert (
+        said["Which GPU?"].headline == "h200 is fastest" and "The table below has 1 more." in said["Which GPU?"].words
+    )
+    assert said["What changed?"].headline == "No comparison"
+    prices = [
+        {"gpu": gpu, "roof": "price", "value": usd, "kind": "published"} for gpu, usd in (("h200", 9), ("h100", 2))
+    ]
+    tables["survey"] = pd.concat([tables["survey"], pd.DataFrame(prices)])
+    grid = overview.gpu_table(tables, "h200", found)
+    assert grid.rows[0][-1].text == "1.00\N{MULTIPLICATION SIGN}", "work for a dollar beside itself"
+    which = answers.which_gpu(tables, "h200", found)
+    assert "Most work for its price: h100, at 2 USD an hour." in which.words
+
+
+def test_a_scale_has_few_ticks_and_holds_what_is_beyond_it():
+    wide = strips.Scale.of([0.01, 8])
+    assert len(wide.ticks) <= 5 and wide.place(1e-9) == 0 and wide.place(1e9) == 100
+    assert [f"{tick:.2g}" for tick in strips.Scale.of([1.0]).ticks] == ["0.71", "1", "1.4"]
+
+
+def test_a_kernel_without_a_family_of_its_own_has_that_of_the_one_it_is_made_from():
+    assert {catalog.family(name) for name in catalog.names()} >= {"matmul", "rows", "attention"}
+    assert catalog.family("matmul_w8a16") == "matmul" and catalog.family("gone") == ""

@@ -29,6 +29,10 @@ PROOFS = {
         "tuning.choice",
         "at cases nobody tuned, calls choose configs near the best, no slower than the default",
     ),
+    "samples": (
+        "tuning.samples",
+        "a few trials a case find what is nearly the best, and calls at other cases choose better by them",
+    ),
     "pruning": (
         "tuning.pruning",
         "configs that the kernels' spaces leave out are hardly faster than the best of those they keep",

@@ -33,6 +33,10 @@ PROOFS = {
         "tuning.prediction",
         "times and configs predicted for a GPU are those that it measured, within their intervals",
     ),
+    "samples": (
+        "tuning.samples",
+        "a few trials a case find what is nearly the best, and calls at other cases choose better by them",
+    ),
     "pruning": (
         "tuning.pruning",
         "configs that the kernels' spaces leave out are hardly faster than the best of those they keep",

@@ -62,7 +62,7 @@ class Known:
 
     def own(self, case: Timed) -> bool:
         """Whether a case is the kernel's own."""
-        return _text(case.dtype, case.sizes) not in self.sampled
+        return as_text(case.dtype, case.sizes) not in self.sampled
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ def known(results: Any, gpu_name: str, block: Mapping[str, Any], kernels: Sequen
                 usable = trial["direction"] == direction and trial["median_us"]
                 case = Case.from_json(trial)
                 if usable and not choice.launchable(declaration.passes[direction], trial, case, gpu)[1]:
-                    key = _text(trial["dtype"], trial["sizes"])
-                    trials.setdefault(key, {})[_text(trial["variant"], trial["config"])] = trial["median_us"]
+                    key = as_text(trial["dtype"], trial["sizes"])
+                    trials.setdefault(key, {})[as_text(trial["variant"], trial["config"])] = trial["median_us"]
             own = [row for row in rows if row["direction"] == direction]
-            sampled = {_text(one["dtype"], one["sizes"]) for document in documents[1:] for one in document["trials"]}
+            sampled = {as_text(one["dtype"], one["sizes"]) for document in documents[1:] for one in document["trials"]}
             found[entry.kernel, direction] = Known(
                 gpu, declaration, direction, own, timings, trials, frozenset(sampled)
             )
@@ -161,7 +161,7 @@ def left_out(
     for case in filter(of or own.own, own.timings.cases):
         entries = [one for one in own.entries if not gone(_timed(one), case.dtype, case.sizes)]
         cases = [one for one in own.timings.cases if not gone(one, case.dtype, case.sizes)]
-        yield _pick(own, case, entries, _narrowed(own, entries, cases))
+        yield pick_at(own, case, entries, _narrowed(own, entries, cases))
 
 
 def without_sample(own: Known) -> Iterator[Pick]:
@@ -170,20 +170,20 @@ def without_sample(own: Known) -> Iterator[Pick]:
     cases = [one for one in own.timings.cases if own.own(one)]
     for case in own.timings.cases:
         if not own.own(case):
-            yield _pick(own, case, entries, _narrowed(own, entries, cases))
+            yield pick_at(own, case, entries, _narrowed(own, entries, cases))
 
 
 def elsewhere(own: Known, other: Known) -> Iterator[Pick]:
     """A pick for each case, of what is known from another GPU alone."""
     for case in own.timings.cases:
-        yield _pick(own, case, other.entries, other.timings)
+        yield pick_at(own, case, other.entries, other.timings)
 
 
 def _narrowed(own: Known, entries: Sequence[Mapping[str, Any]], cases: Sequence[Timed]) -> Timings:
     """The timings of these cases as export would have written them: of configs that won or are a default."""
-    won = {_text(one["variant"], one["config"]) for one in entries}
+    won = {as_text(one["variant"], one["config"]) for one in entries}
     kept = {case.default for case in cases} | {
-        place for place, config in enumerate(own.timings.configs) if _text(*config) in won
+        place for place, config in enumerate(own.timings.configs) if as_text(*config) in won
     }
     return Timings(
         own.timings.configs,
@@ -194,14 +194,14 @@ def _narrowed(own: Known, entries: Sequence[Mapping[str, Any]], cases: Sequence[
     )
 
 
-def _pick(own: Known, timed: Timed, entries: Sequence[Mapping[str, Any]], timings: Timings) -> Pick:
+def pick_at(own: Known, timed: Timed, entries: Sequence[Mapping[str, Any]], timings: Timings) -> Pick:
     """Configs that were not timed at the case are no candidates: nobody could say what they take."""
     case = Case(timed.dtype, tuple(timed.sizes.items()))
-    times = own.trials[_text(case.dtype, timed.sizes)]
+    times = own.trials[as_text(case.dtype, timed.sizes)]
     able = [
         one | {"sizes": one["sizes"] | {"left out": True}}  # by another GPU's record the case itself is not tuned
         for one in entries
-        if one["dtype"] == case.dtype and _text(one["variant"], one["config"]) in times
+        if one["dtype"] == case.dtype and as_text(one["variant"], one["config"]) in times
     ]
     start = time.process_time()
     made = choice.explained(own.declaration, own.direction, case, own.gpu, able, lambda: {own.direction: timings})
@@ -211,8 +211,8 @@ def _pick(own: Known, timed: Timed, entries: Sequence[Mapping[str, Any]], timing
     if close is None or math.isinf(nearness(timed.sizes, close["sizes"])):
         nearest = default
     else:
-        nearest = times[_text(close["variant"], close["config"])]
-    chosen = times[_text(made.variant.name, made.config)]
+        nearest = times[as_text(close["variant"], close["config"])]
+    chosen = times[as_text(made.variant.name, made.config)]
     sizes = json.dumps(timed.sizes, sort_keys=True)
     return Pick(own.declaration.name, sizes, chosen, default, nearest, min(times.values()), 1e3 * spent)
 
@@ -246,11 +246,11 @@ def evidence(picks: Mapping[str, Sequence[Pick]]) -> Evidence:
         if left.startswith(SAMPLE):
             continue  # of a few trials a case the best is not known: rows alone
         by_gpu = left.startswith("all but")
-        claims.append(_percent(f"median regret without {left}", found, _median, ELSEWHERE if by_gpu else MEDIAN))
+        claims.append(_percent(f"median regret without {left}", found, middle, ELSEWHERE if by_gpu else MEDIAN))
         if not by_gpu:
-            claims.append(_percent(f"95th percentile of the regret without {left}", found, _tail, TAIL))
-            claims.append(_percent(f"mean time over the default's without {left}", found, _over_default, 0.0))
-    behind = {kernel: _over_default(own) for kernel, own in _by_kernel(case).items()}
+            claims.append(_percent(f"95th percentile of the regret without {left}", found, tail, TAIL))
+            claims.append(_percent(f"mean time over the default's without {left}", found, over_default, 0.0))
+    behind = {kernel: over_default(own) for kernel, own in _by_kernel(case).items()}
     worst = max(behind, key=behind.__getitem__)
     claims.append(at_most(f"% that {worst} is behind its default in the mean", 100 * behind[worst], 100 * KERNEL))
     slowest = max(median(pick.milliseconds for pick in own) for own in _by_kernel(case).values())
@@ -272,15 +272,15 @@ def _by_kernel(picks: Sequence[Pick]) -> dict[str, list[Pick]]:
     return dict(sorted(found.items()))
 
 
-def _median(picks: Sequence[Pick], which: str = "chosen") -> float:
+def middle(picks: Sequence[Pick], which: str = "chosen") -> float:
     return median(pick.regret(which) for pick in picks)
 
 
-def _tail(picks: Sequence[Pick], which: str = "chosen") -> float:
+def tail(picks: Sequence[Pick], which: str = "chosen") -> float:
     return share([pick.regret(which) for pick in picks], 0.95) or 0.0
 
 
-def _over_default(picks: Sequence[Pick], which: str = "chosen") -> float:
+def over_default(picks: Sequence[Pick], which: str = "chosen") -> float:
     return math.exp(fmean(math.log(getattr(pick, which) / pick.default) for pick in picks)) - 1
 
 
@@ -302,12 +302,12 @@ def _interval(picks: Sequence[Pick], figure: Callable[[Sequence[Pick]], float]) 
 def _row(left: str, kernel: str, picks: Sequence[Pick]) -> dict[str, Any]:
     figures = {"left out": left, "kernel": kernel, "cases": len(picks)}
     for which in ("chosen", "nearest"):
-        figures[f"{which}: % over default"] = round(100 * _over_default(picks, which), 2)
+        figures[f"{which}: % over default"] = round(100 * over_default(picks, which), 2)
     for which in ("chosen", "default", "nearest"):
         regrets = [pick.regret(which) for pick in picks]
         figures[f"{which}: regret %, median"] = round(100 * median(regrets), 2)
         figures[f"{which}: mean"] = round(100 * fmean(regrets), 2)
-        figures[f"{which}: 95th"] = round(100 * _tail(picks, which), 2)
+        figures[f"{which}: 95th"] = round(100 * tail(picks, which), 2)
         figures[f"{which}: worst"] = round(100 * max(regrets), 1)
     return figures
 
@@ -320,5 +320,5 @@ def _size(value: Any) -> bool:
     return bool(value) and not isinstance(value, bool | str)
 
 
-def _text(*values: Any) -> str:
+def as_text(*values: Any) -> str:
     return json.dumps(values, sort_keys=True)

@@ -1,10 +1,9 @@
 """A sample's few trials: which the model asks for, what deserves a certificate, and what a document says of it."""
 
 import tuning_fakes as fakes
-from atlas.tuning import probe, tuner
+from atlas.tuning import probe
 from atlas.tuning.budget import Budget
 from atlas.tuning.candidates import Candidate
-from atlas.tuning.journal import Journal
 from atlas.tuning.outcome import Outcome
 from atlas.tuning.transfer import Model, Seen
 from tuning_tables import Table
@@ -74,13 +73,3 @@ def test_the_budget_ends_the_trials_but_not_the_default():
     table = Table()
     found, _ = probed(table, probe.Sample({"forward": Model([known(4000)])}, {}), budget=0.5)
     assert [candidate for candidate, _ in table.screened] == [of(16, 2)] == found.ranking
-
-
-def test_a_sample_is_searched_as_a_tuner_searches(tmp_path):
-    options = tuner.Options(probe.Sample({"forward": Model([known(4000)])}, {}), None, 30.0, jobs=0)
-    with Journal(tmp_path / "journal.jsonl", {"protocol": "test"}, 30.0) as journal:
-        problems = fakes.problems(sizes=(1000, 3000))
-        document = tuner.tune(problems, fakes.DEVICE, fakes.setting(), journal, options, "test")
-    assert document["strategy"] == "sample" and "Gaussian" in document["method"]
-    assert [row["config"] for row in document["best"]] == [fakes.OPTIMUM] * 2
-    assert document["untried"] == 2 * len(fakes.problems()[0].candidates) - len(document["trials"])

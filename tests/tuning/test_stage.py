@@ -62,6 +62,7 @@ def test_the_interpreter_runs_a_few_configs_of_every_case_and_says_so(tmp_path):
     assert done.returncode == 0, done.stderr
     sample = documents.read(written(tmp_path).with_name("sample.json"), "sample")
     assert (sample["status"], sample["seed"], sample["strategy"]) == ("ok", 11, "sample")
+    assert "Gaussian" in sample["method"]
     sizes = {str(row["sizes"]) for row in sample["best"]}
     assert len(sizes) == 2 and not sizes & {str(row["sizes"]) for row in document["best"]}, "drawn, and not tuned"
 

@@ -40,9 +40,18 @@ def whole(tmp_path_factory):
         return {document["stage"]: (document, synthetic.write(root, "measured", document)) for document in every}
 
 
+def row_schema(stage: str) -> dict:
+    """What the schema says of a stage's rows, which another stage's rows may share."""
+    schema = documents._schema(stage)
+    rows = schema["properties"][ROWS[stage]]
+    if "$ref" in rows:
+        rows = schema["$defs"][rows["$ref"].removeprefix("#/$defs/")]
+    return rows["items"]
+
+
 def statuses(stage: str) -> list[str]:
     """What a row of this stage may be beside well."""
-    words = documents._schema(stage)["properties"][ROWS[stage]]["items"]["properties"]["status"]["enum"]
+    words = row_schema(stage)["properties"]["status"]["enum"]
     return [word for word in words if word not in ("ok", "pass")]
 
 
@@ -50,7 +59,7 @@ def fail(document: dict, status: str, chosen) -> dict:
     """A copy in which the chosen rows have a status and a reason instead of figures, and the document says so."""
     document = copy.deepcopy(document)
     stage = document["stage"]
-    required = documents._schema(stage)["properties"][ROWS[stage]]["items"]["required"]
+    required = row_schema(stage)["required"]
     for row in document[ROWS[stage]]:
         if chosen(row):
             for key in row.keys() - {*required, "samples_us"}:

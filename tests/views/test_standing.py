@@ -31,6 +31,7 @@ def test_kinds_are_marks_of_their_own_and_appear_by_being_in_a_table(tables):
     us = float(case.median_us)
     predicted = key | {"gpu": "b200", "kind": "predicted", "median_us": us / 2, "low_us": us / 3, "high_us": us}
     published = key | {"gpu": "a100", "kind": "published", "tflop_per_s": float(case.tflop_per_s) / 4}
+    tables |= {name: tables[name].iloc[:0] for name in ("predictions", "published")}
     before = standing.marks(tables, "h200")
     tables |= {"predictions": pd.DataFrame([predicted]), "published": pd.DataFrame([published])}
     found = standing.marks(tables, "h200")

@@ -113,6 +113,7 @@ def test_all_stages_go_through_sbatch_and_find_what_a_local_run_finds(cluster, t
     assert done.returncode == 0, done.stdout + done.stderr
     print(f"local {time.monotonic() - begin:.0f} s")
     assert results(placed) == results(local)
+    assert placed.planned(*SELECTION) == {}, "nothing is due again"
     assert "\nvector_add" in (placed.root / "results/tables/verdicts.csv").read_text()
     tracked = json.loads((placed.root / "results/mlflow/tracked.json").read_text())
     assert tracked, "by the head alone, which runs it as a local rule"

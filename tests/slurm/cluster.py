@@ -127,9 +127,9 @@ class Cluster:
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stdout
 
     def jobs(self) -> list[dict[str, str]]:
-        """The jobs that SLURM knows of, each with its id, state, node, comment and what it asks of GPUs."""
-        names = ("id", "state", "node", "partition", "gpus", "comment")
-        lines = self.said("squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%P|%b|%k").splitlines()
+        """The jobs that SLURM knows of, each with what ``squeue`` says of it."""
+        names = ("id", "state", "node", "partition", "gpus", "begin", "end", "comment")
+        lines = self.said("squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%P|%b|%S|%e|%k").splitlines()
         return [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines]
 
     def _configure(self) -> None:
@@ -160,7 +160,7 @@ class Cluster:
             "ReturnToService=2",
             "SlurmdTimeout=10",  # seconds until a node that is gone is down
             "KillWait=3",
-            "MinJobAge=600",  # or squeue forgets a job before Snakemake asks for it
+            "MinJobAge=7200",  # or squeue forgets a job before Snakemake, or a test, asks for it
             "GresTypes=gpu",
             "AccountingStorageType=accounting_storage/none",
             "JobAcctGatherType=jobacct_gather/none",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,7 @@ def test_all_stages_go_through_sbatch_and_find_what_a_local_run_finds(cluster, t
     assert done.returncode == 0, done.stdout + done.stderr
     print(f"local {time.monotonic() - begin:.0f} s")
     assert results(placed) == results(local)
+    assert placed.planned(*SELECTION) == {}, "nothing is due again"
     assert "\nvector_add" in (placed.root / "results/tables/verdicts.csv").read_text()
     tracked = json.loads((placed.root / "results/mlflow/tracked.json").read_text())
     assert tracked, "by the head alone, which runs it as a local rule"
@@ -235,9 +237,16 @@ def test_eight_kernels_keep_four_partitions_busy(tmp_path):
         head = through(cluster, made, *wanted, "--config", f"kernels={','.join(KERNELS)}", f"gpus={','.join(GPUS)}")
         assert head.wait() == 0, said(made)
         wall = time.monotonic() - begin
-    print(f"makespan {wall:.0f} s, ideal {ideal:.0f} s, {wall / ideal:.3f} times")
+        lengths = dict.fromkeys(GPUS, 0.0)
+        for job in cluster.jobs():
+            if job["partition"] in lengths:
+                begun, ended = (datetime.fromisoformat(job[key]) for key in ("begin", "end"))
+                lengths[job["partition"]] += (ended - begun).total_seconds()
+    schedule = max(lengths.values())  # a partition has one GPU, and its jobs in any order take what they take
+    print(f"makespan {wall:.0f} s: {wall / schedule:.3f} times the ideal schedule of the jobs, {schedule:.0f} s;")
+    print(f"{wall / ideal:.3f} times that of the stages alone, {ideal:.0f} s: the rest is how jobs start on this host")
     stages = [json.loads(line) for line in (made.root / "stages.log").read_text().splitlines()]
     for stage, gpu, _, device, node, *_ in stages:
         expected = ("c1", "") if stage in ("build", "cuda") else (f"on-{gpu}", "0")
         assert (node, device) == expected, "CPU stages on CPU nodes, the others on their GPU's"
-    assert wall <= 1.15 * ideal
+    assert wall <= 1.15 * schedule

@@ -20,7 +20,7 @@ KERNELS = tuple(replace(kernel, name=f"{kernel.name}_{i}") for i in range(10) fo
 
 
 def fill(results: Path) -> None:
-    """Documents of every stage for each kernel and GPU: the first measured, the others recorded, one predicted."""
+    """Documents of every stage for each kernel and GPU: the first measured, the others recorded."""
     catalog.KERNELS = synthetic.use_catalog(results / "kernels", KERNELS)
     first, *others = synthetic.MANY
     synthetic.write_everything(results, KERNELS, measured=[first], recorded=others, functional=False)

@@ -16,7 +16,7 @@ from ..results.collection import Entry
 from ..workload.current import Workload
 from . import answers, beyond, comparisons, machines, outcome, overview, standing, work
 from . import workload as workloads
-from .grid import of_kernel
+from .grid import markup, of_kernel
 from .names import DETAILS, FIRST, place
 from .standing import BOUNDS
 
@@ -129,10 +129,12 @@ def _by_kernel(tables: Tables, kernels: Collection[str]) -> Iterator[tuple[str, 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_resource), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["grid"] = markup
+    return environment
 
 
 def _resource(name: str) -> str:

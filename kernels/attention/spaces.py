@@ -1,14 +1,14 @@
 """Which configs of the tiled kernels are worth a trial, which is each one's default, and what each cannot take."""
 
 from atlas.declaration import GPU, Capability, Case, Config, element_size
-from atlas.declaration.products import uses_tensor_cores
+from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from .blocks import block_d
 
 
 def _shared(rows, columns, problem, gpu, stages, tensors=1):
     """Bytes of shared memory: ``tensors`` blocks of ``rows`` that stay, and two blocks of ``columns`` a stage."""
-    if not _wgmma(problem, gpu):  # the stage in work is in registers; before compute capability 8.0 there is one
+    if not reads_shared_memory(problem, gpu):  # before compute capability 8.0 there is one stage
         stages = 1 if gpu.backend == "cuda" and int(gpu.arch) < 80 else max(1, stages - 1)
     return (tensors * rows + 2 * stages * columns) * block_d(problem["d"]) * element_size(problem.dtype) + 2048
 
@@ -16,10 +16,6 @@ def _shared(rows, columns, problem, gpu, stages, tensors=1):
 def too_much_shared(shared: int, gpu: GPU) -> str:
     """Why so many bytes of shared memory cannot be had, or ``""``."""
     return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
-
-
-def _wgmma(problem: Case, gpu: GPU) -> bool:
-    return Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu)
 
 
 def _few_programs(rows, columns):
@@ -52,7 +48,7 @@ def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False
     d = block_d(problem["d"])
     if not uses_tensor_cores(problem, gpu):
         return _forward_by_fma(rows, columns, warps, stages, d)
-    if _wgmma(problem, gpu):
+    if reads_shared_memory(problem, gpu):
         return _forward_by_wgmma(rows, columns, warps, stages, d, pointers)
     return _forward_by_mma(rows, columns, warps, stages, d)
 
@@ -89,6 +85,9 @@ def _forward_by_mma(rows, columns, warps, stages, d):
 # By the columns of a block; the best without spills of a sweep on an H200 (bf16, 16 384 tokens, Triton 3.6).
 _WGMMA_DEFAULTS = {64: (64, 128, 4, 2), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}
 _WGMMA_DEFAULTS_POINTERS = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
+# Of B200, compiled and never run: 128 rows fill its tensor memory.
+_TCGEN05_DEFAULTS = {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 32, 8, 3)}
+_TCGEN05_DEFAULTS_POINTERS = {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
 
 # Elsewhere the first that fits.
 _FORWARD_DEFAULTS = (
@@ -105,8 +104,10 @@ _FORWARD_DEFAULTS = (
 
 
 def forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
-    if _wgmma(problem, gpu):
+    if reads_shared_memory(problem, gpu):
         defaults = _WGMMA_DEFAULTS_POINTERS if pointers else _WGMMA_DEFAULTS
+        if Capability.WGMMA not in gpu.capabilities:
+            defaults = _TCGEN05_DEFAULTS_POINTERS if pointers else _TCGEN05_DEFAULTS
         return dict(zip(FORWARD_SPACE, defaults[max(64, block_d(problem["d"]))], strict=True))
     configs = [dict(zip(FORWARD_SPACE, values, strict=True)) for values in _FORWARD_DEFAULTS]
     return next((config for config in configs if not fits_forward(config, problem, gpu)), configs[-1])
@@ -140,7 +141,7 @@ def _fits_part(config, problem, gpu, part, pointers=False):
     d = max(64, block_d(problem["d"]))  # smaller heads are so rare that no config is tried for them alone
     sums = 2 if part == "KEYS" else 1
     live = (sums * own * d + 2 * rows * columns) // (32 * warps)
-    if not _wgmma(problem, gpu):
+    if Capability.WGMMA not in gpu.capabilities:  # tcgen05 of the other's blocks spills (Triton 3.7.1)
         return _part_by_mma(part, own, other, warps, stages, live, amd=gpu.backend == "hip")
     return _part_by_wgmma(part, own, other, warps, stages, live, d, pointers)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size, gpu_of, normal
-from atlas.declaration.products import allows_tf32, describable, uses_tensor_cores
+from atlas.declaration.products import allows_tf32, describable, reads_shared_memory
 from atlas.operators import constant_result
 
 LARGEST = 2**31 - 1025
@@ -67,8 +67,8 @@ def buffers(config: Config, problem: Case, gpu: GPU) -> int:
     """How many blocks of A and of B lie in shared memory at a time, as Triton 3.6 and 3.7 allocate them."""
     if gpu.backend == "cuda" and int(gpu.arch) < 80:
         return 1  # no asynchronous copies: the loop is not pipelined
-    if Capability.WGMMA in gpu.capabilities and uses_tensor_cores(problem, gpu) and config["BLOCK_M"] >= 64:
-        return config["num_stages"]  # wgmma reads its operands where they lie
+    if reads_shared_memory(problem, gpu) and config["BLOCK_M"] >= 64:
+        return config["num_stages"]
     return max(1, config["num_stages"] - 1)  # the stage in work is in registers
 
 

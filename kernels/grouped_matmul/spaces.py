@@ -1,7 +1,7 @@
 """Which configs of grouped products are worth a trial, which is the default, and what descriptors cannot take."""
 
 from atlas.declaration import GPU, Capability, Case, Config, element_size
-from atlas.declaration.products import uses_tensor_cores
+from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
 
@@ -21,7 +21,7 @@ def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
     rows = problem["m"] / problem["groups"]
     if uses_tensor_cores(problem, gpu) and not narrow_by_rows(problem):
         high, wide = max(64, 2 * rows), max(32, 2 * problem["n"])
-        if Capability.WGMMA not in gpu.capabilities:  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
+        if not reads_shared_memory(problem, gpu):  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
             wide = min(wide, 128)
         tiles = [tile for tile in _TENSOR_CORE_TILES if tile[0] <= high and tile[1] <= wide]
         if rows > 160:

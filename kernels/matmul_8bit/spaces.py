@@ -2,6 +2,7 @@
 
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
+from atlas.declaration.products import reads_shared_memory
 
 from kernels.common.products import tile_count
 
@@ -38,15 +39,15 @@ def _promotes(problem: Case) -> bool:
     return problem.dtype != "int8" and not problem["fast"]
 
 
-def _buffers(config: Config, gpu: GPU) -> int:
+def _buffers(config: Config, problem: Case, gpu: GPU) -> int:
     """How many blocks of A and of B lie in shared memory at a time, as Triton 3.6 and 3.7 allocate them."""
-    wgmma = Capability.WGMMA in gpu.capabilities
-    return config["num_stages"] if wgmma else max(1, config["num_stages"] - 1)  # else the stage in work is in registers
+    stages = config["num_stages"]
+    return stages if reads_shared_memory(problem, gpu) else max(1, stages - 1)
 
 
 def _shared_bytes(config: Config, problem: Case, gpu: GPU, persistent: bool) -> int:
     """Of the stages of A and B, and in a persistent kernel beside them a part of C."""
-    stages = _buffers(config, gpu) * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"]
+    stages = _buffers(config, problem, gpu) * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"]
     tile_bytes = config["BLOCK_M"] * config["BLOCK_N"] * (4 if problem["scales"] == "none" else 2)
     return stages + persistent * tile_bytes // parts_of_tile(tile_bytes)
 
@@ -67,7 +68,7 @@ def fits(config: Config, problem: Case, gpu: GPU, persistent: bool = False) -> s
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     # Partial sums take as many registers as the sums, and on sm_80 operands take some (Triton 3.7.1).
-    most = 64 if _promotes(problem) or Capability.WGMMA not in gpu.capabilities else 128
+    most = 64 if _promotes(problem) or not reads_shared_memory(problem, gpu) else 128
     accumulators = rows * columns // (32 * warps)
     if accumulators > most:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill"
@@ -100,7 +101,7 @@ def _fits_depth(config: Config, problem: Case, gpu: GPU) -> str:
     if _narrow(problem):
         fits = block_k == 32 and stages == 2 and config["BLOCK_M"] == config["BLOCK_N"] == 64
         return "" if fits else "elements that are read one by one take registers, and no stages"
-    if Capability.WGMMA not in gpu.capabilities:
+    if not reads_shared_memory(problem, gpu):
         fits = block_k in (64, 128) and 2 < stages < 5
         return "" if fits else "too few bytes under way to hide latency, or more than that needs"
     if block_k != (256 if _thin(problem) else 128):
@@ -147,7 +148,7 @@ def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]
     shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
 
     def config(rows, columns, warps):
-        long = _thin(problem) and Capability.WGMMA in gpu.capabilities
+        long = _thin(problem) and reads_shared_memory(problem, gpu)
         block_k = 32 if _narrow(problem) else 256 if long else 128
         tile = dict(zip(SPACE, (rows, columns, block_k, 8, warps), strict=False))
         every = [tile | {"num_stages": stages} for stages in (5, 4, 3, 2)]

@@ -1,8 +1,8 @@
 """Which configs of the linear layer's kernels are worth a trial, which is each one's default, what each cannot take."""
 
 import triton
-from atlas.declaration import GPU, Capability, Case, Config, element_size
-from atlas.declaration.products import uses_tensor_cores
+from atlas.declaration import GPU, Case, Config, element_size
+from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
 from kernels.matmul.hopper_spaces import few_tiles, microseconds
@@ -65,7 +65,7 @@ def _fits_among_tiles(config: Config, problem: Case, gpu: GPU) -> str:
         return "the loop is bound by FMA or by reading single elements, not by latency"
     if pipelined and stages < 3:
         return "too few bytes under way to hide latency"
-    shared = stage_bytes(config, problem) * _buffers(stages, gpu)
+    shared = stage_bytes(config, problem) * _buffers(stages, problem, gpu)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     if pipelined and stages == 3 and tile[:2] != (128, 128) and shared // 3 * 4 <= gpu.shared_bytes:
@@ -76,11 +76,11 @@ def _fits_among_tiles(config: Config, problem: Case, gpu: GPU) -> str:
     )
 
 
-def _buffers(stages: int, gpu: GPU) -> int:
+def _buffers(stages: int, problem: Case, gpu: GPU) -> int:
     """Blocks of x and of W in shared memory at a time."""
     if gpu.backend == "cuda" and int(gpu.arch) < 80:
         return 1  # no asynchronous copies: the loop is not pipelined
-    return stages if Capability.WGMMA in gpu.capabilities else stages - 1
+    return stages if reads_shared_memory(problem, gpu) else stages - 1
 
 
 def _block_k(problem: Case, gpu: GPU) -> int:

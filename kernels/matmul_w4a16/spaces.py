@@ -2,6 +2,7 @@
 
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
+from atlas.declaration.products import reads_shared_memory
 
 from kernels.common.packed import ROWS
 
@@ -190,7 +191,7 @@ def tiles_default(problem: Case, gpu: GPU) -> dict[str, int]:
         tall = {16: (16, 64, 64, 4, 3), 32: (32, 64, 64, 4, 3), 64: (64, 64, 64, 4, 3)}
         height = next((rows for rows in tall if rows >= problem["m"]), 128)
         # 128 rows spill 8 bytes a thread on sm_80 (Triton 3.7.1)
-        tallest = (128, 64, 64, 8, 3) if Capability.WGMMA in gpu.capabilities else tall[64]
+        tallest = (128, 64, 64, 8, 3) if reads_shared_memory(problem, gpu) else tall[64]
         shape = tall.get(height, tallest)
         if problem["n"] <= 32:
             shape = (shape[0], 32, 64, 4, 3)

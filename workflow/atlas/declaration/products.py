@@ -16,6 +16,15 @@ def uses_tensor_cores(problem: Case, gpu: GPU) -> bool:
     return Capability.TENSOR_CORES in gpu.capabilities and problem.dtype != "fp32"
 
 
+def reads_shared_memory(problem: Case, gpu: GPU) -> bool:
+    """Whether tensor cores read blocks of 64 rows and more where they lie: so wgmma, and tcgen05 but for int8.
+
+    Else a warp brings its part of the stage in work to registers (mma; int8 on sm_100 by Triton 3.7.1).
+    """
+    tcgen05 = gpu.backend == "cuda" and int(gpu.arch) // 10 == 10 and problem.dtype != "int8"
+    return uses_tensor_cores(problem, gpu) and (Capability.WGMMA in gpu.capabilities or tcgen05)
+
+
 def fp32_precision() -> str:
     """How fp32 operands are multiplied, as torch is told to: "ieee", or "tf32" where the caller has allowed it.
 

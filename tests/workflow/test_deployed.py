@@ -24,7 +24,7 @@ def test_a_folder_with_a_module_and_the_config_plans_what_the_repository_does(ch
     (deployed.root / "workflow/Snakefile").write_text(MODULE.format(repository=checkout.root))
     (checkout.root / "config").rename(deployed.root / "config")
     jobs = deployed.planned("--config", "kernels=vector_add", "gpus=t4,cpu")
-    stages = ("build", "cuda", "validate", "autotune", "benchmark")
+    stages = ("build", "cuda", "validate", "autotune", "benchmark", "predict")
     views = ("tables", "figures", "report", "track", "verdict", "all")
     assert jobs == dict.fromkeys(stages + views, 1)
     (tree,) = (deployed.root / ".snakemake/kernel-atlas").iterdir()

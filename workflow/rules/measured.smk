@@ -1,0 +1,13 @@
+# What the stages make, without the views: with a storage, brought here from it.
+rule measured:
+    input:
+        PLAN.made(),
+        PLAN.cuda_documents(),
+    log:
+        "results/logs/measured.log",
+    conda:
+        "../../environment.yml"
+    params:
+        bring=plan.bringing(KEPT),
+    shell:
+        "{params.bring} > {log} 2>&1"

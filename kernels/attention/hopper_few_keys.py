@@ -23,7 +23,7 @@ from .blocks import LN2, LOG2E
 from .hopper_tiles import ROWS, corner_of, descriptor_of, mask_scores, ragged_descriptor_of, wide
 
 
-def takes_few_keys(len_k, head_dim):
+def forward_takes_few_keys(len_k, head_dim):
     """Whether one block holds all keys, and is sooner done than blocks that fetch the next one meanwhile (H200)."""
     return len_k <= (64 if head_dim <= 64 else 128) and head_dim <= 128
 

@@ -28,7 +28,7 @@ from kernels.common.rows import LOWEST
 from .blocks import LN2, LOG2E, describable
 from .cases import case_of
 from .forward import launch_forward
-from .hopper_few_keys import forward_few_keys, takes_few_keys
+from .hopper_few_keys import forward_few_keys, forward_takes_few_keys
 from .hopper_tiles import (
     ROWS,
     begin_products,
@@ -353,7 +353,7 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
 def launch_hopper(q, k, v, causal, scale, *, config):
     """:func:`launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
     if all(map(describable, (q, k, v))):
-        if takes_few_keys(k.shape[2], q.shape[3]):
+        if forward_takes_few_keys(k.shape[2], q.shape[3]):
             return forward_few_keys(q, k, v, causal, scale)
         return launch_by_tma(q, k, v, causal, scale, config=config)
     plain = forward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)

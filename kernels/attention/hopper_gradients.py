@@ -6,7 +6,7 @@ from atlas.declaration import GPU, Case, Config, gpu_of
 from .backward import launch_backward, launch_statistics, padded_length
 from .blocks import describable
 from .cases import case_of
-from .few_keys import backward_few_keys, few_keys_config, takes_few_keys
+from .few_keys import backward_few_keys, backward_takes_few_keys, few_keys_config
 from .hopper_backward import launch_by_tma
 from .hopper_schedule import ROWS
 from .hopper_wide import launch_wide
@@ -25,7 +25,7 @@ def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, conf
     if not all(map(describable, (q, k, v, dout, *gradients))):
         plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
         return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
-    if takes_few_keys(q, k):
+    if backward_takes_few_keys(q, k):
         config = few_keys_config(q.shape[3], k.shape[2])
         return backward_few_keys(True, q, k, v, out, lse, dout, dlse, causal, scale, config=config)
     saved, lengths = (q, k, v, out, lse, dout, dlse), (q.shape[0], q.shape[2], k.shape[2])

@@ -8,7 +8,7 @@ from atlas.declaration import gpu_of
 from atlas.operators import launch
 
 from .blocks import LOG2E
-from .hopper_few_keys import packed_few_keys, takes_few_keys
+from .hopper_few_keys import forward_takes_few_keys, packed_few_keys
 from .hopper_forward import attention_forward_kernel, keys_of_block, out_columns, right_columns
 from .hopper_tiles import ROWS, ragged_descriptor_of, wide
 from .listing import listed
@@ -17,7 +17,7 @@ from .listing import listed
 def forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale, *, config):
     """Fill out and lse [h, rows] of packed q [rows, h, d], k and v [keys, g, d], that descriptors can be of."""
     rows, heads, head_dim = q.shape
-    if takes_few_keys(max_k, head_dim):
+    if forward_takes_few_keys(max_k, head_dim):
         packed_few_keys(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale)
         return
     width, keys = wide(head_dim), keys_of_block(head_dim)

@@ -13,7 +13,7 @@ from atlas.operators import launch
 from kernels.attention.blocks import LN2
 from kernels.common.rows import LOWEST
 
-from .reading import attend, prepared, write
+from .reading import attend, prepared, weigh, weighed, write
 
 
 @triton.jit
@@ -71,18 +71,8 @@ def _combine_kernel(
         part = (pair * splits + start + offs_s) * ROWS + row
         lse = tl.load(part_lse_ptr + part, mask=mask_s, other=-float("inf"))
         out = tl.load(part_ptr + part[:, None] * HEAD_DIM + offs_d, mask=mask_s[:, None] & mask_d[None, :], other=0.0)
-        m_new = tl.maximum(m_i, lse)
-        alpha, weight = tl.exp2(m_i - m_new), tl.exp2(lse - m_new)
-        l_i = l_i * alpha + weight
-        acc = acc * alpha[:, None] + out * weight[:, None]
-        m_i = m_new
-    top = tl.max(m_i, axis=0)
-    share = tl.exp2(m_i - top)
-    total = tl.sum(l_i * share, axis=0)
-    none = total == 0.0
-    total = tl.where(none, 1.0, total)
-    out = tl.sum(acc * share[:, None], axis=0) / total
-    lse = tl.where(none, -float("inf"), (top + tl.log2(total)) * LN2)
+        m_i, l_i, acc = weigh(m_i, l_i, acc, out, lse)
+    out, lse = weighed(m_i, l_i, acc)
     tl.store(out_ptr + (pair * ROWS + row) * HEAD_DIM + offs_d, out, mask=mask_d)
     tl.store(lse_ptr + pair * ROWS + row, lse)
 

@@ -17,7 +17,7 @@ from kernels.attention.blocks import LN2
 from kernels.common.early import launch_early
 from kernels.common.rows import LOWEST
 
-from .reading import attend, prepared, write
+from .reading import attend, prepared, weigh, weighed, write
 
 
 @triton.jit
@@ -128,18 +128,8 @@ def _join_kernel(
             out = tl.load(
                 part_ptr + part[:, None] * HEAD_DIM + offs_d, mask=mask_s[:, None] & mask_d[None, :], other=0.0
             )
-            m_new = tl.maximum(m_i, lse)
-            alpha, weight = tl.exp2(m_i - m_new), tl.exp2(lse - m_new)
-            l_i = l_i * alpha + weight
-            acc = acc * alpha[:, None] + out * weight[:, None]
-            m_i = m_new
-        top = tl.max(m_i, axis=0)
-        rescale = tl.exp2(m_i - top)
-        total = tl.sum(l_i * rescale, axis=0)
-        none = total == 0.0
-        total = tl.where(none, 1.0, total)
-        out = tl.sum(acc * rescale[:, None], axis=0) / total
-        lse = tl.where(none, -float("inf"), (top + tl.log2(total)) * LN2)
+            m_i, l_i, acc = weigh(m_i, l_i, acc, out, lse)
+        out, lse = weighed(m_i, l_i, acc)
         at = pair.to(tl.int64) * ROWS + row
         tl.store(out_ptr + at * HEAD_DIM + offs_d, out, mask=mask_d)
         tl.store(lse_ptr + at, lse)

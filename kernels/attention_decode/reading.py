@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from atlas.declaration.products import as_interpreted
 
+from kernels.attention.blocks import LN2
 from kernels.common.rows import LOWEST
 
 
@@ -101,6 +102,25 @@ def write(out_ptr, lse_ptr, place, out, lse, ROWS: tl.constexpr, HEAD_DIM: tl.co
     mask = (offs_m < ROWS)[:, None] & (offs_d < HEAD_DIM)[None, :]
     tl.store(out_ptr + row[:, None] * HEAD_DIM + offs_d[None, :], out, mask=mask)
     tl.store(lse_ptr + row, lse, mask=offs_m < ROWS)
+
+
+@triton.jit
+def weigh(m_i, l_i, acc, out, lse):
+    """State (maximum m_i, sum l_i of weights, weighted sum acc of out), a line for each part, after more of them."""
+    m_new = tl.maximum(m_i, lse)
+    alpha, weight = tl.exp2(m_i - m_new), tl.exp2(lse - m_new)
+    return m_new, l_i * alpha + weight, acc * alpha[:, None] + out * weight[:, None]
+
+
+@triton.jit
+def weighed(m_i, l_i, acc):
+    """(out, lse) of all lines of such a state together; of parts that saw no key out is 0 and lse minus infinity."""
+    top = tl.max(m_i, axis=0)
+    share = tl.exp2(m_i - top)
+    total = tl.sum(l_i * share, axis=0)
+    none = total == 0.0
+    total = tl.where(none, 1.0, total)
+    return tl.sum(acc * share[:, None], axis=0) / total, tl.where(none, -float("inf"), (top + tl.log2(total)) * LN2)
 
 
 def prepared(q, k, v, scale, config):

@@ -194,19 +194,20 @@ def put_elements(value, ptr, buffer, m, n, M, N):
 
 
 @gluon.jit
-def _write(
+def write_parts(
     acc, c_desc, c_ptr, buffers, m, n, M, N, FIRST: gl.constexpr, PART: gl.constexpr, BUFFERS: gl.constexpr
 ):  # fmt: skip
-    """Write a block whose first element is (m, n), in parts of WIDTH columns, of which it is the PART-th.
+    """Write a block whose first element is (m, n), in parts as wide as a buffer, of which it is the PART-th.
 
     Parts go by way of the group's buffers, of which FIRST is the first, in turns: while one leaves the next is made.
     """
     COLUMNS: gl.constexpr = acc.shape[1]
+    WIDTH: gl.constexpr = buffers.shape[2]
     if COLUMNS > WIDTH:
         half: gl.constexpr = COLUMNS // 2
         left, right = acc.reshape([acc.shape[0], 2, half]).permute(0, 2, 1).split()
-        _write(left, c_desc, c_ptr, buffers, m, n, M, N, FIRST, PART, BUFFERS)
-        _write(right, c_desc, c_ptr, buffers, m, n + half, M, N, FIRST, PART + half // WIDTH, BUFFERS)
+        write_parts(left, c_desc, c_ptr, buffers, m, n, M, N, FIRST, PART, BUFFERS)
+        write_parts(right, c_desc, c_ptr, buffers, m, n + half, M, N, FIRST, PART + half // WIDTH, BUFFERS)
     else:
         layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
         buffer = buffers.index(FIRST + PART % BUFFERS)
@@ -238,7 +239,7 @@ def _consume(
         acc, step = multiply(
             a_smem, b_smem, full, empty, turn, step, K, GROUP, GROUPS, False, BLOCK_N, A_BY_COLUMNS, B_BY_COLUMNS
         )  # fmt: skip
-        _write(acc, c_desc, c_ptr, c_smem, m + GROUP * ROWS, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
+        write_parts(acc, c_desc, c_ptr, c_smem, m + GROUP * ROWS, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
     if CUT > 1:
         m, n, there = part_of_tile(whole, M, N, BLOCK_M, BLOCK_N, GROUP_M, CUT)
         if there:
@@ -246,7 +247,7 @@ def _consume(
                 a_smem, b_smem, full, empty, turn, step, K,
                 GROUP, GROUPS, False, BLOCK_N // CUT, A_BY_COLUMNS, B_BY_COLUMNS,
             )  # fmt: skip
-            _write(acc, c_desc, c_ptr, c_smem, m + GROUP * ROWS, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
+            write_parts(acc, c_desc, c_ptr, c_smem, m + GROUP * ROWS, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
     tma.store_wait(0)
 
 

@@ -30,7 +30,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.common.hopper import described, tile_of
 from kernels.common.parts import sum_parts
-from kernels.matmul.hopper import SWIZZLED, put_elements
+from kernels.matmul.hopper import SWIZZLED, write_parts
 
 from .hopper import scale_asm, unpack_4_asm, unpack_8_asm, weights_of
 
@@ -260,30 +260,6 @@ def _convert(
 
 
 @gluon.jit
-def _write(
-    acc, c_desc, c_ptr, buffers, m, n, M, N, FIRST: gl.constexpr, PART: gl.constexpr, BUFFERS: gl.constexpr
-):  # fmt: skip
-    """Write a block whose first element is (m, n) in parts of WIDTH columns, by way of the group's buffers."""
-    COLUMNS: gl.constexpr = acc.shape[1]
-    if COLUMNS > WIDTH:
-        half: gl.constexpr = COLUMNS // 2
-        left, right = acc.reshape([acc.shape[0], 2, half]).permute(0, 2, 1).split()
-        _write(left, c_desc, c_ptr, buffers, m, n, M, N, FIRST, PART, BUFFERS)
-        _write(right, c_desc, c_ptr, buffers, m, n + half, M, N, FIRST, PART + half // WIDTH, BUFFERS)
-    else:
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-        buffer = buffers.index(FIRST + PART % BUFFERS)
-        c = gl.convert_layout(acc, layout).to(c_ptr.dtype.element_ty)
-        if c_desc is None:
-            put_elements(c, c_ptr, buffer, m, n, M, N)
-        else:
-            tma.store_wait(BUFFERS - 1)
-            buffer.store(c)
-            fence_async_shared()
-            tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
-
-
-@gluon.jit
 def _write_sums(part_ptr, acc, m, n, M, N):
     """Write a block of fp32 sums whose first element is (m, n) to a part [M, N]."""
     layout: gl.constexpr = acc.type.layout
@@ -340,7 +316,7 @@ def _consume(
         if SPLITS > 1:
             _write_sums(c_ptr + part.to(gl.int64) * M * N, acc, m, n, M, N)
         else:
-            _write(acc, c_desc, c_ptr, c_smem, m, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
+            write_parts(acc, c_desc, c_ptr, c_smem, m, n, M, N, GROUP * BUFFERS, 0, BUFFERS)
     if SPLITS == 1:
         tma.store_wait(0)
 

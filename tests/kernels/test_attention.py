@@ -254,7 +254,7 @@ def test_few_keys_want_programs_enough_or_little_work_for_each(monkeypatch):
 
     def takes(b, h, g, length, s, d):
         q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
-        return few_keys.takes_few_keys(q, k)
+        return few_keys.backward_takes_few_keys(q, k)
 
     assert takes(16, 16, 16, 4096, 77, 64) and takes(1, 4, 1, 64, 64, 128)
     assert takes(8, 40, 8, 128, 128, 96)  # half as many programs as multiprocessors, of ten blocks each

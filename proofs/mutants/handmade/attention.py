@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant("attention_masked", "a query that sees nothing has weights", "wrong edge case",
         (Edit("tl.where(l_i == 0.0, 1.0, l_i)", "l_i"),), VALUES, "forward", "tiled"),
     Mutant("attention_decode", "chunks weighed by their own maximum", "wrong formula", (Edit("m_i - top",
-        "m_i - m_i", "_combine_kernel"),), VALUES, "forward", "split",
+        "m_i - m_i", "weighed"),), VALUES, "forward", "split",
         sizes={"batch": 3, "heads": 4, "kv_heads": 1, "seq": 300, "queries": 1, "head_dim": 64, "ragged": True}),
     Mutant("attention_decode", "chunks behind the end are combined", "uninitialised memory read",
         (Edit("tl.cdiv(length, chunk)", "splits"),), VALUES, "forward", "split",

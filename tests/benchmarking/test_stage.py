@@ -54,6 +54,9 @@ def test_a_functional_benchmark_runs_every_provider_and_compiles_nothing(results
     assert status[("peer", "torch.compile")] == "unsupported"
     assert next(row for row in rows if row["provider_kind"] == "variant")["config"] == {"BLOCK": 512, "num_warps": 2}
     assert all(row.get("roof") is None for row in rows)
+    phases = found["seconds_by_phase"]
+    assert {"compile", "inputs", "variants", "peers", "check", "time", "free"} <= set(phases)
+    assert 0 < sum(phases.values()) <= found["seconds"], "no second counts twice"
 
 
 def test_a_kernel_that_is_wrong_is_not_benchmarked(results):

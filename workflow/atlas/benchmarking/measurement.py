@@ -17,6 +17,7 @@ from ..cuda.programs import Programs
 from ..declaration import GPU, Case, Declaration, Pass
 from ..errors import in_a_line
 from ..host import runtime
+from ..host.stopwatch import Stopwatch
 from ..results.subject import PassCase
 from ..timing import Clock
 from ..timing.samples import Thunk
@@ -65,6 +66,8 @@ class Benchmark:
     min_seconds: float
     max_samples: int
     programs: Programs | None = None
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    """Seconds by phase, as the schema of the benchmark's document tells them apart."""
 
     def rows(self, direction: str, case: Case) -> list[dict[str, Any]]:
         """The rows of a case, one for each provider; what they needed is freed.
@@ -72,9 +75,11 @@ class Benchmark:
         Raises :class:`~atlas.validation.device.DeviceLost`.
         """
         rows = self._measured(direction, case)
+        self.watch.enter("free")
         gc.collect()  # autograd graphs of peers hold their tensors in cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        self.watch.enter("")
         return rows
 
     def _measured(self, direction: str, case: Case) -> list[dict[str, Any]]:
@@ -84,8 +89,11 @@ class Benchmark:
             problem = self._prepare(entries, direction, case)
             running = {key: entry for key, entry in entries.items() if entry.thunk is not None}
             if problem is not None and running:
+                self.watch.enter("time")
                 self._time(running)
+                self.watch.enter("memory")
                 self._measure_memory(running)
+                self.watch.enter("latency")
                 self._measure_latency(running, problem)
         self._share(entries)
         rows = [self._row(entry, direction, case, work) for entry in entries.values()]
@@ -106,6 +114,7 @@ class Benchmark:
                 ready.append(entry)
         if not ready:
             return None
+        self.watch.enter("inputs")
         try:
             problem = Problem(self.declaration, direction, case, self.device, SEED)
             check = Expected(problem)
@@ -116,9 +125,7 @@ class Benchmark:
             return None
         for entry in ready:
             with self._kept(entry), deadline(PREPARE_SECONDS, f"preparing {entry.provider.key}"):
-                thunk = entry.provider.prepare(problem.inputs)
-                judged = check.peer if entry.provider.kind == "peer" else check.variant
-                wrong = judged(thunk())
+                thunk, wrong = self._made_ready(entry.provider, problem, check)
                 if wrong:
                     entry.status, entry.reason = "wrong", wrong
                 else:
@@ -126,6 +133,15 @@ class Benchmark:
         for name in ("expected", "yardstick"):
             problem.__dict__.pop(name, None)
         return problem
+
+    def _made_ready(self, provider: Provider, problem: Problem, check: Expected) -> tuple[Thunk, str]:
+        """A provider's thunk, and why what it returns is wrong, or ``""``."""
+        peer = provider.kind == "peer"
+        self.watch.enter("peers" if peer else "variants")
+        thunk = provider.prepare(problem.inputs)
+        outputs = thunk()
+        self.watch.enter("check")
+        return thunk, (check.peer if peer else check.variant)(outputs)
 
     @contextlib.contextmanager
     def _kept(self, entry: Measured) -> Iterator[None]:

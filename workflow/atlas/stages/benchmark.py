@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..host.progress import progress
+from ..host.stopwatch import Stopwatch
 from ..results.subject import PassCase
 from ..workers import protocol
 from . import called, compiling, frame
@@ -62,6 +63,8 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     from ..validation.device import DeviceLost
 
     frame.require_ok(job, "validate", "autotune")
+    watch = Stopwatch()
+    watch.enter("compile")
     if job.arguments.jobs > 1 and not job.functional:
         _compile_ahead(job, lease)
     survey = None if job.functional else Survey.of(job.earlier("survey"))
@@ -77,13 +80,16 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
         min_seconds=job.arguments.min_seconds,
         max_samples=job.arguments.max_samples,
         programs=Programs(job.kernel, job.gpu_name, job.folder, device),
+        watch=watch,
     )
     rows: list[dict[str, Any]] = []
     fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows} | bench.programs.facts()
     work = timed_cases(declaration, gpu)
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")
+        watch.enter("warm_up")
         bench.clock.warm_up()
+        watch.enter("")
         gc.freeze()  # what is imported by now is not to be looked through after every case
         for direction, case in work:
             at = PassCase.at(direction, case)
@@ -92,6 +98,6 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
                 rows += bench.rows(direction, case)
             except DeviceLost as lost:
                 reason = f"the device was lost in {at}, {lost}; cases from there on were not timed"
-                return fields | {"status": "failed", "reason": reason}
+                return fields | {"seconds_by_phase": watch.rounded(), "status": "failed", "reason": reason}
             shown.advance(task)
-    return fields | outcome(rows)
+    return fields | {"seconds_by_phase": watch.rounded()} | outcome(rows)

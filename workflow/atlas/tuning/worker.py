@@ -11,12 +11,12 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from ..host.stopwatch import Stopwatch
 from ..workers.process import NOTHING
 from .candidates import Candidate
 from .outcome import OK, OUT_OF_RESOURCES, STOPPED, UNSUPPORTED, WRONG, Outcome, reason_of, status_of
@@ -144,21 +144,6 @@ def serve(connection: Connection, setting: Setting) -> None:
         return  # the parent is gone
 
 
-@dataclass
-class _Stopwatch:
-    """Seconds by phase of one request."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    _phase: str = ""
-    _since: float = 0.0
-
-    def enter(self, phase: str) -> None:
-        now = time.perf_counter()
-        if self._phase:
-            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
-        self._phase, self._since = phase, now
-
-
 class Bench:
     """A kernel on a device with a clock: the inputs of one problem stay warm between requests."""
 
@@ -177,7 +162,7 @@ class Bench:
 
     def answer(self, request: Any) -> Answer:
         """Do what is asked; a failure is an outcome, and whatever it did to the device is found out here."""
-        watch = _Stopwatch()
+        watch = Stopwatch()
         try:
             if isinstance(request, Prepare):
                 outcomes: Sequence[Outcome] = (self._prepare(request, watch),)
@@ -219,7 +204,7 @@ class Bench:
         config, inputs = candidate.config, self._inputs
         return lambda: launch(config=config, **inputs)
 
-    def _prepare(self, request: Prepare, watch: _Stopwatch) -> Outcome:
+    def _prepare(self, request: Prepare, watch: Stopwatch) -> Outcome:
         watch.enter("prepare")
         from ..host import runtime
 
@@ -229,7 +214,7 @@ class Bench:
         self._synchronize()
         return Outcome(OK)
 
-    def _screen(self, request: Screen, watch: _Stopwatch) -> Outcome:
+    def _screen(self, request: Screen, watch: Stopwatch) -> Outcome:
         watch.enter("time")
         thunk = self._thunk(request.candidate)
         timing = self._clock.screen(
@@ -240,7 +225,7 @@ class Bench:
             return _outcome(timing, STOPPED, f"the first sample took more than {request.limit_us:.1f} µs")
         return _outcome(timing)
 
-    def _check(self, request: Check, watch: _Stopwatch) -> Outcome:
+    def _check(self, request: Check, watch: Stopwatch) -> Outcome:
         watch.enter("check")
         from .checking import Checker
 
@@ -249,7 +234,7 @@ class Bench:
         reason = self._checker.wrong(self._thunk(request.candidate))
         return Outcome(WRONG, reason) if reason else Outcome(OK)
 
-    def _certify(self, request: Certify, watch: _Stopwatch) -> Outcome:
+    def _certify(self, request: Certify, watch: Stopwatch) -> Outcome:
         watch.enter("certify")
         self._drop()  # the edge cases need the memory
         found = self._certifier(
@@ -265,7 +250,7 @@ class Bench:
         certificate = {"cases": found.cases, "checks": found.checks, "seeds": found.seeds}
         return Outcome(_certified(found), found.reason, certificate=certificate)
 
-    def _final(self, request: Final, watch: _Stopwatch) -> tuple[Outcome, ...]:
+    def _final(self, request: Final, watch: Stopwatch) -> tuple[Outcome, ...]:
         watch.enter("time")
         self._checker = None  # what it holds may be several times the inputs
         thunks = {str(candidate): self._thunk(candidate) for candidate in request.candidates}

@@ -1,4 +1,4 @@
-"""record: a GPU's measured documents to ``results/recorded/``, to be committed and travel; pack, show."""
+"""record: a GPU's measured documents to ``results/recorded/``, to be committed and travel; check, pack, show."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from ..errors import AtlasError
 from ..host import gpus
 from ..reading import strict
 from ..reading.config import GPUS_FILE, load_gpus
-from ..results import documents, files, packed, records
+from ..results import documents, files, freshness, packed, records
 from ..results.records import RecordResult
 
 
@@ -19,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(parser, None)
     parser.add_argument("--host", default="", help="label of another host with this GPU, whose record is kept apart")
     parser.add_argument("--force", action="store_true", help="record also what is not ok or of an older kernel")
-    actions = parser.add_subparsers(dest="action", metavar="pack | show")
+    actions = parser.add_subparsers(dest="action", metavar="check | pack | show")
+    checking = actions.add_parser("check", help="which records are of today's code; exit 1 if one is not")
+    _common(checking, argparse.SUPPRESS)
     packing = actions.add_parser("pack", help="pack records that are plain JSON")
     _common(packing, argparse.SUPPRESS)
     showing = actions.add_parser("show", help="print a record's text, for git diff")
@@ -36,7 +40,7 @@ def _common(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it, and say of each file what became of it; 1 where something was refused."""
+    """Do it, and say of each file what became of it; 1 where something was refused or is stale."""
     if arguments.action == "show":
         return _show(arguments.file)
     blocks = load_gpus(arguments.gpus_file)
@@ -45,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.host and not files.is_label(arguments.host):
         said = strict.shown(arguments.host)
         raise AtlasError(f"command line: --host is {said}; give a word of letters, digits, - and _")
+    if arguments.action == "check":
+        return _check(arguments.results, [arguments.gpu] if arguments.gpu else list(blocks))
     if arguments.action == "pack":
         return _pack(arguments.results / "recorded" / (arguments.gpu or ""))
     if arguments.gpu is None:
@@ -73,6 +79,17 @@ def _size(folder: Path) -> int:
     if size > most:
         print("Too large to be committed: git keeps it for ever. Leave kernels or journals out.")
     return int(size > most)
+
+
+def _check(results: Path, names: list[str]) -> int:
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 120)
+    found = [one for name in names for one in freshness.standings(results, name)]
+    if not found:
+        raise AtlasError(f"{results / 'recorded'}: no record of {', '.join(names)}; record or pull one")
+    for one in found:
+        for line in freshness.lines(one):
+            console.print(line, soft_wrap=True)
+    return int(any(one.stale or one.size > records.MOST_BYTES for one in found))
 
 
 def _pack(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..errors import AtlasError
 from ..identity.needs import in_words
+from ..reading import strict
 from . import collection, documents, files, packed
 from .collection import Entry
 
@@ -105,11 +107,17 @@ def put(folder: Path, document: Mapping[str, Any], outcome: RecordResult) -> Non
     slimmed = slim(document)
     documents.check(slimmed, slimmed["stage"], str(folder / name))
     target, plain = folder / f"{name}{files.PACKED}", folder / f"{name}{files.PLAIN}"
-    if target.exists() and text_of(documents.load(target)) == text_of(slimmed):
+    if _holds(target, slimmed):
         outcome.unchanged.append(target)
     else:
         outcome.written[target] = write(target, slimmed)
     plain.unlink(missing_ok=True)
+
+
+def _holds(path: Path, document: Mapping[str, Any]) -> bool:
+    with contextlib.suppress(strict.Unreadable, FileNotFoundError):  # a damaged record is written anew
+        return text_of(documents.load(path)) == text_of(document)
+    return False
 
 
 def write(path: Path, document: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""record: a GPU's measured documents to ``results/recorded/``, to be committed and travel; check, pack, show."""
+"""record: a GPU's measured documents to ``results/recorded/``, to be committed and travel; check, pull, pack, show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import AtlasError
 from ..host import gpus
 from ..reading import strict
 from ..reading.config import GPUS_FILE, load_gpus
-from ..results import documents, files, freshness, packed, records
+from ..results import documents, files, freshness, packed, pulling, records
 from ..results.records import RecordResult
 
 
@@ -21,9 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(parser, None)
     parser.add_argument("--host", default="", help="label of another host with this GPU, whose record is kept apart")
     parser.add_argument("--force", action="store_true", help="record also what is not ok or of an older kernel")
-    actions = parser.add_subparsers(dest="action", metavar="check | pack | show")
+    actions = parser.add_subparsers(dest="action", metavar="check | pull | pack | show")
     checking = actions.add_parser("check", help="which records are of today's code; exit 1 if one is not")
     _common(checking, argparse.SUPPRESS)
+    pulling_ = actions.add_parser("pull", help="bring in somebody else's record, as data")
+    pulling_.add_argument("source", help="a document, folder, zip or tar; its http or https URL; or mlflow:RUN")
+    _common(pulling_, argparse.SUPPRESS)
+    pulling_.add_argument("--host", default=argparse.SUPPRESS, help="label under which it is kept apart")
+    pulling_.add_argument(
+        "--force", action="store_true", default=argparse.SUPPRESS,
+        help="replace a record that is there, which goes to results/replaced; take also what is not ok",
+    )  # fmt: skip
     packing = actions.add_parser("pack", help="pack records that are plain JSON")
     _common(packing, argparse.SUPPRESS)
     showing = actions.add_parser("show", help="print a record's text, for git diff")
@@ -51,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise AtlasError(f"command line: --host is {said}; give a word of letters, digits, - and _")
     if arguments.action == "check":
         return _check(arguments.results, [arguments.gpu] if arguments.gpu else list(blocks))
+    if arguments.action == "pull":
+        wanted = pulling.Wanted([arguments.gpu] if arguments.gpu else None, arguments.host, arguments.force)
+        return _told(pulling.pull(arguments.source, arguments.results, blocks, wanted))
     if arguments.action == "pack":
         return _pack(arguments.results / "recorded" / (arguments.gpu or ""))
     if arguments.gpu is None:

@@ -105,3 +105,21 @@ def test_records_beyond_the_limit_fail_and_say_what_to_do(tmp_path, capsys, monk
     driven(tmp_path, "580")
     assert atlas(tmp_path, "record", "--gpu", "h200") == 1
     assert "Too large to be committed" in capsys.readouterr().out
+
+
+def test_a_record_of_another_driver_that_replaces_one_says_so(tmp_path, capsys):
+    for driver in ("580", "5811"):
+        driven(tmp_path, driver)
+        assert atlas(tmp_path, "record", "--gpu", "h200") == 0
+    said = capsys.readouterr().out
+    assert "Replaced records: driver 580 before, now 5811. If that is another host, --host LABEL" in said
+
+
+def test_a_document_that_does_not_say_where_it_is_from_is_no_record(tmp_path, capsys):
+    driven(tmp_path, "580")
+    document = sample.benchmark("softmax", "h200")
+    document["software"] |= {"commit": None}
+    sample.put(tmp_path, document)
+    assert atlas(tmp_path, "record", "--gpu", "h200") == 1
+    assert "benchmark.json: does not say its commit; run it again in a checkout" in capsys.readouterr().out
+    assert atlas(tmp_path, "record", "--gpu", "h200", "--force") == 0

@@ -21,25 +21,33 @@ KINDS = ("measured", "compiled")
 MOST_BYTES = 2 * 2**20
 """Of one GPU's records: they stay in git's history for ever."""
 
+_PROVENANCE = ("torch", "triton", "commit", "date")
+"""What a record says beside its schema's version, its device, and the identities of its code."""
+
 _SAMPLE_DIGITS, _DIGITS = 4, 7
 """Significant digits kept of raw samples, which show a distribution's shape, and of every other number."""
 
 
 @dataclass
 class RecordResult:
-    """What one ``record`` did: files written, with their sizes; files that were so already; refusals, with reasons."""
+    """What one ``record`` did: files written, with their sizes; files that were so already; refusals, with reasons.
+
+    ``devices`` are facts in which a record that was replaced differs: it may be another host's.
+    """
 
     written: dict[Path, int] = field(default_factory=dict)
     unchanged: list[Path] = field(default_factory=list)
     refused: dict[Path, str] = field(default_factory=dict)
+    devices: dict[str, None] = field(default_factory=dict)
 
 
 def record(results: Path, gpu: str, force: bool = False, host: str = "") -> RecordResult:
     """Copy the measured documents of ``gpu``, the survey first, from ``measured/`` to ``recorded/``.
 
-    A kernel travels whole or not at all: if one of its documents is not ok, or something in the kernel that it depends
-    on has changed since, none is copied unless ``force``.  A record that is copied anew loses the documents that are no
-    longer measured.  Proofs are copied whatever they came to.  A ``host`` that is named has a record of its own.
+    A kernel travels whole or not at all: if one of its documents is not ok or does not say where it is from, or
+    something in the kernel that it depends on has changed since, none is copied unless ``force``.  A record that is
+    copied anew loses the documents that are no longer measured.  Proofs are copied whatever they came to.  A ``host``
+    that is named has a record of its own.
 
     Raises :class:`AtlasError` where nothing was measured, and for documents of the interpreter.
     """
@@ -81,6 +89,8 @@ def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:
         elif entry.stale:
             what = ", ".join(map(in_words, entry.changed))
             found[entry.path] = f"is of another version of {entry.kernel} than today's ({what}); run it again"
+        elif lacking := [key for key in _PROVENANCE if entry.document["software"].get(key) is None]:
+            found[entry.path] = f"does not say its {', '.join(lacking)}; run it again in a checkout, where git is"
     kinds = {entry.kind for entry in entries}
     if not found and "measured" not in kinds:
         found = {entry.path: "is a build alone: nothing of this kernel ran on the GPU" for entry in entries}
@@ -107,17 +117,27 @@ def put(folder: Path, document: Mapping[str, Any], outcome: RecordResult) -> Non
     slimmed = slim(document)
     documents.check(slimmed, slimmed["stage"], str(folder / name))
     target, plain = folder / f"{name}{files.PACKED}", folder / f"{name}{files.PLAIN}"
-    if _holds(target, slimmed):
+    before = _there(files.found(folder, name))
+    if target.exists() and before is not None and text_of(before) == text_of(slimmed):
         outcome.unchanged.append(target)
     else:
+        outcome.devices |= dict.fromkeys(_differing((before or {}).get("device") or {}, slimmed["device"]))
         outcome.written[target] = write(target, slimmed)
     plain.unlink(missing_ok=True)
 
 
-def _holds(path: Path, document: Mapping[str, Any]) -> bool:
-    with contextlib.suppress(strict.Unreadable, FileNotFoundError):  # a damaged record is written anew
-        return text_of(documents.load(path)) == text_of(document)
-    return False
+def _there(path: Path) -> dict[str, Any] | None:
+    """A record that is there; None of one that is damaged, or is no document: it is written anew."""
+    with contextlib.suppress(strict.Unreadable, FileNotFoundError):
+        found = documents.load(path)
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """``driver 580.95 before, now 590.1``: facts of a device that are told in both and differ."""
+    shared = [key for key in after if before.get(key) is not None and after[key] is not None]
+    return [f"{key} {before[key]} before, now {after[key]}" for key in shared if before[key] != after[key]]
 
 
 def write(path: Path, document: Mapping[str, Any]) -> int:

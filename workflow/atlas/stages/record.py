@@ -80,6 +80,10 @@ def _told(outcome: RecordResult) -> int:
         print(f"unchanged {path}")
     for path, reason in outcome.refused.items():
         print(f"refused   {path}: {reason}")
+    if outcome.devices:
+        print(
+            f"Replaced records: {'; '.join(outcome.devices)}. If that is another host, --host LABEL keeps both apart."
+        )
     return 1 if outcome.refused else 0
 
 

@@ -1,5 +1,7 @@
 """`atlas record check`: which records are of today's code, whose they are, and two hosts of one GPU apart."""
 
+import subprocess
+
 import pytest
 import sample_documents as sample
 from atlas import catalog, cli
@@ -91,6 +93,20 @@ def test_two_hosts_are_compared_and_their_runs_never_mixed(two_hosts, capsys):
     assert cli.main(["compare", str(recorded / "h200"), str(recorded / "h200@lab2")]) == 1
     said = capsys.readouterr().out
     assert "slower" in said and "580" in said and "5811" in said
+
+
+def test_a_commit_holds_the_first_hosts_runs_and_the_history_both_apart(two_hosts, monkeypatch):
+    project = two_hosts.parent / "project"
+    project.mkdir()
+    (two_hosts / "recorded").rename(project / "recorded")
+    monkeypatch.chdir(project)
+    identify = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (["init", "-q"], ["add", "."], [*identify, "commit", "-qm", "Records"]):
+        subprocess.run(["git", *words], check=True)
+    (found,) = sides.of_commit("HEAD")
+    assert found.document["device"]["driver"] == "580" and found.path.name == "benchmark.json.xz"
+    told = {entry.gpu: entry.document["device"]["driver"] for _, entry in sides.history(["softmax"], ["h200"])}
+    assert told == {"h200": "580", "h200@lab2": "5811"}
 
 
 @pytest.mark.parametrize("host", ["../up", "a/b", "", "x" * 41, "a b", "@"])

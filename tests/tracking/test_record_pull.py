@@ -182,6 +182,13 @@ def test_a_bomb_is_refused_before_it_is_unpacked(mine, tmp_path, capsys, monkeyp
     assert "holds more than 1048576 bytes" in capsys.readouterr().err and not mine.exists()
 
 
+def test_an_archive_of_too_many_files_is_refused_unread(mine, theirs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sources, "MOST_MEMBERS", 3)
+    for form in ("zip", "tar"):
+        assert pull(mine, packed_as(form, theirs, tmp_path)) == 2
+        assert "holds more than 3 files" in capsys.readouterr().err and not mine.exists()
+
+
 def test_a_link_in_a_folder_is_not_followed(theirs, mine, capsys):
     (theirs / "softmax" / "profile.json").symlink_to("/etc/passwd")
     assert pull(mine, theirs) == 2

@@ -35,6 +35,7 @@ SILENCE_SECONDS, MOST_SECONDS = 30.0, 300.0
 
 _DOCUMENTS = (files.PACKED, files.PLAIN)
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.xz")
+_ZIP_ENTRY = b"PK\x01\x02"
 _KNOWN = (*_DOCUMENTS, ".zip", *_TARS)
 
 
@@ -129,6 +130,8 @@ def _of_tar(source: str, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _of_zip(source: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     left = MOST_INFLATED
+    if content.count(_ZIP_ENTRY) > MOST_MEMBERS:  # before millions of entries become objects
+        raise AtlasError(f"{source}: holds more than {MOST_MEMBERS} files; give a GPU's records alone")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for count, info in enumerate(archive.infolist()):

@@ -63,8 +63,9 @@ def _downloaded(
                 if file.is_dir or "/" in file.path or not wanted(Path(file.path)):
                     continue
                 if left is not None:
-                    left -= file.file_size or 0
+                    left -= most + 1 if file.file_size is None else file.file_size
                     if left < 0:
-                        raise AtlasError(f"mlflow:{named}: holds more than {most} bytes; name a kernel's run")
+                        how = "does not say how large it is" if file.file_size is None else f"is beyond {most} bytes"
+                        raise AtlasError(f"mlflow:{named}: {file.path} {how}; name a kernel's run")
                 with tempfile.TemporaryDirectory() as folder:
                     yield f"{one}/{file.path}", Path(client.download_artifacts(one, file.path, folder))

@@ -134,8 +134,8 @@ def test_a_record_of_another_driver_that_replaces_one_says_so(tmp_path, capsys):
 def test_a_document_that_does_not_say_where_it_is_from_is_no_record(tmp_path, capsys):
     driven(tmp_path, "580")
     document = sample.benchmark("softmax", "h200")
-    document["software"] |= {"commit": None}
+    document["software"] |= {"commit": None, "triton": None}
     sample.put(tmp_path, document)
     assert atlas(tmp_path, "record", "--gpu", "h200") == 1
-    assert "benchmark.json: does not say its commit; run it again in a checkout" in capsys.readouterr().out
+    assert "benchmark.json: does not say its triton; run it again" in capsys.readouterr().out
     assert atlas(tmp_path, "record", "--gpu", "h200", "--force") == 0

@@ -21,8 +21,9 @@ KINDS = ("measured", "compiled")
 MOST_BYTES = 2 * 2**20
 """Of one GPU's records: they stay in git's history for ever."""
 
-_PROVENANCE = ("torch", "triton", "commit", "date")
-"""What a record says beside its schema's version, its device, and the identities of its code."""
+_PROVENANCE = ("torch", "triton", "date")
+"""What a record says beside its schema's version, its device, and the identities of its code; a host without git knows
+no commit."""
 
 _SAMPLE_DIGITS, _DIGITS = 4, 7
 """Significant digits kept of raw samples, which show a distribution's shape, and of every other number."""
@@ -90,7 +91,7 @@ def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:
             what = ", ".join(map(in_words, entry.changed))
             found[entry.path] = f"is of another version of {entry.kernel} than today's ({what}); run it again"
         elif lacking := [key for key in _PROVENANCE if entry.document["software"].get(key) is None]:
-            found[entry.path] = f"does not say its {', '.join(lacking)}; run it again in a checkout, where git is"
+            found[entry.path] = f"does not say its {', '.join(lacking)}; run it again"
     kinds = {entry.kind for entry in entries}
     if not found and "measured" not in kinds:
         found = {entry.path: "is a build alone: nothing of this kernel ran on the GPU" for entry in entries}

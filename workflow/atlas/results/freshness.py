@@ -110,7 +110,10 @@ def _facts(entries: Sequence[Entry]) -> Iterator[str]:
     yield ", ".join(filter(None, [names, *told]))
     yield ", ".join(filter(None, [_each(softwares, key, words) for key, words in _SOFTWARE.items()]))
     commits = list(dict.fromkeys(one["commit"] for one in softwares if one.get("commit")))
-    yield f"code: {listed(commits) if commits else 'unknown'}; schema {', '.join(map(str, schemas))}"
+    unsaid = sum(not one.get("commit") for one in softwares)
+    said = [listed(commits)] if commits else []
+    said += [f"{counted(unsaid, 'document')} from hosts without git"] if unsaid else []
+    yield f"code: {'; '.join(said)}; schema {', '.join(map(str, schemas))}"
     dates = sorted(one["date"][:10] for one in softwares if one.get("date"))
     if dates:
         yield f"measured {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "")

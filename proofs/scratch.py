@@ -22,7 +22,7 @@ from atlas import ROOT, catalog
 from atlas.errors import AtlasError
 from atlas.host import gpus
 from atlas.host.environment import python_path
-from atlas.results import documents
+from atlas.results import documents, files
 from atlas.stages import frame
 
 _OWN = ("TRITON_INTERPRET", gpus.PLACES_VARIABLE)
@@ -82,7 +82,7 @@ def earlier(job: frame.Job, kernel: str, stage: str) -> tuple[str, dict[str, Any
         ("recorded", ROOT / "results" / "recorded"),
     ]
     for kind, place in places:
-        path = place / job.gpu_name / kernel / f"{stage}.json"
+        path = files.found(place / job.gpu_name / kernel, stage)
         if path.exists():
             return kind, documents.read(path, stage)
     raise AtlasError(

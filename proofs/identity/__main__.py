@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from atlas.identity import kernel, today
+from atlas.results import documents, files
 
 from . import comparing, listing, records
 
@@ -80,13 +81,12 @@ def _answer(name: str, listed: Mapping[str, Any], identities: Mapping[str, str])
     if not changed and not parts:
         return {"variants": {}, "parts": {}}
     gpu, kernel_name = name.split()
-    configs = _recorded(gpu, kernel_name, lambda path: path.read_text())
+    configs = _configs(documents.load(files.found(Path("results", "recorded", gpu, kernel_name), "benchmark")))
     return _ask(ROOT, kernel_name, gpu, configs, changed, dict(identities))
 
 
-def _recorded(gpu: str, name: str, read: Any) -> list[dict[str, Any]]:
+def _configs(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The configs of variants that a GPU's benchmark of a kernel timed."""
-    document = json.loads(read(Path("results", "recorded", gpu, name, "benchmark.json")))
     return [
         {"direction": row["direction"], "variant": row["provider"]}
         | {key: row[key] for key in ("dtype", "sizes", "config")}
@@ -138,7 +138,7 @@ def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
         code = today.code_of(tree / "kernels", tree / "workflow" / "atlas")
         tracked = subprocess.run(["git", "ls-tree", "-r", "--name-only", commit, "results/recorded"],
                                  capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
-        paths = [Path(path) for path in tracked if path.endswith("/benchmark.json")]
+        paths = [Path(path) for path in tracked if files.name_of(Path(path)) == "benchmark" and files.HOST not in path]
         names = sorted(
             f"{path.parts[2]} {path.parts[3]}" for path in paths if chosen is None or path.parts[3] in chosen
         )
@@ -148,11 +148,11 @@ def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
         def made(name: str) -> tuple[dict[str, Any], str]:
             gpu, own = name.split()
             identities = known[name]
-            configs = _recorded(gpu, own, lambda path: records.at(commit, path))
+            document = records.at(commit, Path("results", "recorded", gpu, own), "benchmark") or {}
+            configs = _configs(document)
             variants = [one for one in identities if "." in one]
             answer = _ask(tree, own, gpu, configs, variants, {"of": commit} | identities)
-            digest = json.loads(str(records.at(commit, Path("results", "recorded", gpu, own, "benchmark.json"))))
-            return listing.entry(identities, _checked(tree, own, digest["kernel_digest"]), answer), answer["triton"]
+            return listing.entry(identities, _checked(tree, own, document["kernel_digest"]), answer), answer["triton"]
 
         with ThreadPoolExecutor(jobs) as pool:
             found = dict(zip(names, pool.map(made, names), strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 
 from atlas.identity import kernel
 from atlas.identity.needs import needed
-from atlas.results import records
+from atlas.results import documents, files, packed, records
 from atlas.tuning.export import text as tuned_text
 
 _KEYS = ("identities", "kernel_digest", "identity", "code")
@@ -19,10 +19,14 @@ Stated = Mapping[tuple[str, str], Mapping[str, str]]
 """By GPU and kernel the identities that a record of the listed source may state: today's where proved, else its own."""
 
 
-def at(commit: str, path: Path) -> str | None:
-    """A committed file's text in a commit; None where it is not there."""
-    done = subprocess.run(["git", "show", f"{commit}:{path.as_posix()}"], capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else None
+def at(commit: str, folder: Path, name: str) -> dict[str, Any] | None:
+    """A recorded document as it was in a commit, in whichever form; None where it was not there."""
+    for form in (files.PACKED, files.PLAIN):
+        path = (folder / f"{name}{form}").as_posix()
+        done = subprocess.run(["git", "show", f"{commit}:{path}"], capture_output=True, check=False)
+        if done.returncode == 0:
+            return packed.unpack(done.stdout) if form == files.PACKED else json.loads(done.stdout)
+    return None
 
 
 def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str], str]) -> dict[str, list[Path]]:
@@ -32,12 +36,12 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
     than the list's: its digest is not the one of ``digests``.
     """
     found: dict[str, list[Path]] = {"written": [], "unchanged": [], "other": []}
-    for path in sorted(Path("results", "recorded").glob("*/*/*.json")):
-        document = json.loads(path.read_text())
+    for path in files.listed(Path("results", "recorded"), "*/*/*"):
+        document = documents.load(path)
         name = document.get("kernel")
         if name is None:
             continue
-        before = json.loads(at(commit, path) or "{}")
+        before = at(commit, path.parent, files.name_of(path)) or {}
         key = (document["gpu"], name)
         if _measured(before) != _measured(document) or before.get("kernel_digest") != digests.get(key):
             found["other"].append(path)
@@ -51,7 +55,9 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
                 made |= {"kernel_digest": kernel.digest(own), "identities": own}
         found["unchanged" if made == document else "written"].append(path)
         if made != document:
-            path.write_text(records.text_of(made))
+            records.write(path.with_name(files.name_of(path) + files.PACKED), made)
+            if path.suffix != ".xz":
+                path.unlink()
     return found
 
 

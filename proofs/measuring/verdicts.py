@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from atlas import ROOT
 from atlas.errors import AtlasError
-from atlas.results import changes, documents
+from atlas.results import changes, documents, files
 from atlas.results.differences import ENOUGH, SHORT_US
 from atlas.stages import frame
 from atlas.timing.samples import quartiles
@@ -61,7 +61,7 @@ def run(job: frame.Job) -> Evidence:
     given, kernels = job.arguments.kernels, scratch.kernels_of(job.arguments)
     if job.functional:
         folder = ROOT / "results" / "recorded" / job.arguments.records
-        kernels = [name for name in kernels if (folder / name / "benchmark.json").exists()]
+        kernels = [name for name in kernels if files.found(folder / name, "benchmark").exists()]
         if not kernels:
             raise AtlasError(f"{folder}: no benchmark of {given or 'any kernel'}; name a GPU with records")
         return evidence(_of_records(folder, kernels, job.arguments.side), job.arguments.side, _DRAWN)
@@ -86,7 +86,7 @@ Sides = Callable[[int], Iterator[tuple[list[Run], list[Run]]]]
 
 
 def _of_records(folder: Path, kernels: Sequence[str], side: int) -> Sides:
-    recorded = [documents.read(folder / kernel / "benchmark.json", "benchmark") for kernel in kernels]
+    recorded = [documents.read(files.found(folder / kernel, "benchmark"), "benchmark") for kernel in kernels]
 
     def sides(repeat: int) -> Iterator[tuple[list[Run], list[Run]]]:
         draws = np.random.default_rng(repeat)

@@ -22,7 +22,7 @@ from atlas.prediction.knowledge import Known
 from atlas.prediction.scaling import scaled
 from atlas.reading.config import load_gpus
 from atlas.reading.published import PUBLISHED_FILE, Point, load_published
-from atlas.results import documents
+from atlas.results import documents, files
 from atlas.results.subject import label
 from atlas.stages import frame
 from atlas.stages.predict import Evidence
@@ -160,7 +160,7 @@ def beside(
 
 def _benchmark(results: Any, gpu: str, kernel: str) -> list[dict[str, Any]]:
     for folder in ("measured", "recorded"):
-        path = results / folder / gpu / kernel / "benchmark.json"
+        path = files.found(results / folder / gpu / kernel, "benchmark")
         if path.exists():
             return documents.read(path, "benchmark")["rows"]
     return []

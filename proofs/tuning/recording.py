@@ -15,6 +15,8 @@ from typing import Any
 
 from atlas.declaration import Case
 from atlas.errors import AtlasError
+from atlas.reading import strict
+from atlas.results import packed
 from atlas.tuning.candidates import Candidate, Problem
 from atlas.tuning.journal import unsealed
 from atlas.tuning.outcome import OK, STOPPED, Outcome
@@ -99,8 +101,12 @@ def _chapters(path: Path) -> tuple[list[Chapter], int]:
     """The contexts that measured something, in the order of their last entries; and the count of damaged lines."""
     try:
         content = path.read_bytes()
+        if path.suffix == ".xz":
+            content = packed.unpack_lines(content)
     except OSError as error:
         raise AtlasError(f"{path}: cannot be read: {error.strerror}; give a journal.jsonl") from None
+    except (strict.Unreadable, KeyError, TypeError) as error:
+        raise AtlasError(f"{path}: {error}; give a journal.jsonl, or one of a record") from None
     chapters: dict[str, Chapter] = {}
     at_hand: Chapter | None = None
     damaged = 0

@@ -9,6 +9,7 @@ from atlas import ROOT
 from atlas.benchmarking import ahead
 from atlas.declaration import Peer
 from atlas.reading.config import load_gpus
+from atlas.results import documents, files
 from atlas.stages import benchmark as stage
 from atlas.stages.frame import Job
 from atlas.validation import device
@@ -107,8 +108,8 @@ def test_workers_take_all_cases_and_are_gone_before_the_clock_starts(tmp_path, m
     arguments = argparse.Namespace(jobs=2)
     job = Job("benchmark", "vector_add", "cpu", load_gpus()["cpu"], tmp_path, arguments)
     job.folder.mkdir(parents=True)
-    recorded_h200 = ROOT / "results" / "recorded" / "h200" / "vector_add" / "autotune.json"
-    (job.folder / "autotune.json").write_text(json.dumps(json.loads(recorded_h200.read_text())))
+    recorded_h200 = files.found(ROOT / "results" / "recorded" / "h200" / "vector_add", "autotune")
+    (job.folder / "autotune.json").write_text(json.dumps(documents.load(recorded_h200)))
     before = torch.multiprocessing.active_children()
     stage._compile_ahead(job, None)
     assert found and all(outcome is not None and not outcome.ended for outcome in found)

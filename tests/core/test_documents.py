@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from atlas import ROOT
 from atlas.errors import AtlasError
-from atlas.results import documents
+from atlas.results import documents, files
 from atlas.results.documents import DocumentError
 
 
@@ -93,7 +93,7 @@ def put(document, path, value):
 @pytest.mark.parametrize("stage", ["benchmark", "autotune"])
 def test_both_validators_say_the_same_fits(stage):
     """One says whether, the other what is wrong: a document that only one refuses would pass, or have no message."""
-    document = json.loads((ROOT / "results" / "recorded" / "h200" / "vector_add" / f"{stage}.json").read_text())
+    document = documents.load(files.found(ROOT / "results" / "recorded" / "h200" / "vector_add", stage))
     document = {key: value[:1] if isinstance(value, list) else value for key, value in document.items()}
     fast, telling = documents._validator(stage), jsonschema.Draft202012Validator(documents._schema(stage))
     assert fast.is_valid(document) and telling.is_valid(document)

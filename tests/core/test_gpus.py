@@ -1,12 +1,11 @@
 """Where each GPU is, for hosts and records of every kind."""
 
-import json
-
 import pytest
 from atlas import ROOT
 from atlas.errors import AtlasError
 from atlas.host import gpus
 from atlas.reading.config import GPUS_FILE, load_gpus
+from atlas.results import documents, files
 
 BLOCKS = load_gpus()
 
@@ -100,7 +99,7 @@ def test_a_mistake_in_a_block_is_answered_with_what_would_be_right(tmp_path, rig
 
 def properties(gpu, **changes):
     """What the driver said of a GPU when its record was made."""
-    survey = json.loads((ROOT / "results" / "recorded" / gpu / "survey.json").read_text())
+    survey = documents.load(files.found(ROOT / "results" / "recorded" / gpu, "survey"))
     return survey["properties"] | changes
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from atlas import ROOT, catalog
 from atlas.identity import kernel
+from atlas.results import documents, files
 
 from proofs.identity import comparing, listing, records
 
@@ -150,10 +151,11 @@ TOY, OLD = (Path("results", "recorded", "h200", name, "autotune.json") for name 
 def test_a_record_of_the_listed_source_states_what_its_stage_needs(committed):
     found = records.write_records("HEAD", STATED, DIGESTS)
     assert found == {"written": [TOY], "unchanged": [], "other": [OLD]}, "one was stale before"
-    document = json.loads(TOY.read_text())
-    assert document["identities"] == {NAME: "v", "inputs": "i", "sweep": "s"}
+    packed = TOY.with_name("autotune.json.xz")
+    document = documents.load(packed)
+    assert not TOY.exists() and document["identities"] == {NAME: "v", "inputs": "i", "sweep": "s"}
     assert document["kernel_digest"] == kernel.digest(document["identities"]) and document["best"] == [{"us": 1.5}]
-    assert records.write_records("HEAD", STATED, DIGESTS)["unchanged"] == [TOY], "the same again"
+    assert records.write_records("HEAD", STATED, DIGESTS)["unchanged"] == [packed], "the same again"
 
 
 def test_a_record_measured_since_is_left_alone(committed):
@@ -180,12 +182,11 @@ def test_the_committed_list_reads_back_as_it_was_written(tmp_path, monkeypatch):
 
 def test_the_list_covers_every_recorded_kernel_and_variant():
     listed = listing.read()["kernels"]
-    assert {f"{path.parts[-3]} {path.parts[-2]}" for path in ROOT.glob("results/recorded/*/*/benchmark.json")} == set(
-        listed
-    )
+    benchmarks = files.listed(ROOT / "results" / "recorded", "*/*/benchmark")
+    assert {f"{path.parts[-3]} {path.parts[-2]}" for path in benchmarks} == set(listed)
     for name, own in listed.items():
         gpu, kernel = name.split()
-        document = json.loads((ROOT / "results/recorded" / gpu / kernel / "validate.json").read_text())
+        document = documents.load(files.found(ROOT / "results/recorded" / gpu / kernel, "validate"))
         recorded = {one for one in document["identities"] if "." in one}  # a later variant has no record yet
         assert recorded == set(own["variants"]), name
         assert all(found["configs"] for found in own["variants"].values()), name

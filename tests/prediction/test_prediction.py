@@ -1,7 +1,5 @@
 """What is expected of a GPU that nobody has at hand: its roofs, times across GPUs, configs, documents."""
 
-import json
-
 import pytest
 from atlas import ROOT, catalog, cli
 from atlas.benchmarking.roofs import Cost
@@ -11,12 +9,12 @@ from atlas.host import gpus
 from atlas.prediction import configs, knowledge
 from atlas.prediction.scaling import scaled
 from atlas.reading.config import load_gpus
-from atlas.results import collection, documents
+from atlas.results import collection, documents, files
 from atlas.tables import rows, store
 
 BLOCKS = load_gpus()
 RECORDED = ROOT / "results" / "recorded"
-SURVEY = json.loads((RECORDED / "h200" / "survey.json").read_text())
+SURVEY = documents.load(files.found(RECORDED / "h200", "survey"))
 BIG = Cost(4e9, 2e9, 1e9)
 
 
@@ -81,9 +79,9 @@ def test_the_config_is_one_that_was_fast_elsewhere_and_can_run_here_else_the_gpu
 @pytest.fixture
 def results(tmp_path):
     for place in ("h200/survey", "h100/survey", "h200/vector_add/autotune", "h100/vector_add/autotune"):
-        path = tmp_path / "recorded" / f"{place}.json"
+        path = tmp_path / "recorded" / f"{place}.json.xz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(RECORDED / f"{place}.json")
+        path.symlink_to(RECORDED / f"{place}.json.xz")
     return tmp_path
 
 

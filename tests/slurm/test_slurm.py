@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from atlas.results import documents
 
 from tests.workflow.conftest import PRIVATE, PROJECT, Checkout, make_checkout
 
@@ -224,10 +225,10 @@ def test_eight_kernels_keep_four_partitions_busy(tmp_path):
     made.edit("config/gpus.yaml", "cluster: {gpu: 1, gpu_model: t4}", "cluster: {gres: 'gpu:t4:1'}")
 
     def took(name: str) -> float:
-        return json.loads((PROJECT / "results/recorded/h200" / name).read_text())["seconds"] / _SHORTER
+        return documents.load(PROJECT / "results/recorded/h200" / name)["seconds"] / _SHORTER
 
-    seconds = {stage: {kernel: took(f"{kernel}/{stage}.json") for kernel in KERNELS} for stage in ("build", *STAGES)}
-    seconds |= {"survey": {"": took("survey.json")}, "cuda": {}}
+    seconds = {stage: {kernel: took(f"{kernel}/{stage}.json.xz") for kernel in KERNELS} for stage in ("build", *STAGES)}
+    seconds |= {"survey": {"": took("survey.json.xz")}, "cuda": {}}
     (made.root / "seconds.json").write_text(json.dumps(seconds))
     ideal = seconds["survey"][""] + sum(seconds[stage][kernel] for stage in STAGES for kernel in KERNELS)
     nodes = [Node("c1", "cpu", cpus=8), *(Node(f"on-{gpu}", gpu, gpu, 2) for gpu in GPUS)]

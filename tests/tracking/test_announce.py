@@ -1,6 +1,5 @@
 """The table at the start of a run."""
 
-import json
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ from atlas.identity.needs import needed
 from atlas.identity.today import of_stage
 from atlas.plan.announce import announce, reasons
 from atlas.reading import config
+from atlas.results import documents, files
 from atlas.results.documents import Envelope, read_envelope
 
 
@@ -91,8 +91,8 @@ def test_a_record_that_no_reader_can_read_does_not_stop_the_announcement(tmp_pat
 
 def test_a_block_that_is_not_as_the_driver_said_is_told_at_the_start_of_the_next_run(capsys, tmp_path):
     document = sample.survey("h200")
-    recorded = ROOT / "results" / "recorded" / "h200" / "survey.json"
-    document["properties"] = json.loads(recorded.read_text())["properties"] | {"sms": 114}
+    recorded = documents.load(files.found(ROOT / "results" / "recorded" / "h200", "survey"))
+    document["properties"] = recorded["properties"] | {"sms": 114}
     sample.put(tmp_path, document)
     here, elsewhere = gpus.Place(gpus.HERE, "NVIDIA H200"), gpus.Place(gpus.ABSENT)
     for places, told in (({"h200": here}, True), ({"h200": elsewhere}, False)):

@@ -30,3 +30,15 @@ def test_without_a_database_nothing_is_made(tmp_path):
     with pytest.raises(AtlasError, match="run python -m atlas track"):
         fetched.benchmarks("0123", tmp_path)
     assert not (tmp_path / "mlflow").exists()
+
+
+def test_a_runs_documents_are_pulled_as_a_record(atlas, tmp_path, capsys):
+    run = next(run for run in atlas.runs() if (run.data.tags["level"], run.data.tags["gpu"]) == ("kernel", "h200"))
+    source = f"mlflow:{fetched.store_of(atlas.results).uri}/{run.info.run_id}"
+    assert cli.main(["record", "pull", source, "--results", str(tmp_path)]) == 0
+    folder = tmp_path / "recorded" / "h200" / run.data.tags["kernel"]
+    stages = ("build", "validate", "autotune", "benchmark")
+    assert {path.name for path in folder.iterdir()} == {f"{stage}.json.xz" for stage in stages}
+    capsys.readouterr()
+    assert cli.main(["record", "pull", "mlflow:0123", "--results", str(tmp_path / "empty")]) == 2
+    assert "run python -m atlas track" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import every_view
 import pytest
 import synthetic
 from atlas import ROOT, catalog
-from atlas.results import documents
+from atlas.results import documents, files
 from atlas.results.verdict import verdicts
 from atlas.stages import log
 from atlas.tables import rows as made
@@ -134,7 +134,7 @@ def test_figures_are_laid_out_whatever_failed(whole, stage):
         every_view.drawn(every_view.tables.frames([*others, failed], [], every_view.BLOCKS), "softmax")
 
 
-RECORDED = sorted((ROOT / "results" / "recorded").glob("*/*/benchmark.json"))
+RECORDED = files.listed(ROOT / "results" / "recorded", "*/*/benchmark")
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: "-".join(path.parts[-3:-1]))

@@ -114,7 +114,8 @@ def test_a_kernel_that_calls_another_waits_for_its_tuning_where_this_run_tunes_i
 def test_proofs_made_by_hand_and_records_are_inputs_of_the_views(settled, tmp_path, monkeypatch):
     made = settled()
     monkeypatch.chdir(tmp_path)
-    named = {"results/measured/h200/proof/overhead.json", "results/recorded/h200/softmax/benchmark.json"}
+    records = {"h200/softmax/benchmark.json.xz", "h200/softmax/build.json", "h200@lab2/softmax/benchmark.json.xz"}
+    named = {"results/measured/h200/proof/overhead.json"} | {f"results/recorded/{name}" for name in records}
     others = {"results/measured/h300/proof/overhead.json", "results/recorded/h200/notes.txt"}
     for name in named | others:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ COMMANDS = {
     "compare": "say what is slower or faster between two runs, records, commits; exit 1 if anything is slower",
     "bisect": "find the commit, or the versions, that made a case slower on a GPU of this host",
     "log": "print the kernel log: what each variant brought over the one it was made from",
-    "record": "copy a GPU's measured documents to results/recorded, to be committed",
+    "record": "a GPU's measured documents, to be committed; check, pull, pack or show records",
     "export": "write tuned configs as kernels/tuned/<gpu>.json, which the kernels read at run time",
     "watch": "run a program and write down which calls of the kernels it makes",
     "workload": "say what a file of calls comes to: problems, their share, which are tuned; export their configs",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,42 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def commit() -> str | None:
-    """The checkout's commit, with ``-dirty`` where kernels or stages were changed since; None outside git."""
+def commit(root: Path = ROOT) -> str | None:
+    """The commit of the checkout ``root``; None outside git.
+
+    Where kernels or stages differ from it ``+`` and 12 digits of :func:`_difference` follow, as in
+    ``b256848819b9+3f2a9c01d4e7``: equal code has an equal name, on any host.
+    """
     if shutil.which("git") is None:
         return None
 
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    def git(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)
 
     head = git("rev-parse", "--short=12", "HEAD")
     if head.returncode:
         return None
-    changed = git("status", "--porcelain", "--", "kernels", "workflow").stdout.strip()
-    return head.stdout.strip() + ("-dirty" if changed else "")
+    name = head.stdout.decode().strip()
+    code = ("--", "kernels", "workflow")
+    changed = git("diff", "--name-only", "--no-renames", "--no-ext-diff", "--relative", "-z", "HEAD", *code)
+    untracked = git("ls-files", "--others", "--exclude-standard", "-z", *code)
+    paths = {path for said in (changed, untracked) for path in said.stdout.split(b"\0") if path}
+    if changed.returncode or untracked.returncode:
+        return f"{name}+unknown"
+    return f"{name}+{_difference(root, paths)}" if paths else name
+
+
+def _difference(root: Path, paths: Collection[bytes]) -> str:
+    """A digest of the files that differ from the commit: of their names, and of what they hold or that they are gone.
+
+    Of no text that git makes of them, which depends on each user's settings.
+    """
+    hashed = hashlib.sha256()
+    for path in sorted(paths):
+        file = root / os.fsdecode(path)
+        content = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "gone"
+        hashed.update(path + f"\0{content}\n".encode())
+    return hashed.hexdigest()[:12]
 
 
 def python_path(root: Path = ROOT) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
 from ..reading import strict
+from ..results import files
 from . import devices, environment, slurm
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _place(
         partition = "" if partitions is None else slurm.partition_of(block["cluster"], partitions)
         if partition is not None:
             return Place(CLUSTER, partition=partition)
-    return Place(RECORDED if any((recorded / name).glob("**/*.json")) else ABSENT)
+    return Place(RECORDED if files.listed(recorded / name, "**/*") else ABSENT)
 
 
 def _state(here: Sequence[devices.Device]) -> str:

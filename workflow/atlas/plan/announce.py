@@ -23,6 +23,7 @@ from ..identity.kernel import PUBLIC, WHOLE
 from ..identity.needs import changed, in_words, sentence
 from ..identity.today import of_stage
 from ..reading import strict
+from ..results import files
 from ..results.documents import Envelope, read_envelope
 from ..results.summary import counted
 
@@ -82,9 +83,7 @@ def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Seque
 
 def _record(folder: Path, kernels: Sequence[str]) -> str:
     """A GPU's record in words: its date, how many of the selected kernels it has, what of them has changed since."""
-    envelopes = {
-        kernel: [read_envelope(path) for path in sorted((folder / kernel).glob("*.json"))] for kernel in kernels
-    }
+    envelopes = {kernel: [read_envelope(path) for path in files.listed(folder / kernel, "*")] for kernel in kernels}
     present = [kernel for kernel in kernels if envelopes[kernel]]
     dates = sorted(one.date for kernel in present for one in envelopes[kernel] if one.date)
     words = f"record{f' of {dates[-1][:10]}' if dates else ''} shown"

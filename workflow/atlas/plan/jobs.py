@@ -26,7 +26,7 @@ from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
 from ..reading.published import PUBLISHED_FILE, load_published
 from ..reporting.names import page_names
-from ..results import documents
+from ..results import documents, files
 from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
@@ -318,7 +318,7 @@ class Plan:
                 f"results/measured/{gpu}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self._timed(gpu)
             ]
         recorded = [
-            path for name in ("survey", "*/autotune") for path in Path("results/recorded").glob(f"*/{name}.json")
+            path for name in ("survey", "*/autotune") for path in files.listed(Path("results/recorded"), f"*/{name}")
         ]
         return made + sorted(map(str, recorded))
 
@@ -332,7 +332,8 @@ class Plan:
         proofs = [
             path for gpu in self.gpus for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))
         ]
-        recorded = [path for gpu in self.gpus for path in sorted(_records(gpu).glob("**/*.json"))]
+        folders = [folder for gpu in self.gpus for folder in files.hosts(Path("results", "recorded"), gpu)]
+        recorded = [path for folder in folders for path in files.listed(folder, "**/*")]
         return [*self.made(), *map(str, proofs), *map(str, recorded)]
 
     def made(self) -> list[str]:
@@ -464,14 +465,10 @@ def closing(results: str, failed: bool = False) -> str:
     return f"Nothing new to judge; the report is {report}.{where}"
 
 
-def _records(gpu: str) -> Path:
-    return Path("results", "recorded", gpu)
-
-
 def _was_timed(gpu: str, kernel: str) -> bool:
     """Whether a record, or an earlier run, holds timings of a kernel's configs on a GPU."""
-    folders = _records(gpu), Path("results", "measured", gpu)
-    return any((folder / kernel / "autotune.json").exists() for folder in folders)
+    folders = (Path("results", made, gpu, kernel) for made in ("recorded", "measured"))
+    return any(files.found(folder, "autotune").exists() for folder in folders)
 
 
 def _relative(path: Path) -> str:

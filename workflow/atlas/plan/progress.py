@@ -20,6 +20,8 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from ..host import gpus
+from ..results.documents import read_envelope
+from ..results.files import found
 
 if TYPE_CHECKING:
     from .jobs import Plan
@@ -127,7 +129,7 @@ class Lines(logging.Handler):
         for kernel in self._plan.kernels:
             seconds = _before(self._results / "benchmarks" / gpu / kernel / f"{rule}.tsv")
             if seconds is None and self._plan.places[gpu].where == gpus.HERE:
-                seconds = _recorded(self._results / "recorded" / gpu / kernel / f"{rule}.json")
+                seconds = read_envelope(found(self._results / "recorded" / gpu / kernel, rule)).seconds
             known.append(seconds)
         there = [seconds for seconds in known if seconds is not None]
         typical = statistics.fmean(there) if there else _SECONDS.get(rule, 0.0)
@@ -165,13 +167,6 @@ def _before(path: Path) -> float | None:
         names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
         return float(dict(zip(names, values, strict=True))["s"])
     except (OSError, ValueError, KeyError):
-        return None
-
-
-def _recorded(path: Path) -> float | None:
-    try:
-        return float(json.loads(path.read_text())["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

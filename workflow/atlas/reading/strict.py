@@ -43,6 +43,19 @@ def text(path: Path, most: int = MOST_BYTES) -> str:
 
     A file that is not there stays a FileNotFoundError.
     """
+    return decoded(content(path, most))
+
+
+def decoded(found: bytes) -> str:
+    """The text of bytes that are UTF-8; :class:`Unreadable` of others."""
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"not UTF-8 at byte {error.start}") from None
+
+
+def content(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The same of a file's bytes."""
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
@@ -51,18 +64,20 @@ def text(path: Path, most: int = MOST_BYTES) -> str:
             raise Unreadable("is no regular file")  # a pipe would be waited for
         if found.st_size > most:
             raise Unreadable(f"has {found.st_size} bytes, of which {most} are read at most")
-        return path.read_bytes().decode()
+        return path.read_bytes()
     except FileNotFoundError:
         raise
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror or error}") from None
 
 
 def load_json(path: Path) -> Any:
     """The JSON file's content, of which :func:`trouble` has nothing to say; raises as :func:`text`."""
-    content = text(path)
+    return parse(text(path))
+
+
+def parse(content: str) -> Any:
+    """What a JSON text says, of which :func:`trouble` has nothing to say; :class:`Unreadable` for any other."""
     try:
         value = json.loads(content, object_pairs_hook=_once)
     except json.JSONDecodeError as error:

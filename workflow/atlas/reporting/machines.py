@@ -78,7 +78,7 @@ def provenance(entries: Sequence[Entry]) -> Grid:
         ("GPU", "kind", "documents", "torch", "Triton", "CUDA", "Python", "commit", "protocols", "dates"),
         rows,
         empty="There are no documents.",
-        caption="A commit that ends in -dirty had changes to kernels or stages that were not committed.",
+        caption="Behind + (before: as -dirty) stands a digest of changes to kernels or stages that were not committed.",
         numeric=frozenset({2}),
     )
 

@@ -1,12 +1,13 @@
 """Find and read the result documents there are: what every view (tables, report, tracking, verdict) is made from.
 
 ``results/measured/<gpu>/`` holds what the stages wrote here, ``results/recorded/<gpu>/`` what was committed; in both a
-survey lies in the GPU's folder, proofs in ``<gpu>/proof/``, and everything else in ``<gpu>/<kernel>/``.
+survey lies in the GPU's folder, proofs in ``<gpu>/proof/``, and everything else in ``<gpu>/<kernel>/``.  Records of
+another host with the same GPU lie in ``results/recorded/<gpu>@<host>/``: views show it as a GPU of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from .. import catalog
 from ..identity import today
 from ..identity.kernel import INPUTS, PEERS, PUBLIC, REFERENCES, WHOLE, find, name_of
 from ..identity.needs import changed
-from . import documents
+from . import documents, files
 
 _KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("survey", "predict", "prove", "cuda"))
 """Those of what was compiled or ran; what the cuda stage built shows in the peers of a benchmark."""
@@ -25,6 +26,7 @@ _KERNEL_STAGES = tuple(stage for stage in documents.VERSIONS if stage not in ("s
 class Entry:
     """One document.
 
+    ``gpu`` is its folder's name: of a record of another host ``<gpu>@<host>``, where the document states ``<gpu>``.
     ``kernel`` is None for a survey and a proof.  ``kind`` is the document's own (``measured``, ``functional``,
     ``compiled``), or ``recorded`` for a measured document that lies under ``recorded/``.  ``changed`` names the
     kernel's identities that are no longer what this document is true of, ``stale`` says that there are such; a public
@@ -66,10 +68,21 @@ def collect(results: Path, kernels: Collection[str] | None = None, gpus: Collect
     alone.  Raises :class:`~atlas.results.documents.DocumentError` for a document that is broken or in
     another's folder.
     """
+    return _entries(((True, results / "recorded"), (False, results / "measured")), kernels, gpus)
+
+
+def recorded(results: Path, gpu: str) -> list[Entry]:
+    """A GPU's records of all hosts, as :func:`collect` gives them, whatever was measured since."""
+    return _entries(((True, results / "recorded"),), None, [gpu])
+
+
+def _entries(
+    folders: Sequence[tuple[bool, Path]], kernels: Collection[str] | None, gpus: Collection[str] | None
+) -> list[Entry]:
     found: dict[tuple[str, str | None, str], tuple[bool, Path]] = {}
-    for recorded, folder in ((True, results / "recorded"), (False, results / "measured")):
+    for recorded, folder in folders:
         for gpu, kernel, stage, path in _paths(folder):
-            if (gpus is None or gpu in gpus) and (kernels is None or kernel is None or kernel in kernels):
+            if _chosen(gpu, gpus) and (kernels is None or kernel is None or kernel in kernels):
                 found[gpu, kernel, stage] = (recorded, path)
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "", _order(item[0][2])))
     with today.held():
@@ -84,9 +97,9 @@ def proofs(results: Path, gpus: Collection[str] | None = None) -> list[Entry]:
     """
     found: dict[tuple[str, str], tuple[bool, Path]] = {}
     for recorded, folder in ((True, results / "recorded"), (False, results / "measured")):
-        for path in sorted(folder.glob("*/proof/*.json")):
-            if gpus is None or path.parent.parent.name in gpus:
-                found[path.parent.parent.name, path.stem] = (recorded, path)
+        for path in files.listed(folder, "*/proof/*"):
+            if _chosen(path.parent.parent.name, gpus):
+                found[path.parent.parent.name, files.name_of(path)] = (recorded, path)
     return [_entry(gpu, None, "prove", *place) for (gpu, _), place in sorted(found.items())]
 
 
@@ -105,7 +118,7 @@ def predictions(
             for path in sorted((results / "measured").glob("*/*/predict.json"))
             if (gpus is None or path.parent.parent.name in gpus)
             and (kernels is None or path.parent.name in kernels)
-            and not any(results.glob(f"*/{path.parent.parent.name}/{path.parent.name}/benchmark.json"))
+            and not files.listed(results, f"*/{path.parent.parent.name}/{path.parent.name}/benchmark")
         ]
 
 
@@ -119,7 +132,7 @@ def measured_and_recorded(
     pairs = []
     for path in sorted((results / "measured").glob("*/*/benchmark.json")):
         gpu, kernel = path.parent.parent.name, path.parent.name
-        older = results / "recorded" / gpu / kernel / path.name
+        older = files.found(results / "recorded" / gpu / kernel, "benchmark")
         chosen = (gpus is None or gpu in gpus) and (kernels is None or kernel in kernels)
         if not chosen or not older.exists():
             continue
@@ -142,17 +155,21 @@ def _order(stage: str) -> int:
     return list(documents.VERSIONS).index(stage)
 
 
+def _chosen(folder: str, gpus: Collection[str] | None) -> bool:
+    return gpus is None or folder in gpus or files.gpu_of(folder) in gpus
+
+
 def _paths(folder: Path) -> Iterator[tuple[str, str | None, str, Path]]:
-    for path in sorted(folder.glob("*/survey.json")):
+    for path in files.listed(folder, "*/survey"):
         yield path.parent.name, None, "survey", path
     for stage in _KERNEL_STAGES:
-        for path in sorted(folder.glob(f"*/*/{stage}.json")):
+        for path in files.listed(folder, f"*/*/{stage}"):
             yield path.parent.parent.name, path.parent.name, stage, path
 
 
 def _entry(gpu: str, name: str | None, stage: str, recorded: bool, path: Path) -> Entry:
     document = documents.read(path, stage)
-    for key, wanted in (("gpu", gpu), ("kernel", name)):
+    for key, wanted in (("gpu", files.gpu_of(gpu) if recorded else gpu), ("kernel", name)):
         if document[key] != wanted:
             raise documents.DocumentError(
                 f"{path}: key {key!r} is {document[key]!r}, but the folder says {wanted!r}; move the file there"

@@ -18,6 +18,7 @@ import jsonschema_rs
 from ..errors import AtlasError, unwritable
 from ..reading import strict
 from ..reading.config import explain, schema
+from . import packed
 
 VERSIONS = {
     **{"survey": 1, "build": 1, "validate": 1, "autotune": 1, "sample": 1, "benchmark": 1, "beyond": 1, "profile": 1},
@@ -102,9 +103,14 @@ def write(path: Path, document: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """:func:`write_bytes` of a text."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file by renaming a finished one into place; :class:`AtlasError` where that is not possible.
 
-    Whatever happens, ``path`` holds the old text or the new one, whole; of two writers at once the last one's.  On a
+    Whatever happens, ``path`` holds the old content or the new one, whole; of two writers at once the last one's.  On a
     failure nothing else is left behind.
     """
     # Unique, so that two runs which write one document do not write one file.
@@ -112,8 +118,8 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with finished.open("x") as file:
-                file.write(text)
+            with finished.open("xb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())  # or a name could outlive a power cut that its content does not
             finished.replace(path)
@@ -126,14 +132,39 @@ def write_text(path: Path, text: str) -> None:
 def read(path: Path, stage: str) -> dict[str, Any]:
     """The ``stage`` document at ``path``, checked; :class:`DocumentError` says what is wrong with it and what to do."""
     try:
-        document = strict.load_json(path)
+        return parse(strict.content(path), stage, str(path))
     except FileNotFoundError:
         raise DocumentError(f"{path}: no such document; run the {stage} stage first") from None
     except strict.Unreadable as error:
-        remedy = "delete the file to have it made again, or restore it from git"
-        raise DocumentError(f"{path}: {error}; {remedy}") from None
-    _check_form(document, stage, str(path))  # whose values were looked at while it was read
+        raise DocumentError(f"{path}: {error}; {_REMEDY}") from None
+
+
+_REMEDY = "delete the file to have it made again, or restore it from git"
+
+
+def parse(content: bytes, stage: str | None, name: str) -> dict[str, Any]:
+    """The same of a file's content; ``name`` is what messages call it, and its end says in which form it is.
+
+    ``stage`` None: of whatever stage the document says.
+    """
+    try:
+        document = packed.unpack(content) if name.endswith(".xz") else strict.parse(strict.decoded(content))
+    except strict.Unreadable as error:
+        raise DocumentError(f"{name}: {error}; {_REMEDY}") from None
+    if stage is None:
+        stage = document.get("stage") if isinstance(document, dict) else None
+        if not isinstance(stage, str) or stage not in VERSIONS:
+            raise DocumentError(f"{name}: key 'stage' is {strict.shown(stage)}: no result document; leave it out")
+    _check_form(document, stage, name)  # whose values were looked at while it was read
     return document
+
+
+def load(path: Path) -> Any:
+    """What a file of either form holds, bounded, and not compared with a schema.
+
+    Raises :class:`~atlas.reading.strict.Unreadable`, and FileNotFoundError where there is none.
+    """
+    return packed.unpack(strict.content(path)) if path.suffix == ".xz" else strict.load_json(path)
 
 
 _ENVELOPE_BYTES = 8192
@@ -142,12 +173,12 @@ _ENVELOPE_BYTES = 8192
 _WORD = r'"{}"\s*:\s*"([^"]*)"'
 _WORDS = {key: re.compile(_WORD.format(key)) for key in ("stage", "status", "date", "code")}
 _IDENTITIES = re.compile(r'"identities"\s*:\s*(\{[^}]*\})')
-_END = re.compile(r'"seconds"\s*:')
+_SECONDS = re.compile(r'"seconds"\s*:\s*([0-9.eE+-]+)')
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A document's stage, status, date, the identities it is true of, and that of the code which wrote it.
+    """A document's stage, status, date, the identities it is true of, that of the code which wrote it, and its seconds.
 
     None where it does not state one, or cannot be read: the stages that read it whole say what is wrong with it.
     """
@@ -157,6 +188,7 @@ class Envelope:
     date: str | None = None
     identities: dict[str, str] | None = None
     code: str | None = None
+    seconds: float | None = None
 
 
 def read_envelope(path: Path) -> Envelope:
@@ -164,24 +196,30 @@ def read_envelope(path: Path) -> Envelope:
     if not path.is_file():
         return Envelope()
     try:
-        with path.open(errors="replace") as file:
-            text = file.read(_ENVELOPE_BYTES)
+        if path.suffix == ".xz":
+            with path.open("rb") as packed_file:
+                text = packed.beginning(packed_file.read(_ENVELOPE_BYTES), _ENVELOPE_BYTES)
+        else:
+            with path.open(errors="replace") as file:
+                text = file.read(_ENVELOPE_BYTES)
     except OSError:
         return Envelope()
-    if not _END.search(text):  # an envelope in another order, or one with a very long reason
+    seconds = _SECONDS.search(text)
+    if seconds is None:  # an envelope in another order, or one with a very long reason
         return _envelope_of_all(path)
     found = {key: match[1] for key, pattern in _WORDS.items() if (match := pattern.search(text))}
     identities = _IDENTITIES.search(text)
     try:
-        return Envelope(**found, identities=json.loads(identities[1]) if identities else None)
-    except json.JSONDecodeError:
+        own = json.loads(identities[1]) if identities else None
+        return Envelope(**found, identities=own, seconds=float(seconds[1]))
+    except ValueError:
         return _envelope_of_all(path)
 
 
 def _envelope_of_all(path: Path) -> Envelope:
     try:
-        document: Any = strict.load_json(path)
-        found = {key: document.get(key) for key in ("stage", "status", "identities", "code")}
+        document = load(path)
+        found = {key: document.get(key) for key in ("stage", "status", "identities", "code", "seconds")}
         return Envelope(**found, date=document["software"].get("date"))
     except (strict.Unreadable, FileNotFoundError, KeyError, TypeError, AttributeError):
         return Envelope()

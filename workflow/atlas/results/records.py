@@ -1,40 +1,56 @@
-"""Records: a GPU's measured documents, slimmed and copied to ``results/recorded/<gpu>/`` to travel by git."""
+"""Records: a GPU's measured documents, slimmed and packed into ``results/recorded/<gpu>/`` to travel by git."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import AtlasError
 from ..identity.needs import in_words
-from . import collection, documents
+from ..reading import strict
+from . import collection, documents, files, packed
 from .collection import Entry
 
-_KINDS = ("measured", "compiled")
+KINDS = ("measured", "compiled")
+"""Of documents that may be recorded."""
+MOST_BYTES = 2 * 2**20
+"""Of one GPU's records: they stay in git's history for ever."""
+
+_PROVENANCE = ("torch", "triton", "date")
+"""What a record says beside its schema's version, its device, and the identities of its code; a host without git knows
+no commit."""
+
 _SAMPLE_DIGITS, _DIGITS = 4, 7
 """Significant digits kept of raw samples, which show a distribution's shape, and of every other number."""
 
 
 @dataclass
 class RecordResult:
-    """What one ``record`` did: files written, with their sizes; files that were so already; refusals, with reasons."""
+    """What one ``record`` did: files written, with their sizes; files that were so already; refusals, with reasons.
+
+    ``devices`` are facts in which a record that was replaced differs: it may be another host's.
+    """
 
     written: dict[Path, int] = field(default_factory=dict)
     unchanged: list[Path] = field(default_factory=list)
     refused: dict[Path, str] = field(default_factory=dict)
+    devices: dict[str, None] = field(default_factory=dict)
 
 
-def record(results: Path, gpu: str, force: bool = False) -> RecordResult:
+def record(results: Path, gpu: str, force: bool = False, host: str = "") -> RecordResult:
     """Copy the measured documents of ``gpu``, the survey first, from ``measured/`` to ``recorded/``.
 
-    A kernel travels whole or not at all: if one of its documents is not ok, or something in the kernel that it depends
-    on has changed since, none is copied unless ``force``.  A record that is copied anew loses the documents that are no
-    longer measured.  Proofs are copied whatever they came to.  Raises :class:`AtlasError` where nothing was measured,
-    and for documents of the interpreter.
+    A kernel travels whole or not at all: if one of its documents is not ok or does not say where it is from, or
+    something in the kernel that it depends on has changed since, none is copied unless ``force``.  A record that is
+    copied anew loses the documents that are no longer measured.  Proofs are copied whatever they came to.  A ``host``
+    that is named has a record of its own.
+
+    Raises :class:`AtlasError` where nothing was measured, and for documents of the interpreter.
     """
     measured = [e for e in collection.collect(results, gpus=[gpu]) if e.path.is_relative_to(results / "measured")]
     if not any(entry.kind == "measured" for entry in measured):
@@ -43,6 +59,7 @@ def record(results: Path, gpu: str, force: bool = False) -> RecordResult:
             "so run the workflow where that GPU is"
         )
     outcome = RecordResult()
+    target = results / "recorded" / files.folder_of(gpu, host)
     groups: dict[str | None, list[Entry]] = {}
     for entry in measured:
         groups.setdefault(entry.kernel, []).append(entry)
@@ -51,14 +68,14 @@ def record(results: Path, gpu: str, force: bool = False) -> RecordResult:
         if reasons:
             outcome.refused |= reasons
             continue
-        folder = results / "recorded" / gpu / (kernel or "")
+        folder = target / (kernel or "")
         if kernel is not None and folder.exists():
-            _drop(folder, {entry.path.name for entry in entries})
+            _drop(folder, {files.name_of(entry.path) for entry in entries})
         for entry in entries:
-            _copy(entry, folder / entry.path.name, outcome)
+            put(folder, entry.document, outcome)
     for entry in collection.proofs(results, gpus=[gpu]):
-        if entry.kind == "measured":
-            _copy(entry, results / "recorded" / gpu / "proof" / entry.path.name, outcome)
+        if entry.path.is_relative_to(results / "measured") and entry.kind == "measured":
+            put(target / "proof", entry.document, outcome)
     return outcome
 
 
@@ -66,13 +83,15 @@ def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:
     """Why documents may not be recorded; empty where all may."""
     found = {}
     for entry in entries:
-        if entry.kind not in _KINDS:
+        if entry.kind not in KINDS:
             found[entry.path] = f"is of kind {entry.kind}; only what a GPU ran is recorded"
         elif entry.document["status"] != "ok":
             found[entry.path] = f"ended {entry.document['status']}: {entry.document['reason']}"
         elif entry.stale:
             what = ", ".join(map(in_words, entry.changed))
             found[entry.path] = f"is of another version of {entry.kernel} than today's ({what}); run it again"
+        elif lacking := [key for key in _PROVENANCE if entry.document["software"].get(key) is None]:
+            found[entry.path] = f"does not say its {', '.join(lacking)}; run it again"
     kinds = {entry.kind for entry in entries}
     if not found and "measured" not in kinds:
         found = {entry.path: "is a build alone: nothing of this kernel ran on the GPU" for entry in entries}
@@ -81,28 +100,85 @@ def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:
 
 def _drop(folder: Path, keep: set[str]) -> None:
     for path in folder.iterdir():
-        if path.name not in keep:
+        if files.name_of(path) not in keep:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _copy(entry: Entry, target: Path, outcome: RecordResult) -> None:
-    before = target.read_bytes() if target.exists() else None
-    slimmed = slim(entry.document)
-    documents.check(slimmed, entry.stage, str(entry.path))
-    documents.write_text(target, text_of(slimmed))
-    if target.read_bytes() == before:
+def size(folder: Path) -> int:
+    """Bytes of all that a GPU's folder of records holds."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def put(folder: Path, document: Mapping[str, Any], outcome: RecordResult) -> None:
+    """Slim a document and pack it into a folder, where it is not there as it is; a plain file of it goes.
+
+    What was packed is read back and compared before the file is written.
+    """
+    name = document["proof"] if document["stage"] == "prove" else document["stage"]
+    slimmed = slim(document)
+    documents.check(slimmed, slimmed["stage"], str(folder / name))
+    target, plain = folder / f"{name}{files.PACKED}", folder / f"{name}{files.PLAIN}"
+    before = _there(files.found(folder, name))
+    if target.exists() and before is not None and text_of(before) == text_of(slimmed):
         outcome.unchanged.append(target)
     else:
-        outcome.written[target] = target.stat().st_size
+        outcome.devices |= dict.fromkeys(_differing((before or {}).get("device") or {}, slimmed["device"]))
+        outcome.written[target] = write(target, slimmed)
+    plain.unlink(missing_ok=True)
 
 
-def slim(document: Any) -> dict[str, Any]:
+def _there(path: Path) -> dict[str, Any] | None:
+    """A record that is there; None of one that is damaged, or is no document: it is written anew."""
+    with contextlib.suppress(strict.Unreadable, FileNotFoundError):
+        found = documents.load(path)
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """``driver 580.95 before, now 590.1``: facts of a device that are told in both and differ."""
+    shared = [key for key in after if before.get(key) is not None and after[key] is not None]
+    return [f"{key} {before[key]} before, now {after[key]}" for key in shared if before[key] != after[key]]
+
+
+def write(path: Path, document: Mapping[str, Any]) -> int:
+    """Pack a document into a file, once what was packed reads back as it was; its size."""
+    content = packed.pack(document)
+    if text_of(packed.unpack(content)) != text_of(document):
+        raise RuntimeError(f"{path}: what was packed does not read back as it was")
+    documents.write_bytes(path, content)
+    return len(content)
+
+
+def pack(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Pack the plain files of a folder of records, documents and journals, and remove them; sizes before and after.
+
+    Nothing is rounded or left out.  Raises :class:`AtlasError` for a file that cannot be read, or is no such document.
+    """
+    found = {}
+    for path in sorted(folder.glob(f"**/*{files.PLAIN}")):
+        document = documents.parse(path.read_bytes(), None, str(path))
+        target = path.with_name(path.name + ".xz")
+        found[target] = path.stat().st_size, write(target, document)
+        path.unlink()
+    for path in sorted(folder.glob("**/*.jsonl")):
+        before, content = path.read_bytes(), packed.pack_lines(path.read_text())
+        target = path.with_name(path.name + ".xz")
+        if packed.unpack_lines(content) != before:
+            raise AtlasError(f"{path}: its lines are not as a journal writes them; record it as the tuner left it")
+        documents.write_bytes(target, content)
+        found[target] = len(before), len(content)
+        path.unlink()
+    return found
+
+
+def slim(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document with its numbers rounded to what was measured; nothing is left out, and the same gives the same."""
     return _rounded(dict(document), _DIGITS)
 
 
-def text_of(document: dict[str, Any]) -> str:
-    """The document as JSON with a line per key, and per row in a list of rows: small, and readable in a diff."""
+def text_of(document: Mapping[str, Any]) -> str:
+    """The document as JSON with a line per key, and per row in a list of rows: readable, and in a diff."""
     lines = []
     for key, value in document.items():
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):

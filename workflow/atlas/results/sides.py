@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import AtlasError
-from . import documents
+from . import documents, files
 from .collection import Entry
 
-_NAME = "benchmark.json"
-_RECORD = re.compile(r"(?:.*/)?recorded/[^/]+/[^/]+/benchmark\.json")
+_NAME = "benchmark"
+_RECORD = re.compile(r"(?:.*/)?recorded/(?P<gpu>[^/]+)/(?P<kernel>[^/]+)/benchmark\.json(?:\.xz)?")
 
 
 @dataclass
@@ -37,15 +37,21 @@ class Side:
 def of_path(path: Path) -> list[Entry]:
     """The benchmarks of a document, or of a folder: of what it measured, else of its records, else of all within.
 
+    Records of other hosts than a GPU's first are no further runs of it: their own folder is to be named.
+
     Raises :class:`~atlas.errors.AtlasError` where there is none.
     """
     if path.is_file():
-        return [_entry(path, str(path))]
+        return [_entry(documents.read(path, _NAME), str(path))]
     for folder in (path / "measured", path / "recorded", path):
-        found = sorted(folder.glob(f"**/{_NAME}"))
+        found = [
+            one
+            for one in files.listed(folder, f"**/{_NAME}")
+            if folder.name != "recorded" or files.HOST not in one.relative_to(folder).parts[0]
+        ]
         if found:
-            return [_entry(one, str(one)) for one in found]
-    raise AtlasError(f"{path}: no {_NAME} in this folder; name one that a benchmark wrote into with --results")
+            return [_entry(documents.read(one, _NAME), str(one)) for one in found]
+    raise AtlasError(f"{path}: no {_NAME}.json in this folder; name one that a benchmark wrote into with --results")
 
 
 def is_commit(name: str) -> bool:
@@ -54,9 +60,13 @@ def is_commit(name: str) -> bool:
 
 
 def of_commit(name: str) -> list[Entry]:
-    """The benchmarks recorded at a commit.  Raises :class:`~atlas.errors.AtlasError` where there is none."""
+    """The benchmarks recorded at a commit, of each GPU's first host.
+
+    Raises :class:`~atlas.errors.AtlasError` where there is none.
+    """
     listed = _git("ls-tree", "-r", "--name-only", "--full-tree", name) or ""
-    paths = [path for path in listed.splitlines() if _RECORD.fullmatch(path)]
+    found = [(match["gpu"], path) for path in listed.splitlines() if (match := _RECORD.fullmatch(path))]
+    paths = [path for gpu, path in found if files.HOST not in gpu]
     if not paths:
         raise AtlasError(f"commit {name}: no benchmark under results/recorded; name a commit that has records")
     return [_shown(name, path) for path in paths]
@@ -72,18 +82,23 @@ def history(kernels: Iterable[str], gpus: Iterable[str] | None) -> Iterator[tupl
         raise AtlasError("--history reads the git history of results/recorded: run it in a checkout, or name folders")
     wanted = None if gpus is None else set(gpus)
     for kernel in kernels:
-        listed = _git("log", "--format=%h", "--reverse", "--", f":(top,glob)**/recorded/*/{kernel}/{_NAME}") or ""
+        pattern = f":(top,glob)**/recorded/*/{kernel}/{_NAME}.json*"
+        listed = _git("log", "--format=%h", "--reverse", "--", pattern) or ""
         seen: set[tuple[str, str | None]] = set()
         for commit in listed.split():
             paths = _git("ls-tree", "-r", "--name-only", "--full-tree", commit) or ""
             for path in paths.splitlines():
-                gpu, named = path.split("/")[-3:-1] if _RECORD.fullmatch(path) else ("", "")
-                if named == kernel and (wanted is None or gpu in wanted):
-                    with contextlib.suppress(documents.DocumentError):  # of a form that this release does not read
-                        entry = _shown(commit, path)
-                        if (gpu, _date(entry)) not in seen:
-                            seen.add((gpu, _date(entry)))
-                            yield commit, entry
+                match = _RECORD.fullmatch(path)
+                if match is None or match["kernel"] != kernel:
+                    continue
+                gpu = match["gpu"]
+                if wanted is not None and files.gpu_of(gpu) not in wanted:
+                    continue
+                with contextlib.suppress(documents.DocumentError):  # of a form that this release does not read
+                    entry = replace(_shown(commit, path), gpu=gpu)
+                    if (gpu, _date(entry)) not in seen:
+                        seen.add((gpu, _date(entry)))
+                        yield commit, entry
 
 
 def same_runs(before: Iterable[Entry], after: Iterable[Entry]) -> bool:
@@ -94,18 +109,11 @@ def same_runs(before: Iterable[Entry], after: Iterable[Entry]) -> bool:
 
 def _shown(commit: str, path: str) -> Entry:
     """A document as it was at a commit."""
-    text = _git("show", f"{commit}:{path}")
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(text or "")
-        file.flush()
-        try:
-            return _entry(Path(file.name), f"{commit}:{path}")
-        except documents.DocumentError as error:
-            raise documents.DocumentError(str(error).replace(file.name, f"{commit}:{path}")) from None
+    name = f"{commit}:{path}"
+    return _entry(documents.parse(_git_bytes("show", name) or b"", _NAME, name), name)
 
 
-def _entry(path: Path, name: str) -> Entry:
-    document = documents.read(path, "benchmark")
+def _entry(document: dict[str, Any], name: str) -> Entry:
     if document["kind"] != "measured":
         raise AtlasError(f"{name}: of kind {document['kind']}: the interpreter's times are no speeds; name a GPU's run")
     return Entry(document["gpu"], document["kernel"], "benchmark", document, document["kind"], Path(name))
@@ -117,8 +125,13 @@ def _date(entry: Entry) -> str | None:
 
 def _git(*words: str) -> str | None:
     """What git says in the working folder; None where it fails, or is not there."""
+    said = _git_bytes(*words)
+    return None if said is None else said.decode(errors="replace")
+
+
+def _git_bytes(*words: str) -> bytes | None:
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *words], capture_output=True, check=False)
     except OSError:
         return None
     return done.stdout if done.returncode == 0 else None

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
-    found = collection.collect(arguments.results, gpus=names)
+    found = [entry for entry in collection.collect(arguments.results, gpus=names) if entry.gpu in names]
     entries, samples = exportable(found), sampled(found)
     if not entries:
         which = f"GPU {arguments.gpu!r}" if arguments.gpu else "any GPU"

@@ -12,7 +12,7 @@ from ..errors import AtlasError
 from ..host import gpus
 from ..identity import today
 from ..reading.config import GPUS_FILE, load_gpus
-from ..results import documents
+from ..results import documents, files
 from . import frame
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Evidence:
             key=lambda n: (
                 self.blocks[n]["target"] != target,
                 self.blocks[n]["target"].keys() != target.keys(),
-                -len({path.parent.name for path in self._results.glob(f"*/{n}/*/autotune.json")}),
+                -len({path.parent.name for path in files.listed(self._results, f"*/{n}/*/autotune")}),
             ),
             default=None,
         )
@@ -122,7 +122,7 @@ class Evidence:
 
     def _documents(self, *place: str) -> Iterator[dict[str, Any]]:
         for folder in ("measured", "recorded"):
-            path = self._results.joinpath(folder, *place).with_suffix(".json")
+            path = files.found(self._results.joinpath(folder, *place[:-1]), place[-1])
             if path.exists():
                 document = documents.read(path, place[-1])
                 if document["status"] == "ok" and document["kind"] in ("measured", "compiled"):

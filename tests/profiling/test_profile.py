@@ -120,12 +120,35 @@ ROWS = [
 
 
 def test_the_variants_and_the_fastest_peer_of_the_case_with_the_most_traffic_are_profiled():
-    chosen = [(r["provider"], r["provider_kind"]) for r in profile.choose(ROWS, 1)]
+    chosen = [(r["provider"], r["provider_kind"]) for r in profile.choose({"rows": ROWS}, 1)]
     assert chosen == [("blocks", "variant"), ("slow", "variant"), ("torch.compile", "peer")]
 
 
 def test_more_cases_follow_in_the_order_of_their_traffic():
-    assert [r["sizes"]["n"] for r in profile.choose(ROWS, 2)] == [4096, 4096, 4096, 64, 64]
+    assert [r["sizes"]["n"] for r in profile.choose({"rows": ROWS}, 2)] == [4096, 4096, 4096, 64, 64]
+
+
+def test_each_step_is_profiled_beside_the_one_it_follows_where_both_ran():
+    steps = [
+        {"direction": "forward", "variant": name, "follows": follows, "summary": ""}
+        for name, follows in (("blocks", ""), ("slow", "blocks"), ("short", "blocks"), ("alone", "short"), ("no", ""))
+    ]
+    rows = [*ROWS, row("short", "default", 1.5, n=64), row("short", "variant", 1.0, n=64), row("alone", "variant", 9.0)]
+    found = [
+        (r["sizes"]["n"], r["provider"], r["median_us"]) for r in profile.choose({"rows": rows, "steps": steps}, 1)
+    ]
+    assert found[:4] == [
+        (4096, "blocks", 10.0),
+        (4096, "slow", 30.0),
+        (4096, "alone", 9.0),
+        (4096, "torch.compile", 11.0),
+    ]
+    assert found[4:] == [(64, "blocks", 2.0), (64, "short", 1.0)]  # with no peer
+
+
+def test_a_step_counts_with_the_faster_of_its_configs():
+    rows = [row("blocks", "variant", 10.0), row("blocks", "default", 9.0), row("torch", "peer", 12.0)]
+    assert [r["provider_kind"] for r in profile.choose({"rows": rows}, 1)] == ["default", "peer"]
 
 
 PAGES = """

@@ -57,10 +57,13 @@ def find() -> Path:
 
 
 def known(metrics: Iterable[str]) -> list[str]:
-    """Those of ``metrics`` that this GPU has: their base names, before the first dot, are in ncu's own list."""
+    """Those of ``metrics`` that this GPU has: their base names, before the first dot, are in ncu's own list.
+
+    What ncu knows of every launch (``launch__``) it has of any GPU, and does not list.
+    """
     done = subprocess.run([str(find()), "--query-metrics"], capture_output=True, text=True, check=False)
     listed = {line.split()[0] for line in done.stdout.splitlines() if line.split()}
-    return [metric for metric in metrics if metric.partition(".")[0] in listed]
+    return [metric for metric in metrics if metric.startswith("launch__") or metric.partition(".")[0] in listed]
 
 
 def profile(
@@ -150,6 +153,7 @@ COUNTERS = {
     "issue_percent": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "shared_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "registers": "launch__registers_per_thread",
 }
 """Name here to metric.  Percentages are of the peak over the launch, but occupancy: of the warps an SM holds."""
 

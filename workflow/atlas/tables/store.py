@@ -171,6 +171,7 @@ TABLES: dict[str, dict[str, str]] = {
         "issue_percent": NUMBER,
         "occupancy_percent": NUMBER,
         "shared_conflicts": NUMBER,
+        "registers": NUMBER,
         "stall": TEXT,
         "stall_warps": NUMBER,
         **_KERNEL_VERSION,

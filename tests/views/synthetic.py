@@ -236,15 +236,18 @@ def profile(kernel: Kernel, gpu: str) -> dict[str, Any]:
     launch = {
         "duration_us": 123.0, "dram_read_bytes": 2.0 * 2**30, "dram_write_bytes": 0.0, "dram_percent": 50.0,
         "l2_hit_percent": 33.0, "tensor_percent": None, "issue_percent": 12.0, "occupancy_percent": 75.0,
-        "shared_conflicts": 1234.0, "stalls": {"long_scoreboard": 7.5, "barrier": 0.5},
+        "shared_conflicts": 1234.0, "registers": 168.0, "stalls": {"long_scoreboard": 7.5, "barrier": 0.5},
     }  # fmt: skip
     rows = [
         {
             "provider": variant, "provider_kind": "variant", "direction": "forward", "dtype": kernel.dtypes[0],
             "sizes": dict(kernel.sizes[0]), "config": space()[0], "bytes": float(2**30),
-            "launches": [{"kernel": f"{variant}_kernel"} | launch],
+            "launches": [
+                launch
+                | {"kernel": f"{variant}_kernel", "duration_us": 123.0 - place, "l2_hit_percent": 33.0 + 12 * place}
+            ],
         }
-        for variant in kernel.variants
+        for place, variant in enumerate(kernel.variants)
     ]  # fmt: skip
     return envelope("profile", kernel.name, gpu, "measured", 9.0) | {"rows": rows}
 

@@ -26,6 +26,10 @@ COLUMNS = {
         *_SHOWN, "arch", "variant", "default", "registers", "spill_bytes", "shared_bytes", "matrix_instruction",
         "reason", "scope", "triton",
     ],
+    "profile": [
+        "kind", "gpu", "kernel", "direction", "dtype", "sizes", "stale", "provider", "provider_kind",
+        "dram_read_bytes", "dram_write_bytes",
+    ],
     "survey": ["kind", "gpu", "roof", "value", "unit"],
     "coverage": ["kernel", "gpu", "stage", "kind", "status", "reason", "seconds", "stale", "date"],
 }  # fmt: skip

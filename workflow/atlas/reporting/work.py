@@ -264,7 +264,7 @@ def counter_table(tables: dict[str, pd.DataFrame]) -> Grid:
     return Grid(
         "counters",
         ("kernel", "GPU", "kind", "case", "provider", "launch", "duration", "DRAM", "traffic", "L2 hits",
-         "tensor cores", "issue slots", "occupancy", "bank conflicts", "warps wait for"),
+         "tensor cores", "issue slots", "occupancy", "registers", "bank conflicts", "warps wait for"),
         [_row(row) for row in tables["profile"].itertuples()],
         empty="Nothing was profiled: `python -m atlas profile KERNEL --gpu GPU` reads the counters after a benchmark, "
         "where ncu is installed.",
@@ -272,7 +272,7 @@ def counter_table(tables: dict[str, pd.DataFrame]) -> Grid:
         "peak. Traffic: bytes that DRAM moved for the launch, below it over what the declaration says the whole call "
         "must move. Tensor cores, issue slots: share of the launch in which they were busy. Waits: the heaviest reason,"
         " with the warps a scheduler had waiting for it whenever it issued.",
-        numeric=frozenset(range(6, 14)),
+        numeric=frozenset(range(6, 15)),
     )  # fmt: skip
 
 
@@ -283,7 +283,8 @@ def _row(row: Any) -> list[Cell]:
         _launch(row.launched),
         number(None) if missing(row.duration_us) else Cell(microseconds(row.duration_us), row.duration_us, style="num"),
         _percent(row.dram_percent), _traffic(row), _percent(row.l2_hit_percent), _percent(row.tensor_percent),
-        _percent(row.issue_percent), _percent(row.occupancy_percent), number(row.shared_conflicts, "{:,.0f}"),
+        _percent(row.issue_percent), _percent(row.occupancy_percent), number(row.registers, "{:.0f}"),
+        number(row.shared_conflicts, "{:,.0f}"),
         text(None if missing(row.stall) else STALLS.get(row.stall, row.stall),
              note="" if missing(row.stall_warps) else f"{row.stall_warps:.2g} warps"),
     ]  # fmt: skip

@@ -201,6 +201,13 @@ MARKER = "atlas_marker"
 """The kernel that :mod:`.launches` launches before each call."""
 
 
+def asked(kernel: str, gpu: str, folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A benchmark's row as :func:`.launches.thunk` takes it; ``folder`` is that of the kernel's documents."""
+    by = "peer" if row["provider_kind"] == "peer" else "variant"
+    place = {"kernel": kernel, "gpu": gpu, "folder": str(folder.resolve())}
+    return place | {by: row["provider"]} | {key: row[key] for key in ("direction", "dtype", "sizes", "config")}
+
+
 def watch(
     gpu: str,
     gpus_file: Path,

@@ -276,6 +276,45 @@ def counter_table(tables: dict[str, pd.DataFrame]) -> Grid:
     )  # fmt: skip
 
 
+def energy_table(tables: dict[str, pd.DataFrame]) -> Grid:
+    """A row per provider whose energy was measured, and cost where a GPU has a price."""
+    rows = tables["energy"]
+    priced = rows.usd_per_1e9_calls.notna().any()
+    return Grid(
+        "energy",
+        ("kernel", "GPU", "kind", "case", "provider", "a call", "of GB", "of TFLOP", "board", "at rest",
+         *(["USD per 1e9 calls"] if priced else [])),
+        [_energy_row(row, priced) for row in rows.itertuples()],
+        empty="No energy was measured: `python -m atlas energy KERNEL --gpu GPU` does so after a benchmark.",
+        caption="Energy of the whole board over calls back to back, without flushes, the median repeat over the spread "
+        "of all; nothing is subtracted. GB of least traffic, TFLOP of declared operations. At rest: the board's power "
+        "with nothing to do." + (" Cost: by the time in the loop." if priced else ""),
+        numeric=frozenset(range(5, 11)),
+    )  # fmt: skip
+
+
+def _energy_row(row: Any, priced: bool) -> list[Cell]:
+    spread = "" if missing(row.joules) else f"{joules(row.joules_least)} to {joules(row.joules_most)}"
+    failed = "" if row.status == "ok" else row.reason
+    cells = [
+        text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+        text(row.case, note=f"{row.direction} {row.dtype}"),
+        text(row.provider, note=failed or config_words(row.config)),
+        number(None) if missing(row.joules) else Cell(joules(row.joules), row.joules, spread, "num"),
+        number(row.joules_per_gb, "{:.3g} J"), number(row.joules_per_tflop, "{:.3g} J"),
+        number(row.watts, "{:.0f} W"), number(row.rest_w, "{:.0f} W"),
+    ]  # fmt: skip
+    return [*cells, number(row.usd_per_1e9_calls, "{:,.3g}")] if priced else cells
+
+
+def joules(value: float) -> str:
+    """``0.312 J``, ``3.12 mJ`` or ``312 uJ``."""
+    for scale, unit in ((1.0, "J"), (1e3, "mJ")):
+        if value * scale >= 0.1:
+            return f"{value * scale:.3g} {unit}"
+    return f"{value * 1e6:.3g} \N{MICRO SIGN}J"
+
+
 def _row(row: Any) -> list[Cell]:
     return [
         text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),

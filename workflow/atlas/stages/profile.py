@@ -168,19 +168,13 @@ def _is_peer(row: Row, case: PassCase, name: str | None) -> bool:
 
 def _watch(job: frame.Job, chosen: Sequence[Mapping[str, Any]], folder: Path) -> list[list[ncu.Launch]]:
     """The launches of one call of each."""
-    cases, metrics = [_asked(job, row) for row in chosen], ncu.known(ncu.metrics())
+    cases = [ncu.asked(job.kernel, job.gpu_name, job.folder, row) for row in chosen]
+    metrics = ncu.known(ncu.metrics())
     try:
         found = ncu.watch(job.gpu_name, job.arguments.gpus_file, cases, 1, folder, metrics, flush=True)
     except AtlasError as error:  # counters are not permitted
         raise frame.Stop("skipped", str(error)) from None
     return ncu.by_call(found, len(chosen))
-
-
-def _asked(job: frame.Job, row: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("direction", "dtype", "sizes", "config")
-    by = "peer" if row["provider_kind"] == "peer" else "variant"
-    place = {"gpu": job.gpu_name, "folder": str(job.folder.resolve())}
-    return {"kernel": job.kernel, by: row["provider"]} | place | {key: row[key] for key in keys}
 
 
 def _row(asked: Mapping[str, Any], call: Sequence[ncu.Launch]) -> dict[str, Any]:

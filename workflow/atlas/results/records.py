@@ -45,7 +45,8 @@ def record(results: Path, gpu: str, force: bool = False) -> RecordResult:
     outcome = RecordResult()
     groups: dict[str | None, list[Entry]] = {}
     for entry in measured:
-        groups.setdefault(entry.kernel, []).append(entry)
+        if not _passed_over(entry):
+            groups.setdefault(entry.kernel, []).append(entry)
     for kernel, entries in groups.items():
         reasons = {} if force else _reasons(entries)
         if reasons:
@@ -60,6 +61,11 @@ def record(results: Path, gpu: str, force: bool = False) -> RecordResult:
         if entry.kind == "measured":
             _copy(entry, results / "recorded" / gpu / "proof" / entry.path.name, outcome)
     return outcome
+
+
+def _passed_over(entry: Entry) -> bool:
+    """A document of what this host does not let anybody read: counters, energy."""
+    return entry.stage in ("profile", "energy") and entry.document["status"] == "skipped"
 
 
 def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:

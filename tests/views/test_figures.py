@@ -195,8 +195,8 @@ def test_what_is_compared_has_one_scale(scenes):
 def test_a_profiled_case_stands_at_what_dram_moved_too(scenes):
     tables = of_gpus(scenes, "h200")
     best = tables["benchmark"].query("kernel == 'matmul' and best and direction == 'forward'").iloc[:1]
-    key = best[["kind", "gpu", "kernel", "direction", "dtype", "sizes", "provider", "provider_kind"]]
-    one = key.assign(stale=False, dram_read_bytes=best.bytes, dram_write_bytes=best.bytes)
+    key = best[["kind", "gpu", "kernel", "direction", "dtype", "sizes", "provider", "provider_kind", "identity"]]
+    one = key.assign(dram_read_bytes=best.bytes, dram_write_bytes=best.bytes)
     counted = tables["profile"].iloc[:0]
 
     def diamonds(launches):
@@ -207,7 +207,7 @@ def test_a_profiled_case_stands_at_what_dram_moved_too(scenes):
     assert diamonds([one]) == [(pytest.approx(half),)]
     assert diamonds([one, one]) == [(pytest.approx(half / 2),)], "a call of two launches"
     assert diamonds([one, one.assign(dram_read_bytes=None)]) == [], "of one of which ncu gave nothing"
-    assert diamonds([one.assign(stale=True)]) == []
+    assert diamonds([one.assign(identity="of other code")]) == []
     assert "DRAM moved" not in texts(overviews.rooflines(tables | {"profile": counted}))
 
 

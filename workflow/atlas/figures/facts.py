@@ -19,7 +19,7 @@ _SHOWN = ["kind", "gpu", "kernel", "direction", "dtype", "sizes", "status", "dat
 COLUMNS = {
     "benchmark": [
         *_SHOWN, "family", "provider", "provider_kind", "best", "peer", "weak", "median_us", "bytes", "flops",
-        "gb_per_s", "tflop_per_s", "roof", "roof_fraction", "speedup", "driver", "protocol",
+        "gb_per_s", "tflop_per_s", "roof", "roof_fraction", "speedup", "driver", "protocol", "identity",
     ],
     "trials": [*_SHOWN, "variant", "config", "best", "median_us", "at_seconds", "driver", "protocol"],
     "build": [
@@ -27,7 +27,7 @@ COLUMNS = {
         "reason", "scope", "triton",
     ],
     "profile": [
-        "kind", "gpu", "kernel", "direction", "dtype", "sizes", "stale", "provider", "provider_kind",
+        "kind", "gpu", "kernel", "direction", "dtype", "sizes", "provider", "provider_kind", "identity",
         "dram_read_bytes", "dram_write_bytes",
     ],
     "survey": ["kind", "gpu", "roof", "value", "unit"],

@@ -268,9 +268,9 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
 
 
 def _moved(best: pd.DataFrame, profile: pd.DataFrame) -> pd.Series:
-    """Operations per byte that DRAM moved for each row of a benchmark; NaN where no counters of today's code tell."""
-    ours = profile[(profile.provider_kind == "variant") & ~profile.stale.fillna(False)]
-    keys = ["gpu", "kernel", "direction", "dtype", "sizes", "provider"]
+    """Operations per byte that DRAM moved for each row of a benchmark; NaN where no counters of the same code tell."""
+    ours = profile[profile.provider_kind == "variant"]
+    keys = ["gpu", "kernel", "direction", "dtype", "sizes", "provider", "identity"]
     launches = ours.assign(dram=ours.dram_read_bytes + ours.dram_write_bytes)
     calls = launches.groupby(keys).dram.agg(lambda moved: moved.sum(skipna=False))
     dram = calls[calls > 0].reindex(pd.MultiIndex.from_frame(best[keys]))

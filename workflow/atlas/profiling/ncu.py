@@ -197,6 +197,9 @@ def facts(launch: Launch) -> dict[str, Any]:
     return {"kernel": launch.kernel, **found, "stalls": {reason: round(n, 4) for n, reason in weighed}}
 
 
+FAILED = "failed.json"
+"""Where :mod:`.launches` says which cases of a lenient plan it left out."""
+
 MARKER = "atlas_marker"
 """The kernel that :mod:`.launches` launches before each call."""
 
@@ -216,19 +219,26 @@ def watch(
     folder: Path,
     metrics: Sequence[str] = (DURATION,),
     flush: bool = False,
+    lenient: bool = False,
 ) -> list[Launch]:
     """All launches of ``repeats`` calls of each case, with their markers; the plan and ncu's log go into ``folder``.
 
-    ``cases`` are as :func:`.launches.thunk` takes them; for ``metrics`` and ``flush``, and what is raised, see
+    ``cases`` are as :func:`.launches.thunk` takes them; of a ``lenient`` plan those that fail are left out, see
+    :func:`failures`.  For ``metrics`` and ``flush``, and what is raised, see
     :func:`.ncu.profile`.
     """
     plan = folder / "launches.json"
-    plan.write_text(
-        json.dumps({"gpu": gpu, "gpus_file": str(gpus_file.resolve()), "repeats": repeats, "cases": list(cases)})
-    )
+    asked = {"gpu": gpu, "gpus_file": str(gpus_file.resolve()), "repeats": repeats, "cases": list(cases)}
+    plan.write_text(json.dumps(asked | {"lenient": lenient}))
     environment = os.environ | {"PYTHONPATH": python_path()}
     words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
     return profile(words, environment, folder / "ncu.csv", metrics, flush)
+
+
+def failures(folder: Path) -> dict[int, str]:
+    """The cases that a lenient plan left out, by their number, and why."""
+    path = folder / FAILED
+    return {int(number): reason for number, reason in json.loads(path.read_text()).items()} if path.exists() else {}
 
 
 def by_call(launches: Sequence[Launch], expected: int) -> list[list[Launch]]:

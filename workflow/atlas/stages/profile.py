@@ -58,28 +58,31 @@ def _body(job: frame.Job) -> dict[str, Any]:
     benchmark, cases, built = job.earlier("benchmark"), job.arguments.cases, _built(job)
     lacking = {key: reason for key, reason in built.items() if reason}
     try:
-        chosen, found = _profile(job, benchmark, lacking)
+        found, failed = _profile(job, benchmark, lacking)
     except RuntimeError as error:
         if not _peers(choose(benchmark, cases, lacking)) & set(built):
             raise
         # The process that launches them all ended; whether it was for a peer in CUDA C++ shows without.
         lacking = {key: reason or in_a_line(error) for key, reason in built.items()}
-        chosen, found = _profile(job, benchmark, lacking)
+        found, failed = _profile(job, benchmark, lacking)
+    left_out = [f"{PassCase.of(row)} {row['provider']} was left out: {reason}" for row, reason in failed]
+    passed_over = _passed_over(_peers(choose(benchmark, cases)), lacking)
     return {
-        "rows": [_row(asked, call) for asked, call in zip(chosen, found, strict=True)],
-        "reason": _passed_over(_peers(choose(benchmark, cases)), lacking),
+        "rows": [_row(asked, call) for asked, call in found],
+        "reason": "; ".join(filter(None, (passed_over, *left_out))),
     }
 
 
-def _profile(
-    job: frame.Job, benchmark: Mapping[str, Any], lacking: LeftOut
-) -> tuple[list[Row], list[list[ncu.Launch]]]:
-    """What is chosen, and the launches of one call of each."""
+Found = tuple[list[tuple[Row, list[ncu.Launch]]], list[tuple[Row, str]]]
+"""The launches of one call of each row, and the rows whose call failed, with the reason."""
+
+
+def _profile(job: frame.Job, benchmark: Mapping[str, Any], lacking: LeftOut) -> Found:
     chosen = list(choose(benchmark, job.arguments.cases, lacking))
     if not chosen:
         raise frame.Stop("skipped", "the benchmark timed no variant")
     with tempfile.TemporaryDirectory(prefix="atlas-profile.") as folder:
-        return chosen, _watch(job, chosen, Path(folder))
+        return _watch(job, chosen, Path(folder))
 
 
 def _built(job: frame.Job) -> dict[tuple[str, str], str]:
@@ -166,15 +169,19 @@ def _is_peer(row: Row, case: PassCase, name: str | None) -> bool:
     return peer and row["status"] == "ok" and PassCase.of(row) == case
 
 
-def _watch(job: frame.Job, chosen: Sequence[Mapping[str, Any]], folder: Path) -> list[list[ncu.Launch]]:
-    """The launches of one call of each."""
+def _watch(job: frame.Job, chosen: Sequence[Row], folder: Path) -> Found:
     cases = [ncu.asked(job.kernel, job.gpu_name, job.folder, row) for row in chosen]
     metrics = ncu.known(ncu.metrics())
     try:
-        found = ncu.watch(job.gpu_name, job.arguments.gpus_file, cases, 1, folder, metrics, flush=True)
+        launches = ncu.watch(job.gpu_name, job.arguments.gpus_file, cases, 1, folder, metrics, flush=True, lenient=True)
     except AtlasError as error:  # counters are not permitted
         raise frame.Stop("skipped", str(error)) from None
-    return ncu.by_call(found, len(chosen))
+    failed = ncu.failures(folder)
+    ran = [row for number, row in enumerate(chosen) if number not in failed]
+    if not ran:
+        raise RuntimeError(f"every call failed, the first: {failed[0]}")
+    calls = ncu.by_call(launches, len(ran))
+    return list(zip(ran, calls, strict=True)), [(chosen[number], reason) for number, reason in failed.items()]
 
 
 def _row(asked: Mapping[str, Any], call: Sequence[ncu.Launch]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -108,8 +109,9 @@ def _measured(job: frame.Job, row: Mapping[str, Any], device: torch.device, mete
     except Exception as error:
         return {"status": "failed", "reason": in_a_line(error)}
     finally:
-        if loop is not None:
-            loop.close()
-        loop = thunk = None
-        gc.collect()
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # of a device that was lost; the next row says so
+            if loop is not None:
+                loop.close()
+            loop = thunk = None
+            gc.collect()
+            torch.cuda.empty_cache()

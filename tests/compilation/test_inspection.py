@@ -78,6 +78,8 @@ def test_both_sides_of_a_difference_are_of_one_case(capsys):
     assert inspect("vector_add", "--gpu", "h200", "--asm", "ttgir", "--diff", "gpu=t4") == 0
     heads = [line for line in capsys.readouterr().out.splitlines() if line[:3] in ("---", "+++")]
     assert all("forward n=268435456 bf16 on " in line for line in heads) and len(heads) == 2
+    assert inspect("vector_add", "--gpu", "h200", "--diff", 'config={"BLOCK": 256, "num_warps": 4}') == 0
+    assert ": blocks BLOCK=256 num_warps=4" in capsys.readouterr().out, "of the variant that a call runs"
     assert inspect(*VECTOR_ADD, "--gpu", "h200", "--asm", "ttir", "--diff", "gpu=h100") == 0
     assert capsys.readouterr().out == "// the same ttir on both sides\n"
 

@@ -81,6 +81,7 @@ def _inspected(arguments: argparse.Namespace) -> Inspected:
     declaration, gpu = job.declaration(), job.gpu()
     arguments.settled = case = _case(arguments, declaration, gpu)
     variant, config = _chosen(job, declaration, case)
+    arguments.ran = variant
     where = f"on {job.gpu_name} ({gpu.arch}, Triton {triton.__version__})"
     title = f"{declaration.name} {PassCase.at(arguments.direction, case)} {where}: {variant} {label(config)}"
     return inspection.inspect(declaration, arguments.direction, variant, case, config, gpu, title, arguments.asm or "")
@@ -142,6 +143,8 @@ def _other(arguments: argparse.Namespace) -> Inspected:
     python = given.pop("python", None)
     if "variant" in given and "config" not in given:
         given["config"] = None  # which is of the other variant
+    elif "config" in given and arguments.variant is None:
+        given["variant"] = arguments.ran
     if isinstance(given.get("config"), str):
         try:
             given["config"] = mapping(given["config"])

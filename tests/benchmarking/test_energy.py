@@ -69,6 +69,64 @@ def test_a_counter_that_stands_still_is_no_figure():
         energy.between_steps([Reading(k, k / 10, 5.0 + (k > 3)) for k in range(9)])
 
 
+def test_the_board_at_rest_is_read_while_nothing_is_asked_of_it(monkeypatch):
+    board = Board(watts=118.0)
+    clock = types.SimpleNamespace(perf_counter=board.now, sleep=lambda s: setattr(board, "seconds", board.seconds + s))
+    monkeypatch.setattr(energy, "time", clock)
+    assert energy.at_rest(EnergyCounter(board.millijoules)) == pytest.approx(118, rel=0.03)
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    """What a loop does with a device of which a call takes a millisecond, in order."""
+    seen, seconds = [], [0.0]
+
+    class Event:
+        def __init__(self, blocking):
+            assert blocking, "a host that spins takes the core that launches"
+            self.number = sum(one[0] == "record" for one in seen)
+
+        def record(self):
+            seen.append(("record", self.number))
+
+        def synchronize(self):
+            seen.append(("wait", self.number))
+
+    def run():
+        seen.append(("run", None))
+        seconds[0] += 0.001
+
+    monkeypatch.setattr(energy, "time", types.SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    graph = types.SimpleNamespace(replay=run, reset=lambda: seen.append(("reset", None)))
+    return types.SimpleNamespace(seen=seen, run=run, graph=graph, monkeypatch=monkeypatch)
+
+
+def test_a_chunk_is_always_queued_before_the_one_ahead_of_it_has_ended(queue):
+    loop = energy.DeviceLoop(queue.run, capture=False)
+    queue.seen.clear()
+    for _ in range(3):
+        loop.advance()
+    runs = [("run", None)] * 10  # ten milliseconds
+    assert queue.seen == [*runs, ("record", 0), *runs, ("record", 1), ("wait", 0), *runs, ("record", 2), ("wait", 1)]
+    assert (loop.calls, loop.captured) == (10, False)
+
+
+def test_calls_are_repeated_by_a_graph_or_where_they_cannot_be_captured_one_by_one(queue):
+    queue.monkeypatch.setattr(energy, "captured", lambda thunk: queue.graph)
+    loop = energy.DeviceLoop(lambda: pytest.fail("the graph runs"), capture=True)
+    assert (loop.captured, loop.calls) == (True, 10 * energy.CALLS)
+    loop.close()
+    assert queue.seen[-1] == ("reset", None)
+
+    def refuse_it(thunk):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    queue.monkeypatch.setattr(energy, "captured", refuse_it)
+    assert not energy.DeviceLoop(queue.run, capture=True).captured
+
+
 class NVMLError(Exception):
     """As pynvml's."""
 

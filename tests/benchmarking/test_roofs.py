@@ -1,7 +1,10 @@
 """Which roof binds, what fraction a figure is of it, and which figures cannot be."""
 
+import dataclasses
+
 import pytest
 from atlas.benchmarking.roofs import Cost, Survey, beyond, bound, cost
+from atlas.declaration import case
 
 H200 = Survey(
     {"copy": 4271.0, "read": 4426.0, "write": 4681.0, "elementwise": 4368.0, "matmul_bf16": 800.0, "matmul_tf32": 400.0,
@@ -101,3 +104,33 @@ def test_cost_counts_a_pass_s_outputs_as_written():
     declaration = catalog.load("vector_add", interpret=True)
     spent = cost(declaration.forward, next(c for c in declaration.edge_cases if c["n"] == 4096 and c.dtype == "fp32"))
     assert (spent.bytes, spent.written, spent.flops) == (3 * 4 * 4096, 4 * 4096, 4096)
+
+
+_ROPE = {"batch": 2, "seq": 16, "heads": 4, "kv_heads": 4, "head_dim": 32, "interleaved": False, "heads_first": False}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "direction", "dtype", "sizes", "written"),
+    [
+        ("rope", "backward", "fp32", _ROPE, ["q", "k"]),  # named so for dq and dk
+        ("cross_entropy", "forward", "fp32", {"m": 8, "n": 64, "gradient": True}, ["dx"]),  # an output called "saved"
+        ("rms_norm", "forward", "fp32", {"m": 8, "n": 64, "residual": True}, ["out", "sum", "rstd"]),  # "sum or rstd"
+        ("matmul_8bit", "forward", "int8", {"m": 32, "n": 16, "k": 64, "scales": "tensor", "fast": True}, ["c"]),
+    ],
+)
+def test_what_a_pass_writes_counts_under_another_name_too(kernel, direction, dtype, sizes, written):
+    from atlas import catalog
+
+    work, problem = catalog.load(kernel, interpret=True).passes[direction], case(dtype, **sizes)
+    assert cost(work, problem).written == sum(work.bytes(problem)[name] for name in written)
+
+
+def test_a_term_of_two_tensors_is_half_written():
+    from atlas import catalog
+
+    work = dataclasses.replace(
+        catalog.load("vector_add", interpret=True).forward,
+        outputs=("dx", "dy"),
+        bytes=lambda problem: {"x, dx": 20, "y, dy": 8, "y": 10},
+    )
+    assert cost(work, case("fp32", n=1)).written == 14

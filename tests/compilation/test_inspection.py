@@ -74,6 +74,16 @@ def test_a_difference_names_both_sides(capsys):
     assert "-.target sm_90a\n+.target sm_75" in capsys.readouterr().out
 
 
+def test_both_sides_of_a_difference_are_of_one_case(capsys):
+    assert inspect("vector_add", "--gpu", "h200", "--asm", "ttgir", "--diff", "gpu=t4") == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line[:3] in ("---", "+++")]
+    assert all("forward n=268435456 bf16 on " in line for line in heads) and len(heads) == 2
+    assert inspect("vector_add", "--gpu", "h200", "--diff", 'config={"BLOCK": 256, "num_warps": 4}') == 0
+    assert ": blocks BLOCK=256 num_warps=4" in capsys.readouterr().out, "of the variant that a call runs"
+    assert inspect(*VECTOR_ADD, "--gpu", "h200", "--asm", "ttir", "--diff", "gpu=h100") == 0
+    assert capsys.readouterr().out == "// the same ttir on both sides\n"
+
+
 def test_facts_and_text_are_written_for_another_interpreter(tmp_path, capsys):
     out = tmp_path / "facts.json"
     assert inspect(*VECTOR_ADD, "--gpu", "a100", "--asm", "llir", "--output", str(out)) == 0
@@ -86,6 +96,7 @@ def test_facts_and_text_are_written_for_another_interpreter(tmp_path, capsys):
     ("words", "said"),
     [
         (["--gpu", "cpu"], "is the interpreter, which compiles nothing"),
+        (["--gpu", "h200", "--diff", "gpu=t4", "--output", "a.json"], "--output writes one side"),
         (["--gpu", "h200", "--diff", "colour=red"], "give WHAT=VALUE, of gpu"),
         (["--gpu", "h200", "--diff", "config=1"], "give an object"),
         (["--gpu", "h200", "--config", '{"BLOCK": 1}'], "blocks has"),

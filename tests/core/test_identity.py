@@ -329,7 +329,7 @@ def test_an_edge_case_is_due_for_validation_alone_and_a_peer_for_the_benchmark(k
     edited(kernels, ("toy.py", '"one element", n=1),', '"one element", n=1), case("fp32", n=0),'))
     assert due() == {"validate"}
     edited(kernels, ("toy.py", "peers={", 'peers={"other": None, '))
-    assert due() == {"validate", "benchmark", "beyond", "profile"}
+    assert due() == {"validate", "benchmark", "beyond", "profile", "energy"}
     edited(kernels, ("_toy_parts.py", "return x * 2.0", "return x + x"))
     assert due() == set(NEEDS)
 

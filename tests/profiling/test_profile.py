@@ -120,12 +120,35 @@ ROWS = [
 
 
 def test_the_variants_and_the_fastest_peer_of_the_case_with_the_most_traffic_are_profiled():
-    chosen = [(r["provider"], r["provider_kind"]) for r in profile.choose(ROWS, 1)]
+    chosen = [(r["provider"], r["provider_kind"]) for r in profile.choose({"rows": ROWS}, 1)]
     assert chosen == [("blocks", "variant"), ("slow", "variant"), ("torch.compile", "peer")]
 
 
 def test_more_cases_follow_in_the_order_of_their_traffic():
-    assert [r["sizes"]["n"] for r in profile.choose(ROWS, 2)] == [4096, 4096, 4096, 64, 64]
+    assert [r["sizes"]["n"] for r in profile.choose({"rows": ROWS}, 2)] == [4096, 4096, 4096, 64, 64]
+
+
+def test_each_step_is_profiled_beside_the_one_it_follows_where_both_ran():
+    steps = [
+        {"direction": "forward", "variant": name, "follows": follows, "summary": ""}
+        for name, follows in (("blocks", ""), ("slow", "blocks"), ("short", "blocks"), ("alone", "short"), ("no", ""))
+    ]
+    rows = [*ROWS, row("short", "default", 1.5, n=64), row("short", "variant", 1.0, n=64), row("alone", "variant", 9.0)]
+    found = [
+        (r["sizes"]["n"], r["provider"], r["median_us"]) for r in profile.choose({"rows": rows, "steps": steps}, 1)
+    ]
+    assert found[:4] == [
+        (4096, "blocks", 10.0),
+        (4096, "slow", 30.0),
+        (4096, "alone", 9.0),
+        (4096, "torch.compile", 11.0),
+    ]
+    assert found[4:] == [(64, "blocks", 2.0), (64, "short", 1.0)]  # with no peer
+
+
+def test_a_step_counts_with_the_faster_of_its_configs():
+    rows = [row("blocks", "variant", 10.0), row("blocks", "default", 9.0), row("torch", "peer", 12.0)]
+    assert [r["provider_kind"] for r in profile.choose({"rows": rows}, 1)] == ["default", "peer"]
 
 
 PAGES = """
@@ -214,6 +237,17 @@ def test_a_watched_process_that_ends_for_another_reason_fails_the_profile(fastes
     assert document["status"] == "failed" and "out of memory" in document["reason"]
 
 
+def test_a_call_that_fails_is_left_out_and_costs_no_other_its_counters(job, fake_ncu):
+    body = PAGES.replace('for case in plan["cases"]', 'for case in plan["cases"][1:]')
+    body += "import os\nwith open(os.path.join(os.path.dirname(words[-1]), 'failed.json'), 'w') as out:\n"
+    body += "    json.dump({0: 'RuntimeError: out of luck'}, out)\n"
+    fake_ncu(body, query="gpu__time_duration x\n")
+    profile.run(job.arguments)
+    document = read(job)
+    assert (document["status"], [r["provider"] for r in document["rows"]]) == ("ok", ["slow", "torch.compile"])
+    assert document["reason"] == "forward n=4096 bf16 blocks was left out: RuntimeError: out of luck"
+
+
 def test_the_watched_process_loads_what_the_cuda_stage_built(monkeypatch, tmp_path):
     from atlas.profiling import launches as watched
 
@@ -247,10 +281,13 @@ def test_the_interpreter_has_no_counters(tmp_path, capsys):
     assert "has no counters" in capsys.readouterr().err
 
 
-def test_a_watched_call_starts_from_a_flush_that_is_not_counted_itself(tmp_path, monkeypatch):
+@pytest.fixture
+def watched(monkeypatch):
+    """The watched process, here and without a device; ``seen`` is what it did."""
     from atlas.profiling import launches as watched
 
     seen = []
+    monkeypatch.setattr(watched, "seen", seen, raising=False)
 
     class Device:
         index = 0
@@ -269,11 +306,33 @@ def test_a_watched_call_starts_from_a_flush_that_is_not_counted_itself(tmp_path,
     monkeypatch.setattr(watched.torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(watched.torch.cuda.profiler, "start", lambda: seen.append("start"))
     monkeypatch.setattr(watched.torch.cuda.profiler, "stop", lambda: seen.append("stop"))
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"gpu": GPU, "gpus_file": str(GPUS_FILE), "repeats": 2, "cases": [{"kernel": "k"}]}))
-    watched.main(plan)
-    assert seen[:4] == ["soak", "marker", "k", "k"]  # nothing of this is counted
-    assert seen[4:] == ["start", "marker", "stop", "flush", "start", "k", "stop"] * 2
+    return watched
+
+
+def planned(folder, **changes):
+    path = folder / "plan.json"
+    plan = {"gpu": GPU, "gpus_file": str(GPUS_FILE), "repeats": 2, "cases": [{"kernel": "k"}], "lenient": False}
+    path.write_text(json.dumps(plan | changes))
+    return path
+
+
+def test_a_watched_call_starts_from_a_flush_that_is_not_counted_itself(tmp_path, watched):
+    watched.main(planned(tmp_path))
+    assert watched.seen[:4] == ["soak", "marker", "k", "k"]  # nothing of this is counted
+    assert watched.seen[4:] == ["start", "marker", "stop", "flush", "start", "k", "stop"] * 2
+
+
+def test_a_lenient_plan_goes_on_behind_a_case_that_fails(tmp_path, watched, monkeypatch):
+    def fail():
+        raise ValueError("out of luck")
+
+    usual = watched.thunk
+    monkeypatch.setattr(watched, "thunk", lambda asked, on: fail if asked["kernel"] == "bad" else usual(asked, on))
+    cases = [{"kernel": "bad"}, {"kernel": "k"}]
+    watched.main(planned(tmp_path, cases=cases, lenient=True))
+    assert watched.seen.count("k") == 4 and ncu.failures(tmp_path) == {0: "ValueError: out of luck"}
+    with pytest.raises(ValueError, match="out of luck"):
+        watched.main(planned(tmp_path, cases=cases))
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,16 @@ def test_rows_stand_on_lines_of_their_own_so_that_a_diff_shows_which_changed():
     assert len(text.splitlines()) == len(document) + len(document["rows"]) + 3
 
 
+@pytest.mark.parametrize(("status", "recorded_too"), [("skipped", True), ("failed", False)])
+def test_counters_that_nobody_may_read_keep_no_kernel_from_its_record(tmp_path, status, recorded_too):
+    sample.put_gpu(tmp_path, "h200", ("softmax",))
+    document = sample.envelope("profile", "softmax", "h200", status=status, reason="ncu is not here") | {"rows": []}
+    sample.put(tmp_path, document)
+    record(tmp_path)
+    assert any(name.startswith("h200/softmax/benchmark.") for name in recorded(tmp_path)) == recorded_too
+    assert not any(name.startswith("h200/softmax/profile.") for name in recorded(tmp_path))
+
+
 def test_proofs_are_recorded_whatever_they_came_to(tmp_path):
     sample.put_gpu(tmp_path, "h200", ("softmax",))
     claim = {"text": "disagreement", "found": 0.05, "limit": 0.01, "holds": False}

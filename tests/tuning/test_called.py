@@ -15,7 +15,7 @@ from atlas.identity.needs import needed
 from atlas.profiling import ncu
 from atlas.reading.config import GPUS_FILE, load_gpus
 from atlas.results import collection, documents
-from atlas.stages import autotune, benchmark, called, frame, profile
+from atlas.stages import autotune, benchmark, called, energy, frame, profile
 from atlas.tuning import summary
 from atlas.tuning.export import text, tuned
 from atlas.workers.process import Process
@@ -134,6 +134,7 @@ ENDS = {
     "autotune": (autotune, "_autotune", summary.EMPTY),
     "benchmark": (benchmark, "_body", {"protocol": "timing/2", "rows": []}),
     "profile": (profile, "_body", {"rows": []}),
+    "energy": (energy, "_body", {"protocol": "energy/1", "rows": []}),
 }  # fmt: skip
 
 

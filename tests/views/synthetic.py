@@ -218,6 +218,7 @@ def on_gpu(kernel: Kernel, gpu: str) -> Iterator[dict[str, Any]]:
     yield benchmark(kernel, gpu)
     if gpu == "h200":
         yield profile(kernel, gpu)
+        yield energy(kernel, gpu)
         yield beyond(kernel, gpu)
 
 
@@ -236,17 +237,35 @@ def profile(kernel: Kernel, gpu: str) -> dict[str, Any]:
     launch = {
         "duration_us": 123.0, "dram_read_bytes": 2.0 * 2**30, "dram_write_bytes": 0.0, "dram_percent": 50.0,
         "l2_hit_percent": 33.0, "tensor_percent": None, "issue_percent": 12.0, "occupancy_percent": 75.0,
-        "shared_conflicts": 1234.0, "stalls": {"long_scoreboard": 7.5, "barrier": 0.5},
+        "shared_conflicts": 1234.0, "registers": 168.0, "stalls": {"long_scoreboard": 7.5, "barrier": 0.5},
     }  # fmt: skip
     rows = [
         {
             "provider": variant, "provider_kind": "variant", "direction": "forward", "dtype": kernel.dtypes[0],
             "sizes": dict(kernel.sizes[0]), "config": space()[0], "bytes": float(2**30),
-            "launches": [{"kernel": f"{variant}_kernel"} | launch],
+            "launches": [
+                launch
+                | {"kernel": f"{variant}_kernel", "duration_us": 123.0 - place, "l2_hit_percent": 33.0 + 12 * place}
+            ],
         }
-        for variant in kernel.variants
+        for place, variant in enumerate(kernel.variants)
     ]  # fmt: skip
     return envelope("profile", kernel.name, gpu, "measured", 9.0) | {"rows": rows}
+
+
+def energy(kernel: Kernel, gpu: str) -> dict[str, Any]:
+    """The first variant at 600 W, twice as long as the peer, which failed in backward."""
+    sizes, dtype = dict(kernel.sizes[-1]), "bf16" if "bf16" in kernel.dtypes else kernel.dtypes[0]
+    traffic, flops = kernel.cost(sizes, dtype)
+    of_case = {"direction": "forward", "dtype": dtype, "sizes": sizes, "bytes": traffic, "flops": flops}
+    measured = {"joules": 0.6, "joules_least": 0.59, "joules_most": 0.62, "loop_us": 1000.0, "watts": 600.0,
+                "calls": 2900, "repeats": 3, "captured": True, "sm_clock_mhz": 1900.0, "throttled_by": []}  # fmt: skip
+    ours = {"provider": next(iter(kernel.variants)), "provider_kind": "variant", "config": space()[0]}
+    peer = {"provider": "torch", "provider_kind": "peer", "config": None}
+    rows = [of_case | ours | measured | {"status": "ok", "reason": ""},
+            of_case | peer | {"status": "failed", "reason": "out of luck"}]  # fmt: skip
+    of_board = {"protocol": "energy/1", "how": "energy counter", "rest_w": 118.0}
+    return envelope("energy", kernel.name, gpu, "measured", 14.0) | of_board | {"rows": rows}
 
 
 def interpreted(kernel: Kernel) -> Iterator[dict[str, Any]]:

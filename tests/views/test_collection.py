@@ -69,7 +69,7 @@ def test_names_select_and_other_files_are_left_alone(kernels, tmp_path):
     (tmp_path / "measured/h200/softmax/listing.json").write_text("not a document")
     chosen = collect(tmp_path, kernels=["softmax"], gpus=["h200"])
     assert {(entry.gpu, entry.kernel) for entry in chosen} == {("h200", None), ("h200", "softmax")}
-    stages = ["survey", "build", "validate", "autotune", "benchmark", "beyond", "profile"]
+    stages = ["survey", "build", "validate", "autotune", "benchmark", "beyond", "profile", "energy"]
     assert [entry.stage for entry in chosen] == stages
 
 

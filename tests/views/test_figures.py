@@ -192,6 +192,25 @@ def test_what_is_compared_has_one_scale(scenes):
     assert len({axes.get_xlim() for axes in panels}) == 1
 
 
+def test_a_profiled_case_stands_at_what_dram_moved_too(scenes):
+    tables = of_gpus(scenes, "h200")
+    best = tables["benchmark"].query("kernel == 'matmul' and best and direction == 'forward'").iloc[:1]
+    key = best[["kind", "gpu", "kernel", "direction", "dtype", "sizes", "provider", "provider_kind", "identity"]]
+    one = key.assign(dram_read_bytes=best.bytes, dram_write_bytes=best.bytes)
+    counted = tables["profile"].iloc[:0]
+
+    def diamonds(launches):
+        (axes,) = overviews.rooflines(tables | {"profile": pd.concat([counted, *launches])}).axes
+        return [tuple(line.get_xdata()) for line in axes.lines if line.get_marker() == "D" and len(line.get_xdata())]
+
+    half = best.flops.item() / best.bytes.item() / 2  # twice the bytes
+    assert diamonds([one]) == [(pytest.approx(half),)]
+    assert diamonds([one, one]) == [(pytest.approx(half / 2),)], "a call of two launches"
+    assert diamonds([one, one.assign(dram_read_bytes=None)]) == [], "of one of which ncu gave nothing"
+    assert diamonds([one.assign(identity="of other code")]) == []
+    assert "DRAM moved" not in texts(overviews.rooflines(tables | {"profile": counted}))
+
+
 def test_a_gpu_without_some_of_the_cases_is_named_where_they_are_missing(scenes):
     tables = of_gpus(scenes, "h100", "h200")
     rows = tables["benchmark"]

@@ -132,6 +132,18 @@ def test_counters_are_shown_with_what_the_declaration_says_must_move(page):
     assert "Nothing was profiled" in page("none").text["s-counters"], "and how to get one"
 
 
+def test_joules_of_a_call_stand_with_their_spread_and_what_failed(page, scenes):
+    text = page("five").text["s-energy"]
+    for words in ("0.6 J", "0.59 J to 0.62 J", "600 W", "118 W", "out of luck"):
+        assert words in text
+    assert "USD" not in text, "no GPU has a price here"
+    assert "No energy was measured" in page("none").text["s-energy"], "and how to"
+    tables = store.read(scenes["five"] / "tables")
+    tables["energy"]["usd_per_1e9_calls"] = 972.2
+    assert "USD per 1e9 calls" in work.energy_table(tables).columns
+    assert [work.joules(value) for value in (0.1, 0.0312, 4e-6)] == ["0.1 J", "31.2 mJ", "4 \N{MICRO SIGN}J"]
+
+
 def test_a_gpu_is_named_once_with_the_tensor_cores_it_uses(page):
     words = {("h200", "wgmma"), ("h200", "mma"), ("a100", "mma")}
     assert work._with_instructions(words) == ["a100 (mma)", "h200 (mma, wgmma)"]

@@ -76,3 +76,13 @@ def test_a_datasheet_s_peaks_are_published_and_a_survey_s_roofs_measured():
     published = {(row["roof"], row["value"], row["unit"]) for row in found if row["kind"] == "published"}
     assert published == {("bandwidth", 4800, "GB/s"), ("matmul_bf16", 989, "TFLOP/s")}
     assert {row["kind"] for row in found} == {"published", "measured"}
+
+
+def test_energy_by_bytes_by_operations_and_its_cost_where_a_gpu_has_a_price():
+    document = synthetic.energy(SOFTMAX, "h200")
+    document["rows"][0] |= {"bytes": 2e9, "flops": 3e12}
+    ours, failed = rows.energy([entry(document)], {})
+    assert (ours["joules_per_gb"], ours["joules_per_tflop"], ours["rest_w"]) == (0.3, pytest.approx(0.2), 118.0)
+    assert (failed["status"], failed["joules_per_gb"], ours["usd_per_1e9_calls"]) == ("failed", None, None)
+    priced, _ = rows.energy([entry(document)], {"h200": {"usd_per_hour": 3.6}})
+    assert priced["usd_per_1e9_calls"] == pytest.approx(1000), "1e9 calls of a millisecond are 277.8 hours"

@@ -198,6 +198,7 @@ NUMBERS = {
     "build": ("--timeout-seconds", "--jobs", "--sample"),
     "validate": ("--seeds", "--jobs"),
     "profile": ("--cases",),
+    "energy": ("--seconds",),
     "debug": ("--seed",),
 }
 

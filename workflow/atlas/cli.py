@@ -27,6 +27,7 @@ COMMANDS = {
     "benchmark": "time tuned variants, their defaults and all peers",
     "beyond": "time public functions at fresh cases that nobody tuned, as a user calls them, beside the peers",
     "profile": "read hardware counters of a kernel's variants and of the fastest peer, by ncu",
+    "energy": "measure joules of a call, of the fastest variant and the fastest peer",
     "predict": "say what kernels should take on a GPU that nobody has at hand, from timings of another one",
     "track": "turn documents into MLflow runs",
     "ui": "serve the MLflow interface on 127.0.0.1",
@@ -47,7 +48,7 @@ COMMANDS = {
 
 _IMPORTED = {
     **dict.fromkeys(("cuda", "validate", "autotune", "sample", "benchmark", "beyond"), forking.TORCH),
-    **dict.fromkeys(("survey", "build", "profile"), forking.TRITON),  # which never interpret
+    **dict.fromkeys(("survey", "build", "profile", "energy"), forking.TRITON),  # which never interpret
 }
 """What a command's process has imported when it begins, for those of which a run has many."""
 

@@ -7,6 +7,7 @@ rule tables:
         multiext("results/tables/changes", ".parquet", ".csv"),
         multiext("results/tables/build", ".parquet", ".csv"),
         multiext("results/tables/profile", ".parquet", ".csv"),
+        multiext("results/tables/energy", ".parquet", ".csv"),
         multiext("results/tables/validation", ".parquet", ".csv"),
         multiext("results/tables/trials", ".parquet", ".csv"),
         multiext("results/tables/survey", ".parquet", ".csv"),

@@ -318,6 +318,15 @@ def graph_us(clock: Clock, thunk: Thunk) -> float:
     L2 is cold for the first call of a replay and holds what the one before left for the others: a warm figure.  Raises
     RuntimeError where the work cannot be captured.
     """
+    graph = captured(thunk)
+    try:
+        return clock.measure(graph.replay, min_seconds=0.01, max_samples=50).median_us / CALLS
+    finally:
+        graph.reset()
+
+
+def captured(thunk: Thunk) -> torch.cuda.CUDAGraph:
+    """:data:`CALLS` calls in one CUDA graph, to be reset by who asked; RuntimeError where they cannot be captured."""
     usual, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(usual)
     with torch.cuda.stream(side):  # capture runs on another stream: let libraries set up their workspaces there
@@ -330,7 +339,4 @@ def graph_us(clock: Clock, thunk: Thunk) -> float:
                 thunk()
     finally:
         torch.cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
-    try:
-        return clock.measure(graph.replay, min_seconds=0.01, max_samples=50).median_us / CALLS
-    finally:
-        graph.reset()
+    return graph

@@ -1,8 +1,8 @@
 """Which measured roof binds a case, how much of it a figure reaches, and when a figure cannot be.
 
 *Binding roof.*  Of bytes over bandwidth and operations over matmul rate the one that takes longer.  Bandwidth depends
-on the mix of reads and writes, so the memory roof is the one whose share of written bytes is nearest to the case's; a
-pass's output tensors count as written, all other terms of its traffic as read.
+on the mix of reads and writes, so the memory roof is the one whose share of written bytes is nearest to the case's;
+what of a pass's traffic counts as written, :func:`cost` says.
 
 *Gate.*  Samples start with an L2 full of other data, so inputs come from memory.  What is written, though, may still
 be in L2 when the sample ends: up to a cache full of written bytes need not have reached memory yet.  The gate leaves
@@ -13,13 +13,14 @@ of a few L2 sizes it may pass 1 a little without being suspect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..declaration import Case, Pass
+from ..host import runtime
 
 MIXES = {"read": 0.0, "elementwise": 1 / 3, "copy": 1 / 2, "write": 1.0}
 """Memory roofs of the survey, and the share of their bytes that is written."""
@@ -66,10 +67,31 @@ class Bound:
 
 
 def cost(work: Pass, case: Case) -> Cost:
-    """What a case costs at least, by the pass's own terms."""
+    """What a case costs at least, by the pass's own terms.
+
+    A term named as an output is written.  Where every output has such a term all else is read.  Where one has none, a
+    term that names no input stands for it, as ``dx`` does for what a loss leaves in ``saved``.  In a backward pass a
+    term may name a tensor for its gradient (``q`` for ``dq``).  ``a, da`` are two tensors of one size.
+    """
     terms = work.bytes(case)
-    written = sum(value for name, value in terms.items() if name in work.outputs)
+    if set(work.outputs) <= terms.keys():
+        written = sum(value for name, value in terms.items() if name in work.outputs)
+    else:
+        read = runtime.meta_inputs(work, case).keys()
+        written = sum(value * _written_share(name, work.outputs, read) for name, value in terms.items())
     return Cost(float(sum(terms.values())), float(written), float(sum(work.flops(case).values())))
+
+
+def _written_share(term: str, outputs: Collection[str], inputs: Collection[str]) -> float:
+    """Of a term's bytes, by the tensors that it names."""
+    names = term.split(", ")
+    return sum(_is_written(name, outputs, inputs) for name in names) / len(names)
+
+
+def _is_written(name: str, outputs: Collection[str], inputs: Collection[str]) -> bool:
+    if name in outputs or name in inputs:
+        return name in outputs
+    return f"d{name}" not in inputs
 
 
 def bound(spent: Cost, dtype: str, survey: Survey) -> Bound | None:

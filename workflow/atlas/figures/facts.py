@@ -19,12 +19,16 @@ _SHOWN = ["kind", "gpu", "kernel", "direction", "dtype", "sizes", "status", "dat
 COLUMNS = {
     "benchmark": [
         *_SHOWN, "family", "provider", "provider_kind", "best", "peer", "weak", "median_us", "bytes", "flops",
-        "gb_per_s", "tflop_per_s", "roof", "roof_fraction", "speedup", "driver", "protocol",
+        "gb_per_s", "tflop_per_s", "roof", "roof_fraction", "speedup", "driver", "protocol", "identity",
     ],
     "trials": [*_SHOWN, "variant", "config", "best", "median_us", "at_seconds", "driver", "protocol"],
     "build": [
         *_SHOWN, "arch", "variant", "default", "registers", "spill_bytes", "shared_bytes", "matrix_instruction",
         "reason", "scope", "triton",
+    ],
+    "profile": [
+        "kind", "gpu", "kernel", "direction", "dtype", "sizes", "provider", "provider_kind", "identity",
+        "dram_read_bytes", "dram_write_bytes",
     ],
     "survey": ["kind", "gpu", "roof", "value", "unit"],
     "coverage": ["kernel", "gpu", "stage", "kind", "status", "reason", "seconds", "stale", "date"],

@@ -32,7 +32,8 @@ CAPTIONS = {
     "rooflines": (
         "The fastest variant of every case: arithmetic per byte of least traffic against the rate reached; a colour is "
         "a family of kernels. Lines are roofs: solid as measured by the survey, dashed from the datasheet where a GPU "
-        "has one and no survey. A GPU with neither has no line. All have one scale."
+        "has one and no survey. A GPU with neither has no line. All have one scale. A diamond, joined to its case, "
+        "stands at the bytes that DRAM moved as ncu counted them; right of the case, caches kept some."
     ),
     "transfer": (
         "The best configs of one GPU (row), timed on another (column), as a share of what that GPU's own best config "

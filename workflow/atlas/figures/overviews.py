@@ -223,7 +223,7 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     if best.empty:
         return empty(title, NO_PERFORMANCE)
     best = best.assign(intensity=best.flops / best.bytes, rate=best.flops / best.median_us / 1e6)
-    best = best.assign(family=best.family.fillna("").replace("", "other"))
+    best = best.assign(family=best.family.fillna("").replace("", "other"), moved=_moved(best, tables["profile"]))
     gpus = sorted(best.gpu.unique())
     families = sorted(best.family.unique())
     lines = hues(families)
@@ -233,8 +233,10 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
         plain = {"linestyle": "", "color": MUTED, "marker": "o", "ms": 6}
         legend.append((Line2D([], [], **plain), "filled: forward"))
         legend.append((Line2D([], [], mfc=PAPER, **plain), "hollow: backward"))
-    low = 2.0 ** np.floor(np.log2(best.intensity.min()) - 1)
-    high = max(2.0 ** np.ceil(np.log2(best.intensity.max()) + 1), 256.0)
+    if best.moved.notna().any():
+        legend.append((Line2D([], [], color=MUTED, lw=0.9, marker="D", mfc=PAPER, ms=4), "by the bytes DRAM moved"))
+    low = 2.0 ** np.floor(np.log2(best[["intensity", "moved"]].min(axis=None)) - 1)
+    high = max(2.0 ** np.ceil(np.log2(best[["intensity", "moved"]].max(axis=None)) + 1), 256.0)
     sheet = Sheet(
         title, origin(best), rows=-(-len(gpus) // columns), columns=columns, width=3.9 if columns > 1 else 5.6,
         height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.75 + _ROOF_NAMES, right=_ROOF_NAMES, legend=legend, head=0.35,
@@ -248,6 +250,7 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
                 cell.intensity, cell.rate, linestyle="", marker=lines[family].marker, ms=4.5, color=lines[family].color,
                 mfc=face, mew=1, alpha=0.9,
             )  # fmt: skip
+            _join_moved(axes, cell[cell.moved.notna()], lines[family].color)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xlim(low, high)
@@ -262,6 +265,23 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
     for axes in sheet.all()[len(gpus) :]:
         axes.set_axis_off()
     return sheet.figure
+
+
+def _moved(best: pd.DataFrame, profile: pd.DataFrame) -> pd.Series:
+    """Operations per byte that DRAM moved for each row of a benchmark; NaN where no counters of the same code tell."""
+    ours = profile[profile.provider_kind == "variant"]
+    keys = ["gpu", "kernel", "direction", "dtype", "sizes", "provider", "identity"]
+    launches = ours.assign(dram=ours.dram_read_bytes + ours.dram_write_bytes)
+    calls = launches.groupby(keys).dram.agg(lambda moved: moved.sum(skipna=False))
+    dram = calls[calls > 0].reindex(pd.MultiIndex.from_frame(best[keys]))
+    return pd.Series(best.flops.to_numpy(float) / dram.to_numpy(float), index=best.index)
+
+
+def _join_moved(axes: Axes, cell: pd.DataFrame, color: str) -> None:
+    """A line from each case at its least traffic to a diamond at what DRAM moved."""
+    for row in cell.itertuples():
+        axes.plot([row.intensity, row.moved], [row.rate] * 2, color=color, lw=0.9, alpha=0.9)
+    axes.plot(cell.moved, cell.rate, linestyle="", marker="D", ms=4, color=color, mfc=PAPER, mew=0.9, alpha=0.9)
 
 
 def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], low: float, high: float) -> None:

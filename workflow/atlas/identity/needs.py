@@ -16,6 +16,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "benchmark": (*_MEASURED, kernel.COSTS, kernel.PEERS),
     "beyond": (kernel.INPUTS, kernel.PEERS, kernel.PUBLIC),
     "profile": (*_MEASURED, kernel.PEERS),
+    "energy": (*_MEASURED, kernel.PEERS),
     "predict": (*_MEASURED, kernel.COSTS),
 }
 """Beside the variants, which every stage of a kernel depends on.  A winner's certificate is of the cases and references

@@ -238,7 +238,7 @@ class Plan:
             *(["sample"] if drawn and self.config["sample"]["cases"] else []),
             "benchmark",
             *(["beyond"] if drawn and self.config["beyond"]["cases"] else []),
-            *(["profile"] if self.config["profile"]["run"] else []),
+            *(stage for stage in ("profile", "energy") if self.config[stage]["run"]),
         )
 
     def earlier(self, *stages: str) -> Question:

@@ -18,10 +18,12 @@ import triton
 from .. import catalog
 from ..cuda.programs import Programs
 from ..declaration import Case
+from ..errors import in_a_line
 from ..host import runtime
 from ..reading.config import load_gpus
 from ..timing.device import CudaDevice, board_of
 from ..timing.samples import Thunk
+from .ncu import FAILED
 
 SEED = 0
 
@@ -55,23 +57,33 @@ def thunk(asked: Mapping[str, Any], device: torch.device) -> Thunk:
 
 
 def main(path: Path) -> None:
-    """Launch what the plan names: ``{"gpu", "gpus_file", "repeats", "cases"}``.
+    """Launch what the plan names: ``{"gpu", "gpus_file", "repeats", "cases", "lenient"}``.
 
-    Of each case ``repeats`` calls, each after a marker and the clock's flush.
+    Of each case ``repeats`` calls, each after a marker and the clock's flush.  ``lenient``: a case that fails before
+    its first counted launch is left out, and ``failed.json`` beside the plan says why, by its number.
     """
     plan = json.loads(path.read_text())
     device = runtime.device_of(plan["gpu"], load_gpus(Path(plan["gpus_file"]))[plan["gpu"]])
     clocked = CudaDevice(device)
     clocked.soak(board_of(clocked.index))
     mark()
-    for asked in plan["cases"]:
-        call = thunk(asked, device)
-        for _ in range(2):
-            call()
+    failed: dict[int, str] = {}
+    for number, asked in enumerate(plan["cases"]):
+        try:
+            call = thunk(asked, device)
+            for _ in range(2):
+                call()
+            torch.cuda.synchronize()
+        except Exception as error:
+            if not plan["lenient"]:
+                raise
+            failed[number] = in_a_line(error)
+            continue
         for _ in range(plan["repeats"]):
             _watched(mark)
             clocked.flush()
             _watched(call)
+    path.with_name(FAILED).write_text(json.dumps(failed))
 
 
 def _watched(call: Thunk) -> None:

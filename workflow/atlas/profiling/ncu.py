@@ -57,10 +57,13 @@ def find() -> Path:
 
 
 def known(metrics: Iterable[str]) -> list[str]:
-    """Those of ``metrics`` that this GPU has: their base names, before the first dot, are in ncu's own list."""
+    """Those of ``metrics`` that this GPU has: their base names, before the first dot, are in ncu's own list.
+
+    What ncu knows of every launch (``launch__``) it has of any GPU, and does not list.
+    """
     done = subprocess.run([str(find()), "--query-metrics"], capture_output=True, text=True, check=False)
     listed = {line.split()[0] for line in done.stdout.splitlines() if line.split()}
-    return [metric for metric in metrics if metric.partition(".")[0] in listed]
+    return [metric for metric in metrics if metric.startswith("launch__") or metric.partition(".")[0] in listed]
 
 
 def profile(
@@ -150,6 +153,7 @@ COUNTERS = {
     "issue_percent": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "shared_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "registers": "launch__registers_per_thread",
 }
 """Name here to metric.  Percentages are of the peak over the launch, but occupancy: of the warps an SM holds."""
 
@@ -193,8 +197,18 @@ def facts(launch: Launch) -> dict[str, Any]:
     return {"kernel": launch.kernel, **found, "stalls": {reason: round(n, 4) for n, reason in weighed}}
 
 
+FAILED = "failed.json"
+"""Where :mod:`.launches` says which cases of a lenient plan it left out."""
+
 MARKER = "atlas_marker"
 """The kernel that :mod:`.launches` launches before each call."""
+
+
+def asked(kernel: str, gpu: str, folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A benchmark's row as :func:`.launches.thunk` takes it; ``folder`` is that of the kernel's documents."""
+    by = "peer" if row["provider_kind"] == "peer" else "variant"
+    place = {"kernel": kernel, "gpu": gpu, "folder": str(folder.resolve())}
+    return place | {by: row["provider"]} | {key: row[key] for key in ("direction", "dtype", "sizes", "config")}
 
 
 def watch(
@@ -205,19 +219,26 @@ def watch(
     folder: Path,
     metrics: Sequence[str] = (DURATION,),
     flush: bool = False,
+    lenient: bool = False,
 ) -> list[Launch]:
     """All launches of ``repeats`` calls of each case, with their markers; the plan and ncu's log go into ``folder``.
 
-    ``cases`` are as :func:`.launches.thunk` takes them; for ``metrics`` and ``flush``, and what is raised, see
+    ``cases`` are as :func:`.launches.thunk` takes them; of a ``lenient`` plan those that fail are left out, see
+    :func:`failures`.  For ``metrics`` and ``flush``, and what is raised, see
     :func:`.ncu.profile`.
     """
     plan = folder / "launches.json"
-    plan.write_text(
-        json.dumps({"gpu": gpu, "gpus_file": str(gpus_file.resolve()), "repeats": repeats, "cases": list(cases)})
-    )
+    asked = {"gpu": gpu, "gpus_file": str(gpus_file.resolve()), "repeats": repeats, "cases": list(cases)}
+    plan.write_text(json.dumps(asked | {"lenient": lenient}))
     environment = os.environ | {"PYTHONPATH": python_path()}
     words = [sys.executable, "-m", "atlas.profiling.launches", str(plan)]
     return profile(words, environment, folder / "ncu.csv", metrics, flush)
+
+
+def failures(folder: Path) -> dict[int, str]:
+    """The cases that a lenient plan left out, by their number, and why."""
+    path = folder / FAILED
+    return {int(number): reason for number, reason in json.loads(path.read_text()).items()} if path.exists() else {}
 
 
 def by_call(launches: Sequence[Launch], expected: int) -> list[list[Launch]]:

@@ -94,7 +94,7 @@ def verdict_table(tables: Tables, place: str = "") -> Grid:
 
 
 class _More:
-    """What the verdicts leave to the benchmark's table: memory, host time, and cost and energy where they are known."""
+    """What the verdicts leave to other tables: memory, host time, and cost and energy where they are known."""
 
     def __init__(self, tables: Tables):
         rows = tables["benchmark"]
@@ -106,7 +106,11 @@ class _More:
         self._host = rows.groupby(["kernel", "gpu"]).call_us.median().to_dict()
         prices = tables["survey"][tables["survey"].roof == "price"]
         self._prices = dict(zip(prices.gpu, prices.value, strict=True))
-        self._energy = "energy_j" in rows and rows.energy_j.notna().any()
+        energy = tables["energy"]
+        energy = energy[(energy.provider_kind == "variant") & energy.joules.notna()]
+        self._energy = {
+            (row.kernel, row.gpu, row.direction, row.dtype, row.case, row.provider): row for row in energy.itertuples()
+        }
         self.columns = [*(["USD per 1e9 calls"] if self._prices else []), *(["energy"] if self._energy else [])]
         self.caption = " Both of the headline case." if self.columns else ""
 
@@ -122,7 +126,8 @@ class _More:
             dollars, time = self._prices.get(row.gpu), found.get("median_us")
             cells.append(number(None if missing(dollars) or missing(time) else dollars / 3.6 * time, "{:,.3g}"))
         if self._energy:
-            cells.append(number(found.get("energy_j"), "{:.3g} J"))
+            energy = self._energy.get((row.kernel, row.gpu, row.direction, row.dtype, row.case, row.provider))
+            cells.append(number(energy and energy.joules, "{:.3g} J"))
         return cells
 
 

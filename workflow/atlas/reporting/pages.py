@@ -103,6 +103,7 @@ def _details(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry]) 
         "validation": work.validation_table(tables, entries),
         "tuning": work.tuning_table(entries),
         "counters": work.counter_table(tables),
+        "energy": work.energy_table(tables),
         "beyond": beyond.beyond_table(tables),
         "beyond_sentences": beyond.beyond_sentences(tables),
         "proofs": machines.proof_table(proofs),

@@ -264,7 +264,7 @@ def counter_table(tables: dict[str, pd.DataFrame]) -> Grid:
     return Grid(
         "counters",
         ("kernel", "GPU", "kind", "case", "provider", "launch", "duration", "DRAM", "traffic", "L2 hits",
-         "tensor cores", "issue slots", "occupancy", "bank conflicts", "warps wait for"),
+         "tensor cores", "issue slots", "occupancy", "registers", "bank conflicts", "warps wait for"),
         [_row(row) for row in tables["profile"].itertuples()],
         empty="Nothing was profiled: `python -m atlas profile KERNEL --gpu GPU` reads the counters after a benchmark, "
         "where ncu is installed.",
@@ -272,8 +272,47 @@ def counter_table(tables: dict[str, pd.DataFrame]) -> Grid:
         "peak. Traffic: bytes that DRAM moved for the launch, below it over what the declaration says the whole call "
         "must move. Tensor cores, issue slots: share of the launch in which they were busy. Waits: the heaviest reason,"
         " with the warps a scheduler had waiting for it whenever it issued.",
-        numeric=frozenset(range(6, 14)),
+        numeric=frozenset(range(6, 15)),
     )  # fmt: skip
+
+
+def energy_table(tables: dict[str, pd.DataFrame]) -> Grid:
+    """A row per provider whose energy was measured, and cost where a GPU has a price."""
+    rows = tables["energy"]
+    priced = rows.usd_per_1e9_calls.notna().any()
+    return Grid(
+        "energy",
+        ("kernel", "GPU", "kind", "case", "provider", "a call", "of GB", "of TFLOP", "board", "at rest",
+         *(["USD per 1e9 calls"] if priced else [])),
+        [_energy_row(row, priced) for row in rows.itertuples()],
+        empty="No energy was measured: `python -m atlas energy KERNEL --gpu GPU` does so after a benchmark.",
+        caption="Energy of the whole board over calls back to back, without flushes, the median repeat over the spread "
+        "of all; nothing is subtracted. GB of least traffic, TFLOP of declared operations. At rest: the board's power "
+        "with nothing to do." + (" Cost: by the time in the loop." if priced else ""),
+        numeric=frozenset(range(5, 11)),
+    )  # fmt: skip
+
+
+def _energy_row(row: Any, priced: bool) -> list[Cell]:
+    spread = "" if missing(row.joules) else f"{joules(row.joules_least)} to {joules(row.joules_most)}"
+    failed = "" if row.status == "ok" else row.reason
+    cells = [
+        text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+        text(row.case, note=f"{row.direction} {row.dtype}"),
+        text(row.provider, note=failed or config_words(row.config)),
+        number(None) if missing(row.joules) else Cell(joules(row.joules), row.joules, spread, "num"),
+        number(row.joules_per_gb, "{:.3g} J"), number(row.joules_per_tflop, "{:.3g} J"),
+        number(row.watts, "{:.0f} W"), number(row.rest_w, "{:.0f} W"),
+    ]  # fmt: skip
+    return [*cells, number(row.usd_per_1e9_calls, "{:,.3g}")] if priced else cells
+
+
+def joules(value: float) -> str:
+    """``0.312 J``, ``3.12 mJ`` or ``312 uJ``."""
+    for scale, unit in ((1.0, "J"), (1e3, "mJ")):
+        if value * scale >= 0.1:
+            return f"{value * scale:.3g} {unit}"
+    return f"{value * 1e6:.3g} \N{MICRO SIGN}J"
 
 
 def _row(row: Any) -> list[Cell]:
@@ -283,7 +322,8 @@ def _row(row: Any) -> list[Cell]:
         _launch(row.launched),
         number(None) if missing(row.duration_us) else Cell(microseconds(row.duration_us), row.duration_us, style="num"),
         _percent(row.dram_percent), _traffic(row), _percent(row.l2_hit_percent), _percent(row.tensor_percent),
-        _percent(row.issue_percent), _percent(row.occupancy_percent), number(row.shared_conflicts, "{:,.0f}"),
+        _percent(row.issue_percent), _percent(row.occupancy_percent), number(row.registers, "{:.0f}"),
+        number(row.shared_conflicts, "{:,.0f}"),
         text(None if missing(row.stall) else STALLS.get(row.stall, row.stall),
              note="" if missing(row.stall_warps) else f"{row.stall_warps:.2g} warps"),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from . import packed
 
 VERSIONS = {
     **{"survey": 1, "build": 1, "validate": 1, "autotune": 1, "sample": 1, "benchmark": 1, "beyond": 1, "profile": 1},
-    **{"predict": 1, "prove": 1, "cuda": 1},
+    **{"energy": 1, "predict": 1, "prove": 1, "cuda": 1},
 }
 """The schema version of each stage's document: raised when a reader of the old form would misread the new one."""
 

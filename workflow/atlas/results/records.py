@@ -62,7 +62,8 @@ def record(results: Path, gpu: str, force: bool = False, host: str = "") -> Reco
     target = results / "recorded" / files.folder_of(gpu, host)
     groups: dict[str | None, list[Entry]] = {}
     for entry in measured:
-        groups.setdefault(entry.kernel, []).append(entry)
+        if not _passed_over(entry):
+            groups.setdefault(entry.kernel, []).append(entry)
     for kernel, entries in groups.items():
         reasons = {} if force else _reasons(entries)
         if reasons:
@@ -77,6 +78,11 @@ def record(results: Path, gpu: str, force: bool = False, host: str = "") -> Reco
         if entry.path.is_relative_to(results / "measured") and entry.kind == "measured":
             put(target / "proof", entry.document, outcome)
     return outcome
+
+
+def _passed_over(entry: Entry) -> bool:
+    """A document of what this host does not let anybody read: counters, energy."""
+    return entry.stage in ("profile", "energy") and entry.document["status"] == "skipped"
 
 
 def _reasons(entries: Iterable[Entry]) -> dict[Path, str]:

@@ -7,6 +7,7 @@ variant, config or case, or another Triton.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print it; 1 where it does not compile."""
     if arguments.output is not None and arguments.output.suffix != ".json":
         raise AtlasError(f"command line: --output {arguments.output}: end the name in .json")
+    if arguments.output is not None and arguments.diff:
+        raise AtlasError("command line: --output writes one side: leave out --diff, or the file")
     first = _inspected(arguments)
     if arguments.output is not None:
         write_text(arguments.output, json.dumps(first.to_json(), indent=1) + "\n")
@@ -76,8 +79,9 @@ def _inspected(arguments: argparse.Namespace) -> Inspected:
     if job.functional:
         raise AtlasError(f"GPU {job.gpu_name!r} is the interpreter, which compiles nothing; name another GPU")
     declaration, gpu = job.declaration(), job.gpu()
-    case = _case(arguments, declaration, gpu)
+    arguments.settled = case = _case(arguments, declaration, gpu)
     variant, config = _chosen(job, declaration, case)
+    arguments.ran = variant
     where = f"on {job.gpu_name} ({gpu.arch}, Triton {triton.__version__})"
     title = f"{declaration.name} {PassCase.at(arguments.direction, case)} {where}: {variant} {label(config)}"
     return inspection.inspect(declaration, arguments.direction, variant, case, config, gpu, title, arguments.asm or "")
@@ -93,6 +97,8 @@ def _case(arguments: argparse.Namespace, declaration: Any, gpu: Any) -> Any:
     dtype = arguments.dtype or ("bf16" if "bf16" in dtypes else dtypes[0])
     if arguments.case is not None:
         return case_of(arguments.case, dtype, declaration)
+    if getattr(arguments, "settled", None) is not None:  # of the first side: both are of one case
+        return dataclasses.replace(arguments.settled, dtype=dtype)
     cases = [case for case in runtime.sweep(declaration, gpu) if case.dtype == dtype]
     if not cases:
         raise AtlasError(f"--dtype {dtype}: {declaration.name} times no such case on {gpu.name}; give --case")
@@ -137,6 +143,8 @@ def _other(arguments: argparse.Namespace) -> Inspected:
     python = given.pop("python", None)
     if "variant" in given and "config" not in given:
         given["config"] = None  # which is of the other variant
+    elif "config" in given and arguments.variant is None:
+        given["variant"] = arguments.ran
     if isinstance(given.get("config"), str):
         try:
             given["config"] = mapping(given["config"])
@@ -198,7 +206,7 @@ def _show_difference(first: Inspected, second: Inspected, asm: str | None) -> No
         console.print(f"1: {first.title}\n2: {second.title}", style="bold", soft_wrap=True)
     for old, new, before, after in inspection.pairs(first, second):
         if asm:
-            print(inspection.unified(before, after, (first.title, second.title)))
+            print(inspection.unified(before, after, (first.title, second.title)) or f"// the same {asm} on both sides")
             continue
         both = [dict(inspection.facts(kernel)) if kernel else {} for kernel in (old, new)]
         console.print(_table([kernel["name"] if kernel else "-" for kernel in (old, new)], both))

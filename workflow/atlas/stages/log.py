@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..host import gpus
+from ..profiling.ncu import STALLS
 from ..reading.config import GPUS_FILE, load_gpus
+from ..results import counters
 from ..results.collection import Entry, collect
 from ..results.documents import write_text
+from ..results.subject import PassCase
 from ..results.summary import counted
 from ..results.verdict import even, geometric_mean
 from ..tables import rows, store
@@ -38,7 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def page(entries: Sequence[Entry]) -> str:
     """The log of these documents, as Markdown."""
-    return "\n".join(_page(_dicts("ladder", rows.ladder(entries)), _dicts("benchmark", rows.benchmark(entries))))
+    profiled = {(entry.kernel, entry.gpu): entry for entry in entries if entry.stage == "profile"}
+    tables = _dicts("ladder", rows.ladder(entries)), _dicts("benchmark", rows.benchmark(entries))
+    return "\n".join(_page(*tables, profiled))
 
 
 def _dicts(name: str, made: Iterable[rows.Row]) -> list[rows.Row]:
@@ -46,7 +52,11 @@ def _dicts(name: str, made: Iterable[rows.Row]) -> list[rows.Row]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
-def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
+Profiled = Mapping[tuple[str | None, str], Entry]
+"""Documents of counters, by kernel and GPU."""
+
+
+def _page(ladder: list[rows.Row], timed: list[rows.Row], profiled: Profiled) -> Iterator[str]:
     yield from (
         "# Kernel log",
         "",
@@ -54,12 +64,14 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
         "*Step*: time of the variant it was made from over its own, geometric mean (least to most) over the cases both",
         "were timed on, each with the faster of its tuned and its default config. *Fastest*: cases at which it beats",
         "all other variants. *Figure*: on its case with the most traffic. Reasons, dead ends: `docs/kernels/`.",
+        "Counters are ncu's of one call from cold caches, in brackets against the step it was made from.",
     )
     if not ladder:
         yield from ("", "No benchmark of a kernel was found.")
     for kernel in sorted({row["kernel"] for row in ladder}):
         yield from ("", f"## {kernel}")
         own = [row for row in ladder if row["kernel"] == kernel]
+        yield from _without_counters(kernel, dict.fromkeys(row["gpu"] for row in own), profiled)
         for (gpu, direction), rungs in itertools.groupby(own, lambda row: (row["gpu"], row["direction"])):
             rungs = list(rungs)
             changed = [f"`{row['variant']}`" for row in rungs if row["stale"]]
@@ -70,6 +82,43 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row]) -> Iterator[str]:
             yield from ("| variant | what it does | over | step | fastest | figure |", "|---|---|---|---|---|---|")
             yield from map(_line, rungs)
             yield from _failures(every)
+            if entry := profiled.get((kernel, gpu)):
+                yield from _counters(entry, direction, rungs)
+
+
+def _without_counters(kernel: str, gpus_of_it: Iterable[str], profiled: Profiled) -> Iterator[str]:
+    """A line that says of which GPUs there are no counters, and why."""
+    absent = [gpu for gpu in gpus_of_it if (kernel, gpu) not in profiled]
+    if absent:
+        yield from ("", f"No counters of {', '.join(absent)}: `python -m atlas profile {kernel} --gpu {absent[0]}`.")
+    for (name, gpu), entry in profiled.items():
+        if name == kernel and entry.document["status"] != "ok":
+            yield from ("", f"No counters of {gpu}: {entry.document['status']}, {entry.document['reason']}")
+
+
+def _counters(entry: Entry, direction: str, rungs: Sequence[rows.Row]) -> Iterator[str]:
+    """A line for each rung that was profiled: its counters, and the steps from those of the rung that it follows."""
+    calls: dict[str, dict[PassCase, dict[str, Any]]] = {}
+    old = []
+    for row in entry.document["rows"]:
+        if row["direction"] == direction and row["provider_kind"] != "peer":
+            calls.setdefault(row["provider"], {})[PassCase.of(row)] = counters.of_call(row["launches"])
+            old += [f"`{row['provider']}`"] if entry.stale_row(row) else []
+    if not calls:
+        return
+    stale = f", of an earlier version of {', '.join(dict.fromkeys(old))}" if old else ""
+    yield from ("", f"Counters, {direction}, {entry.gpu}{stale}:", "")
+    heads = ["variant", "over", "case", *(column.head for column in counters.COLUMNS), "waits for"]
+    yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
+    for rung in rungs:
+        own, before = calls.get(rung["variant"], {}), calls.get(rung["follows"], {})
+        both = [case for case in own if case in before]
+        for case in both[:1] or list(own)[:1]:
+            cells = [column.cell(own[case], before.get(case)) for column in counters.COLUMNS]
+            over = f"`{rung['follows']}`" if both else ""
+            waits = STALLS.get(own[case]["stall"], own[case]["stall"]) or ""
+            name, at = f"`{rung['variant']}`", f"{case.case} {case.dtype}"
+            yield f"| {' | '.join((name, over, at, *cells, waits))} |"
 
 
 def _against_peers(best: list[rows.Row]) -> str:

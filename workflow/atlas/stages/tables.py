@@ -52,6 +52,7 @@ def frames(
         "changes": rows.changes(pairs),
         "build": rows.build(entries),
         "profile": rows.profile(entries),
+        "energy": rows.energy(entries, blocks),
         "beyond": rows.beyond(entries),
         "validation": rows.validation(entries),
         "trials": rows.trials(entries),

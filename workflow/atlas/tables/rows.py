@@ -164,6 +164,26 @@ def profile(entries: Iterable[Entry]) -> Iterator[Row]:
                 )
 
 
+def energy(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+    """One row per provider and case; cost where the GPU's block has a price."""
+    for entry in _of(entries, "energy"):
+        document, price = entry.document, blocks.get(entry.gpu, {}).get("usd_per_hour")
+        for row in document["rows"]:
+            joules, time = row.get("joules"), row.get("loop_us")
+            yield (
+                _shared(row, "energy")
+                | _subject(entry)
+                | _case(row)
+                | {"config": as_json(row["config"]), "how": document.get("how"), "rest_w": document.get("rest_w")}
+                | {"joules_per_gb": joules / (row["bytes"] / 1e9) if joules and row["bytes"] else None}
+                | {"joules_per_tflop": joules / (row["flops"] / 1e12) if joules and row["flops"] else None}
+                | {"usd_per_1e9_calls": time * price / 3.6 if time and price else None}
+                | {"protocol": document["protocol"]}
+                | _version(entry, row)
+                | _provenance(entry)
+            )
+
+
 def beyond(entries: Iterable[Entry]) -> Iterator[Row]:
     """One row per call of a public function beyond the tuned cases."""
     for entry in _of(entries, "beyond"):

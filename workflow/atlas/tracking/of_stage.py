@@ -263,6 +263,13 @@ def _profile(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     run.tables["counters.json"] = [table_row(row) | table_row(launch) for row in rows for launch in row["launches"]]
 
 
+def _energy(run: Run, entry: Entry, context: Context, timed: bool) -> None:
+    document = entry.document
+    run.params |= words({"how": document.get("how")})
+    run.metrics |= _counts("rows", document["rows"]) | numbers({"rest_w": document.get("rest_w")})
+    run.tables["rows.json"] = [table_row(row) for row in document["rows"]]
+
+
 def _beyond(run: Run, entry: Entry, context: Context, timed: bool) -> None:
     rows = entry.document["rows"]
     run.params |= words({"seed": entry.document["seed"]})
@@ -279,4 +286,5 @@ _OF_STAGE = {
     "benchmark": _benchmark,
     "beyond": _beyond,
     "profile": _profile,
+    "energy": _energy,
 }

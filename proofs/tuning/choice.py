@@ -3,7 +3,9 @@
 From the records alone, on any machine: each tuned case in turn is left out of what a call knows, the call's choice is
 made by the product's own code, and what it takes is read off the trials of the case.  Left out are the case itself, all
 cases of its shape class (any dtype and flags, sizes within :data:`CLASS` doublings in sum), and everything that was
-timed on the GPU, so that another one's timings decide.  The nearest tuned case, the rule of before, stands beside it.
+timed on the GPU, so that another one's timings decide.  Beside the case alone left out, it is also left out where all
+that the other GPU timed is known.  The nearest tuned case, the rule of before, stands beside it, and the best of the
+configs that a call may choose from: what no rule can mend without more of them.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ MILLISECONDS = 5.0
 
 CLASS = 2.0
 DRAWS = 1000
+ALONE = "the case"
 SAMPLE = "the sample"
 """All drawn cases at once; beside it each alone, as the kernel's own cases are left out."""
 SEED = 0
@@ -67,18 +70,20 @@ class Known:
 
 @dataclass(frozen=True)
 class Pick:
-    """At one case the microseconds of three choices and of the best config, and what the choice took to be made."""
+    """At one case the microseconds of three choices, of the best that a call may choose and of the best config, and
+    what the choice took to be made."""
 
     kernel: str
     sizes: str
     chosen: float
     default: float
     nearest: float
+    choosable: float
     best: float
     milliseconds: float
 
     def regret(self, which: str) -> float:
-        """Of ``chosen``, ``default`` or ``nearest``: how much longer it takes than the best of the space."""
+        """Of a choice, by its field's name: how much longer it takes than the best of the space."""
         return getattr(self, which) / self.best - 1
 
 
@@ -102,7 +107,7 @@ def run(job: frame.Job) -> Evidence:
         if name != job.gpu_name and block["target"] == blocks[job.gpu_name]["target"]
     }
     picks = {
-        "the case": [pick for one in own.values() for pick in left_out(one, itself)],
+        ALONE: [pick for one in own.values() for pick in left_out(one, itself)],
         "its shape class": [pick for one in own.values() for pick in left_out(one, shape_class)],
     }
     drawn = [pick for one in own.values() for pick in without_sample(one)]
@@ -115,6 +120,9 @@ def run(job: frame.Job) -> Evidence:
         shared = [pick for key in own.keys() & theirs.keys() for pick in elsewhere(own[key], theirs[key])]
         if shared:
             picks[f"all but {name}"] = shared
+            picks[f"{ALONE}, {name} known"] = [
+                pick for key in own.keys() & theirs.keys() for pick in left_out(own[key], itself, other=theirs[key])
+            ]
     return evidence(picks)
 
 
@@ -155,13 +163,17 @@ def shape_class(case: Timed, dtype: str, sizes: Mapping[str, Any]) -> bool:
 
 
 def left_out(
-    own: Known, gone: Callable[[Timed, str, Mapping[str, Any]], bool], of: Callable[[Timed], bool] | None = None
+    own: Known,
+    gone: Callable[[Timed, str, Mapping[str, Any]], bool],
+    of: Callable[[Timed], bool] | None = None,
+    other: Known | None = None,
 ) -> Iterator[Pick]:
-    """A pick for each case ``of`` the kernel's own, of what is known without it and what else is gone."""
+    """A pick for each case ``of`` the kernel's own, of what is known without it and what else is gone, and of all that
+    another GPU timed, if one is named."""
     for case in filter(of or own.own, own.timings.cases):
         entries = [one for one in own.entries if not gone(_timed(one), case.dtype, case.sizes)]
         cases = [one for one in own.timings.cases if not gone(one, case.dtype, case.sizes)]
-        yield pick_at(own, case, entries, _narrowed(own, entries, cases))
+        yield pick_at(own, case, entries, _narrowed(own, entries, cases), other)
 
 
 def without_sample(own: Known) -> Iterator[Pick]:
@@ -176,7 +188,7 @@ def without_sample(own: Known) -> Iterator[Pick]:
 def elsewhere(own: Known, other: Known) -> Iterator[Pick]:
     """A pick for each case, of what is known from another GPU alone."""
     for case in own.timings.cases:
-        yield pick_at(own, case, other.entries, other.timings)
+        yield pick_at(own, case, [], Timings((), ()), other)
 
 
 def _narrowed(own: Known, entries: Sequence[Mapping[str, Any]], cases: Sequence[Timed]) -> Timings:
@@ -194,27 +206,41 @@ def _narrowed(own: Known, entries: Sequence[Mapping[str, Any]], cases: Sequence[
     )
 
 
-def pick_at(own: Known, timed: Timed, entries: Sequence[Mapping[str, Any]], timings: Timings) -> Pick:
+def pick_at(
+    own: Known, timed: Timed, entries: Sequence[Mapping[str, Any]], timings: Timings, other: Known | None = None
+) -> Pick:
     """Configs that were not timed at the case are no candidates: nobody could say what they take."""
     case = Case(timed.dtype, tuple(timed.sizes.items()))
     times = own.trials[as_text(case.dtype, timed.sizes)]
-    able = [
-        one | {"sizes": one["sizes"] | {"left out": True}}  # by another GPU's record the case itself is not tuned
-        for one in entries
-        if one["dtype"] == case.dtype and as_text(one["variant"], one["config"]) in times
-    ]
+    able, theirs = (
+        [one for one in of if one["dtype"] == case.dtype and as_text(one["variant"], one["config"]) in times]
+        for of in (entries, other.entries if other else [])
+    )
+    others = {} if other is None else {other.gpu.name: {own.direction: _timed_here(other.timings, times)}}
     start = time.process_time()
-    made = choice.explained(own.declaration, own.direction, case, own.gpu, able, lambda: {own.direction: timings})
+    made = choice.explained(
+        own.declaration, own.direction, case, own.gpu, able, lambda: {own.direction: timings}, lambda: others
+    )
     spent = time.process_time() - start
     default = timed.us[timed.default]
-    close = min(able, key=lambda one: nearness(timed.sizes, one["sizes"]), default=None)
+    close = min(able or theirs, key=lambda one: nearness(timed.sizes, one["sizes"]), default=None)
     if close is None or math.isinf(nearness(timed.sizes, close["sizes"])):
         nearest = default
     else:
         nearest = times[as_text(close["variant"], close["config"])]
     chosen = times[as_text(made.variant.name, made.config)]
+    choosable = min([default, *(times[as_text(one.variant, one.config)] for one in made.considered)])
     sizes = json.dumps(timed.sizes, sort_keys=True)
-    return Pick(own.declaration.name, sizes, chosen, default, nearest, min(times.values()), 1e3 * spent)
+    return Pick(own.declaration.name, sizes, chosen, default, nearest, choosable, min(times.values()), 1e3 * spent)
+
+
+def _timed_here(timings: Timings, times: Mapping[str, float]) -> Timings:
+    """The timings of another GPU, certified for no dtype where the config was not timed at the case."""
+    certified = (
+        dtypes if as_text(*config) in times else frozenset()
+        for config, dtypes in zip(timings.configs, timings.certified, strict=True)
+    )
+    return Timings(timings.configs, timings.cases, tuple(certified))
 
 
 def doublings(sizes: Mapping[str, Any], other: Mapping[str, Any]) -> float:
@@ -225,7 +251,6 @@ def doublings(sizes: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 def nearness(sizes: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """The rule of before: infinite where flags differ, an operand in another order counts 3 doublings."""
-    other = {name: value for name, value in other.items() if name != "left out"}
     if sizes.keys() - {"layout"} != other.keys() - {"layout"}:
         return math.inf
     orders = itertools.zip_longest(sizes.get("layout", ""), other.get("layout", ""), fillvalue="N")
@@ -241,10 +266,16 @@ def evidence(picks: Mapping[str, Sequence[Pick]]) -> Evidence:
     rows = [_row(left, kernel, own) for left, found in picks.items() for kernel, own in _by_kernel(found).items()]
     rows += [_row(left, "all", found) for left, found in picks.items()]
     claims: list[Claim] = []
-    case = picks["the case"]
+    case = picks[ALONE]
     for left, found in picks.items():
         if left.startswith(SAMPLE):
             continue  # of a few trials a case the best is not known: rows alone
+        if left.endswith("known"):
+            text = f"mean time without {left}, over that without {ALONE}"
+            kernels = {pick.kernel for pick in found}
+            without = [pick for pick in case if pick.kernel in kernels]
+            claims.append(at_most(text, (1 + over_default(found)) / (1 + over_default(without)), 1.0))
+            continue
         by_gpu = left.startswith("all but")
         claims.append(_percent(f"median regret without {left}", found, middle, ELSEWHERE if by_gpu else MEDIAN))
         if not by_gpu:
@@ -303,7 +334,7 @@ def _row(left: str, kernel: str, picks: Sequence[Pick]) -> dict[str, Any]:
     figures = {"left out": left, "kernel": kernel, "cases": len(picks)}
     for which in ("chosen", "nearest"):
         figures[f"{which}: % over default"] = round(100 * over_default(picks, which), 2)
-    for which in ("chosen", "default", "nearest"):
+    for which in ("chosen", "choosable", "default", "nearest"):
         regrets = [pick.regret(which) for pick in picks]
         figures[f"{which}: regret %, median"] = round(100 * median(regrets), 2)
         figures[f"{which}: mean"] = round(100 * fmean(regrets), 2)

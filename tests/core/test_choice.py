@@ -188,6 +188,58 @@ def test_configs_of_another_gpu_are_never_used(declaration, tuned):
     assert chosen(declaration, 1024, other) == ("short", 128)
 
 
+@pytest.fixture
+def elsewhere(tuned):
+    """Writes what another GPU timed, with certificates of these dtypes for `short` with 256."""
+
+    def write(board: str = "cuda 90, 132 sms", dtypes: tuple = ("fp32",)) -> None:
+        document = timings(FASTER) | {"board": board}
+        document["passes"]["forward"]["configs"][1]["certified"] = list(dtypes)
+        path = choice.timings_file("h100", "toy")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document))
+        choice._elsewhere.cache_clear()
+
+    yield write
+    choice._elsewhere.cache_clear()
+
+
+NAMELESS = dataclasses.replace(SMALL, device_name="NVIDIA H800")
+
+
+def test_a_gpu_without_a_file_takes_what_another_one_of_its_board_found_faster(declaration, tuned, elsewhere):
+    elsewhere()
+    assert chosen(declaration, 1100, NAMELESS) == ("short", 256)
+    assert chosen(declaration, 1024, NAMELESS) == ("short", 256), "by expectation: it was not tuned here"
+
+
+def test_one_with_a_file_weighs_both(declaration, tuned, elsewhere):
+    tuned(entry(2048, "long", 512), timed=dict.fromkeys((512, 1024, 2048), (1000.0, 1200.0, 3000.0)))
+    elsewhere()
+    assert chosen(declaration, 1024) == ("short", 128), "its own timings are nearer, and of longer calls"
+    assert chosen(declaration, 2048) == ("long", 512)
+
+
+@pytest.mark.parametrize(
+    "other", [{"board": "cuda 90, 114 sms"}, {"board": "cuda 100, 132 sms"}, {"dtypes": ("bf16",)}]
+)
+def test_another_board_and_what_is_not_certified_for_the_dtype_is_not_weighed(declaration, tuned, elsewhere, other):
+    elsewhere(**other)
+    assert chosen(declaration, 1100, NAMELESS) == ("short", 128)
+
+
+def test_where_a_stage_hands_configs_on_no_other_gpu_is_asked(declaration, tuned, handed, elsewhere):
+    elsewhere()
+    handed(entry(1024, "long", 512))
+    assert chosen(declaration, 1100) == ("short", 128)
+
+
+def test_a_broken_file_of_another_gpu_is_passed_over(declaration, tuned, elsewhere):
+    elsewhere()
+    choice.timings_file("h100", "toy").write_text('{"board": ')
+    assert chosen(declaration, 1100, NAMELESS) == ("short", 128)
+
+
 def test_a_case_no_variant_supports_is_refused_with_each_reason(declaration, tuned):
     with pytest.raises(NotImplementedError, match="rows longer than 4096.*rows longer than 1048576"):
         chosen(declaration, 2**21)

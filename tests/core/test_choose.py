@@ -18,7 +18,8 @@ def said(tmp_path, monkeypatch, capsys):
         (tmp_path / "h200.json").write_text(json.dumps(document))
         path = tmp_path / "timings" / "h200-softmax.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"form": 1, "passes": {"forward": timed} if timed else {}}))
+        board = timed.pop("board", "") if timed else ""
+        path.write_text(json.dumps({"form": 1, "board": board, "passes": {"forward": timed} if timed else {}}))
         assert cli.main(["choose", "softmax", *words]) == status
         captured = capsys.readouterr()
         return captured.err if status else captured.out
@@ -60,6 +61,14 @@ def test_a_default_is_told_with_what_was_considered(said):
     text = said("--gpu", "h200", *CASE, "m=4096,n=1040", entries=[won], timed=timed(100.0, 99.9))
     assert "the default: of nothing that was tuned is it sure enough" in text
     assert "considered: one_pass BLOCK_M=1 num_warps=1: 0.9" in text
+
+
+def test_what_another_gpu_of_the_board_timed_is_named(said):
+    """The H100's own file is not there: it learns from the H200's."""
+    known = timed(100.0, 90.0) | {"board": "cuda 90, 132 sms"}
+    known["configs"][1]["certified"] = ["bf16"]
+    text = said("--gpu", "h100", *CASE, "m=4096,n=1024", timed=known)
+    assert "runs\n  one_pass BLOCK_M=1 num_warps=1\n" in text and "told by m=4096 n=1024 bf16 on h200" in text
 
 
 def test_timings_of_another_form_are_told(said):

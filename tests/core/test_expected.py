@@ -80,6 +80,21 @@ def test_cases_are_near_by_sizes_flags_and_dtype():
     )
 
 
+def test_timings_of_another_gpu_are_a_few_doublings_away():
+    case = {"n": 1024}
+    here, there = (Timed("bf16", {"n": n}, 0, {}, gpu) for n, gpu in ((2048, ""), (1024, "h100")))
+    assert near("bf16", {"n": 2**14}, here) < near("bf16", case, there) < near("bf16", case, here) < 1
+    assert near("bf16", case, there, "h100") == 1
+
+
+def test_timings_of_several_gpus_are_joined_by_config():
+    own, other = timed((512, (10.0, 9.0, 12.0))), timed((1024, (7.0, 8.0)), configs=(OTHER, FAST))
+    found = timings.joined(own, {"h100": other})
+    assert found.configs == own.configs and [case.gpu for case in found.cases] == ["", "h100"]
+    assert found.cases[1].us == {2: 7.0, 1: 8.0} and found.cases[1].default == 2
+    assert timings.joined(None, {"h100": other}).configs == other.configs
+
+
 def test_an_estimate_is_that_of_the_process_as_linear_algebra_has_it():
     found = timed((512, (10.0, 9.0, 12.0)), (1024, (20.0, 19.0, 21.0)), (4096, (80.0, 60.0, 70.0)))
     trials = found.trials
@@ -144,6 +159,7 @@ WRONG = {
     "a nested setting": (broken("configs", config={"BLOCK": [1]}), "key 'passes.forward.configs.0'"),
     "a negative size": (broken("cases", sizes={"n": -1}), "key 'passes.forward.cases.0.sizes'"),
     "no time": (broken("cases", us=[0]), "key 'passes.forward.cases.0.us': [0] are not times"),
+    "certified by a word": (broken("configs", certified="bf16"), "key 'passes.forward.configs.0.certified'"),
     "too many times": (broken("cases", us=[5.0, 6.0]), "is no list of 1 times"),
     "a default elsewhere": (broken("cases", default=1), "key 'passes.forward.cases.0.default': 1 is not the place"),
     "a default without a time": (broken("cases", us=[None]), "key 'passes.forward.cases.0.default'"),
@@ -181,11 +197,12 @@ def test_a_choice_takes_at_most_five_milliseconds_and_can_be_launched():
     declaration, drawing, spent = catalog.load("matmul"), random.Random(0), []
     _, entries = choice.exported("NVIDIA H200")
     found, _ = timings.read(choice.timings_file("h200", "matmul"))
+    others = {"h100": found}  # another GPU's file as large
     for case in found["forward"].cases:
         sizes = {n: max(1, int(v * drawing.uniform(0.5, 2))) if type(v) is int else v for n, v in case.sizes.items()}
         case = Case(case.dtype, tuple(sizes.items()))
         start = time.process_time()
-        made = choice.explained(declaration, "forward", case, H200, entries, lambda: found)
+        made = choice.explained(declaration, "forward", case, H200, entries, lambda: found, lambda: others)
         spent.append(time.process_time() - start)
         assert not made.variant.unsupported(case, H200)
         assert made.estimate is None or not made.variant.fits(made.config, case, H200)

@@ -81,8 +81,15 @@ def test_the_nearest_case_by_the_rule_of_before_stands_beside(tmp_path):
 def test_another_gpu_of_the_same_kind_tells_of_this_one(tmp_path):
     tuned(tmp_path, {n: (n / 1e3, (FAST, n / 1.25e3)) for n in SIZES})
     tuned(tmp_path, {n: (n / 0.9e3, (FAST, n / 1.1e3)) for n in SIZES}, gpu="h100")
-    found = rows(proof.run(job(proof, tmp_path)))["all but h100"]
-    assert found["cases"] == len(SIZES) and found["chosen: worst"] == 0
+    found = rows(proof.run(job(proof, tmp_path)))
+    assert found["all but h100"]["cases"] == len(SIZES) and found["all but h100"]["chosen: worst"] == 0
+    assert found["the case, h100 known"]["chosen: worst"] == 0
+
+
+def test_what_a_call_could_choose_at_best_stands_beside(tmp_path):
+    tuned(tmp_path, {n: (n / 1e3, (FAST, n / (1.25e3 if n > SIZES[2] else 0.8e3)), (SPECIAL, n / 2e3)) for n in SIZES})
+    row = rows(proof.run(job(proof, tmp_path)))["the case"]
+    assert row["choosable: worst"] == 0 <= row["chosen: worst"] <= row["default: worst"]
 
 
 def test_cases_whose_default_was_not_timed_are_left_out(tmp_path):

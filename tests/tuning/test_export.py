@@ -183,9 +183,11 @@ def test_what_winners_and_defaults_took_at_every_case_is_written(place):
     put(place, best(2**20, 512), best(2**21, own["BLOCK"], own["num_warps"]), trials=trials)
     assert export(place, "--gpu", "h200") == 0
     passes = written(place)["passes"]
+    assert written(place)["board"] == "cuda 90, 132 sms"
     assert passes["forward"]["configs"] == [
-        {"variant": "blocks", "config": {"BLOCK": 512, "num_warps": 4}}, {"variant": "blocks", "config": own},
-    ], "256 won nowhere and is no default"  # fmt: skip
+        {"variant": "blocks", "config": {"BLOCK": 512, "num_warps": 4}, "certified": ["fp32"]},
+        {"variant": "blocks", "config": own, "certified": ["fp32"]},
+    ], "256 won nowhere and is no default"
     assert passes["forward"]["cases"] == [
         {"dtype": "fp32", "sizes": {"n": 2**20}, "default": 1, "us": [18.0, 20.0]},
         {"dtype": "fp32", "sizes": {"n": 2**21}, "default": 1, "us": [None, 40.0]},

@@ -5,7 +5,9 @@ the tuner timed (:mod:`.timings`).  The rule: a case that was tuned takes the co
 takes, of the configs that won some case, the one that gains most by :mod:`.expected`, if it gains more than the
 estimate may be wrong by; else the default.
 
-All are of this device, kernel, pass and dtype, are certified for the dtype, and can be launched for the call's case.
+All are of this kernel, pass and dtype, are certified for the dtype, and can be launched for the call's case.  Those
+that won on another GPU of the same board (:func:`.timings.board`) are weighed with the others, by what was timed there;
+no case counts as tuned for them.
 Certified: this config of this variant validated on the edge cases of this dtype, not only where it was timed.  An entry
 that does not say so (in a file from before there were certificates) is passed over.  Nothing is tuned behind the
 caller's back.
@@ -85,6 +87,22 @@ def timings_file(gpu: str, kernel: str) -> Path:
     return TUNED / "timings" / f"{gpu}-{kernel}.json"
 
 
+def elsewhere(gpu: GPU, own: str, kernel: str) -> dict[str, dict[str, Timings]]:
+    """What was timed of a kernel on other GPUs that ``gpu`` may learn from, by their names and pass.
+
+    ``own`` is the name that the GPU itself goes by, ``""`` for one that has no file.  None where a stage hands configs
+    on (:data:`VARIABLE`): its document says which were used, and these are none of them.
+    """
+    if os.environ.get(VARIABLE):
+        return {}
+    from . import timings
+
+    ending = timings_file("", kernel).name
+    found = sorted(timings_file("", kernel).parent.glob(f"*{ending}"))
+    names = {path.name.removesuffix(ending): path for path in found}
+    return {name: timings.read_if_alike(path, gpu) for name, path in names.items() if name != own}
+
+
 def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[str, Any]]]:
     """Name and entries of the first of these files that is for the device; ``""`` and none where none is.
 
@@ -149,9 +167,16 @@ class Choice:
 @functools.lru_cache(maxsize=4096)
 def _choose(declaration: Declaration, direction: str, case: Case, gpu: GPU) -> tuple[Variant, Config]:
     name, entries = _entries(gpu.device_name)
-    timed = functools.partial(_timings, timings_file(Path(name).stem, declaration.name)) if name else dict
-    made = explained(declaration, direction, case, gpu, entries, timed)
+    own = Path(name).stem
+    timed = functools.partial(_timings, timings_file(own, declaration.name)) if name else dict
+    others = functools.partial(_elsewhere, gpu, own, declaration.name)
+    made = explained(declaration, direction, case, gpu, entries, timed, others)
     return made.variant, made.config
+
+
+@functools.cache
+def _elsewhere(gpu: GPU, own: str, kernel: str) -> dict[str, dict[str, Timings]]:
+    return elsewhere(gpu, own, kernel)
 
 
 def explained(
@@ -161,10 +186,12 @@ def explained(
     gpu: GPU,
     entries: Sequence[dict[str, Any]],
     timed: Callable[[], Mapping[str, Timings]] = dict,
+    others: Callable[[], Mapping[str, Mapping[str, Timings]]] = dict,
 ) -> Choice:
     """The choice for ``case`` on ``gpu`` out of these entries of a file of tuned configs; raises as :func:`choose`.
 
-    ``timed`` gives what was timed by pass, and is called where no entry is of the very case.
+    ``timed`` gives what was timed by pass, ``others`` what :func:`elsewhere` was; both are called where no entry is of
+    the very case.
     """
     work = declaration.passes[direction]
     sizes = dict(case.sizes)
@@ -193,8 +220,9 @@ def explained(
         reasons = "; ".join(f"{v.name}: {v.unsupported(case, gpu)}" for v in work.variants)
         raise NotImplementedError(f"{declaration.name} {direction} has no variant for {case} on {gpu.name}: {reasons}")
     variant, config = default
-    found = timed().get(direction) if able else None
-    considered = _considered(found, case, (variant.name, config), able) if found is not None else []
+    known = {name: passes[direction] for name, passes in others().items() if direction in passes}
+    able += _of_others(work, known, seen, case, gpu)
+    considered = _considered(timed().get(direction), known, case, (variant.name, config), able) if able else []
     if considered and at_worst(considered[0]) < 0:
         variant, config = work.variant(considered[0].variant), considered[0].config
     return Choice(variant, config, None, tuple(passed_over), tuple(considered))
@@ -219,14 +247,37 @@ def launchable(work: Pass, entry: Mapping[str, Any], case: Case, gpu: GPU) -> tu
     return variant, variant.unsupported(case, gpu) or variant.fits(entry["config"], case, gpu)
 
 
+def _of_others(
+    work: Pass, known: Mapping[str, Timings], seen: Sequence[Candidate], case: Case, gpu: GPU
+) -> list[tuple[Variant, dict[str, Any]]]:
+    """The configs with a certificate for the dtype from other GPUs that the call can run, but for those seen."""
+    configs = [
+        one
+        for timings in known.values()
+        for one, dtypes in zip(timings.configs, timings.certified, strict=False)
+        if case.dtype in dtypes and one not in seen
+    ]
+    entries = [{"variant": variant, "config": config} for variant, config in configs]
+    launched = [(launchable(work, entry, case, gpu), entry) for entry in entries]
+    return [(variant, entry) for (variant, reason), entry in launched if not reason]
+
+
 def _considered(
-    found: Timings, case: Case, default: Candidate, able: Sequence[tuple[Variant, Mapping[str, Any]]]
+    own: Timings | None,
+    others: Mapping[str, Timings],
+    case: Case,
+    default: Candidate,
+    able: Sequence[tuple[Variant, Mapping[str, Any]]],
 ) -> list[Estimate]:
     """What is expected of the configs of these entries that are timed and not the default, the surest gain first."""
-    from . import expected
+    from . import expected, timings
 
+    found = timings.joined(own, others) if others else own
+    if found is None:
+        return []
     candidates = [(variant.name, entry["config"]) for variant, entry in able]
-    candidates = [one for one in candidates if one != default and one in found.configs]
+    candidates = [one for place, one in enumerate(candidates) if one != default and one not in candidates[:place]]
+    candidates = [one for one in candidates if one in found.configs]
     told = expected.estimates(found, case.dtype, dict(case.sizes), default, candidates)
     return sorted(told, key=at_worst)
 

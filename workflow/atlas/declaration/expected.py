@@ -33,6 +33,12 @@ SATURATES = 0.2
 REACH, FLAG, DTYPE, ORDER = 256.0, 8.0, 0.1, 8.0
 """Doublings over which timings lose touch; how many of them a flag, a dtype and an operand in another order count."""
 
+ELSEWHERE = 2.0
+"""How many doublings it counts that a timing is of another GPU of the same architecture.
+
+Of 120 cases that the H200 and the H100 timed both, a quarter and four times as much are as good, or nearly.
+"""
+
 WARPS, STAGES, NUMBER, WORD = 2.0, 4.0, 0.001, 0.5
 """How fast configs lose touch: with each doubling of warps, of stages, of other numbers; with a word or flag."""
 
@@ -74,9 +80,9 @@ def alike(one: Candidate, other: Candidate) -> float:
     return math.exp(-apart)
 
 
-def near(dtype: str, sizes: Mapping[str, Any], other: Timed) -> float:
-    """How much the times of one config have in common at two cases, from 0 to 1."""
-    apart = squares = 0.0
+def near(dtype: str, sizes: Mapping[str, Any], other: Timed, gpu: str = "") -> float:
+    """How much the times of one config have in common at two cases, from 0 to 1; ``gpu`` as in :class:`Timed`."""
+    apart, squares = (ELSEWHERE if gpu != other.gpu else 0.0), 0.0
     if sizes.get("layout") != other.sizes.get("layout"):
         orders = itertools.zip_longest(sizes.get("layout", ""), other.sizes.get("layout", ""), fillvalue="N")
         apart += ORDER * sum(mine != theirs for mine, theirs in orders)

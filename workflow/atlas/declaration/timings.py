@@ -1,7 +1,8 @@
 """Read what the tuner timed of one kernel on one GPU: ``kernels/tuned/timings/<gpu>-<kernel>.json``, made by export.
 
 Of each pass the configs that won a case or are the default of one, and by case their times.  Read when the first call
-of the kernel wants a config; as with tuned configs, what is wrong with a file is told, and it gives no timings.
+of the kernel wants a config; as with tuned configs, what is wrong with a file is told, and it gives no timings.  A GPU
+of the same architecture and as many multiprocessors may learn from it, too (:func:`joined`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from . import expected
 
 if TYPE_CHECKING:
     from .expected import Candidate
+    from .hardware import GPU
 
 FORM = 1
 """The version of the file's form; one of another is not read."""
@@ -36,6 +38,8 @@ class Timed:
     sizes: Mapping[str, Any]
     default: int
     us: Mapping[int, float]
+    gpu: str = ""
+    """The GPU it was timed on, where that is another one than the call's."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Timings:
-    """Of one pass of a kernel on one GPU."""
+    """Of one pass of a kernel on one GPU, or on several that are alike."""
 
     configs: tuple[Candidate, ...]
     cases: tuple[Timed, ...]
+    certified: tuple[frozenset[str], ...] = ()
+    """Of each config the dtypes that it has a certificate for; empty where the file does not say."""
     _alike: dict[tuple[int, int], float] = field(default_factory=dict, repr=False)
     _near: dict[tuple[int, int], float] = field(default_factory=dict, repr=False)
 
@@ -101,8 +107,32 @@ class Timings:
         key = (one, other) if one < other else (other, one)
         if key not in self._near:
             case = self.cases[one]
-            self._near[key] = expected.near(case.dtype, case.sizes, self.cases[other])
+            self._near[key] = expected.near(case.dtype, case.sizes, self.cases[other], case.gpu)
         return self._near[key]
+
+
+def board(gpu: GPU) -> str:
+    """What two GPUs must share for one to learn from the other's timings: ``cuda 90, 132 sms``.
+
+    Code is compiled for the architecture; how many programs run at once hangs on the multiprocessors.
+    """
+    return f"{gpu.backend} {gpu.arch}, {gpu.sms} sms"
+
+
+def joined(own: Timings | None, others: Mapping[str, Timings]) -> Timings:
+    """The timings of a GPU, if there are any, with those of others by their names.
+
+    What is certified is left out: for its own configs a GPU has a file of entries.
+    """
+    configs = list(own.configs if own else ())
+    cases = list(own.cases if own else ())
+    for gpu, timings in others.items():
+        configs += [one for one in timings.configs if one not in configs]
+        places = [configs.index(one) for one in timings.configs]
+        for case in timings.cases:
+            us = {places[place]: us for place, us in case.us.items()}
+            cases.append(replace(case, default=places[case.default], us=us, gpu=gpu))
+    return Timings(tuple(configs), tuple(cases))
 
 
 def read(path: Path) -> tuple[dict[str, Timings], str]:
@@ -123,6 +153,19 @@ class Misformed(ValueError):
     """What of a file's content is not of its form, and where."""
 
 
+def read_if_alike(path: Path, gpu: GPU) -> dict[str, Timings]:
+    """The timings of a file of another GPU that this one may learn from; none where it may not, or the file is wrong.
+
+    What is wrong is told where that GPU's own calls read it.
+    """
+    try:
+        document = strict.load_json(path)
+        alike = isinstance(document, dict) and document.get("board") == board(gpu)
+        return parsed(document) if alike else {}
+    except (FileNotFoundError, strict.Unreadable, Misformed):
+        return {}
+
+
 def parsed(document: Any) -> dict[str, Timings]:
     """The timings of a file's content by pass; :class:`Misformed` for content of another form."""
     if not isinstance(document, dict) or document.get("form") != FORM:
@@ -138,6 +181,7 @@ def _pass(one: Any, where: str) -> Timings:
     return Timings(
         tuple(_config(config, f"{where}.configs.{place}") for place, config in enumerate(configs)),
         tuple(_case(case, len(configs), f"{where}.cases.{place}") for place, case in enumerate(cases)),
+        tuple(_certified(config, f"{where}.configs.{place}") for place, config in enumerate(configs)),
     )
 
 
@@ -154,6 +198,13 @@ def _config(one: Any, where: str) -> Candidate:
     if not isinstance(variant, str) or not settings:
         raise Misformed(f"key '{where}': {strict.shown(one)} is no variant with a config")
     return variant, config
+
+
+def _certified(one: Mapping[str, Any], where: str) -> frozenset[str]:
+    dtypes = one.get("certified", [])
+    if not isinstance(dtypes, list) or not all(isinstance(dtype, str) for dtype in dtypes):
+        raise Misformed(f"key '{where}.certified': {strict.shown(dtypes)} is no list of dtypes")
+    return frozenset(dtypes)
 
 
 def _case(one: Any, configs: int, where: str) -> Timed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
 
@@ -16,8 +17,13 @@ MOST_BYTES = 4 * 2**30
 """Of a case's least traffic; what is larger is drawn again."""
 
 _ATTEMPTS = 200
-_CROWD = 6
-"""Cases that are drawn for one that is kept, where they are to lie apart."""
+_CROWD, _MOST = 32, 400
+"""Cases that are drawn for one that is kept, and most in all, to cover a domain."""
+
+_REACH = 1.5
+"""Doublings over which what won at one case is of use at another.
+
+On the H200's records what won within one doubling is 5.9 % behind at the 95th percentile, within two 17 %."""
 
 _DOUBLINGS = 2.0
 """Of a size, up or down, around a kernel's own cases."""
@@ -40,28 +46,35 @@ def drawn(declaration: Declaration, gpu: GPU, seed: int, count: int, most_bytes:
     return found
 
 
-def apart(
+def covering(
     declaration: Declaration, gpu: GPU, seed: int, count: int, known: Collection[Case], most_bytes: float = MOST_BYTES
 ) -> list[Case]:
-    """Cases that lie apart from each other and from ``known`` ones: where little is known, more are drawn.
+    """Cases near which most calls of the domain lie that are near none of ``known``; the same for the same seed.
 
-    Of several times as many the one farthest from all before, by luck as well, or they would lie on the domain's rim.
+    Many are drawn, as calls come.  One after the other the one is kept that reaches most of those not reached before.
     """
-    crowd = [one for one in drawn(declaration, gpu, seed, _CROWD * count, most_bytes) if one not in known]
-    luck = Random(f"{seed} {declaration.name} luck")
-    weights = {one: luck.random() for one in crowd}
-    closest = {one: max((_near(one, other) for other in known), default=0.0) for one in crowd}
+    drawing = max(2 * count, min(_CROWD * count, _MOST))
+    crowd = [one for one in drawn(declaration, gpu, seed, drawing, most_bytes) if one not in known]
+    reaches = {one: [reach(one, other) for other in crowd] for one in crowd}
+    reached = [max((reach(one, other) for other in known), default=0.0) for one in crowd]
     found: list[Case] = []
-    while len(found) < count and closest:
-        best = max(closest, key=lambda one: (1 - closest[one]) * weights[one])
-        del closest[best]
+    while len(found) < count and reaches:
+        more = {one: sum(map(max, own, reached)) for one, own in reaches.items()}
+        best = max(more, key=more.__getitem__)
+        reached = list(map(max, reaches.pop(best), reached))
         found.append(best)
-        closest = {one: max(near, _near(one, best)) for one, near in closest.items()}
     return found
 
 
-def _near(one: Case, other: Case) -> float:
-    return expected.near(one.dtype, dict(one.sizes), Timed(other.dtype, dict(other.sizes), 0, {}))
+def reach(one: Case, other: Case) -> float:
+    """How far what is fast at one case is so at the other, from 0 to 1: of the same flags, within few doublings.
+
+    What 16 bits of one kind like, those of the other do; of other widths it says little.
+    """
+    if one.dtype != other.dtype and not {one.dtype, other.dtype} <= {"bf16", "fp16"}:
+        return 0.0
+    near = expected.near(one.dtype, dict(one.sizes), Timed(other.dtype, dict(other.sizes), 0, {}))
+    return math.exp(-((expected.REACH * math.log(near) / _REACH) ** 2))
 
 
 def _one(declaration: Declaration, gpu: GPU, random: Random) -> Case | None:

@@ -1,7 +1,7 @@
 """choose: which variant and config a call runs on a GPU, and why.  Nothing runs, so the GPU may be elsewhere.
 
-It reads ``kernels/tuned/<gpu>.json`` and what was timed, as a call on that GPU does; the rule is that of
-:mod:`atlas.declaration.choice`.
+It reads ``kernels/tuned/<gpu>.json`` and what was timed, there and on GPUs of the same board, as a call does; the rule
+is that of :mod:`atlas.declaration.choice`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ def run(arguments: argparse.Namespace) -> None:
     entries, faults = _tuned(path)
     timed, fault = timings.read(choice.timings_file(job.gpu_name, declaration.name))
     faults += [f"timings of {declaration.name}: {fault}"] if fault else []
+    others = choice.elsewhere(job.gpu(), job.gpu_name, declaration.name)
     try:
-        made = choice.explained(declaration, arguments.direction, case, job.gpu(), entries, lambda: timed)
+        made = choice.explained(
+            declaration, arguments.direction, case, job.gpu(), entries, lambda: timed, lambda: others
+        )
     except NotImplementedError as error:
         raise AtlasError(str(error)) from None
     print(f"{declaration.name} {PassCase.at(arguments.direction, case)} on {job.gpu_name} runs")
@@ -69,19 +72,23 @@ def _reasons(made: Any, default: Any, entries: list[Any], kernel: str, path: Any
     elif made.estimate is not None:
         told = _ratio(made.estimate)
         yield f"expected to take {told} of the time of the default, {default[0].name} {label(default[1])}"
+    elif made.considered:
+        yield "the default: of nothing that was tuned is it sure enough that it would be faster"
     elif not path.is_file():
         yield f"the default: there is no {file}"
     elif not any(entry["kernel"] == kernel for entry in entries):
         yield f"the default: {file} has nothing of {kernel}"
-    elif made.considered:
-        yield "the default: of nothing that was tuned is it sure enough that it would be faster"
     else:
         yield f"the default: nothing else in {file} is certified for this pass and dtype, fits and was timed"
     for one in made.considered:
-        grounds = "; ".join(f"{label(case.sizes)} {case.dtype}" for case in one.told_by) or "nothing"
+        grounds = "; ".join(map(_timed, one.told_by)) or "nothing"
         yield f"considered: {one.variant} {label(one.config)}: {_ratio(one)}, told by {grounds}"
     for entry, reason in made.passed_over:
         yield f"passed over: {entry['variant']} {label(entry['config'])}: {reason}"
+
+
+def _timed(case: Any) -> str:
+    return f"{label(case.sizes)} {case.dtype}{f' on {case.gpu}' if case.gpu else ''}"
 
 
 def _ratio(one: Any) -> str:

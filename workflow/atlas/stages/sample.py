@@ -62,7 +62,7 @@ def asked(job: frame.Job, declaration: Declaration, gpu: GPU, ruling: Ruling) ->
 
     arguments = job.arguments
     own = runtime.sweep(declaration, gpu)
-    drawn = drawing.apart(declaration, gpu, arguments.seed, arguments.cases, own, MOST_BYTES)
+    drawn = drawing.covering(declaration, gpu, arguments.seed, arguments.cases, own, MOST_BYTES)
     problems = candidates.problems(declaration, gpu, ruling, drawn)
     if not problems:
         raise frame.Stop("unsupported", f"no case of its domain that runs on {gpu.name} could be drawn")

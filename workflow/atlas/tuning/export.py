@@ -84,15 +84,17 @@ def timed(declaration: Declaration, gpu: GPU, *documents: Document) -> dict[str,
     ``documents`` are the kernel's of autotune, and of sample where there is one.
 
     Of each pass the configs that won a case, with a certificate, or are a case's default today, as far as the kernel
-    still has them.  A case whose default was not timed is left out: nothing there can be compared with it.
+    still has them, and for which dtypes they have one.  A case whose default was not timed is left out: nothing there
+    can be compared with it.
     """
-    from ..declaration.timings import FORM
+    from ..declaration.timings import FORM, board
 
     passes = {direction: _pass(direction, work, gpu, documents) for direction, work in declaration.passes.items()}
     return {
         "form": FORM,
         "gpu": gpu.name,
         "kernel": declaration.name,
+        "board": board(gpu),
         "generated_by": f"python -m atlas export --gpu {gpu.name}",
         "passes": {direction: found for direction, found in passes.items() if found["cases"]},
     }
@@ -113,7 +115,8 @@ def _pass(direction: str, work: Pass, gpu: GPU, documents: Sequence[Document]) -
     from ..declaration.choice import launchable, untuned
 
     bests = [best for document in documents for best in document["best"]]
-    won = [_config(best) for best in bests if best["direction"] == direction and best.get("certificate")]
+    winners = [best for best in bests if best["direction"] == direction and best.get("certificate")]
+    won = [_config(best) for best in winners]
     by_case: dict[str, list[Mapping[str, Any]]] = {}
     for trial in itertools.chain(*(document["trials"] for document in documents)):
         if trial["direction"] == direction and trial["median_us"]:
@@ -130,7 +133,9 @@ def _pass(direction: str, work: Pass, gpu: GPU, documents: Sequence[Document]) -
     for config in (*won, *(default for _, default, _ in rows)):
         if config not in configs and any(config in map(_config, trials) for *_, trials in rows):
             configs.append(config)
-    return {"configs": configs, "cases": [_times(*row, configs) for row in rows]}
+    cases = [_times(*row, configs) for row in rows]
+    dtypes = [sorted({best["dtype"] for best in winners if _config(best) == config}) for config in configs]
+    return {"configs": [one | {"certified": of} for one, of in zip(configs, dtypes, strict=True)], "cases": cases}
 
 
 def _config(one: Mapping[str, Any]) -> dict[str, Any]:

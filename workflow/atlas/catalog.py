@@ -152,6 +152,10 @@ def load(name: str, interpret: bool = False) -> Declaration:
     check_name(name)
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
+    from .host import older_triton
+
+    older_triton.fill_in()
+    if interpret:
         from .host import interpreter
 
         interpreter.patch()
@@ -165,6 +169,10 @@ def load(name: str, interpret: bool = False) -> Declaration:
         raise AtlasError(f"{home(name)}: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file")
     if declaration.function is None:
         raise AtlasError(f"{home(name)}: no public function: write @DECLARATION.public above the one that `call` calls")
+    if older_triton.OLDER:
+        from .compilation import older
+
+        older.mark(declaration)
     workload = _workload()
     if workload is None:
         return declaration

@@ -20,7 +20,7 @@ from .. import ROOT, catalog
 from ..cuda import nvcc
 from ..errors import AtlasError
 from ..figures.names import figure_names
-from ..host import gpus, slurm
+from ..host import gpus, interpreters, slurm
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
@@ -30,6 +30,7 @@ from ..results import documents
 from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
+from .software import by_versions, versions
 
 STARTED = time.time()
 
@@ -52,6 +53,8 @@ class Plan:
     """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
     host_partition: str | None = None
     """SLURM's partition for jobs that need no GPU, where it has one of nodes without."""
+    software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of GPUs whose commands run under another Python, the versions that it has."""
     head: bool = True
     """Whether this process decides what is due; one that runs a placed job only parses the workflow for it."""
     _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
@@ -137,12 +140,15 @@ class Plan:
         return "nvcc" if nvcc.find() else "no nvcc"
 
     def block_digest(self, wildcards: Any) -> str:
-        """Changes when this GPU's block does, so that editing one block concerns one GPU."""
-        return _digest(self.blocks[wildcards.gpu])
+        """Changes when this GPU's block does, so that editing one block concerns one GPU.
+
+        With the versions in the place of an interpreter of its own: of that the path is nobody's concern.
+        """
+        return _digest(by_versions(self.blocks, self.software)[wildcards.gpu])
 
     def every_block(self) -> str:
         """Changes when any block of gpus.yaml does."""
-        return _digest(dict(self.blocks))
+        return _digest(by_versions(self.blocks, self.software))
 
     def device_state(self, wildcards: Any) -> str:
         """Changes when the driver or the power cap of this GPU does, if it is of this host.
@@ -394,11 +400,15 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     partitions = slurm.partitions() if head and config["placement"] == "slurm" else None
     places = gpus.locate(blocks, names, required, Path("results/recorded"), placed, partitions)
     host = slurm.host_partition(partitions or [])
-    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host, head)
+    share = _share(cores, gpu_limit, places)
+    software = versions(config, blocks, places, where) if head else {}
+    plan = Plan(config, kernels, blocks, places, share, host, software, head)
     if head:
         load_published()  # what is wrong with it is said before anything runs
         with today.held():
             announce(blocks, places, kernels)
+        for name, found in software.items():
+            print(f"{name}: {interpreters.in_words(found)}, by an interpreter of its own", file=sys.stderr)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
         with today.held():
             announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])

@@ -155,6 +155,8 @@ def load(name: str, interpret: bool = False) -> Declaration:
     from .host import older_triton
 
     older_triton.fill_in()
+    if interpret and older_triton.OLDER:
+        raise AtlasError(f"Triton {older_triton.NAME} only compiles here: interpret with 3.6 or later")
     if interpret:
         from .host import interpreter
 

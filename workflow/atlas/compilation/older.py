@@ -80,9 +80,9 @@ def _missing(launch: Callable[..., Any]) -> str:
         while isinstance(function, functools.partial):
             waiting += [*function.args, *function.keywords.values()]
             function = function.func
-        function = getattr(function, "fn", function)  # of @triton.jit
         if isinstance(function, Missing):
             return function.__name__
+        function = getattr(function, "fn", function)  # of @triton.jit
         if id(function) in seen or not isinstance(function, types.FunctionType):
             continue
         seen.add(id(function))

@@ -120,6 +120,11 @@ def of(gpu: str, gpus_file: str = "") -> Path | None:
     if VARIABLE in os.environ:
         named = dict(item.split("=", 1) for item in os.environ[VARIABLE].split(";") if "=" in item)
         return _path(named[gpu]) if gpu in named else None
+    return of_block(gpu, gpus_file)
+
+
+def of_block(gpu: str, gpus_file: str = "") -> Path | None:
+    """The interpreter that a GPU's block names, whatever the run says."""
     from ..reading.config import GPUS_FILE, load_gpus
 
     path = load_gpus(Path(gpus_file or GPUS_FILE)).get(gpu, {}).get(KEY)

@@ -27,7 +27,8 @@ from triton.runtime.jit import JITFunction
 if TYPE_CHECKING:
     from ..declaration import GPU
 
-VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+NAME = triton.__version__
+VERSION = tuple(int(part) for part in NAME.split(".")[:2])
 OLDER = VERSION < (3, 6)
 """Whether there is anything to fill in."""
 

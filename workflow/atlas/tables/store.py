@@ -122,6 +122,7 @@ TABLES: dict[str, dict[str, str]] = {
         "peer_step": NUMBER,
         "verdict": TEXT,
         "reason": TEXT,
+        "software": TEXT,
         "same_source": FLAG,
         "date": TEXT,
         "recorded_date": TEXT,

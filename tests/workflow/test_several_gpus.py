@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 from atlas.host import gpus
-from atlas.plan import jobs as plan
+from atlas.plan import sharing
+from atlas.plan.sharing import ALL
 
 from .conftest import PROJECT, Checkout, make_checkout
 
@@ -57,26 +58,29 @@ TARGETS = [f"results/measured/h200/{kernel}/benchmark.json" for kernel in KERNEL
 
 
 @pytest.mark.parametrize(
-    ("cores", "limit", "devices", "threads"),
+    ("cores", "limit", "devices", "gpu", "build"),
     [
-        (8, 1, 8, plan._ALL),  # the default profile's one GPU at a time
-        (8, 8, 8, 1),
-        (16, 3, 8, 5),  # three of five fit into sixteen, three of six would not
-        (4, 8, 8, 1),
-        (8, 64, 8, 1),  # eight are here, whatever is allowed
-        (8, 8, 1, plan._ALL),
-        (8, 8, 0, plan._ALL),  # the interpreter's
-        (8, None, 8, plan._ALL),
-        (None, 8, 8, plan._ALL),  # a report, a lint, or a cluster, where max-threads is the limit
+        (8, 1, 8, ALL, ALL),  # the default profile's one GPU at a time
+        (16, 2, 2, 5, 6),  # two GPUs, and builds beside them
+        (16, 3, 8, 4, 4),
+        (32, 4, 4, 6, 8),
+        (128, 8, 8, 12, 16),  # eight GPUs want two builds at a time
+        (64, 64, 8, 6, 8),  # eight are here, whatever is allowed
+        (8, 8, 8, 1, 1),
+        (4, 8, 8, 1, 1),
+        (8, 8, 1, ALL, ALL),
+        (8, 8, 0, ALL, ALL),  # the interpreter's
+        (8, None, 8, ALL, ALL),
+        (None, 8, 8, ALL, ALL),  # a report, a lint, or a cluster, where max-threads is the limit
     ],
 )
-def test_each_autotune_gets_its_gpus_share_of_the_cores(cores, limit, devices, threads):
+def test_each_gpu_gets_its_share_of_the_cores_and_builds_get_one(cores, limit, devices, gpu, build):
     places = {"h200": gpus.Place(gpus.HERE, "NVIDIA H200", devices), "cpu": gpus.Place(gpus.HERE)}
-    assert plan._share(cores, limit, places) == threads
+    assert sharing.threads(cores, limit, places) == sharing.Threads(gpu, build)
 
 
 def test_the_share_is_of_snakemakes_own_cores_and_gpus(checkout):
-    words = ("-n", "-p", "--cores", "8", "--resources", "gpu=4", "--config", "kernels=softmax", "gpus=h200")
+    words = ("-n", "-p", "--cores", "10", "--resources", "gpu=4", "--config", "kernels=softmax", "gpus=h200")
     done = checkout.snakemake(*words, devices=";".join(["NVIDIA H200"] * 8))
     assert "atlas autotune softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
     assert "atlas validate softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr

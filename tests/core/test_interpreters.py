@@ -130,7 +130,7 @@ def test_the_blocks_file_may_name_one_and_a_command_by_hand_finds_it(tmp_path):
     assert interpreters.of("h200", str(tmp_path / "gpus.yaml")) is None
 
 
-def test_a_variant_that_reaches_what_triton_lacks_is_known_by_it(monkeypatch):
+def test_a_variant_that_reaches_what_triton_lacks_is_known_by_it():
     module = types.ModuleType("kernels.made_up")
     functions = ("helper(x):\n    return gluon.jit(x)", "fine(x):\n    return x", "reaches(x):\n    return helper(x)")
     module.gluon = Missing("triton.experimental.gluon")
@@ -141,7 +141,6 @@ def test_a_variant_that_reaches_what_triton_lacks_is_known_by_it(monkeypatch):
     assert older._missing(functools.partial(module.reaches, 1)) == "triton.experimental.gluon"
     variant = Variant("v", module.reaches, {}, lambda case, gpu: {})
     work = types.SimpleNamespace(variants=[variant])
-    monkeypatch.setattr(older, "OLDER", True)
     older.mark(types.SimpleNamespace(passes={"forward": work}))
     assert variant.handles(None, None).endswith("has no triton.experimental.gluon")
 

@@ -154,9 +154,10 @@ def load(name: str, interpret: bool = False) -> Declaration:
         os.environ["TRITON_INTERPRET"] = "1"
     from .host import older_triton
 
-    older_triton.fill_in()
-    if interpret and older_triton.OLDER:
-        raise AtlasError(f"Triton {older_triton.NAME} only compiles here: interpret with 3.6 or later")
+    if older_triton.OLDER:
+        if interpret:
+            raise AtlasError(f"Triton {older_triton.NAME} only compiles here: interpret with 3.6 or later")
+        older_triton.fill_in()
     if interpret:
         from .host import interpreter
 

@@ -13,7 +13,7 @@ from typing import Any
 import triton
 
 from ..declaration import GPU, Case, Declaration, Variant
-from ..host.older_triton import OLDER, Missing
+from ..host.older_triton import Missing
 from ..host.runtime import meta_inputs
 from .compiled import compile_config
 from .offline import compile_only
@@ -22,13 +22,11 @@ _OURS = ("kernels", "atlas.declaration", "atlas.operators")
 
 
 def mark(declaration: Declaration) -> None:
-    """Have the variants of a declaration that this Triton cannot run say so, and why; with a later one do nothing.
+    """Have the variants of a declaration that this Triton cannot run say so, and why.
 
     A variant is asked for each case, and its default config is compiled for that: other configs may fail, and are rows
     of their own.
     """
-    if not OLDER:
-        return
     for direction, work in declaration.passes.items():
         for variant in work.variants:
             missing = _missing(variant.launch)

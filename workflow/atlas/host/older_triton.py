@@ -65,9 +65,7 @@ class Missing(types.ModuleType):
 
 @functools.cache
 def fill_in() -> None:
-    """Do it, once a process, before anything of kernels is imported."""
-    if not OLDER:
-        return
+    """Do it, once a process, before anything of kernels is imported; only where it is :data:`OLDER`."""
     for name in _MODULES:
         if not _there(name):
             _pretend(name)

@@ -38,6 +38,8 @@ _PROVENANCE = {
     "device_name": TEXT,
     "driver": TEXT,
     "power_cap_w": NUMBER,
+    "neighbour_gpus": NUMBER,
+    "cores_busy": NUMBER,
     "torch": TEXT,
     "triton": TEXT,
     "commit": TEXT,

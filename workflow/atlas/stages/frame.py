@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
     from ..host.leases import Lease
     from ..host.neighbours import Neighbours
+    from ..workers.devices import Devices
 
 MOST_WORKERS = 16
 """Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""
@@ -143,6 +144,17 @@ def leased(job: Job) -> Iterator[Lease | None]:
             yield own
         finally:
             _current = None
+
+
+def devices(job: Job, lease: Lease | None) -> Devices:
+    """The job's own device, and how it gets further ones while nobody else wants them."""
+    from ..host import leases
+    from ..workers.devices import ALONE, Devices
+
+    if lease is None:
+        return ALONE
+    named = (job.gpu_name, job.block)
+    return Devices(lease, functools.partial(leases.spare, *named), functools.partial(leases.wanted, *named))
 
 
 def pool_size(job: Job) -> tuple[int, float]:

@@ -4,14 +4,14 @@ import functools
 import os
 import subprocess
 import sys
-import types
 
 import pytest
+import torch
+from atlas import catalog
 from atlas.compilation import older
-from atlas.declaration import Variant
 from atlas.errors import AtlasError
 from atlas.host import gpus, interpreters
-from atlas.host.older_triton import Missing
+from atlas.host.older_triton import Missing, strictly
 from atlas.plan import software
 from atlas.reading.config import load_gpus
 
@@ -130,21 +130,6 @@ def test_the_blocks_file_may_name_one_and_a_command_by_hand_finds_it(tmp_path):
     assert interpreters.of("h200", str(tmp_path / "gpus.yaml")) is None
 
 
-def test_a_variant_that_reaches_what_triton_lacks_is_known_by_it():
-    module = types.ModuleType("kernels.made_up")
-    functions = ("helper(x):\n    return gluon.jit(x)", "fine(x):\n    return x", "reaches(x):\n    return helper(x)")
-    module.gluon = Missing("triton.experimental.gluon")
-    exec("".join(f"def {one}\n" for one in functions), vars(module))
-    for name in ("helper", "fine", "reaches"):
-        getattr(module, name).__module__ = "kernels.made_up"
-    assert older._missing(module.fine) == ""
-    assert older._missing(functools.partial(module.reaches, 1)) == "triton.experimental.gluon"
-    variant = Variant("v", module.reaches, {}, lambda case, gpu: {})
-    work = types.SimpleNamespace(variants=[variant])
-    older.mark(types.SimpleNamespace(passes={"forward": work}))
-    assert variant.handles(None, None).endswith("has no triton.experimental.gluon")
-
-
 def test_what_is_missing_can_be_imported_and_decorate():
     gluon = Missing("triton.experimental.gluon")
 
@@ -152,6 +137,38 @@ def test_what_is_missing_can_be_imported_and_decorate():
     def kernel():
         return 1
 
-    assert kernel() == 1
+    @gluon.constexpr_function
+    def helper():
+        return 1
+
+    assert isinstance(kernel, Missing) and helper() == 1
     assert gluon.language.constexpr.__name__ == "triton.experimental.gluon.language.constexpr"
-    assert not hasattr(gluon, "__wrapped__")
+    assert not hasattr(gluon, "__wrapped__") and not isinstance(1, gluon.TensorDescriptor)
+    for use in (lambda: kernel[1](2), lambda: 3 // gluon.WIDTH):
+        with pytest.raises(NotImplementedError, match=r"^Triton [\d.]+ has no triton.experimental.gluon"):
+            use()
+    gluon.language.Layout([1])
+    with strictly(), pytest.raises(NotImplementedError, match=r"has no triton.experimental.gluon.language.Layout$"):
+        gluon.language.Layout([1])
+
+
+def test_a_variant_that_this_triton_does_not_compile_says_so_and_others_are_as_they_were(monkeypatch):
+    declaration = catalog.load("vector_add")
+    (variant,) = declaration.forward.variants
+    gpu = gpus.gpu("t4", load_gpus()["t4"])
+    fp32, bf16 = (next(case for case in declaration.cases(gpu) if case.dtype == dtype) for dtype in ("fp32", "bf16"))
+    launch, handles = variant.launch, variant.handles
+
+    def launched(config, x, **inputs):
+        if x.dtype == torch.bfloat16:
+            Missing("triton.tools.tensor_descriptor.TensorDescriptor")(x)
+        return launch(config=config, x=x, **inputs)
+
+    try:
+        object.__setattr__(variant, "launch", launched)
+        older.mark(declaration)
+        assert variant.unsupported(fp32, gpu) == ""
+        assert "does not compile it: NotImplementedError: Triton" in variant.unsupported(bf16, gpu)
+    finally:
+        object.__setattr__(variant, "launch", launch)
+        object.__setattr__(variant, "handles", handles)

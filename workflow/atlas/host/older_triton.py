@@ -2,8 +2,8 @@
 
 A GPU's block may name an environment with such a one.  The names that the stages and launchers use are given to it:
 ``triton.knobs``, the hooks of a compilation, the allocator of scratch memory.  What it cannot do at all (Gluon, tensor
-descriptors) is :class:`Missing` there: kernels can be imported, and a variant that reaches such a name says that this
-Triton cannot run it.  With Triton 3.6 and later nothing is done.
+descriptors) is :class:`Missing` there: kernels can be imported, and a variant that uses such a name is told that this
+Triton has it not.  With Triton 3.6 and later nothing is done.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -40,7 +41,10 @@ _ON_TURING = (3, 4)
 
 
 class Missing(types.ModuleType):
-    """Stands for a module, a class or a function that this Triton has not: its parts are missing, too."""
+    """Stands for a module, a class or a function that this Triton has not: its parts are missing, too.
+
+    Modules that mention it can be imported.  What uses it inside :func:`strictly` gets NotImplementedError.
+    """
 
     def __init__(self, name: str):
         super().__init__(name)
@@ -52,15 +56,38 @@ class Missing(types.ModuleType):
         return Missing(f"{self.__name__}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # As a decorator it leaves what it is given as it is: it is never launched.
-        if len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType):
-            return args[0]
-        return Missing(self.__name__)
+        if _strict.get():
+            self._refuse()
+        # What it would compile is missing, too; a function that the host may call as well is left as it is.
+        decorates = len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType)
+        return args[0] if decorates and not self.__name__.endswith(".jit") else Missing(self.__name__)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotImplementedError(f"Triton {NAME} has no {self.__name__}")
+
+    __getitem__ = __iter__ = __int__ = __index__ = __len__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = __mod__ = _refuse
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return False
 
     def __or__(self, other: Any) -> Any:  # in an annotation
         return Any
 
     __ror__ = __or__
+
+
+_strict: ContextVar[bool] = ContextVar("strict", default=False)
+
+
+@contextlib.contextmanager
+def strictly() -> Iterator[None]:
+    """Inside, what uses anything that is :class:`Missing` is told so."""
+    token = _strict.set(True)
+    try:
+        yield
+    finally:
+        _strict.reset(token)
 
 
 @functools.cache

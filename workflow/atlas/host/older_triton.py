@@ -107,6 +107,7 @@ def fill_in() -> None:
         _add_device_caches()
     if not hasattr(JITFunction, "_do_compile"):
         _add_do_compile()
+    _hinder_recording()
     if not hasattr(triton.runtime.driver, "_active"):
         type(triton.runtime.driver)._active = property(lambda self: vars(self)["active"])
     cuda = importlib.import_module("triton.language.extra.cuda")
@@ -270,6 +271,21 @@ def _add_do_compile() -> None:
 
     JITFunction.create_binder = created
     JITFunction._do_compile = lambda self, *args, **kwargs: self.compile(*args, **kwargs)
+
+
+def _hinder_recording() -> None:
+    """Have calls launch anew each time: launchers of this Triton take other arguments than a recording repeats."""
+    begin = JITFunction.__init__
+
+    def begun(self: JITFunction, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        self.pre_run_hooks = [*self.pre_run_hooks, _nothing]  # a function with a hook is not recorded
+
+    JITFunction.__init__ = begun
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
 
 
 def _know_turing() -> None:

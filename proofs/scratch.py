@@ -20,12 +20,12 @@ from typing import Any
 
 from atlas import ROOT, catalog
 from atlas.errors import AtlasError
-from atlas.host import gpus
+from atlas.host import gpus, interpreters
 from atlas.host.environment import python_path
 from atlas.results import documents, files
 from atlas.stages import frame
 
-_OWN = ("TRITON_INTERPRET", gpus.PLACES_VARIABLE)
+_OWN = ("TRITON_INTERPRET", gpus.PLACES_VARIABLE, interpreters.VARIABLE)
 """Variables that a process sets for itself and its children; a fresh one settles them anew."""
 
 _LAST_WORDS = 3

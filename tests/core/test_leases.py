@@ -170,6 +170,26 @@ def test_a_spare_is_lent_within_the_limit(monkeypatch):
             one.release()
 
 
+def test_others_leases_are_counted_and_ones_own_are_not(process):
+    with leases.lease("h200", BLOCK):
+        others = leases.counter_of_others()
+        assert others() == 0
+        process().ask("lease")
+        assert others() == 1
+
+
+def test_a_document_says_how_many_other_gpus_were_at_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "software", dict)
+    monkeypatch.setattr(frame.documents, "write", lambda path, document: None)
+    asked = job(tmp_path)
+    with frame.leased(asked), leases.lease("h200", BLOCK) as other:
+        monkeypatch.setattr(leases, "_held", leases._held - {other})  # as if it were another process's
+        document = frame.write_document(asked, {}, lambda job: time.sleep(0.1) or {})
+        assert document["neighbours"]["gpus"] == document["neighbours"]["most_gpus"] == 1
+        assert 0 <= document["neighbours"]["cores_busy"] <= 1
+        assert "neighbours" not in frame.write_document(asked, {}, lambda job: {}, kind="compiled")
+
+
 def test_a_limit_that_is_no_number_is_named(monkeypatch):
     monkeypatch.setenv("KERNEL_ATLAS_GPUS", "all")
     with pytest.raises(AtlasError, match="KERNEL_ATLAS_GPUS is 'all'"):

@@ -97,7 +97,21 @@ def test_the_ratio_is_of_trials_per_second_and_each_strategy_stands_for_itself()
     found = evidence(runs)
     assert [row["ratio"] for row in found.rows] == pytest.approx([1, 1.818, 3.333, 1, 3.75], abs=1e-3)
     assert found.rows[0]["trials/s"] == 10 and found.rows[0]["matmul s"] == 100
-    assert [(claim.limit, claim.holds) for claim in found.claims] == [(1.8, True), (3.4, False), (3.4, True)]
+    assert [(claim.limit, claim.holds) for claim in found.claims] == [(1.9, False), (3.6, False), (3.6, True)]
+
+
+def test_how_far_neighbours_move_a_case_is_told_of_those_that_are_not_short():
+    best = [{"direction": "forward", "dtype": "bf16", "sizes": {"n": n}, "default_us": time} for n, time in
+            [(1, 5.0), (2, 100.0), (3, 200.0), (4, None)]]  # fmt: skip
+    alone = dict(throughput.defaults({"kernel": "softmax", "best": best}))
+    assert list(alone.values()) == [5.0, 100.0, 200.0]
+    beside = {case: time * factor for (case, time), factor in zip(alone.items(), [2.0, 1.01, 0.97], strict=True)}
+    assert throughput.shifts(alone, beside) == pytest.approx([1.0, 3.0])
+    found = evidence([
+        Run("halving", 1, 4, 100.0, 110.0, 1000, {}, alone), Run("halving", 2, 8, 51.0, 60.0, 1000, {}, beside)
+    ])  # fmt: skip
+    assert [(claim.limit, claim.holds) for claim in found.claims] == [(1.9, True), (2.0, False)]
+    assert found.rows[1]["cases"] == 2
 
 
 def test_each_count_sees_only_its_gpus_and_its_share_of_the_cores(tmp_path, monkeypatch):

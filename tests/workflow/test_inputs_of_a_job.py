@@ -83,19 +83,22 @@ def test_any_edit_to_a_gpu_s_block_makes_its_own_jobs_due_and_no_other_s(settled
 @pytest.mark.parametrize(
     ("devices", "cores", "gpu_limit", "share"),
     [
-        (4, 16, 4, 4),  # four work at a time, each with a fourth of the cores
-        (4, 16, 2, 8),
-        (2, 16, 8, 8),  # no more can work than there are
-        (4, 3, 4, 1),  # never none
+        (4, 16, 4, 3),  # four work at a time, beside one build
+        (2, 16, 8, 5),  # no more can work than there are
         (4, 16, None, 1024),  # one at a time, which takes all there are
-        (1, 16, 1, 1024),
-        (4, None, 4, 1024),  # nobody knows how many cores there are
     ],
 )
 def test_gpus_that_work_at_a_time_share_the_cores(settled, devices, cores, gpu_limit, share):
     made = settled(";".join(["NVIDIA H200"] * devices), cores, gpu_limit)
-    assert made.tuning_threads == made.worker_threads(job()) == share
+    assert made.threads.gpu == made.worker_threads(job()) == share
     assert made.worker_threads(job(gpu="cpu")) == 1, "the interpreter keeps one core busy"
+
+
+def test_a_job_goes_before_those_that_wait_for_it(settled):
+    made = settled("NVIDIA H200")
+    asked = {stage: made.priority(stage)(job()) for stage in ("build", "autotune", "benchmark")}
+    assert asked["build"] > asked["autotune"] > asked["benchmark"] > 0
+    assert made.priority("survey")(SimpleNamespace(gpu="h200")) > asked["benchmark"]
 
 
 def test_a_job_takes_one_gpu_and_one_on_the_interpreter_none(settled):

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 from atlas.host import gpus
-from atlas.plan import jobs as plan
+from atlas.plan import sharing
+from atlas.plan.sharing import ALL
 
 from .conftest import PROJECT, Checkout, make_checkout
 
@@ -35,6 +36,7 @@ def run(arguments):
     job = frame.job(NAME, arguments)
     if NAME == "build":
         return write(job, {})
+    began = time.time()
     with frame.leased(job) as lease:
         if NAME == "autotune":
             meeting = pathlib.Path("meeting")
@@ -45,7 +47,7 @@ def run(arguments):
                 time.sleep(0.02)
             assert time.monotonic() < end, "nobody else tunes"
         write(job, {"uuid": lease.uuid, "sees": os.environ["CUDA_VISIBLE_DEVICES"],
-                    "limit": os.environ["KERNEL_ATLAS_GPUS"], "jobs": arguments.jobs})
+                    "limit": os.environ["KERNEL_ATLAS_GPUS"], "jobs": arguments.jobs, "began": began})
 
 def write(job, fields):
     job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -53,30 +55,34 @@ def write(job, fields):
 """
 
 KERNELS = ("vector_add", "softmax")
+BRIEF = "results/measured/h200/dropout/validate.json"
 TARGETS = [f"results/measured/h200/{kernel}/benchmark.json" for kernel in KERNELS]
 
 
 @pytest.mark.parametrize(
-    ("cores", "limit", "devices", "threads"),
+    ("cores", "limit", "devices", "gpu", "build"),
     [
-        (8, 1, 8, plan._ALL),  # the default profile's one GPU at a time
-        (8, 8, 8, 1),
-        (16, 3, 8, 5),  # three of five fit into sixteen, three of six would not
-        (4, 8, 8, 1),
-        (8, 64, 8, 1),  # eight are here, whatever is allowed
-        (8, 8, 1, plan._ALL),
-        (8, 8, 0, plan._ALL),  # the interpreter's
-        (8, None, 8, plan._ALL),
-        (None, 8, 8, plan._ALL),  # a report, a lint, or a cluster, where max-threads is the limit
+        (8, 1, 8, ALL, ALL),  # the default profile's one GPU at a time
+        (16, 2, 2, 5, 6),  # two GPUs, and builds beside them
+        (16, 3, 8, 4, 4),
+        (32, 4, 4, 6, 8),
+        (128, 8, 8, 12, 16),  # eight GPUs want two builds at a time
+        (64, 64, 8, 6, 8),  # eight are here, whatever is allowed
+        (8, 8, 8, 1, 1),
+        (4, 8, 8, 1, 1),
+        (8, 8, 1, ALL, ALL),
+        (8, 8, 0, ALL, ALL),  # the interpreter's
+        (8, None, 8, ALL, ALL),
+        (None, 8, 8, ALL, ALL),  # a report, a lint, or a cluster, where max-threads is the limit
     ],
 )
-def test_each_autotune_gets_its_gpus_share_of_the_cores(cores, limit, devices, threads):
+def test_each_gpu_gets_its_share_of_the_cores_and_builds_get_one(cores, limit, devices, gpu, build):
     places = {"h200": gpus.Place(gpus.HERE, "NVIDIA H200", devices), "cpu": gpus.Place(gpus.HERE)}
-    assert plan._share(cores, limit, places) == threads
+    assert sharing.threads(cores, limit, places) == sharing.Threads(gpu, build)
 
 
 def test_the_share_is_of_snakemakes_own_cores_and_gpus(checkout):
-    words = ("-n", "-p", "--cores", "8", "--resources", "gpu=4", "--config", "kernels=softmax", "gpus=h200")
+    words = ("-n", "-p", "--cores", "10", "--resources", "gpu=4", "--config", "kernels=softmax", "gpus=h200")
     done = checkout.snakemake(*words, devices=";".join(["NVIDIA H200"] * 8))
     assert "atlas autotune softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
     assert "atlas validate softmax --gpu h200 --jobs 2 " in done.stdout + done.stderr
@@ -98,7 +104,11 @@ def finished(tmp_path_factory) -> Checkout:
     shutil.copy(PROJECT / "tests" / "core" / "fake_nvml.py", made.root)
     (made.root / "pynvml.py").write_text(NVML)
     (made.root / "driver").write_text("580.1")
-    done = made.snakemake("--resources", "gpu=2", "--", *TARGETS, devices=None)
+    for kernel, seconds in {"dropout": 1, **dict.fromkeys(KERNELS, 500)}.items():  # as of an earlier run
+        told = made.root / f"results/benchmarks/h200/{kernel}/validate.tsv"
+        told.parent.mkdir(parents=True)
+        told.write_text(f"s\th:m:s\n{seconds}\t0:00:00\n")
+    done = made.snakemake("--resources", "gpu=2", "--", BRIEF, *TARGETS, devices=None)
     assert done.returncode == 0, done.stdout + done.stderr
     made.output = done.stdout + done.stderr
     return made
@@ -111,6 +121,15 @@ def test_two_gpus_of_one_host_are_used_at_the_same_time(finished):
     assert sorted(one["uuid"] for one in made) == sorted(one["sees"] for one in made) == ["GPU-a", "GPU-b"]
     assert [(one["limit"], one["jobs"]) for one in made] == [("2", "1"), ("2", "1")]
     assert "2 x NVIDIA H200" in finished.output
+
+
+def test_the_job_that_took_least_begins_last(finished):
+    paths = [
+        finished.root / BRIEF,
+        *(finished.root / f"results/measured/h200/{name}/validate.json" for name in KERNELS),
+    ]
+    brief, *others = (json.loads(path.read_text())["began"] for path in paths)
+    assert brief > max(others)
 
 
 def test_other_numbers_of_cores_and_gpus_are_no_reason_to_measure_again(finished):

@@ -152,6 +152,13 @@ def load(name: str, interpret: bool = False) -> Declaration:
     check_name(name)
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"
+    from .host import older_triton
+
+    if older_triton.OLDER:
+        if interpret:
+            raise AtlasError(f"Triton {older_triton.NAME} only compiles here: interpret with 3.6 or later")
+        older_triton.fill_in()
+    if interpret:
         from .host import interpreter
 
         interpreter.patch()
@@ -165,6 +172,10 @@ def load(name: str, interpret: bool = False) -> Declaration:
         raise AtlasError(f"{home(name)}: DECLARATION.name is {declaration.name!r}; it must be {name!r}, as the file")
     if declaration.function is None:
         raise AtlasError(f"{home(name)}: no public function: write @DECLARATION.public above the one that `call` calls")
+    if older_triton.OLDER:
+        from .compilation import older
+
+        older.mark(declaration)
     workload = _workload()
     if workload is None:
         return declaration

@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 
 from .errors import AtlasError
-from .host import lifeline
+from .host import interpreters, lifeline
 from .workers import forking
 
 COMMANDS = {
@@ -52,6 +52,9 @@ _IMPORTED = {
 }
 """What a command's process has imported when it begins, for those of which a run has many."""
 
+_OF_A_GPU = (*_IMPORTED, "debug", "choose", "inspect", "bisect")
+"""Commands that run under the interpreter which their GPU's block names."""
+
 _CALLING = ("validate", "benchmark", "beyond")
 """Commands that call public functions: as users do, by the extension, which is not compiled beside a measurement."""
 
@@ -60,6 +63,11 @@ def command() -> int:
     """Run the command that this process was started for; returns its exit status."""
     os.environ.pop("KERNEL_ATLAS_WATCH", None)  # what a stage calls is no program's
     words = sys.argv[1:]
+    if words and words[0] in _OF_A_GPU:
+        try:
+            interpreters.hand_over(words, _option(words, "--gpu"), _option(words, "--gpus-file"))
+        except AtlasError as error:
+            return _mistake(f"atlas {words[0]}", error)
     if not words or words[0] not in _IMPORTED or {"-h", "--help"} & set(words):
         return main(words)
     name, *rest = words
@@ -70,6 +78,14 @@ def command() -> int:
         except AtlasError as error:
             return _mistake(f"atlas {name}", error)
     return forking.command(main, words, _IMPORTED[name])
+
+
+def _option(words: list[str], name: str) -> str:
+    """The value of an option, before anything is parsed; empty without one."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word == name or word.startswith(f"{name}="):
+            return after if word == name else word.partition("=")[2]
+    return ""
 
 
 def _of(name: str) -> tuple[str, str, str]:

@@ -9,9 +9,10 @@ rule autotune:
         "results/logs/{gpu}/{kernel}/autotune.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/autotune.tsv"
+    priority: PLAN.priority("autotune")
     conda:
         "../../environment.yml"
-    threads: PLAN.tuning_threads
+    threads: PLAN.threads.gpu
     resources:
         **PLAN.device_resources(),
     params:

@@ -10,6 +10,7 @@ rule benchmark:
         "results/logs/{gpu}/{kernel}/benchmark.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/benchmark.tsv"
+    priority: PLAN.priority("benchmark")
     conda:
         "../../environment.yml"
     threads: PLAN.worker_threads

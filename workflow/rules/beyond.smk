@@ -9,6 +9,7 @@ rule beyond:
         "results/logs/{gpu}/{kernel}/beyond.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/beyond.tsv"
+    priority: PLAN.priority("beyond")
     conda:
         "../../environment.yml"
     threads: PLAN.worker_threads

@@ -5,9 +5,10 @@ rule build:
         "results/logs/{gpu}/{kernel}/build.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/build.tsv"
+    priority: PLAN.priority("build")
     conda:
         "../../environment.yml"
-    threads: 1024  # as many as --cores allows
+    threads: PLAN.threads.build
     resources:
         **PLAN.host_resources(),
     params:

@@ -9,6 +9,7 @@ rule cuda:
         "results/logs/{gpu}/{kernel}/cuda.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/cuda.tsv"
+    priority: PLAN.priority("cuda")
     conda:
         "../../environment.yml"
     resources:

@@ -9,6 +9,7 @@ rule profile:
         "results/logs/{gpu}/{kernel}/profile.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/profile.tsv"
+    priority: PLAN.priority("profile")
     conda:
         "../../environment.yml"
     resources:

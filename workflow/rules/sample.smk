@@ -9,9 +9,10 @@ rule sample:
         "results/logs/{gpu}/{kernel}/sample.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/sample.tsv"
+    priority: PLAN.priority("sample")
     conda:
         "../../environment.yml"
-    threads: PLAN.tuning_threads
+    threads: PLAN.threads.gpu
     resources:
         **PLAN.device_resources(),
     params:

@@ -5,6 +5,7 @@ rule survey:
         "results/logs/{gpu}/survey.log",
     benchmark:
         "results/benchmarks/{gpu}/survey.tsv"
+    priority: PLAN.priority("survey")
     conda:
         "../../environment.yml"
     resources:

@@ -5,6 +5,7 @@ rule validate:
         "results/logs/{gpu}/{kernel}/validate.log",
     benchmark:
         "results/benchmarks/{gpu}/{kernel}/validate.tsv"
+    priority: PLAN.priority("validate")
     conda:
         "../../environment.yml"
     threads: PLAN.worker_threads

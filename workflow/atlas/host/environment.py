@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import importlib.metadata
@@ -15,13 +16,15 @@ from typing import Any
 
 from .. import ROOT
 from . import devices
+from .interpreters import TRITONS
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def triton_version() -> str | None:
+    """Triton's version, under whatever name it was distributed; None without it."""
+    for name in TRITONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
 
 
 def commit(root: Path = ROOT) -> str | None:
@@ -74,7 +77,7 @@ def software() -> dict[str, Any]:
 
     return {
         "torch": torch.__version__,
-        "triton": _version("triton"),
+        "triton": triton_version(),
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,

@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,21 @@ def wanted(name: str, block: Mapping[str, Any]) -> bool:
         return False
     with _gate():
         return any(_taken(_queue_file(device)) for device in candidates)
+
+
+def counter_of_others() -> Callable[[], int]:
+    """Says, when called, how many of the devices visible here are leased to others than this process."""
+    shown = _visible()  # once: NVML takes a while to open
+
+    def others() -> int:
+        own = {lease.uuid for lease in _held}
+        theirs = [device for device in shown if device.uuid not in own]
+        if not theirs:
+            return 0
+        with _gate():
+            return sum(_taken(_lock_file(device)) for device in theirs)
+
+    return others
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ INCIDENTAL = (
     "atlas.identity",
     "atlas.host.leases",
     "atlas.host.lifeline",
+    "atlas.host.neighbours",
     "atlas.host.progress",
     "atlas.reading.strict",
     "atlas.sampling",

@@ -20,7 +20,7 @@ from .. import ROOT, catalog
 from ..cuda import nvcc
 from ..errors import AtlasError
 from ..figures.names import figure_names
-from ..host import gpus, slurm
+from ..host import gpus, interpreters, slurm
 from ..identity import today
 from ..identity.needs import changed, needed
 from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, read_words
@@ -30,11 +30,11 @@ from ..results import documents, files
 from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
+from .durations import Durations, Ranks
+from .sharing import Threads, threads
+from .software import by_versions, versions
 
 STARTED = time.time()
-
-_ALL = 1024
-"""Threads of a job that takes all cores there are: Snakemake lowers it to ``--cores`` or ``--max-threads``."""
 
 Question = Callable[[Any], Any]
 """A function of a job's wildcards, as Snakemake calls it for inputs, params and resources."""
@@ -48,10 +48,12 @@ class Plan:
     kernels: list[str]
     blocks: Mapping[str, Mapping[str, Any]]
     places: Mapping[str, gpus.Place]
-    tuning_threads: int = _ALL
-    """Cores for each job that compiles on a GPU: its share of them, so that as many run at a time as there are GPUs."""
+    threads: Threads = field(default_factory=Threads)
+    """Cores for each job on a GPU and for each build, so that as many run at a time as there are GPUs."""
     host_partition: str | None = None
     """SLURM's partition for jobs that need no GPU, where it has one of nodes without."""
+    software: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of GPUs whose commands run under another Python, the versions that it has."""
     head: bool = True
     """Whether this process decides what is due; one that runs a placed job only parses the workflow for it."""
     _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
@@ -66,7 +68,20 @@ class Plan:
 
         There kernels beside one another keep the cores as busy, and each job more would import torch once more.
         """
-        return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.tuning_threads
+        return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.threads.gpu
+
+    def priority(self, rule: str) -> Question:
+        """Seconds of the longest chain of jobs that begins with this one, so that it does not begin last."""
+
+        def answer(wildcards: Any) -> float:
+            return self._ranks(wildcards.gpu).of(rule, getattr(wildcards, "kernel", "")) if self.head else 0.0
+
+        return answer
+
+    def _ranks(self, gpu: str) -> Ranks:
+        functional = gpus.functional(self.blocks[gpu])
+        known = self._once(("durations",), Durations)
+        return self._once(("ranks", gpu), lambda: known.ranks(gpu, self.stages(gpu), self.kernels, functional))
 
     def code(self, stage: str) -> Question:
         """Changes when code does that the stage's documents depend on, whatever else is edited in its files.
@@ -137,12 +152,15 @@ class Plan:
         return "nvcc" if nvcc.find() else "no nvcc"
 
     def block_digest(self, wildcards: Any) -> str:
-        """Changes when this GPU's block does, so that editing one block concerns one GPU."""
-        return _digest(self.blocks[wildcards.gpu])
+        """Changes when this GPU's block does, so that editing one block concerns one GPU.
+
+        With the versions in the place of an interpreter of its own: of that the path is nobody's concern.
+        """
+        return _digest(by_versions(self.blocks, self.software)[wildcards.gpu])
 
     def every_block(self) -> str:
         """Changes when any block of gpus.yaml does."""
-        return _digest(dict(self.blocks))
+        return _digest(by_versions(self.blocks, self.software))
 
     def device_state(self, wildcards: Any) -> str:
         """Changes when the driver or the power cap of this GPU does, if it is of this host.
@@ -395,11 +413,14 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     partitions = slurm.partitions() if head and config["placement"] == "slurm" else None
     places = gpus.locate(blocks, names, required, Path("results/recorded"), placed, partitions)
     host = slurm.host_partition(partitions or [])
-    plan = Plan(config, kernels, blocks, places, _share(cores, gpu_limit, places), host, head)
+    software = versions(config, blocks, places, where) if head else {}
+    plan = Plan(config, kernels, blocks, places, threads(cores, gpu_limit, places), host, software, head)
     if head:
         load_published()  # what is wrong with it is said before anything runs
         with today.held():
             announce(blocks, places, kernels)
+        for name, found in software.items():
+            print(f"{name}: {interpreters.in_words(found)}, by an interpreter of its own", file=sys.stderr)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
         with today.held():
             announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])
@@ -413,13 +434,6 @@ def _of_workload(kernels: list[str]) -> list[str]:
     """Those of the kernels that the run's workload comes to; all without one."""
     workload = workloads.current()
     return kernels if workload is None else [name for name in kernels if name in workload.kernels]
-
-
-def _share(cores: int | None, gpu_limit: int | None, places: Mapping[str, gpus.Place]) -> int:
-    """A GPU's share of the cores; all of them where one GPU is used at a time, or the number is not known."""
-    here = sum(place.count for place in places.values())
-    used = min(gpu_limit or 1, here)
-    return _ALL if cores is None or used < 2 else max(1, cores // used)
 
 
 def use_this_checkout() -> None:

@@ -20,8 +20,7 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from ..host import gpus
-from ..results.documents import read_envelope
-from ..results.files import found
+from .durations import BEGINNING, Durations
 
 if TYPE_CHECKING:
     from .jobs import Plan
@@ -30,12 +29,6 @@ _ROWS = {"survey": "roofs", "build": "configs", "validate": "checks", "autotune"
 """Where a stage's document has the rows with a status."""
 
 _WITHOUT_WORK = ("all", "reproduce")
-_SECONDS = {
-    "build": 6.0, "validate": 15.0, "autotune": 6.0, "benchmark": 4.0, "cuda": 0.5, "profile": 30.0, "survey": 40.0,
-    "tables": 12.0, "figures": 60.0, "report": 10.0, "track": 40.0, "verdict": 3.0,
-}  # fmt: skip
-"""What a job takes of which nothing is known yet: on two cores without a GPU."""
-
 _SELECTING = re.compile(r"Select jobs to execute\.\.\.|Execute \d+ jobs\.\.\.")
 """Said of every job, and of none what it is."""
 
@@ -49,6 +42,7 @@ class Lines(logging.Handler):
     def __init__(self, plan: Plan, cores: int | None, results: Path = Path("results")):
         super().__init__(logging.INFO)
         self._plan, self._cores, self._results = plan, cores or 1, results
+        self._durations = Durations(results)
         self._speaks = False
         self._jobs: dict[int, tuple[Mapping[str, Any], float]] = {}
         self._left: Counter[str] = Counter()
@@ -122,17 +116,17 @@ class Lines(logging.Handler):
             share = 1 / self._cores if gpus.functional(self._plan.blocks[gpu]) else 1.0
             stages = {*self._plan.stages(gpu), "cuda", "survey"}
             found += [share * seconds for seconds in self._seconds(rule, gpu)] if rule in stages else []
-        return statistics.fmean(found) if found else _SECONDS.get(rule, 0.0)
+        return statistics.fmean(found) if found else BEGINNING.get(rule, 0.0)
 
     def _seconds(self, rule: str, gpu: str) -> Iterator[float]:
         known = []
         for kernel in self._plan.kernels:
-            seconds = _before(self._results / "benchmarks" / gpu / kernel / f"{rule}.tsv")
+            seconds = self._durations.before(rule, gpu, kernel)
             if seconds is None and self._plan.places[gpu].where == gpus.HERE:
-                seconds = read_envelope(found(self._results / "recorded" / gpu / kernel, rule)).seconds
+                seconds = self._durations.recorded(rule, gpu, kernel)
             known.append(seconds)
         there = [seconds for seconds in known if seconds is not None]
-        typical = statistics.fmean(there) if there else _SECONDS.get(rule, 0.0)
+        typical = statistics.fmean(there) if there else BEGINNING.get(rule, 0.0)
         yield from (typical if seconds is None else seconds for seconds in known)
 
 
@@ -159,15 +153,6 @@ def _of_no_job(record: logging.LogRecord) -> bool:
     if getattr(record, "event", None) in (LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS):
         return False
     return not (isinstance(record.msg, str) and _SELECTING.fullmatch(record.msg))
-
-
-def _before(path: Path) -> float | None:
-    """Seconds that Snakemake measured of a job's last run."""
-    try:
-        names, values = (line.split("\t") for line in path.read_text().splitlines()[:2])
-        return float(dict(zip(names, values, strict=True))["s"])
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def follow(plan: Plan, cores: int | None) -> Lines:

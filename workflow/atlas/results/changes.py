@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .differences import difference
+from .stacks import differing
 from .subject import PassCase
 from .summary import times
 
@@ -35,8 +36,8 @@ def compared(before: Sequence[Any], after: Sequence[Any], every: bool = False) -
     ``before`` and ``after`` are entries of the collection, a run each, of one kernel and GPU.  Each variant is compared
     with itself instead where ``every`` is true.  Keys: ``kernel gpu direction dtype sizes``; of each side ``provider
     config median_us`` (the median of its runs) and the same with ``before_``; ``runs before_runs``; ``step low high
-    peer_step verdict reason`` of :class:`~atlas.results.differences.Difference`; ``same_source`` (both ran the same
-    variant of the same code), ``date``, ``before_date``.
+    peer_step verdict reason`` of :class:`~atlas.results.differences.Difference`; ``software`` (what of torch and Triton
+    differs); ``same_source`` (both ran the same variant of the same code), ``date``, ``before_date``.
     """
     first, older = after[0], before[0]
     sides = [_variants(side) for side in (before, after)]
@@ -61,6 +62,7 @@ def compared(before: Sequence[Any], after: Sequence[Any], every: bool = False) -
                 "peer_step": found.peer_step,
                 "verdict": found.verdict if known else "undecided",
                 "reason": found.reason if known else f"timed by {' and '.join(sorted(protocols))}",
+                "software": differing(older.document, first.document),
                 "same_source": new == old and len({e.identity(at.direction, new) for e in (*before, *after)}) == 1,
                 "date": first.document["software"].get("date"),
                 "before_date": older.document["software"].get("date"),
@@ -127,6 +129,7 @@ def sentence(kernel: str, gpu: str, rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [f"{len(slower)} of {len(rows)} cases slower{worst}", f"{faster} faster"]
     parts += [f"{undecided} undecided"] if undecided else []
     source = ", its variants are the same" if all(row["same_source"] for row in rows) else ""
+    source += f", {rows[0]['software']}" if rows[0]["software"] else ""
     return (
         f"{kernel} on {gpu} against its record of {(rows[0]['recorded_date'] or '?')[:10]}{source}: {', '.join(parts)}."
     )

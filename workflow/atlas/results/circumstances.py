@@ -11,6 +11,8 @@ from .collection import calls
 
 _SOFTWARE = ("commit", "torch", "triton", "python", "cuda", "hip")
 _DEVICE = ("device_name", "driver", "power_cap_w", "max_sm_clock_mhz", "max_memory_clock_mhz")
+_BESIDE = {"gpus": "other GPUs of the host at work", "cores_busy": "share of its cores at work"}
+_NOTABLE = 0.25
 _READINGS = (("SM clock", "sm_clock_mhz", "MHz", 10.0), ("temperature", "temperature_c", "C", 5.0))
 """Medians that are told where they differ by more."""
 
@@ -35,6 +37,10 @@ def _facts(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any
         yield _values(before, after, key, lambda one, key=key: one["software"].get(key))
     for key in _DEVICE:
         yield _values(before, after, key, lambda one, key=key: one["device"].get(key))
+    for key, what in _BESIDE.items():
+        old, new = _mean(before, key), _mean(after, key)
+        if old is not None and new is not None and abs(new - old) > _NOTABLE:
+            yield what, [f"{old:.1f}"], [f"{new:.1f}"]
     names = sorted({name for one in (*before, *after) for name in calls(one)})
     for name in names:
         yield _values(before, after, f"configs of {name}", lambda one, name=name: calls(one).get(name))
@@ -69,6 +75,11 @@ def _code(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _reading(side: Sequence[Mapping[str, Any]], key: str) -> float | None:
     found = [row[key] for one in side for row in one["rows"] if row.get(key)]
     return statistics.median(found) if found else None
+
+
+def _mean(side: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    found = [one["neighbours"][key] for one in side if one.get("neighbours", {}).get(key) is not None]
+    return statistics.fmean(found) if found else None
 
 
 def _throttled(side: Sequence[Mapping[str, Any]]) -> float:

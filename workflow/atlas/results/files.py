@@ -13,7 +13,9 @@ PACKED, PLAIN = ".json.xz", ".json"
 HOST = "@"
 """Stands before the host in the name of a folder of records."""
 
-STAGES = ("survey", "build", "validate", "autotune", "sample", "benchmark", "beyond", "profile", "predict", "cuda")
+STAGES = (
+    "survey", "build", "validate", "autotune", "sample", "benchmark", "beyond", "profile", "energy", "predict", "cuda",
+)  # fmt: skip
 """Whose documents are named after them; proofs have names of their own."""
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")

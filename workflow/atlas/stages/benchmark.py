@@ -7,10 +7,13 @@ and are gone when the clock starts.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import gc
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from .. import catalog
 from ..host.progress import progress
 from ..host.stopwatch import Stopwatch
 from ..results.subject import PassCase
@@ -18,6 +21,7 @@ from ..workers import protocol
 from . import called, compiling, frame
 
 if TYPE_CHECKING:
+    from ..benchmarking.helpers import Setting
     from ..host.leases import Lease
 
 
@@ -54,12 +58,10 @@ def _serve(connection: Connection, asked: dict[str, Any]) -> None:
 
 def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     from .. import timing
+    from ..benchmarking.helpers import Helpers, Shared
     from ..benchmarking.judging import outcome
-    from ..benchmarking.measurement import Benchmark, timed_cases
-    from ..benchmarking.providers import Tuned, steps
-    from ..benchmarking.roofs import Survey
-    from ..cuda.programs import Programs
-    from ..host import runtime
+    from ..benchmarking.measurement import timed_cases
+    from ..benchmarking.providers import steps
     from ..validation.device import DeviceLost
 
     frame.require_ok(job, "validate", "autotune")
@@ -67,37 +69,44 @@ def _body(lease: Lease | None, job: frame.Job) -> dict[str, Any]:
     watch.enter("compile")
     if job.arguments.jobs > 1 and not job.functional:
         _compile_ahead(job, lease)
-    survey = None if job.functional else Survey.of(job.earlier("survey"))
-    declaration, gpu = job.declaration(), job.gpu()
-    device = runtime.device_of(job.gpu_name, job.block)
-    bench = Benchmark(
-        declaration=declaration,
-        gpu=gpu,
-        device=device,
-        clock=timing.Clock(device),
-        tuned=Tuned(job.earlier("autotune")),
-        survey=survey,
-        min_seconds=job.arguments.min_seconds,
-        max_samples=job.arguments.max_samples,
-        programs=Programs(job.kernel, job.gpu_name, job.folder, device),
-        watch=watch,
-    )
-    rows: list[dict[str, Any]] = []
-    fields = {"protocol": timing.PROTOCOL, "steps": steps(declaration), "rows": rows} | bench.programs.facts()
-    work = timed_cases(declaration, gpu)
+    setting = _setting(job)
+    bench = dataclasses.replace(setting.benchmark(), watch=watch)
+    work = timed_cases(bench.declaration, bench.gpu)
+    shared = Shared(work)
+    fields = {"protocol": timing.PROTOCOL, "steps": steps(bench.declaration)} | bench.programs.facts()
+    lost = ""
     with progress() as shown:
         task = shown.add_task(f"benchmark {job.kernel} on {job.gpu_name}", total=len(work), note="warming up")
         watch.enter("warm_up")
         bench.clock.warm_up()
         watch.enter("")
         gc.freeze()  # what is imported by now is not to be looked through after every case
-        for direction, case in work:
-            at = PassCase.at(direction, case)
-            shown.update(task, note=str(at))
-            try:
-                rows += bench.rows(direction, case)
-            except DeviceLost as lost:
-                reason = f"the device was lost in {at}, {lost}; cases from there on were not timed"
-                return fields | {"seconds_by_phase": watch.rounded(), "status": "failed", "reason": reason}
-            shown.advance(task)
-    return fields | {"seconds_by_phase": watch.rounded()} | outcome(rows)
+        devices, advance = frame.devices(job, lease), functools.partial(shown.advance, task)
+        with Helpers(shared, work, setting, devices, advance) as helpers:
+            while not lost and (case := shared.first()) is not None:
+                at = PassCase.at(*work[case])
+                shown.update(task, note=str(at))
+                try:
+                    shared.done(case, bench.rows(*work[case]))
+                except DeviceLost as error:
+                    lost = f"the device was lost in {at}, {error}; cases from there on were not timed"
+                shown.advance(task)
+    fields |= {"rows": shared.rows, "seconds_by_phase": watch.rounded()} | helpers.facts()
+    return fields | ({"status": "failed", "reason": lost} if lost else outcome(shared.rows))
+
+
+def _setting(job: frame.Job) -> Setting:
+    from ..benchmarking.helpers import Setting
+
+    arguments = job.arguments
+    return Setting(
+        load=functools.partial(catalog.load, job.kernel, interpret=job.functional),
+        kernel=job.kernel,
+        gpu_name=job.gpu_name,
+        block=job.block,
+        folder=job.folder,
+        tuned=job.earlier("autotune"),
+        survey=None if job.functional else job.earlier("survey"),
+        min_seconds=arguments.min_seconds,
+        max_samples=arguments.max_samples,
+    )

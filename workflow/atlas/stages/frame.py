@@ -24,6 +24,8 @@ from ..workers.process import TRITON, Process
 if TYPE_CHECKING:
     from ..declaration import GPU, Declaration
     from ..host.leases import Lease
+    from ..host.neighbours import Neighbours
+    from ..workers.devices import Devices
 
 MOST_WORKERS = 16
 """Processes on one GPU: more would wait for it, and for the host's memory, of which each takes a gigabyte or more."""
@@ -144,6 +146,17 @@ def leased(job: Job) -> Iterator[Lease | None]:
             _current = None
 
 
+def devices(job: Job, lease: Lease | None) -> Devices:
+    """The job's own device, and how it gets further ones while nobody else wants them."""
+    from ..host import leases
+    from ..workers.devices import ALONE, Devices
+
+    if lease is None:
+        return ALONE
+    named = (job.gpu_name, job.block)
+    return Devices(lease, functools.partial(leases.spare, *named), functools.partial(leases.wanted, *named))
+
+
 def pool_size(job: Job) -> tuple[int, float]:
     """How many workers on one device, and the memory of the device in bytes that they share."""
     jobs = min(job.arguments.jobs, MOST_WORKERS)
@@ -183,7 +196,9 @@ def _device(job: Job) -> dict[str, Any]:
     return described(uuid)
 
 
-def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> dict[str, Any]:
+def envelope(
+    job: Job, kind: str, status: str, reason: str, seconds: float, neighbours: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The part of a document that is the same for every stage."""
     from ..host.environment import software
 
@@ -201,8 +216,19 @@ def envelope(job: Job, kind: str, status: str, reason: str, seconds: float) -> d
         **({} if job.stage == "prove" else {"code": today.of_stage(job.stage, job.functional)}),
         "software": software(),
         "device": _device(job) if kind == "measured" else {},
+        **({"neighbours": dict(neighbours)} if neighbours is not None else {}),
         "seconds": round(seconds, 3),
     }
+
+
+def _beside(kind: str) -> Neighbours | None:
+    """Who looks for neighbours of what a GPU measures; None for other kinds."""
+    if kind != "measured":
+        return None
+    from ..host import leases
+    from ..host.neighbours import Neighbours
+
+    return Neighbours(leases.counter_of_others())
 
 
 def write_document(
@@ -223,8 +249,10 @@ def write_document(
     kind = kind or ("functional" if job.functional else "measured")
     start = time.perf_counter()
     fields: dict[str, Any] = {}
+    beside = _beside(kind)
     try:
-        fields = dict(body(job))
+        with beside or contextlib.nullcontext():
+            fields = dict(body(job))
         status, reason = fields.pop("status", "ok"), fields.pop("reason", "")
     except AtlasError:
         raise
@@ -233,7 +261,8 @@ def write_document(
     except Exception as error:
         fields = dict(empty) | {"traceback": traceback.format_exc()}
         status, reason = "failed", in_a_line(error)
-    document = envelope(job, kind, status, reason, time.perf_counter() - start) | fields
+    seconds = time.perf_counter() - start
+    document = envelope(job, kind, status, reason, seconds, beside and beside.to_json()) | fields
     documents.write(output or job.output, document)
     return document
 

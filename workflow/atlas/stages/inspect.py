@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AtlasError
+from ..host import interpreters
 from ..results.documents import write_text
 from ..results.subject import PassCase, label
 from . import frame
@@ -151,10 +152,12 @@ def _other(arguments: argparse.Namespace) -> Inspected:
         except argparse.ArgumentTypeError as error:
             raise AtlasError(f"--diff config: {error}") from None
     changed = argparse.Namespace(**vars(arguments) | given | {"diff": None})
+    if python is None and "gpu" in given:
+        python = interpreters.of_block(given["gpu"], str(arguments.gpus_file))
     return _inspected(changed) if python is None else _elsewhere(python, changed)
 
 
-def _elsewhere(python: str, arguments: argparse.Namespace) -> Inspected:
+def _elsewhere(python: str | Path, arguments: argparse.Namespace) -> Inspected:
     """The same by another interpreter, whose Triton is asked."""
     from .. import ROOT
     from ..compilation.inspection import Inspected
@@ -167,10 +170,9 @@ def _elsewhere(python: str, arguments: argparse.Namespace) -> Inspected:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "inspected.json"
         command = [python, "-m", "atlas", *words, "--output", str(output)]
+        given = {"PYTHONPATH": python_path(ROOT), interpreters.VARIABLE: ""}
         try:
-            done = subprocess.run(
-                command, env=os.environ | {"PYTHONPATH": python_path(ROOT)}, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True, check=False)
         except OSError as error:
             raise AtlasError(f"--diff python={python}: {error.strerror}") from None
         if not output.exists():

@@ -14,6 +14,7 @@ from ..reading.config import GPUS_FILE, load_gpus
 from ..results import counters
 from ..results.collection import Entry, collect
 from ..results.documents import write_text
+from ..results.stacks import told_apart
 from ..results.subject import PassCase
 from ..results.summary import counted
 from ..results.verdict import even, geometric_mean
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     asked = [arguments.gpu] if arguments.gpu else None
     if asked:
         gpus.names_of(asked, load_gpus(arguments.gpus_file), "--gpu", "command line")
-    text = page(collect(arguments.results, gpus=asked))
+    text = page(told_apart(collect(arguments.results, gpus=asked)))
     if arguments.output:
         write_text(arguments.output, text + "\n")
     else:

@@ -11,6 +11,7 @@ from ..figures.names import figure_names
 from ..reporting.pages import pages
 from ..results.collection import collect, proofs
 from ..results.documents import write_text
+from ..results.stacks import told_apart
 from ..tables.store import read
 from ..workload.current import current
 from . import selection
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises :class:`~atlas.errors.AtlasError` for a broken document or a missing view.
     """
     results, chosen = arguments.results, selection.selected(arguments)
-    entries, tables = collect(results, *chosen), read(results / "tables")
+    entries, tables = told_apart(collect(results, *chosen)), read(results / "tables")
     figures = [f"figures/{name}.svg" for name in figure_names(sorted(tables["coverage"].kernel.dropna().unique()))]
     for figure in figures:
         if not (results / figure).exists():

@@ -84,10 +84,9 @@ def _search(
     began: float,
     asked: Question,
 ) -> dict[str, Any]:
-    from ..host import environment, leases
+    from ..host import environment
     from ..tuning import candidates, tuner
     from ..tuning.journal import Journal
-    from ..workers import devices
 
     arguments, gpu, identities = job.arguments, job.gpu(), catalog.identities(job.kernel)
     problems, way = asked(job.declaration(), gpu, candidates.Ruling(build(job), identities))
@@ -100,18 +99,21 @@ def _search(
         # What the interpreter ran is not exported, and it takes seconds a case.
         certify_seeds=0 if job.functional else arguments.certify_seeds,
     )
-    at_hand = devices.ALONE
-    if lease is not None:
-        named = (job.gpu_name, job.block)
-        spare, wanted = functools.partial(leases.spare, *named), functools.partial(leases.wanted, *named)
-        at_hand = devices.Devices(lease, spare, wanted)
     device = environment.device(lease.uuid) if lease else {}
     context = tuner.context(catalog.digest(job.kernel), gpu, device, called.digests(used))
     title = f"{job.stage} {job.kernel} on {job.gpu_name}"
     path, timeout = job.folder / "journal.jsonl", arguments.trial_timeout_seconds
     with Journal(path, context, timeout, identities) as journal:
         return tuner.tune(
-            problems, gpu, setting, journal, options, title, devices=at_hand, process=process, began=began
+            problems,
+            gpu,
+            setting,
+            journal,
+            options,
+            title,
+            devices=frame.devices(job, lease),
+            process=process,
+            began=began,
         )
 
 

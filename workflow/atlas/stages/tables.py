@@ -12,6 +12,7 @@ import pandas as pd
 from ..reading.config import load_gpus
 from ..reading.published import PUBLISHED_FILE, Point, load_published
 from ..results.collection import Entry, collect, measured_and_recorded, predictions
+from ..results.stacks import told_apart
 from ..tables import rows, store
 from . import selection
 
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
         if (kernels is None or point.kernel in kernels) and (names is None or point.gpu in names)
     ]
     entries, pairs = (find(arguments.results, kernels, names) for find in (collect, measured_and_recorded))
+    entries = told_apart(entries)
     for name, table in frames(entries, pairs, blocks, points, predictions(arguments.results, kernels, names)).items():
         store.write(arguments.results / "tables", name, table)
     print(f"{len(entries)} documents as tables in {arguments.results / 'tables'}")

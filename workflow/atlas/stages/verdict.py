@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..results import changes, collection
+from ..results.stacks import told_apart
 from ..results.subject import PassCase
 from ..results.summary import against_peer, all_cases, failures, in_short, rate, says_little
 from ..results.verdict import verdicts
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the summary; 1 if a selected kernel is wrong, failed or suspect, or nothing is there to judge, else 0."""
     kernels, names = selection.selected(arguments)
-    rows = verdicts(collection.collect(arguments.results, kernels, names))
+    rows = verdicts(told_apart(collection.collect(arguments.results, kernels, names)))
     width = os.get_terminal_size().columns if Console().is_terminal else 140
     console = Console(highlight=False, markup=False, emoji=False, width=width)
     if not rows:

@@ -34,10 +34,13 @@ def _case(row: Mapping[str, Any]) -> Row:
 
 def _provenance(entry: Entry) -> Row:
     device, software = entry.document["device"], entry.document["software"]
+    beside = entry.document.get("neighbours", {})
     return {
         "device_name": device.get("device_name"),
         "driver": device.get("driver"),
         "power_cap_w": device.get("power_cap_w"),
+        "neighbour_gpus": beside.get("gpus"),
+        "cores_busy": beside.get("cores_busy"),
         "torch": software.get("torch"),
         "triton": software.get("triton"),
         "commit": software.get("commit"),

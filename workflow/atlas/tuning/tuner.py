@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..declaration import GPU
+from ..host.environment import triton_version
 from ..host.progress import progress
 from ..timing import PROTOCOL as TIMING
 from ..validation import PROTOCOL as VALIDATION
@@ -69,7 +70,7 @@ def context(
         "gpu": gpu.name,
         "device": {name: device.get(name) for name in ("device_name", "driver", "power_cap_w")},
         "torch": importlib.metadata.version("torch"),
-        "triton": importlib.metadata.version("triton"),
+        "triton": triton_version(),
         "ptxas": _ptxas(gpu),
     }
     return found | {"calls": dict(calls)} if calls else found

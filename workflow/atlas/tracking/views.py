@@ -17,7 +17,7 @@ from ..results.subject import PassCase, label
 from ..results.summary import STALE, against_peer, all_cases, evidence, microseconds, percent, rate
 from ..results.verdict import figure
 from .of_stage import ORDER
-from .runs import Tree
+from .runs import Run
 
 _NOTE_CHARACTERS = 7000
 """A description is a tag, and a tag holds 8000 characters; the table artifact has every row."""
@@ -111,16 +111,58 @@ class View:
 FIRST = "atlas-kernels"
 """The view that the interface is opened with."""
 
+COLUMNS = "atlas.columns"
+"""Tag of a tree's root: its :class:`Columns`, from which views of all trees are made, whoever wrote them."""
 
-def views(trees: Iterable[Tree]) -> dict[str, View]:
+
+@dataclass(frozen=True)
+class Columns:
+    """What views need to know of one tree.
+
+    ``tuned`` are parameters of its root; ``trials`` those of its trials, by name up to two of their values, null where
+    a trial lacks one; ``metrics`` the comparable ones that all its trials have.
+    """
+
+    kernel: str
+    tuned: Sequence[str]
+    trials: Mapping[str, Sequence[str | None]]
+    metrics: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """As a tag has it."""
+        return json.dumps([self.kernel, self.tuned, self.trials, self.metrics])
+
+    @classmethod
+    def read(cls, text: str) -> Columns | None:
+        """From a tag; None where somebody has put something else there."""
+        try:
+            return cls(*json.loads(text))
+        except (TypeError, ValueError):
+            return None
+
+    @classmethod
+    def of(cls, root: Run) -> Columns:
+        """Of the tree below a kernel's run."""
+        trials = [run for run in root.walk() if run.tags["level"] == "trial"]
+        names = dict.fromkeys(("gpu", "variant", *(n for run in trials for n in run.params if n not in _PLACE)))
+        values = {name: list(dict.fromkeys(run.params.get(name) for run in trials))[:2] for name in names}
+        metrics = [metric for metric in _COMPARABLE if all(metric in run.metrics for run in trials)]
+        tuned = [name for name in root.params if name not in _PLACE]
+        return cls(root.tags["kernel"], tuned, values if trials else {}, metrics)
+
+
+def views(trees: Iterable[Columns]) -> dict[str, View]:
     """The views by key; the config columns are the parameters that the tracked kernels have."""
+    trees = list(trees)
     tuned: dict[str, dict[str, None]] = {}
     trials: dict[str, dict[str, None]] = {}
-    runs = [run for tree in trees for run in tree.root.walk()]
-    for run in runs:
-        for level, kept in (("kernel", tuned), ("trial", trials)):
-            if run.tags["level"] == level:
-                kept.setdefault(run.tags["kernel"], {}).update({n: None for n in run.params if n not in _PLACE})
+    for tree in trees:
+        if tree.tuned:
+            tuned.setdefault(tree.kernel, {}).update(dict.fromkeys(tree.tuned))
+        if tree.trials:
+            own = (name for name in tree.trials if name not in _PLACE)
+            trials.setdefault(tree.kernel, {}).update(dict.fromkeys(own))
     metrics = _columns("metrics", _RATES)
     place = _columns("params", ("variant", "dtype", "case"))
     means = _columns("metrics", ("speedup_geomean", "speedup_worst"))
@@ -152,15 +194,15 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
         ),
     }
     for kernel, names in sorted(trials.items()):
-        own = [run for run in runs if (run.tags["level"], run.tags.get("kernel")) == ("trial", kernel)]
+        own = [tree for tree in trees if tree.kernel == kernel and tree.trials]
         found[f"atlas-trials-{kernel}"] = View(
             f"Tuning of {kernel}: parallel coordinates",
             f"tags.level = 'trial' AND tags.kernel = '{kernel}'",
             _ORDER,
             (*_columns("tags", ("gpu",)), *metrics, *place, *_columns("params", names), *state),
             # An axis on which all lines meet in one point says nothing.
-            parallel=tuple(n for n in ("gpu", "variant", *names) if len({run.params.get(n) for run in own}) > 1),
-            metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in run.metrics for run in own)),
+            parallel=tuple(n for n in ("gpu", "variant", *names) if len(_values(own, n)) > 1),
+            metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in tree.metrics for tree in own)),
         )
     return found
 
@@ -180,6 +222,11 @@ def links(experiment_id: str, views: Mapping[str, View]) -> str:
     """The views as a list of links, for the experiment's description."""
     lines = [f"- [{view.name}]({address(experiment_id, key, bool(view.parallel))})" for key, view in views.items()]
     return "\n".join(lines)
+
+
+def _values(trees: Iterable[Columns], name: str) -> set[str | None]:
+    """The values of a trial's parameter in all trees, null where trials lack it."""
+    return {value for tree in trees for value in tree.trials.get(name, (None,))}
 
 
 def _configs(params: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ..results.subject import PassCase, label
 from ..results.summary import STALE, against_peer, all_cases, evidence, microseconds, percent, rate
 from ..results.verdict import figure
 from .of_stage import ORDER
+from .roots import KEY
 from .runs import Run
 
 _NOTE_CHARACTERS = 7000
@@ -82,7 +83,8 @@ def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:
 _TAG = "mlflow.sharedViewState."
 _BEFORE = ("1", "attributes.`Run Name`", "runDateAndNestInfo", "duration")  # the interface's own columns: box, name, …
 _WIDTHS = {
-    "attributes.`Run Name`": 270,
+    "attributes.`Run Name`": 300,
+    "metrics.`percent_of_roof`": 130,
     "params.`case`": 200,
     "tags.`reason`": 500,
     "tags.`provider_kind`": 120,
@@ -119,8 +121,8 @@ COLUMNS = "atlas.columns"
 class Columns:
     """What views need to know of one tree.
 
-    ``tuned`` are parameters of its root; ``trials`` those of its trials, by name up to two of their values, null where
-    a trial lacks one; ``metrics`` the comparable ones that all its trials have.
+    ``tuned`` are parameters of its root; ``trials`` those of its trials, by name up to two of their values, null first
+    where a trial lacks one; ``metrics`` the comparable ones that all its trials have.
     """
 
     kernel: str
@@ -146,7 +148,7 @@ class Columns:
         """Of the tree below a kernel's run."""
         trials = [run for run in root.walk() if run.tags["level"] == "trial"]
         names = dict.fromkeys(("gpu", "variant", *(n for run in trials for n in run.params if n not in _PLACE)))
-        values = {name: list(dict.fromkeys(run.params.get(name) for run in trials))[:2] for name in names}
+        values = {name: _two(run.params.get(name) for run in trials) for name in names}
         metrics = [metric for metric in _COMPARABLE if all(metric in run.metrics for run in trials)]
         tuned = [name for name in root.params if name not in _PLACE]
         return cls(root.tags["kernel"], tuned, values if trials else {}, metrics)
@@ -171,7 +173,7 @@ def views(trees: Iterable[Columns]) -> dict[str, View]:
         FIRST: View(
             "Kernels: headline figure and fastest config",
             "tags.level = 'kernel'",
-            "tags.`kernel`",
+            f"tags.`{KEY}`",
             (*metrics, *place, *_configs(tuned), *means, *state),
         ),
         "atlas-peers": View(
@@ -200,8 +202,7 @@ def views(trees: Iterable[Columns]) -> dict[str, View]:
             f"tags.level = 'trial' AND tags.kernel = '{kernel}'",
             _ORDER,
             (*_columns("tags", ("gpu",)), *metrics, *place, *_columns("params", names), *state),
-            # An axis on which all lines meet in one point says nothing.
-            parallel=tuple(n for n in ("gpu", "variant", *names) if len(_values(own, n)) > 1),
+            parallel=tuple(n for n in ("gpu", "variant", *names) if _tells(own, n)),
             metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in tree.metrics for tree in own)),
         )
     return found
@@ -224,9 +225,15 @@ def links(experiment_id: str, views: Mapping[str, View]) -> str:
     return "\n".join(lines)
 
 
-def _values(trees: Iterable[Columns], name: str) -> set[str | None]:
-    """The values of a trial's parameter in all trees, null where trials lack it."""
-    return {value for tree in trees for value in tree.trials.get(name, (None,))}
+def _two(values: Iterable[str | None]) -> list[str | None]:
+    """Two different values at most; None is one of them where it is there."""
+    return sorted(dict.fromkeys(values), key=lambda value: value is not None)[:2]
+
+
+def _tells(trees: Iterable[Columns], name: str) -> bool:
+    """Whether a parameter is an axis: the chart leaves out runs that lack one, and all in one point say nothing."""
+    values = {value for tree in trees for value in tree.trials.get(name, (None,))}
+    return None not in values and len(values) > 1
 
 
 def _configs(params: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
@@ -266,7 +273,8 @@ def _saved(view: View) -> str:
         chart = {"uuid": "atlas-parallel", "type": "PARALLEL", "metricSectionId": "atlas", "runsCountToCompare": 100}
         chart |= {"selectedParams": list(view.parallel), "selectedMetrics": [view.metric], "showAllRuns": False}
         added = {"isReordered": False, "isGenerated": False}
-        state |= {"compareRunCharts": [chart | added | {"deleted": False}], "compareRunSections": [section | added]}
+        state |= {"compareRunCharts": [chart | added | {"deleted": False}]}
+        state |= {"compareRunSections": [section | added | {"columns": 1, "cardHeight": 560}]}
         state |= {"runsHiddenMode": "SHOWALL"}
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": view.name, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})

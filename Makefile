@@ -1,17 +1,18 @@
-# reproduce, test, test-slow, test-slurm, test-kubernetes, test-gpu, outside, mutants, ui, lint, identity and rekey each
-# set up .venv by themselves when it is missing or its requirements changed.
+# reproduce, test, test-slow, test-slurm, test-kubernetes, test-server, test-gpu, outside, mutants, ui, server, lint,
+# identity and rekey each set up .venv by themselves when it is missing or its requirements changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= 1
 PORT ?= 5000
+BIND ?= 127.0.0.1
 
 # Some container images forbid Python to keep what it compiled.  Every process would compile torch's modules again: half
 # of the time that the tests take.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: reproduce test test-slow test-slurm test-kubernetes test-gpu outside mutants ui lint identity rekey bundle clean
+.PHONY: reproduce test test-slow test-slurm test-kubernetes test-server test-gpu outside mutants ui server lint identity rekey bundle clean
 
 reproduce: $(VENV)/.ready
 	$(BIN)/snakemake --cores $(CORES)
@@ -37,6 +38,11 @@ test-kubernetes: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[kubernetes]' snakemake-storage-plugin-fs
 	$(BIN)/pytest -m kubernetes tests/pods
 
+# MLflow on a PostgreSQL, which it starts and stops: apt-get install postgresql.  Writers at once, killed, cut off.
+test-server: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server]'
+	$(BIN)/pytest -m server -s tests/server
+
 # What runs on a GPU alone, in one process: tests that time something must not run beside others.
 test-gpu: $(VENV)/.ready
 	$(BIN)/pytest -m gpu
@@ -59,6 +65,12 @@ rekey: $(VENV)/.ready
 
 ui: $(VENV)/.ready
 	$(BIN)/python -m atlas ui --port $(PORT)
+
+# MLflow for a team, from the database that MLFLOW_BACKEND_STORE_URI names: config/README.md.  For instance:
+# make server BIND=0.0.0.0 ALLOWED_HOSTS=atlas.example:5000
+server: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server]'
+	$(BIN)/python -m atlas server --host $(BIND) --port $(PORT) --allowed-hosts '$(ALLOWED_HOSTS)'
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

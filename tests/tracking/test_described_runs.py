@@ -5,7 +5,7 @@ import math
 import pytest
 import sample_documents as sample
 from atlas.results import collection
-from atlas.tracking import described, runs
+from atlas.tracking import described, runs, views
 
 
 def described_runs(results, *documents, trial_runs=3):
@@ -39,6 +39,16 @@ def test_a_trial_that_was_measured_longer_ranks_before_a_faster_first_look(tmp_p
     _, ranked = tuned(tmp_path, trial(2, 11.0, rung=2), lucky, trial(4, 10.0, rung=2), trial(8, 9.0, rung=1))
     assert [run.params["BLOCK"] for run in ranked] == ["4", "2", "8"], "three runs, the furthest first"
     assert [run.tags["rank"] for run in ranked] == ["1", "2", "3"]
+
+
+def test_the_parallel_axes_are_parameters_that_all_trials_have_and_that_differ(tmp_path):
+    # The interface draws no line for a run that lacks one: of two variants with other names it would draw none at all.
+    other = trial(4, 11.0, variant="rows", config={"BLOCK": 4, "ROWS": 2})
+    stage, _ = tuned(tmp_path, trial(2, 10.0), other)
+    columns = views.Columns.of(stage)
+    assert columns == views.Columns.read(columns.text)
+    (chart,) = [view for view in views.views([columns]).values() if view.parallel]
+    assert chart.parallel == ("variant", "BLOCK")
 
 
 def test_trials_of_other_cases_and_such_that_did_not_end_are_no_runs(tmp_path):

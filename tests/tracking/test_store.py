@@ -11,6 +11,7 @@ import sample_documents as sample
 from atlas import cli
 from atlas.errors import AtlasError
 from atlas.stages import ui
+from atlas.tracking import served
 from atlas.tracking import store as stores
 
 
@@ -71,6 +72,39 @@ def test_a_server_has_its_own_interface(tmp_path, monkeypatch):
     monkeypatch.setenv(stores.VARIABLE, "https://me:secret@tracking.example")
     with pytest.raises(AtlasError, match=r"open https://tracking\.example$"):
         ui.command(stores.store_of(tmp_path), 5000)
+
+
+def test_a_teams_database_is_served_by_make_server_which_names_it_to_no_other_process(tmp_path, monkeypatch):
+    monkeypatch.setenv(stores.VARIABLE, "postgresql://me:secret@db/atlas")
+    with pytest.raises(AtlasError, match="run `make server`"):
+        ui.command(stores.store_of(tmp_path), 5000)
+    environment = {served.DATABASE_VARIABLE: "postgresql://me:secret@db/atlas", served.PASSWORD_VARIABLE: "hidden"}
+    words, _ = served.command(served.Place(tmp_path), environment)
+    assert "basic-auth" in words and not any("secret" in word or "hidden" in word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "environment", "said"),
+    [
+        ("0.0.0.0", ("atlas.example:5000",), {}, "MLFLOW_AUTH_ADMIN_PASSWORD"),
+        ("10.0.0.7", (), {served.PASSWORD_VARIABLE: "hidden"}, "--allowed-hosts"),
+        ("atlas.example", (), {}, "MLFLOW_AUTH_ADMIN_PASSWORD"),
+    ],
+)
+def test_a_server_for_others_asks_for_passwords_and_knows_its_names(tmp_path, host, names, environment, said):
+    with pytest.raises(AtlasError, match=said):
+        served.check(served.Place(tmp_path, host, 5000, names), environment)
+
+
+def test_a_server_is_for_this_host_alone_unless_told_otherwise(tmp_path, monkeypatch, capsys):
+    place = served.Place(tmp_path)
+    served.check(place, {})
+    words, added = served.command(place, {})
+    assert words[words.index("--host") + 1] == "127.0.0.1" and "basic-auth" not in words
+    assert added[stores.ARTIFACTS_VARIABLE] == str(tmp_path / "artifacts"), "no folder in the working one"
+    monkeypatch.delenv(served.DATABASE_VARIABLE, raising=False)
+    assert cli.main(["server", "--folder", str(tmp_path)]) == 2
+    assert "MLFLOW_BACKEND_STORE_URI is not set; name the database" in capsys.readouterr().err
 
 
 def test_the_interface_is_for_this_host_alone(tmp_path):

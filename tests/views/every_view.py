@@ -40,7 +40,7 @@ def told(entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]] = (), pr
         for line in changes.sentences(changes.against_record(pairs)):
             console.print(line)
     described = trees(entries, 3, Path("no figures"))
-    views.tags(views.views(described))
+    views.tags(views.views(views.Columns.of(tree.root) for tree in described if "kernel" in tree.root.tags))
     return {
         "tables": frames,
         "verdict": screen.get(),

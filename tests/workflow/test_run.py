@@ -1,5 +1,6 @@
 """One full run on the interpreter, two kernels and one GPU that is elsewhere; then what edits make of it."""
 
+import json
 import os
 import sys
 
@@ -45,6 +46,16 @@ def test_a_run_says_first_where_each_gpu_is_and_last_what_came_of_it(finished):
     assert first < last
     assert "cross-compiled for sm_75" in finished.output
     assert "softmax" in finished.output[last - 2000 :]
+
+
+def test_the_next_run_tracks_what_a_server_that_was_away_has_missed(finished):
+    summary = finished.root / "results" / "mlflow" / "tracked.json"
+    kept, times = summary.read_text(), (summary.stat().st_atime_ns, summary.stat().st_mtime_ns)
+    summary.write_text(json.dumps(json.loads(kept) | {"missed": 1}))
+    os.utime(summary, ns=times)
+    assert "track" in finished.planned(*SELECTION)
+    summary.write_text(kept)
+    os.utime(summary, ns=times)
 
 
 def test_a_second_run_has_nothing_to_do_and_imports_nothing_heavy_to_find_out(finished):

@@ -30,6 +30,7 @@ COMMANDS = {
     "energy": "measure joules of a call, of the fastest variant and the fastest peer",
     "predict": "say what kernels should take on a GPU that nobody has at hand, from timings of another one",
     "track": "turn documents into MLflow runs",
+    "server": "serve MLflow to a team, from a database such as PostgreSQL",
     "ui": "serve the MLflow interface on 127.0.0.1",
     "tables": "turn documents into tidy tables, Parquet and CSV",
     "figures": "draw the figures from the tables",

@@ -14,9 +14,10 @@ rule track:
         experiment=PLAN.setting("tracking", "experiment"),
         trial_runs=PLAN.setting("tracking", "trial_runs"),
         server=PLAN.server_digest(),
+        missed=PLAN.trackings_missed(),
         selection=PLAN.selection(),
     message:
         "track: documents into MLflow"
     shell:
         "python -m atlas track --experiment {params.experiment:q} --trial-runs {params.trial_runs} {params.selection}"
-        " 3>&2 > {log} 2>&1"
+        " --later 3>&2 > {log} 2>&1"

@@ -27,6 +27,7 @@ from ..reading.config import CONFIG_FILE, GPUS_FILE, check_config, load_gpus, re
 from ..reading.published import PUBLISHED_FILE, load_published
 from ..reporting.names import page_names
 from ..results import documents, files
+from ..tracking import store, summary
 from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
@@ -188,7 +189,11 @@ class Plan:
 
     def server_digest(self) -> str:
         """Changes with the tracking server, and shows nothing of its credentials."""
-        return _digest(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        return _digest(store.redact(os.environ.get(store.VARIABLE, "")))
+
+    def trackings_missed(self) -> int:
+        """Changes when a server was away, so that the next run tracks what it missed."""
+        return summary.missed(Path("results"))
 
     def device_resources(self) -> dict[str, Question]:
         """Resources of a job that runs on a GPU: one GPU of this host, or what the block says for the cluster.

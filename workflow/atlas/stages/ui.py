@@ -41,24 +41,33 @@ def command(store: Store, port: int) -> list[str]:
     """
     if store.uri.startswith(("http://", "https://")):
         raise AtlasError(f"{VARIABLE} names a server, which has the interface itself: open {store.shown}")
+    if store.postgres:
+        raise AtlasError(
+            f"{VARIABLE} names a team's database; name it in MLFLOW_BACKEND_STORE_URI and run `make server`"
+        )
     if store.database is not None and not store.database.exists():
         raise AtlasError(f"{store.database}: nothing is tracked yet; run `make reproduce` or `python -m atlas track`")
-    if not _free(port):
-        free = next((p for p in range(port + 1, min(port + 1 + _NEXT_PORTS, 65536)) if _free(p)), None)
-        remedy = "stop what uses it" if free is None else f"port {free} is free: `make ui PORT={free}`"
-        raise AtlasError(f"port {port} on {HOST} is in use; {remedy}")
+    check_port(port, HOST, "make ui")
     # Without the artifact root MLflow would make a folder in whatever folder this is started from.
     artifacts = ["--default-artifact-root", store.artifacts] if store.artifacts else []
     where = ["--host", HOST, "--port", str(port), "--workers", "1"]
     return [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store.uri, *artifacts, *where]
 
 
-def _free(port: int) -> bool:
+def check_port(port: int, host: str, made_by: str) -> None:
+    """Raise :class:`AtlasError` where a port is taken, with one that is free."""
+    if not _free(port, host):
+        free = next((p for p in range(port + 1, min(port + 1 + _NEXT_PORTS, 65536)) if _free(p, host)), None)
+        remedy = "stop what uses it" if free is None else f"port {free} is free: `{made_by} PORT={free}`"
+        raise AtlasError(f"port {port} on {host} is in use; {remedy}")
+
+
+def _free(port: int, host: str) -> bool:
     with socket.socket() as probe:
         # As the server does: a port in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True

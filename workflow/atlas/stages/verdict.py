@@ -17,6 +17,7 @@ from ..results.stacks import told_apart
 from ..results.subject import PassCase
 from ..results.summary import against_peer, all_cases, failures, in_short, rate, says_little
 from ..results.verdict import verdicts
+from ..tracking import summary as tracking
 from . import selection
 
 _STYLES = {"ok": "green", "wrong": "bold red", "failed": "bold red", "suspect": "bold red"}
@@ -102,6 +103,14 @@ def _places(results: Path) -> str:
         "report": (results / "report.html", ""),
         "tables": (results / "tables", ""),
         "figures": (results / "figures", ""),
-        "mlflow": (results / "mlflow", ", open with `make ui`"),
+        "mlflow": (results / "mlflow", _tracked(results)),
     }
     return "\n".join(f"{name:<8} {path}{how}" for name, (path, how) in known.items() if path.exists())
+
+
+def _tracked(results: Path) -> str:
+    """How to open the runs, or that their server was away."""
+    away = tracking.away(results)
+    if away:
+        return f": nothing was tracked, since {away}. The next run or `python -m atlas track` does it."
+    return ", open with `make ui`"

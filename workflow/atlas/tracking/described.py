@@ -73,6 +73,7 @@ def _kernel(kernel: str, gpu: str, entries: list[Entry], trial_runs: int, figure
     # As in the verdict: what was measured here has no figures of a record.  The stage's own run has them.
     root = _root(verdict, context, best if best and benchmark.kind == verdict["kind"] else [], entries, stages)
     drawn = sorted(path for name in PER_KERNEL for path in figures.glob(f"{name}-{kernel}.svg"))
+    root.tags[views.COLUMNS] = views.Columns.of(root).text
     root.files = {f"figures/{path.name}": path for path in drawn}
     documents = [(stage, hashes[stage], entry.kind, entry.stale) for stage, entry in zip(hashes, entries, strict=True)]
     drawings = [(path.name, _sha256(path)) for path in drawn]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORM = 4
+FORM = 5
 """Raised when runs are described in another way, so that trees written in the old way are replaced."""
 
 

@@ -17,7 +17,8 @@ from ..results.subject import PassCase, label
 from ..results.summary import STALE, against_peer, all_cases, evidence, microseconds, percent, rate
 from ..results.verdict import figure
 from .of_stage import ORDER
-from .runs import Tree
+from .roots import KEY
+from .runs import Run
 
 _NOTE_CHARACTERS = 7000
 """A description is a tag, and a tag holds 8000 characters; the table artifact has every row."""
@@ -82,7 +83,8 @@ def _best_table(best: Sequence[Mapping[str, Any]]) -> list[str]:
 _TAG = "mlflow.sharedViewState."
 _BEFORE = ("1", "attributes.`Run Name`", "runDateAndNestInfo", "duration")  # the interface's own columns: box, name, …
 _WIDTHS = {
-    "attributes.`Run Name`": 270,
+    "attributes.`Run Name`": 300,
+    "metrics.`percent_of_roof`": 130,
     "params.`case`": 200,
     "tags.`reason`": 500,
     "tags.`provider_kind`": 120,
@@ -111,16 +113,58 @@ class View:
 FIRST = "atlas-kernels"
 """The view that the interface is opened with."""
 
+COLUMNS = "atlas.columns"
+"""Tag of a tree's root: its :class:`Columns`, from which views of all trees are made, whoever wrote them."""
 
-def views(trees: Iterable[Tree]) -> dict[str, View]:
+
+@dataclass(frozen=True)
+class Columns:
+    """What views need to know of one tree.
+
+    ``tuned`` are parameters of its root; ``trials`` those of its trials, by name up to two of their values, null first
+    where a trial lacks one; ``metrics`` the comparable ones that all its trials have.
+    """
+
+    kernel: str
+    tuned: Sequence[str]
+    trials: Mapping[str, Sequence[str | None]]
+    metrics: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """As a tag has it."""
+        return json.dumps([self.kernel, self.tuned, self.trials, self.metrics])
+
+    @classmethod
+    def read(cls, text: str) -> Columns | None:
+        """From a tag; None where somebody has put something else there."""
+        try:
+            return cls(*json.loads(text))
+        except (TypeError, ValueError):
+            return None
+
+    @classmethod
+    def of(cls, root: Run) -> Columns:
+        """Of the tree below a kernel's run."""
+        trials = [run for run in root.walk() if run.tags["level"] == "trial"]
+        names = dict.fromkeys(("gpu", "variant", *(n for run in trials for n in run.params if n not in _PLACE)))
+        values = {name: _two(run.params.get(name) for run in trials) for name in names}
+        metrics = [metric for metric in _COMPARABLE if all(metric in run.metrics for run in trials)]
+        tuned = [name for name in root.params if name not in _PLACE]
+        return cls(root.tags["kernel"], tuned, values if trials else {}, metrics)
+
+
+def views(trees: Iterable[Columns]) -> dict[str, View]:
     """The views by key; the config columns are the parameters that the tracked kernels have."""
+    trees = list(trees)
     tuned: dict[str, dict[str, None]] = {}
     trials: dict[str, dict[str, None]] = {}
-    runs = [run for tree in trees for run in tree.root.walk()]
-    for run in runs:
-        for level, kept in (("kernel", tuned), ("trial", trials)):
-            if run.tags["level"] == level:
-                kept.setdefault(run.tags["kernel"], {}).update({n: None for n in run.params if n not in _PLACE})
+    for tree in trees:
+        if tree.tuned:
+            tuned.setdefault(tree.kernel, {}).update(dict.fromkeys(tree.tuned))
+        if tree.trials:
+            own = (name for name in tree.trials if name not in _PLACE)
+            trials.setdefault(tree.kernel, {}).update(dict.fromkeys(own))
     metrics = _columns("metrics", _RATES)
     place = _columns("params", ("variant", "dtype", "case"))
     means = _columns("metrics", ("speedup_geomean", "speedup_worst"))
@@ -129,7 +173,7 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
         FIRST: View(
             "Kernels: headline figure and fastest config",
             "tags.level = 'kernel'",
-            "tags.`kernel`",
+            f"tags.`{KEY}`",
             (*metrics, *place, *_configs(tuned), *means, *state),
         ),
         "atlas-peers": View(
@@ -152,15 +196,14 @@ def views(trees: Iterable[Tree]) -> dict[str, View]:
         ),
     }
     for kernel, names in sorted(trials.items()):
-        own = [run for run in runs if (run.tags["level"], run.tags.get("kernel")) == ("trial", kernel)]
+        own = [tree for tree in trees if tree.kernel == kernel and tree.trials]
         found[f"atlas-trials-{kernel}"] = View(
             f"Tuning of {kernel}: parallel coordinates",
             f"tags.level = 'trial' AND tags.kernel = '{kernel}'",
             _ORDER,
             (*_columns("tags", ("gpu",)), *metrics, *place, *_columns("params", names), *state),
-            # An axis on which all lines meet in one point says nothing.
-            parallel=tuple(n for n in ("gpu", "variant", *names) if len({run.params.get(n) for run in own}) > 1),
-            metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in run.metrics for run in own)),
+            parallel=tuple(n for n in ("gpu", "variant", *names) if _tells(own, n)),
+            metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in tree.metrics for tree in own)),
         )
     return found
 
@@ -180,6 +223,17 @@ def links(experiment_id: str, views: Mapping[str, View]) -> str:
     """The views as a list of links, for the experiment's description."""
     lines = [f"- [{view.name}]({address(experiment_id, key, bool(view.parallel))})" for key, view in views.items()]
     return "\n".join(lines)
+
+
+def _two(values: Iterable[str | None]) -> list[str | None]:
+    """Two different values at most; None is one of them where it is there."""
+    return sorted(dict.fromkeys(values), key=lambda value: value is not None)[:2]
+
+
+def _tells(trees: Iterable[Columns], name: str) -> bool:
+    """Whether a parameter is an axis: the chart leaves out runs that lack one, and all in one point say nothing."""
+    values = {value for tree in trees for value in tree.trials.get(name, (None,))}
+    return None not in values and len(values) > 1
 
 
 def _configs(params: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
@@ -219,7 +273,8 @@ def _saved(view: View) -> str:
         chart = {"uuid": "atlas-parallel", "type": "PARALLEL", "metricSectionId": "atlas", "runsCountToCompare": 100}
         chart |= {"selectedParams": list(view.parallel), "selectedMetrics": [view.metric], "showAllRuns": False}
         added = {"isReordered": False, "isGenerated": False}
-        state |= {"compareRunCharts": [chart | added | {"deleted": False}], "compareRunSections": [section | added]}
+        state |= {"compareRunCharts": [chart | added | {"deleted": False}]}
+        state |= {"compareRunSections": [section | added | {"columns": 1, "cardHeight": 560}]}
         state |= {"runsHiddenMode": "SHOWALL"}
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": view.name, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})

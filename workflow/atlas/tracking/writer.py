@@ -1,31 +1,34 @@
-"""Put trees of runs into MLflow, each once: what is there already by its digest is left alone."""
+"""Put trees of runs into MLflow, each once, whoever else does so: what is there by its digest is left alone."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Iterable, Iterator
+import contextlib
+import random
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import AtlasError
 from . import views
-from .runs import Run, Tree
+from .calls import Calls, search
+from .database import Database
+from .roots import DIGEST, KEY, WRITER, named
+from .runs import Tree
 from .store import Store, clear, explained, prepare, writing
 from .views import EXPERIMENT
+from .words import BUSY, NOTE, UNCHANGED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlflow import MlflowClient
+    from mlflow.entities import Experiment
     from mlflow.entities import Run as StoredRun
 
-KEY, DIGEST = "atlas.key", "atlas.digest"
-"""Tags of a tree's root: which (kernel, GPU) it is, and of what documents.  The digest is set last, so a tree that was
-cut off has none and is written again."""
-
-_NOTE, _PARENT, _TABLES = "mlflow.note.content", "mlflow.parentRunId", "mlflow.loggedArtifacts"
-_MOST_CHARACTERS = 7900  # of a tag
-_BATCH_METRICS, _BATCH_WORDS = 900, 90  # MLflow refuses more than 1000 in all, and 100 params or tags
+_POLL_SECONDS = 1.0
+_WAIT_SECONDS = 600.0  # for trees that somebody else is writing
 
 
 @dataclass
@@ -39,26 +42,67 @@ class Tracked:
     runs: int = 0
 
 
-def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool = False) -> Tracked:
+@dataclass(frozen=True)
+class Selection:
+    """Kernels and GPUs, None for all."""
+
+    kernels: Collection[str] | None = None
+    gpus: Collection[str] | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self.kernels is None and self.gpus is None
+
+    def has(self, key: str) -> bool:
+        """Whether a tree's key is of the selection; surveys are, where it is of all kernels."""
+        kernel, _, gpu = key.rpartition("/")
+        return (self.kernels is None or kernel in self.kernels) and (self.gpus is None or gpu in self.gpus)
+
+
+class Way(Protocol):
+    """How trees get into a store."""
+
+    def write(self, tree: Tree) -> str:
+        """Write a tree unless it is there; returns ``added``, ``replaced``, ``unchanged`` or ``busy``."""
+
+    def delete(self, roots: Sequence[str]) -> None:
+        """Delete roots and all below them."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+def put(store: Store, experiment: str, trees: Iterable[Tree], rebuild: Selection | None = None) -> Tracked:
     """Write the trees that are not in the store yet, and replace those whose documents changed.
 
     A replaced tree is deleted as MLflow deletes: hidden, and found again in the interface under "State: Deleted".
-    With ``rebuild`` the project's own database is made anew; on any other store every tree that was written into the
-    experiment is deleted first, and runs of others stay.  Raises :class:`AtlasError` where the store cannot be used.
+    ``rebuild`` writes all trees anew and deletes the selection's others; of everything, the project's own database is
+    made anew.  Runs of others stay.  Raises :class:`AtlasError` where the store cannot be used.
     """
     with writing(store):
-        if rebuild and store.folder is not None:
+        if rebuild is not None and rebuild.everything and store.folder is not None:
             clear(store)
         with explained(store):
             _spare_the_disk(store)
             prepare(store, experiment)
-            return _put(_client(store), store, experiment, trees, rebuild)
-
-
-def _client(store: Store) -> MlflowClient:
-    from mlflow import MlflowClient
-
-    return MlflowClient(tracking_uri=store.uri, registry_uri=store.uri)
+            client = _client(store)
+            found = _experiment(client, store, experiment)
+            outcome = Tracked(found.experiment_id)
+            with contextlib.closing(_way(client, store, found, rebuild is not None)) as way:
+                trees = list(trees)
+                _write(way, client, trees, outcome)
+                if rebuild is not None:
+                    kept = {tree.key for tree in trees}
+                    way.delete(
+                        [
+                            run.info.run_id
+                            for run in search(client, outcome.experiment_id, f"tags.`{KEY}` LIKE '%'")
+                            if rebuild.has(run.data.tags[KEY]) and run.data.tags[KEY] not in kept
+                        ]
+                    )
+            _describe(client, outcome.experiment_id)
+            return outcome
 
 
 def _spare_the_disk(store: Store) -> None:
@@ -70,114 +114,104 @@ def _spare_the_disk(store: Store) -> None:
 
 
 def _unsynchronised(connection: Any, record: Any) -> None:
-    """Spare SQLite's wait for the disk at each of some 2000 commits: 13-22 ms each on a busy one, half of all time.
+    """Spare SQLite's wait for the disk at each commit, 13-22 ms on a busy one.
 
     A killed process loses nothing by it; after a power cut the database can be made again.
     """
-    connection.execute("PRAGMA synchronous=OFF")
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=OFF")
 
 
-def _put(client: MlflowClient, store: Store, experiment: str, trees: Iterable[Tree], rebuild: bool) -> Tracked:
-    trees = list(trees)
-    outcome = Tracked(_experiment(client, store, experiment, views.views(trees)))
-    found: dict[str, list[StoredRun]] = {}
-    for run in _search(client, outcome.experiment_id, f"tags.`{KEY}` LIKE '%'"):
-        found.setdefault(run.data.tags[KEY], []).append(run)
-    if rebuild:
-        for roots in found.values():
-            _delete(client, outcome.experiment_id, roots)
-        found = {}
-    for tree in trees:
-        older = found.get(tree.key, [])
-        if any(run.data.tags.get(DIGEST) == tree.digest for run in older):
-            outcome.unchanged.append(tree.key)
-            continue
-        root = _write(client, outcome.experiment_id, tree.root, {KEY: tree.key})
-        client.set_tag(root, DIGEST, tree.digest)
-        _delete(client, outcome.experiment_id, older)
-        (outcome.replaced if older else outcome.added).append(tree.key)
-        outcome.runs += sum(1 for _ in tree.root.walk())
-    return outcome
+def _client(store: Store) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=store.uri, registry_uri=store.uri)
 
 
-def _experiment(client: MlflowClient, store: Store, name: str, shown: dict[str, views.View]) -> str:
-    """The experiment's id; it is made where there is none, and its description and views are today's."""
+def _way(client: MlflowClient, store: Store, experiment: Experiment, force: bool) -> Way:
+    if store.direct:
+        return Database(store, experiment.experiment_id, experiment.artifact_location, force)
+    return Calls(client, experiment.experiment_id, force)
+
+
+def _write(way: Way, client: MlflowClient, trees: Sequence[Tree], outcome: Tracked) -> None:
+    """Every tree; those that somebody else is writing come last, and are there by then."""
+    waiting = list(trees)
+    # Two that begin together on the same documents begin at different ones, and find the other's when they get there.
+    first = random.randrange(len(waiting) or 1)
+    waiting = waiting[first:] + waiting[:first]
+    until = time.monotonic() + _WAIT_SECONDS
+    while waiting:
+        busy = []
+        for tree in waiting:
+            done = way.write(tree)
+            if done == BUSY:
+                busy.append(tree)
+                continue
+            getattr(outcome, done).append(tree.key)
+            if done != UNCHANGED:
+                outcome.runs += sum(1 for _ in tree.root.walk())
+                until = time.monotonic() + _WAIT_SECONDS
+        if busy and time.monotonic() > until:
+            raise AtlasError(f"{_holder(client, outcome.experiment_id, busy[0].key)}; end that, or track again later")
+        waiting = busy
+        if busy:
+            time.sleep(_POLL_SECONDS)
+
+
+def _holder(client: MlflowClient, experiment_id: str, key: str) -> str:
+    """Who is writing a tree, in words."""
+    for run in search(client, experiment_id, f"tags.`{KEY}` = '{key}'"):
+        if DIGEST not in run.data.tags and WRITER in run.data.tags:
+            return f"{key} has been written for ten minutes by {named(run.data.tags[WRITER])}"
+    return f"{key} has been locked for ten minutes by another writer of this database"
+
+
+def _experiment(client: MlflowClient, store: Store, name: str) -> Experiment:
+    """The experiment; it is made where there is none, by whoever comes first."""
+    from mlflow.exceptions import MlflowException
+
     found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage == "deleted":
+    if found is None:
+        try:
+            return client.get_experiment(client.create_experiment(name, store.artifacts))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+    if found.lifecycle_stage == "deleted":
         raise AtlasError(
             f"MLflow at {store.shown}: experiment {name!r} was deleted; restore it with "
             f"`mlflow experiments restore --experiment-id {found.experiment_id}`, or name another with --experiment"
         )
-    number = client.create_experiment(name, store.artifacts) if found is None else found.experiment_id
-    note = EXPERIMENT.format(views=views.links(number, shown))
-    # The kind makes interfaces that go by it open on the list of runs rather than on traces.
-    tags = {_NOTE: note, "mlflow.experimentKind": "custom_model_development", **views.tags(shown)}
-    for key, value in tags.items():
-        if found is None or found.tags.get(key) != value:
-            client.set_experiment_tag(number, key, value)
-    return number
+    return found
 
 
-def _search(client: MlflowClient, experiment_id: str, query: str) -> Iterator[StoredRun]:
-    token = None
-    while True:
-        page = client.search_runs([experiment_id], query, max_results=1000, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
+def _describe(client: MlflowClient, experiment_id: str) -> None:
+    """Write the experiment's description and views: of all trees there are, whoever wrote them.
+
+    Another may write at the same time.  What was written is read again, so the last of them has seen all trees.
+    """
+    for _ in range(5):
+        there = client.get_experiment(experiment_id).tags
+        changed = {key: value for key, value in _texts(client, experiment_id).items() if there.get(key) != value}
+        if not changed:
             return
+        for key, value in changed.items():
+            client.set_experiment_tag(experiment_id, key, value)
 
 
-def _delete(client: MlflowClient, experiment_id: str, roots: Iterable[StoredRun]) -> None:
-    generation = [run.info.run_id for run in roots]
-    while generation:
-        below = [
-            run for parent in generation for run in _search(client, experiment_id, f"tags.`{_PARENT}` = '{parent}'")
-        ]
-        for run_id in generation:
-            client.delete_run(run_id)
-        generation = [run.info.run_id for run in below]
+def _texts(client: MlflowClient, experiment_id: str) -> dict[str, str]:
+    """The experiment's tags, from what roots say of their trees."""
+    roots = search(client, experiment_id, f"tags.`{DIGEST}` LIKE '%'")
+    shown = views.views(_summaries(sorted(roots, key=lambda run: run.data.tags[KEY])))
+    note = EXPERIMENT.format(views=views.links(experiment_id, shown))
+    # The kind makes interfaces that go by it open on the list of runs rather than on traces.
+    return {NOTE: note, "mlflow.experimentKind": "custom_model_development", **views.tags(shown)}
 
 
-def _write(client: MlflowClient, experiment_id: str, run: Run, extra: dict[str, str]) -> str:
-    """Write a run, then its children; returns its id."""
-    from mlflow.entities import Metric, Param
-
-    start, end = run.span
-    tags = run.tags | extra
-    if run.note:
-        tags[_NOTE] = run.note
-    if run.tables:
-        tags[_TABLES] = json.dumps([{"path": name, "type": "table"} for name in run.tables])
-    tags = {key: value[:_MOST_CHARACTERS] for key, value in tags.items()}
-    run_id = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.name).info.run_id
-    metrics = [Metric(name, value, end, 0) for name, value in run.metrics.items()]
-    for name, points in run.curves.items():
-        metrics += [Metric(name, point.value, point.milliseconds or end, point.step) for point in points]
-    params = [Param(name, value) for name, value in run.params.items()]
-    while metrics or params:
-        client.log_batch(run_id, metrics[:_BATCH_METRICS], params[:_BATCH_WORDS], synchronous=True)
-        metrics, params = metrics[_BATCH_METRICS:], params[_BATCH_WORDS:]
-    if run.tables or run.files:
-        with tempfile.TemporaryDirectory() as staging:
-            _stage(run, Path(staging))
-            client.log_artifacts(run_id, staging)
-    for child in run.children:
-        _write(client, experiment_id, child, {_PARENT: run_id})
-    client.set_terminated(run_id, "FAILED" if run.failed else "FINISHED", end_time=end)
-    return run_id
-
-
-def _stage(run: Run, folder: Path) -> None:
-    """Lay out a run's artifacts as MLflow is to have them: tables written, files as links."""
-    for name, rows in run.tables.items():
-        (folder / name).write_text(json.dumps(_table(rows)))
-    for name, source in run.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).symlink_to(source.resolve())
-
-
-def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows in the layout of ``mlflow.log_table``, which the interface draws as a table."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    return {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
+def _summaries(roots: Iterable[StoredRun]) -> Iterator[views.Columns]:
+    for run in roots:
+        columns = views.Columns.read(run.data.tags.get(views.COLUMNS, ""))
+        if columns is not None:
+            yield columns

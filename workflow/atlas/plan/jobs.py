@@ -398,7 +398,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     if head:
         load_published()  # what is wrong with it is said before anything runs
         with today.held():
-            announce(blocks, places, kernels)
+            announce(blocks, places, kernels, plan.stages)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}
         with today.held():
             announce_reasons(measured, [gpu for gpu in plan.gpus if gpus.functional(blocks[gpu])])

@@ -204,9 +204,9 @@ def watch(frame, event, argument):
         name = code.co_qualname.split(".")[0]
         if not name.startswith("<"):
             called.add((frame.f_globals["__name__"], name))
-sys.setprofile(watch)
+sys.settrace(watch)  # which is told of no return, as a profile would be, and of no call of C
 cli.main(sys.argv[1:])
-sys.setprofile(None)
+sys.settrace(None)
 print(json.dumps(sorted(called)))
 """
 

@@ -19,6 +19,7 @@ LONGEST = (
     "compilation/test_cross_compilation.py",
     "workflow/test_run.py",
     "compilation/test_hopper.py",
+    "core/test_identity_reached.py",
     "core/test_identity.py",
     "views/test_figures.py",
     "workflow/test_plan.py",

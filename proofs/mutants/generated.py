@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from atlas import catalog
 from atlas.identity import kernel as identities
 from atlas.identity import today
+from atlas.identity.code import Code
 
 from . import operators
 from .planting import HUGE, IN_ORDER, Mutant, Operation, Trees
@@ -23,11 +24,13 @@ _DECIDING = frozenset({"problem", "gpu", "case"})
 _GPU_ONLY = {"offset of 32 bits": HUGE, "fence dropped": IN_ORDER}
 
 
-def mutants(kernels: Sequence[str]) -> list[Mutant]:
-    """Every generated fault of these kernels, in the order of kernels, files and functions."""
+def mutants(kernels: Sequence[str], read: tuple[Code, Trees] | None = None) -> list[Mutant]:
+    """Every generated fault of these kernels, in the order of kernels, files and functions.
+
+    ``read`` is the kernels' source, for who asks several times while it stays as it is.
+    """
     found, seen = [], set()
-    code = today.code_of(catalog.KERNELS)
-    trees = Trees()
+    code, trees = read or (today.code_of(catalog.KERNELS), Trees())
     for kernel in kernels:
         for (module, name), reached_by in sorted(_reached(code, kernel).items()):
             path = code.path(module).relative_to(catalog.KERNELS).as_posix()

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 
-import pytest
 from atlas import ROOT
 
 _INTERPRETED = """
@@ -58,7 +57,6 @@ def test_streams_and_products_compute_what_they_say():
     python(_INTERPRETED, TRITON_INTERPRET="1")
 
 
-@pytest.mark.timeout(120)
 def test_the_loop_of_the_tensor_core_roof_holds_products_and_no_memory_traffic():
     loop = _loop(python(_COMPILED))
     assert loop.count("wgmma.mma_async") == 8  # two products, k = 64 in steps of 16

@@ -8,7 +8,7 @@ from compiling_process import executor
 def compiling(tmp_path_factory):
     """``compiling(function, *arguments)``: what the function returns in a process where Triton compiles."""
     with executor(tmp_path_factory.mktemp("triton-cache")) as process:
-        yield lambda function, *arguments: process.submit(function, *arguments).result(timeout=240)
+        yield lambda function, *arguments: process.submit(function, *arguments).result()
 
 
 @pytest.fixture
@@ -19,4 +19,4 @@ def on_gpu(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("this host shows no GPU")
     with executor(tmp_path) as process:
-        yield lambda function, *arguments: process.submit(function, *arguments).result(timeout=240)
+        yield lambda function, *arguments: process.submit(function, *arguments).result()

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def results(compiling):
-    return compiling(inside.compile_misfits, ["hang", "broken", "good", "crash", "good"], 12.0)
+    return compiling(inside.compile_misfits, ["hang", "broken", "good", "crash", "good"])
 
 
 def test_a_kernel_that_does_not_compile_is_a_failed_result_with_the_compilers_message(results):
@@ -24,7 +24,7 @@ def test_a_compiler_that_crashes_is_a_failed_result_with_its_signal(results):
 
 def test_a_compiler_that_hangs_is_ended_after_its_time(results):
     assert results["hang"].status == "failed"
-    assert results["hang"].reason == "not compiled within 12 s"
+    assert results["hang"].reason == "not compiled within 120 s"
 
 
 def test_the_others_are_compiled_all_the_same(results):

@@ -51,7 +51,7 @@ def owner():
     """A script: own a worker that sleeps, print its processes, and wait."""
     with Process(sleep_with_a_child) as process:
         process.start()
-        print(*process.receive(60), flush=True)
+        print(*process.receive(240), flush=True)
         time.sleep(600)
 
 
@@ -59,7 +59,7 @@ def described():
     """A script: print what a worker with torch is like."""
     with Process(describe, imported=TORCH) as process:
         process.start()
-        print(process.receive(60))
+        print(process.receive(240))
 
 
 def run():

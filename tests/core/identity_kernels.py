@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from atlas.identity import today
+
 FILES = {
     "toy.py": '''
 """A toy."""
@@ -142,3 +144,15 @@ def write(folder: Path) -> Path:
     for name, text in FILES.items():
         (kernels / name).write_text(text)
     return kernels
+
+
+def edited(kernels: Path, *edits: tuple[str, str, str], of: str = "toy") -> set[str]:
+    """Which identities of the toy change by edits, each (file, old, new)."""
+    before = today.of_kernel(kernels, of)
+    for name, old, new in edits:
+        path = kernels / name
+        text = path.read_text() if path.exists() else ""
+        assert old in text, f"{name} does not say {old!r}"
+        path.write_text(text.replace(old, new))
+    after = today.of_kernel(kernels, of)
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

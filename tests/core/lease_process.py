@@ -24,8 +24,8 @@ for line in sys.stdin:
     elif word == "bear":  # children that outlive this process
         forked = os.fork()
         if not forked:
-            time.sleep(60)
+            time.sleep(600)
             os._exit(0)
-        spawned = subprocess.Popen(["sleep", "60"])
+        spawned = subprocess.Popen(["sleep", "600"])
         answer = f"{forked} {spawned.pid}"
     print(answer, flush=True)

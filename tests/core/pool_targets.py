@@ -40,8 +40,8 @@ def serve(connection, tasks, folder):
 
 
 def _wait_for_another(folder):
-    """Until two processes have begun something; for a minute at most, where nobody comes."""
-    end = time.monotonic() + 60
+    """Until two processes have begun something; for four minutes at most, where nobody comes."""
+    end = time.monotonic() + 240
     while len({line.split()[0] for line in (folder / "log").read_text().splitlines()}) < 2 and time.monotonic() < end:
         time.sleep(0.01)
 

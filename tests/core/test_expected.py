@@ -1,10 +1,12 @@
 """What is expected of a config at a case nobody tuned: the arithmetic, how sure it is, and how long it takes."""
 
+import functools
 import json
 import math
 import random
-import time
+import sys
 import warnings
+from collections import Counter
 from statistics import median
 
 import numpy as np
@@ -192,18 +194,35 @@ def test_the_files_that_were_exported_have_no_fault(path):
     assert found and not fault
 
 
-def test_a_choice_takes_at_most_five_milliseconds_and_can_be_launched():
-    """The slowest of the kernels, which has most configs and cases, at shapes of between half and twice its own."""
-    declaration, drawing, spent = catalog.load("matmul"), random.Random(0), []
+def entered(function):
+    """The result, and how many functions of Python were entered for it: what it costs on any host."""
+    events = Counter()
+    sys.setprofile(lambda frame, event, argument: events.update([event]))
+    try:
+        result = function()
+    finally:
+        sys.setprofile(None)
+    return result, events["call"]
+
+
+def test_a_choice_is_made_in_some_thousand_steps_and_can_be_launched():
+    """The slowest of the kernels, which has most configs and cases, at shapes of between half and twice its own.
+
+    Two million steps a second are usual: 4,200 of them took 1.9 ms where a call may wait for 5.
+    """
+    declaration, drawing, steps = catalog.load("matmul"), random.Random(0), []
     _, entries = choice.exported("NVIDIA H200")
     found, _ = timings.read(choice.timings_file("h200", "matmul"))
     others = {"h100": found}  # another GPU's file as large
     for case in found["forward"].cases:
         sizes = {n: max(1, int(v * drawing.uniform(0.5, 2))) if type(v) is int else v for n, v in case.sizes.items()}
         case = Case(case.dtype, tuple(sizes.items()))
-        start = time.process_time()
-        made = choice.explained(declaration, "forward", case, H200, entries, lambda: found, lambda: others)
-        spent.append(time.process_time() - start)
+        made, count = entered(
+            functools.partial(
+                choice.explained, declaration, "forward", case, H200, entries, lambda: found, lambda: others
+            )
+        )
+        steps.append(count)
         assert not made.variant.unsupported(case, H200)
         assert made.estimate is None or not made.variant.fits(made.config, case, H200)
-    assert median(spent) < 10e-3, "2 ms on a quiet machine; processor seconds of a shared one are worth half"
+    assert median(steps) < 6000

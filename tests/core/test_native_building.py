@@ -43,7 +43,7 @@ def ended(pid):
         return True
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=240):
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it does not happen"
@@ -52,15 +52,14 @@ def until(condition, seconds=20):
 
 def test_the_first_call_does_not_wait_for_the_compiler(monkeypatch, auto):
     built, used, extension = threading.Event(), [], Extension()
-    monkeypatch.setattr(native, "build", lambda: built.wait(20))
+    monkeypatch.setattr(native, "build", built.wait)
     monkeypatch.setattr(native, "load", lambda path: path)
     monkeypatch.setattr(extension, "_use", lambda module, keys, stream: used.append(module))
-    began = time.monotonic()
-    extension.wanted(CPU)
-    assert time.monotonic() - began < 5 and not used and extension.reason == "it is being built"
+    extension.wanted(CPU)  # for ever, if it waited
+    assert not used and extension.reason == "it is being built"
     extension.wanted(CPU)  # which starts nothing more
     built.set()
-    extension._started.join(20)
+    extension._started.join()
     assert len(used) == 1 or "driver" in extension.reason  # a machine without a GPU has no stream to ask for
 
 
@@ -74,7 +73,7 @@ def test_whatever_fails_beside_a_program_is_a_reason_and_no_error(monkeypatch, a
     extension = Extension()
     monkeypatch.setattr(native, "build", fails)
     extension.wanted(CPU)
-    extension._started.join(20)
+    extension._started.join()
     assert extension.module is None and type(error).__name__ in extension.reason
     assert not "".join(capfd.readouterr())
 
@@ -91,7 +90,7 @@ def test_a_program_that_can_start_no_thread_goes_on_in_python(monkeypatch, auto)
 
 def test_a_fork_of_a_program_that_builds_begins_anew(monkeypatch, auto):
     extension = Extension()
-    monkeypatch.setattr(native, "build", lambda: threading.Event().wait(20))
+    monkeypatch.setattr(native, "build", threading.Event().wait)
     extension.wanted(CPU)
     extension._lock.acquire()  # as the thread may have it when the process forks
     extension.forked()
@@ -198,4 +197,4 @@ def test_the_compiler_comes_last_in_line_for_cores_and_memory(empty_cache, tmp_p
     monkeypatch.setenv("CXX", chosen)
     path = building.build()
     score, priority, scratch = told.read_text().split()
-    assert (score, priority) == ("1000", "10") and Path(scratch).parent == path.parent
+    assert (score, int(priority)) == ("1000", min(os.nice(0) + 10, 19)) and Path(scratch).parent == path.parent

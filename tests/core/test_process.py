@@ -29,7 +29,7 @@ def start():
 def test_a_child_answers_and_is_gone_after_its_context(start):
     with start(children.echo) as child:
         child.send({"a": 1})
-        assert child.receive(60) == {"a": 1}
+        assert child.receive(240) == {"a": 1}
     assert not child.running
 
 
@@ -37,7 +37,7 @@ def test_a_child_has_its_environment_before_it_does_anything(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0")  # the parent's own device
     with Process(children.tell, "CUDA_VISIBLE_DEVICES", environment={"CUDA_VISIBLE_DEVICES": "GPU-1"}) as child:
         child.start()
-        assert child.receive(60) == "GPU-1"
+        assert child.receive(240) == "GPU-1"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0"
 
 
@@ -45,7 +45,7 @@ def test_a_child_can_be_ended_while_another_thread_waits_for_it(start):
     child = start(children.sleep)
     threading.Timer(0.2, child.interrupt).start()
     with pytest.raises(Died, match="SIGKILL"):
-        child.receive(60)
+        child.receive(240)
     child.interrupt()  # once more does nothing
 
 
@@ -61,7 +61,7 @@ def test_a_child_that_gives_no_answer_is_gone_afterwards(start):
 
 def test_a_child_that_dies_is_quoted(start):
     with pytest.raises(Died, match="SIGABRT: Assertion `layout' failed"):
-        start(children.abort).receive(60)
+        start(children.abort).receive(240)
 
 
 def test_sending_to_a_dead_child_is_noticed_when_its_answer_is_awaited(start):
@@ -70,7 +70,7 @@ def test_sending_to_a_dead_child_is_noticed_when_its_answer_is_awaited(start):
     time.sleep(0.2)
     child.send("anybody there")
     with pytest.raises(Died, match="SIGKILL"):
-        child.receive(60)
+        child.receive(240)
 
 
 def test_a_child_leaves_no_file_behind(start, tmp_path, monkeypatch):

@@ -2,7 +2,8 @@
 
 import collections
 import dataclasses
-import time
+import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,10 +66,18 @@ def test_parts_that_are_not_named_are_torchs():
     assert mixed.blocks[0].attention is kernels.scaled_dot_product_attention
 
 
-def test_whoever_takes_long_is_shown_where_he_stands_and_for_how_long(capfd):
-    def waits():
-        time.sleep(0.3)
+def test_whoever_takes_long_is_shown_where_he_stands_and_for_how_long(capfd, monkeypatch):
+    shown, show, times = threading.Event(), transformer.show_threads, iter((7.0, 7.3))
 
+    def waits():
+        shown.wait()
+
+    def tell():
+        show()
+        shown.set()
+
+    monkeypatch.setattr(transformer, "show_threads", tell)
+    monkeypatch.setattr(transformer, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     with transformer.told("a pass", 0.05, waits):
         pass
     said = capfd.readouterr()

@@ -113,6 +113,6 @@ def test_the_faults_compile_for_a_gpu_and_are_there_in_what_is_compiled(tmp_path
 
 def test_two_runs_at_once_are_told_apart_on_the_interpreter(tmp_path):
     # The real thing from end to end: processes that are watched, stopped, compared with an undisturbed run.
-    result = Trials(Laboratory("cpu", GPUS_FILE, tmp_path, timeout_seconds=30.0), functional=True).run("two-runs")
+    result = Trials(Laboratory("cpu", GPUS_FILE, tmp_path, timeout_seconds=120.0), functional=True).run("two-runs")
     assert result.holds, result.found
     assert (result.vanished, result.again, result.left, result.lost) == (0, 0, 0, 0)

@@ -1,9 +1,11 @@
 """Mutation operators: what each makes of a function, and that what they make of the kernels can be planted."""
 
 import ast
+import functools
 
 import pytest
 from atlas import catalog
+from atlas.identity import today
 
 from proofs.mutants import equivalent, generated, operators, planting
 
@@ -54,17 +56,23 @@ def test_an_operator_makes_its_fault_and_no_other(operator, before, after):
     assert made == after
 
 
+@functools.cache
+def source():
+    """The kernels' source, read once: no test changes a file."""
+    return today.code_of(catalog.KERNELS), planting.Trees()
+
+
 def test_every_operator_finds_something_to_do_in_the_kernels():
     kinds = {
         mutant.kind
-        for mutant in generated.mutants(["matmul", "layer_norm", "cross_entropy", "attention", "matmul_8bit"])
+        for mutant in generated.mutants(["matmul", "layer_norm", "cross_entropy", "attention", "matmul_8bit"], source())
     }
     assert kinds >= {*operators.DEVICE, *operators.HOST} - {"sign dropped", "memory not cleared"}
 
 
 @pytest.mark.parametrize("kernel", catalog.names())
 def test_a_generated_fault_changes_one_function_and_names_where_it_is_run(kernel):
-    chosen = generated.sample(generated.mutants([kernel]), 4)
+    chosen = generated.sample(generated.mutants([kernel], source()), 4)
     declaration = catalog.load(kernel)
     assert len(chosen) == 4 and len({mutant.kind for mutant in chosen}) > 1
     for mutant in chosen:
@@ -79,14 +87,14 @@ def test_a_generated_fault_changes_one_function_and_names_where_it_is_run(kernel
 
 
 def test_what_families_share_is_tried_once():
-    made = generated.mutants(catalog.names())
+    made = generated.mutants(catalog.names(), source())
     assert len({mutant.name for mutant in made}) == len(made)
     shared = {mutant.kernel for mutant in made if mutant.name.startswith("common/rows.py")}
     assert len(shared) == 1
 
 
 def test_a_sample_is_the_same_each_time_and_of_many_kinds():
-    made = generated.mutants(["softmax"])
+    made = generated.mutants(["softmax"], source())
     first, again = (generated.sample(made, 8) for _ in range(2))
     assert first == again and len({mutant.kind for mutant in first}) == 8
 

@@ -14,10 +14,12 @@ from atlas.reading import config
 from atlas.results import documents, files
 from atlas.results.documents import Envelope, read_envelope
 
+STAGES = {"cpu": ("validate", "benchmark")} | dict.fromkeys(("h200", "a100"), ("build", "sample", "beyond"))
+
 
 def said(capsys, recorded, kernels=("vector_add",), **places):
     """The lines announced for places, by GPU."""
-    announce(config.load_gpus(), places, kernels, recorded)
+    announce(config.load_gpus(), places, kernels, STAGES.get, recorded)
     captured = capsys.readouterr()
     assert captured.out == "", "standard output belongs to Snakemake"
     return {line.split()[0]: line for line in captured.err.splitlines() if line.strip()}
@@ -32,10 +34,10 @@ def test_each_place_says_what_will_happen_there(capsys, tmp_path):
         t4=gpus.Place(gpus.ABSENT),
         cpu=gpus.Place(gpus.HERE, "Triton interpreter"),
     )
-    assert "NVIDIA H200" in lines["h200"] and "measured: survey, build" in lines["h200"]
+    assert "NVIDIA H200" in lines["h200"] and "measured: survey, build, sample, beyond" in lines["h200"]
     assert "cluster" in lines["a100"] and "jobs the executor places" in lines["a100"]
     assert "cross-compiled for sm_75, nothing runs" in lines["t4"]
-    assert "functional" in lines["cpu"] and "measured" not in lines["cpu"]
+    assert "functional: validate and benchmark in" in lines["cpu"] and "measured" not in lines["cpu"]
 
 
 def test_a_record_is_dated_and_its_stale_kernels_are_named(capsys, tmp_path):
@@ -96,5 +98,5 @@ def test_a_block_that_is_not_as_the_driver_said_is_told_at_the_start_of_the_next
     sample.put(tmp_path, document)
     here, elsewhere = gpus.Place(gpus.HERE, "NVIDIA H200"), gpus.Place(gpus.ABSENT)
     for places, told in (({"h200": here}, True), ({"h200": elsewhere}, False)):
-        announce(config.load_gpus(), places, ("vector_add",), tmp_path / "recorded")
+        announce(config.load_gpus(), places, ("vector_add",), STAGES.get, tmp_path / "recorded")
         assert ("sms 132 (driver: 114)" in capsys.readouterr().err) == told

@@ -53,7 +53,7 @@ def test_a_worker_runs_the_configs_that_this_run_tuned(tmp_path):
     put(tmp_path)
     with called.settled(job(tmp_path), LEASES["h200"]), Process(called_worker.serve, SIZES) as worker:
         worker.start()
-        assert worker.receive(120) == ("tiled", CONFIG)
+        assert worker.receive(400) == ("tiled", CONFIG)
         path = Path(os.environ[called.VARIABLE])
     assert called.VARIABLE not in os.environ and not path.exists()
 

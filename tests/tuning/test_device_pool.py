@@ -86,7 +86,7 @@ class Quick(Session):
     def _ask(self, problem, request, timeout_seconds):
         self.await_worker()
         for gate in self.gates if not self.answers else ():
-            gate.wait(60)
+            gate.wait(240)
         self.answers += 1
         if self.answers > self.dies.get(self.index, 10**6):
             raise NoWorker("the worker did not start: its process ended by SIGBUS")

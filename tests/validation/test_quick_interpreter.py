@@ -1,5 +1,10 @@
 """What the interpreter does faster gives what Triton gives, bit by bit: each replacement beside what it replaces."""
 
+import functools
+import itertools
+import random
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import triton.language as tl
@@ -53,3 +58,70 @@ def test_a_block_that_triton_refuses_is_refused_each_time():
 def test_what_is_left_out_is_read_by_nobody():
     options = interpreter.interpreter_builder.options
     assert not options.sanitize_overflow and not options.debug
+
+
+TYPES = [tl.int1, tl.int8, tl.uint8, tl.int16, tl.uint16, tl.int32, tl.uint32, tl.int64, tl.uint64, tl.float16,
+         tl.bfloat16, tl.float32, tl.float64, tl.float8e5, tl.pointer_type(tl.float32)]  # fmt: skip
+SHAPES = [None, [1], [16], [4, 1], [1, 16], [4, 16], [2, 1, 1], [8]]
+NUMBERS = [0, 3, -3, 127, 128, -129, 2**31 - 1, 2**31, 2**32, -(2**63), 2**63, 2**70, True, 0.0, 0.5, -1e300,
+           float("inf"), float("nan")]  # fmt: skip
+
+
+@pytest.fixture
+def semantic():
+    """As it is while a kernel runs: types answer with NumPy's."""
+    scope = interpreter._LangPatchScope()
+    interpreter._patch_lang_core(tl, scope)
+    yield interpreter.interpreter_semantic
+    scope.restore()
+
+
+def tensor(dtype, shape):
+    data = np.arange(np.prod(shape or [1])).reshape(shape or [1]).astype(interpreter._get_np_dtype(dtype))
+    return tl.tensor(interpreter.TensorHandle(data, dtype), dtype if shape is None else tl.block_type(dtype, shape))
+
+
+def outcome(function, *operands):
+    """Types, sizes and bytes of what it gives, or how it refuses."""
+    try:
+        made = function(*operands)
+    except Exception as error:
+        return type(error), str(error)
+    return [(str(one.type), list(one.shape), str(one.handle.dtype), one.handle.data.dtype, one.handle.data.shape,
+             one.handle.data.tobytes()) for one in made]  # fmt: skip
+
+
+def test_shapes_become_alike_as_tritons_do(semantic):
+    ours = semantic.broadcast_impl_value
+    for left, right in itertools.product(SHAPES, SHAPES):
+        for dtypes in ((tl.int1, tl.float32), (tl.pointer_type(tl.float32), tl.int32)):
+            for _ in range(2):  # found out, then known
+                operands = [tensor(dtype, shape) for dtype, shape in zip(dtypes, (left, right), strict=True)]
+                assert outcome(ours, *operands) == outcome(ours.__wrapped__, *operands), (left, right)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in cast")
+def test_types_become_alike_as_tritons_do(semantic):
+    ours, luck = semantic.binary_op_type_checking_impl, random.Random(0)
+    for left, right in itertools.product([*TYPES, *NUMBERS], repeat=2):
+        shape = luck.choice(SHAPES)
+        for words in ((), (True, True), (True, False), (False, False, False), (False, False, True, True)) * 2:
+            operands = [one if type(one) in (int, float, bool) else tensor(one, shape) for one in (left, right)]
+            assert outcome(ours, *operands, *words) == outcome(ours.__wrapped__, *operands, *words), (left, right)
+
+
+def test_a_builtin_is_called_as_triton_calls_it_and_what_is_wrapped_around_it_too():
+    @tl.core.builtin
+    def plain(x, more=0, _semantic=None):
+        return x, more, _semantic
+
+    @functools.wraps(plain)
+    def around(x, _semantic=None):
+        return "around", plain(x, _semantic=_semantic)
+
+    found = []
+    for member in (plain, around):
+        interpreter._patch_attr(None, "", member, None, SimpleNamespace(set_attr=lambda *words: found.append(words[2])))
+    semantic = interpreter.interpreter_semantic
+    assert found[0](1, more=2, _semantic=None) == (1, 2, semantic)
+    assert found[1](1) == ("around", (1, 0, semantic))

@@ -15,7 +15,8 @@ def draw(scenes, tmp_path, monkeypatch):
     """Draws tables as empty figures; returns the names of those that were drawn anew."""
     for kind in ("_OVERVIEWS", "_PER_KERNEL"):
         monkeypatch.setattr(figures, kind, dict.fromkeys(getattr(figures, kind), lambda *_: Figure(figsize=(0.1, 0.1))))
-    tables = store.read(scenes["one"] / "tables")
+    tables, was_read = store.read(scenes["one"] / "tables"), []
+    monkeypatch.setattr(figures, "read", lambda *words: was_read.append(words) or store.read(*words))
 
     def again(table="", where=None, **values):
         changed = {name: frame.copy() for name, frame in tables.items()}
@@ -24,7 +25,10 @@ def draw(scenes, tmp_path, monkeypatch):
         folder = tmp_path / f"tables{len(list(tmp_path.iterdir()))}"
         for name, frame in changed.items():
             store.write(folder, name, frame)
-        return set(figures.draw(folder, tmp_path / "figures")[1])
+        was_read.clear()
+        anew = figures.draw(folder, tmp_path / "figures")[1]
+        assert len(was_read) == 1, "the tables take longer to read than such figures to draw"
+        return set(anew)
 
     again.folder = tmp_path / "figures"
     return again

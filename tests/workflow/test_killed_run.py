@@ -58,7 +58,7 @@ def killed(checkout):
     )
     pids = checkout.root / "pids"
     try:
-        assert wait_until(pids.exists, 200), "the stage never came to its kernel"
+        assert wait_until(pids.exists, 400), "the stage never came to its kernel"
         processes = [int(pid) for pid in pids.read_text().split()]
     finally:
         run.kill()
@@ -71,7 +71,7 @@ def killed(checkout):
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_after_snakemake_is_killed_its_jobs_are_gone_and_unlock_and_the_plain_command_go_on(killed):
     checkout, processes = killed
-    assert wait_until(lambda: not any(map(alive, processes)), 10), "a stage or its worker outlives its run"
+    assert wait_until(lambda: not any(map(alive, processes)), 240), "a stage or its worker outlives its run"
     refused = checkout.snakemake(*RUN)
     assert refused.returncode and "--unlock" in refused.stdout + refused.stderr, "the lock is Snakemake's own"
     # As the documentation says: nothing but --unlock, and nothing added to the command.

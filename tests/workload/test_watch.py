@@ -181,15 +181,20 @@ def test_processes_add_up_in_one_file_and_a_fork_does_not_tell_its_parent_s_call
     assert found["processes"] == 4 and [call["count"] for call in found["calls"]] == [225]
 
 
+def written(path):
+    """How many calls the file holds."""
+    return sum(call["count"] for call in calls.read(path)["calls"]) if path.exists() else 0
+
+
 def test_a_killed_program_leaves_what_it_had_called(tmp_path):
     path = tmp_path / "calls.json"
     process = started(DOUBLE + "import time\nfor _ in range(7): double(x)\ntime.sleep(100)\n", path)
-    deadline = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 240
+    while written(path) < 7 and time.monotonic() < deadline:  # what is written first may be fewer, on a busy host
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert [call["count"] for call in calls.read(path)["calls"]] == [7]
+    assert written(path) == 7
 
 
 def test_a_program_that_raises_leaves_its_file_and_its_own_traceback(tmp_path):

@@ -9,6 +9,7 @@ def folder(base):
     """This file's folder with all of the project: jobs want the kernels and their code, too.
 
     Of a workflow that is used from a repository Snakemake fetches the rules alone, so the commit is unpacked once.
+    The user's own GPUs count then: every process reads them where this variable says.
     """
     path = Path(base.get_path_or_uri(secret_free=True))
     if path.is_dir():
@@ -29,4 +30,5 @@ def folder(base):
         packed = subprocess.check_output([*git, "archive", commit])
         subprocess.run(["tar", "-x", "-C", unfinished], input=packed, check=True)
         unfinished.rename(tree)
+    os.environ.setdefault("KERNEL_ATLAS_CONFIG", str(Path("config").absolute()))
     return tree / "workflow"

@@ -23,6 +23,8 @@ import torch
 import triton
 from triton.runtime import interpreter
 
+from ..host import interpreter as faster
+
 Program = tuple[int, int, int]
 
 _TRITON = str(Path(triton.__file__).parent)
@@ -204,7 +206,7 @@ def _lines(frame: FrameType | None) -> Iterator[SourceLine]:
     """The lines of the user's code under way in a program, innermost first."""
     while frame is not None and frame.f_code is not _LAUNCH:
         file = frame.f_code.co_filename
-        if not file.startswith(_TRITON) and file != __file__:
+        if not file.startswith(_TRITON) and file not in (__file__, faster.__file__):
             yield SourceLine(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
 

@@ -19,6 +19,8 @@ def patch() -> None:
     patch_once_a_launch()
     leave_out_unread_checks()
     remember_types()
+    call_builtins_directly()
+    make_operands_alike()
     copy_what_bf16_shares_with_fp32()
 
 
@@ -51,15 +53,19 @@ def patch_once_a_launch() -> None:
     """
     patch = interpreter._patch_lang
     patched: set[int] = set()
+    called: set[Any] = set()
 
     def patch_what_is_not(function: Any) -> Any:
+        if function in called:
+            return interpreter._LangPatchScope()
         seen = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
         if seen and seen <= patched:
+            called.add(function)
             return interpreter._LangPatchScope()
         scope = patch(function)
         if not patched:  # the launch's own scope, the only one that Triton restores
             restore = scope.restore
-            scope.restore = lambda: (patched.clear(), restore())
+            scope.restore = lambda: (patched.clear(), called.clear(), restore())
         patched.update(seen)
         return scope
 
@@ -84,12 +90,9 @@ def remember_types() -> None:
 
     What is shared is never changed: names, shapes, counts of elements and NumPy's dtypes.  Once in a process.
     """
-    core, semantic = tl.core, interpreter.interpreter_semantic
-    core.block_type.__init__ = _remembering_blocks(core.block_type.__init__)
-    core.tensor.__init__ = _remembering_shapes(core.tensor.__init__)
+    tl.core.block_type.__init__ = _remembering_blocks(tl.core.block_type.__init__)
+    tl.core.tensor.__init__ = _remembering_shapes(tl.core.tensor.__init__)
     interpreter._get_np_dtype = _remembering_dtypes(interpreter._get_np_dtype)
-    broadcast = semantic.broadcast_impl_value
-    semantic.broadcast_impl_value = lambda x, y: (x, y) if x.shape is y.shape else broadcast(x, y)
 
 
 def _remembering_blocks(derive: Callable[..., None]) -> Callable[..., None]:
@@ -97,7 +100,7 @@ def _remembering_blocks(derive: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(derive)
     def __init__(self: Any, element_ty: Any, shape: Any) -> None:
-        sizes = tuple([size.value if type(size) is tl.constexpr else size for size in shape])
+        self.sizes = sizes = tuple([size.value if type(size) is tl.constexpr else size for size in shape])
         found = known.get((element_ty.name, sizes))
         if found is None:
             derive(self, element_ty, shape)
@@ -114,7 +117,7 @@ def _remembering_shapes(derive: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(derive)
     def __init__(self: Any, handle: Any, type: Any) -> None:
-        sizes = tuple(type.shape) if type.is_block() else ()
+        sizes = type.sizes if type.is_block() else ()
         found = known.get(sizes)
         if found is None:
             derive(self, handle, type)
@@ -137,6 +140,131 @@ def _remembering_dtypes(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return known[name]
 
     return get_np_dtype
+
+
+@functools.cache
+def call_builtins_directly() -> None:
+    """Call what stands behind a builtin of ``triton.language``, whose wrapper asks for what is given here.
+
+    Once in a process.
+    """
+    wrapper, semantic = tl.core.builtin(lambda: None).__code__, interpreter.interpreter_semantic
+
+    def patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        function = member.__wrapped__ if getattr(member, "__code__", None) is wrapper else member
+
+        def call(*args: Any, **words: Any) -> Any:
+            words["_semantic"] = semantic
+            return function(*args, **words)
+
+        scope.set_attr(obj, name, call)
+
+    interpreter._patch_attr = patch_attr
+
+
+@functools.cache
+def make_operands_alike() -> None:
+    """Find out once for two types and two shapes what the operands of an operation become.
+
+    Numbers and elements of the usual types alone; the rest, and what is refused, stays Triton's.  Needs
+    :func:`remember_types`.  Once in a process.
+    """
+    semantic = interpreter.interpreter_semantic
+    semantic.broadcast_impl_value = _stretching(semantic, semantic.broadcast_impl_value)
+    semantic.binary_op_type_checking_impl = _typing(semantic, semantic.binary_op_type_checking_impl)
+
+
+def _stretching(semantic: Any, broadcast: Callable[..., Any]) -> Callable[..., Any]:
+    """Of two shapes, which are told by their identity: tensors of equal sizes share one."""
+    known: dict[tuple[int, int], tuple[Any, ...]] = {}
+
+    def stretched(value: Any, shape: Any, sizes: list[int]) -> Any:
+        if value.shape is shape:
+            return value
+        handle, made = value.handle, tl.core.block_type(value.dtype, sizes)
+        if value.type.is_block():
+            handle = interpreter.TensorHandle(np.broadcast_to(handle.data, sizes), handle.dtype.scalar)
+        else:
+            handle = semantic.builder.create_splat(made, handle)
+        return semantic.tensor(handle, made)
+
+    @functools.wraps(broadcast)
+    def broadcast_impl_value(lhs: Any, rhs: Any) -> Any:
+        if lhs.shape is rhs.shape:
+            return lhs, rhs
+        key = id(lhs.shape), id(rhs.shape)
+        if key not in known:
+            made = broadcast(lhs, rhs)
+            known[key] = (
+                made[0].shape,
+                list(made[0].type.sizes),
+                lhs.shape,
+                rhs.shape,
+            )  # what is kept keeps its identity
+            return made
+        shape, sizes, *_ = known[key]
+        return stretched(lhs, shape, sizes), stretched(rhs, shape, sizes)
+
+    return broadcast_impl_value
+
+
+_INTEGERS = {f"int{bits}": range(-(2 ** (bits - 1)), 2 ** (bits - 1)) for bits in (8, 16, 32, 64)}
+_INTEGERS |= {f"uint{bits}": range(2**bits) for bits in (8, 16, 32, 64)}
+_FLOATS = {"fp16", "bf16", "fp32", "fp64"}
+
+
+def _typing(semantic: Any, check: Callable[..., Any]) -> Callable[..., Any]:
+    """Of two types, which are told by their names, and of a number beside one."""
+    tensor = tl.core.tensor
+    kept = {"int1", *_INTEGERS, *_FLOATS}
+    common: dict[tuple[str, str, bool], Any] = {}
+
+    def constant(number: Any, dtype: Any, div_or_mod: bool) -> Any:
+        """The number as an element of the type, None where it has a say in what the type is, or may not fit."""
+        name = dtype.name
+        if name in _INTEGERS:
+            fits = type(number) is int and number in _INTEGERS[name]
+        elif name in _FLOATS and not (div_or_mod and name in ("fp16", "bf16")):
+            fits = type(number) is float or (type(number) is int and abs(number) < 2**31)
+        else:
+            fits = False
+        return semantic.scalar_constant(number, dtype) if fits else None
+
+    def alike(lhs: Any, rhs: Any, div_or_mod: bool) -> tuple[Any, Any] | None:
+        if type(lhs) is not tensor:
+            lhs = constant(lhs, rhs.dtype, div_or_mod) if type(rhs) is tensor else None
+            return None if lhs is None else (lhs, rhs)
+        if type(rhs) is not tensor:
+            rhs = constant(rhs, lhs.dtype, div_or_mod)
+            return None if rhs is None else (lhs, rhs)
+        left, right = lhs.dtype.name, rhs.dtype.name
+        if left not in kept or right not in kept:
+            return None
+        key = left, right, div_or_mod
+        if key not in common:
+            common[key] = semantic.computation_type_impl(lhs.dtype, False, rhs.dtype, False, div_or_mod)
+        dtype = common[key]
+        lhs = lhs if left == dtype.name else semantic.cast(lhs, dtype)
+        return lhs, rhs if right == dtype.name else semantic.cast(rhs, dtype)
+
+    def is_address(lhs: Any, rhs: Any) -> bool:
+        """Whether it is a pointer and an offset, which keep their types."""
+        both = type(lhs) is tensor and type(rhs) is tensor
+        return both and type(lhs.dtype) is tl.pointer_type and rhs.dtype.name in _INTEGERS
+
+    @functools.wraps(check)
+    def binary_op_type_checking_impl(
+        lhs: Any, rhs: Any, allow_lhs_ptr: bool = False, allow_rhs_ptr: bool = False, arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:  # fmt: skip
+        if allow_lhs_ptr and is_address(lhs, rhs):
+            return semantic.broadcast_impl_value(lhs, rhs)
+        found = alike(lhs, rhs, div_or_mod) if arithmetic_check else None
+        if found is None:
+            return check(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+        return semantic.broadcast_impl_value(*found)
+
+    return binary_op_type_checking_impl
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,20 @@ def announce(
     blocks: Mapping[str, Mapping[str, Any]],
     places: Mapping[str, gpus.Place],
     kernels: Sequence[str],
+    stages: Callable[[str], Sequence[str]],
     recorded: Path = Path("results/recorded"),
 ) -> None:
-    """Print to stderr a row per GPU: its name, where it is, what the driver calls it, what happens for it."""
+    """Print to stderr a row per GPU: its name, where it is, what the driver calls it, what happens for it.
+
+    ``stages`` gives the stages that a GPU has for each kernel.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("GPU", "where", "device"):
         table.add_column(column, no_wrap=True)
     table.add_column("what happens", overflow="fold")
     for name, place in places.items():
         where = Text(place.where, style=_STYLES[place.where])
-        table.add_row(name, where, _device(place), _will(name, blocks[name], place, kernels, recorded))
+        table.add_row(name, where, _device(place), _will(blocks[name], place, stages(name), recorded / name, kernels))
     console = Console(stderr=True, highlight=False, markup=False, width=None if sys.stderr.isatty() else 120)
     console.print(f"{counted(len(kernels), 'kernel')}: {', '.join(kernels)}", soft_wrap=True)
     console.print(table)
@@ -68,17 +72,19 @@ def _device(place: gpus.Place) -> str:
     return f"{place.count} x {place.device_name}" if place.count > 1 else place.device_name or "-"
 
 
-def _will(name: str, block: Mapping[str, Any], place: gpus.Place, kernels: Sequence[str], recorded: Path) -> str:
+def _will(
+    block: Mapping[str, Any], place: gpus.Place, stages: Sequence[str], record: Path, kernels: Sequence[str]
+) -> str:
     if gpus.functional(block):
-        return "functional: validate, autotune and benchmark in the interpreter; says nothing of speed"
+        return f"functional: {', '.join(stages[:-1])} and {stages[-1]} in the interpreter; says nothing of speed"
     if place.reachable:
         through = "" if place.where == gpus.HERE else ", in jobs the executor places"
         through += f" on partition {place.partition}" if place.partition else ""
-        return f"measured: survey, build, validate, autotune, benchmark{through}"
+        return f"measured: {', '.join(('survey', *stages))}{through}"
     compiled = f"cross-compiled for {_arch(block)}" if block.get("build", True) else "predicted; nothing is compiled"
     if place.where == gpus.ABSENT:
         return f"{compiled}, nothing runs"
-    return f"{_record(recorded / name, kernels)}; {compiled}"
+    return f"{_record(record, kernels)}; {compiled}"
 
 
 def _record(folder: Path, kernels: Sequence[str]) -> str:

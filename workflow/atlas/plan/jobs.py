@@ -423,7 +423,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     if head:
         load_published()  # what is wrong with it is said before anything runs
         with today.held():
-            announce(blocks, places, kernels)
+            announce(blocks, places, kernels, plan.stages)
         for name, found in software.items():
             print(f"{name}: {interpreters.in_words(found)}, by an interpreter of its own", file=sys.stderr)
         measured = {(gpu, kernel): plan.stages(gpu) for gpu in plan.gpus for kernel in kernels}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,18 @@ from ..errors import AtlasError
 from . import strict
 
 SCHEMAS = ROOT / "workflow" / "schemas"
-GPUS_FILE = ROOT / "config" / "gpus.yaml"
-CONFIG_FILE = ROOT / "config" / "config.yaml"
+VARIABLE = "KERNEL_ATLAS_CONFIG"
+"""Names the folder ``config`` of a project that uses the workflow from a repository; the workflow sets it."""
+
+
+def config_file(name: str) -> Path:
+    """A file of the folder ``config``: the user's own where there is one, else this checkout's."""
+    own = Path(os.environ.get(VARIABLE) or ROOT / "config", name)
+    return own if own.exists() else ROOT / "config" / name
+
+
+GPUS_FILE = config_file("gpus.yaml")
+CONFIG_FILE = config_file("config.yaml")
 
 
 def schema(name: str) -> dict[str, Any]:

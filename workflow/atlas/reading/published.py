@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import ROOT
 from ..errors import AtlasError
-from .config import check, load_yaml
+from .config import check, config_file, load_yaml
 
-PUBLISHED_FILE = ROOT / "config" / "published.yaml"
+PUBLISHED_FILE = config_file("published.yaml")
 
 _COLUMNS = {"us": "median_us", "GB/s": "gb_per_s", "TFLOP/s": "tflop_per_s"}
 

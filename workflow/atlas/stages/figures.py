@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -43,6 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 Tables = dict[str, pd.DataFrame]
+Parts = tuple[Tables, dict[str, Tables]]
+"""All tables, and the large ones by kernel, so that no figure searches what is not its own."""
 
 _OVERVIEWS: dict[str, Callable[[Tables], Figure]] = {
     "speedup": speedup,
@@ -80,12 +83,13 @@ def draw(tables: Path, folder: Path, png: bool = False, jobs: int = 1) -> tuple[
     }
     tasks = [("", [name]) for name in due.pop("")] + [(kernel, own) for kernel, own in due.items() if own]
     total = sum(len(own) for _, own in tasks)
-    if total <= _FEW:
-        jobs = 1
-    calls = [functools.partial(_drawn, tables, folder, png, kernel, own, digests[kernel]) for kernel, own in tasks]
-    found = (
-        ((i, call()) for i, call in enumerate(calls)) if jobs < 2 else run_jobs(calls, jobs, _TIMEOUT_SECONDS, _worker)
-    )
+    asked = [(folder, png, kernel, own, digests[kernel]) for kernel, own in tasks]
+    if jobs < 2 or total <= _FEW:
+        parts = _split(read_once)
+        found = ((index, _drawn(parts, *one)) for index, one in enumerate(asked))
+    else:
+        calls = [functools.partial(_drawn_by_worker, tables, *one) for one in asked]
+        found = run_jobs(calls, jobs, _TIMEOUT_SECONDS, _worker)
     with progress() as shown:
         bar = shown.add_task("figures", total=total, note="")
         for index, failure in found:
@@ -100,9 +104,13 @@ def _worker() -> Process:
     return Process(serve_jobs, name="atlas-figures")
 
 
-def _drawn(tables: Path, folder: Path, png: bool, kernel: str, names: list[str], digest: str) -> None:
+def _drawn_by_worker(tables: Path, *asked: Any) -> None:
+    _drawn(_read_and_split(tables), *asked)
+
+
+def _drawn(parts: Parts, folder: Path, png: bool, kernel: str, names: list[str], digest: str) -> None:
     """The figures of these names: overviews, or a kernel's own."""
-    every, of_kernel = _split(tables)
+    every, of_kernel = parts
     own = every | {name: parts.get(kernel, every[name].iloc[:0]) for name, parts in of_kernel.items()}
     with matplotlib.rc_context(RC):
         for file in names:
@@ -116,7 +124,9 @@ def _drawn(tables: Path, folder: Path, png: bool, kernel: str, names: list[str],
 
 
 @functools.lru_cache(maxsize=1)
-def _split(folder: Path) -> tuple[Tables, dict[str, Tables]]:
-    """All tables, and the large ones by kernel, so that no figure searches what is not its own."""
-    tables = read(folder, COLUMNS)
+def _read_and_split(folder: Path) -> Parts:
+    return _split(read(folder, COLUMNS))
+
+
+def _split(tables: Tables) -> Parts:
     return tables, {name: dict(list(tables[name].groupby("kernel"))) for name in ("benchmark", "trials", "build")}

@@ -72,7 +72,7 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row], profiled: Profiled) -> 
     for kernel in sorted({row["kernel"] for row in ladder}):
         yield from ("", f"## {kernel}")
         own = [row for row in ladder if row["kernel"] == kernel]
-        yield from _without_counters(kernel, dict.fromkeys(row["gpu"] for row in own), profiled)
+        yield from _unread_counters(kernel, profiled)
         for (gpu, direction), rungs in itertools.groupby(own, lambda row: (row["gpu"], row["direction"])):
             rungs = list(rungs)
             changed = [f"`{row['variant']}`" for row in rungs if row["stale"]]
@@ -85,13 +85,21 @@ def _page(ladder: list[rows.Row], timed: list[rows.Row], profiled: Profiled) -> 
             yield from _failures(every)
             if entry := profiled.get((kernel, gpu)):
                 yield from _counters(entry, direction, rungs)
+    yield from _without_counters(ladder, profiled)
 
 
-def _without_counters(kernel: str, gpus_of_it: Iterable[str], profiled: Profiled) -> Iterator[str]:
-    """A line that says of which GPUs there are no counters, and why."""
-    absent = [gpu for gpu in gpus_of_it if (kernel, gpu) not in profiled]
+def _without_counters(ladder: Iterable[rows.Row], profiled: Profiled) -> Iterator[str]:
+    """At the end: of which kernels on which GPUs nobody has read counters."""
+    absent: dict[str, list[str]] = {}
+    for kernel, gpu in sorted({(row["kernel"], row["gpu"]) for row in ladder} - profiled.keys()):
+        absent.setdefault(gpu, []).append(kernel)
     if absent:
-        yield from ("", f"No counters of {', '.join(absent)}: `python -m atlas profile {kernel} --gpu {absent[0]}`.")
+        yield from ("", "## Without counters", "", "`python -m atlas profile KERNEL --gpu GPU` reads them.", "")
+        yield from (f"- {gpu}: {', '.join(kernels)}" for gpu, kernels in absent.items())
+
+
+def _unread_counters(kernel: str, profiled: Profiled) -> Iterator[str]:
+    """A line for each GPU whose counters could not be read, with the reason."""
     for (name, gpu), entry in profiled.items():
         if name == kernel and entry.document["status"] != "ok":
             yield from ("", f"No counters of {gpu}: {entry.document['status']}, {entry.document['reason']}")

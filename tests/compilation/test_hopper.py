@@ -13,6 +13,13 @@ CONSUMERS = {
 }
 
 
+def in_turns(firsts, seconds):
+    """All pairs; those are slow in which a first one has another than its turn of the second ones."""
+    for i, first in enumerate(firsts):
+        for j, second in enumerate(seconds):
+            yield pytest.param(first, second, marks=() if j == i % len(seconds) else pytest.mark.slow)
+
+
 @pytest.mark.parametrize("head_dim", CONSUMERS)
 def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_it(compiling, head_dim):
     """The assembler moved the wait up over it, and the overlap was gone; see the kernel's notes in shared memory.
@@ -102,8 +109,9 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
 FP32 = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "STAGES": 3, "num_warps": 4}
 
 
-@pytest.mark.parametrize("tile", [(128, 128, 8), (128, 64, 4), (64, 64, 2)])
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    ("layout", "tile"), in_turns(["NN", "NT", "TN", "TT"], [(128, 128, 8), (128, 64, 4), (64, 64, 2)])
+)
 def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_layout(compiling, layout, tile):
     """16 bytes at a time, and a block's 32 of k in 2048 multiplications of each thread."""
     names, spilled, _ = compiling(
@@ -113,8 +121,9 @@ def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_la
     assert 2048 <= names.count("FFMA") < 2200 and spilled == 0
 
 
-@pytest.mark.parametrize("tile", [(64, 64, 4), (128, 64, 8), (64, 128, 8)])
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    ("layout", "tile"), in_turns(["NN", "NT", "TN", "TT"], [(64, 64, 4), (128, 64, 8), (64, 128, 8)])
+)
 def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_more_warps(compiling, layout, tile):
     """12 numbers for 32 multiplications, and registers for 12 warps, or for 11 where one program has 8 of them."""
     names, spilled, registers = compiling(
@@ -125,8 +134,7 @@ def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_mo
     assert registers <= (168 if tile[2] == 4 else 184)
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
-@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize(("activation", "warps"), in_turns(["gelu", "gelu_tanh", "silu"], [4, 8]))
 def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activation, warps):
     _, spilled, _ = compiling(inside.hopper_fp32, "NT", FP32 | {"num_warps": warps}, activation)
     assert spilled == 0

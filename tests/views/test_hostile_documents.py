@@ -85,11 +85,13 @@ def told(whole, stage, document):
     return every_view.told([*others, own], pairs)
 
 
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_whatever_stands_anywhere_is_refused_with_its_place_or_shown_by_every_view(whole, stage):
+def test_whatever_stands_anywhere_is_refused_with_its_place_or_shown_by_every_view(whole, stage, share):
+    """A third of the values for each stage, another third for the next: views take seconds for each."""
     document, path = whole[stage]
     refused = shown = 0
-    for value in ODD:
+    for value in ODD[STAGES.index(stage) % share :: share]:
         # One value in every place that may hold it: place by place the views would be made a thousand times.
         everywhere = document
         for place in places(document):
@@ -107,7 +109,7 @@ def test_whatever_stands_anywhere_is_refused_with_its_place_or_shown_by_every_vi
                 everywhere = put(everywhere, place, value)
             shown += 1
         told(whole, stage, everywhere)
-    assert shown > 50 and refused > 500
+    assert shown > 30 / share and refused > 300 / share
 
 
 def text_of(document, path, words):

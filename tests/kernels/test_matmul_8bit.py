@@ -1,10 +1,5 @@
 """Products of 8-bit matrices on the interpreter: values, layouts, scales, refusals; and what they compile to."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from atlas.declaration import case
@@ -245,12 +240,8 @@ json.dump(found, sys.stdout)
 """
 
 
-def test_defaults_compile_to_tensor_cores_without_spills():
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
+def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
+    found = printed_apart(COMPILE)
     assert len(found) == 5
     for name, variant, problem, compiled in found:
         assert compiled["status"] == "ok", (variant, problem, compiled["reason"])

@@ -1,10 +1,5 @@
 """What matrix products compile to: instructions, registers, shared memory."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from atlas.declaration import Case
@@ -80,13 +75,9 @@ json.dump(
 
 
 @pytest.fixture(scope="module")
-def built():
+def built(printed_apart):
     """What was compiled ahead of time; in a process of its own, since this one interprets kernels."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return printed_apart(COMPILE)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,5 @@
 """What the kernels over rows compile to, for GPUs that need not be here: registers, access widths, prefetching."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 COMPILE = """
@@ -40,13 +35,9 @@ json.dump(found, sys.stdout)
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled(printed_apart):
     """Default configs of some bf16 cases; compiled in a process of its own, since this one interprets kernels."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    ran = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return printed_apart(COMPILE)
 
 
 def test_defaults_compile_without_spills_and_fit_the_gpu(compiled):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..timing.device import nvml_handle
 from ..timing.samples import Thunk
 from .measurement import CALLS, captured
 
@@ -80,8 +81,7 @@ def meter_of(device: torch.device) -> Meter:
 
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+        handle = nvml_handle(uuid)
     except pynvml.NVMLError as error:
         raise Unmeasured(f"NVML does not know this device: {error}") from None
     ways: tuple[tuple[Callable[..., Meter], Callable[[Any], int]], ...] = (

@@ -47,6 +47,14 @@ class SilentBoard:
         return Reading()
 
 
+def nvml_handle(uuid: str) -> Any:
+    """NVML's handle of a board, by the UUID that CUDA gives, with or without its kind; raises ``pynvml.NVMLError``."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+
+
 class NvmlBoard:
     """An NVIDIA board, found by the UUID that CUDA gives, so that CUDA_VISIBLE_DEVICES cannot misdirect it."""
 
@@ -54,8 +62,7 @@ class NvmlBoard:
         import pynvml
 
         self._nvml = pynvml
-        pynvml.nvmlInit()
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._handle = nvml_handle(uuid)
 
     def read(self) -> Reading:
         """The board's state now; takes a few milliseconds at most."""
@@ -84,8 +91,7 @@ def board_of(index: int) -> Board:
     import torch
 
     try:
-        uuid = str(torch.cuda.get_device_properties(index).uuid)
-        return NvmlBoard(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+        return NvmlBoard(str(torch.cuda.get_device_properties(index).uuid))
     except (pynvml.NVMLError, AttributeError):
         return SilentBoard()
 

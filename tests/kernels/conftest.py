@@ -1,0 +1,23 @@
+"""What tests of several kernels share."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def printed_apart():
+    """What a script prints as JSON, run in a process of its own that compiles, since this one interprets kernels."""
+
+    def run(script):
+        environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        words = [sys.executable, "-c", script]
+        ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    return run

@@ -2,7 +2,19 @@
 
 from atlas.declaration import Declaration, Pass, Variant, compiled, compiled_gradients, cuda, eager, gradients
 
-from . import backward, blocks, cases, columns, rows, spaces, strided, strided_spaces
+from . import (
+    backward,
+    blocks,
+    cases,
+    columns,
+    flat,
+    folded,
+    folded_spaces,
+    rows,
+    spaces,
+    strided,
+    strided_spaces,
+)
 from .strided_spaces import neighbours
 
 
@@ -30,6 +42,16 @@ DECLARATION = Declaration(
         reference=cases.reference,
         outputs=("out", "beside"),
         variants=(
+            Variant(
+                name="folded",
+                summary="several rows of no whole vectors as one line; a program adds up its places at the end",
+                follows="blocks",
+                launch=folded.launch_folded,
+                space=folded_spaces.SPACE,
+                default=folded_spaces.default,
+                fits=folded_spaces.fits,
+                handles=neighbours(folded_spaces.handles),
+            ),
             Variant(
                 name="blocks",
                 summary="neighbouring matrices, rows and columns in one block; of wide rows a thread owns its columns",
@@ -91,15 +113,23 @@ DECLARATION = Declaration(
         outputs=("dx",),
         variants=(
             Variant(
+                name="flat",
+                summary="dx as one line of whole vectors, where rows are none",
+                follows="tiles",
+                launch=flat.launch_flat,
+                space=spaces.FLAT_SPACE,
+                default=spaces.flat_default,
+                fits=lambda config, problem, gpu: "",
+                handles=neighbours(spaces.handles_flat),
+            ),
+            Variant(
                 name="tiles",
                 summary="tiles of x and dx, with the results of their rows or columns",
                 launch=backward.launch_backward,
                 space=spaces.TILES_SPACE,
                 default=spaces.tiles_default,
                 fits=spaces.fits_tiles,
-                handles=neighbours(
-                    lambda c, gpu: "the gradient is a view of dout" if c["op"] in ("sum", "mean") else ""
-                ),
+                handles=neighbours(spaces.handles_tiles),
             ),
             Variant(
                 name="strided",

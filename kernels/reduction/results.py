@@ -29,12 +29,11 @@ def write_part(part_ptr, offs, value, beside, parts, mask, OP: tl.constexpr):
 
 
 @triton.jit
-def combine(part_ptr, offs, splits, outputs, mask, SPLITS: tl.constexpr, OP: tl.constexpr):
-    """The results at ``offs`` [1, C] from all their parts, in the order of the splits.
+def read_parts(part_ptr, offs_s, offs, splits, outputs, mask, OP: tl.constexpr):
+    """Of the results at ``offs`` [1, C] the parts ``offs_s`` [S, 1], as ``write_part`` stored them.
 
     Read from L2, where other programs wrote them: what L1 holds may be older.
     """
-    offs_s = tl.arange(0, SPLITS)[:, None]
     valid = (offs_s < splits) & mask
     place = part_ptr + offs_s * outputs + offs
     acc = tl.load(place, mask=valid, other=identity_of(OP), cache_modifier=".cg")
@@ -44,6 +43,14 @@ def combine(part_ptr, offs, splits, outputs, mask, SPLITS: tl.constexpr, OP: tl.
     if OP == "max":
         bits = tl.load(place + splits * outputs, mask=valid, other=0.0, cache_modifier=".cg")
         beside = tl.where(valid, bits.to(tl.int32, bitcast=True), NO_INDEX)
+    return acc, beside
+
+
+@triton.jit
+def combine(part_ptr, offs, splits, outputs, mask, SPLITS: tl.constexpr, OP: tl.constexpr):
+    """The results at ``offs`` [1, C] from all their parts, in the order of the splits."""
+    offs_s = tl.arange(0, SPLITS)[:, None]
+    acc, beside = read_parts(part_ptr, offs_s, offs, splits, outputs, mask, OP)
     return collapse(acc, beside, 0, OP)
 
 

@@ -20,7 +20,11 @@ BLOCKS_SPACE = {
 }
 
 TILES_SPACE = {"VECTORS": (1, 2, 4), "BLOCK_N": (16, 64, 256, 1024, 4096), "num_warps": (4, 8)}
+FLAT_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (4, 8)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
+
+_FARTHEST = 2**30
+"""Elements of a row whose places, with those of a program, are counted in 32 bits."""
 
 _UNDER_WAY = (2**15, 3 * 2**15)
 """Bytes that an SM's programs read at once: 32 KiB is what a microsecond's latency needs at an H200's 4.4 TB/s, and
@@ -190,6 +194,19 @@ def fits_tiles(config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
+def handles_tiles(problem: Case, gpu: GPU) -> str:
+    return "the gradient is a view of dout" if problem["op"] in ("sum", "mean") else ""
+
+
+def handles_flat(problem: Case, gpu: GPU) -> str:
+    columns = problem["n"] if problem["inner"] == 1 else problem["inner"]
+    if columns % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
+        return "rows of whole vectors: tiles do the same with less arithmetic"
+    if columns >= _FARTHEST:
+        return f"rows of {_FARTHEST} elements and more: places in a row are 32 bits wide"
+    return handles_tiles(problem, gpu)
+
+
 def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
     """Of ``preferred`` and then all of ``space`` the first config that fits."""
     names = list(space)
@@ -255,3 +272,7 @@ def columns_default(problem: Case, gpu: GPU) -> dict:
 def tiles_default(problem: Case, gpu: GPU) -> dict:
     preferred = [{"VECTORS": 2, "BLOCK_N": n, "num_warps": 4} for n in (1024, 256, 64, 16)]
     return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)
+
+
+def flat_default(problem: Case, gpu: GPU) -> dict:
+    return {"VECTORS": 2, "num_warps": 4}

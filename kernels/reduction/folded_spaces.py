@@ -1,0 +1,84 @@
+"""Tuning space of `folded`: how many rows are read as one line, what fits, and where tuning starts."""
+
+import math
+from dataclasses import dataclass
+
+from atlas.declaration import GPU, Case, element_size
+from atlas.declaration.rows import VECTOR_BYTES
+
+from .spaces import first, spills, under_way
+
+SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (2, 4, 8), "PER_SM": (1, 2, 4, 8, 16)}
+"""VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
+
+_RUNS = 8
+"""Runs that a matrix has at least: each program adds up the places of its line at the end."""
+
+_WIDEST = 1024
+"""Columns up to which a group of rows is a block."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """``rows`` of a matrix that are read as one line of ``block`` places or less; ``group`` of them, the fewest that
+    are whole vectors, divide them."""
+
+    group: int
+    rows: int
+    block: int
+
+
+def run_of(config, inner: int, vector: int) -> Run:
+    """The run for VECTORS 16-byte vectors a thread; ``vector`` is their length in elements."""
+    block = 32 * config["num_warps"] * config["VECTORS"] * vector
+    group = vector // math.gcd(inner, vector)
+    return Run(group, block // (group * inner) * group, block)
+
+
+def _run(config, problem: Case) -> Run:
+    return run_of(config, problem["inner"], VECTOR_BYTES // element_size(problem.dtype))
+
+
+def handles(problem: Case, gpu: GPU) -> str:
+    vector = VECTOR_BYTES // element_size(problem.dtype)
+    if problem["inner"] == 1 or problem["inner"] % vector == 0:
+        return "the last axis is reduced, or rows are whole vectors"
+    if problem["inner"] > _WIDEST:
+        return f"rows of more than {_WIDEST} elements"
+    if problem["op"] == "max" and problem["n"] >= 2**31:
+        return "indices of 2^31 and more: they are 32 bits wide until they are written"
+    widest = [c for c in _configs() if not _obstacle(c, problem)]
+    return "" if widest else "few rows: a program would begin and end with each run of them"
+
+
+def _configs():
+    return [{"VECTORS": v, "num_warps": w, "PER_SM": 1} for v in SPACE["VECTORS"] for w in SPACE["num_warps"]]
+
+
+def _obstacle(config, problem: Case) -> str:
+    run = _run(config, problem)
+    if run.rows == 0:
+        return "a group of rows longer than a block"
+    if run.rows * _RUNS > problem["n"]:
+        return "a matrix of few runs of rows"
+    return spills(config, problem)
+
+
+def fits(config, problem: Case, gpu: GPU) -> str:
+    obstacle = _obstacle(config, problem)
+    if obstacle:
+        return obstacle
+    run = _run(config, problem)
+    if 3 * run.rows * problem["inner"] < 2 * run.block and any(
+        3 * other.rows * problem["inner"] >= 2 * other.block
+        for other in (_run(c, problem) for c in _configs() if not _obstacle(c, problem))
+    ):
+        return "a third of the block is beyond the run"
+    return under_way(config, problem["outer"], gpu, SPACE["PER_SM"][-1])
+
+
+def default(problem: Case, gpu: GPU) -> dict:
+    """64 KiB of an SM under way, in as few large blocks as there are rows for."""
+    sizes = ((4, 4, 8), (4, 4, 1), (2, 4, 8), (2, 4, 1), (2, 2, 16), (2, 2, 1), (4, 8, 4), (8, 8, 2), (8, 8, 1))
+    configs = [{"VECTORS": v, "num_warps": w, "PER_SM": p} for v, w, p in sizes]
+    return first(SPACE, fits, problem, gpu, configs)

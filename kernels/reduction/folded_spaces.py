@@ -11,6 +11,8 @@ from .spaces import first, spills, under_way
 SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (2, 4, 8), "PER_SM": (1, 2, 4, 8, 16)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
 
+_SMALLEST = {"VECTORS": 1, "num_warps": 2, "PER_SM": 8}
+
 _RUNS = 8
 """Runs that a matrix has at least: each program adds up the places of its line at the end."""
 
@@ -74,11 +76,13 @@ def fits(config, problem: Case, gpu: GPU) -> str:
         for other in (_run(c, problem) for c in _configs() if not _obstacle(c, problem))
     ):
         return "a third of the block is beyond the run"
+    if config == _SMALLEST:  # of few rows nothing larger may be left
+        return ""
     return under_way(config, problem["outer"], gpu, SPACE["PER_SM"][-1])
 
 
 def default(problem: Case, gpu: GPU) -> dict:
-    """64 KiB of an SM under way, in as few large blocks as there are rows for."""
+    """64 KiB of an SM under way, in as large blocks as there are rows for."""
     sizes = ((4, 4, 8), (4, 4, 1), (2, 4, 8), (2, 4, 1), (2, 2, 16), (2, 2, 1), (4, 8, 4), (8, 8, 2), (8, 8, 1))
     configs = [{"VECTORS": v, "num_warps": w, "PER_SM": p} for v, w, p in sizes]
     return first(SPACE, fits, problem, gpu, configs)

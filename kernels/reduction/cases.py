@@ -189,5 +189,6 @@ HUGE_CASES = (
     case("bf16", "all of more than 2^31 elements, and a tail", outer=1, n=2**31 + 7, inner=1, op="mean"),
     case("bf16", "row offsets beyond 2^31", outer=2**18 + 1, n=8192, inner=1, op="amax"),
     case("bf16", "column offsets beyond 2^31", outer=1, n=2**18 + 1, inner=8192, op="amax"),
+    case("bf16", "odd rows as one line, offsets beyond 2^31", outer=2, n=2**25 + 1, inner=33, op="amax"),
     case("bf16", "a block whose rows are 2^30 elements apart", outer=1, n=3, inner=2**30, op="amax"),
 )

@@ -18,7 +18,7 @@ from .calls import Call, Kept, failed
 
 Tell = Callable[[Call, int], None]
 _FEW = 4
-"""Calls for which no chunk is begun, unless they are the last."""
+"""No chunk is begun for fewer calls than this, where there are more."""
 _CALL_SECONDS = 2.0
 """What timing a call takes, the compilers' hits in their caches included, as long as none was timed."""
 
@@ -71,7 +71,7 @@ class Chunks:
         size = max(map(len, rounds), default=0)
         try:
             with told_to_end():
-                while waiting and (wanted := self._fitting(min(size, len(waiting)), len(waiting))):
+                while waiting and (wanted := self._fitting(min(size, len(waiting)))):
                     timed = self._chunk(waiting, wanted, calls)
                     waiting = [call for call in waiting if call not in timed]
                     size = 2 * max(map(len, rounds))
@@ -86,11 +86,11 @@ class Chunks:
         if left:
             self.notes.append(f"out of time: {left} of {len(calls)} calls were not begun")
 
-    def _fitting(self, wanted: int, waiting: int) -> int:
+    def _fitting(self, wanted: int) -> int:
         """How many calls end in time by what the last chunk took for each."""
         left = self.ends - self.now()
         fits = wanted if not self._whole else min(wanted, int(left / self._whole))
-        return fits if left > 0 and fits >= min(_FEW, waiting) else 0
+        return fits if left > 0 and fits >= min(_FEW, wanted) else 0
 
     def _chunk(self, waiting: Sequence[Call], wanted: int, calls: Sequence[Call]) -> list[Call]:
         """The calls that were timed."""

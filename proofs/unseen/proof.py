@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import time
 import warnings
 from collections import defaultdict
@@ -81,6 +82,7 @@ def measured(job: frame.Job, lease: Lease | None, folder: Path, ends: float) -> 
     chunks = Chunks(workers.prepare, lambda call: _row_of(benches[call.kernel], call), kept, ends,
                     spare=2 * workers.count, watch=watch)  # fmt: skip
     print(f"seed {seed}: {sum(map(len, turns))} calls, {workers.count} workers", flush=True)
+    importlib.import_module("torch._inductor.compile_fx")
     gc.collect()
     gc.freeze()  # what is imported is no garbage: each collection between calls takes less
     chunks.run(turns)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import subprocess
-import sys
+import gc
+import importlib
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from atlas import catalog
 from atlas.errors import AtlasError
+from atlas.host.stopwatch import Stopwatch
 from atlas.results.beyond import OURS, against_peers
 from atlas.results.subject import label
 from atlas.results.verdict import geometric_mean
-from atlas.sampling import drawing
 from atlas.stages import frame
 
 from .. import scratch
 from ..evidence import Evidence, at_least, at_most, none_of
+
+if TYPE_CHECKING:
+    from atlas.benchmarking.beyond import Bench
+    from atlas.host.leases import Lease
+
+    from .calls import Call
 
 MEAN, SLOWER, SLOW_SHARE, WORST = 1.22, 0.9, 0.04, 0.75
 """Least geometric mean of the fastest peer's time over ours, the share that may be below ``SLOWER``, the worst."""
@@ -31,74 +37,66 @@ CASES, SECONDS = 8, 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--kernels``, the seed, how many cases, which modes, and how long."""
+    """``--kernels``, where rows are kept, the seed, how many cases, and how long."""
     scratch.add_arguments(parser)
     scratch.add_cores(parser)
-    parser.add_argument("--seed", type=int, help="of the shapes (default: another one each time)")
+    parser.add_argument("--seed", type=int, help="of the shapes (default: the scratch folder's, or else another one "
+                        "each time)")  # fmt: skip
     parser.add_argument("--cases", type=int, default=CASES, metavar="N", help=f"shapes a kernel (default: {CASES})")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="start no case after this (default: an hour)")
+    parser.add_argument("--seconds", type=float, default=SECONDS,
+                        help="of the whole run, compilers included: what would not end in time is not begun "
+                        "(default: an hour)")  # fmt: skip
 
 
 def run(job: frame.Job) -> Evidence:
-    """Draw, compile ahead, time; cases of all kernels in turns, so that a proof cut short has some of each."""
+    """Draw, and prepare and time in chunks; a proof cut short has some of each kernel, and goes on from there."""
     if job.functional:
         raise AtlasError(f"--gpu {job.gpu_name}: these are claims of speed; name a GPU of this host")
-    asked = job.arguments
-    seed = time.time_ns() % 10**6 if asked.seed is None else asked.seed
-    kernels = scratch.kernels_of(asked)
-    with frame.leased(job):
-        compile_ahead(job, kernels, seed)
-        rows, left_out = _timed(job, kernels, seed)
-    notes = [f"shapes drawn by seed {seed}, {asked.cases} a kernel"]
-    if left_out:
-        notes.append(f"out of time: {left_out} cases were not begun")
-    return evidence(rows, notes)
+    ends = time.monotonic() + job.arguments.seconds
+    with frame.leased(job) as lease, scratch.folder(job) as folder:
+        return measured(job, lease, folder, ends)
 
 
-def compile_ahead(job: frame.Job, kernels: Sequence[str], seed: int) -> None:
-    """Call every provider once, kernels beside each other: the caches on disk then hold what is compiled."""
-
-    def prepare(kernel: str) -> None:
-        words = [
-            "-m",
-            "proofs.unseen.ahead",
-            kernel,
-            *scratch.common(job),
-            "--seed",
-            seed,
-            "--cases",
-            job.arguments.cases,
-        ]
-        subprocess.run([sys.executable, *map(str, words)], check=False, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)  # fmt: skip
-
-    with ThreadPoolExecutor(scratch.cores_of(job.arguments)) as pool:
-        list(pool.map(prepare, kernels))
-
-
-def _timed(job: frame.Job, kernels: Sequence[str], seed: int) -> tuple[list[dict[str, Any]], int]:
+def measured(job: frame.Job, lease: Lease | None, folder: Path, ends: float) -> Evidence:
+    """What there is of the folder's rows and of those that are made until ``ends`` of :func:`time.monotonic`."""
     from atlas.benchmarking import beyond
     from atlas.host import runtime
     from atlas.timing import Clock
 
+    from . import ahead
+    from .calls import Kept, rounds, seed_of
+    from .chunks import Chunks
+
+    kernels, watch = scratch.kernels_of(job.arguments), Stopwatch()
+    watch.enter("draw")
+    seed = seed_of(folder, job.arguments.seed, time.time_ns() % 10**6)
+    declarations = {name: catalog.load(name, interpret=job.functional) for name in kernels}
+    turns = rounds(declarations, job.gpu(), seed, job.arguments.cases)
     gpu, device = job.gpu(), runtime.device_of(job.gpu_name, job.block)
-    clock, ends = Clock(device), time.monotonic() + job.arguments.seconds
-    benches = {name: beyond.Bench(catalog.load(name), gpu, device, clock) for name in kernels}
-    drawn = {name: drawing.drawn(b.declaration, gpu, seed, job.arguments.cases) for name, b in benches.items()}
-    turns = [
-        turn
-        for turn in itertools.chain(*itertools.zip_longest(*([(n, c) for c in cs] for n, cs in drawn.items())))
-        if turn
-    ]
-    rows: list[dict[str, Any]] = []
-    for number, (name, case) in enumerate(turns):
-        if time.monotonic() > ends:
-            return rows, len(turns) - number
-        for mode in beyond.modes(benches[name].declaration):
-            found = benches[name].rows(case, mode)
-            if found:
-                rows.append(summary(name, found))
-    return rows, 0
+    clock = Clock(device)
+    benches = {
+        name: beyond.Bench(one, gpu, device, clock, latency=False, watch=watch) for name, one in declarations.items()
+    }
+    kept = Kept(folder, kernels, seed, lambda name: scratch.context(job, name))
+    workers = ahead.Workers(job, lease, declarations)
+    chunks = Chunks(workers.prepare, lambda call: _row_of(benches[call.kernel], call), kept, ends,
+                    spare=2 * workers.count, watch=watch)  # fmt: skip
+    print(f"seed {seed}: {sum(map(len, turns))} calls, {workers.count} workers", flush=True)
+    importlib.import_module("torch._inductor.compile_fx")
+    gc.collect()
+    gc.freeze()  # what is imported is no garbage: each collection between calls takes less
+    chunks.run(turns)
+    spent = ", ".join(f"{phase} {seconds:.0f}" for phase, seconds in watch.rounded().items())
+    notes = [f"shapes drawn by seed {seed}, {job.arguments.cases} a kernel", *chunks.notes, f"seconds: {spent}"]
+    return evidence(kept.rows([call for one in turns for call in one]), notes)
+
+
+def _row_of(bench: Bench, call: Call) -> dict[str, Any] | None:
+    """The call's row, without what peers warn of, over and over."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = bench.rows(call.case, call.mode)
+    return summary(call.kernel, found) if found else None
 
 
 def summary(kernel: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Calls at drawn shapes: what is drawn, what a row says, and what the claims are of."""
 
+import signal
 import subprocess
 import sys
 
@@ -7,15 +8,17 @@ import pytest
 import torch
 from atlas import catalog
 from atlas.benchmarking import beyond
+from atlas.declaration import Case
 from atlas.host import gpus
 from atlas.host.runtime import meta_inputs
 from atlas.reading.config import load_gpus
 from atlas.results import documents
 from atlas.results.beyond import OURS
 from atlas.sampling import domains, drawing
+from atlas.validation.device import DeviceLost
 from proof_doubles import validated
 
-from proofs.unseen import proof
+from proofs.unseen import ahead, calls, chunks, proof
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +103,114 @@ def test_difference_passes_rounding_and_finds_a_mistake():
     assert beyond.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
     assert "off torch's" in beyond.difference([expected[0].roll(1)], expected, "bf16")
     assert "off torch's" in beyond.difference([torch.full((64, 64), float("nan"))], expected, "bf16")
+
+
+class Laboratory:
+    """Prepares in 10 s a call and times in 2, by a clock of its own; ``slow`` calls take as many seconds."""
+
+    def __init__(self, folder, seed=1, slow=()):
+        self.time, self.slow, self.prepared, self.timed = 0.0, dict(slow), [], []
+        self.kept = calls.Kept(folder, ["a", "b"], seed, lambda name: {"kernel": name})
+
+    def prepare(self, waiting, wanted, left, tell):
+        done = []
+        while len(done) < wanted and left(len(done)) >= 10:
+            self.time += 10
+            done.append(waiting[len(done)])
+            tell(done[-1], len(done))
+        self.prepared += done
+        return done
+
+    def measure(self, call):
+        self.time += self.slow.get(call, 2)
+        self.timed.append(call)
+        return calls.failed(call, "") | {"us": 1.0, "ratio": 1.5}
+
+    def run(self, seconds, turns):
+        ends = self.time + seconds
+        said = []
+        made = chunks.Chunks(self.prepare, self.measure, self.kept, ends, now=lambda: self.time, say=said.append)
+        made.run(turns)
+        assert self.time <= ends
+        return made.notes, said
+
+
+def turns_of(count):
+    return [[calls.Call(k, Case("fp32", (("n", n),)), "forward") for k in ("a", "b")] for n in range(count)]
+
+
+def test_a_run_ends_in_time_says_what_is_left_and_the_next_goes_on_from_there(tmp_path):
+    turns = turns_of(8)
+    first = Laboratory(tmp_path)
+    notes, said = first.run(100, turns)
+    assert first.timed == first.prepared == [call for one in turns for call in one][: len(first.timed)]
+    assert 6 <= len(first.timed) < 10 and notes == [f"out of time: {16 - len(first.timed)} of 16 calls were not begun"]
+    assert said[:2] == ["prepared 2 calls in 20 s", "timed 2 in 4 s; geometric mean of 2 so far: 1.500"]
+    second = Laboratory(tmp_path)
+    notes, said = second.run(1000, turns)
+    assert not {*first.timed} & {*second.timed, *second.prepared} and not notes
+    assert said[0] == f"{len(first.timed)} of 16 calls were timed before"
+    every = [call for one in turns for call in one]
+    assert len(second.kept.rows(every)) == 16
+    assert not Laboratory(tmp_path, seed=2).kept.rows(every), "other shapes"
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "said"), [(chunks.Ended, "ended by SIGTERM"), (DeviceLost("gone"), "the device was lost: gone")]
+)
+def test_what_is_timed_when_a_run_ends_early_is_kept(tmp_path, stopped_by, said):
+    lab, turns = Laboratory(tmp_path), turns_of(2)
+    measure = lab.measure
+
+    def ended(call):
+        if lab.timed:
+            raise stopped_by
+        return measure(call)
+
+    lab.measure = ended
+    notes, _ = lab.run(1000, turns)
+    assert notes[0].startswith(said)
+    rows = Laboratory(tmp_path).kept.rows([call for one in turns for call in one])
+    assert [row["us"] for row in rows] == ([1.0, None] if "device" in said else [1.0]), "a lost device is a failure"
+
+
+def test_sigterm_ends_what_is_measured_and_nothing_else_does_afterwards():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(chunks.Ended), chunks.told_to_end():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_calls_that_fail_in_preparation_are_timed_all_the_same_and_memory_is_respected():
+    first, second, large = [call for one in turns_of(2) for call in one][:3]
+    queue = ahead.Queue([first, large, second], lambda call: call, lambda call: 8 if call == large else 1, 8)
+    jobs = enumerate(queue)
+    assert next(jobs) == (0, first) and next(jobs) == (1, second), "the large one does not fit beside the first"
+    assert callable(next(jobs)[1]) and queue.ended(2) is None, "a nap"
+    queue.ended(0), queue.ended(1)
+    assert next(jobs) == (3, large)
+    queue = ahead.Queue([first, second, large], lambda call: call, lambda call: 1, 8)
+    events = ((number, RuntimeError("lost")) for number, _ in enumerate(queue))
+    assert ahead.prepared(events, queue, [first, second], lambda done: 100.0) == [first, second]
+    assert next(events, None) is None, "closed, which ends the workers"
+
+
+def test_no_more_is_prepared_than_can_be_timed():
+    every = [call for one in turns_of(3) for call in one]
+    queue = ahead.Queue(every, lambda call: call, lambda call: 1, 8)
+    events = ((number, None) for number, _ in enumerate(queue))
+    assert ahead.prepared(events, queue, every, lambda done: 3 - done) == every[:3]
+
+
+def test_the_scratch_folder_keeps_the_seed(tmp_path):
+    assert calls.seed_of(tmp_path, None, 5) == 5 == calls.seed_of(tmp_path, None, 6)
+    assert calls.seed_of(tmp_path, 7, 8) == 7 == calls.seed_of(tmp_path, None, 9)
+
+
+def test_any_beginning_of_the_calls_has_kernels_of_all_kinds(h200):
+    names = ("vector_add", "softmax", "rope")
+    declarations = {name: catalog.load(name) for name in names}
+    turns = calls.rounds(declarations, h200, 3, 4)
+    assert len(turns) == 4 and all({call.kernel for call in one} == {*names} for one in turns)
+    assert turns == calls.rounds(declarations, h200, 3, 4)
+    assert len({tuple(dict.fromkeys(call.kernel for call in one)) for one in turns}) > 1, "in turns of another order"

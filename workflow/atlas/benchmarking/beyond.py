@@ -16,6 +16,7 @@ import torch
 from ..declaration import GPU, Case, Declaration
 from ..errors import in_a_line
 from ..host.runtime import as_tuple, draw, sweep
+from ..host.stopwatch import Stopwatch
 from ..results.beyond import OURS
 from ..sampling import drawing
 from ..timing import Clock
@@ -145,6 +146,10 @@ class Bench:
     clock: Clock
     min_seconds: float = 0.05
     max_samples: int = 60
+    latency: bool = True
+    """Whether short calls' host time is taken, too."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    """Seconds by phase."""
 
     def rows(self, case: Case, mode: str) -> list[dict[str, Any]]:
         """A row for each provider; the public function's comes first.
@@ -163,15 +168,19 @@ class Bench:
                 raise DeviceLost(lost) from error
             return [self._row(Entry(OURS, lambda: None, status="failed", reason=in_a_line(error)), case, mode)]
         finally:
+            self.watch.enter("free")
             gc.collect()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
+            self.watch.enter("")
         return [self._row(entry, case, mode) for entry in found]
 
     def _prepared(self, case: Case, mode: str) -> list[Entry]:
+        self.watch.enter("inputs")
         found = entries(self.declaration, self.gpu, case, mode, self.device)
         expected = None
         for entry in sorted(found, key=lambda entry: entry.name != "torch"):
+            self.watch.enter("call ours" if entry.name == OURS else "call peers")
             with self._kept(entry), deadline(PREPARE_SECONDS, f"preparing {entry.name}"):
                 entry.thunk = entry.prepare()
                 outputs = [o.detach() for o in as_tuple(entry.thunk()) if torch.is_tensor(o)]
@@ -196,13 +205,14 @@ class Bench:
             entry.reason = in_a_line(error)
 
     def _time(self, running: Mapping[str, Entry]) -> None:
+        self.watch.enter("time")
         waiting = {name for name, entry in running.items() if not self.clock.screen(entry.thunk, 2).queued}
         for group in (running.keys() - waiting, waiting):
             turns = {name: entry.thunk for name, entry in running.items() if name in group}
             timings = self.clock.interleave(turns, min_seconds=self.min_seconds, max_samples=self.max_samples)
             for name, found in timings.items():
                 running[name].figures = {"median_us": found.median_us, "queued": found.queued}
-        for entry in running.values():
+        for entry in running.values() if self.latency else ():
             if min(e.figures["median_us"] for e in running.values()) < 50:
                 entry.figures["call_us"] = self.clock.call_us(entry.thunk)
 

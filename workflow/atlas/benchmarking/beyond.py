@@ -6,7 +6,9 @@ Tuned cases are a sample; users call elsewhere.  A call picks its variant and co
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,19 +67,41 @@ def entries(declaration: Declaration, gpu: GPU, case: Case, mode: str, device: t
     def public(**inputs: Any) -> Thunk:
         return lambda: declaration.call(declaration.function, dict(inputs))
 
+    peers = {name: peer for name, peer in declaration.forward.peers.items() if _runs(peer, case)}
+    shared = functools.cache(lambda: _shared(public, peers, forward))
     if mode == "backward":
         if all(variant.unsupported(case, gpu) for variant in declaration.backward.variants):
             return []
-        found = [Entry(OURS, lambda: _pulled_back(declaration, public, forward))]
-        given, peers = draw(declaration.backward, case, device, 0), declaration.backward.peers
+        found = [Entry(OURS, lambda: _pulled_back(declaration, public, forward, shared()))]
+        given, pulling = draw(declaration.backward, case, device, 0), declaration.backward.peers
         return found + [
-            Entry(name, lambda peer=peer: peer.prepare(**given)) for name, peer in peers.items() if _runs(peer, case)
+            Entry(name, lambda peer=peer: peer.prepare(**given)) for name, peer in pulling.items() if _runs(peer, case)
         ]
-    peers = declaration.forward.peers.items()
-    prepares = {OURS: public} | {name: peer.prepare for name, peer in peers if _runs(peer, case)}
+    prepares = {OURS: public} | {name: peer.prepare for name, peer in peers.items()}
     if mode == "step":
-        return [Entry(name, lambda one=one: _training(declaration, one, forward)) for name, one in prepares.items()]
+        return [
+            Entry(name, lambda one=one: _training(declaration, one, forward, shared()))
+            for name, one in prepares.items()
+        ]
     return [Entry(name, lambda one=one: _inferring(lambda: one(**forward))) for name, one in prepares.items()]
+
+
+def _shared(public: Callable[..., Thunk], peers: Mapping[str, Any], inputs: Mapping[str, Any]) -> int:
+    """How many results a gradient is of: the first ones that the public function and torch have alike.
+
+    Behind these either may return what it saves, whose gradient nobody asks for: an lse, a row's mean.
+    """
+    shapes = [_shapes(public, inputs)]
+    if "torch" in peers:
+        with contextlib.suppress(Exception):  # said where torch itself is prepared
+            shapes.append(_shapes(peers["torch"].prepare, inputs))
+    alike = itertools.takewhile(lambda several: len(set(several)) == 1, zip(*shapes, strict=False))
+    return max(1, sum(1 for _ in alike))
+
+
+def _shapes(prepare: Callable[..., Thunk], inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    with torch.no_grad():
+        return [tuple(result.shape) for result in as_tuple(prepare(**inputs)()) if torch.is_tensor(result)]
 
 
 def _runs(peer: Any, case: Case) -> bool:
@@ -113,25 +137,30 @@ def _upstream(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.randn(o.shape, dtype=o.dtype, device=o.device, generator=generator) for o in outputs]
 
 
-def _pulled_back(declaration: Declaration, prepare: Callable[..., Thunk], inputs: Mapping[str, Any]) -> Thunk:
+def _differentiable(outputs: Any, shared: int) -> list[torch.Tensor]:
+    return [one for one in as_tuple(outputs)[:shared] if torch.is_tensor(one) and one.requires_grad]
+
+
+def _pulled_back(
+    declaration: Declaration, prepare: Callable[..., Thunk], inputs: Mapping[str, Any], shared: int
+) -> Thunk:
     given = _leaves(declaration, inputs)
-    outputs = [output for output in as_tuple(prepare(**given)()) if output.requires_grad]
+    outputs = _differentiable(prepare(**given)(), shared)
     leaves, upstream = _wanted(given), _upstream(outputs)
     return lambda: torch.autograd.grad(outputs, leaves, upstream, retain_graph=True, allow_unused=True)
 
 
-def _training(declaration: Declaration, prepare: Callable[..., Thunk], inputs: Mapping[str, Any]) -> Thunk:
+def _training(declaration: Declaration, prepare: Callable[..., Thunk], inputs: Mapping[str, Any], shared: int) -> Thunk:
     given = _leaves(declaration, inputs)
     thunk = prepare(**given)
-    first = [output for output in as_tuple(thunk()) if torch.is_tensor(output) and output.requires_grad]
+    first = _differentiable(thunk(), shared)
     if not first:
         raise NotImplementedError("its result has no gradient")
     leaves, upstream = _wanted(given), _upstream(first)
     del first
 
     def step() -> Any:
-        outputs = [output for output in as_tuple(thunk()) if torch.is_tensor(output) and output.requires_grad]
-        return torch.autograd.grad(outputs[: len(upstream)], leaves, upstream[: len(outputs)], allow_unused=True)
+        return torch.autograd.grad(_differentiable(thunk(), shared), leaves, upstream, allow_unused=True)
 
     return step
 

@@ -12,12 +12,14 @@ from kernels.common.products import by_columns
 @triton.jit
 def _pad_kernel(
     x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """out[b, m, n] = x[b, m, n], and 0 in rows from M to ROWS; what pads a row is not written.
+    """out[b, m, n] = x[b, m, n], and 0 in rows from M to ROWS and in what pads a row.
 
-    Program (p, b) owns a block of BLOCK_M x BLOCK_N.
+    Program (p, b) owns a block of BLOCK_M x BLOCK_N.  WIDTH, the elements of 16 bytes, divides a row of out.  Rows are
+    written to their end: up to N alone, which is no multiple of it, the compiler would store single elements.
     """
+    stride_ob, stride_om = stride_ob // WIDTH * WIDTH, stride_om // WIDTH * WIDTH
     batch = tl.program_id(1).to(tl.int64)
     blocks_n = tl.cdiv(N, BLOCK_N)
     offs_m = tl.program_id(0) // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -27,13 +29,13 @@ def _pad_kernel(
     x_ptrs += offs_m.to(tl.int64)[:, None] * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
     out_ptrs = out_ptr + batch * stride_ob + offs_m.to(tl.int64)[:, None] * stride_om + offs_n[None, :]
     x = tl.load(x_ptrs, mask=x_mask, other=0.0)
-    tl.store(out_ptrs, x, mask=(offs_m[:, None] < ROWS) & (offs_n[None, :] < N))
+    tl.store(out_ptrs, x, mask=(offs_m[:, None] < ROWS) & (offs_n[None, :] < stride_om))
 
 
 def padded(x):
     """``x`` [m, n] where the copy engine can read it, as it lies or transposed; else a copy in the same order.
 
-    A matrix by columns stays one.  A row of the copy is as long as the next whole 16 bytes; what pads it holds no data.
+    A matrix by columns stays one.  A row of the copy is as long as the next whole 16 bytes; what pads it is 0.
     """
     if by_columns(x) and x.stride(0) == 1:
         return padded(x.t()).t()
@@ -41,7 +43,7 @@ def padded(x):
 
 
 def padded_rows(x, multiple=1):
-    """A copy of ``x`` [b, m, n] by rows, each as long as the next whole 16 bytes; what pads it holds no data.
+    """A copy of ``x`` [b, m, n] by rows, each as long as the next whole 16 bytes; what pads it is 0.
 
     It lies in a tensor whose m is the next multiple of ``multiple``: rows past the copy's are 0.
     """
@@ -52,6 +54,7 @@ def padded_rows(x, multiple=1):
     block_m = 4096 // block_n
     launch(
         _pad_kernel, (triton.cdiv(rows, block_m) * triton.cdiv(n, block_n), batch),
-        x, out, m, n, rows, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
+        x, out, m, n, rows, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, WIDTH=elements,
+        num_warps=4,
     )  # fmt: skip
     return out[:, :m, :n]

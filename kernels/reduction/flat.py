@@ -1,4 +1,4 @@
-"""Gradients of amax and max along and across rows that are no whole 16-byte vectors: dx as one line of vectors."""
+"""Gradients of amax and max along rows that are no whole 16-byte vectors: dx as one line of vectors."""
 
 import torch
 import triton
@@ -41,52 +41,39 @@ def _of_rows(ptr, row, over, rows, other, SHORT: tl.constexpr):
 
 
 @triton.jit
-def _flat_backward_kernel(x_ptr, out_ptr, beside_ptr, dout_ptr, dx_ptr, total, outer, n, inner, MAX: tl.constexpr,
-                          BY_ROW: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr,
-                          WIDTH: tl.constexpr):  # fmt: skip
-    """One program owns BLOCK vectors of WIDTH elements; rows are of n elements where BY_ROW, else of ``inner``.
+def _flat_backward_kernel(x_ptr, out_ptr, beside_ptr, dout_ptr, dx_ptr, total, rows, n, MAX: tl.constexpr,
+                          SHORT: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+    """One program owns BLOCK vectors of WIDTH elements of ``rows`` rows of n, one after the other.
 
     dx has room for the last vector, whole.
     """
     start = tl.program_id(0).to(tl.int64) * (BLOCK * WIDTH)
     offs = tl.arange(0, BLOCK)[:, None] * WIDTH
     there = offs < total - start
-    row, below, over, column = _places(start, n if BY_ROW else inner, offs, WIDTH, SHORT)
+    row, below, over, column = _places(start, n, offs, WIDTH, SHORT)
+    row += below
+    dout = _of_rows(dout_ptr, row, over, rows, 0.0, SHORT).to(tl.float32)
+    beside = _of_rows(beside_ptr, row, over, rows, 1, SHORT)
     offs = offs + tl.arange(0, WIDTH)[None, :]
-    inside = offs < total - start
-    if BY_ROW:
-        along = column
-        dout = _of_rows(dout_ptr, row + below, over, outer, 0.0, SHORT).to(tl.float32)
-        beside = _of_rows(beside_ptr, row + below, over, outer, 1, SHORT)
-    else:
-        matrix = row // n
-        along = (row - matrix * n).to(tl.int32) + below + over.to(tl.int32)
-        beyond = along // n
-        along -= beyond * n
-        place = (matrix + beyond) * inner + column
-        dout = tl.load(dout_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        beside = tl.load(beside_ptr + place, mask=inside, other=1)
     if MAX:
-        dx = tl.where(beside == along, dout, 0.0)
+        dx = tl.where(beside == column, dout, 0.0)
     else:
-        if BY_ROW:
-            out = _of_rows(out_ptr, row + below, over, outer, 0.0, SHORT)
-        else:
-            out = tl.load(out_ptr + place, mask=inside, other=0.0)
+        out = _of_rows(out_ptr, row, over, rows, 0.0, SHORT)
         whole = total // WIDTH * WIDTH
         x = tl.load(x_ptr + start + offs, mask=offs < whole - start, other=0.0)
         if start + BLOCK * WIDTH > whole:
-            x = tl.where(offs < whole - start, x, tl.load(x_ptr + start + offs, mask=inside, other=0.0))
+            rest = (offs >= whole - start) & (offs < total - start)
+            x = tl.where(rest, tl.load(x_ptr + start + offs, mask=rest, other=0.0), x)
         # No choice, as for tiles.
         dx = tl.where(x.to(tl.float32) == out.to(tl.float32), 1.0, 0.0) * (dout / beside)
     tl.store(dx_ptr + start + offs, dx, mask=there)
 
 
 def launch_flat(op, dout, x=None, out=None, ties=None, indices=None, n=None, *, config):
-    """As ``launch_backward``; x is [outer, n, inner], or None where ``op`` is max and ``n`` is given."""
+    """As ``launch_backward``, for inner = 1."""
     n = x.shape[1] if n is None else n
-    outer, inner = dout.shape
-    total, width = outer * n * inner, vector_of(dout)
+    outer = dout.shape[0]
+    total, width = outer * n, vector_of(dout)
     dx = torch.empty(triton.cdiv(total, width) * width, dtype=dout.dtype, device=dout.device)
     block = 32 * config["num_warps"] * config["VECTORS"]
     launch(
@@ -100,12 +87,10 @@ def launch_flat(op, dout, x=None, out=None, ties=None, indices=None, n=None, *, 
         total,
         outer,
         n,
-        inner,
         MAX=op == "max",
-        BY_ROW=inner == 1,
-        SHORT=(n if inner == 1 else inner) < width,
+        SHORT=n < width,
         BLOCK=block,
         WIDTH=width,
         num_warps=config["num_warps"],
     )
-    return dx[:total].view(outer, n, inner)
+    return dx[:total].view(outer, n, 1)

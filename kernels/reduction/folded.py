@@ -1,4 +1,4 @@
-"""Reductions over the middle axis of [outer, n, inner] where rows are no whole 16-byte vectors: several rows as one.
+"""Sums, means and maxima over a middle axis where rows are no whole 16-byte vectors: several rows as one.
 
 Row by row nearly every element would be read by itself.  But F rows together are whole vectors, with F at most the
 elements of a vector, and a matrix is a run of such groups, with less than F rows before them and after.
@@ -10,7 +10,7 @@ from atlas.declaration import gpu_of
 from atlas.operators import launch
 
 from .folded_spaces import run_of
-from .folding import NO_INDEX, collapse, first_state, fold, identity_of, join, write_results
+from .folding import collapse, fold, identity_of, write_results
 from .results import (
     PART_REGISTERS,
     cache_policy,
@@ -20,7 +20,6 @@ from .results import (
     open_counter,
     read_parts,
     results_like,
-    returned,
     scratch_for,
     splits_of,
     vector_of,
@@ -35,7 +34,7 @@ _HELD = 16
 
 
 @triton.jit
-def _folded_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, rows, splits, OP: tl.constexpr,
+def _folded_kernel(x_ptr, out_ptr, scratch_ptr, outer, n, inner, rows, splits, OP: tl.constexpr,
                    BLOCK: tl.constexpr, GROUP: tl.constexpr, VECTOR: tl.constexpr, BLOCK_R: tl.constexpr,
                    BLOCK_C: tl.constexpr, SPLITS: tl.constexpr, POLICY: tl.constexpr):  # fmt: skip
     """One program owns every ``splits``-th run of ``rows`` rows of a matrix, as one line of BLOCK >= rows * inner.
@@ -56,37 +55,32 @@ def _folded_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, row
     inside = offs < line
     down = split.to(tl.int64) * line
     mask = inside & (offs < total - down)
-    x = tl.load(start_ptr + down + offs, mask=mask, other=identity_of(OP), eviction_policy=POLICY).to(tl.float32)
-    counter_ptr = scratch_ptr.to(tl.pointer_type(tl.int64)) + matrix
+    acc = tl.load(start_ptr + down + offs, mask=mask, other=identity_of(OP), eviction_policy=POLICY).to(tl.float32)
     outputs = tl.cast(outer, tl.int64) * inner
-    KEPT: tl.constexpr = 2 if OP == "ties" or OP == "max" else 1
+    counter_ptr = scratch_ptr.to(tl.pointer_type(tl.int64)) + matrix
     part_ptr = scratch_ptr + 2 * outer
     # On 16 bytes, as its places are: threads store several at once.
-    own_ptr = scratch_ptr + tl.cdiv(2 * outer + KEPT * splits * outputs, 4) * 4
-    own_ptr += KEPT * tl.program_id(0).to(tl.int64) * line
+    own_ptr = scratch_ptr + tl.cdiv(2 * outer + splits * outputs, 4) * 4 + tl.program_id(0).to(tl.int64) * line
     if SPLITS > 1:
         open_counter(counter_ptr)  # while the first rows are on their way
-    acc, beside = first_state(x, split, mask, OP)
     full = groups * GROUP // rows
     for step in tl.range(split + splits, full, splits):
         down = tl.cast(step, tl.int64) * line
         x = tl.load(start_ptr + down + offs, mask=inside, other=identity_of(OP), eviction_policy=POLICY).to(tl.float32)
-        acc, beside = fold(acc, beside, x, step, inside, OP)
+        acc, _ = fold(acc, acc, x, step, inside, OP)
     if (full * rows < groups * GROUP) & (full % splits == split) & (full != split):
         down = tl.cast(full, tl.int64) * line
         rest = inside & (offs < total - down)
         x = tl.load(start_ptr + down + offs, mask=rest, other=identity_of(OP), eviction_policy=POLICY).to(tl.float32)
-        acc, beside = fold(acc, beside, x, full, rest, OP)
-    if OP == "max":
-        beside = tl.where(beside == NO_INDEX, NO_INDEX, head + beside * rows + offs // inner)
+        acc, _ = fold(acc, acc, x, full, rest, OP)
     # Places of a column come together through memory: no axis of a block is as long as ``inner``.
-    write_part(own_ptr, offs, acc, beside, line, inside, OP)
+    tl.store(own_ptr + offs, acc, mask=inside)
     tl.debug_barrier()
     offs_r, offs_c = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)[None, :]
-    some, beside_some = read_parts(own_ptr, offs_r, offs_c, rows, inner, offs_c < inner, OP)
+    some, _ = read_parts(own_ptr, offs_r, offs_c, rows, inner, offs_c < inner, OP)
     for row in tl.range(BLOCK_R, rows, BLOCK_R):
-        more, beside_more = read_parts(own_ptr, row + offs_r, offs_c, rows, inner, offs_c < inner, OP)
-        some, beside_some = join(some, beside_some, more, beside_more, OP)
+        more, _ = read_parts(own_ptr, row + offs_r, offs_c, rows, inner, offs_c < inner, OP)
+        some, _ = fold(some, some, more, 0, offs_c < inner, OP)
     if split == splits - 1:  # rows before the first group, and behind the last
         behind = n - groups * GROUP  # and before, together
         for first in tl.range(0, behind, BLOCK_R):
@@ -95,26 +89,23 @@ def _folded_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, row
             left = tl.where(left < head, left, left + groups * GROUP)
             at = (before + left) * inner + offs_c
             edge = tl.load(x_ptr + at, mask=there, other=identity_of(OP)).to(tl.float32)
-            more, beside_more = first_state(edge, 0, there, OP)
-            if OP == "max":
-                beside_more = tl.where(there, left, NO_INDEX)
-            some, beside_some = join(some, beside_some, more, beside_more, OP)
-    value, with_it = collapse(some, beside_some, 0, OP)
+            some, _ = fold(some, some, edge, 0, there, OP)
+    value, _ = collapse(some, some, 0, OP)
     offs_c = tl.arange(0, BLOCK_C)
     offs = tl.cast(matrix, tl.int64) * inner + offs_c
     inside = offs_c < inner
     if SPLITS == 1:
-        write_results(out_ptr, beside_ptr, offs, value, with_it, n, inside, OP)
+        write_results(out_ptr, out_ptr, offs, value, value, n, inside, OP)
     else:
-        write_part(part_ptr, split * outputs + offs, value, with_it, splits * outputs, inside, OP)
+        write_part(part_ptr, split * outputs + offs, value, value, splits * outputs, inside, OP)
         if is_last(counter_ptr, splits):
-            whole, with_it = combine(part_ptr, offs[None, :], splits, outputs, inside[None, :], SPLITS, OP)
-            write_results(out_ptr, beside_ptr, offs, whole, with_it, n, inside, OP)
+            whole, _ = combine(part_ptr, offs[None, :], splits, outputs, inside[None, :], SPLITS, OP)
+            write_results(out_ptr, out_ptr, offs, whole, whole, n, inside, OP)
             close_counter(counter_ptr)
 
 
 def launch_folded(x, op, dtype=None, *, config):
-    out, beside = results_like(x, op, dtype)
+    out, _ = results_like(x, op, dtype)
     outer, n, inner = x.shape
     run = run_of(config, inner, vector_of(x))
     threads, wide = 32 * config["num_warps"], triton.next_power_of_2(inner)
@@ -125,7 +116,6 @@ def launch_folded(x, op, dtype=None, *, config):
         (outer * splits,),
         x,
         out,
-        out if beside is None else beside,
         scratch_for(x, op, outer, splits * (out.numel() + outer * run.rows * inner) + _ALIGNED),
         outer,
         n,
@@ -142,4 +132,4 @@ def launch_folded(x, op, dtype=None, *, config):
         POLICY=cache_policy(x),
         num_warps=config["num_warps"],
     )
-    return returned(out, beside)
+    return out

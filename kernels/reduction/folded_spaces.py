@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
-from .spaces import first, spills, under_way
+from .results import BESIDE
+from .spaces import first, is_apart, spills, under_way
 
 SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (2, 4, 8), "PER_SM": (1, 2, 4, 8, 16)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
 
 _SMALLEST = {"VECTORS": 1, "num_warps": 2, "PER_SM": 8}
 
-_RUNS = 8
+_RUNS = 2
 """Runs that a matrix has at least: each program adds up the places of its line at the end."""
+
+_FEWEST = 64
+"""Rows from which on reading them pays for adding up the places of a line."""
 
 _WIDEST = 1024
 """Columns up to which a group of rows is a block."""
@@ -42,15 +46,16 @@ def _run(config, problem: Case) -> Run:
 
 
 def handles(problem: Case, gpu: GPU) -> str:
-    vector = VECTOR_BYTES // element_size(problem.dtype)
-    if problem["inner"] == 1 or problem["inner"] % vector == 0:
-        return "the last axis is reduced, or rows are whole vectors"
+    """What has an address for nearly every element else; of those that compare and count, ``blocks`` is faster."""
+    if problem["inner"] == 1 or not is_apart(problem, problem["inner"]):
+        return "the last axis is reduced, or rows are whole 8-byte vectors"
+    if problem["op"] in BESIDE:
+        return "a second result: each place of a line would have one"
     if problem["inner"] > _WIDEST:
         return f"rows of more than {_WIDEST} elements"
-    if problem["op"] == "max" and problem["n"] >= 2**31:
-        return "indices of 2^31 and more: they are 32 bits wide until they are written"
-    widest = [c for c in _configs() if not _obstacle(c, problem)]
-    return "" if widest else "few rows: a program would begin and end with each run of them"
+    if problem["n"] >= _FEWEST and any(not _obstacle(config, problem) for config in _configs()):
+        return ""
+    return "few rows: a program would begin and end with each run of them"
 
 
 def _configs():
@@ -82,7 +87,18 @@ def fits(config, problem: Case, gpu: GPU) -> str:
 
 
 def default(problem: Case, gpu: GPU) -> dict:
-    """64 KiB of an SM under way, in as large blocks as there are rows for."""
-    sizes = ((4, 4, 8), (4, 4, 1), (2, 4, 8), (2, 4, 1), (2, 2, 16), (2, 2, 1), (4, 8, 4), (8, 8, 2), (8, 8, 1))
+    """Two vectors a thread where a group of rows is as short as that; of wide rows as many as it takes."""
+    sizes = (
+        (2, 4, 8),
+        (2, 2, 16),
+        (2, 4, 1),
+        (2, 2, 1),
+        (1, 2, 1),
+        (4, 4, 4),
+        (4, 4, 1),
+        (4, 8, 4),
+        (8, 4, 4),
+        (8, 4, 1),
+    )
     configs = [{"VECTORS": v, "num_warps": w, "PER_SM": p} for v, w, p in sizes]
     return first(SPACE, fits, problem, gpu, configs)

@@ -44,25 +44,6 @@ def fold(acc, beside, x, block, valid, OP: tl.constexpr):
 
 
 @triton.jit
-def join(acc, beside, more, beside_more, OP: tl.constexpr):
-    """State of two states' elements together; indices beside maxima, the least of those that attain one."""
-    if OP == "sum" or OP == "mean":
-        new = acc + more
-        beside = new
-    else:
-        new = tl.maximum(acc, more, propagate_nan=tl.PropagateNan.ALL)
-        if OP == "ties":
-            beside = tl.where(acc == new, beside, 0.0) + tl.where(more == new, beside_more, 0.0)
-        elif OP == "max":
-            ours = tl.where((acc == new) | (acc != acc), beside, NO_INDEX)
-            theirs = tl.where((more == new) | (more != more), beside_more, NO_INDEX)
-            beside = tl.minimum(ours, theirs)
-        else:
-            beside = new
-    return new, beside
-
-
-@triton.jit
 def _peak(x, axis: tl.constexpr):
     """The maximum along an axis, NaN where there is one: ``tl.max`` would drop it.
 

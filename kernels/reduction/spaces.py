@@ -199,10 +199,9 @@ def handles_tiles(problem: Case, gpu: GPU) -> str:
 
 
 def handles_flat(problem: Case, gpu: GPU) -> str:
-    columns = problem["n"] if problem["inner"] == 1 else problem["inner"]
-    if columns % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
-        return "rows of whole vectors: tiles do the same with less arithmetic"
-    if columns >= _FARTHEST:
+    if problem["inner"] > 1 or problem["n"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
+        return "another axis than the last was reduced, or rows are whole vectors"
+    if problem["n"] >= _FARTHEST:
         return f"rows of {_FARTHEST} elements and more: places in a row are 32 bits wide"
     return handles_tiles(problem, gpu)
 
@@ -275,4 +274,4 @@ def tiles_default(problem: Case, gpu: GPU) -> dict:
 
 
 def flat_default(problem: Case, gpu: GPU) -> dict:
-    return {"VECTORS": 2, "num_warps": 4}
+    return {"VECTORS": 2 if problem["op"] == "max" else 1, "num_warps": 4}

@@ -133,8 +133,8 @@ def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="identity.") as folder:
         tree = Path(folder)
-        with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
-            files.extractall(tree, filter="data")
+        with tarfile.open(fileobj=BytesIO(archive.stdout)) as archived:
+            archived.extractall(tree, filter="data")
         code = today.code_of(tree / "kernels", tree / "workflow" / "atlas")
         tracked = subprocess.run(["git", "ls-tree", "-r", "--name-only", commit, "results/recorded"],
                                  capture_output=True, text=True, check=True).stdout.split()  # fmt: skip

@@ -15,10 +15,10 @@ x and writes dx.  Of max it is dx = [j = index] * dout, which writes dx alone.
 Variants: `rows` holds whole rows in registers (inner = 1); `stream` reads rows of any length, or parts of them, block
 after block (inner = 1); `columns` does so with blocks of rows and columns (inner > 1), `blocks` with blocks of several
 matrices, too, in which each thread adds up columns of its own; `folded` reads rows of no whole 16-byte vectors several
-at once, as one line (inner > 1). Where there are few outputs each is shared by several programs, and the last of them
-to end combines their partial results: one launch. `stream_twice` and `columns_twice` combine them in a second launch.
-Either order of combining is fixed, so two runs agree bit by bit. `strided` takes axes that are no neighbours in memory,
-and tensors with gaps: both as five axes with strides, of which two are reduced.
+at once, as one line (inner > 1).  Where there are few outputs each is shared by several programs, and the last of them
+to end combines their partial results: one launch.  `stream_twice` and `columns_twice` combine them in a second launch.
+Either order of combining is fixed, so two runs agree bit by bit.  `strided` takes axes that are no neighbours in
+memory, and tensors with gaps: both as five axes with strides, of which two are reduced.
 """
 
 import math

@@ -119,7 +119,6 @@ DECLARATION = Declaration(
                 launch=flat.launch_flat,
                 space=spaces.FLAT_SPACE,
                 default=spaces.flat_default,
-                fits=lambda config, problem, gpu: "",
                 handles=neighbours(spaces.handles_flat),
             ),
             Variant(
@@ -129,7 +128,7 @@ DECLARATION = Declaration(
                 space=spaces.TILES_SPACE,
                 default=spaces.tiles_default,
                 fits=spaces.fits_tiles,
-                handles=neighbours(spaces.handles_tiles),
+                handles=neighbours(spaces.handles_gradient),
             ),
             Variant(
                 name="strided",

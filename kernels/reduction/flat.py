@@ -20,15 +20,12 @@ def _places(start, columns, offs, WIDTH: tl.constexpr, SHORT: tl.constexpr):
     lane = tl.arange(0, WIDTH)[None, :]
     if SHORT:
         at += lane
-        below = at // columns
-        column = at - below * columns
-        over = column >= columns
-    else:
-        below = at // columns
-        column = at - below * columns + lane
-        over = column >= columns
-        column = tl.where(over, column - columns, column)
-    return row, below, over, column
+    below = at // columns
+    column = at - below * columns
+    if not SHORT:
+        column += lane
+    over = column >= columns
+    return row, below, over, tl.where(over, column - columns, column)
 
 
 @triton.jit

@@ -194,7 +194,7 @@ def fits_tiles(config, problem: Case, gpu: GPU) -> str:
     return ""
 
 
-def handles_tiles(problem: Case, gpu: GPU) -> str:
+def handles_gradient(problem: Case, gpu: GPU) -> str:
     return "the gradient is a view of dout" if problem["op"] in ("sum", "mean") else ""
 
 
@@ -203,7 +203,7 @@ def handles_flat(problem: Case, gpu: GPU) -> str:
         return "another axis than the last was reduced, or rows are whole vectors"
     if problem["n"] >= _FARTHEST:
         return f"rows of {_FARTHEST} elements and more: places in a row are 32 bits wide"
-    return handles_tiles(problem, gpu)
+    return handles_gradient(problem, gpu)
 
 
 def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:

@@ -5,7 +5,7 @@ from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
 from .cases import is_strided
-from .spaces import first, is_apart, spills, under_way
+from .spaces import first, handles_gradient, is_apart, spills, under_way
 from .tiling import strided_tile
 
 SPACE = {"VECTORS": (1, 2, 4, 8), "BLOCK_C": (16, 64, 128), "num_warps": (4, 8), "PER_SM": (1, 2, 4, 8, 16)}
@@ -30,7 +30,7 @@ def handles(problem: Case, gpu: GPU) -> str:
 
 
 def handles_tiles(problem: Case, gpu: GPU) -> str:
-    return handles(problem, gpu) or ("the gradient is a view of dout" if problem["op"] in ("sum", "mean") else "")
+    return handles(problem, gpu) or handles_gradient(problem, gpu)
 
 
 def _tile(config, problem: Case):

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +25,6 @@ from .calls import Call
 if TYPE_CHECKING:
     from atlas.host.leases import Lease
 
-_COPIES = 8
-"""Times its traffic is what a call may take of the device: a step keeps what its gradient needs."""
 _MEMORY_SHARE = 0.6
 """Of the device's memory that calls side by side may take: estimates are rough, contexts cost, too."""
 _TASK_SECONDS = 600.0
@@ -127,7 +124,9 @@ class Workers:
         return functools.partial(prepare, call, self._job.gpu_name, self._job.block)
 
     def _memory_of(self, call: Call) -> float:
-        return _COPIES * sum(self._declarations[call.kernel].forward.bytes(call.case).values())
+        from atlas.benchmarking.beyond_ahead import memory_of
+
+        return memory_of(self._declarations[call.kernel], call.case)
 
 
 def _serve(connection: Connection, asked: dict[str, Any]) -> None:
@@ -143,22 +142,11 @@ def prepare(call: Call, gpu_name: str, block: Mapping[str, Any]) -> None:
 
     Raises RuntimeError where the device is lost, which ends the worker.
     """
-    import torch
     from atlas import catalog
-    from atlas.benchmarking import beyond
-    from atlas.benchmarking.ahead import keeping_no_winner
-    from atlas.benchmarking.measurement import PREPARE_SECONDS, deadline, precision
+    from atlas.benchmarking.beyond_ahead import call_once
     from atlas.host import gpus, runtime
-    from atlas.validation.device import obstacle
 
     declaration = catalog.load(call.kernel, interpret=gpus.functional(block))
     gpu, device = gpus.gpu(gpu_name, block), runtime.device_of(gpu_name, block)
-    with contextlib.suppress(Exception), precision(call.case.dtype), keeping_no_winner():
-        for entry in beyond.entries(declaration, gpu, call.case, call.mode, device):
-            with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {entry.name}"):
-                entry.prepare()()
-    gc.collect()
-    if lost := obstacle(device):
+    if lost := call_once(declaration, gpu, call.case, call.mode, device):
         raise RuntimeError(lost)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..declaration import Case, Declaration
+from ..declaration import GPU, Case, Declaration
 from ..host import gpus, runtime
 from ..validation.device import obstacle
 from ..workers.protocol import Do, Done, Listed, Opened
@@ -43,18 +43,26 @@ class CallingTasks:
         self.opened = Opened(tuple(self._listed(number, *task) for number, task in enumerate(self._tasks)))
 
     def _listed(self, number: int, case: Case, mode: str) -> Listed:
-        traffic = sum(self._declaration.forward.bytes(case).values())
-        return Listed(f"{mode} {case}", str(number), memory_bytes=_COPIES * traffic)
+        return Listed(f"{mode} {case}", str(number), memory_bytes=memory_of(self._declaration, case))
 
     def do(self, asked: Do) -> Iterator[Done]:
         """Call each provider of the case once; finds nothing."""
-        case, mode = self._tasks[asked.index]
-        with contextlib.suppress(Exception), precision(case.dtype), keeping_no_winner():
-            for entry in beyond.entries(self._declaration, self._gpu, case, mode, self._device):
-                with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {entry.name}"):
-                    entry.prepare()()
-        gc.collect()
-        lost = obstacle(self._device)
-        if not lost and self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        yield Done(lost=lost)
+        yield Done(lost=call_once(self._declaration, self._gpu, *self._tasks[asked.index], self._device))
+
+
+def memory_of(declaration: Declaration, case: Case) -> float:
+    """Bytes of the device that a call at the case may take, all modes and providers considered."""
+    return _COPIES * sum(declaration.forward.bytes(case).values())
+
+
+def call_once(declaration: Declaration, gpu: GPU, case: Case, mode: str, device: torch.device) -> str:
+    """Call each provider once; what goes wrong is not said.  What took the device, or ``""``."""
+    with contextlib.suppress(Exception), precision(case.dtype), keeping_no_winner():
+        for entry in beyond.entries(declaration, gpu, case, mode, device):
+            with contextlib.suppress(Exception), deadline(PREPARE_SECONDS, f"preparing {entry.name}"):
+                entry.prepare()()
+    gc.collect()
+    lost = obstacle(device)
+    if not lost and device.type == "cuda":
+        torch.cuda.empty_cache()
+    return lost

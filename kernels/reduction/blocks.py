@@ -5,13 +5,10 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .folding import NO_INDEX, collapse, first_state, fold, identity_of, write_results
+from .folding import NO_INDEX, collapse, first_state, fold, identity_of
 from .results import (
     PART_REGISTERS,
     cache_policy,
-    close_counter,
-    combine,
-    is_last,
     multiple_of,
     open_counter,
     results_like,
@@ -19,7 +16,7 @@ from .results import (
     scratch_for,
     splits_of,
     vector_of,
-    write_part,
+    write_shared,
 )
 from .tiling import block_of
 
@@ -82,16 +79,8 @@ def _blocks_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, spl
     offs_o, offs_c = place // BLOCK_C, place % BLOCK_C
     inside = (offs_o < outer - matrix) & (offs_c < inner - column)
     offs = (matrix + offs_o) * inner + column + offs_c
-    if SPLITS == 1:
-        write_results(out_ptr, beside_ptr, offs, acc, beside, n, inside, OP)
-    else:
-        outputs = outer * inner
-        write_part(part_ptr, split * outputs + offs, acc, beside, splits * outputs, inside, OP)
-        last = is_last(counter_ptr, splits)
-        if last:
-            whole, with_it = combine(part_ptr, offs[None, :], splits, outputs, inside[None, :], SPLITS, OP)
-            write_results(out_ptr, beside_ptr, offs, whole, with_it, n, inside, OP)
-            close_counter(counter_ptr)
+    write_shared(out_ptr, beside_ptr, part_ptr, counter_ptr, offs, acc, beside, outer * inner, split, splits, n, inside,
+                 SPLITS, OP)  # fmt: skip
 
 
 def launch_blocks(x, op, dtype=None, *, config):

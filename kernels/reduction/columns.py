@@ -5,13 +5,10 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .folding import NO_INDEX, collapse, first_state, fold, identity_of, write_results
+from .folding import NO_INDEX, collapse, first_state, fold, identity_of
 from .results import (
     PART_REGISTERS,
     cache_policy,
-    close_counter,
-    combine,
-    is_last,
     launch_combine,
     multiple_of,
     open_counter,
@@ -20,7 +17,7 @@ from .results import (
     scratch_for,
     splits_of,
     vector_of,
-    write_part,
+    write_shared,
 )
 
 
@@ -68,17 +65,8 @@ def _columns_kernel(x_ptr, out_ptr, beside_ptr, scratch_ptr, outer, n, inner, sp
     offs_c = block * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = (offs_c < inner) | EVEN
     offs_o = matrix.to(tl.int64) * inner + offs_c
-    if SPLITS == 1:
-        write_results(out_ptr, beside_ptr, offs_o, acc, beside, n, mask_c, OP)
-    else:
-        outputs = outer * inner
-        write_part(part_ptr, split * outputs + offs_o, acc, beside, splits * outputs, mask_c, OP)
-        if ONCE:
-            last = is_last(counter_ptr, splits)
-            if last:
-                whole, with_it = combine(part_ptr, offs_o[None, :], splits, outputs, mask_c[None, :], SPLITS, OP)
-                write_results(out_ptr, beside_ptr, offs_o, whole, with_it, n, mask_c, OP)
-                close_counter(counter_ptr)
+    write_shared(out_ptr, beside_ptr, part_ptr, counter_ptr, offs_o, acc, beside, outer * inner, split, splits, n,
+                 mask_c, SPLITS, OP, ONCE)  # fmt: skip
 
 
 def launch_columns(x, op, dtype=None, *, config, once=True):

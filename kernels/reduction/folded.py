@@ -10,20 +10,17 @@ from atlas.declaration import gpu_of
 from atlas.operators import launch
 
 from .folded_spaces import run_of
-from .folding import collapse, fold, identity_of, write_results
+from .folding import collapse, fold, identity_of
 from .results import (
     PART_REGISTERS,
     cache_policy,
-    close_counter,
-    combine,
-    is_last,
     open_counter,
     read_parts,
     results_like,
     scratch_for,
     splits_of,
     vector_of,
-    write_part,
+    write_shared,
 )
 
 _ALIGNED = 4
@@ -94,14 +91,8 @@ def _folded_kernel(x_ptr, out_ptr, scratch_ptr, outer, n, inner, rows, splits, O
     offs_c = tl.arange(0, BLOCK_C)
     offs = tl.cast(matrix, tl.int64) * inner + offs_c
     inside = offs_c < inner
-    if SPLITS == 1:
-        write_results(out_ptr, out_ptr, offs, value, value, n, inside, OP)
-    else:
-        write_part(part_ptr, split * outputs + offs, value, value, splits * outputs, inside, OP)
-        if is_last(counter_ptr, splits):
-            whole, _ = combine(part_ptr, offs[None, :], splits, outputs, inside[None, :], SPLITS, OP)
-            write_results(out_ptr, out_ptr, offs, whole, whole, n, inside, OP)
-            close_counter(counter_ptr)
+    write_shared(out_ptr, out_ptr, part_ptr, counter_ptr, offs, value, value, outputs, split, splits, n, inside, SPLITS,
+                 OP)  # fmt: skip
 
 
 def launch_folded(x, op, dtype=None, *, config):

@@ -78,6 +78,26 @@ def close_counter(counter_ptr):
     tl.store(counter_ptr, tl.full([], 0, tl.int64))
 
 
+@triton.jit
+def write_shared(out_ptr, beside_ptr, part_ptr, counter_ptr, offs, acc, beside, outputs, split, splits, n, mask,
+                 SPLITS: tl.constexpr, OP: tl.constexpr, ONCE: tl.constexpr = True):  # fmt: skip
+    """Write the results at ``offs`` [C], of ``outputs`` in all, that ``splits`` programs share.
+
+    A program alone writes them.  Each of several leaves its part, and the last to be done combines them; without
+    ONCE a second launch does.
+    """
+    if SPLITS == 1:
+        write_results(out_ptr, beside_ptr, offs, acc, beside, n, mask, OP)
+    else:
+        write_part(part_ptr, split * outputs + offs, acc, beside, splits * outputs, mask, OP)
+        if ONCE:
+            last = is_last(counter_ptr, splits)
+            if last:
+                whole, with_it = combine(part_ptr, offs[None, :], splits, outputs, mask[None, :], SPLITS, OP)
+                write_results(out_ptr, beside_ptr, offs, whole, with_it, n, mask, OP)
+                close_counter(counter_ptr)
+
+
 BESIDE = {"ties": torch.float32, "max": torch.int64}
 """Operations with a second result, and its dtype."""
 

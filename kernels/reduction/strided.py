@@ -11,20 +11,17 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .folding import NO_INDEX, collapse, first_state, fold, identity_of, write_results
+from .folding import NO_INDEX, collapse, first_state, fold, identity_of
 from .results import (
     BESIDE,
     PART_REGISTERS,
     cache_policy,
-    close_counter,
-    combine,
-    is_last,
     open_counter,
     returned,
     scratch_for,
     splits_of,
     vector_of,
-    write_part,
+    write_shared,
 )
 from .tiling import strided_tile
 
@@ -93,16 +90,9 @@ def _strided_kernel(
     offs_k1, offs_k2 = line + place // BLOCK_K2, column + place % BLOCK_K2
     inside = (offs_k1 < k1) & (offs_k2 < k2)
     offs = (matrix * k1 + offs_k1) * k2 + offs_k2
-    if SPLITS == 1:
-        write_results(out_ptr, beside_ptr, offs, acc, beside, n1 * n2, inside, OP)
-    else:
-        outputs = tl.cast(k0, tl.int64) * k1 * k2
-        write_part(part_ptr, split * outputs + offs, acc, beside, splits * outputs, inside, OP)
-        last = is_last(counter_ptr, splits)
-        if last:
-            whole, with_it = combine(part_ptr, offs[None, :], splits, outputs, inside[None, :], SPLITS, OP)
-            write_results(out_ptr, beside_ptr, offs, whole, with_it, n1 * n2, inside, OP)
-            close_counter(counter_ptr)
+    outputs = tl.cast(k0, tl.int64) * k1 * k2
+    write_shared(out_ptr, beside_ptr, part_ptr, counter_ptr, offs, acc, beside, outputs, split, splits, n1 * n2, inside,
+                 SPLITS, OP)  # fmt: skip
 
 
 def _width(x, by_row):

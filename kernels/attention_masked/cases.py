@@ -173,7 +173,8 @@ def sweep(gpu: GPU) -> list[Case]:
 
 
 _EDGE_SHAPES = (
-    ((3, 3, 3, 20, 24, 16), ("added", 0, 0), "a number for each score: hard inputs reach all queries alike"),
+    ((3, 3, 3, 20, 24, 16), ("added", 24, 24), "a window of all keys, no size 0: hard inputs reach all queries alike"),
+    ((1, 2, 2, 20, 24, 16), ("added", 0, 0), "a number for each score, and no window"),
     ((1, 2, 2, 70, 75, 64), ("bool", 0, 0), "several blocks, tails on both sides, a query that sees no key"),
     ((2, 4, 2, 50, 90, 40), ("bool keys", 0, 0), "keys that no query of a batch sees; groups; no power of two"),
     ((1, 2, 1, 64, 64, 64), ("added keys", 0, 0), "whole blocks; numbers that are the same for all queries"),
@@ -188,7 +189,7 @@ _EDGE_SHAPES = (
 EDGE_CASES = tuple(
     sized(dtype, reason, *masked, b=b, h=h, g=g, l=length, s=s, d=d)
     for dtype in DTYPES
-    for (b, h, g, length, s, d), masked, reason in _EDGE_SHAPES[: 6 if dtype == "bf16" else None]  # same code as fp16
+    for (b, h, g, length, s, d), masked, reason in _EDGE_SHAPES[: 7 if dtype == "bf16" else None]  # same code as fp16
 )
 
 HUGE_CASES = (

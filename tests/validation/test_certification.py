@@ -60,6 +60,26 @@ def test_a_right_config_is_not_refused_for_an_infinity_behind_a_mask(variant):
     assert "hard inputs reach all queries alike" in certification.certifying_cases(*asked)[0][0].reason
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_hard_inputs_under_a_window_are_those_of_a_case_whose_window_holds_all_keys(direction, dtype):
+    """A count of 0, for no window, is below 3: such a case would not be taken, but the smallest window would."""
+    declaration = catalog.load("attention_masked", interpret=True)
+    work = declaration.passes[direction]
+    for variant in work.variants:
+        config = next(iter(variant.configs(declaration.edge_cases[0], INTERPRETER)))
+        first = certification.certifying_cases(declaration, work, variant, config, dtype, INTERPRETER)[0][0]
+        assert first["left"] >= first["s"] and first["right"] >= first["s"], f"{variant.name} {first}"
+
+
+def test_a_right_config_under_a_window_is_not_refused_for_a_key_that_no_query_of_a_block_sees():
+    """Of NaN in a value outside the window the reference makes 0 times NaN; blocks outside are skipped."""
+    declaration = catalog.load("attention_masked", interpret=True)
+    config = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+    found = certify(declaration, "forward", "tiled", config, "bf16", CPU, [0])
+    assert (found.reason, found.cases) == ("", certification.CASES)
+
+
 def test_hard_inputs_are_tried_on_the_case_that_validation_takes_though_the_config_be_not_worth_a_trial_there(tmp_path):
     declaration, variant = rows(tmp_path, fits=only_at(33))
     for dtype in declaration.dtypes:

@@ -1,10 +1,12 @@
 """Inputs far from 0: what a common offset is, of which inputs and dtypes, and whom it condemns."""
 
+import math
+
 import pytest
 import torch
 from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
-from atlas.validation import specials
+from atlas.validation import full_precision, specials
 
 from proofs import inspecting
 from proofs.mutants import planting
@@ -112,3 +114,11 @@ def test_fp8_is_planted_with_what_it_has_and_magnified_exactly(dtype, kinds):
     large = specials.magnified({"x": x}, ["x"])["x"].double()
     assert large.abs().max() in (2.0 ** torch.arange(20)).double() * x.double().abs().max()
     assert torch.equal(large / large.abs().max(), x.double() / x.double().abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_torch_makes_no_nan_of_what_is_infinite_and_so_excuses_none(dtype):
+    infinite = torch.full((64,), math.inf, dtype=dtype)  # whole vectors: one element alone is never NaN
+    with full_precision("fp32"):
+        assert torch.nn.functional.gelu(infinite).isinf().all(), "oneDNN's is NaN on some CPUs"
+    assert torch.backends.mkldnn.enabled == torch.backends.mkldnn.is_available(), "as it was before"

@@ -24,9 +24,13 @@ class NoReference(Exception):
 
 @contextlib.contextmanager
 def full_precision(dtype: str) -> Iterator[None]:
-    """Torch multiplies fp32 in IEEE precision inside (in tf32 for cases of dtype ``tf32``), 16 bits with fp32 sums."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision, [getattr(matmul, name) for name in _SWITCHES]
+    """Torch multiplies fp32 in IEEE precision inside (in tf32 for cases of dtype ``tf32``), 16 bits with fp32 sums.
+
+    On a CPU it does without oneDNN, whose gelu of infinity is NaN on some (pytorch#185770), as if a kernel's might be.
+    """
+    matmul, onednn = torch.backends.cuda.matmul, torch.backends.mkldnn
+    before = matmul.fp32_precision, [getattr(matmul, name) for name in _SWITCHES], onednn.enabled
+    onednn.enabled = False
     matmul.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
     for name in _SWITCHES:
         setattr(matmul, name, False)
@@ -34,6 +38,7 @@ def full_precision(dtype: str) -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = before[0]
+        onednn.enabled = before[2]
         for name, value in zip(_SWITCHES, before[1], strict=True):
             setattr(matmul, name, value)
 

@@ -1,8 +1,9 @@
 """Tuning throughput with several GPUs of one host: the suite's autotune jobs, as ``snakemake`` runs them.
 
 In a copy of this checkout, where the documents of the earlier stages lie ready and nothing was tuned, Snakemake is
-asked for every kernel's autotune document with one, two, four … GPUs.  The compile cache is warm for all alike.  What
-default configs took in each run says whether neighbours move a figure.
+asked for every kernel's autotune document with four, two, one … GPUs.  The compile cache is warm for all alike.  What
+default configs took in each run says whether neighbours move a figure, and the configs chosen whether they move a
+choice.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import math
+import operator
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +24,7 @@ from atlas import ROOT
 from atlas.errors import AtlasError
 from atlas.host import devices, gpus
 from atlas.results import documents
-from atlas.results.subject import PassCase
+from atlas.results.subject import PassCase, label
 from atlas.stages import frame
 from atlas.tuning.strategies import strategy
 
@@ -34,6 +37,9 @@ LIMITS = {2: 1.9, 4: 3.6, 8: 6.5}
 
 SHIFT_LIMIT = 2.0
 """Percent by which a figure may move while neighbours work: in 95 of 100 cases that take :data:`SHORT_US` or more."""
+
+CHOICE_LIMIT = 1.0
+"""Percent by which a config chosen while neighbours work may be behind the one chosen alone, in 95 of 100 cases."""
 
 SHORT_US = 20.0
 """Shorter ones move by more than that from process to process, alone on their host."""
@@ -51,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "1, 2, 4 that this host has)")  # fmt: skip
     parser.add_argument("--strategies", default="halving", metavar="S,T", help="default: halving; exhaustive makes "
                         "longer jobs, in which start-up weighs less")  # fmt: skip
+    parser.add_argument("--warm", action="store_true", help="this host has just built these kernels: make no run "
+                        "beforehand that fills the compile cache")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,8 @@ class Run:
     """One run over the suite with ``devices`` GPUs and ``cores`` cores.
 
     ``seconds`` are from the start of the first autotune job to the end of the last, the start of Python in each job
-    included; ``command_seconds`` those of the whole ``snakemake`` command.  ``jobs`` are each kernel's own, ``times``
-    the medians (us) of default configs, by case.
+    included; ``command_seconds`` those of the whole ``snakemake`` command.  ``jobs`` are each kernel's own.  By case:
+    ``times`` are the medians (us) of default configs, ``chosen`` the best configs, ``timed`` the medians of all.
     """
 
     strategy: str
@@ -70,6 +78,8 @@ class Run:
     trials: int
     jobs: Mapping[str, float]
     times: Mapping[str, float] = field(default_factory=dict)
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    timed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def run(job: frame.Job) -> Evidence:
@@ -89,13 +99,13 @@ def run(job: frame.Job) -> Evidence:
         for name in strategies:
             suite.set_up(name)
             missing = [count for count in counts if f"{name} {count}" not in kept.all()]
-            if missing:  # compiles what is not in the cache, and fills the file system's
+            if missing and not job.arguments.warm:  # compiles what is not in the cache, and fills the file system's
                 suite.run(name, boards[: max(counts)], host_cores)
-            for count in counts:
+            for count in reversed(counts):  # whatever the first run finds cold counts against many GPUs
                 cores = max(1, host_cores * count // max(counts))
                 make = functools.partial(_piece, suite, name, boards[:count], cores)
                 runs.append(Run(**kept.once(f"{name} {count}", make)))
-    return evidence(runs)
+    return evidence(sorted(runs, key=lambda one: (strategies.index(one.strategy), one.devices)))
 
 
 def _piece(suite: Suite, *how: Any) -> dict[str, Any]:
@@ -154,7 +164,10 @@ class Suite:
         ]  # fmt: skip
 
     def run(self, strategy: str, boards: Sequence[str], cores: int) -> Run:
-        """Tune the suite from the beginning on these boards; RuntimeError where a kernel was not tuned."""
+        """Tune the suite from the beginning on these boards; RuntimeError where a kernel was not tuned.
+
+        The documents stay beside the copy, in ``documents/<strategy>-<boards>``.
+        """
         for path in self._documents().values():
             for made in (*path.parent.glob("journal.jsonl*"), path):
                 made.unlink(missing_ok=True)
@@ -165,6 +178,10 @@ class Suite:
         found = {kernel: documents.read(path, "autotune") for kernel, path in self._documents().items()}
         trials = sum(len(scratch.require_ok(document)["trials"]) for document in found.values())
         spans = {kernel: self._span(kernel) for kernel in self._kernels}
+        for kernel, path in self._documents().items():
+            kept = self._root.parent / "documents" / f"{strategy}-{len(boards)}" / kernel / path.name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, kept)
         return Run(
             strategy=strategy,
             devices=len(boards),
@@ -174,6 +191,8 @@ class Suite:
             trials=trials,
             jobs={kernel: end - start for kernel, (start, end) in spans.items()},
             times=dict(time for document in found.values() for time in defaults(document)),
+            chosen=dict(choice for document in found.values() for choice in choices(document)),
+            timed=functools.reduce(operator.or_, map(medians, found.values()), {}),
         )
 
     def _documents(self) -> dict[str, Path]:
@@ -196,6 +215,40 @@ def defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield f"{document['kernel']} {PassCase.of(row)}", row["default_us"]
 
 
+def choices(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each case of an autotune document that has a best config, and that config."""
+    for row in document["best"]:
+        if row.get("config") is not None:
+            yield f"{document['kernel']} {PassCase.of(row)}", _config(row)
+
+
+def medians(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """What each config of an autotune document took (median, us), by case; without those that did not end."""
+    found: dict[str, dict[str, float]] = {}
+    for row in document["trials"]:
+        if row["status"] == "ok":
+            found.setdefault(f"{document['kernel']} {PassCase.of(row)}", {})[_config(row)] = row["median_us"]
+    return found
+
+
+def _config(row: Mapping[str, Any]) -> str:
+    return f"{row['variant']} {label(row['config'])}"
+
+
+def behind(alone: Run, beside: Run) -> list[float]:
+    """By how many percent the config that ``beside`` chose is behind that of ``alone``, by the clock of ``alone``.
+
+    Sorted, of cases that are not short and were chosen for in both runs; infinite where ``alone`` gave the config up.
+    """
+    found = []
+    for case, choice in beside.chosen.items():
+        times = alone.timed.get(case, {})
+        least = times.get(alone.chosen.get(case, ""), 0.0)
+        if least >= SHORT_US:
+            found.append(max(0.0, 100 * (times.get(choice, math.inf) / least - 1)))
+    return sorted(found)
+
+
 def shifts(alone: Mapping[str, float], beside: Mapping[str, float]) -> list[float]:
     """By how many percent each case that is not short moved, whichever way; sorted."""
     known = [(alone[case], time) for case, time in beside.items() if alone.get(case, 0.0) >= SHORT_US]
@@ -212,10 +265,13 @@ def evidence(runs: Sequence[Run]) -> Evidence:
         ratio = rate / (first.trials / first.seconds)
         moved = shifts(first.times, one.times) if one.devices > 1 else []
         middle, most = (_quantile(moved, part) for part in (0.5, 0.95))
+        lost = behind(first, one) if one.devices > 1 else []
+        same = sum(choice == first.chosen.get(case) for case, choice in one.chosen.items()) if one.devices > 1 else None
         rows.append({
             "strategy": one.strategy, "GPUs": one.devices, "cores": one.cores, "seconds": one.seconds,
             "command s": one.command_seconds, "trials": one.trials, "trials/s": rate, "ratio": ratio,
             "cases": len(moved), "moved by %, median": middle, "moved by %, 95th": most,
+            "same config": same, "of": len(one.chosen), "chosen behind by %, 95th": _quantile(lost, 0.95),
             **{f"{kernel} s": seconds for kernel, seconds in one.jobs.items()},
         })  # fmt: skip
         if one.devices in LIMITS:
@@ -224,14 +280,19 @@ def evidence(runs: Sequence[Run]) -> Evidence:
         if moved:
             text = f"{one.strategy}: with {one.devices} GPUs 95 of 100 cases over {SHORT_US:g} us moved by at most, %"
             claims.append(at_most(text, most, SHIFT_LIMIT))
+        if lost:
+            text = f"{one.strategy}: with {one.devices} GPUs 95 of 100 choices over {SHORT_US:g} us are behind by, %"
+            claims.append(at_most(text, _quantile(lost, 0.95), CHOICE_LIMIT))
     return Evidence(claims, rows, [
         "Each row is one snakemake run over all kernels with empty journals, a warm compile cache, no budget, and only "
-        "so many GPUs visible; cores grow with the GPUs.  A run with all GPUs went before, and is not counted.",
+        "so many GPUs visible; cores grow with the GPUs.  The run with the most GPUs is the first; unless --warm says "
+        "that a build has just filled the compile cache, another one goes before it and is not counted.",
         "'seconds' are from the start of the first autotune job to the end of the last, start-up of each job included; "
         "'command s' is the whole command, with Snakemake's own start.  A trial is one config timed on one case, "
         "however many samples it took.",
         "A case moved by what its default config took in this run and with one GPU: other boards, another process and "
-        "neighbours together.",
+        "neighbours together.  A choice is behind by what its config took over the one chosen with one GPU, in the run "
+        "with one GPU.",
     ])  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The suite tuned with one, two, four GPUs: what Snakemake is asked for, and what comes of the figures."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -62,6 +63,9 @@ def test_a_run_tunes_every_kernel_from_the_beginning_and_times_the_jobs(tmp_path
     assert found.seconds == pytest.approx(found.jobs["vector_add"])
     assert 0 < found.seconds < found.command_seconds
     assert "left over" not in (folder / "journal.jsonl").read_text()
+    kept = tmp_path / "documents/halving-0/vector_add/autotune.json"
+    assert kept.read_text() == (folder / "autotune.json").read_text()
+    assert found.chosen and all(choice in found.timed[case] for case, choice in found.chosen.items())
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,24 @@ def test_how_far_neighbours_move_a_case_is_told_of_those_that_are_not_short():
     assert found.rows[1]["cases"] == 2
 
 
+def test_a_choice_made_beside_neighbours_is_judged_by_the_clock_of_the_run_alone():
+    def tuned(choices, timed):
+        names = {case: f"v {choice}" for case, choice in choices.items()}
+        times = {case: {f"v {config}": us for config, us in known.items()} for case, known in timed.items()}
+        return Run("halving", 1, 4, 100.0, 110.0, 1000, {}, {}, names, times)
+
+    clock = {"a": {"x": 100.0, "y": 103.0}, "b": {"x": 50.0, "y": 50.2}, "c": {"x": 5.0, "y": 9.0}, "d": {"x": 40.0}}
+    alone = tuned({"a": "x", "b": "x", "c": "x", "d": "x"}, clock)
+    beside = tuned({"a": "y", "b": "y", "c": "y", "d": "y", "e": "x"}, {})
+    # c is short, e was not tuned alone; d's config did not end there, which no figure excuses.
+    assert throughput.behind(alone, beside) == pytest.approx([0.4, 3.0, float("inf")])
+    assert throughput.behind(alone, alone) == [0.0, 0.0, 0.0]
+    found = evidence([alone, dataclasses.replace(beside, devices=2, seconds=50.0)])
+    claim = found.claims[-1]
+    assert "choices" in claim.text and claim.limit == 1.0 and not claim.holds
+    assert found.rows[1]["same config"] == 0 and found.rows[1]["of"] == 5
+
+
 def test_each_count_sees_only_its_gpus_and_its_share_of_the_cores(tmp_path, monkeypatch):
     seen = []
 
@@ -130,7 +152,12 @@ def test_each_count_sees_only_its_gpus_and_its_share_of_the_cores(tmp_path, monk
     words = ("--scratch", tmp_path / "scratch", "--kernels", "matmul", "--cores", "32")
     assert throughput.run(job(throughput, tmp_path, *words)).holds
     both = ("halving", ["GPU-a", "GPU-b"], 32)
-    assert seen == ["halving", both, ("halving", ["GPU-a"], 16), both]  # the first fills the caches
+    # The first fills the caches; what the next finds cold all the same counts against several GPUs.
+    assert seen == ["halving", both, both, ("halving", ["GPU-a"], 16)]
+    seen.clear()
+    warm = (*words[:1], tmp_path / "another", *words[2:], "--warm")
+    assert throughput.run(job(throughput, tmp_path, *warm)).holds  # a build has just filled them
+    assert seen == ["halving", both, ("halving", ["GPU-a"], 16)]
     seen.clear()
     assert throughput.run(job(throughput, tmp_path, *words)).holds  # from what was kept
     assert seen == ["halving"]

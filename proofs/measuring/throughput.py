@@ -44,7 +44,8 @@ CHOICE_LIMIT = 1.0
 SHORT_US = 20.0
 """Shorter ones move by more than that from process to process, alone on their host."""
 
-_PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml")
+_PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml", "results/recorded")
+"""What a user's checkout has; records among it, since they say which job is long and begins first."""
 _NO_BUDGET = 86400.0
 """Seconds for one kernel: so many that every count of GPUs does the same trials."""
 

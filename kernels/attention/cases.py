@@ -51,6 +51,29 @@ def backward_reference(q, k, v, out, lse, dout, dlse, causal, scale):
     return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
 
 
+def spread_of_gradients(p, q, k, v, dout, scale):
+    """Spreads of dq, dk and dv, by a group's weights p: roots of the sums of their terms' squares.
+
+    A term of dV is p dO.  One of dQ or dK is dS k or dS q, and dS is as large as p times the parts of dP - D, which
+    are rounded before one is taken from the other.  The first keys of a causal mask have terms many times larger than
+    the rest, for a query that sees few keys gives each of them a large share.
+    """
+    d_squared = (dout * (p @ v)).square().sum(-1, keepdim=True)
+    ds_squared = p.square() * ((dout @ v.transpose(-1, -2)).square() + d_squared)
+    dk, dv = ((x.transpose(-1, -2) @ y.square()).sum(dim=1).sqrt() for x, y in ((ds_squared, q), (p.square(), dout)))
+    return scale * (ds_squared @ k.square()).sqrt(), scale * dk, dv
+
+
+def backward_spread(q, k, v, out, lse, dout, dlse, causal, scale):
+    """(dq's, dk's, dv's): see :func:`spread_of_gradients`."""
+    parts = [
+        spread_of_gradients(torch.softmax(scores_of(q_i, k_i, causal, scale), dim=-1), q_i, k_i, v_i, dout_i, scale)
+        for q_i, k_i, v_i, dout_i in by_groups(q, k, v, dout)
+    ]
+    dq, dk, dv = (torch.cat(column) for column in zip(*parts, strict=True))
+    return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
+
+
 def by_torch(q, k, v, causal, scale, **saved):
     """Attention of huge cases batch by batch: torch 2.11's gradient of q is wrong from element 2^31 on."""
     if q.numel() >= 2**31 and q.shape[0] > 1:

@@ -83,6 +83,16 @@ def backward_reference(q, k, v, mask, out, lse, dout, dlse, scale, left, right):
     return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
 
 
+def backward_spread(q, k, v, mask, out, lse, dout, dlse, scale, left, right):
+    """(dq's, dk's, dv's): see :func:`kernels.attention.cases.spread_of_gradients`."""
+    parts = []
+    for (q_i, k_i, v_i, dout_i), mask_i in _parts(mask, q, k, v, dout):
+        p, _ = _weights_of(q_i, k_i, mask_i, scale, left, right)
+        parts.append(plain.spread_of_gradients(p, q_i, k_i, v_i, dout_i, scale))
+    dq, dk, dv = (torch.cat(column) for column in zip(*parts, strict=True))
+    return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
+
+
 def forward_inputs(problem: Case, device, generator):
     plainly = case(problem.dtype, **{name: problem[name] for name in "bhglsd"}, causal=False)
     drawn = plain.forward_inputs(plainly, device, generator)

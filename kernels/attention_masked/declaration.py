@@ -13,6 +13,7 @@ from .cases import (
     HUGE_CASES,
     backward_inputs,
     backward_reference,
+    backward_spread,
     bytes_of,
     forward_inputs,
     products_of,
@@ -109,5 +110,6 @@ DECLARATION = Declaration(
         flops=products_of("Q K^T", "dout V^T", "P^T dout", "dS^T Q", "dS K"),
         # dS has three sums of d terms in it (S, dP and D), and is summed over queries of a group, or keys.
         reduction=lambda c: 3 * c["d"] + max(c["l"] * c["h"] // c["g"], c["s"]),
+        spread=backward_spread,
     ),
 )

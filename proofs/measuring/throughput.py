@@ -58,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "1, 2, 4 that this host has)")  # fmt: skip
     parser.add_argument("--strategies", default="halving", metavar="S,T", help="default: halving; exhaustive makes "
                         "longer jobs, in which start-up weighs less")  # fmt: skip
-    parser.add_argument("--warm", action="store_true", help="this host has just built these kernels: make no run "
-                        "beforehand that fills the compile cache")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def run(job: frame.Job) -> Evidence:
         for name in strategies:
             suite.set_up(name)
             missing = [count for count in counts if f"{name} {count}" not in kept.all()]
-            if missing and not job.arguments.warm:  # compiles what is not in the cache, and fills the file system's
+            if missing:  # compiles what is not in the cache (certificates' cases), and fills the file system's
                 suite.run(name, boards[: max(counts)], host_cores)
             for count in reversed(counts):  # whatever the first run finds cold counts against many GPUs
                 cores = max(1, host_cores * count // max(counts))
@@ -286,8 +284,8 @@ def evidence(runs: Sequence[Run]) -> Evidence:
             claims.append(at_most(text, _quantile(lost, 0.95), CHOICE_LIMIT))
     return Evidence(claims, rows, [
         "Each row is one snakemake run over all kernels with empty journals, a warm compile cache, no budget, and only "
-        "so many GPUs visible; cores grow with the GPUs.  The run with the most GPUs is the first; unless --warm says "
-        "that a build has just filled the compile cache, another one goes before it and is not counted.",
+        "so many GPUs visible; cores grow with the GPUs.  A run with all GPUs goes before and is not counted: builds "
+        "leave out what certificates launch, for which a first run waited 20 s.",
         "'seconds' are from the start of the first autotune job to the end of the last, start-up of each job included; "
         "'command s' is the whole command, with Snakemake's own start.  A trial is one config timed on one case, "
         "however many samples it took.",

@@ -69,14 +69,19 @@ def _attention(
 
 
 def put_rotation(model: torch.nn.Module) -> int:
-    """Rotate queries and keys by one kernel in the files of the model's classes; how many files that concerned."""
+    """Rotate queries and keys by one kernel in the files of the model's classes; how many files now do so.
+
+    Those count, too, in which an earlier model of the architecture had it put.
+    """
     files = {type(module).__module__ for module in model.modules()}
     return sum(_rotate_in(sys.modules[name]) for name in sorted(files) if name in sys.modules)
 
 
 def _rotate_in(file: Any) -> bool:
     of_torch = getattr(file, "apply_rotary_pos_emb", None)
-    if of_torch is None or getattr(of_torch, "of_kernels", False) or not _turns_halves(of_torch):
+    if getattr(of_torch, "of_kernels", False):
+        return True
+    if of_torch is None or not _turns_halves(of_torch):
         return False
 
     @functools.wraps(of_torch)

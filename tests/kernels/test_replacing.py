@@ -1,6 +1,8 @@
 """``kernels.nn.replace``: what becomes a layer of the kernels, what stays torch's, and that the values stay."""
 
 import copy
+import sys
+import types
 
 import pytest
 import torch
@@ -128,3 +130,33 @@ def test_kinds_can_be_left():
     assert type(model.head) is torch.nn.Linear and not {"Linear", "Embedding"} & set(found)
     with pytest.raises(ValueError, match="leave names Dropout; there are .*Linear"):
         kernels.nn.replace(model, leave=["Dropout"])
+
+
+def _rotate_half(x):
+    low, high = x.chunk(2, -1)
+    return torch.cat((-high, low), -1)
+
+
+def test_a_second_model_of_an_architecture_is_told_that_its_heads_are_rotated_by_the_kernel(monkeypatch):
+    # The function belongs to the file of the classes, so the first model's replacement holds for the second, too.
+    file = types.ModuleType("of_an_architecture")
+
+    def apply_rotary_pos_emb(q, k, cos, sin):
+        cos, sin = cos[:, None], sin[:, None]
+        return q * cos + _rotate_half(q) * sin, k * cos + _rotate_half(k) * sin
+
+    file.apply_rotary_pos_emb = apply_rotary_pos_emb
+    file.Decoder = type("Decoder", (torch.nn.Module,), {"__module__": file.__name__})
+    library = types.ModuleType("transformers")
+    library.PreTrainedModel = type("PreTrainedModel", (torch.nn.Module,), {})
+    monkeypatch.setitem(sys.modules, file.__name__, file)
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    monkeypatch.delitem(sys.modules, "kernels.nn.hugging_face", raising=False)
+    assert not kernels.nn.replace(file.Decoder(), leave=["rotation"])
+    assert file.apply_rotary_pos_emb is apply_rotary_pos_emb
+    for _ in range(2):
+        assert kernels.nn.replace(file.Decoder()) == {"rotation": 1}
+    q, k, angles = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 3, 8), torch.randn(1, 3, 8)
+    found = file.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
+    assert all(map(torch.equal, found, apply_rotary_pos_emb(q, k, angles.cos(), angles.sin()))), "no GPU: torch's own"
+    del sys.modules["kernels.nn.hugging_face"], kernels.nn.hugging_face

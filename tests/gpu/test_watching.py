@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from atlas import ROOT
+from atlas.host.environment import python_path
 from atlas.workload import calls
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +34,7 @@ assert torch.allclose(z.float(), torch.nn.functional.gelu(still.float()), atol=2
 
 def test_calls_on_a_gpu_are_counted_timed_and_captured(tmp_path):
     path = tmp_path / "calls.json"
-    given = os.environ | {"KERNEL_ATLAS_WATCH": str(path), "PYTHONPATH": f"{ROOT / 'workflow'}:{ROOT}"}
+    given = os.environ | {"KERNEL_ATLAS_WATCH": str(path), "PYTHONPATH": python_path()}
     words = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -12,8 +12,9 @@ from statistics import median
 import numpy as np
 import pytest
 from atlas import ROOT, catalog
-from atlas.declaration import GPU, Case, choice, expected, timings
-from atlas.declaration.expected import alike, estimates, near
+from atlas.declaration import GPU, Case, choice, expected, likeness, timings
+from atlas.declaration.expected import estimates
+from atlas.declaration.likeness import alike, near
 from atlas.declaration.timings import Timed, Timings
 
 H200 = GPU("h200", "cuda", 90, 132, 232448, 2**37, 2**25, device_name="NVIDIA H200")
@@ -50,7 +51,7 @@ def test_timings_of_another_variant_tell_nothing_of_the_gain_over_the_default():
 
 def test_how_slow_the_slow_ones_are_says_little():
     twice, ten = (one(timed((1024, (us, 90.0))), 1024).log_ratio for us in (180.0, 900.0))
-    assert twice == pytest.approx(ten, abs=0.01) and twice == pytest.approx(-expected.SATURATES, abs=0.02)
+    assert twice == pytest.approx(ten, abs=0.01) and twice == pytest.approx(-likeness.SATURATES, abs=0.02)
 
 
 def test_configs_are_alike_by_what_their_numbers_are_called():
@@ -105,7 +106,7 @@ def test_an_estimate_is_that_of_the_process_as_linear_algebra_has_it():
     case = {"n": 3000}
     for candidate in (FAST, OTHER):
         shared = np.array([
-            expected.SCALE**2 * near("bf16", case, found.cases[t.case])
+            likeness.SCALE**2 * near("bf16", case, found.cases[t.case])
             * sum(sign * alike(c, found.configs[place]) for sign, c, place in
                   ((1, candidate, t.config), (-1, candidate, t.default), (-1, SLOW, t.config), (1, SLOW, t.default)))
             for t in trials
@@ -113,7 +114,7 @@ def test_an_estimate_is_that_of_the_process_as_linear_algebra_has_it():
         weights = np.linalg.solve(covariance, shared)
         told = one(found, 3000, candidate)
         assert told.log_ratio == pytest.approx(weights @ [t.log_ratio for t in trials])
-        variance = 2 * expected.SCALE**2 * (1 - alike(candidate, SLOW)) - weights @ shared
+        variance = 2 * likeness.SCALE**2 * (1 - alike(candidate, SLOW)) - weights @ shared
         ratios = np.array([t.log_ratio for t in trials])
         surprise = max(1.0, ratios @ np.linalg.solve(covariance, ratios) / len(trials))
         assert told.error == pytest.approx(math.sqrt(variance * surprise))

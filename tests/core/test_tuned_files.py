@@ -144,7 +144,14 @@ def test_the_files_that_were_exported_have_no_fault_and_are_read_at_once(path):
 
 
 def test_importing_kernels_loads_no_library_and_nothing_that_a_first_call_wants():
-    libraries = {"jsonschema", "yaml", "rich", "atlas.declaration.expected", "atlas.declaration.timings"}
+    libraries = {
+        "jsonschema",
+        "yaml",
+        "rich",
+        "atlas.declaration.expected",
+        "atlas.declaration.likeness",
+        "atlas.declaration.timings",
+    }
     code = f"import sys\nfrom kernels import softmax\nprint({libraries} & set(sys.modules))"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT / 'workflow'}:{ROOT}"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)

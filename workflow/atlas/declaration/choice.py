@@ -33,7 +33,8 @@ from .hardware import GPU, INTERPRETER, gpu_of
 
 if TYPE_CHECKING:
     from .cases import Case
-    from .expected import Candidate, Estimate
+    from .expected import Estimate
+    from .likeness import Candidate
     from .timings import Timings
     from .types import Config, Declaration, Pass, Variant
 

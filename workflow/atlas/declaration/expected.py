@@ -1,11 +1,8 @@
 """What a config is expected to take at a case that nobody tuned, beside the default, and how sure that is.
 
-The logarithm of the ratio of two configs' times is taken for a Gaussian process.  It walks at random as sizes double,
-a little with blocks, more with warps and stages, and says nothing across variants.  An estimate rests on the few
-timings that tell most of it.  It has an expectation and a standard error; far from all timings it is "as long as the
-default, but who knows", and where timings contradict each other it is less sure.  Nothing is fitted to a kernel: the
-constants are the same for all.  They were chosen on the H200's records with cases left out
-(``python -m proofs choice``); twice or half as much of one changes little.
+By the Gaussian process of :mod:`.likeness` an estimate rests on the few timings that tell most of it.  It has an
+expectation and a standard error; far from all timings it is "as long as the default, but who knows", and where timings
+contradict each other it is less sure.
 
 Plain Python, since a first call may run under any of torch's modes.
 """
@@ -13,43 +10,20 @@ Plain Python, since a first call may run under any of torch's modes.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .likeness import SCALE, Candidate, alike, near
+
 if TYPE_CHECKING:
     from .timings import Timed, Timings, Trial
     from .types import Config
 
-SCALE = 0.3
-"""Standard deviation of the logarithm of the times of two configs that have nothing in common."""
-
-SATURATES = 0.2
-"""Logarithm of a time over the best, from which on slow is slow: how slow says nothing of the configs near the best."""
-
-REACH, FLAG, DTYPE, ORDER = 256.0, 8.0, 0.1, 8.0
-"""Doublings over which timings lose touch; how many of them a flag, a dtype and an operand in another order count."""
-
-ELSEWHERE = 2.0
-"""How many doublings it counts that a timing is of another GPU of the same architecture.
-
-Of 120 cases that the H200 and the H100 timed both, a quarter and four times as much are as good, or nearly.
-"""
-
-WARPS, STAGES, NUMBER, WORD = 2.0, 4.0, 0.001, 0.5
-"""How fast configs lose touch: with each doubling of warps, of stages, of other numbers; with a word or flag."""
-
-NOISE, SHARED, TICK_US = 0.0025, 0.001, 0.4
-"""Relative error of a timing; of the default's, which all of a case share; and microseconds, for short kernels."""
-
 TELLING = 8
 """Timings that an estimate rests on: as good as all of them, with each case left out, and soon computed."""
-
-Candidate = tuple[str, "Config"]
-"""A variant's name and a config."""
 
 
 @dataclass(frozen=True)
@@ -62,40 +36,6 @@ class Estimate:
     error: float
     told_by: tuple[Timed, ...]
     """The cases whose timings tell most of it, without repetition, the most telling first."""
-
-
-def alike(one: Candidate, other: Candidate) -> float:
-    """How much the times of two configs have in common, from 0 to 1."""
-    if one[0] != other[0]:
-        return 0.0
-    apart = 0.0
-    for name, value in one[1].items():
-        there = other[1].get(name)
-        if value == there:
-            continue
-        if _is_number(value) and _is_number(there):
-            apart += _rate(name) * abs(math.log2(max(value, 0.5) / max(there, 0.5)))
-        else:
-            apart += WORD
-    return math.exp(-apart)
-
-
-def near(dtype: str, sizes: Mapping[str, Any], other: Timed, gpu: str = "") -> float:
-    """How much the times of one config have in common at two cases, from 0 to 1; ``gpu`` as in :class:`Timed`."""
-    apart, squares = (ELSEWHERE if gpu != other.gpu else 0.0), 0.0
-    if sizes.get("layout") != other.sizes.get("layout"):
-        orders = itertools.zip_longest(sizes.get("layout", ""), other.sizes.get("layout", ""), fillvalue="N")
-        apart += ORDER * sum(mine != theirs for mine, theirs in orders)
-    for name in sizes.keys() | other.sizes.keys():
-        mine, theirs = sizes.get(name), other.sizes.get(name)
-        if mine == theirs or name == "layout":
-            continue
-        if _is_number(mine) and _is_number(theirs) and mine and theirs:
-            squares += math.log2(mine / theirs) ** 2
-        else:
-            apart += FLAG
-    apart += math.sqrt(squares) + (DTYPE if dtype != other.dtype else 0.0)
-    return math.exp(-apart / REACH)
 
 
 def estimates(
@@ -150,13 +90,3 @@ def _forward(lower: Sequence[Sequence[float]], values: Sequence[float]) -> list[
 def _product(one: Sequence[float], other: Sequence[float]) -> float:
     """Of as many elements as the shorter has."""
     return sum(map(operator.mul, one, other))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _rate(name: str) -> float:
-    """By the words in which Triton and the kernels name a config's parameters."""
-    words = name.lower().split("_")
-    return WARPS if "warps" in words else STAGES if "stages" in words else NUMBER

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..reading import strict
-from . import expected
+from . import likeness
 
 if TYPE_CHECKING:
-    from .expected import Candidate
     from .hardware import GPU
+    from .likeness import Candidate
 
 FORM = 1
 """The version of the file's form; one of another is not read."""
@@ -75,12 +75,12 @@ class Timings:
         for place, case in enumerate(self.cases):
             best = min(case.us.values())
             logs = {
-                config: expected.SATURATES * math.tanh(math.log(us / best) / expected.SATURATES)
+                config: likeness.SATURATES * math.tanh(math.log(us / best) / likeness.SATURATES)
                 for config, us in case.us.items()
             }
-            noise = expected.NOISE**2 + (expected.TICK_US / best) ** 2
+            noise = likeness.NOISE**2 + (likeness.TICK_US / best) ** 2
             for config, log in logs.items():
-                variance = 2 * expected.SCALE**2 * (1 - self._configs_alike(config, case.default))
+                variance = 2 * likeness.SCALE**2 * (1 - self._configs_alike(config, case.default))
                 if variance:
                     log -= logs[case.default]
                     found.append(Trial(place, config, case.default, log, variance, noise))
@@ -94,20 +94,20 @@ class Timings:
             - self._configs_alike(one.default, other.config)
             + self._configs_alike(one.default, other.default)
         )
-        noise = (expected.SHARED**2 if one.case == other.case else 0.0) + (one.noise if one is other else 0.0)
-        return expected.SCALE**2 * self._cases_near(one.case, other.case) * alike + noise
+        noise = (likeness.SHARED**2 if one.case == other.case else 0.0) + (one.noise if one is other else 0.0)
+        return likeness.SCALE**2 * self._cases_near(one.case, other.case) * alike + noise
 
     def _configs_alike(self, one: int, other: int) -> float:
         key = (one, other) if one < other else (other, one)
         if key not in self._alike:
-            self._alike[key] = expected.alike(self.configs[one], self.configs[other])
+            self._alike[key] = likeness.alike(self.configs[one], self.configs[other])
         return self._alike[key]
 
     def _cases_near(self, one: int, other: int) -> float:
         key = (one, other) if one < other else (other, one)
         if key not in self._near:
             case = self.cases[one]
-            self._near[key] = expected.near(case.dtype, case.sizes, self.cases[other], case.gpu)
+            self._near[key] = likeness.near(case.dtype, case.sizes, self.cases[other], case.gpu)
         return self._near[key]
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from ..declaration import GPU, Case, Declaration, Pass
 from ..declaration.choice import at_worst, launchable, untuned
-from ..declaration.expected import SCALE, Candidate, estimates, near
+from ..declaration.expected import estimates
+from ..declaration.likeness import SCALE, Candidate, near
 from ..declaration.timings import Timed, Timings
 
 NEAREST = 4

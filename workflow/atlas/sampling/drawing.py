@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
 
-from ..declaration import GPU, Case, Declaration, expected
+from ..declaration import GPU, Case, Declaration, likeness
 from ..declaration.timings import Timed
 from ..host import runtime
 from ..validation.cases import INTERPRETER_LIMIT, interpreter_cost
@@ -73,8 +73,8 @@ def reach(one: Case, other: Case) -> float:
     """
     if one.dtype != other.dtype and not {one.dtype, other.dtype} <= {"bf16", "fp16"}:
         return 0.0
-    near = expected.near(one.dtype, dict(one.sizes), Timed(other.dtype, dict(other.sizes), 0, {}))
-    return math.exp(-((expected.REACH * math.log(near) / _REACH) ** 2))
+    near = likeness.near(one.dtype, dict(one.sizes), Timed(other.dtype, dict(other.sizes), 0, {}))
+    return math.exp(-((likeness.REACH * math.log(near) / _REACH) ** 2))
 
 
 def _one(declaration: Declaration, gpu: GPU, random: Random) -> Case | None:

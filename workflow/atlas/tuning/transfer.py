@@ -1,6 +1,6 @@
 """What the tuner expects of configs at a case, from all that was timed at others: the model that guides a sample.
 
-The process of :mod:`atlas.declaration.expected`, which says it in words: of the logarithm of a config's time over that
+The process of :mod:`atlas.declaration.likeness`, which says it in words: of the logarithm of a config's time over that
 of the case's default.  There it rests on a few timings, in plain Python; here on all of the nearest cases, and it tells
 of all configs together, so that the next ones to time can be drawn from it.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..declaration import expected
+from ..declaration import likeness
 from ..declaration.timings import Timed
 from .candidates import Candidate
 
@@ -41,7 +41,7 @@ class Seen:
     @property
     def noise(self) -> float:
         """Variance of such a logarithm by the timing alone."""
-        return expected.NOISE**2 + (expected.TICK_US / min(self.us.values())) ** 2
+        return likeness.NOISE**2 + (likeness.TICK_US / min(self.us.values())) ** 2
 
 
 @dataclass(frozen=True)
@@ -81,24 +81,24 @@ class Model:
         """Of each candidate at a case; ``own`` is what was timed there so far."""
         if not candidates:
             return Expectation(np.zeros(0), np.zeros((0, 0)))
-        nearest = sorted(self.seen, key=lambda one: -expected.near(dtype, sizes, _timed(one)))[:NEAREST]
+        nearest = sorted(self.seen, key=lambda one: -likeness.near(dtype, sizes, _timed(one)))[:NEAREST]
         cases = [*nearest, *([own] if own is not None else [])]
         trials = [(place, c, log) for place, one in enumerate(cases) for c, log in one.ratios().items()]
         trials = [one for one in trials if self._apart(one[1], cases[one[0]].default)]
         asked = self._shared([(c, default) for c in candidates], [(c, default) for c in candidates])
         if not trials:
-            return Expectation(np.zeros(len(candidates)), expected.SCALE**2 * asked)
+            return Expectation(np.zeros(len(candidates)), likeness.SCALE**2 * asked)
         pairs = [(c, cases[place].default) for place, c, _ in trials]
         at = np.array([place for place, _, _ in trials])
-        touch = np.array([[expected.near(one.dtype, one.sizes, _timed(other)) for other in cases] for one in cases])
-        to_here = np.array([expected.near(dtype, sizes, _timed(one)) for one in cases])
-        known = expected.SCALE**2 * touch[np.ix_(at, at)] * self._shared(pairs, pairs)
-        known += expected.SHARED**2 * (at[:, None] == at) + np.diag([cases[place].noise + _JITTER for place in at])
-        across = expected.SCALE**2 * to_here[at] * self._shared([(c, default) for c in candidates], pairs)
+        touch = np.array([[likeness.near(one.dtype, one.sizes, _timed(other)) for other in cases] for one in cases])
+        to_here = np.array([likeness.near(dtype, sizes, _timed(one)) for one in cases])
+        known = likeness.SCALE**2 * touch[np.ix_(at, at)] * self._shared(pairs, pairs)
+        known += likeness.SHARED**2 * (at[:, None] == at) + np.diag([cases[place].noise + _JITTER for place in at])
+        across = likeness.SCALE**2 * to_here[at] * self._shared([(c, default) for c in candidates], pairs)
         lower = np.linalg.cholesky(known)
         left, right = np.linalg.solve(lower, across.T), np.linalg.solve(lower, np.array([log for *_, log in trials]))
         surprise = max(1.0, float(right @ right) / len(trials))
-        covariance = (expected.SCALE**2 * asked - left.T @ left) * surprise
+        covariance = (likeness.SCALE**2 * asked - left.T @ left) * surprise
         return Expectation(left.T @ right, covariance)
 
     def _shared(self, rows: Sequence[tuple[Candidate, Candidate]], columns: Sequence[tuple[Candidate, Candidate]]):
@@ -112,13 +112,13 @@ class Model:
     def _apart(self, one: Candidate, other: Candidate) -> float:
         key = (one, other)
         if key not in self._alike:
-            found = expected.alike((one.variant, one.config), (other.variant, other.config))
+            found = likeness.alike((one.variant, one.config), (other.variant, other.config))
             self._alike[key] = self._alike[other, one] = found
         return 1.0 - self._alike[key]
 
 
 def _saturated(log: float) -> float:
-    return expected.SATURATES * math.tanh(log / expected.SATURATES)
+    return likeness.SATURATES * math.tanh(log / likeness.SATURATES)
 
 
 def _timed(one: Seen) -> Timed:

@@ -17,7 +17,7 @@ PAGES = sorted(
     {ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "config" / "README.md", *(ROOT / "docs").rglob("*.md")}
     - {GENERATED}
 )
-MOST_WORDS = 29_700
+MOST_WORDS = 30_200
 RETIRED = ("contest", "crew", "desk", "dealing", "tape", "rouse", "mend", "bury")
 """Pictures for what has a name in the field: comparison, pool, worker, recording, warm up, repair."""
 

@@ -125,3 +125,4 @@ def test_proofs_made_by_hand_and_records_are_inputs_of_the_views(settled, tmp_pa
         (tmp_path / name).touch()
     documents = set(made.documents())
     assert named <= documents and not others & documents
+    assert made.predictions() and not documents.intersection(made.predictions()), "which the tables alone read"

@@ -54,7 +54,7 @@ def test_a_gpu_that_is_here_gets_every_stage(monkeypatch, devices, measured):
     for name in (gpus.PLACES_VARIABLE, gpus.LIMIT_VARIABLE):
         monkeypatch.setenv(name, "")  # so that what settling puts there goes with the test
         monkeypatch.delenv(name)
-    documents = plan.settle(load_yaml(CONFIG_FILE)).documents()
+    documents = plan.settle(load_yaml(CONFIG_FILE)).made()
     made = Counter(Path(path).stem for path in documents if path.startswith("results/measured"))
     kernels = len(catalog.names())
     assert made["survey"] == measured

@@ -1,6 +1,7 @@
 rule tables:
     input:
         PLAN.documents(),
+        PLAN.predictions(),
     output:
         multiext("results/tables/benchmark", ".parquet", ".csv"),
         multiext("results/tables/ladder", ".parquet", ".csv"),

@@ -41,6 +41,7 @@ class Durations:
     def __init__(self, results: Path = Path("results")):
         self._results = results
         self._read: dict[Path, float | None] = {}
+        self._callers: dict[tuple[str, ...], dict[str, list[str]]] = {}
 
     def before(self, rule: str, gpu: str, kernel: str) -> float | None:
         """What Snakemake measured of the job's last run here."""
@@ -61,12 +62,18 @@ class Durations:
 
     def ranks(self, gpu: str, stages: Iterable[str], kernels: Collection[str], functional: bool = False) -> Ranks:
         """The ranks of a GPU's jobs: its ``stages`` for these kernels."""
-        callers: dict[str, list[str]] = {}
-        for kernel in () if functional else kernels:
-            for name in catalog.called(kernel):
-                callers.setdefault(name, []).append(kernel)
+        callers = {} if functional else self._callers_of(tuple(kernels))
         seconds = functools.partial(self._expected_of, gpu, functional)
         return Ranks(("survey", *stages), kernels, seconds, lambda kernel: callers.get(kernel, ()))
+
+    def _callers_of(self, kernels: tuple[str, ...]) -> dict[str, list[str]]:
+        """By kernel which of these call it; found once, for it is the same on every GPU."""
+        if kernels not in self._callers:
+            callers = self._callers[kernels] = {}
+            for kernel in kernels:
+                for name in catalog.called(kernel):
+                    callers.setdefault(name, []).append(kernel)
+        return self._callers[kernels]
 
     def _expected_of(self, gpu: str, functional: bool, rule: str, kernel: str) -> float:
         return self.expected(rule, gpu, kernel, functional)

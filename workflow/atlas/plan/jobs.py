@@ -100,8 +100,13 @@ class Plan:
         return answer
 
     def identities(self, kernel: str) -> Mapping[str, str]:
-        """A kernel's identities, as they were when they were first asked for."""
-        return self._once((kernel,), lambda: catalog.identities(kernel))
+        """A kernel's identities, as they were when a kernel's were first asked for."""
+        return self._once(("identities",), self._identities)[kernel]
+
+    def _identities(self) -> dict[str, Mapping[str, str]]:
+        """Of all kernels at once: to see that a file is as it was takes as long as the rest of it."""
+        with today.held():
+            return {kernel: catalog.identities(kernel) for kernel in self.kernels}
 
     def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
         """Snakemake asks of every job what a kernel's and a stage's have in common."""
@@ -322,12 +327,15 @@ class Plan:
         """
         if workloads.current() is not None:
             return []
-        return [
-            f"results/measured/{gpu}/{kernel}/predict.json"
-            for gpu in self.gpus
-            for kernel in self.kernels
-            if not self.places[gpu].reachable and not _was_timed(gpu, kernel)
-        ]
+        return self._once(
+            ("predictions",),
+            lambda: [
+                f"results/measured/{gpu}/{kernel}/predict.json"
+                for gpu in self.gpus
+                for kernel in self.kernels
+                if not self.places[gpu].reachable and not _was_timed(gpu, kernel)
+            ],
+        )
 
     def predicted_versions(self) -> str:
         """Changes when an identity does that a prediction depends on."""
@@ -351,23 +359,31 @@ class Plan:
         return [stage for stage in self.stages(gpu) if stage in ("build", "autotune")]
 
     def documents(self) -> list[str]:
-        """All documents the views read: what this run makes, the proofs made by hand, and the records there are."""
+        """All documents the views read: what this run makes, the proofs made by hand, and the records there are.
+
+        Without predictions: tables alone read these, and Snakemake compares each with all others of its job whenever
+        it is asked for.
+        """
         proofs = [
             path for gpu in self.gpus for path in sorted(Path("results", "measured", gpu, "proof").glob("*.json"))
         ]
         folders = [folder for gpu in self.gpus for folder in files.hosts(Path("results", "recorded"), gpu)]
         recorded = [path for folder in folders for path in files.listed(folder, "**/*")]
-        return [*self.made(), *map(str, proofs), *map(str, recorded)]
+        return [*self._of_stages(), *map(str, proofs), *map(str, recorded)]
 
     def made(self) -> list[str]:
-        """The documents that the stages of this run make."""
+        """The documents that this run makes, predictions and all."""
+        return self._of_stages() + self.predictions()
+
+    def _of_stages(self) -> list[str]:
+        """The documents that the stages make, a job each."""
         made = []
         for gpu in self.gpus:
             folder = f"results/measured/{gpu}"
             if self.places[gpu].reachable and not gpus.functional(self.blocks[gpu]):
                 made.append(f"{folder}/survey.json")
             made += [f"{folder}/{kernel}/{stage}.json" for kernel in self.kernels for stage in self.stages(gpu)]
-        return made + self.predictions()
+        return made
 
     def selection(self) -> str:
         """The options that restrict a view to the kernels and GPUs of this run; none where it is of all."""
@@ -383,6 +399,7 @@ class Plan:
         return page_names(self.kernels)
 
 
+@today.held()
 def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | None = None) -> Plan:
     """Check the config, select kernels and GPUs, find each GPU, and say so once, in the head process.
 

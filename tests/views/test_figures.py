@@ -146,6 +146,20 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
         nothing_is_clipped_or_overlaps(figure)
 
 
+def test_the_names_of_many_roofs_that_are_near_stay_within_the_sheet(scenes):
+    """Those of an H200 with int8, fp8, bf16, fp16 and tf32 were cut off at the right."""
+    tables = of_gpus(scenes, "h100", "h200")
+    rows, survey = tables["benchmark"], tables["survey"]
+    dtypes = ["bf16", "fp16", "tf32", "fp32"]
+    own = rows.index[(rows.kernel == "matmul") & rows.best.fillna(False)]
+    rows.loc[own, "dtype"] = [dtypes[place % len(dtypes)] for place in range(len(own))]
+    roof = survey[(survey.roof == "matmul_bf16") & (survey.kind != "published")]
+    tables["survey"] = pd.concat([survey, roof.assign(roof="matmul_tf32", value=roof.value / 1.9)])
+    figure = overviews.rooflines(tables)
+    assert any("tf32" in text.get_text() and "bf16" in text.get_text() for text in drawn(figure)), "they share a label"
+    nothing_is_clipped_or_overlaps(figure)
+
+
 def nothing_is_clipped_or_overlaps(figure):
     figure.draw_without_rendering()
     width, height = figure.get_size_inches() * figure.dpi

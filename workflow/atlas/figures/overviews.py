@@ -145,8 +145,8 @@ def _labels(axes: Axes, rows: list[str], columns: list[str]) -> None:
 
 
 _OURS, _PEER = "#0072B2", "#8a8f98"
-_ROOF_NAMES = 1.1
-"""Inches right of a panel for the names of its roofs, which would hide cases inside it."""
+_NAMES_APART = 2.2
+"""Plateaus closer than this share a label, on an axis of eight decades."""
 
 
 def roof_fraction(tables: dict[str, pd.DataFrame]) -> Figure:
@@ -237,9 +237,11 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
         legend.append((Line2D([], [], color=MUTED, lw=0.9, marker="D", mfc=PAPER, ms=4), "by the bytes DRAM moved"))
     low = 2.0 ** np.floor(np.log2(best[["intensity", "moved"]].min(axis=None)) - 1)
     high = max(2.0 ** np.ceil(np.log2(best[["intensity", "moved"]].max(axis=None)) + 1), 256.0)
+    roofs = {gpu: _Roofs(tables["survey"], gpu, set(best[best.gpu == gpu].dtype)) for gpu in gpus}
+    beside = 0.2 + 0.062 * max((len(name) for own in roofs.values() for name, _ in own.labels), default=0)
     sheet = Sheet(
         title, origin(best), rows=-(-len(gpus) // columns), columns=columns, width=3.9 if columns > 1 else 5.6,
-        height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.75 + _ROOF_NAMES, right=_ROOF_NAMES, legend=legend, head=0.35,
+        height=2.9, bottom=0.65, gap_y=0.95, gap_x=0.75 + beside, right=beside, legend=legend, head=0.35,
     )  # fmt: skip
     panels = sheet.all()[: len(gpus)]
     for axes, gpu in zip(panels, gpus, strict=True):
@@ -257,7 +259,7 @@ def rooflines(tables: dict[str, pd.DataFrame]) -> Figure:
         axes.set_xlabel("flops per byte of least traffic")
         axes.set_ylabel("TFLOP/s")
         axes.set_title(f"{gpu}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
-        _draw_roofs(axes, tables["survey"], gpu, set(here.dtype), low, high)
+        _draw_roofs(axes, roofs[gpu], low, high)
     bottom = 10.0 ** np.floor(np.log10(max(best.rate.min() / 1.5, 1e-4)))
     top = 2.2 * max(axes.get_ylim()[1] for axes in panels)
     for axes in panels:
@@ -284,36 +286,46 @@ def _join_moved(axes: Axes, cell: pd.DataFrame, color: str) -> None:
     axes.plot(cell.moved, cell.rate, linestyle="", marker="D", ms=4, color=color, mfc=PAPER, mew=0.9, alpha=0.9)
 
 
-def _draw_roofs(axes: Axes, survey: pd.DataFrame, gpu: str, dtypes: set[str], low: float, high: float) -> None:
-    """The memory roof's slope and a plateau for the matmul rate of each dtype timed; near ones share a label."""
-    rows = survey[(survey.gpu == gpu) & survey.value.notna()]
-    measured = rows[rows.kind != "published"]
-    rows, dashes = (rows, (0, (5, 2))) if measured.empty else (measured, "-")
-    bandwidth = rows[rows.unit == "GB/s"]
-    bandwidth = bandwidth[bandwidth.roof.isin(["copy", "bandwidth"])]
-    wanted = [f"matmul_{'fp8' if name.startswith('fp8') else name}" for name in dtypes]  # fp8e4m3 and fp8e5m2: one roof
-    plateaus = rows[rows.roof.isin(wanted) & (rows.unit == "TFLOP/s")]
-    plateaus = plateaus.sort_values("value")
-    if bandwidth.empty:
-        axes.annotate("neither survey nor datasheet: no roof", (0.02, 0.97), xycoords="axes fraction", fontsize=7.5,
-                      color=MUTED, va="top")  # fmt: skip
+class _Roofs:
+    """A GPU's memory roof and the matmul rates of the dtypes timed there: measured, or of its datasheet if it has none.
+
+    ``labels`` name the plateaus for the room right of the panel, for inside they would hide cases; near ones share one.
+    """
+
+    def __init__(self, survey: pd.DataFrame, gpu: str, dtypes: set[str]):
+        rows = survey[(survey.gpu == gpu) & survey.value.notna()]
+        measured = rows[rows.kind != "published"]
+        self.measured = not measured.empty
+        rows = measured if self.measured else rows
+        self.bandwidth = rows[(rows.unit == "GB/s") & rows.roof.isin(["copy", "bandwidth"])]
+        wanted = [f"matmul_{'fp8' if name.startswith('fp8') else name}" for name in dtypes]  # both fp8 have one roof
+        self.plateaus = rows[rows.roof.isin(wanted) & (rows.unit == "TFLOP/s")].sort_values("value")
+        self.labels: list[tuple[str, float]] = []
+        groups: list[list] = []
+        for roof in self.plateaus.itertuples() if len(self.bandwidth) else ():
+            if groups and roof.value / groups[-1][0].value < _NAMES_APART:
+                groups[-1].append(roof)
+            else:
+                groups.append([roof])
+        for group in groups:
+            names = (f"{roof.roof.removeprefix('matmul_')} {roof.value:,.0f}" for roof in reversed(group))
+            self.labels.append((", ".join(names), float(np.sqrt(group[0].value * group[-1].value))))
+
+
+def _draw_roofs(axes: Axes, roofs: _Roofs, low: float, high: float) -> None:
+    """The memory roof's slope and a plateau for each matmul rate."""
+    corner = {"xy": (0.02, 0.97), "xycoords": "axes fraction", "fontsize": 7.5, "color": MUTED, "va": "top"}
+    if roofs.bandwidth.empty:
+        axes.annotate("neither survey nor datasheet: no roof", **corner)
         return
-    slope = float(bandwidth.value.iloc[0]) / 1e3  # TB/s: TFLOP/s per flop per byte
-    top = float(plateaus.value.max()) if len(plateaus) else slope * high
+    line = {"color": INK, "linestyle": "-" if roofs.measured else (0, (5, 2))}
+    slope = float(roofs.bandwidth.value.iloc[0]) / 1e3  # TB/s: TFLOP/s per flop per byte
+    top = float(roofs.plateaus.value.max()) if len(roofs.plateaus) else slope * high
     knee = min(high, top / slope)
-    axes.plot([low, knee], [low * slope, knee * slope], color=INK, lw=1.3, linestyle=dashes)
-    source = "" if len(measured) else "datasheet "
-    axes.annotate(f"{source}{bandwidth.roof.iloc[0]} {slope * 1e3:,.0f} GB/s", (0.02, 0.97), xycoords="axes fraction",
-                  fontsize=7.5, color=MUTED, va="top")  # fmt: skip
-    for roof in plateaus.itertuples():
-        axes.plot([min(roof.value / slope, high), high], [roof.value] * 2, color=INK, lw=1.0, linestyle=dashes)
-    groups: list[list] = []  # plateaus whose names would overlap, on an axis of eight decades
-    for roof in plateaus.itertuples():
-        if groups and roof.value / groups[-1][0].value < 2.2:
-            groups[-1].append(roof)
-        else:
-            groups.append([roof])
-    for group in groups:
-        text = ", ".join(f"{roof.roof.removeprefix('matmul_')} {roof.value:,.0f}" for roof in reversed(group))
-        middle = float(np.sqrt(group[0].value * group[-1].value))
-        axes.annotate(text, (high, middle), (4, 0), textcoords="offset points", fontsize=7, color=MUTED, va="center")
+    axes.plot([low, knee], [low * slope, knee * slope], lw=1.3, **line)
+    source = "" if roofs.measured else "datasheet "
+    axes.annotate(f"{source}{roofs.bandwidth.roof.iloc[0]} {slope * 1e3:,.0f} GB/s", **corner)
+    for value in roofs.plateaus.value:
+        axes.plot([min(value / slope, high), high], [value] * 2, lw=1.0, **line)
+    for name, middle in roofs.labels:
+        axes.annotate(name, (high, middle), (4, 0), textcoords="offset points", fontsize=7, color=MUTED, va="center")

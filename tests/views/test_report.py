@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import synthetic
 from atlas import cli
-from atlas.reporting import comparisons, machines, outcome, work
+from atlas.reporting import comparisons, grid, machines, outcome, work
 from atlas.results.collection import collect
 from atlas.results.summary import microseconds
 from atlas.tables import store
@@ -82,7 +82,12 @@ def test_a_kernel_that_calls_another_says_with_which_configs_it_was_benchmarked(
 def test_an_empty_run_says_what_to_do(page):
     text = page("none", "report.html").text
     assert "Nothing has run" in text["header"] and "Nothing was validated" in text["header"]
-    assert "run `snakemake` first" in text["s-kernels"]
+    assert "run snakemake first" in text["s-kernels"]
+
+
+def test_what_a_sentence_quotes_is_shown_as_code_and_nothing_of_it_is_markup():
+    assert grid.prose("run `a < b`, <i>") == "run <code>a &lt; b</code>, &lt;i&gt;"
+    assert grid.prose("one ` alone") == "one ` alone"
 
 
 def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page):

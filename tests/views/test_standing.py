@@ -42,7 +42,14 @@ def test_kinds_are_marks_of_their_own_and_appear_by_being_in_a_table(tables):
     assert standing.every_gpu(tables)[-1] == "b200" and "b200" not in standing.gpus(tables)
     drawn = strips.lane([one, other], strips.Scale.of([0.25, 3]), {"a100": 0, "b200": 1}, "h200")
     assert 'class="g1 hollow"' in drawn and 'href="#diamond" class="g0"' in drawn and 'class="span g1"' in drawn
-    assert dict(row[1:] for row in overview.legend(tables))["b200"] == "predicted"
+    others = [published | {"gpu": "b200"}, published | {"gpu": "h800", "sizes": '{"m": 1}'}]
+    tables["published"] = pd.DataFrame([published, *others])
+    beside = {"h200": standing.marks(tables, "h200")}
+    shown = overview.marked(tables, beside)
+    legend = {key.gpu: key for key in overview.legend(tables, beside, shown)}
+    assert legend["b200"].kinds == "predicted, published" and not legend["b200"].filled, "nobody timed it"
+    assert legend["h200"].filled
+    assert "h800" not in legend and overview.unmarked(tables, shown) == ["h800"], "it has no case in common"
 
 
 def test_the_answers_are_of_the_gpu_with_most_kernels_and_most_bandwidth(tables):

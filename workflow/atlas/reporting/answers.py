@@ -48,9 +48,6 @@ def right(tables: Tables, proofs: Sequence[Entry]) -> Answer:
     claims = [claim["holds"] for entry in proofs for claim in entry.document["claims"]]
     if claims:
         words.append(f"{sum(claims)} of {counted(len(claims), 'claim')} about the measuring itself hold.")
-    stale = verdicts[verdicts.stale.fillna(False)].kernel.nunique()
-    if stale:
-        words.append(f"{counted(stale, 'kernel')} changed since some of it was measured.")
     if len(counts):
         headline = ", ".join(f"{counts[s]} {s}" for s in ("wrong", "failed", "suspect") if s in counts)
         return Answer("Is it right?", "bad", headline, words, "report/details.html#s-failures")

@@ -43,8 +43,8 @@ def alarms(tables: Tables) -> list[Alarm]:
             found.append(Alarm("warn", f"Slower than its record: {kernel} on {gpu}", sentence(kernel, gpu, rows)))
     stale = verdicts[verdicts.stale.fillna(False)]
     if len(stale):
-        pairs = [f"{row.kernel} on {row.gpu}" for row in stale.itertuples()]
-        found.append(Alarm("warn", "Stale", f"{listed(pairs)}: {STALE}."))
+        where = f"{listed(sorted(stale.kernel.unique()))} on {listed(sorted(stale.gpu.unique()))}"
+        found.append(Alarm("warn", "Stale", f"{where}: {STALE}."))
     return found
 
 

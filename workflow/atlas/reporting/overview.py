@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -22,12 +22,20 @@ _TIMES = "{:.2f}\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True)
+class Lane:
+    """A kernel's marks of one bound, as drawn, and whether another GPU is among them; empty where there are none."""
+
+    drawn: Markup
+    compared: bool
+
+
+@dataclass(frozen=True)
 class Row:
     """A kernel: its worst status anywhere, a drawing for each bound, and how it does on the chosen GPU."""
 
     kernel: str
     status: str
-    lanes: Sequence[Markup]
+    lanes: Sequence[Lane]
     spark: Markup
     mean: str
     worst: str
@@ -44,9 +52,30 @@ class Chart:
     rows: Sequence[Row]
 
 
-def chart(tables: Tables, chosen: str, found: Sequence[Mark]) -> Chart:
+@dataclass(frozen=True)
+class Key:
+    """One GPU of the legend: its colour as a class, whether any of its marks is filled, and the kinds of its marks."""
+
+    hue: str
+    gpu: str
+    filled: bool
+    kinds: str
+
+
+def marked(tables: Tables, found: Mapping[str, Sequence[Mark]]) -> list[str]:
+    """The GPUs that have a mark beside any of those chosen, in the order of their lines."""
+    there = {mark.gpu for marks in found.values() for mark in marks}
+    return [gpu for gpu in standing.every_gpu(tables) if gpu in there]
+
+
+def unmarked(tables: Tables, shown: Sequence[str]) -> list[str]:
+    """The GPUs that are predicted, or of which others published figures, without a case that a timed GPU has, too."""
+    return [gpu for gpu in standing.every_gpu(tables) if gpu not in shown]
+
+
+def chart(tables: Tables, chosen: str, found: Sequence[Mark], shown: Sequence[str]) -> Chart:
     """Every kernel that has any document; ``found`` are the marks beside the chosen GPU, "" where none was timed."""
-    order = {gpu: place for place, gpu in enumerate(standing.every_gpu(tables))}
+    order = {gpu: place for place, gpu in enumerate(shown)}
     scale = Scale.of(value for mark in found for value in (mark.times, mark.allowed) if value == value)
     groups: dict[tuple[str, str], list[Mark]] = {}
     for mark in found:
@@ -63,10 +92,7 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark]) -> Chart:
             _row(
                 kernel,
                 next((status for status in SEVERITY if status in statuses[kernel]), "none"),
-                [
-                    lane(own, scale, order, chosen) if (own := groups.get((kernel, bound))) else Markup()
-                    for bound in BOUNDS
-                ],
+                [_lane(groups.get((kernel, bound), []), scale, order, chosen) for bound in BOUNDS],
                 speeds.get(kernel, []),
                 roofs.get(kernel),
             )
@@ -75,7 +101,13 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark]) -> Chart:
     )
 
 
-def _row(kernel: str, status: str, lanes: list[Markup], factors: list[float], roof: float | None) -> Row:
+def _lane(own: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: str) -> Lane:
+    return (
+        Lane(lane(own, scale, order, chosen), any(mark.gpu != chosen for mark in own)) if own else Lane(Markup(), False)
+    )
+
+
+def _row(kernel: str, status: str, lanes: list[Lane], factors: list[float], roof: float | None) -> Row:
     mean = geometric_mean(factors)
     return Row(
         kernel,
@@ -89,14 +121,16 @@ def _row(kernel: str, status: str, lanes: list[Markup], factors: list[float], ro
     )
 
 
-def legend(tables: Tables) -> list[tuple[str, str, str]]:
-    """Each GPU of the chart: its place as a class, its name, and the kinds there are of it."""
-    kinds: dict[str, dict[str, None]] = {}
-    for name in ("benchmark", "predictions", "published"):
-        for (gpu, kind), _ in tables[name].groupby(["gpu", "kind"]) if name in tables else ():
-            kinds.setdefault(gpu, {})[kind] = None
-    gpus = standing.every_gpu(tables)
-    return [(f"g{place % 8}", gpu, ", ".join(kinds.get(gpu, ()))) for place, gpu in enumerate(gpus)]
+def legend(tables: Tables, found: Mapping[str, Sequence[Mark]], shown: Sequence[str]) -> list[Key]:
+    """Each GPU of the chart; a filled mark may be of measured and of recorded cases, which the benchmarks tell."""
+    timed = tables["benchmark"]
+    timed = timed[timed.kind.isin(PERFORMANCE)].groupby("gpu").kind.agg(set)
+    keys = []
+    for place, gpu in enumerate(shown):
+        own = {mark.kind for marks in found.values() for mark in marks if mark.gpu == gpu}
+        kinds = [kind for kind in PERFORMANCE if kind in timed.get(gpu, ())] + sorted(own - {"measured"})
+        keys.append(Key(f"g{place % 8}", gpu, "measured" in own, ", ".join(kinds)))
+    return keys
 
 
 def gpu_table(tables: Tables, chosen: str, found: Sequence[Mark]) -> Grid:

@@ -16,7 +16,7 @@ from ..results.collection import Entry
 from ..workload.current import Workload
 from . import answers, beyond, comparisons, machines, outcome, overview, standing, work
 from . import workload as workloads
-from .grid import markup, of_kernel
+from .grid import markup, of_kernel, prose
 from .names import DETAILS, FIRST, place
 from .standing import BOUNDS
 
@@ -71,7 +71,7 @@ def pages(
 def _first(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], workload: Workload | None) -> dict:
     gpus = standing.gpus(tables)
     found = {gpu: standing.marks(tables, gpu) for gpu in gpus}
-    chosen = gpus[0] if gpus else ""
+    chosen, marked = gpus[0] if gpus else "", overview.marked(tables, found)
     there = bool(tables["verdicts"].kernel.nunique())
     return {
         "date": max((entry.document["software"].get("date") or "" for entry in entries), default="")[:10],
@@ -79,8 +79,9 @@ def _first(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], wo
         "alarms": [alarm for alarm in outcome.alarms(tables) if alarm.level != "good"],
         "workload": workloads.section(tables, workload),
         "bounds": list(BOUNDS.values()),
-        "charts": [overview.chart(tables, gpu, found.get(gpu, [])) for gpu in gpus or [""]] if there else [],
-        "legend": overview.legend(tables),
+        "charts": [overview.chart(tables, gpu, found.get(gpu, []), marked) for gpu in gpus or [""]] if there else [],
+        "legend": overview.legend(tables, found, marked),
+        "unmarked": overview.unmarked(tables, marked),
         "gpus": overview.gpu_table(tables, chosen, found.get(chosen, [])),
     }
 
@@ -134,7 +135,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_resource), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["grid"] = markup
+    environment.filters["grid"], environment.filters["prose"] = markup, prose
     return environment
 
 

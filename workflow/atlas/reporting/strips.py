@@ -11,8 +11,8 @@ from markupsafe import Markup, escape
 from ..results.summary import counted
 from .standing import Mark
 
-_STEP = 5
-"""Pixels from a GPU to the next within a lane."""
+_LANE, _STEP = 24, 5
+"""Pixels that the GPUs of a lane share, and the most from one to the next."""
 _WORDS = {"predicted": ", predicted", "published": ", published by others"}
 
 
@@ -37,7 +37,7 @@ class Scale:
     @property
     def ticks(self) -> list[float]:
         """Powers of two, or of its root, so few that their names stay apart."""
-        step = next(step for step in (0.5, 1, 2, 4, 8, 99) if (self.high - self.low) / step <= 4)
+        step = next(step for step in (0.5, 1, 2, 4, 8, 99) if (self.high - self.low) / step <= 5)
         return [2.0 ** (i * step) for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
@@ -55,19 +55,20 @@ def axis(scale: Scale) -> Markup:
 
 
 def _name(tick: float) -> str:
-    return f"{tick:.2g}" if tick > 0.1 else f"1/{1 / tick:.0f}"
+    return f"{tick:.2g}" if tick > 0.3 else f"1/{1 / tick:.2g}"
 
 
 def lane(marks: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: str) -> Markup:
     """One kernel's marks: a line of its own for each GPU, a bar for its roofs; filled, hollow, or a diamond by kind."""
-    height = _STEP * len(order) + 5
+    step = min(_STEP, (_LANE - 8) / max(1, len(order) - 1))
+    height = round(step * (len(order) - 1)) + 8
     parts = [_line(scale.place(tick), 0, height, "one" if tick == 1 else "tick") for tick in {*scale.ticks, 1.0}]
     for mark in sorted(marks, key=lambda mark: order[mark.gpu]):
-        place, y, hue = scale.place(mark.times), 5 + _STEP * order[mark.gpu], f"g{order[mark.gpu] % 8}"
+        place, y, hue = scale.place(mark.times), round(4 + step * order[mark.gpu], 1), f"g{order[mark.gpu] % 8}"
         said = f"{mark.gpu} {factor(mark.times)}{_WORDS.get(mark.kind, '')}, {counted(mark.cases, 'case')}"
         if not math.isnan(mark.allowed) and mark.gpu != chosen:
             said += f"; roofs {factor(mark.allowed)}"
-            parts.append(_line(scale.place(mark.allowed), y - 4, y + 4, f"roof {hue}"))
+            parts.append(_line(scale.place(mark.allowed), round(y - 3.5, 1), round(y + 3.5, 1), f"roof {hue}"))
         if mark.kind == "predicted" and mark.low == mark.low:
             ends = f'x1="{scale.place(mark.low)}%" x2="{scale.place(mark.high)}%" y1="{y}" y2="{y}"'
             parts.append(f'<line class="span {hue}" {ends}/>')
@@ -76,17 +77,17 @@ def lane(marks: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: 
             parts.append(f'<use href="#diamond" class="{hue}" x="{place}%" y="{y}">{title}</use>')
         else:
             hollow = " hollow" if mark.kind == "predicted" else ""
-            parts.append(f'<circle class="{hue}{hollow}" cx="{place}%" cy="{y}" r="3.6">{title}</circle>')
+            parts.append(f'<circle class="{hue}{hollow}" cx="{place}%" cy="{y}" r="3.2">{title}</circle>')
     return Markup(f'<svg class="lane" height="{height}" role="img">{"".join(parts)}</svg>')
 
 
 def sparkline(factors: Sequence[float]) -> Markup:
     """A bar for each case, up where it is faster than the fastest peer, down where slower: 2x and 0.5x fill it."""
-    width, height, middle = 4 * len(factors), 26, 13
+    width, height, middle = 4 * len(factors), 20, 10
     paths = {"up": "", "down": ""}
     for place, factor in enumerate(factors):
         power = max(-1.0, min(1.0, math.log2(factor)))
-        paths["up" if power >= 0 else "down"] += f"M{4 * place + 2} {middle}v{-12 * power or -0.1:.1f}"
+        paths["up" if power >= 0 else "down"] += f"M{4 * place + 2} {middle}v{-9 * power or -0.1:.1f}"
     bars = "".join(f'<path class="{name}" d="{path}"/>' for name, path in paths.items() if path)
     head = f'<svg class="spark" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
     slower = sum(factor < 0.995 for factor in factors)

@@ -218,5 +218,7 @@ def test_saved_views_show_the_configs_of_todays_kernels(atlas):
     values = [{run.data.params.get(name) for run in atlas.runs(chart["searchFilter"])}
               for name in chart["compareRunCharts"][0]["selectedParams"]]  # fmt: skip
     assert values and all(len(found) > 1 for found in values), "an axis with one value says nothing"
-    assert chart["compareRunCharts"][0]["selectedMetrics"] != ["median_us"], "two GPUs are compared"
+    rung, metric = chart["compareRunCharts"][0]["selectedMetrics"]
+    assert rung == "rung", "a first time is of few samples, and may be less than that of the fastest config"
+    assert metric != "median_us", "two GPUs are compared"
     assert "viewStateShareKey=atlas-kernels" in atlas.summary()["open"]

@@ -36,6 +36,7 @@ description and parameters hold the answer.
 
 `median_us`, `gb_per_s` and `tflop_per_s` belong to the headline case: forward, bf16 where there is, most traffic. \
 `kind` says where a figure is from: measured, recorded, functional or compiled. \
+A trial of a higher `rung` was timed again, longer: on a warm GPU that may take more time than its first samples. \
 All of this is made from the documents under `results/` and can be made again: `python -m atlas track --rebuild`.
 """
 
@@ -89,9 +90,12 @@ _WIDTHS = {
     "tags.`reason`": 500,
     "tags.`provider_kind`": 120,
 }  # pixels, where the default cuts
-_RATES = ("median_us", "gb_per_s", "tflop_per_s", "percent_of_roof", "speedup")
+_RATES = ("speedup", "percent_of_roof", "median_us", "gb_per_s", "tflop_per_s")
 _COMPARABLE = ("percent_of_roof", "speedup", "median_us")
 """Of what the lines of all GPUs have, the first: microseconds are another thing on another GPU."""
+_RUNG = "rung"
+"""How often a trial's config was among the best and timed again, longer: a first time is of few samples, on a cool GPU.
+So times of two rungs are no ranking, and the fastest config is one of the last."""
 _ORDER = f"tags.`{ORDER}`"
 _PLACE = ("gpu", "variant", "direction", "dtype", "case")  # parameters that say where a config stands
 
@@ -106,8 +110,8 @@ class View:
     columns: tuple[str, ...]
     parallel: tuple[str, ...] = ()
     """Parameters of the view's parallel-coordinates chart; empty where it has none."""
-    metric: str = "median_us"
-    """What that chart colours its lines by."""
+    metrics: tuple[str, ...] = ("median_us",)
+    """The axes behind these; the chart colours its lines by the last."""
 
 
 FIRST = "atlas-kernels"
@@ -122,7 +126,7 @@ class Columns:
     """What views need to know of one tree.
 
     ``tuned`` are parameters of its root; ``trials`` those of its trials, by name up to two of their values, null first
-    where a trial lacks one; ``metrics`` the comparable ones that all its trials have.
+    where a trial lacks one; ``metrics`` the comparable ones, and the rung, where all its trials have them.
     """
 
     kernel: str
@@ -149,7 +153,7 @@ class Columns:
         trials = [run for run in root.walk() if run.tags["level"] == "trial"]
         names = dict.fromkeys(("gpu", "variant", *(n for run in trials for n in run.params if n not in _PLACE)))
         values = {name: _two(run.params.get(name) for run in trials) for name in names}
-        metrics = [metric for metric in _COMPARABLE if all(metric in run.metrics for run in trials)]
+        metrics = [metric for metric in (*_COMPARABLE, _RUNG) if all(metric in run.metrics for run in trials)]
         tuned = [name for name in root.params if name not in _PLACE]
         return cls(root.tags["kernel"], tuned, values if trials else {}, metrics)
 
@@ -165,7 +169,7 @@ def views(trees: Iterable[Columns]) -> dict[str, View]:
         if tree.trials:
             own = (name for name in tree.trials if name not in _PLACE)
             trials.setdefault(tree.kernel, {}).update(dict.fromkeys(own))
-    metrics = _columns("metrics", _RATES)
+    metrics, rung = _columns("metrics", _RATES), _columns("metrics", (_RUNG,))
     place = _columns("params", ("variant", "dtype", "case"))
     means = _columns("metrics", ("speedup_geomean", "speedup_worst"))
     state = _columns("tags", ("kind", "status", "stale"))
@@ -186,7 +190,7 @@ def views(trees: Iterable[Columns]) -> dict[str, View]:
             "Tuning: best trials, fastest first",
             "tags.level = 'trial'",
             _ORDER,
-            (*_columns("tags", ("kernel", "gpu")), *metrics, *place, *_configs(trials), *state),
+            (*_columns("tags", ("kernel", "gpu")), *rung, *metrics, *place, *_configs(trials), *state),
         ),
         "atlas-not-ok": View(
             "Wrong, failed, suspect, skipped, unsupported",
@@ -201,9 +205,12 @@ def views(trees: Iterable[Columns]) -> dict[str, View]:
             f"Tuning of {kernel}: parallel coordinates",
             f"tags.level = 'trial' AND tags.kernel = '{kernel}'",
             _ORDER,
-            (*_columns("tags", ("gpu",)), *metrics, *place, *_columns("params", names), *state),
+            (*_columns("tags", ("gpu",)), *rung, *metrics, *place, *_columns("params", names), *state),
             parallel=tuple(n for n in ("gpu", "variant", *names) if _tells(own, n)),
-            metric=next(m for m in _COMPARABLE if m == "median_us" or all(m in tree.metrics for tree in own)),
+            metrics=(
+                *((_RUNG,) if all(_RUNG in tree.metrics for tree in own) else ()),
+                next(m for m in _COMPARABLE if m == "median_us" or all(m in tree.metrics for tree in own)),
+            ),
         )
     return found
 
@@ -271,10 +278,10 @@ def _saved(view: View) -> str:
     if view.parallel:
         section = {"uuid": "atlas", "name": "Configs of the best trials", "display": True, "deleted": False}
         chart = {"uuid": "atlas-parallel", "type": "PARALLEL", "metricSectionId": "atlas", "runsCountToCompare": 100}
-        chart |= {"selectedParams": list(view.parallel), "selectedMetrics": [view.metric], "showAllRuns": False}
+        chart |= {"selectedParams": list(view.parallel), "selectedMetrics": list(view.metrics), "showAllRuns": False}
         added = {"isReordered": False, "isGenerated": False}
         state |= {"compareRunCharts": [chart | added | {"deleted": False}]}
-        state |= {"compareRunSections": [section | added | {"columns": 1, "cardHeight": 560}]}
+        state |= {"compareRunSections": [section | added | {"columns": 1, "cardHeight": 480}]}
         state |= {"runsHiddenMode": "SHOWALL"}
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": view.name, "createdAt": 0, "updatedAt": 0, "state": f"deflate;{packed}"})

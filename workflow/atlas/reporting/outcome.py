@@ -304,27 +304,27 @@ def unsupported(tables: Tables) -> Grid:
     return _without_figure("unsupported", rows[rows.status == "unsupported"])
 
 
-def _only_case(cases: pd.DataFrame) -> str:
-    """Which case it was, where it was one."""
-    return f"{cases['case'].iloc[0]} {cases['dtype'].iloc[0]}" if len(cases) == 1 else ""
-
-
 def _without_figure(name: str, rows: pd.DataFrame, empty: str = "") -> Grid:
     """A row for each provider and reason; a variant and its default, which fare alike, share one."""
-    case = ["direction", "dtype", "sizes"]
-    rows = rows.assign(reason=rows.reason.fillna("").str.removeprefix("NotImplementedError: "))
     keys = ["kernel", "gpu", "provider", "direction", "status", "reason"]
+    rows = rows.assign(
+        reason=rows.reason.fillna("").str.removeprefix("NotImplementedError: "),
+        one=rows["case"] + " " + rows["dtype"],
+    )
+    kinds = rows.drop_duplicates([*keys, "provider_kind"]).sort_values("provider_kind", ascending=False)
+    groups = rows.drop_duplicates([*keys, "dtype", "sizes"]).groupby(keys)
+    found = groups.agg(cases=("one", "size"), one=("one", "first"))
+    found["kinds"] = kinds.groupby(keys).provider_kind.agg(", ".join)
     return Grid(
         name,
         ("kernel", "GPU", "provider", "pass", "status", "cases", "reason"),
         [
             [
-                text(kernel, style="name"), text(gpu, style="name"),
-                text(provider, note=", ".join(sorted(group.provider_kind.unique(), reverse=True))), text(direction),
-                badge(status), number(len(group[case].drop_duplicates()), "{:.0f}"),
-                text(reason, note=_only_case(group[[*case, "case"]].drop_duplicates())),
+                text(row.kernel, style="name"), text(row.gpu, style="name"), text(row.provider, note=row.kinds),
+                text(row.direction), badge(row.status), number(row.cases, "{:.0f}"),
+                text(row.reason, note=row.one if row.cases == 1 else ""),
             ]
-            for (kernel, gpu, provider, direction, status, reason), group in rows.groupby(keys)
+            for row in found.reset_index().itertuples()
         ],
         empty=empty,
         numeric=frozenset({5}),

@@ -90,6 +90,13 @@ def test_what_a_sentence_quotes_is_shown_as_code_and_nothing_of_it_is_markup():
     assert grid.prose("one ` alone") == "one ` alone"
 
 
+def test_a_kernels_own_page_leaves_out_the_column_that_names_it():
+    rows = [[grid.text(name), grid.number(place), grid.text("x")] for place, name in enumerate("aba")]
+    own = grid.of_kernel(grid.Grid("cases", ("kernel", "us", "how"), rows, numeric=frozenset({1})), "a")
+    assert own.columns == ("us", "how") and own.numeric == {0}, "numbers stay at the right"
+    assert [row[0].text for row in own.rows] == ["0", "2"]
+
+
 def test_the_fma_lowering_is_stated_in_words_where_others_use_tensor_cores(page):
     build = page("five").text["s-build"]
     assert "On t4 (sm_75) Triton 3.7.1 lowers tl.dot to scalar FMA" in build

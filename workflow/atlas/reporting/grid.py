@@ -40,8 +40,9 @@ class Grid:
 
 
 def of_kernel(grid: Grid, kernel: str) -> Grid:
-    """The rows whose first cell names this kernel."""
-    return replace(grid, rows=[row for row in grid.rows if row[0].text == kernel])
+    """The rows whose first cell names this kernel, without that cell: what the kernel's own page shows."""
+    rows = [row[1:] for row in grid.rows if row[0].text == kernel]
+    return replace(grid, columns=grid.columns[1:], rows=rows, numeric=frozenset(place - 1 for place in grid.numeric))
 
 
 def prose(words: str) -> Markup:

@@ -116,9 +116,9 @@ def _details(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry]) 
 def _kernel(tables: Tables, entries: Sequence[Entry], kernel: str) -> dict:
     return {
         "pictures": [picture(name, kernel) for name in PER_KERNEL],
-        "ladder": outcome.ladder_table(tables),
-        "cases": outcome.case_table(tables),
-        "best_configs": work.best_configs(entries, tables),
+        "ladder": of_kernel(outcome.ladder_table(tables), kernel),
+        "cases": of_kernel(outcome.case_table(tables), kernel),
+        "best_configs": of_kernel(work.best_configs(entries, tables), kernel),
     }
 
 

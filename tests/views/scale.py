@@ -5,11 +5,10 @@ Writes the documents into an empty FOLDER once, then runs each view as its user 
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import synthetic
@@ -17,6 +16,20 @@ from atlas import catalog
 
 VIEWS = ("tables", "figures", "report")
 KERNELS = tuple(replace(kernel, name=f"{kernel.name}_{i}") for i in range(10) for kernel in synthetic.KERNELS)
+
+_SAMPLING_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Run:
+    """One view: its seconds, and the most MiB that it and its workers held at a time, shared pages counted once."""
+
+    view: str
+    seconds: float
+    peak_mib: float
+
+    def __str__(self) -> str:
+        return f"{self.view}: {self.seconds:.1f} s, {self.peak_mib:.0f} MiB"
 
 
 def fill(results: Path) -> None:
@@ -26,24 +39,37 @@ def fill(results: Path) -> None:
     synthetic.write_everything(results, KERNELS, measured=[first], recorded=others, functional=False)
 
 
-def run(results: Path) -> None:
-    """Every view in turn, with its seconds; at the end the most memory that any of them took."""
-    for view in VIEWS:
-        program = (
-            "import sys; from pathlib import Path; from atlas import catalog, cli; "
-            f"catalog.KERNELS = Path({str(results / 'kernels')!r}); sys.exit(cli.main([{view!r}, '--results', "
-            f"{str(results)!r}]))"
-        )
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", program], check=True)
-        print(f"{view}: {time.perf_counter() - start:.1f} s", flush=True)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10
-    page = (results / "report.html").stat().st_size / 2**20
-    print(f"most memory of a process: {peak:.0f} MiB; first page: {page:.2f} MiB")
+def run(results: Path, view: str) -> Run:
+    """A view of what :func:`fill` wrote; raises CalledProcessError where it fails."""
+    program = (
+        "import sys; from pathlib import Path; from atlas import catalog, cli; "
+        f"catalog.KERNELS = Path({str(results / 'kernels')!r}); sys.exit(cli.main([{view!r}, '--results', "
+        f"{str(results)!r}]))"
+    )
+    start, peak = time.perf_counter(), 0.0
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        while process.poll() is None:
+            peak = max(peak, _held(process.pid) / 2**10)
+            time.sleep(_SAMPLING_SECONDS)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return Run(view, time.perf_counter() - start, peak)
+
+
+def _held(pid: int | str) -> int:
+    """KiB of a process and of all below it; nothing of one that has ended meanwhile."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        tasks = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    own = next((int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+    return own + sum(map(_held, " ".join(tasks).split()))
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]).resolve()
     if not (folder / "kernels").exists():
         fill(folder)
-    run(folder)
+    for name in VIEWS:
+        print(run(folder, name), flush=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from atlas import catalog
-from atlas.reporting import answers, overview, standing, strips
+from atlas.reporting import answers, outcome, overview, standing, strips
 from atlas.tables import store
 
 
@@ -68,6 +68,14 @@ def test_the_answers_are_of_the_gpu_with_most_kernels_and_most_bandwidth(tables)
     assert grid.rows[0][-1].text == "1.00\N{MULTIPLICATION SIGN}", "work for a dollar beside itself"
     which = answers.which_gpu(tables, "h200", found)
     assert "Most work for its price: h100, at 2 USD an hour." in which.words
+
+
+def test_what_is_stale_is_named_by_its_gpu(tables):
+    verdicts = tables["verdicts"]
+    where = verdicts.gpu + " " + verdicts.kernel
+    tables["verdicts"] = verdicts.assign(stale=where.isin(["h100 softmax", "h200 matmul", "h200 softmax"]))
+    words = next(alarm.words for alarm in outcome.alarms(tables) if alarm.headline == "Stale")
+    assert words.startswith("softmax on h100; matmul and softmax on h200: ")
 
 
 def test_a_scale_has_few_ticks_and_holds_what_is_beyond_it():

@@ -43,8 +43,8 @@ def alarms(tables: Tables) -> list[Alarm]:
             found.append(Alarm("warn", f"Slower than its record: {kernel} on {gpu}", sentence(kernel, gpu, rows)))
     stale = verdicts[verdicts.stale.fillna(False)]
     if len(stale):
-        where = f"{listed(sorted(stale.kernel.unique()))} on {listed(sorted(stale.gpu.unique()))}"
-        found.append(Alarm("warn", "Stale", f"{where}: {STALE}."))
+        where = [f"{listed(sorted(own))} on {gpu}" for gpu, own in stale.groupby("gpu").kernel]
+        found.append(Alarm("warn", "Stale", f"{'; '.join(where)}: {STALE}."))
     return found
 
 

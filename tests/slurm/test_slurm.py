@@ -109,7 +109,7 @@ def test_all_stages_go_through_sbatch_and_find_what_a_local_run_finds(cluster, t
     assert head.wait() == 0, said(placed)
     print(f"through SLURM {time.monotonic() - begin:.0f} s")
     jobs = [job for job in cluster.jobs() if job["state"] == "COMPLETED"]
-    assert {job["comment"].split("_")[1] for job in jobs} == {"build", "cuda", "cpu"}, "views are the head's"
+    assert {job["comment"].split("_")[1] for job in jobs} == {"build", "cuda", "cpu"}, "the rest is the head's"
     assert {job["partition"] for job in jobs} == {"cpu"} and {job["node"] for job in jobs} <= {"c1", "c2"}
     begin = time.monotonic()
     done = local.snakemake(*SELECTION)

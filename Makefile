@@ -34,6 +34,7 @@ test-slurm: $(VENV)/.ready
 	KERNEL_ATLAS_SHORTER=$(SHORTER) $(BIN)/pytest -m slurm -s tests/slurm
 
 # What jobs of Kubernetes would be, and whether they find their way: an API on this host checks and runs them.
+# It wants rsync, for a folder that stands in for a bucket.
 test-kubernetes: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[kubernetes]' snakemake-storage-plugin-fs
 	$(BIN)/pytest -m kubernetes tests/pods

@@ -1,6 +1,7 @@
 """One archive for a host without a package index: what git tracks, the wheels it needs there, and their checksums.
 
-``make bundle`` runs it.  On the other host: ``tar xf`` it, and ``./install-offline``.
+``make bundle`` runs it.  On the other host: ``tar xf`` it, and ``./install-offline``.  It carries all extras:
+``make server`` and ``pip install '.[slurm]'`` work there, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def collect(wheels: Path, python: str, platform: str) -> None:
-    """Download the wheels that the project needs on a Python and a platform, by the versions of constraints.txt.
+    """Download the wheels that the project and its extras need on a Python and a platform, as constraints.txt has them.
 
     A package that is published as source alone is built here, which does for one without compiled parts.
     Raises SystemExit that names a package which has some.
@@ -62,8 +64,9 @@ def collect(wheels: Path, python: str, platform: str) -> None:
     for policy in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_17", "manylinux2014"):
         target += ["--platform", f"{policy}_{platform}"]
     pinned = constraints((ROOT / "constraints.txt").read_text())
-    # torch pins its CUDA packages itself, so it comes with what it needs.
-    _pip("download", *target, "--only-binary", ":all:", "--dest", str(wheels), f"torch=={pinned['torch']}",
+    # torch pins its CUDA packages itself, so it comes with what it needs; so do peers, which build on them.
+    resolved = [f"torch=={pinned['torch']}", *unpinned((ROOT / "pyproject.toml").read_text(), pinned)]
+    _pip("download", *target, "--only-binary", ":all:", "--dest", str(wheels), *resolved,
          "--constraint", str(ROOT / "constraints.txt"))  # fmt: skip
     there = {_name(path) for path in wheels.glob("*.whl")}
     rest = [f"{name}=={version}" for name, version in pinned.items() if name not in there]
@@ -80,6 +83,12 @@ def constraints(text: str) -> dict[str, str]:
     """Versions by normalised name, as constraints.txt pins them."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return {_normal(name): version for name, _, version in (line.partition("==") for line in lines if line)}
+
+
+def unpinned(project: str, pinned: Collection[str]) -> list[str]:
+    """What the extras of a pyproject.toml ask for, and constraints.txt does not pin, such as ``cuda-core==1.2.2``."""
+    extras = tomllib.loads(project)["project"]["optional-dependencies"]
+    return [pin for pins in extras.values() for pin in pins if _normal(pin.partition("==")[0]) not in pinned]
 
 
 def _name(wheel: Path) -> str:

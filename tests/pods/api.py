@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from kubernetes.client import ApiClient
+
+from tests.workflow.conftest import PROJECT
 
 
 def as_the_api_reads_it(body: Mapping[str, Any], kind: str) -> Any:
@@ -32,6 +35,12 @@ def as_the_api_reads_it(body: Mapping[str, Any], kind: str) -> Any:
     if client.sanitize_for_serialization(model) != body:
         raise ValueError(f"not of the schema of {kind}: {body}")
     return model
+
+
+def _image() -> dict[str, str]:
+    """What the image sets: its Python is the one that has the packages, and pods install no other versions."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "PIP_CONSTRAINT": str(PROJECT / "constraints.txt")}
 
 
 @dataclass
@@ -138,7 +147,7 @@ class Api:
             self._running[name] = subprocess.Popen(
                 [*container["command"], *container["args"]],
                 cwd=folder,
-                env={"HOME": str(folder), "PATH": os.environ["PATH"], **given},
+                env={"HOME": str(folder), **_image(), **given},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

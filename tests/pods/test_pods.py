@@ -18,7 +18,7 @@ from tests.workflow.conftest import PRIVATE, Checkout, make_checkout
 for needed in ("snakemake_executor_plugin_kubernetes", "snakemake_storage_plugin_fs"):
     pytest.importorskip(needed, reason="pip install -c constraints.txt '.[kubernetes]' snakemake-storage-plugin-fs")
 if not shutil.which("rsync"):
-    pytest.skip("no rsync, by which a folder is a storage", allow_module_level=True)
+    pytest.skip("no rsync, by which a folder is a storage: apt-get install rsync", allow_module_level=True)
 
 from .api import Api  # noqa: E402, it imports the client, which may not be there
 

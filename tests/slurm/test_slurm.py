@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from datetime import datetime
 from pathlib import Path
@@ -108,7 +109,7 @@ def test_all_stages_go_through_sbatch_and_find_what_a_local_run_finds(cluster, t
     assert head.wait() == 0, said(placed)
     print(f"through SLURM {time.monotonic() - begin:.0f} s")
     jobs = [job for job in cluster.jobs() if job["state"] == "COMPLETED"]
-    assert {job["comment"].split("_")[1] for job in jobs} == {"build", "cuda", "cpu"}, "views are the head's"
+    assert {job["comment"].split("_")[1] for job in jobs} == {"build", "cuda", "cpu"}, "the rest is the head's"
     assert {job["partition"] for job in jobs} == {"cpu"} and {job["node"] for job in jobs} <= {"c1", "c2"}
     begin = time.monotonic()
     done = local.snakemake(*SELECTION)
@@ -211,6 +212,50 @@ def test_after_the_head_is_killed_the_next_one_cancels_what_it_left_and_goes_on(
     assert "left by a run that was killed" in said(slow, "again")
     assert not there(pid)
     assert made_again(slow)
+
+
+ON_NODES = """#!/bin/sh
+[ -n "$SLURMD_NODENAME" ] || exit 1
+echo "$3 $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >> started
+exec {python} "$@"
+"""
+TELLING = """'''A kernel that says for which GPU and under which Python its stages import it.'''
+import sys
+with open("told", "a") as told:
+    print(sys.argv[sys.argv.index("--gpu") + 1], sys.executable, file=told)
+raise RuntimeError("no kernel")
+"""
+
+
+def environment_with_these_packages(folder: Path) -> Path:
+    """A virtual environment; returns its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "these.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "python"
+
+
+def test_jobs_of_a_gpu_run_under_its_own_interpreter_which_the_head_need_not_have(cluster, tmp_path):
+    """A block names one that works on nodes alone; the run's config names the other, of a GPU that no node has."""
+    made = make_checkout(tmp_path / "project")
+    (made.root / "kernels" / "telling.py").write_text(TELLING)
+    pythons = {gpu: environment_with_these_packages(tmp_path / gpu) for gpu in ("a100", "t4")}
+    on_nodes = tmp_path / "on-nodes"
+    on_nodes.write_text(ON_NODES.format(python=pythons["a100"]))
+    on_nodes.chmod(0o755)
+    made.edit("config/gpus.yaml", "\na100:\n", f"\na100:\n  python: {on_nodes}\n")
+    stages = ("a100/telling/build", "a100/telling/validate", "t4/telling/build")
+    wanted = [f"results/measured/{name}.json" for name in stages]
+    config = ("--config", "kernels=telling", "gpus=a100,t4,cpu", f"python={{t4: {pythons['t4']}}}")
+    head = through(cluster, made, *wanted, *config)
+    assert head.wait() != 0, "the node of the A100 has none"
+    assert "this host shows no GPU" in (made.root / "results/logs/a100/telling/validate.log").read_text()
+    told = {tuple(line.split()) for line in (made.root / "told").read_text().splitlines()}
+    assert told == {(gpu, str(python)) for gpu, python in pythons.items()}, "stages and their workers"
+    started = {tuple(line.split(" ")) for line in (made.root / "started").read_text().splitlines()}
+    (build, validate) = sorted(started)
+    assert build[0] == "build" and build[1] in ("c1", "c2") and build[2] == ""
+    assert validate == ("validate", "g1", "0"), "the board that SLURM gave the job"
 
 
 STAGES = ("validate", "autotune", "benchmark")

@@ -1,4 +1,4 @@
-# What is expected of GPUs that are out of reach and have no record, in one job: it takes seconds.
+# What is expected of GPUs that are out of reach and have no record, in one job.  It takes seconds, so no cluster is asked.
 rule predict:
     input:
         PLAN.grounds(),

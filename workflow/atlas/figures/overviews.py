@@ -43,14 +43,15 @@ def speedup(tables: dict[str, pd.DataFrame]) -> Figure:
                 continue
             mean = geometric_mean(list(compared.speedup))
             values.loc[i, gpu] = np.log2(mean)
-            count = f"{len(compared)} case{'s' if len(compared) > 1 else ''}"
             span = f"{compared.speedup.min():.2f}\u2013{compared.speedup.max():.2f}"
-            left_out = f"\nwithout {weak.sum()} weak" if weak.any() else ""
-            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell).removeprefix(heads[gpu])}\n{count}, {span}{left_out}"
-    labels = [f"{kernel}\n{direction}" for kernel, direction in rows]
+            left_out = f", {weak.sum()} weak" if weak.any() else ""
+            words.loc[i, gpu] = f"{mean:.2f}\u00d7{mark(cell).removeprefix(heads[gpu])}  ({span}{left_out})"
+    labels = [f"{kernel} {direction}" for kernel, direction in rows]
+    width = max(1.45, 0.3 + 0.068 * words.map(len).to_numpy().max())
     sheet = Sheet(
-        title, f"Geometric mean over a pass's cases; kinds are never averaged together.\n{origin(timed)}",
-        width=1.35 * len(gpus), height=0.52 * len(rows), left=label_room(labels), right=1.25, bottom=0.25, head=0.32,
+        title, "Geometric mean over a pass's cases (least to most), without those whose peers are weak. Kinds are "
+        f"never averaged together.\n{origin(timed)}",
+        width=width * len(gpus), height=0.25 * len(rows), left=label_room(labels), right=1.25, bottom=0.25, head=0.32,
     )  # fmt: skip
     axes = sheet.axes[0, 0]
     colours = LinearSegmentedColormap.from_list("slower to faster", DIVERGING)

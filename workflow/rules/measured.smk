@@ -8,6 +8,6 @@ rule measured:
     conda:
         "../../environment.yml"
     params:
-        bring=plan.bringing(KEPT),
+        bring=surroundings.bringing(KEPT),
     shell:
         "{params.bring} > {log} 2>&1"

@@ -92,11 +92,19 @@ def measured(job: frame.Job, lease: Lease | None, folder: Path, ends: float) -> 
 
 
 def _row_of(bench: Bench, call: Call) -> dict[str, Any] | None:
-    """The call's row, without what peers warn of, over and over."""
+    """The call's row, without what peers warn of, over and over; None where it says nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         found = bench.rows(call.case, call.mode)
-    return summary(call.kernel, found) if found else None
+    return summary(call.kernel, found) if tells(found) else None
+
+
+def tells(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a call's rows, ours first, say anything: ours went wrong, or a peer does the same.
+
+    None does for a step of a loss whose peers return gradients with it: their result has none of its own.
+    """
+    return bool(found) and (found[0]["status"] != "ok" or any(row["status"] != "unsupported" for row in found[1:]))
 
 
 def summary(kernel: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -79,6 +79,17 @@ def test_a_wrong_result_has_no_ratio_and_breaks_a_claim():
     assert not proof.evidence([row], []).claims[0].holds
 
 
+def test_a_call_that_no_peer_does_says_nothing_unless_ours_went_wrong():
+    """Steps of losses whose peers return gradients with them stood in the sweep's table as if something had failed."""
+    ours, refused = {"status": "ok"}, {"status": "unsupported"}
+    assert not proof.tells([])
+    assert not proof.tells([ours, refused, refused])
+    assert proof.tells([ours, refused, {"status": "ok"}])
+    assert proof.tells([ours, refused, {"status": "failed"}]), "a peer that breaks down is worth knowing"
+    assert proof.tells([{"status": "failed"}, refused])
+    assert proof.tells([{"status": "wrong"}, refused])
+
+
 def test_the_fastest_peer_counts_and_losses_come_worst_first():
     def row(us, **peers):
         shared = {"mode": "forward", "sizes": {"n": 7}, "dtype": "bf16", "status": "ok", "reason": ""}

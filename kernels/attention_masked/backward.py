@@ -27,7 +27,8 @@ from kernels.attention.blocks import (
 )
 from kernels.attention.spaces import PART_CONFIG
 
-from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask, tail_of
+from .aligned import aligned
+from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask, step_of, tail_of
 from .forward import kinds_of, window_of
 
 
@@ -97,7 +98,7 @@ def _keys_kernel(
     stride_part, stride_sb, stride_sh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, CUT: tl.constexpr, TAIL: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
@@ -125,12 +126,12 @@ def _keys_kernel(
         q_h = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
         dout_h = head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
-        mask_h = mask_ptr
+        mask_h, stride_m = mask_ptr, stride_mm
         if MASK != "none":
-            mask_h = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+            mask_h, stride_m = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
         dk, dv = _gather_keys(
             dk, dv, k_n, v_n, q_h, dout_h, stats_h, mask_h, batch, head, first, bounds, rows_q, rows_k, shift, left,
-            right, scale, stride_qs, stride_gs, stride_part, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N,
+            right, scale, stride_qs, stride_gs, stride_part, stride_m, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N,
             BLOCK_D, MASK, WINDOW, CUT, TAIL, DESCRIPTORS, PRECISION,
         )  # fmt: skip
     dk_ptr = head_of(dk_ptr, b, head_k, first_k, stride_dkb, stride_dkh, stride_dks, False)
@@ -179,7 +180,7 @@ def _queries_kernel(
     stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
-    REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass."""
     batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, REVERSED)
@@ -195,7 +196,7 @@ def _queries_kernel(
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
     if MASK != "none":
-        mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+        mask_ptr, stride_mm = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
     q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     dout_m = read_rows(
         dout, batch, head, first, rows_q - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS
@@ -228,7 +229,8 @@ def launch_backward(descriptors, q, k, v, mask, out, lse, dout, dlse, scale, lef
 def into_backward(descriptors, saved, mask, gradients, cu_q, cu_k, lengths, scale, left, right, config):
     """``saved`` are q, k, v, out, lse, dout and dlse, which may be None; ``gradients`` dq, dk and dv."""
     q, k, v, _, _, dout, _ = saved
-    given = (q, k, v, dout, launch_statistics(saved, None, cu_q, lengths), mask)
+    read_twice = aligned(mask, 2 * q.shape[1] * math.prod(lengths))
+    given = q, k, v, dout, launch_statistics(saved, None, cu_q, lengths), read_twice
     for part, written in (("KEYS", gradients[1:]), ("QUERIES", gradients[:1])):
         _launch_part(part, descriptors, given, written, cu_q, cu_k, lengths, scale, left, right, config)
 
@@ -257,6 +259,6 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, scale
         *window_of(masked, lengths, left, right), owners, heads // heads_k, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=block_d(head_dim), **masked,
-        **special, TAIL=tail_of(len_k, columns), DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps,
-        num_stages=stages,
+        **special, TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors, PRECISION="ieee",
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
 from kernels.attention_masked import masked_attention
+from kernels.attention_masked.aligned import aligned
 from kernels.attention_masked.cases import seen_through
 from kernels.attention_masked.operators import masked_operator
 from kernels.nn import SelfAttention
@@ -91,6 +92,28 @@ def test_numbers_are_added_and_have_a_gradient_however_they_are_broadcast(shape)
 )
 def test_a_mask_is_read_where_it_lies(mask):
     against_torch(qkv(), mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32], ids=str)
+def test_only_a_mask_whose_rows_begin_off_4_bytes_is_copied(dtype):
+    whole = torch.arange(2 * 3 * 6 * 80).view(2, 3, 6, 80).remainder(7).to(dtype)
+    odd, off = whole[..., :45].contiguous(), dtype != torch.float32
+    for mask, copied in (
+        (whole, False),
+        (whole[..., :75], off),  # rows begin on 16 bytes, and end off them
+        (odd, off),
+        (odd[:1].expand(2, 3, 6, 45), off),
+        (odd[:, :, :1], False),  # the same for all queries
+        (odd.mT, False),
+    ):
+        read_once = math.prod(mask.shape) // (1 if mask.stride(0) else 2)
+        assert aligned(mask, read_once) is mask
+        found = aligned(mask, 2 * read_once)
+        assert (found is not mask) == copied
+        if copied:
+            assert found.shape[3] % 16 == 0 and found.is_contiguous()
+            assert found.shape[0] == (2 if mask.stride(0) else 1)
+            assert torch.equal(found[..., : mask.shape[3]].expand_as(mask), mask)
 
 
 def test_minus_infinity_and_the_least_number_hide_a_key_in_every_dtype():

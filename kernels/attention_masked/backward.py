@@ -10,6 +10,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from atlas.declaration import gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
@@ -25,10 +26,13 @@ from kernels.attention.blocks import (
     strides_of,
     write_rows,
 )
+from kernels.attention.hopper_parts import parts_of, sums_for
 from kernels.attention.spaces import PART_CONFIG
 
-from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask, tail_of
+from .aligned import aligned
+from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask, step_of, tail_of
 from .forward import kinds_of, window_of
+from .parts import add_parts
 
 
 @triton.jit
@@ -88,22 +92,24 @@ def _gather_keys(
     return dk, dv
 
 
-@triton.jit(do_not_specialize=["left", "right", "heads", "group", "len_q", "len_k"])
+@triton.jit(do_not_specialize=["left", "right", "heads", "group", "parts", "len_q", "len_k"])
 def _keys_kernel(
     q, k, v, dout, stats_ptr, mask_ptr, dk_ptr, dv_ptr, cu_q_ptr, cu_k_ptr, scale, scale_out, left, right,
-    heads, group, len_q, len_k,
+    heads, group, parts, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_gb, stride_gh, stride_gs, stride_dkb, stride_dkh, stride_dks, stride_dvb, stride_dvh, stride_dvs,
     stride_part, stride_sb, stride_sh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, CUT: tl.constexpr, TAIL: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
-    CUT: the last block of queries is not full.  ``heads`` are those of K.
+    CUT: the last block of queries is not full.  ``heads`` are those of the gradients: where a group's heads are dealt
+    out, ``parts`` to a head of K, of ``group`` heads of Q each.
     """
-    batch, head_k, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
+    batch, part, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
+    head_k = part // parts
     first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
     first_k, rows_k = span_of(cu_k_ptr, batch, len_k)
     shift = 0 if cu_q_ptr is None else rows_k - rows_q
@@ -121,20 +127,20 @@ def _keys_kernel(
     if WINDOW:
         bounds = queries_within(first, rows_q, shift, left, right, BLOCK_M, BLOCK_N)
     for member in tl.range(0, group, num_stages=1):
-        head = head_k * group + member
+        head = part * group + member
         q_h = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
         dout_h = head_of(dout, b, head, first_q, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
-        mask_h = mask_ptr
+        mask_h, stride_m = mask_ptr, stride_mm
         if MASK != "none":
-            mask_h = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+            mask_h, stride_m = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
         dk, dv = _gather_keys(
             dk, dv, k_n, v_n, q_h, dout_h, stats_h, mask_h, batch, head, first, bounds, rows_q, rows_k, shift, left,
-            right, scale, stride_qs, stride_gs, stride_part, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N,
+            right, scale, stride_qs, stride_gs, stride_part, stride_m, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N,
             BLOCK_D, MASK, WINDOW, CUT, TAIL, DESCRIPTORS, PRECISION,
         )  # fmt: skip
-    dk_ptr = head_of(dk_ptr, b, head_k, first_k, stride_dkb, stride_dkh, stride_dks, False)
-    dv_ptr = head_of(dv_ptr, b, head_k, first_k, stride_dvb, stride_dvh, stride_dvs, False)
+    dk_ptr = head_of(dk_ptr, b, part, first_k, stride_dkb, stride_dkh, stride_dks, False)
+    dv_ptr = head_of(dv_ptr, b, part, first_k, stride_dvb, stride_dvh, stride_dvs, False)
     write_rows(dk_ptr, dk * scale_out, first, rows_k - first, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D)
     write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D)
 
@@ -179,7 +185,7 @@ def _queries_kernel(
     stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
-    REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass."""
     batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, REVERSED)
@@ -195,7 +201,7 @@ def _queries_kernel(
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
     if MASK != "none":
-        mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+        mask_ptr, stride_mm = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
     q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     dout_m = read_rows(
         dout, batch, head, first, rows_q - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS
@@ -228,12 +234,25 @@ def launch_backward(descriptors, q, k, v, mask, out, lse, dout, dlse, scale, lef
 def into_backward(descriptors, saved, mask, gradients, cu_q, cu_k, lengths, scale, left, right, config):
     """``saved`` are q, k, v, out, lse, dout and dlse, which may be None; ``gradients`` dq, dk and dv."""
     q, k, v, _, _, dout, _ = saved
-    given = (q, k, v, dout, launch_statistics(saved, None, cu_q, lengths), mask)
-    for part, written in (("KEYS", gradients[1:]), ("QUERIES", gradients[:1])):
-        _launch_part(part, descriptors, given, written, cu_q, cu_k, lengths, scale, left, right, config)
+    dq, *of_keys = gradients
+    read_twice = aligned(mask, 2 * q.shape[1] * math.prod(lengths))
+    given = q, k, v, dout, launch_statistics(saved, None, cu_q, lengths), read_twice
+    parts = 1 if cu_q is not None else _parts_of(q, k, config)
+    sums = of_keys if parts == 1 else sums_for(k, parts)
+    _launch_part("KEYS", descriptors, given, sums, parts, cu_q, cu_k, lengths, scale, left, right, config)
+    _launch_part("QUERIES", descriptors, given, (dq,), 1, cu_q, cu_k, lengths, scale, left, right, config)
+    if parts > 1:
+        add_parts(sums, of_keys, parts)
 
 
-def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, scale, left, right, config):
+def _parts_of(q, k, config):
+    """Into how many parts to deal out the heads of a group, so that multiprocessors have two programs each."""
+    (batch, heads), (heads_k, len_k) = q.shape[:2], k.shape[1:3]
+    blocks = batch * heads_k * triton.cdiv(len_k, config["KEYS_N"])
+    return parts_of(heads // heads_k, blocks, gpu_of(q.device).sms * 8 // config["KEYS_WARPS"])
+
+
+def _launch_part(part, descriptors, given, gradients, parts, cu_q, cu_k, lengths, scale, left, right, config):
     """One of the kernels: ``part`` is what a program of it owns, ``gradients`` are what it writes."""
     q, k, v, dout, stats, mask = given
     batch, len_q, len_k = lengths
@@ -243,20 +262,22 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, scale
     read, descriptors = as_read((q, k, v, dout), (rows, columns, columns, rows), descriptors)
     masked = kinds_of(mask, left, right)
     if part == "KEYS":
-        kernel, owners, blocks = _keys_kernel, heads_k, triton.cdiv(len_k, columns)
+        kernel, blocks = _keys_kernel, triton.cdiv(len_k, columns)
+        heads_of = heads_k * parts, heads // heads_k // parts, parts
         special = {"CUT": cu_q is not None or len_q % rows != 0}
     else:
-        kernel, owners, blocks = _queries_kernel, heads, triton.cdiv(len_q, rows)
+        kernel, blocks = _queries_kernel, triton.cdiv(len_q, rows)
+        heads_of = heads, heads // heads_k
         special = {
             "BORDERS": cu_q is not None or masked["WINDOW"] or len_k % columns != 0,
             "REVERSED": not left and right > 0,
         }
     launch(
-        kernel, (batch * owners * blocks,),
+        kernel, (batch * heads_of[0] * blocks,),
         *read, stats, mask, *gradients, cu_q, cu_k, scale / math.log(2), scale,
-        *window_of(masked, lengths, left, right), owners, heads // heads_k, len_q, len_k,
+        *window_of(masked, lengths, left, right), *heads_of, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=block_d(head_dim), **masked,
-        **special, TAIL=tail_of(len_k, columns), DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps,
-        num_stages=stages,
+        **special, TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors, PRECISION="ieee",
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip

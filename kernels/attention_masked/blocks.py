@@ -4,6 +4,8 @@ A window is two numbers, ``left`` and ``right``: query i sees the keys i + shift
 have them as distances; launchers as counts, the query's own key among them, with 0 for all (:func:`distance`).
 """
 
+import math
+
 import triton
 import triton.language as tl
 
@@ -58,31 +60,38 @@ def read_mask(
     """The mask of BLOCK_M queries and BLOCK_N keys; with KEYS_FIRST its rows are keys.
 
     One for "keys" is read once for all queries, as fp32, of bools as 0 and -inf: what is the same for all need not lie
-    in registers for each.  TAIL is 0 where all keys are there, else a number that divides theirs, so that reads are as
-    wide as without; what is not there is False, or 0.
+    in registers for each.  TAIL is 0 where all keys are there, else a row holds them up to a multiple of it, so that
+    reads are as wide as without; what is not there is False, or 0.
     """
     mask_ptr += tl.cast(first_n, tl.int64) * stride_mn
     rows, columns = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     axis: tl.constexpr = 1 if KEYS_FIRST else 0
+    held = len_k
+    if TAIL:
+        held = tl.cdiv(len_k, TAIL) * TAIL - first_n
     if MASK == "bool keys" or MASK == "added keys":
         mask_ptrs = mask_ptr + columns * stride_mn
-        row = tl.load(mask_ptrs, mask=first_n + columns < len_k // TAIL * TAIL, other=0) if TAIL else tl.load(mask_ptrs)
+        row = tl.load(mask_ptrs, mask=columns < held, other=0) if TAIL else tl.load(mask_ptrs)
         row = tl.where(row, 0.0, -float("inf")) if MASK == "bool keys" else row.to(tl.float32)
         block = tl.expand_dims(row, axis)
     else:
         rows, columns = tl.expand_dims(rows, 1 - axis), tl.expand_dims(columns, axis)
         there = first_m + rows < len_q
         if TAIL:
-            there = there & (first_n + columns < len_k // TAIL * TAIL)
+            there = there & (columns < held)
         mask_ptr += tl.cast(first_m, tl.int64) * stride_mm
         block = tl.load(mask_ptr + (rows * stride_mm + columns * stride_mn), mask=there, other=0)
     return block
 
 
 @triton.jit
-def mask_of(mask_ptr, batch, head, stride_mb, stride_mh):
-    """The pointer to a head's mask."""
-    return mask_ptr + batch * stride_mb + tl.cast(head, tl.int64) * stride_mh
+def mask_of(mask_ptr, batch, head, stride_mb, stride_mh, stride_mm, STEP: tl.constexpr):
+    """(pointer to a head's mask, its stride of queries): all known to be multiples of STEP elements.
+
+    Else compilers know of a stride that is no multiple of 16 nothing, and read two bytes at a time.
+    """
+    mask_ptr += batch * (stride_mb // STEP * STEP) + tl.cast(head, tl.int64) * (stride_mh // STEP * STEP)
+    return mask_ptr, stride_mm // STEP * STEP
 
 
 def distance(keys, length):
@@ -97,9 +106,15 @@ def mask_strides(mask):
     return tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
 
 
-def tail_of(len_k, columns):
+def tail_of(mask, len_k, columns):
     """TAIL of :func:`read_mask` for blocks of so many keys."""
-    return 0 if len_k % columns == 0 else 1 if len_k % 16 else 16
+    there = len_k if mask is None else max(len_k, mask.shape[3])  # of a copy's rows more
+    return 0 if len_k % columns == 0 else math.gcd(there, 16)
+
+
+def step_of(mask):
+    """STEP of :func:`mask_of`."""
+    return math.gcd(*mask_strides(mask)[:3], 16) if mask is not None else 1
 
 
 def kind_of(mask):

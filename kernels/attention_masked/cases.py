@@ -178,6 +178,10 @@ def sweep(gpu: GPU) -> list[Case]:
         sized("bf16", "a bias for each head", "added", b=4, h=16, l=2048, d=64),
         sized("bf16", "the last 1024 keys", "none", 1024, 1, b=1, h=16, l=16384, d=128),
         sized("fp16", "64 keys either side", "none", 65, 65, b=2, h=12, l=8192, d=64),
+        sized("bf16", "a bias whose rows begin on 16 bytes, no more; groups", "added", b=2, h=32, g=8, l=1000, d=64),
+        sized("bf16", "few blocks of the largest head", "bool", b=1, h=16, l=512, d=256),
+        sized("bf16", "a window in a short sequence; groups", "none", 33, 33, b=4, h=32, g=8, l=128, d=64),
+        sized("fp16", "a bias of 64 keys; groups", "added", b=8, h=32, g=8, l=64, d=96),
     ]
     return [c for c in cases if sum(bytes_of("q out", "k v")(c).values()) <= gpu.memory_bytes // 64]
 
@@ -194,6 +198,9 @@ _EDGE_SHAPES = (
     ((1, 2, 1, 90, 130, 32), ("added", 0, 40), "a bias and no end on the left; a query that sees no key"),
     ((1, 1, 1, 33, 65, 7), ("bool", 9, 9), "a mask in a window; heads of 14 or 28 bytes: no descriptor"),
     ((1, 1, 1, 24, 40, 256), ("bool", 0, 0), "the largest head"),
+    ((1, 2, 1, 70, 75, 32), ("added", 0, 0), "rows of 150 bytes, which are copied first"),
+    ((1, 6, 2, 100, 60, 48), ("added", 30, 30), "one block of keys; queries that see it dealt out among programs"),
+    ((1, 6, 1, 70, 140, 32), ("bool keys", 0, 0), "heads of a group dealt out among programs"),
 )
 
 EDGE_CASES = tuple(

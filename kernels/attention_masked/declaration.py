@@ -20,6 +20,8 @@ from .cases import (
     reference,
     sweep,
 )
+from .few_keys import SPACE as FEW_KEYS_SPACE
+from .few_keys import few_keys_default, fits_few_keys, handles_few_keys, launch_few_keys
 from .forward import launch_forward
 from .peers import BACKWARD_PEERS, FORWARD_PEERS
 from .spaces import backward_default, fits_backward, fits_forward, forward_default
@@ -84,6 +86,17 @@ DECLARATION = Declaration(
         reference=backward_reference,
         outputs=("dq", "dk", "dv"),
         variants=(
+            Variant(
+                name="few_keys",
+                summary="all keys of a head in one block: each product once, dQ, dK and dV in one kernel (TMA)",
+                launch=launch_few_keys,
+                space=FEW_KEYS_SPACE,
+                default=few_keys_default,
+                fits=fits_few_keys,
+                handles=handles_few_keys,
+                needs=TMA,
+                follows="descriptor",
+            ),
             Variant(
                 name="descriptor",
                 summary="the kernels of `tiled`, blocks moved by the copy engine (TMA), but for the mask's",

@@ -29,7 +29,8 @@ from kernels.attention.blocks import (
 )
 from kernels.common.rows import LOWEST
 
-from .blocks import distance, inside, keys_within, kind_of, mask_of, mask_strides, read_mask, tail_of
+from .aligned import aligned
+from .blocks import distance, inside, keys_within, kind_of, mask_of, mask_strides, read_mask, step_of, tail_of
 
 
 @triton.jit
@@ -86,7 +87,7 @@ def _forward_kernel(
     stride_ob, stride_oh, stride_os, stride_lb, stride_lh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
-    REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it, but where numbers are added.
 
@@ -105,7 +106,7 @@ def _forward_kernel(
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
     if MASK != "none":
-        mask_ptr = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+        mask_ptr, stride_mm = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
     q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     bounds = keys_within(first, rows_k, shift, left, right, WINDOW, BLOCK_M, BLOCK_N)
     if cu_q_ptr is None:  # or ptxas puts each wgmma on its own, for it does not see that the loop begins
@@ -144,15 +145,15 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
     read, descriptors = as_read((q, k, v), (rows, columns, columns), descriptors)
-    masked = kinds_of(mask, left, right)
+    masked, mask = kinds_of(mask, left, right), aligned(mask, batch * heads * len_q * len_k)
     launch(
         _forward_kernel, (batch * heads * triton.cdiv(len_q, rows),),
         *read, mask, out, lse, cu_q, cu_k, scale if masked["MASK"].startswith("added") else scale / math.log(2),
         *window_of(masked, lengths, left, right), heads, heads // heads_k, len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse), *mask_strides(mask),
         HEAD_DIM=head_dim, BLOCK_D=block_d(head_dim), **masked,
-        BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, TAIL=tail_of(len_k, columns),
-        REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
+        BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, TAIL=tail_of(mask, len_k, columns),
+        STEP=step_of(mask), REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
     )  # fmt: skip
 
 

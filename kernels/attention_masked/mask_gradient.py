@@ -17,7 +17,7 @@ from kernels.attention.backward import launch_statistics
 from kernels.attention.blocks import block_d, head_of, read_rows, strides_of
 
 from .backward import lse_of, weights
-from .blocks import inside, mask_of, mask_strides, read_mask
+from .blocks import inside, mask_of, mask_strides, read_mask, step_of, tail_of
 from .forward import kinds_of, window_of
 
 
@@ -45,8 +45,8 @@ def _mask_kernel(
     stride_gb, stride_gh, stride_gs, stride_part, stride_sb, stride_sh,
     stride_mb, stride_mh, stride_mm, stride_mn, stride_db, stride_dh, stride_dm, stride_dn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    MASK: tl.constexpr, WINDOW: tl.constexpr, ONE_QUERY: tl.constexpr, ONE_KEY: tl.constexpr,
-    PRECISION: tl.constexpr,
+    MASK: tl.constexpr, WINDOW: tl.constexpr, TAIL: tl.constexpr, STEP: tl.constexpr,
+    ONE_QUERY: tl.constexpr, ONE_KEY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The mask has ``own`` heads and blocks of queries and keys; each is for ``more`` of scores, ``repeats`` in all."""
     pid = tl.program_id(0)
@@ -64,12 +64,12 @@ def _mask_kernel(
         v_h = head_of(v, b, head_k, 0, stride_vb, stride_vh, stride_vs, False)
         dout_h = head_of(dout, b, head, 0, stride_gb, stride_gh, stride_gs, False)
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
-        mask_h = mask_of(mask_ptr, b, head, stride_mb, stride_mh)
+        mask_h, stride_m = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
         q_m = read_rows(q_h, 0, 0, first_m, len_q - first_m, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
         k_n = read_rows(k_h, 0, 0, first_n, len_k - first_n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, True, False)
         s = tl.dot(q_m, tl.trans(k_n), input_precision=PRECISION)
         mask = read_mask(
-            mask_h, first_m, first_n, len_q, len_k, stride_mm, stride_mn, MASK, BLOCK_M, BLOCK_N, 1, False
+            mask_h, first_m, first_n, len_q, len_k, stride_m, stride_mn, MASK, BLOCK_M, BLOCK_N, TAIL, False
         )  # fmt: skip
         p = weights(s, mask, lse_of(stats_h, offs_m)[:, None], scale, MASK)
         p = tl.where(inside(offs_m[:, None], offs_n[None, :], len_k, 0, left, right, WINDOW), p, 0.0)
@@ -89,7 +89,8 @@ def _mask_kernel(
     offs_n = (pid % own_n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :].to(tl.int64)
     head = pid // own_n // own_m % own_h
     b = (pid // own_n // own_m // own_h).to(tl.int64)
-    dmask_ptrs = mask_of(dmask_ptr, b, head, stride_db, stride_dh) + offs_m * stride_dm + offs_n * stride_dn
+    dmask_ptr, stride_dm = mask_of(dmask_ptr, b, head, stride_db, stride_dh, stride_dm, STEP)
+    dmask_ptrs = dmask_ptr + offs_m * stride_dm + offs_n * stride_dn
     tl.store(dmask_ptrs, total.to(dmask_ptr.dtype.element_ty), mask=(offs_m < rows) & (offs_n < columns))
 
 
@@ -113,6 +114,7 @@ def launch_mask_gradient(q, k, v, mask, out, lse, dout, dlse, scale, left, right
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(dout), *stats.stride()[:3],
         *mask_strides(mask), *mask_strides(dmask),
         HEAD_DIM=head_dim, BLOCK_M=block, BLOCK_N=block, BLOCK_D=block_d(head_dim), **masked,
+        TAIL=tail_of(mask, len_k, block), STEP=math.gcd(step_of(mask), step_of(dmask)),
         ONE_QUERY=mask.shape[2] == 1, ONE_KEY=mask.shape[3] == 1, PRECISION="ieee",
         num_warps=8 if q.element_size() == 4 else 4,
     )  # fmt: skip

@@ -8,8 +8,9 @@ import unittest.mock
 
 import small_kernels
 from atlas import catalog
-from atlas.compilation import compiled, listings, pool, space
+from atlas.compilation import compiled, inspection, listings, pool, space
 from atlas.compilation.offline import compile_only
+from atlas.declaration import case
 from atlas.host import gpus
 from atlas.reading.config import load_gpus
 from atlas.workers import pool as workers
@@ -406,3 +407,16 @@ def packed_in_shared_memory(bits, pulls, config):
             bits, a, words, scales, zeros, c, 1024, 128, config=config, programs=132, pulls=pulls
         )  # fmt: skip
     return _instructions(requests[0].kernel)
+
+
+def mask_reads(rows):
+    """{kernel: its accesses of global memory} of attention under a mask of numbers, of so many keys, on an H200."""
+    declaration, gpu = catalog.load("attention_masked"), gpu_named("h200")
+    sizes = {"b": 1, "h": 4, "g": 2, "l": rows, "s": rows, "d": 64, "mask": "added", "left": 0, "right": 0}
+    found = {}
+    for direction, work in declaration.passes.items():
+        problem, variant = case("bf16", **sizes), work.variant("descriptor")
+        config = variant.default(problem, gpu)
+        one = inspection.inspect(declaration, direction, variant.name, problem, config, gpu, "", "")
+        found |= {kernel["name"]: kernel["accesses"] for kernel in one.kernels}
+    return found

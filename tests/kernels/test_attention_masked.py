@@ -1,10 +1,12 @@
 """Attention under masks and in windows, interpreted: broadcasts, gradients, windows, queries that see nothing."""
 
+import functools
 import itertools
 import math
 
 import pytest
 import torch
+from atlas.declaration.hardware import INTERPRETER
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -12,8 +14,9 @@ import kernels
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
-from kernels.attention_masked import masked_attention
-from kernels.attention_masked.cases import seen_through
+from kernels.attention_masked import backward, few_keys, masked_attention, spaces
+from kernels.attention_masked.aligned import aligned
+from kernels.attention_masked.cases import case_of, seen_through
 from kernels.attention_masked.operators import masked_operator
 from kernels.nn import SelfAttention
 
@@ -91,6 +94,47 @@ def test_numbers_are_added_and_have_a_gradient_however_they_are_broadcast(shape)
 )
 def test_a_mask_is_read_where_it_lies(mask):
     against_torch(qkv(), mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float32], ids=str)
+def test_only_a_mask_whose_rows_begin_off_4_bytes_is_copied(dtype):
+    whole = torch.arange(2 * 3 * 6 * 80).view(2, 3, 6, 80).remainder(7).to(dtype)
+    odd, off = whole[..., :45].contiguous(), dtype != torch.float32
+    for mask, copied in (
+        (whole, False),
+        (whole[..., :75], off),  # rows begin on 16 bytes, and end off them
+        (odd, off),
+        (odd[:1].expand(2, 3, 6, 45), off),
+        (odd[:, :, :1], False),  # the same for all queries
+        (odd.mT, False),
+    ):
+        read_once = math.prod(mask.shape) // (1 if mask.stride(0) else 2)
+        assert aligned(mask, read_once) is mask
+        found = aligned(mask, 2 * read_once)
+        assert (found is not mask) == copied
+        if copied:
+            assert found.shape[3] % 16 == 0 and found.is_contiguous()
+            assert found.shape[0] == (2 if mask.stride(0) else 1)
+            assert torch.equal(found[..., : mask.shape[3]].expand_as(mask), mask)
+
+
+@pytest.mark.parametrize("by", [few_keys.launch_few_keys, functools.partial(backward.launch_backward, True)])
+def test_gradients_of_keys_are_the_same_however_queries_are_dealt_out(monkeypatch, by):
+    q, k, v = (x.half() for x in qkv(1, 6, 2, 100, KEYS))
+    mask, dout = randn(1, 6, 100, KEYS, seed=7).half(), randn(*q.shape, seed=3).half()
+    given = q, k, v, mask, *masked_operator(q, k, v, mask, 0.25, 30, 20), dout, None, 0.25, 30, 20
+    exact = [x.double().requires_grad_() for x in (q, k, v)]
+    out = by_formula([exact[0] * (0.25 * q.shape[3] ** 0.5), *exact[1:]], mask.double(), (29, 19))
+    expected = torch.autograd.grad(out, exact, dout.double())
+    config = few_keys.few_keys_default if by is few_keys.launch_few_keys else spaces.backward_default
+    config = config(case_of(q, k, mask, 30, 20), INTERPRETER)
+    for parts in (1, 3):
+        asked = []
+        for module in (few_keys, backward):
+            monkeypatch.setattr(module, "parts_of", lambda *sizes: asked.append(sizes) or parts)  # noqa: B023
+        for gradient, other in zip(by(*given, config=config), expected, strict=True):
+            close(gradient, other, 5e-3)
+        assert len(asked) == 1
 
 
 def test_minus_infinity_and_the_least_number_hide_a_key_in_every_dtype():

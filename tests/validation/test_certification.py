@@ -6,6 +6,8 @@ import pytest
 import torch
 from atlas import catalog
 from atlas.declaration.hardware import INTERPRETER
+from atlas.host import gpus
+from atlas.reading.config import GPUS_FILE, load_gpus
 from atlas.validation import cases as choice
 from atlas.validation import certification, certify
 
@@ -58,6 +60,19 @@ def test_a_right_config_is_not_refused_for_an_infinity_behind_a_mask(variant):
     assert (found.reason, found.cases) == ("", certification.CASES)
     asked = declaration, declaration.backward, declaration.backward.variant(variant), config, "bf16", INTERPRETER
     assert "hard inputs reach all queries alike" in certification.certifying_cases(*asked)[0][0].reason
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_hard_inputs_of_attentions_kernels_for_hopper_meet_no_mask(direction, dtype):
+    """They take no heads of 16, as the first case for hard inputs has: on an H200 a right config was called wrong."""
+    declaration, block = catalog.load("attention", interpret=True), load_gpus(GPUS_FILE)["h200"]
+    work = declaration.passes[direction]
+    for variant in work.variants:
+        for config in variant.configs(declaration.edge_cases[0], gpus.gpu("h200", block)):
+            asked = declaration, work, variant, config, dtype, gpus.gpu("h200", block)
+            first = certification.certifying_cases(*asked)[0][0]
+            assert not first["causal"] and min(choice.sizes_of(first)) > 2, f"{variant.name} {config} {first}"
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

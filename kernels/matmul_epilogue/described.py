@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.common.padded import padded
 from kernels.common.parts import count_of_parts, empty_parts
 from kernels.common.tiles import grouped_tile
+from kernels.matmul.described import along_k
 
 from .spaces import SPACE
 from .split import finish_parts
@@ -128,7 +129,7 @@ def launch_blocks(
 def launch_specialized(
     alternate, x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
 ):  # fmt: skip
-    """The same by warps of two kinds; operands off 16 bytes are copied first.
+    """The same by warps of two kinds; operands by columns, or off 16 bytes, are copied first.
 
     What does not fit it goes through pointers: fp32 results, mixed dtypes, a residual off 16 bytes.
     """
@@ -139,7 +140,7 @@ def launch_specialized(
     if not same or (residual is not None and not _transfers(x, weight, y, residual)):
         plain = dict(zip(SPACE, (128, config["BLOCK_N"], 64, config["GROUP_M"], 8, 3), strict=True))
         return launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
-    x, weight = padded(x), padded(weight)
+    x, weight = (padded(along_k(matrix.t()).t()) for matrix in (x, weight))
     specialized(
         x, weight, bias, residual, y, z, activation, scale,
         config=config, programs=gpu_of(x.device).sms, alternate=alternate,

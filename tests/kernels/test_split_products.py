@@ -66,6 +66,14 @@ def test_padded_rows_keep_their_batches_apart():
     assert copyable(copy)
 
 
+@pytest.mark.parametrize(("n", "alignment"), [(67, 16), (127, 16), (129, 128), (1023, 128)])
+def test_long_rows_of_a_copy_begin_with_a_line_of_l2(n, alignment):
+    copy = padded_rows(torch.randn(2, 3, n))
+    assert [stride * 4 % alignment for stride in copy.stride()[:2]] == [0, 0]
+    assert copy.stride(1) * 4 < n * 4 + alignment
+    assert not copy.as_strided((2, 3, copy.stride(1) - n), copy.stride(), n).any()
+
+
 @pytest.mark.parametrize(("k", "splits", "block_k"), [(7, 4, 64), (64, 2, 64), (4104, 3, 128), (10240, 24, 128)])
 def test_no_part_is_empty_and_all_begin_at_whole_blocks(k, splits, block_k):
     part, count = part_of_k(k, splits, block_k), count_of_parts(k, {"SPLITS": splits, "BLOCK_K": block_k})

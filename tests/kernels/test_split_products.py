@@ -111,8 +111,17 @@ def test_few_tiles_are_split(on, m, n, k):
 def test_many_tiles_of_rows_off_16_bytes_are_padded_and_multiplied_by_groups(on, m, n, k):
     assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == "gluon"
     assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] in ("specialized", "alternating")
-    added = {**PLAIN, "residual": True}
-    assert chosen("matmul_epilogue", on, "bf16", **added, m=m, n=n, k=k)[0] == "split_descriptor"
+    added = chosen("matmul_epilogue", on, "bf16", **PLAIN | {"residual": True}, m=m, n=n, k=k)[0]
+    assert added == "split_descriptor" if n % 8 else added in ("specialized", "alternating")  # TMA fetches residuals
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_linear_layer_with_a_tile_for_each_of_most_sms_is_multiplied_by_groups(residual):
+    flags = PLAIN | {"residual": residual}
+    for m, n, k in ((1217, 1600, 13824), (1664, 896, 4096), (2048, 1024, 1024)):
+        assert chosen("matmul_epilogue", "h200", "bf16", **flags, m=m, n=n, k=k)[0] == "alternating"
+    for m, n, k in ((1217, 896, 13824), (2048, 1024, 256)):
+        assert chosen("matmul_epilogue", "h200", "bf16", **flags, m=m, n=n, k=k)[0] == "split_descriptor"
 
 
 @pytest.mark.parametrize("on", ["h100", "h200"])

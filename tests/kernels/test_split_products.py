@@ -183,3 +183,22 @@ def test_batches_off_16_bytes_are_padded_where_copies_pay():
     assert chosen("batched_matmul", "h200", "bf16", b=96, m=197, n=197, k=64, layout="NT")[0] == "tiled"
     assert chosen("batched_matmul", "h200", "bf16", b=192, m=77, n=64, k=77)[0] == "tiled"
     assert chosen("batched_matmul", "h200", "fp32", b=8, m=1024, n=1024, k=256, layout="NT")[0] == "swizzled"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "block_k"),
+    [
+        ("bf16", {"b": 8, "m": 128, "n": 333, "k": 128, "layout": "TN"}, 64),
+        ("fp16", {"b": 24, "m": 197, "n": 64, "k": 197}, 64),
+        ("fp32", {"b": 2, "m": 80, "n": 256, "k": 77}, 32),
+        ("fp32", {"b": 2, "m": 256, "n": 77, "k": 80, "layout": "TN"}, 32),
+    ],
+)
+def test_few_small_products_off_16_bytes_are_read_singly_in_small_tiles(dtype, sizes, block_k):
+    variant, config = chosen("batched_matmul", "h200", dtype, **sizes)
+    assert (variant, config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]) == ("tiled", 32, 32, block_k)
+
+
+def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
+    assert chosen("batched_matmul", "h200", "fp32", b=2, m=80, n=77, k=255, layout="NT")[0] == "swizzled"
+    assert chosen("batched_matmul", "h200", "fp32", b=12, m=512, n=577, k=64, layout="TN")[0] == "swizzled"

@@ -11,8 +11,8 @@ values keep, and weight * W would be rounded once more.  Tiles of centred values
 itself would round them, give what the two layers give.
 
 Variants: `fused` as above; `separate` writes the normalised matrix and leaves the product to torch (cuBLAS): the better
-way where a product is large, so that its speed is worth more than the traffic.  The backward pass is three plain
-products of torch's around layer_norm's backward kernel; the normalised matrix is computed again, not kept.
+way where a product is large, so that its speed is worth more than the traffic.  The backward pass is two plain
+products of torch's around kernels of layer_norm and reduction; the normalised matrix is computed again, not kept.
 """
 
 import torch
@@ -47,6 +47,7 @@ from atlas.operators import (
     torch_gradients,
 )
 
+import kernels.reduction  # noqa: F401 - registers reduction_sum
 from kernels.common.norms import checked, in_one_dtype, parameter
 from kernels.layer_norm.forward import launch_one_pass
 from kernels.layer_norm.spaces import fits_one_pass
@@ -410,11 +411,14 @@ def _setup(ctx, inputs, output):
 
 
 def _pull_back(ctx, dy):
-    """Three products of torch's around layer_norm's kernels, which normalise x again: keeping that costs the memory."""
+    """Two products of torch's around kernels of layer_norm, which normalise x again, and of reduction.
+
+    Keeping the normalised matrix would cost its memory.
+    """
     x, weight, bias, w, c = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return _differentiable_backward(x, weight, bias, ctx.eps, w, c, dy)
-    (n, k), operators = w.shape, torch.ops.kernel_atlas  # which kernels.layer_norm registered when it was imported
+    (n, k), operators = w.shape, torch.ops.kernel_atlas  # which the kernels registered when they were imported
     out, mean, rstd = operators.layer_norm_forward(x, k, weight, bias, ctx.eps)
     rows_of_dy = contiguous(dy).view(-1, n)
     dx = dweight = dbias = None
@@ -422,7 +426,7 @@ def _pull_back(ctx, dy):
         dout = step(torch.mm, rows_of_dy, w).view(x.shape)
         dx, dweight, dbias = operators.layer_norm_backward(x, k, weight, bias, mean, rstd, dout, None)
     dw = step(torch.mm, rows_of_dy.t(), out.view(-1, k)) if ctx.needs_input_grad[4] else None
-    dc = None if c is None else step(torch.sum, rows_of_dy, 0)
+    dc = operators.reduction_sum(rows_of_dy, 0, 1, False, False, False) if ctx.needs_input_grad[5] else None
     return dx, None if weight is None else dweight, None if bias is None else dbias, None, dw, dc
 
 

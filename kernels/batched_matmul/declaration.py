@@ -14,6 +14,7 @@ from .spaces import (
     default_persistent,
     fits,
     fits_persistent,
+    swizzles_batch,
 )
 from .tiled import launch_tiled
 
@@ -43,7 +44,7 @@ DECLARATION = Declaration(
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),
-            swizzled(launch_swizzled),
+            swizzled(launch_swizzled, swizzles_batch),
             Variant(
                 name="tiled",
                 summary="one program a tile of one product, in an order that shares rows and columns in L2",

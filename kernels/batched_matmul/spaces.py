@@ -25,15 +25,17 @@ def _fits_tile(config: Config, problem: Case, gpu: GPU, singly: bool) -> str:
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
         return "a tile twice as large as C"
-    if rows < min(64, problem["m"]) or columns < min(64, problem["n"]):
-        return "a tile smaller than C and than 64 rows and columns: operands are read too often"
+    few = singly and _few(problem, gpu)
+    least = 32 if few else 64
+    if rows < min(least, problem["m"]) or columns < min(least, problem["n"]):
+        return f"a tile smaller than C and than {least} rows and columns: operands are read too often"
     accumulators = rows * columns // (32 * warps)
     least = 4 if warps == 4 else 64
     row_bytes = config["BLOCK_K"] * element_size(problem.dtype)
     if uses_tensor_cores(problem, gpu) and not singly:
         most, right_k, stages = 64 if problem.dtype == "tf32" else 128, row_bytes == 128, (3, 4)
     elif uses_tensor_cores(problem, gpu):  # blocks wait in registers: see kernels/matmul/spaces.py
-        most, right_k, stages = 64, row_bytes == 64, (2,)
+        most, right_k, stages = 32 if few else 64, row_bytes == (128 if few else 64), (2,)
     else:
         least, most = 16 if warps == 8 else 4, 64 if problem.dtype == "fp32" else 32
         right_k = config["BLOCK_K"] in ((16, 32) if problem.dtype == "fp32" else (16,))
@@ -55,15 +57,21 @@ SPACE = {
 }
 
 
+def _few(problem: Case, gpu: GPU) -> bool:
+    """Whether tiles of 64 x 64 are less than two for each SM: smaller ones, read singly, have more under way."""
+    return _count((64, 64), problem) < 2 * gpu.sms
+
+
 def default(problem: Case, gpu: GPU) -> dict[str, int]:
     tensor_cores = uses_tensor_cores(problem, gpu)
-    most = 128 if tensor_cores else 64
+    small = narrow(problem) and _few(problem, gpu) and (tensor_cores or problem.dtype == "fp32")
+    most = 32 if small else 128 if tensor_cores else 64
     rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(most, max(32, triton.next_power_of_2(problem["n"])))
     if not tensor_cores:
-        block_k, stages = 16, fma_stages(problem, gpu)
+        block_k, stages = 32 if small else 16, fma_stages(problem, gpu)
     elif narrow(problem):
-        block_k, stages = 64 // element_size(problem.dtype), 2
+        block_k, stages = (128 if small else 64) // element_size(problem.dtype), 2
     else:
         block_k, stages = 128 // element_size(problem.dtype), 3
     # 64 x 64 in 4 warps spills a few bytes in fp32 on compute capability 10.0 (Triton 3.7.1).
@@ -132,8 +140,21 @@ def _microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
 
 def _rounds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> int:
     """Tiles that an SM takes one after the other."""
-    tiles = problem["b"] * triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
-    return triton.cdiv(tiles, gpu.sms)
+    return triton.cdiv(_count(tile, problem), gpu.sms)
+
+
+def _count(tile: tuple[int, ...], problem: Case) -> int:
+    """Tiles of all products."""
+    return problem["b"] * triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
+
+
+def swizzles_batch(problem: Case, gpu: GPU) -> str:
+    """Why ``swizzled`` does not take a case: of few small matrices copies take longer than reading single elements."""
+    if reason := swizzles(problem, gpu):
+        return reason
+    off = any(length % 4 for length in row_lengths(problem)[:2])
+    few = off and layout_of(problem)[1] == "N" and _count((64, 64), problem) < gpu.sms
+    return "rows off 16 bytes, and too few tiles for copies of them to pay" if few else ""
 
 
 def copies(problem: Case, gpu: GPU) -> str:

@@ -102,6 +102,8 @@ EDGE_CASES = (
     case("fp32", "parts of `swizzled`'s tiles, with tails and copies", m=132, n=67, k=1027),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
+    case("tf32", "the same of few tokens: columns of the copies would be off 16 bytes", m=72, n=136, k=18, layout="TN"),
+    case("tf32", "and of so few that none are made", m=72, n=136, k=2, layout="TN"),
 )
 
 HUGE_CASES = (

@@ -4,7 +4,7 @@ import functools
 
 from atlas.declaration import Capability, Declaration, Pass, Peer, Variant, compiled, cuda, eager, max_autotuned
 
-from kernels.common.products import describes, operand_bytes, row_lengths
+from kernels.common.products import operand_bytes, row_lengths
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
 from .described import launch_descriptor, launch_gluon, launch_persistent, launch_specialized
@@ -14,6 +14,7 @@ from .spaces import (
     PERSISTENT_SPACE,
     SPACE,
     SPECIALIZED_SPACE,
+    copies_along_k,
     default,
     default_naive,
     default_persistent,
@@ -74,7 +75,7 @@ DECLARATION = Declaration(
                 space=PERSISTENT_SPACE,
                 default=default_persistent,
                 fits=fits_persistent,
-                handles=describes,
+                handles=copies_along_k,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="descriptor",
             ),
@@ -85,7 +86,7 @@ DECLARATION = Declaration(
                 space=SPACE,
                 default=default,
                 fits=fits_descriptor,
-                handles=describes,
+                handles=copies_along_k,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),

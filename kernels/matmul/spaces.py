@@ -202,6 +202,13 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
     return config(*min(fitting or list(shares)[-1:], key=seconds))
 
 
+def copies_along_k(problem: Case, gpu: GPU) -> str:
+    """Why ``descriptor`` and ``persistent`` do not take a case."""
+    if problem.dtype == "tf32" and problem["k"] < 16 and problem["k"] % 4:
+        return "copies along K of columns off 16 bytes, where reading single elements takes less than a launch"
+    return describes(problem, gpu)
+
+
 def fits_descriptor(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``descriptor`` cannot launch, or cannot be the best."""
     size = element_size(problem.dtype)

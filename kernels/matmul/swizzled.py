@@ -35,21 +35,6 @@ TILES = {
 }
 
 
-def swizzled(launch: Callable) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n]."""
-    return Variant(
-        name="swizzled",
-        summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
-        launch=launch,
-        space=SWIZZLED_SPACE,
-        default=_default,
-        fits=_fits,
-        handles=swizzles,
-        needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
-        follows="tiled",
-    )
-
-
 def swizzles(problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if gpu.functional:
@@ -59,6 +44,21 @@ def swizzles(problem: Case, gpu: GPU) -> str:
     if Capability.WGMMA not in gpu.capabilities:
         return "written for Hopper"
     return "most of the smallest tile is outside C" if min(problem["m"], problem["n"]) <= 16 else ""
+
+
+def swizzled(launch: Callable, handles: Callable[[Case, GPU], str] = swizzles) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n]."""
+    return Variant(
+        name="swizzled",
+        summary="Gluon: fp32 by FMA, from blocks that TMA swizzles, 8 x 8 or 4 x 8 elements a thread",
+        launch=launch,
+        space=SWIZZLED_SPACE,
+        default=_default,
+        fits=_fits,
+        handles=handles,
+        needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+        follows="tiled",
+    )
 
 
 def _programs(tile: tuple[int, int, int]) -> int:

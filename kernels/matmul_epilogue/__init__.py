@@ -168,8 +168,9 @@ def linear(
 
     ``input`` is [..., k], ``weight`` [n, k], ``bias`` [n], ``residual`` [..., n] as the result; ``activation`` is one
     of "relu", "gelu" (by erf), "gelu_tanh", "silu", or None.  Dtypes are fp32, fp16, bf16; those of input and weight
-    are one, bias and residual may have another of them.  Input and weight are read in their strides, residual and bias
-    copied if not contiguous.  fp32 operands are multiplied as ``torch.set_float32_matmul_precision`` says.
+    are one, bias and residual may have another of them.  Input and weight may have any strides (by columns they may be
+    copied), residual and bias are copied if not contiguous.  fp32 operands are multiplied as
+    ``torch.set_float32_matmul_precision`` says.
 
     Differentiable in the four tensors; second derivatives go through torch's operations.  Raises TypeError for other
     dtypes, ValueError for another activation, shapes or devices that do not fit, and sizes of 2^31 - 1024 or more.

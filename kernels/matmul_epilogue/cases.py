@@ -187,6 +187,8 @@ EDGE_CASES = tuple(
         ("gelu", False, False, (17016, 264, 16), "a block of K for a tile, not filled; a cut third or fourth round"),
         ("silu", False, True, (6724, 520, 392), "more blocks of K than stages; a cut last round; a residual"),
         ("none", True, True, (17024, 256, 128), "whole tiles only, of two rounds and more, with a residual"),
+        ("none", True, True, (17024, 40, 41), "a residual that TMA fetches beside padded copies"),
+        ("silu", True, True, (14000, 40, 1032), "110 tiles of 128 x 128: one for each of most SMs"),
     )
 )
 

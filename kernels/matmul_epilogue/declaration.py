@@ -83,7 +83,6 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("y",),
         variants=(
-            split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
                 name="alternating",
                 summary="Gluon: the groups have tiles of their own, and one multiplies while the other finishes",
@@ -106,6 +105,7 @@ DECLARATION = Declaration(
                 handles=specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
+            split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
                 name="persistent",
                 summary="one program an SM: the next tile's blocks load while one is finished",

@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.common.padded import padded
 from kernels.common.parts import count_of_parts, empty_parts
 from kernels.common.tiles import grouped_tile
+from kernels.matmul.described import along_k
 
 from .spaces import SPACE
 from .split import finish_parts
@@ -108,7 +109,7 @@ def launch_blocks(
     """The same by a kernel that takes descriptors; operands that none can describe are read through pointers."""
     (m, k), n = x.shape, weight.shape[0]
     y, z = outputs(x, weight, out_dtype, keep)
-    if not _transfers(x, weight, y, residual):
+    if not _transfers(x, weight, y, y if residual is None else residual):
         return launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=config)
     x, weight = as_interpreted(x), as_interpreted(weight)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
@@ -128,7 +129,7 @@ def launch_blocks(
 def launch_specialized(
     alternate, x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
 ):  # fmt: skip
-    """The same by warps of two kinds; operands off 16 bytes are copied first.
+    """The same by warps of two kinds; operands by columns, or off 16 bytes, are copied first.
 
     What does not fit it goes through pointers: fp32 results, mixed dtypes, a residual off 16 bytes.
     """
@@ -136,10 +137,10 @@ def launch_specialized(
 
     y, z = outputs(x, weight, out_dtype, keep)
     same = x.dtype == weight.dtype == y.dtype != torch.float32
-    if not same or (residual is not None and not _transfers(x, weight, y, residual)):
+    if not same or (residual is not None and not _transfers(y, residual)):
         plain = dict(zip(SPACE, (128, config["BLOCK_N"], 64, config["GROUP_M"], 8, 3), strict=True))
         return launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
-    x, weight = padded(x), padded(weight)
+    x, weight = (padded(along_k(matrix.t()).t()) for matrix in (x, weight))
     specialized(
         x, weight, bias, residual, y, z, activation, scale,
         config=config, programs=gpu_of(x.device).sms, alternate=alternate,
@@ -172,7 +173,6 @@ def _described(matrix, block):
     return None if matrix is None else TensorDescriptor.from_tensor(matrix, block)
 
 
-def _transfers(x, weight, y, residual):
+def _transfers(*matrices):
     """Whether the copy engine can move all of them; blocks of one dtype, as room in shared memory is planned for."""
-    matrices = (x, weight, y, y if residual is None else residual)
-    return all(matrix.dtype == x.dtype and describable(matrix) for matrix in matrices)
+    return all(matrix.dtype == matrices[0].dtype and describable(matrix) for matrix in matrices)

@@ -228,19 +228,30 @@ def persists(problem: Case, gpu: GPU) -> str:
 
 def specializes(problem: Case, gpu: GPU) -> str:
     """Why `specialized` does not take a case."""
+    return _multiplies_by_groups(problem, gpu) or few_tiles(problem, gpu)
+
+
+def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
+    """Why no variant in Gluon takes a case, however many tiles there are."""
     if gpu.functional:
         return "Gluon is not interpreted"
     if problem.dtype in ("fp32", "tf32"):
         return describes(problem, gpu)
-    if problem["residual"] and describes(problem, gpu):
+    if problem["residual"] and problem["n"] * element_size(problem.dtype) % 16:
         return "a residual is fetched by the copy engine, whose rows are at whole 16 bytes"
-    return few_tiles(problem, gpu)
+    return ""
 
 
 def alternates(problem: Case, gpu: GPU) -> str:
-    """Why `alternating` does not take a case."""
-    if reason := specializes(problem, gpu):
+    """Why `alternating` does not take a case.
+
+    Of a long sum it takes a single tile for each of most SMs, too, by one of its groups: sooner than parts of K do.
+    """
+    if reason := _multiplies_by_groups(problem, gpu):
         return reason
+    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    if (few := few_tiles(problem, gpu)) and (problem["k"] < 1024 or 3 * tiles < 2 * gpu.sms):
+        return few
     late = microseconds(_ALTERNATING, problem, gpu) > 1.05 * min(
         microseconds(tile, problem, gpu) for tile in _GLUON_TILES
     )

@@ -75,6 +75,15 @@ def test_linear_layers(cuda, alternate, config, residual):
         near(y, expected.relu() + (added.float() if residual else 0.0))
 
 
+@pytest.mark.parametrize("orders", ["NT", "TN", "TT"])
+def test_linear_layers_of_operands_by_columns(cuda, orders):
+    from kernels import linear
+
+    for m, n, k in ((2184, 2056, 72), (1003, 4097, 331)):
+        x, weight = matrix(cuda, m, k, orders[0]), matrix(cuda, n, k, orders[1])
+        near(linear(x, weight), x.float() @ weight.float().t())
+
+
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize("pulls", [False, True], ids=["product", "gradient"])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])

@@ -66,6 +66,14 @@ def test_padded_rows_keep_their_batches_apart():
     assert copyable(copy)
 
 
+@pytest.mark.parametrize(("n", "alignment"), [(67, 16), (127, 16), (129, 128), (1023, 128)])
+def test_long_rows_of_a_copy_begin_with_a_line_of_l2(n, alignment):
+    copy = padded_rows(torch.randn(2, 3, n))
+    assert [stride * 4 % alignment for stride in copy.stride()[:2]] == [0, 0]
+    assert copy.stride(1) * 4 < n * 4 + alignment
+    assert not copy.as_strided((2, 3, copy.stride(1) - n), copy.stride(), n).any()
+
+
 @pytest.mark.parametrize(("k", "splits", "block_k"), [(7, 4, 64), (64, 2, 64), (4104, 3, 128), (10240, 24, 128)])
 def test_no_part_is_empty_and_all_begin_at_whole_blocks(k, splits, block_k):
     part, count = part_of_k(k, splits, block_k), count_of_parts(k, {"SPLITS": splits, "BLOCK_K": block_k})
@@ -103,8 +111,17 @@ def test_few_tiles_are_split(on, m, n, k):
 def test_many_tiles_of_rows_off_16_bytes_are_padded_and_multiplied_by_groups(on, m, n, k):
     assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == "gluon"
     assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] in ("specialized", "alternating")
-    added = {**PLAIN, "residual": True}
-    assert chosen("matmul_epilogue", on, "bf16", **added, m=m, n=n, k=k)[0] == "split_descriptor"
+    added = chosen("matmul_epilogue", on, "bf16", **PLAIN | {"residual": True}, m=m, n=n, k=k)[0]
+    assert added == "split_descriptor" if n % 8 else added in ("specialized", "alternating")  # TMA fetches residuals
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_linear_layer_with_a_tile_for_each_of_most_sms_is_multiplied_by_groups(residual):
+    flags = PLAIN | {"residual": residual}
+    for m, n, k in ((1217, 1600, 13824), (1664, 896, 4096), (2048, 1024, 1024)):
+        assert chosen("matmul_epilogue", "h200", "bf16", **flags, m=m, n=n, k=k)[0] == "alternating"
+    for m, n, k in ((1217, 896, 13824), (2048, 1024, 256)):
+        assert chosen("matmul_epilogue", "h200", "bf16", **flags, m=m, n=n, k=k)[0] == "split_descriptor"
 
 
 @pytest.mark.parametrize("on", ["h100", "h200"])
@@ -166,3 +183,22 @@ def test_batches_off_16_bytes_are_padded_where_copies_pay():
     assert chosen("batched_matmul", "h200", "bf16", b=96, m=197, n=197, k=64, layout="NT")[0] == "tiled"
     assert chosen("batched_matmul", "h200", "bf16", b=192, m=77, n=64, k=77)[0] == "tiled"
     assert chosen("batched_matmul", "h200", "fp32", b=8, m=1024, n=1024, k=256, layout="NT")[0] == "swizzled"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "block_k"),
+    [
+        ("bf16", {"b": 8, "m": 128, "n": 333, "k": 128, "layout": "TN"}, 64),
+        ("fp16", {"b": 24, "m": 197, "n": 64, "k": 197}, 64),
+        ("fp32", {"b": 2, "m": 80, "n": 256, "k": 77}, 32),
+        ("fp32", {"b": 2, "m": 256, "n": 77, "k": 80, "layout": "TN"}, 32),
+    ],
+)
+def test_few_small_products_off_16_bytes_are_read_singly_in_small_tiles(dtype, sizes, block_k):
+    variant, config = chosen("batched_matmul", "h200", dtype, **sizes)
+    assert (variant, config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]) == ("tiled", 32, 32, block_k)
+
+
+def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
+    assert chosen("batched_matmul", "h200", "fp32", b=2, m=80, n=77, k=255, layout="NT")[0] == "swizzled"
+    assert chosen("batched_matmul", "h200", "fp32", b=12, m=512, n=577, k=64, layout="TN")[0] == "swizzled"

@@ -27,8 +27,8 @@ STEPS_AHEAD = {64: 4, 128: 4, 256: 2}
 CONVERTED_SPACE = {"ROWS": (64, 128), "GROUP_M": (4, 8, 16), "SPLITS": (1, 2, 3, 4, 6, 8)}
 """ROWS: of each of two groups of warps.  SPLITS: as above."""
 
-SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
-DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
+SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128, 256), "num_warps": (4, 8)}
+DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4}
 
 _LITTLE = 2**26
 """Multiplications of a case that all variants take, whatever the estimates say, so that all are checked."""
@@ -216,10 +216,16 @@ def separates(problem: Case, gpu: GPU) -> str:
     return ""
 
 
+def in_fragments(gpu: GPU) -> bool:
+    """Whether weights are written out as fragments, in Gluon."""
+    return gpu.backend == "cuda" and Capability.TENSOR_CORES in gpu.capabilities
+
+
 def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``separate`` is not the best."""
+    """Why a config of ``separate`` is not the best; a lane has 32 weights of a fragment or more."""
     weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
-    return "" if 16 <= weights <= 32 else f"{weights} weights a thread"
+    fewest = 32 if in_fragments(gpu) else 16
+    return "" if fewest <= weights <= 2 * fewest else f"{weights} weights a thread"
 
 
 # --- The gradient ----------------------------------------------------------------------------------------------------

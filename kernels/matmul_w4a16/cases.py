@@ -112,6 +112,9 @@ EDGE_CASES = tuple(
         ((12, 40, 384, 128, True), "9 to 16 rows, tails in m and n; three groups of two tiles"),
         ((16, 40, 1152, 128, True), "k in parts of unequal length; nine groups of two tiles"),
         ((24, 72, 160, 32, True), "17 to 32 rows in groups of 32, half a tile at the end"),
+        ((20, 40, 1056, 32, True), "groups of 32 in parts of k, the last of which ends within a tile"),
+        ((40, 40, 160, 32, True), "33 to 64 rows in groups of 32: a tile's halves have zero points of their own"),
+        ((36, 42, 160, 32, True), "the same, and rows of y that TMA does not write"),
         ((17, 33, 256, 128, False), "symmetric; 17 rows, a tail of one row of weights"),
         (
             (24, 72, 640, 128, True),

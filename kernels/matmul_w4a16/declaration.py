@@ -52,7 +52,7 @@ def variants_of(bits):
             space=FRAGMENTS_SPACE,
             default=functools.partial(fragments_default, bits),
             fits=functools.partial(fits_fragments, bits),
-            handles=functools.partial(decodes, bits),
+            handles=decodes,
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
         Variant(

@@ -12,11 +12,8 @@ from .ring import (
     COMMIT,
     COPY_4,
     COPY_16,
-    COPY_X,
     ORDER,
     OWN,
-    READ_X,
-    READ_X_OPERANDS,
     UNPACK_8_OPERANDS,
     WAIT_FOR_ALL,
     after,
@@ -38,21 +35,21 @@ from .ring import (
 
 @gluon.jit
 def _x_places(
-    x_ptr, M, K, BITS: gl.constexpr, AT: gl.constexpr, WORDS: gl.constexpr, M_TILES: gl.constexpr,
-    DEPTH: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr,
+    x_ptr, M, K, BITS: gl.constexpr, M_TILES: gl.constexpr, DEPTH: gl.constexpr, WARPS: gl.constexpr,
+    layout: gl.constexpr,
 ):  # fmt: skip
-    """(pointers to x's first WORDS words of each lane, in a step of the ring from AT on, packed tile along k).
+    """(pointers to x's first four words of each lane, packed tile along k).
 
     Rows past M are those of the last one again: they cost nothing, and their products are not stored.
     """
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
-    word = gl.set_auto_layout(gl.arange(0, WORDS)[None, None, None, None, None, :], layout)
+    word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, None, None, :], layout)
     _, depth, warp, lane = places(1, DEPTH, WARPS, layout)
     tile = warp * DEPTH + depth
     row = gl.minimum(m_tile * 8 + lane // 4, M - 1)
     # Offsets of 64 bits, so that the compiler may leave what it knows of them to the instructions.
     ptrs = x_ptr + (row * (K // 2) + lane % 4 * 4).to(gl.int64) + tile.to(gl.int64) * (128 // BITS) + word
-    return ptrs, AT + (m_tile * DEPTH + depth) * (WARPS * 512), tile
+    return ptrs, tile
 
 
 @gluon.jit
@@ -89,7 +86,7 @@ def _scale_places(
 @gluon.jit
 def _load_x(x, step, K, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.constexpr):
     """x of STEP tiles along k: of 4 bits in two halves, of 8 bits the same twice."""
-    ptrs, _, tile = x
+    ptrs, tile = x
     first = step * (STEP * (256 // BITS))
     k = first + tile * (256 // BITS)
     ptrs += first // 2
@@ -97,30 +94,6 @@ def _load_x(x, step, K, BITS: gl.constexpr, MASKED: gl.constexpr, STEP: gl.const
     high = low
     if BITS == 4:
         high = gl.load(ptrs + 16, mask=k + 32 < K, other=0) if MASKED else gl.load(ptrs + 16)
-    return low, high
-
-
-@gluon.jit
-def _copy_x(at, x, step, K, BITS: gl.constexpr, STEP: gl.constexpr, HALF: gl.constexpr):
-    """Begin to copy what ``_load_x`` loads to this thread's part of a step of the ring."""
-    ptrs, x_at, tile = x
-    first = step * (STEP * (256 // BITS))
-    k = first + tile * (256 // BITS)
-    ptrs += first // 2
-    at = gl.convert_layout(at, x_at.type.layout) + x_at
-    copy(at, ptrs, k < K, 16, COPY_X)
-    if BITS == 4:
-        copy(at + HALF, ptrs + 16, k + 32 < K, 16, COPY_X)
-
-
-@gluon.jit
-def _read_x(addresses, BITS: gl.constexpr, HALF: gl.constexpr):
-    """What ``_copy_x`` copied, the halves as ``_load_x`` gives them."""
-    low = gl.inline_asm_elementwise(READ_X, READ_X_OPERANDS, [addresses], dtype=gl.int32, is_pure=True, pack=4)
-    high = low
-    if BITS == 4:
-        high = gl.inline_asm_elementwise(READ_X, READ_X_OPERANDS, [addresses + HALF],
-                                         dtype=gl.int32, is_pure=True, pack=4)  # fmt: skip
     return low, high
 
 
@@ -190,17 +163,16 @@ def _fragments_kernel(
     GROUP: gl.constexpr, BITS: gl.constexpr, BF16: gl.constexpr, MASKED: gl.constexpr, RING: gl.constexpr,
     WAIT: gl.constexpr, UNPACK: gl.constexpr, SCALES: gl.constexpr, ZEROS: gl.constexpr, LOW: gl.constexpr,
     HIGH: gl.constexpr, M_TILES: gl.constexpr, ROW_TILES: gl.constexpr, DEPTH: gl.constexpr,
-    SCALE_DEPTH: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, STAGE: gl.constexpr, X_AT: gl.constexpr,
-    OWN_RING: gl.constexpr,
+    SCALE_DEPTH: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, STAGE: gl.constexpr, OWN_RING: gl.constexpr,
 ):  # fmt: skip
     """One program owns 16 ROW_TILES columns of y; its warps take DEPTH packed tiles along k in turns.
 
     Every tensor has a dimension of its own for: eight rows of x (M_TILES), packed tiles along n (ROW_TILES) and along k
-    (DEPTH, for scales SCALE_DEPTH), warps, lanes, and four registers of a lane.  Words, scales and zero points, and x
-    where X_AT is not 0, come by asynchronous copies into a ring of STAGES steps, of which each thread has a part for
-    itself: what it reads there it has copied, so no thread waits for another.  Nothing but the last sum passes between
-    threads.  STAGES is 2 or more: a step is awaited before the copies of a later one begin, so one stage alone would be
-    read before its own.  x_ptr counts in words, two elements of x.
+    (DEPTH, for scales SCALE_DEPTH), warps, lanes, and four registers of a lane.  Words, scales and zero points come by
+    asynchronous copies into a ring of STAGES steps, of which each thread has a part for itself: what it reads there it
+    has copied, so no thread waits for another.  Nothing but the last sum passes between threads.  STAGES is 2 or more:
+    a step is awaited before the copies of a later one begin, so one stage alone would be read before its own.  x_ptr
+    counts in words, two elements of x.
 
     Unless OWN_RING the ring is memory of Triton's, which has the last sum there as well: it begins when all is read.
     """
@@ -208,11 +180,9 @@ def _fragments_kernel(
     STEP: gl.constexpr = DEPTH * WARPS
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     NEXT: gl.constexpr = ROW_TILES * SCALE_DEPTH * WARPS * 128  # from scales to zero points, and to the next of either
-    HALF: gl.constexpr = M_TILES * STEP * 512  # from x's first half of tiles to the second
     lanes: gl.constexpr = [1, 1, 1, 1, 32, 1]
     warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
     layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, DEPTH, 1, 1, 4], lanes, warps, ORDER)
-    x_layout: gl.constexpr = gl.BlockedLayout([M_TILES, 1, DEPTH, 1, 1, 1], lanes, warps, ORDER)
     words_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, DEPTH, 1, 1, 1], lanes, warps, ORDER)
     scales_layout: gl.constexpr = gl.BlockedLayout([1, ROW_TILES, SCALE_DEPTH, 1, 1, 1], lanes, warps, ORDER)
     own_layout: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 1, 1], lanes, warps, ORDER)
@@ -230,10 +200,7 @@ def _fragments_kernel(
         dtype=(gl.int32, gl.int32), is_pure=False, pack=1,
     )  # fmt: skip
     last_at = first_at + (STAGES - 1) * STAGE
-    if X_AT > 0:
-        x = _x_places(x_ptr, M, K, BITS, X_AT, 1, M_TILES, DEPTH, WARPS, x_layout)
-    else:
-        x = _x_places(x_ptr, M, K, BITS, 0, 4, M_TILES, DEPTH, WARPS, layout)
+    x = _x_places(x_ptr, M, K, BITS, M_TILES, DEPTH, WARPS, layout)
     words = _word_places(words_ptr, first, within, tiles_k, ROW_TILES, DEPTH, WARPS, words_layout)
     scales = _scale_places(scales_ptr, zeros_ptr, first, within, groups, to_scales, ROW_TILES, DEPTH, SCALE_DEPTH,
                            WARPS, scales_layout)  # fmt: skip
@@ -248,19 +215,13 @@ def _fragments_kernel(
     for stage in gl.static_range(STAGES - 1):
         step = gl.to_tensor(stage)
         _copy_step(first_at + stage * STAGE, words, scales, step, K, GROUP, BITS, HAS_ZEROS, STEP, NEXT)
-        if X_AT > 0:
-            _copy_x(first_at + stage * STAGE, x, step, K, BITS, STEP, HALF)
         after(first_at, COMMIT)
     at, fill = first_at, last_at
     for step in range(steps):
         later = step + (STAGES - 1)
-        if X_AT == 0:
-            low, high = _load_x(x, step, K, BITS, MASKED, STEP)
+        low, high = _load_x(x, step, K, BITS, MASKED, STEP)
         now = gl.convert_layout(after(at, WAIT), layout)
         _copy_step(fill, words, scales, later, K, GROUP, BITS, HAS_ZEROS, STEP, NEXT)
-        if X_AT > 0:
-            _copy_x(fill, x, later, K, BITS, STEP, HALF)
-            low, high = _read_x(now + gl.convert_layout(x[1], layout) + spread, BITS, HALF)
         after(fill, COMMIT)
         acc = _multiply_step(now + words_at, now + scales_at, now + zeros_at, low, high, acc, zero, HAS_ZEROS, GROUP,
                              BITS, BF16, UNPACK, SCALES, ZEROS, LOW, HIGH, NEXT, layout)  # fmt: skip
@@ -297,12 +258,11 @@ def _scale_depth(bits, group, depth):
     return depth if 0 < group < depth * 256 // bits else 1
 
 
-def stage_bytes(bits, m, group, config):
-    """(bytes of words, scales and zero points, bytes of x) of a step of the ring."""
-    depth, warps = config["DEPTH"], config["num_warps"]
+def stage_bytes(bits, group, config):
+    """Bytes of words, scales and zero points of a step of the ring."""
+    depth = config["DEPTH"]
     scales = 0 if not group else _scale_depth(bits, group, depth) * (2 if bits == 4 and group == 32 else 1)
-    x = m_tiles_of(m) * depth * warps * (4096 // bits) if config["X_RING"] else 0
-    return config["ROW_TILES"] * warps * (depth * 512 + scales * 256), x
+    return config["ROW_TILES"] * config["num_warps"] * (depth * 512 + scales * 256)
 
 
 def ring_stages(bits, m, group, config):
@@ -310,7 +270,7 @@ def ring_stages(bits, m, group, config):
 
     Two steps where RING holds fewer.
     """
-    stage = sum(stage_bytes(bits, m, group, config))
+    stage = stage_bytes(bits, group, config)
     stages = max(2, config["RING"] * 1024 // stage)
     last_sum = m_tiles_of(m) * config["ROW_TILES"] * config["num_warps"] * 512
     own = stages * stage + last_sum <= OWN
@@ -324,9 +284,8 @@ def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
     """
     (m, k), warps, bf16 = x.shape, config["num_warps"], x.dtype == torch.bfloat16
     rows, depth = config["ROW_TILES"], config["DEPTH"]
-    packed_bytes, x_bytes = stage_bytes(bits, m, group, config)
+    stage = stage_bytes(bits, group, config)
     stages, own, _ = ring_stages(bits, m, group, config)
-    stage = packed_bytes + x_bytes
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     launch(
         _fragments_kernel, (triton.cdiv(n, ROWS * rows),),
@@ -337,6 +296,6 @@ def launch_fragments(bits, x, words, scales, zeros, n, group, *, config):
         UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALES=scales_asm(bf16), ZEROS=zeros_asm(bf16),
         LOW=mma_asm(bf16, 0), HIGH=mma_asm(bf16, 1), M_TILES=m_tiles_of(m), ROW_TILES=rows,
         DEPTH=depth, SCALE_DEPTH=_scale_depth(bits, group, depth), WARPS=warps, STAGES=stages, STAGE=stage,
-        X_AT=packed_bytes if x_bytes else 0, OWN_RING=own, num_warps=warps,
+        OWN_RING=own, num_warps=warps,
     )  # fmt: skip
     return y

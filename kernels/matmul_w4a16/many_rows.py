@@ -27,8 +27,8 @@ STEPS_AHEAD = {64: 4, 128: 4, 256: 2}
 CONVERTED_SPACE = {"ROWS": (64, 128), "GROUP_M": (4, 8, 16), "SPLITS": (1, 2, 3, 4, 6, 8)}
 """ROWS: of each of two groups of warps.  SPLITS: as above."""
 
-SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128), "num_warps": (4, 8)}
-DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 64, "num_warps": 4}
+SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128, 256), "num_warps": (4, 8)}
+DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4}
 
 _LITTLE = 2**26
 """Multiplications of a case that all variants take, whatever the estimates say, so that all are checked."""
@@ -36,41 +36,54 @@ _LITTLE = 2**26
 _LARGE = 2**30
 """Multiplications from which on `specialized` gives way to others."""
 
+_UNRECORDED_US = 30
+"""What a call of `separate` takes the host, which repeats no recording of it: shorter ones are left to others.
+
+1024 x 2048 x 1152 takes the device 17.0 us, 19.2 by `specialized`."""
+
 
 # --- When variants should end, in microseconds -----------------------------------------------------------------------
 
-_STEP_US = {64: 0.35, 128: 0.43, 256: 0.70}
-"""What a step of `specialized` takes, by BLOCK_M: a fit to 240 times that is 5 % off on average."""
+_STEP_US = {64: 0.356, 128: 0.449, 256: 0.689}
+"""What a step of `specialized` takes, by BLOCK_M: with the constants below a fit to 110 times, 3 % off on average."""
 
-_CONVERTED_US = {False: {64: 0.66, 128: 0.83}, True: {64: 0.85, 128: 0.91}}
-"""What a step of `converted` takes, by whether it is the gradient's and by ROWS: 4 % off on average in 77 times."""
+_CONVERTED_US = {64: 0.52, 128: 0.74}
+"""What a step of `converted` takes, for y and for the gradient alike, by ROWS."""
+
+_LATE = 1.1
+"""Configs whose estimates are so many times the best one are no worth a trial.
+
+Nor shall a call take them for having won elsewhere: 128 x 8192 x 1280 ran 64 programs of 128 rows (18.7 us; 128 of 64
+rows: 17.2)."""
 
 
 def _sum_us(m: int, n: int, splits: int) -> float:
     """To write the parts of [m, n], and the kernel that adds them."""
-    return 2 + splits * m * n * 8 / 3.9e6 if splits > 1 else 0.0
+    return 1.1 + splits * m * n * 8 / 5.2e6 if splits > 1 else 0.0
 
 
 def _specialized_us(rows: int, splits: int, m: int, n: int, k: int, sms: int) -> float:
-    """Launches, rounds of programs or, if that is more, reading x and weights from L2, and the sum of the parts."""
+    """Launches, rounds of programs and the sum of the parts."""
     programs, turn = triton.cdiv(m, rows) * triton.cdiv(n, 128) * splits, STEPS_AHEAD[rows]
     steps = triton.cdiv(triton.cdiv(k, 64 * turn), splits) * turn
-    working = triton.cdiv(programs, sms) * (0.6 + steps * _STEP_US[rows])
-    reading = 0.6 + programs * steps * (rows * 128 + 3072) / 6.9e6
-    return 6 + max(working, reading) + _sum_us(m, n, splits)
+    return 9 + triton.cdiv(programs, sms) * (0.9 + steps * _STEP_US[rows]) + _sum_us(m, n, splits)
 
 
-def _converted_us(rows: int, splits: int, m: int, n: int, k: int, sms: int, pulls: bool = False) -> float:
-    """A launch, rounds of programs, and the sum of the parts."""
+def _converted_us(rows: int, splits: int, m: int, n: int, k: int, sms: int) -> float:
+    """The same of `converted`."""
     programs = triton.cdiv(m, 2 * rows) * triton.cdiv(n, 128) * splits
     steps = triton.cdiv(triton.cdiv(k, 64), splits)
-    return 5 + triton.cdiv(programs, sms) * (1.0 + steps * _CONVERTED_US[pulls][rows]) + _sum_us(m, n, splits)
+    return 9.5 + triton.cdiv(programs, sms) * steps * _CONVERTED_US[rows] + _sum_us(m, n, splits)
 
 
-def _separate_us(m: int, n: int, k: int) -> float:
-    """Launches, weights on their way, and cuBLAS's product."""
-    weights = n * k / 1e6
-    return 8 + 0.95 * weights + max(0.45 * weights, 2 * m * weights / 800)
+def _separate_us(m: int, n: int, k: int, sms: int) -> float:
+    """Launches, weights on their way, and cuBLAS's product in tiles of 128 x 128.
+
+    Of few tiles k is taken to be cut into up to four parts.  6 % off on average at 21 products.
+    """
+    weights, tiles = n * k / 1e6, triton.cdiv(m, 128) * triton.cdiv(n, 128)
+    busy = max(tiles * parts / (triton.cdiv(tiles * parts, sms) * sms) for parts in (1, 2, 3, 4)) if tiles < sms else 1
+    return 9 + 0.67 * weights + max(0.6 * weights, 2 * 128 * triton.cdiv(m, 128) * weights / 800 / busy)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,11 +101,8 @@ def _best_specialized(m: int, n: int, k: int, sms: int) -> tuple[float, int, int
 
 
 @functools.lru_cache(maxsize=1024)
-def best_converted(m: int, n: int, k: int, sms: int, pulls: bool = False) -> tuple[float, int, int]:
-    """(us, ROWS, SPLITS) of the config of `converted` for [m, k] times [k, n] that should end first.
-
-    ``pulls``: it is the gradient, where n are the columns of W.
-    """
+def best_converted(m: int, n: int, k: int, sms: int) -> tuple[float, int, int]:
+    """(us, ROWS, SPLITS) of the config of `converted` for [m, k] times [k, n] that should end first."""
     found = []
     for rows in CONVERTED_SPACE["ROWS"]:
         if rows > 64 and (rows >= m or n % 8):
@@ -100,7 +110,7 @@ def best_converted(m: int, n: int, k: int, sms: int, pulls: bool = False) -> tup
         tiles = triton.cdiv(m, 2 * rows) * triton.cdiv(n, 128)
         for splits in CONVERTED_SPACE["SPLITS"]:
             if splits == 1 or (triton.cdiv(k, 64) >= splits and tiles * splits <= 2 * sms):
-                found.append((_converted_us(rows, splits, m, n, k, sms, pulls), rows, splits))
+                found.append((_converted_us(rows, splits, m, n, k, sms), rows, splits))
     return min(found)
 
 
@@ -123,7 +133,7 @@ def specialises(problem: Case, gpu: GPU) -> str:
     if math.prod(sizes) < _LARGE:
         return ""
     own = _best_specialized(*sizes, gpu.sms)[0]
-    if own > _separate_us(*sizes):
+    if own > _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
         return "to bring weights to 16 bits for each tile of x costs more than to write them out"
     return "`converted` should end sooner" if own > best_converted(*sizes, gpu.sms)[0] else ""
 
@@ -143,14 +153,18 @@ def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
         return "orders and prefetches that matter to many tiles, or not at all"
     if splits > 1 and tiles * triton.cdiv(n, 128) * splits > 2 * gpu.sms:
         return "more parts than run at once"
-    late = _specialized_us(rows, splits, m, n, k, gpu.sms) > 1.3 * _best_specialized(m, n, k, gpu.sms)[0]
+    late = _specialized_us(rows, splits, m, n, k, gpu.sms) > _LATE * _best_specialized(m, n, k, gpu.sms)[0]
     return "far from the fastest by an estimate" if late else ""
 
 
 def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """The fastest by an estimate; of many tiles four rows before the next column."""
+    """The fastest by an estimate; of many tiles four rows before the next column, of more 16.
+
+    4096 rows of 8192 x 8192 weights: 806 us by four, 764 by 16 on an H200, 807 and 773 on an H100 (8 bits 780, 757).
+    """
     _, rows, splits = _best_specialized(*_sizes(problem), gpu.sms)
-    band = 4 if splits == 1 and triton.cdiv(problem["m"], rows) > 2 else 1
+    tiles = triton.cdiv(problem["m"], rows)
+    band = 1 if splits > 1 or tiles <= 2 else 4 if tiles <= 8 else 16
     return {"BLOCK_M": rows, "GROUP_M": band, "AHEAD": 16, "SPLITS": splits}
 
 
@@ -169,7 +183,7 @@ def converts(problem: Case, gpu: GPU) -> str:
     if problem["n"] % 8:
         return "rows of y off 16 bytes: this was not timed beside `separate`"
     own = best_converted(*sizes, gpu.sms)[0]
-    if own > _separate_us(*sizes):
+    if own > _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
         return "to write all weights out costs less"
     return "`specialized` should end sooner" if own > 1.2 * _best_specialized(*sizes, gpu.sms)[0] else ""
 
@@ -187,7 +201,7 @@ def fits_converted(config: Config, problem: Case, gpu: GPU) -> str:
         return "more parts than run at once"
     if config["GROUP_M"] != 8 and (tiles_m <= 4 or tiles_m * tiles_n <= 2 * gpu.sms):
         return "an order that does not matter"
-    late = _converted_us(rows, splits, m, n, k, gpu.sms) > 1.3 * best_converted(m, n, k, gpu.sms)[0]
+    late = _converted_us(rows, splits, m, n, k, gpu.sms) > _LATE * best_converted(m, n, k, gpu.sms)[0]
     return "far from the fastest by an estimate" if late else ""
 
 
@@ -211,23 +225,26 @@ def separates(problem: Case, gpu: GPU) -> str:
     m, n, k = _sizes(problem)
     if Capability.WGMMA in gpu.capabilities and m * n * k >= _LITTLE:
         best = min(_best_specialized(m, n, k, gpu.sms)[0], best_converted(m, n, k, gpu.sms)[0])
-        if n % 8 == 0 and _separate_us(m, n, k) > 1.1 * best:
+        if n % 8 == 0 and _separate_us(m, n, k, gpu.sms) > 1.1 * best:
             return "to write all weights out costs more than to bring them to 16 bits on their way"
     return ""
 
 
+def in_fragments(gpu: GPU) -> bool:
+    """Whether weights are written out as fragments, in Gluon."""
+    return gpu.backend == "cuda" and Capability.TENSOR_CORES in gpu.capabilities
+
+
 def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``separate`` is not the best."""
+    """Why a config of ``separate`` is not the best; a lane has 32 weights of a fragment or more."""
     weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
-    return "" if 16 <= weights <= 32 else f"{weights} weights a thread"
+    fewest = 32 if in_fragments(gpu) else 16
+    return "" if fewest <= weights <= 2 * fewest else f"{weights} weights a thread"
 
 
 # --- The gradient ----------------------------------------------------------------------------------------------------
 
 
 def pull_by_conversion(m: int, n: int, k: int, sms: int) -> bool:
-    """Whether on Hopper `converted` should give dx [m, k] of dy [m, n] sooner than to write W out and multiply.
-
-    By 7 %, as far as the estimates of the two may be off.
-    """
-    return best_converted(m, k, n, sms, True)[0] < 0.93 * _separate_us(m, n, k)
+    """Whether on Hopper `converted` should give dx [m, k] of dy [m, n] sooner than to write W out and multiply."""
+    return best_converted(m, k, n, sms)[0] < _separate_us(m, k, n, sms)

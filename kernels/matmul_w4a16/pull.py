@@ -16,24 +16,17 @@ from .many_rows import best_converted, converted_config, pull_by_conversion
 from .tiles import block_of_weights, operand_of
 
 _ROWS, _FMA_ROWS = 64, 16
-"""The most rows of dy for which plain Triton brings weights to 16 bits where they are multiplied; more spill without
-tensor cores."""
+"""The most rows of dy of the kernels for few: plain Triton's, where more spill without tensor cores, and Hopper's.
+
+On an H200 the latter took 23.6 us for 128 rows of 8192 x 1280 weights, `converted` 21.0 and W written out 23.8."""
 
 
 def pulls(dy, k):
     """Whether ``launch_pull`` is for dy [m, n] and weights [n, k]; else to write them all out costs less."""
     m, n = dy.shape
     if _on_hopper(dy):
-        return m <= _few_rows(n, k) or pull_by_conversion(m, n, k, gpu_of(dy.device).sms)
+        return m <= _ROWS or pull_by_conversion(m, n, k, gpu_of(dy.device).sms)
     return m <= (_ROWS if Capability.TENSOR_CORES in gpu_of(dy.device).capabilities else _FMA_ROWS)
-
-
-def _few_rows(n, k):
-    """The most rows that Hopper's kernel for few takes.
-
-    On an H200, 4 bits: 128 rows and 14336 x 4096 51.6 us (`converted` 62.7), 256 rows 86 (68.0; W written out 100).
-    """
-    return 192 if n * k >= 2**25 else 128
 
 
 def _on_hopper(dy):
@@ -76,10 +69,10 @@ def launch_pull(bits, dy, words, scales, zeros, n, k, group):
     """dx [m, k] for dy [m, n], of few enough rows for ``pulls``."""
     m, sms = dy.shape[0], gpu_of(dy.device).sms
     dx = torch.empty((m, k), dtype=dy.dtype, device=dy.device)
-    if _on_hopper(dy) and m > _few_rows(n, k):
+    if _on_hopper(dy) and m > _ROWS:
         from .hopper_converted import multiply_converted
 
-        config = converted_config(*best_converted(m, k, n, sms, True)[1:])
+        config = converted_config(*best_converted(m, k, n, sms)[1:])
         multiply_converted(
             bits, dy, words, scales, zeros, dx, k, group, config=config, programs=sms, pulls=True
         )  # fmt: skip

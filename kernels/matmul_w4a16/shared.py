@@ -84,6 +84,15 @@ def _scale_asm(bf16):
     return "\n".join(["{ .reg .b32 minus; mov.b32 minus, 0x80008000;", *products, "}"])
 
 
+@gluon.constexpr_function
+def _groups_a_copy(bits, group):
+    """Groups of a row tile whose scales the lanes of a warp copy at once, each two rows' of one.
+
+    Of larger groups a step has few, and every lane copies what it will read itself.
+    """
+    return 4 if bits == 4 and group == 32 else 1
+
+
 @gluon.jit
 def _fill(
     at, step, sources, offsets, own, ends, GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr,
@@ -101,6 +110,7 @@ def _fill(
     """
     SPAN: gl.constexpr = DEPTH * 256 // BITS
     GROUPS: gl.constexpr = SPAN // GROUP if GROUP > 0 else 0
+    PER_COPY: gl.constexpr = _groups_a_copy(BITS, GROUP)
     PIECES: gl.constexpr = SPAN // 64 * M_TILES * 2
     KINDS: gl.constexpr = 2 if HAS_ZEROS else 1
     words_ptr, scales_ptr, zeros_ptr, x_ptr = sources
@@ -116,13 +126,17 @@ def _fill(
         for d in gl.static_range(DEPTH):
             there = inside if EVEN else inside & (step * DEPTH + d < tiles_k)
             copy(at + (r * DEPTH + d) * (WARPS * 512), ptrs + d * 128, there, 16, COPY_16)
-        for s in gl.static_range(GROUPS):
-            group = step * GROUPS + s
-            there = inside if EVEN else inside & (group < groups)
+        for s in gl.static_range(GROUPS // PER_COPY):
+            group = step * GROUPS + s * PER_COPY
             offs = (group + r * groups) * 16
-            place = at + to_scales + (r * GROUPS + s) * (KINDS * WARPS * 128)
+            place = at + to_scales + (r * (GROUPS // PER_COPY) + s) * (KINDS * WARPS * 128)
+            there = inside if EVEN else inside & (group + lane // (32 // PER_COPY) < groups)
             copy(place, scales_ptr + (scale_offs + offs), there, 4, COPY_4)
             if HAS_ZEROS:
+                if PER_COPY > 1:
+                    there = inside & (lane < 4 * PER_COPY)
+                    if not EVEN:
+                        there = there & (group + lane // 4 < groups)
                 copy(place + WARPS * 128, zeros_ptr + (zero_offs + offs), there, 4, COPY_4)
     for i in gl.static_range((PIECES + WARPS - 1) // WARPS):
         piece = (warp + WARPS * i) % PIECES  # warps without a piece copy one again
@@ -155,31 +169,39 @@ def _multiply_step(
 ):  # fmt: skip
     """acc plus the products of a step.
 
-    The sum of a group is scaled once; with SCALE, which is PTX, weights are before they are multiplied.
+    The sum of a group is scaled once; with SCALE, which is PTX, weights are before they are multiplied.  A 4-bit tile
+    has two groups of 32: each unpacks it with its own zero points and takes its half.
     """
     SPAN: gl.constexpr = DEPTH * 256 // BITS
     GROUPS: gl.constexpr = SPAN // GROUP if GROUP > 0 else 1
+    PER_COPY: gl.constexpr = _groups_a_copy(BITS, GROUP)
+    HALVES: gl.constexpr = GROUPS > DEPTH
     HALF: gl.constexpr = M_TILES * 512
     SUMS: gl.constexpr = GROUP > 0 and SCALE is None
     for s in gl.static_range(GROUPS):
-        to_group = s * (2 if HAS_ZEROS else 1) * (WARPS * 128)
+        to_group = s // PER_COPY * (2 if HAS_ZEROS else 1) * (WARPS * 128)
+        to_scales = to_group + s % PER_COPY * 32
         total = zero if SUMS else acc
         if SCALE is not None:
-            scales = gl.inline_asm_elementwise(SCALES, ZEROS_OPERANDS, [scales_at + to_group],
+            scales = gl.inline_asm_elementwise(SCALES, ZEROS_OPERANDS, [scales_at + to_scales],
                                                dtype=gl.int32, is_pure=True, pack=4)  # fmt: skip
         if BITS == 4:
-            minus = load_minus_zeros(zeros_at + to_group, HAS_ZEROS, BF16, ZEROS, layout)
-        for i in gl.static_range(DEPTH // GROUPS):
-            tile = s * (DEPTH // GROUPS) + i
+            minus = load_minus_zeros(zeros_at + (to_group + s % PER_COPY * 16), HAS_ZEROS, BF16, ZEROS, layout)
+        for i in gl.static_range(1 if HALVES else DEPTH // GROUPS):
+            tile = s * DEPTH // GROUPS + i
             words = words_at + tile * (WARPS * 512)
             if BITS == 4:
-                low, high = _read_x(x_at + 2 * tile * HALF), _read_x(x_at + to_odd + (2 * tile + 1) * HALF)
                 a, b, c, d = unpacked_4(words, minus, UNPACK)
-                if SCALE is not None:
-                    a, b = times(a, scales, SCALE), times(b, scales, SCALE)
-                    c, d = times(c, scales, SCALE), times(d, scales, SCALE)
-                total = multiply(b, low, multiply(a, low, total, LOW), HIGH)
-                total = multiply(d, high, multiply(c, high, total, LOW), HIGH)
+                if not HALVES or s % 2 == 0:
+                    low = _read_x(x_at + 2 * tile * HALF)
+                    if SCALE is not None:
+                        a, b = times(a, scales, SCALE), times(b, scales, SCALE)
+                    total = multiply(b, low, multiply(a, low, total, LOW), HIGH)
+                if not HALVES or s % 2 == 1:
+                    high = _read_x(x_at + to_odd + (2 * tile + 1) * HALF)
+                    if SCALE is not None:
+                        c, d = times(c, scales, SCALE), times(d, scales, SCALE)
+                    total = multiply(d, high, multiply(c, high, total, LOW), HIGH)
             else:
                 x = _read_x(x_at + tile % 2 * to_odd + tile * HALF)
                 a, b = gl.inline_asm_elementwise(UNPACK, UNPACK_8_OPERANDS, [words],
@@ -187,23 +209,41 @@ def _multiply_step(
                 if SCALE is not None:
                     a, b = times(a, scales, SCALE), times(b, scales, SCALE)
                 total = multiply(b, x, multiply(a, x, total, LOW), HIGH)
-        acc = gl.fma(load_scales(scales_at + to_group, SCALES), total, acc) if SUMS else total
+        acc = gl.fma(load_scales(scales_at + to_scales, SCALES), total, acc) if SUMS else total
     return acc
 
 
 @gluon.jit
-def _own_share(first_tile, tiles_k, groups, to_scales, X_AT: gl.constexpr, ROW_TILES: gl.constexpr,
-               WARPS: gl.constexpr, layout: gl.constexpr):  # fmt: skip
+def _own_share(first_tile, tiles_k, groups, to_scales, X_AT: gl.constexpr, PER_COPY: gl.constexpr,
+               ROW_TILES: gl.constexpr, WARPS: gl.constexpr, layout: gl.constexpr):  # fmt: skip
     """What ``_fill`` calls ``offsets`` and ``own``, in a program whose columns begin with a row tile of weights.
 
     Offsets have 32 bits, those of words count 16 bytes: addresses would spill.
     """
     _, _, warp, lane = places(1, 1, WARPS, layout)
     row_tile = first_tile + warp * ROW_TILES
-    scale_offs = row_tile * groups * 16 + lane // 4 * 2
-    zero_offs = row_tile * groups * 16 + lane // 8 * 4  # those of four rows, of which two are the lane's
+    if PER_COPY > 1:
+        scale_offs = row_tile * groups * 16 + lane * 2
+        zero_offs = row_tile * groups * 16 + lane * 4
+    else:
+        scale_offs = row_tile * groups * 16 + lane // 4 * 2
+        zero_offs = row_tile * groups * 16 + lane // 8 * 4  # those of four rows, of which two are the lane's
     offsets = row_tile * tiles_k * 32 + lane, scale_offs, zero_offs
     return offsets, (row_tile, warp, lane, to_scales, X_AT - warp * 512)
+
+
+@gluon.jit
+def _where_read(own_at, lane, PER_COPY: gl.constexpr, WARPS: gl.constexpr):
+    """(address of a lane's scales, of its zero points), from that of the scales it copied; of several groups a copy
+    other lanes copied them.
+    """
+    if PER_COPY > 1:
+        scales_at = own_at + (lane // 4 - lane) * 4
+        zeros_at = scales_at + WARPS * 128 - lane // 4 * 2
+    else:
+        scales_at = own_at
+        zeros_at = own_at + WARPS * 128 + lane // 4 % 2 * 2
+    return scales_at, zeros_at
 
 
 @gluon.jit
@@ -226,6 +266,7 @@ def shared_kernel(
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     KINDS: gl.constexpr = 2 if HAS_ZEROS else 1
     GROUPS: gl.constexpr = DEPTH * 256 // BITS // GROUP if GROUP > 0 else 0
+    PER_COPY: gl.constexpr = _groups_a_copy(BITS, GROUP)
     lanes: gl.constexpr = [1, 1, 1, 1, 32, 1]
     warps: gl.constexpr = [1, 1, 1, WARPS, 1, 1]
     layout: gl.constexpr = gl.BlockedLayout([M_TILES, ROW_TILES, 1, 1, 1, 4], lanes, warps, ORDER)
@@ -246,8 +287,8 @@ def shared_kernel(
     )  # fmt: skip
     last_at = first_at + (STAGES - 1) * STAGE
     sources = words_ptr, scales_ptr, zeros_ptr if HAS_ZEROS else scales_ptr, x_ptr
-    offsets, own = _own_share(block * (WARPS * ROW_TILES), tiles_k, groups, to_scales, X_AT, ROW_TILES, WARPS,
-                              own_layout)  # fmt: skip
+    offsets, own = _own_share(block * (WARPS * ROW_TILES), tiles_k, groups, to_scales, X_AT, PER_COPY, ROW_TILES,
+                              WARPS, own_layout)  # fmt: skip
     ends = end, tiles_n, tiles_k, groups, M, K
     for stage in gl.static_range(STAGES - 1):
         _fill(first_at + stage * STAGE, begin + stage, sources, offsets, own, ends, GROUP, BITS, HAS_ZEROS, M_TILES,
@@ -262,8 +303,8 @@ def shared_kernel(
     m_tile = gl.set_auto_layout(gl.arange(0, M_TILES)[:, None, None, None, None, None], layout)
     spread = gl.zeros([1, 1, 1, 1, 1, 4], gl.int32, layout)  # what a lane's four registers have the same
     words_at = own_tile * (DEPTH * WARPS * 512) + spread
-    scales_at = gl.convert_layout(to_scales, layout) + own_tile * (GROUPS * KINDS * WARPS * 128) + spread
-    zeros_at = scales_at + WARPS * 128 + lane // 4 % 2 * 2
+    scales_at = gl.convert_layout(to_scales, layout) + own_tile * (GROUPS // PER_COPY * KINDS * WARPS * 128) + spread
+    scales_at, zeros_at = _where_read(scales_at, lane, PER_COPY, WARPS)
     x_at = X_AT - warp * 512 + m_tile * 512 + spread
     to_odd = ((lane ^ 4) - lane) * 16
     acc = gl.zeros([M_TILES, ROW_TILES, 1, WARPS, 32, 4], gl.float32, layout)
@@ -354,7 +395,7 @@ def _write(
 def stage_bytes(bits, m, group, zeros, config):
     """(bytes of words, scales and zero points, bytes of x) of a step of the ring."""
     span = config["DEPTH"] * 256 // bits
-    scales = span // group * (2 if zeros else 1) * 128 if group else 0
+    scales = span // group // _groups_a_copy(bits, group) * (2 if zeros else 1) * 128 if group else 0
     packed = config["ROW_TILES"] * config["num_warps"] * (config["DEPTH"] * 512 + scales)
     return packed, m_tiles_of(m) * span * 16
 

@@ -10,9 +10,7 @@ from .fragments import ring_stages, stage_bytes
 from .shared import shared_bytes
 
 FEW_ROWS = 32
-"""The most rows of x that `fragments` takes: each lane holds an accumulator for every 8 of them, and x beside them.
-
-On an H200 it takes 100 to 140 us for 64 rows of 8192 x 8192 weights, as long as ``separate``."""
+"""The most rows of x for which a group's sums are scaled, and that `shared` takes on Hopper."""
 
 
 def _foreign(gpu: GPU) -> str:
@@ -22,57 +20,40 @@ def _foreign(gpu: GPU) -> str:
     return "written in instructions of NVIDIA's tensor cores, which Triton's interpreter and other GPUs lack"
 
 
-def decodes(bits, problem: Case, gpu: GPU) -> str:
-    """Why ``fragments`` does not take a case: from 4 rows on, of little weights from 9, ``shared`` is faster."""
-    if problem["m"] > FEW_ROWS:
-        return f"more than {FEW_ROWS} rows: x is read again for every few columns"
-    little = problem["n"] * problem["k"] <= 2**22
-    if problem["m"] > (8 if little else 3) and not shares(bits, problem, gpu):
+def decodes(problem: Case, gpu: GPU) -> str:
+    """Why ``fragments`` does not take a case."""
+    if problem["m"] > (8 if problem["n"] * problem["k"] <= 2**22 else 3):
         return "rows of which one reading serves more columns in `shared`"
     return _foreign(gpu)
 
 
-FRAGMENTS_SPACE = {
-    "ROW_TILES": (1, 2, 4),
-    "DEPTH": (1, 2, 4),
-    "num_warps": (4, 8),
-    "RING": (24, 40, 72, 104, 160),
-    "X_RING": (0, 1),
-}
-"""RING: KiB of the ring, of which whole steps are used.  X_RING: whether x comes through it, as weights do."""
+FRAGMENTS_SPACE = {"ROW_TILES": (1, 2), "DEPTH": (2, 4), "num_warps": (4, 8), "RING": (24, 40, 72)}
+"""RING: KiB of the ring, of which whole steps are used."""
 
-# By bits and whether x has at most 8 rows: what was fastest at one of the benchmark's sizes on an H200, or beside it.
+# By bits: what was fastest at one of the benchmark's sizes on an H200, or beside it.
 _FRAGMENTS = {
-    (4, True): ((1, 2, 4, 24, 0), (1, 2, 8, 40, 0), (1, 4, 4, 40, 0), (2, 2, 4, 24, 0), (2, 2, 4, 40, 0),
-                (2, 2, 8, 72, 0)),
-    (4, False): ((2, 2, 4, 24, 0), (2, 2, 4, 40, 0), (2, 2, 4, 72, 1), (2, 2, 8, 160, 1), (4, 1, 4, 72, 1),
-                 (4, 1, 8, 160, 1)),
-    (8, True): ((1, 4, 4, 24, 0), (1, 4, 4, 40, 0), (1, 2, 8, 24, 0), (1, 4, 8, 72, 0), (2, 2, 8, 72, 0)),
-    (8, False): ((2, 2, 4, 24, 0), (4, 2, 4, 72, 0), (2, 2, 8, 104, 1), (4, 1, 8, 72, 1), (4, 1, 8, 104, 1)),
-}  # fmt: skip
+    4: ((1, 2, 4, 24), (1, 2, 8, 40), (1, 4, 4, 40), (2, 2, 4, 24), (2, 2, 4, 40), (2, 2, 8, 72)),
+    8: ((1, 4, 4, 24), (1, 4, 4, 40), (1, 2, 8, 24), (1, 4, 8, 72), (2, 2, 8, 72)),
+}
 
 
 def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``fragments`` cannot launch or be the best."""
-    if tuple(config[name] for name in FRAGMENTS_SPACE) not in _FRAGMENTS[bits, problem["m"] <= 8]:
+    if tuple(config[name] for name in FRAGMENTS_SPACE) not in _FRAGMENTS[bits]:
         return "too few bytes under way, too many registers, or x read too often"
-    if 2 * sum(stage_bytes(bits, problem["m"], problem["group"], config)) > config["RING"] * 1024:
+    if 2 * stage_bytes(bits, problem["group"], config) > config["RING"] * 1024:
         return "the ring holds no two steps"
     _, _, shared = ring_stages(bits, problem["m"], problem["group"], config)
     return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most" if shared > gpu.shared_bytes else ""
 
 
 def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
-    """What was fastest of a few configs on an H200: more warps where there are few programs, x beside their weights."""
-    few = triton.cdiv(problem["n"], 2 * ROWS) <= (1 if bits == 4 else 2) * gpu.sms
-    if 8 < problem["m"] <= 16 and few and gpu.shared_bytes >= 160 * 1024:
-        shape = (2, 2, 8, 160 if bits == 4 else 104, 1)
-    elif problem["m"] > 8:
-        shape = (2, 2, 4, 40 if bits == 4 and problem["group"] == 32 else 24, 0)
-    elif bits == 8:
-        shape = (1, 4, 4, 24, 0)
-    else:
-        shape = (1, 2, 8, 40, 0) if triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms else (1, 2, 4, 24, 0)
+    """What was fastest of a few configs on an H200: more bytes a warp where there are few programs.
+
+    5 x 1152 x 3584 in groups of 64: 9.2 us; 10.8 by eight warps, 10.2 with 24 KiB.
+    """
+    few = triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms
+    shape = (1, 4, 4, 24) if bits == 8 else (1, 4, 4, 40) if few else (1, 2, 4, 24)
     return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
 
 
@@ -103,8 +84,6 @@ _WARPS_OF_SM = (6, 16)
 
 def shares(bits, problem: Case, gpu: GPU) -> str:
     """Why ``shared`` does not take a case."""
-    if bits == 4 and problem["group"] == 32:
-        return "a packed tile is multiplied before it is scaled, and has two groups"
     if problem["m"] > FEW_ROWS and Capability.WGMMA in gpu.capabilities and problem["n"] % 8 == 0:
         return f"more than {FEW_ROWS} rows, of which `specialized` multiplies more at a time"
     return _foreign(gpu) or ("" if problem["m"] <= SHARED_ROWS else f"more than {SHARED_ROWS} rows")
@@ -129,6 +108,8 @@ def fits_shared(bits, config: Config, problem: Case, gpu: GPU) -> str:
         return "too few bytes under way, too many registers, or programs too large to run beside each other"
     if problem["group"] and config["DEPTH"] * 256 // bits % problem["group"]:
         return "a group is longer than a step"
+    if bits == 4 and problem["group"] == 32 and problem["m"] > FEW_ROWS and config["ROW_TILES"] == 4:
+        return "two groups' scales beside the sums of 64 rows spill"
     steps, warps = _steps_and_warps(bits, config, problem)
     fewest, most = (gpu.sms * number for number in _WARPS_OF_SM)
     if splits > 1 and splits * warps > most:

@@ -9,6 +9,8 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
+from .many_rows import in_fragments
+
 
 @triton.jit
 def _scale_and_zero(scales_ptr, zeros_ptr, offs, mask):
@@ -150,6 +152,11 @@ def launch_tiles(bits, x, words, scales, zeros, n, group, *, config):
 def launch_dequantise(bits, words, scales, zeros, n, k, group, *, config):
     """The weights [n, k] that packed ones stand for, in the dtype of their scales."""
     w = torch.empty((n, k), dtype=scales.dtype, device=scales.device)
+    if in_fragments(gpu_of(w.device)):
+        from .dequantise import write_weights
+
+        write_weights(bits, words, scales, zeros, w, group, config=config)
+        return w
     grid = (triton.cdiv(n, config["BLOCK_N"]), triton.cdiv(k, config["BLOCK_K"]))
     launch(
         _dequantise_kernel, grid, words, scales, zeros, w, n, k, k // group if group else 1,

@@ -356,18 +356,20 @@ def hopper_product(layout, config):
     return _instructions(requests[0].kernel)
 
 
-def shared_fragments(bits, config, rows=16):
-    """Bytes spilled by `shared` of the products with packed weights, 1024 x 1024 in groups of 128, for rows of x."""
+def shared_fragments(bits, config, rows=16, group=128):
+    """Bytes spilled by `shared` of the products with packed weights, 1024 x 1024, for rows of x."""
     import torch
     from atlas.compilation.resources import resources_of
 
     from kernels.matmul_w4a16.shared import launch_shared
 
-    x, scales = (torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((rows, 1024), (64, 8, 16)))
+    x, scales = (
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((rows, 1024), (64, 1024 // group, 16))
+    )
     words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
-    zeros = torch.empty(64, 8, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    zeros = torch.empty(64, 1024 // group, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("a100")) as requests:
-        launch_shared(bits, x, words, scales, zeros, 1024, 128, config=config)
+        launch_shared(bits, x, words, scales, zeros, 1024, group, config=config)
     return resources_of(requests[0].kernel).spill_bytes
 
 

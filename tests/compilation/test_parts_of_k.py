@@ -12,8 +12,8 @@ def test_parts_of_k_are_added_by_what_each_triton_has(compiling, bits, depth, sp
     assert compiling(inside.shared_fragments, bits, config) == 0
 
 
-@pytest.mark.parametrize(("bits", "depth"), [(4, 2), (8, 4)])
-def test_64_rows_fit_registers_and_are_scaled_by_what_sm_80_has(compiling, bits, depth):
+@pytest.mark.parametrize(("bits", "depth", "group"), [(4, 2, 128), (4, 2, 32), (8, 4, 128)])
+def test_64_rows_fit_registers_and_are_scaled_by_what_sm_80_has(compiling, bits, depth, group):
     """It multiplies no two bf16 but in an fma."""
     config = {"ROW_TILES": 2, "DEPTH": depth, "num_warps": 4, "STAGES": 3, "SPLITS": 4}
-    assert compiling(inside.shared_fragments, bits, config, 64) == 0
+    assert compiling(inside.shared_fragments, bits, config, 64, group) == 0

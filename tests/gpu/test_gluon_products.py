@@ -108,3 +108,25 @@ def test_packed_weights_converted_in_shared_memory(cuda, bits, group, pulls, row
             config=config, programs=gpu_of(cuda).sms, pulls=pulls,
         )  # fmt: skip
         near(c, a.float() @ (weight if pulls else weight.t()))
+
+
+@pytest.mark.parametrize("config", [(32, 128, 4), (32, 256, 8)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (4, 64), (4, 128), (8, None), (8, 32), (8, 128)])
+def test_packed_weights_written_out(cuda, bits, group, dtype, config):
+    """Bit by bit what plain torch makes of them; tails of rows, and half a tile of columns at the end."""
+    from kernels import matmul_w8a16, pack_w4, pack_w8
+    from kernels.matmul_w4a16 import cases
+    from kernels.matmul_w4a16.dequantise import write_weights
+
+    config = dict(zip(("BLOCK_N", "BLOCK_K", "num_warps"), config, strict=True))
+    for (n, k), symmetric in itertools.product(((1, 128), (40, 384), (33, 2176), (100, 96)), (False, True)):
+        if k % (group or 32):
+            continue
+        weight = matrix(cuda, n, k, "N", dtype)
+        packed = pack_w4(weight, group, symmetric) if bits == 4 else pack_w8(weight, group)
+        words, scales, zeros, _, _, size = packed
+        w = torch.full((n, k), torch.nan, device=cuda, dtype=dtype)
+        write_weights(bits, words, scales, zeros, w, size, config=config)
+        dequantised = (cases if bits == 4 else matmul_w8a16).dequantised
+        assert torch.equal(w, dequantised(words, scales.float(), zeros, n, k, size).to(dtype))

@@ -62,6 +62,13 @@ def test_loss_and_gradients_are_torch_s_in_every_layout(x):
         assert_as_torch(x, torch.softmax(randn(*x.shape, seed=2), classes), weight, **options)
 
 
+@pytest.mark.parametrize("n", [60, 5004], ids=["one block a program", "several"])
+def test_blocks_of_a_row_are_a_program_s_or_many_programs(n):
+    x, index = randn(3, n), torch.tensor([0, n - 1, 7])
+    assert_as_torch(x, index, torch.linspace(0.1, 2.0, n))
+    assert_as_torch(x, torch.softmax(randn(3, n, seed=2), 1), None, label_smoothing=0.1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_loss_has_torch_s_dtype(dtype):
     x, index = randn(4, N, 3).to(dtype), torch.zeros(4, 3, dtype=torch.int64)

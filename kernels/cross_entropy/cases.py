@@ -80,6 +80,8 @@ EDGE_CASES = cases.edge_cases(
         (9, 2049, {"gradient": True, "ignored": True}, "odd rows, each beginning elsewhere in a lane of 16 bytes"),
         (6, 40, {"pitch": 43, "smoothing": 0.1, "gradient": True}, "short rows apart, none a whole number of vectors"),
         (4, 5, {"ignored": True, "reduction": "none", "gradient": True}, "rows shorter than a vector, a loss each"),
+        (35, 20, {"ignored": True, "smoothing": 0.1}, "few rows of few classes, none a whole number of vectors"),
+        (65, 24, {"gradient": True, "ignored": True, "z_loss": 1e-2}, "the same in whole vectors, with the gradient"),
         (2, 20_000, {"smoothing": 0.1, "z_loss": 1e-2}, "several blocks and a tail; all terms of the loss"),
         (3, 9001, {"smoothing": 0.1, "ignored": True}, "parts of odd rows: edges belong to the first and the last"),
         (5, 9000, {"pitch": 9024, "z_loss": 1e-2, "gradient": True, "ignored": True}, "padded rows of several blocks"),

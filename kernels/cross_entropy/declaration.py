@@ -7,6 +7,7 @@ from .backward import launch_backward
 from .one_pass import launch_one_pass
 from .split import launch_split
 from .stream import launch_stream, launch_stream_gradient
+from .whole import launch_whole
 
 DECLARATION = Declaration(
     name="cross_entropy",
@@ -29,6 +30,16 @@ DECLARATION = Declaration(
         reference=references.reference,
         outputs=("loss", "saved", "scale"),  # saved for the backward pass: lse, or the gradient itself
         variants=(
+            Variant(
+                name="whole",
+                summary="few rows of few classes: one program holds them all, with the gradient where it is asked for",
+                launch=launch_whole,
+                space=spaces.WHOLE_SPACE,
+                default=spaces.whole_default,
+                fits=spaces.fits_whole,
+                handles=spaces.handles_whole,
+                follows="one_pass",
+            ),
             Variant(
                 name="split",
                 summary="few rows: several programs a row, whose parts a second kernel puts together",

@@ -2,7 +2,16 @@
 
 import triton
 from atlas.declaration.cases import element_size
-from atlas.declaration.rows import REGISTERS, VECTOR_BYTES, block_n, fits_stream, most_warps, rows_obstacle
+from atlas.declaration.rows import (
+    OTHER_REGISTERS,
+    REGISTERS,
+    VECTOR_BYTES,
+    block_n,
+    fits_stream,
+    most_warps,
+    registers_obstacle,
+    rows_obstacle,
+)
 
 from .cases import flags_of
 
@@ -25,6 +34,37 @@ def handles_rows(problem, gpu):
 
 def fits_rows(config, problem, gpu):
     return rows_obstacle(config, problem, _LIVE[flags_of(problem)["gradient"]])
+
+
+_CLASSES = 32
+"""Of rows side by side in a warp: longer ones would be cut among warps, and 64 of 250 took 68 us for 10 (H200)."""
+_ROOM = 4096
+"""Elements of a program that holds all rows; of 16384, which one SM exchanges, it is no faster than two launches."""
+
+WHOLE_SPACE = {"num_warps": (4, 8, 16, 32)}
+
+
+def _room(problem):
+    return triton.next_power_of_2(problem["m"]) * block_n(problem)
+
+
+def handles_whole(problem, gpu):
+    if problem["n"] > _CLASSES:
+        return f"rows of {problem['n']} classes, over {_CLASSES}"
+    return f"over {_ROOM} elements, with room for a power of 2 of both" if _room(problem) > _ROOM else ""
+
+
+def fits_whole(config, problem, gpu):
+    threads = 32 * config["num_warps"]
+    if config["num_warps"] > WHOLE_SPACE["num_warps"][0] and _room(problem) < 2 * threads:
+        return "less than two elements a thread"
+    return registers_obstacle(_room(problem) / threads * _LIVE[True] + OTHER_REGISTERS, threads)
+
+
+def whole_default(problem, gpu):
+    """Two elements a thread: the more, the less each waits (35x20 bf16 with 8, 16, 32 warps: 8.0, 6.9, 6.3 us)."""
+    warps = _room(problem) // (2 * 32)
+    return {"num_warps": max(WHOLE_SPACE["num_warps"][0], min(most_warps(gpu), warps))}
 
 
 def fits_blocks(config, problem, gpu):

@@ -5,6 +5,9 @@ import triton
 import triton.language as tl
 from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import launch
+from triton.language.extra.cuda import gdc_wait
+
+from kernels.common.early import launch_early
 
 
 @triton.jit
@@ -27,6 +30,17 @@ def _total_kernel(
     tl.store(scale_ptr, scale)
     if TOTAL:
         tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
+
+
+@triton.jit
+def _early_total_kernel(
+    rows_ptr, target_ptr, loss_ptr, scale_ptr, m, ignore_index,
+    MEAN: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The same; EARLY: launched while the kernel that writes the rows' losses still runs, it waits for its end here."""
+    if EARLY:
+        gdc_wait()
+    _total_kernel(rows_ptr, target_ptr, loss_ptr, scale_ptr, m, ignore_index, MEAN, TOTAL, BLOCK)
 
 
 def stride(x):
@@ -58,7 +72,11 @@ def loss_dtype(x, wide_loss):
 def total_of(rows, target, scale, ignore_index, reduction, dtype):
     """The loss; ``scale`` is written."""
     loss = rows if reduction == "none" else torch.empty((), dtype=dtype, device=rows.device)
-    launch_total(rows, target, loss, scale, ignore_index, reduction, reduction != "none")
+    block = min(4096, max(128, triton.next_power_of_2(rows.shape[0])))
+    launch_early(
+        _early_total_kernel, (1,), rows.device, rows, target, loss, scale, rows.shape[0], ignore_index,
+        MEAN=reduction == "mean", TOTAL=reduction != "none", BLOCK=block, num_warps=max(4, block // 256),
+    )  # fmt: skip
     return loss
 
 

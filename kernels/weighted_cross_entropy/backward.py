@@ -17,10 +17,12 @@ def _backward_kernel(
     stride_db, stride_dn, stride_ds, stride_eb, stride_en, stride_es, ignore_index, label_smoothing, z_loss,
     PROBABILITIES: tl.constexpr, OF_TARGET: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTHING: tl.constexpr,
     PER_ROW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, VECTOR: tl.constexpr, LAST: tl.constexpr,
+    ONE: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M rows of dx, and of their blocks of BLOCK_N classes each ``splits``-th.
 
-    ``stride_d`` are of dx, ``stride_e`` of the targets' gradient; VECTOR as in the forward pass.
+    ``stride_d`` are of dx, ``stride_e`` of the targets' gradient; VECTOR as in the forward pass.  Where that is ONE
+    block, no loop keeps its logits waiting for what is known of rows.
     """
     if LAST:
         n = n // VECTOR * VECTOR
@@ -57,8 +59,9 @@ def _backward_kernel(
             peak *= tl.load(weight_ptr + target, mask=valid, other=0.0).to(tl.float32)
         if not SMOOTHING:
             total += peak
-    for start in tl.range(split * BLOCK_N, n, splits * BLOCK_N):
-        offs_n = start + tl.arange(0, BLOCK_N)[None, :]
+    first = split * BLOCK_N
+    for beyond in tl.range(0, BLOCK_N if ONE else n - first, BLOCK_N if ONE else splits * BLOCK_N):
+        offs_n = first + beyond + tl.arange(0, BLOCK_N)[None, :]
         inside = mask_m[:, None] & (offs_n < n)
         mask = counted[:, None] & inside  # a row that does not count is not read
         wide = offs_n.to(tl.int64)
@@ -100,6 +103,6 @@ def launch_backward(
         ignore_index, label_smoothing, z_loss,
         PROBABILITIES=probabilities, OF_TARGET=of_target, HAS_WEIGHT=weight is not None, SMOOTHING=label_smoothing != 0,
         PER_ROW=dloss.dim(), BLOCK_M=config["BLOCK_M"], BLOCK_N=lanes * width, VECTOR=width_of(last, *along), LAST=last,
-        num_warps=config["num_warps"],
+        ONE=splits == blocks, num_warps=config["num_warps"],
     )  # fmt: skip
     return (dx, dtarget) if of_target else dx

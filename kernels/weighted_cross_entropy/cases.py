@@ -96,6 +96,7 @@ EDGE_CASES = cases.edge_cases(
         (2, 64, 3, True, True, True, {"reduction": "none"}, "classes last, places between: whole vectors"),
         (3, 1000, 2, True, True, False, {"gap": 24, "reduction": "none", "ignored": True}, "rows with gaps, weighted"),
         (9, 4, 1, True, False, True, {"smoothing": 0.1}, "rows shorter than a vector; several a program"),
+        (3, 20_204, 1, True, True, False, {}, "rows of several blocks, each second off 16 bytes; weighted"),
     ),
 )
 

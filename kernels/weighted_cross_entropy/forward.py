@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 from atlas.operators import launch
+from triton.language.extra.cuda import gdc_wait
 
+from kernels.common.early import launch_early
 from kernels.common.rows import LOWEST
 
 from .row import coefficients_of, is_last, loss_dtype, places_of, saved_rows, strides_of, width_of
@@ -103,8 +105,13 @@ def _forward_kernel(
 
 
 @triton.jit
-def _total_kernel(parts_ptr, loss_ptr, scale_ptr, parts, MEAN: tl.constexpr, BLOCK: tl.constexpr):
-    """One program owns all parts: the sums of losses, then those of what the mean divides by."""
+def _total_kernel(parts_ptr, loss_ptr, scale_ptr, parts, MEAN: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """One program owns all parts: the sums of losses, then those of what the mean divides by.
+
+    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.
+    """
+    if EARLY:
+        gdc_wait()
     total, divisor = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, parts, BLOCK):
         offs = start + tl.arange(0, BLOCK)
@@ -142,8 +149,8 @@ def launch_stream(
         return rows, saved, scale
     loss = torch.empty((), dtype=dtype, device=x.device)
     block = min(16384, max(128, triton.next_power_of_2(programs)))
-    launch(
-        _total_kernel, (1,), rows, loss, scale, programs,
+    launch_early(
+        _total_kernel, (1,), x.device, rows, loss, scale, programs,
         MEAN=reduction == "mean", BLOCK=block, num_warps=max(4, block // 512),
     )  # fmt: skip
     return loss, saved, scale

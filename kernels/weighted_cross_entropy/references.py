@@ -6,7 +6,13 @@ from .row import saved_rows
 
 
 def torch_loss(x, target, weight, ignore_index, reduction, label_smoothing, z_loss):
-    """The loss of x [b, n, s] as a user would write it in torch; one of each row as [b * s]."""
+    """The loss of x [b, n, s] as a user would write it in torch; one of each row as [b * s].
+
+    Rows are given as [b, n]: of [b, n, s] torch adds up losses and weights of samples in their dtype on a GPU, so that
+    2048 weights in bf16 come to 512 (pytorch#61523).
+    """
+    if x.shape[2] == 1:
+        x, target = x.squeeze(2), target.squeeze(-1)
     options = {} if target.is_floating_point() else {"ignore_index": ignore_index}
     loss = torch.nn.functional.cross_entropy(
         x, target, weight, reduction=reduction, label_smoothing=label_smoothing, **options

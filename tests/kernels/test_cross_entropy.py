@@ -3,6 +3,7 @@
 import pytest
 import torch
 from atlas.declaration import case
+from atlas.declaration.choice import untuned
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
@@ -59,6 +60,30 @@ def test_the_z_loss_is_the_mean_of_squares_over_the_rows_that_count():
     (2 * expected).backward()
     close(loss.detach(), expected.detach())
     close(x.grad, exact.grad)
+
+
+def test_few_rows_of_few_classes_are_one_program_s():
+    shapes = ((35, 20), (250, 10), (4, 32), (1000, 20), (64, 250), (64, 1000), (1, 40_000))
+    found = [untuned(DECLARATION.forward, case("bf16", m=m, n=n), GPUS["h200"])[0].name for m, n in shapes]
+    assert found == ["whole"] * 3 + ["one_pass"] * 3 + ["split"]
+
+
+@pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_every_variant_sums_the_losses_of_rows_that_count(variant, reduction):
+    x, target = randn(9, 33), targets(9, 33)
+    target[::4] = -100
+    x[4] = float("nan")
+    exact = x.double().requires_grad_()
+    expected = functional.cross_entropy(exact, target, reduction=reduction, label_smoothing=0.1)
+    expected.backward()
+    for gradient in {"stream_gradient": [True], "split": [False], "stream": [False]}.get(variant.name, [False, True]):
+        arguments = {"reduction": reduction, "label_smoothing": 0.1}
+        loss, saved, scale = launched(variant, x, target, gradient, **arguments)
+        close(loss, expected.detach())
+        assert scale == (1 if reduction == "sum" else 1 / (target >= 0).sum().float())
+        if gradient:
+            close(saved, torch.where((target >= 0)[:, None], exact.grad, 0.0))
 
 
 @pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)

@@ -4,10 +4,12 @@ import itertools
 
 import pytest
 import torch
+from atlas.declaration import case
 from torch.nn import functional as F
 
 import kernels.nn
 from kernels.cross_entropy import cross_entropy
+from kernels.weighted_cross_entropy import DECLARATION
 
 N = 7
 
@@ -58,6 +60,13 @@ def test_loss_and_gradients_are_torch_s_in_every_layout(x):
         options = {"reduction": reduction, "label_smoothing": smoothing}
         assert_as_torch(x, index, weight, ignore_index=3 if places else -100, **options)
         assert_as_torch(x, torch.softmax(randn(*x.shape, seed=2), classes), weight, **options)
+
+
+@pytest.mark.parametrize("n", [60, 5004], ids=["one block a program", "several"])
+def test_blocks_of_a_row_are_a_program_s_or_many_programs(n):
+    x, index = randn(3, n), torch.tensor([0, n - 1, 7])
+    assert_as_torch(x, index, torch.linspace(0.1, 2.0, n))
+    assert_as_torch(x, torch.softmax(randn(3, n, seed=2), 1), None, label_smoothing=0.1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -125,3 +134,17 @@ def test_it_compiles_into_one_graph():
     torch.compile(function, fullgraph=True, backend="aot_eager")(x, cross_entropy).backward()
     function(exact, F.cross_entropy).backward()
     torch.testing.assert_close(x.grad, exact.grad)
+
+
+def test_the_peers_are_given_rows_as_rows(monkeypatch):
+    """Of [b, n, 1] in bf16 torch's sum on a GPU stalls."""
+    seen, loss = [], F.cross_entropy
+    monkeypatch.setattr(
+        F, "cross_entropy", lambda x, *rest, **options: seen.append(x.dim()) or loss(x, *rest, **options)
+    )
+    flags = {"weight": True, "probabilities": False}
+    for size, probabilities in itertools.product((1, 3), (False, True)):
+        problem = case("bf16", b=4, n=N, s=size, last=True, **flags | {"probabilities": probabilities})
+        inputs = DECLARATION.forward.inputs(problem, torch.device("cpu"), torch.Generator().manual_seed(0))
+        assert DECLARATION.forward.peers["torch"].prepare(**inputs)().shape == ()
+    assert seen == [2, 2, 3, 3]

@@ -29,7 +29,7 @@ def _whole_kernel(
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)[None, :]
     mask_m = offs_m < m
     inside = mask_m[:, None] & (offs_n < n)
-    offs = (offs_m * stride_xm)[:, None] + offs_n
+    offs = (offs_m.to(tl.int64) * stride_xm)[:, None] + offs_n
     target = tl.load(target_ptr + offs_m, mask=mask_m, other=ignore_index)
     # -inf is the identity of max and becomes 0, the identity of the sum.
     x = tl.load(x_ptr + offs, mask=inside, other=-float("inf")).to(tl.float32)

@@ -168,7 +168,7 @@ def launch_runs(dy, index, rows, padding_idx, *, config):
         return dweight
     split, width = below(SPLITS, m), vector_width(dy)
     tiles, blocks = triton.cdiv(m, split), triton.cdiv(n, config["BLOCK_N"])
-    chunk = chunk_of(m)
+    chunk = chunk_of(m, dweight)
     shares = 2 + (1 + merges(m, chunk) if chunk < m else ONLY_CHUNK)
     share = min(v // shares, BEHIND // (n * dy.element_size()))
     zeros = Zeros(dweight, share, width)

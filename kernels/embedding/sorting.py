@@ -115,6 +115,10 @@ CHUNKS = ((1024, 64), (4096, 256), (math.inf, 1024))
 """Below how many tokens how many of them one program sorts in registers: small chunks are sorted sooner, and each more
 is searched once for every token."""
 
+LONGEST_CHUNK, HIDING = 2048, 32 * 2**20
+"""Up to so many tokens are one chunk where so many bytes of the gradient can be cleared while it is sorted: a launch
+less, and none of them takes under 3 us."""
+
 FANS = ((32_768, 16), (math.inf, 8))
 """Below how many tokens how many chunks become one at most: the more tokens, the more their searches weigh against
 another launch."""
@@ -130,8 +134,10 @@ def below(bounds, m):
     return next(entry for most, entry in bounds if m < most)
 
 
-def chunk_of(m):
-    """How many of m tokens one program sorts."""
+def chunk_of(m, dweight):
+    """How many of m tokens one program sorts, for a gradient ``dweight``."""
+    if m <= LONGEST_CHUNK and dweight.numel() * dweight.element_size() >= HIDING:
+        return max(CHUNKS[0][1], triton.next_power_of_2(m))
     return below(CHUNKS, m)
 
 

@@ -130,6 +130,15 @@ def test_tokens_are_sorted_in_chunks_and_those_of_a_row_keep_their_order(m, chun
     assert dweight[:-cleared].isnan().all() and (dweight[-cleared:] == 0).all()
 
 
+def test_few_tokens_of_a_large_table_are_one_chunk(monkeypatch):
+    monkeypatch.setattr(sorting, "HIDING", 300 * 8 * 4)
+    chunks = {m: [sorting.chunk_of(m, torch.empty(v, 8)) for v in (299, 300)] for m in (1, 65, 1033, 2049)}
+    assert chunks == {1: [64, 64], 65: [64, 128], 1033: [256, 2048], 2049: [256, 256]}
+    index, dy, weight = tokens(100, v=300), table(100, 8, seed=1), table(300, 8)
+    expected = gradient(reference, index, weight.double(), dy.double())
+    torch.testing.assert_close(gradient(embedding, index, weight, dy).double(), expected, rtol=4e-6, atol=4e-6)
+
+
 def test_a_table_too_long_to_pack_into_32_bits_is_sorted_in_64(monkeypatch):
     # The sorting alone, and few programs for the flags: the interpreter has no time for the rows of such a table.
     monkeypatch.setattr(sorting, "FLAGS", 2**20)

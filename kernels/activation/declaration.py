@@ -4,7 +4,7 @@ from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, pe
 
 from .flat import launch_flat, launch_flat_backward
 from .references import backward_reference, liger, prepare_liger_backward, pulled_back, reference
-from .rows import launch_rows, launch_rows_backward
+from .rows import launch_rows, launch_rows_backward, tiles_of
 
 
 def _inputs(problem, device, generator):
@@ -27,6 +27,16 @@ def _bytes(*names):
     return lambda c: cases.traffic(*(x for x in names if x not in ("up", "dup") or c["kind"] == "swiglu"))(c)
 
 
+def _rows_default(problem, gpu):
+    """Two 16-byte vectors of each tensor a thread; one, and then two warps, where tiles would leave SMs idle."""
+    two = elementwise.default(vectors=2)(problem, gpu)
+    one = elementwise.default(vectors=1)(problem, gpu)
+    half = {"BLOCK": one["BLOCK"] // 2, "num_warps": 2}
+    configs = [config for config in (two, one, half) if config["BLOCK"] in elementwise.SPACE["BLOCK"]]
+    busy = (c for c in configs if tiles_of(problem["m"], max(1, problem["n"]), c)[0][0] >= gpu.sms)
+    return next(busy, configs[-1])
+
+
 def _variants(flat, rows, most):
     """The two variants of a pass, for at most ``most`` vectors a thread."""
     return (
@@ -44,7 +54,7 @@ def _variants(flat, rows, most):
             summary="tiles of rows that lie apart, such as halves of one tensor",
             launch=rows,
             space=elementwise.SPACE,
-            default=elementwise.default(vectors=2),
+            default=_rows_default,
             fits=elementwise.fits(1, most),
             handles=lambda problem, gpu: "" if problem["strided"] else "rows lie one after the other",
         ),
@@ -89,6 +99,7 @@ DECLARATION = Declaration(
             ("gelu", True, 9, 72, "rows that lie apart"),
             ("swiglu", True, 9, 72, "halves of rows; more rows than a multiple of the tile's"),
             ("swiglu", True, 5, 131, "halves of odd rows: no second half starts on 16 bytes"),
+            ("swiglu", True, 6, 134, "halves of 67 pairs: of 16 bits each starts on 4 bytes"),
             ("swiglu", True, 3, 5000, "rows longer than a tile, and a tail"),
             ("swiglu", True, 64, 256, "whole tiles only"),
             ("swiglu", True, 19, 320, "tiles whole in their columns, not in their rows"),

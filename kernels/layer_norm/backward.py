@@ -15,14 +15,14 @@ from .forward import parameter_flags, statistics
 
 @triton.jit
 def _backward_rows_kernel(
-    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, partial_ptr, m, n,
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, dweight_ptr, dbias_ptr, m, n,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program owns every `num_programs`-th block of BLOCK_M rows: their dx, and one partial row of dweight, dbias.
 
-    The partial rows stay in registers, one per row of the tile, until the last block; partial_ptr is
-    [HAS_WEIGHT + HAS_BIAS, num_programs, n].
+    The partial rows stay in registers, one per row of the tile, until the last block; dweight_ptr and dbias_ptr are
+    [num_programs, n] each.
     """
     n = n // WIDTH * WIDTH  # as in _one_pass_kernel
     pid, programs = tl.program_id(0), tl.num_programs(0)
@@ -56,11 +56,11 @@ def _backward_rows_kernel(
         if HAS_BIAS:
             dbias += dy
     columns = tl.arange(0, BLOCK_N)
-    partial_ptr += pid.to(tl.int64) * n + columns
+    offs = pid.to(tl.int64) * n + columns
     if HAS_WEIGHT:
-        tl.store(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)
+        tl.store(dweight_ptr + offs, tl.sum(dweight, axis=0), mask=columns < n)
     if HAS_BIAS:
-        tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < n)
+        tl.store(dbias_ptr + offs, tl.sum(dbias, axis=0), mask=columns < n)
 
 
 def _whole_rows(x):
@@ -71,13 +71,17 @@ def launch_rows(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     m, n = x.shape
     programs, flags = programs_for(x, config), parameter_flags(weight, bias)
     dx = torch.empty_like(x)
-    partial = partials(x, programs, flags)
+    if programs == 1:  # whose partial rows are the sums
+        sums = _empty_sums(x, weight, bias)
+    else:
+        partial = partials(x, programs, flags)
+        sums = partial, partial[programs:] if all(flags.values()) else partial
     launch(
-        _backward_rows_kernel, (programs,), x, weight, mean, rstd, dy, dsum, dx, partial, m, n,
+        _backward_rows_kernel, (programs,), x, weight, mean, rstd, dy, dsum, dx, *sums, m, n,
         **flags, HAS_SUM=dsum is not None, BLOCK_M=config["BLOCK_M"], **_whole_rows(x),
         NUM_STAGES=config["num_stages"], num_warps=config["num_warps"],
     )  # fmt: skip
-    return dx, *sum_partials(partial, weight, bias, programs)
+    return dx, *(sums if programs == 1 else sum_partials(partial, weight, bias, programs))
 
 
 @triton.jit
@@ -292,18 +296,23 @@ def partials(x, programs, flags):
     return torch.empty((max(1, sum(flags.values())) * programs, x.shape[1]), dtype=torch.float32, device=x.device)
 
 
+def _empty_sums(x, weight, bias):
+    """Room for dweight and dbias [n], of one element for what there is not."""
+    return tuple(
+        torch.empty(1, dtype=torch.float32, device=x.device)
+        if like is None
+        else torch.empty(x.shape[-1], dtype=like.dtype, device=x.device)
+        for like in (weight, bias)
+    )
+
+
 def sum_partials(partial, weight, bias, split):
     """(dweight, dbias) from the first ``split`` rows of partial [p, n] and the others, or one of them from all rows.
 
     Something of one element for what there is not.
     """
     p, n = partial.shape
-    found = tuple(
-        torch.empty(
-            1 if like is None else n, dtype=torch.float32 if like is None else like.dtype, device=partial.device
-        )
-        for like in (weight, bias)
-    )
+    found = _empty_sums(partial, weight, bias)
     wanted = [gradient for gradient, like in zip(found, (weight, bias), strict=True) if like is not None]
     if wanted:
         # Columns for two programs an SM, from the 128 bytes of a cache line on; rows to fill 16 elements a thread.

@@ -172,16 +172,20 @@ def _sum_partials_kernel(partial_ptr, out_ptr, p, n, BLOCK_P: tl.constexpr, BLOC
 
 
 def gradients(x, weight, programs):
-    """dx, and for dweight ``programs`` partial rows and their sum (all None without a weight)."""
+    """dx, and for dweight ``programs`` partial rows and their sum (all None without a weight).
+
+    The partial row of a single program is the sum itself.
+    """
     dx, n = torch.empty_like(x), x.shape[-1]
-    if weight is None:
-        return dx, None, None
-    return dx, torch.empty((programs, n), dtype=torch.float32, device=x.device), torch.empty_like(weight)
+    dweight = None if weight is None else torch.empty_like(weight)
+    if weight is None or programs == 1:
+        return dx, dweight, dweight
+    return dx, torch.empty((programs, n), dtype=torch.float32, device=x.device), dweight
 
 
 def sum_partials(partial, dweight):
     """Fill dweight [n] with the sum of the partial rows [p, n]."""
-    if dweight is None:
+    if partial is dweight:  # one program's, or none
         return
     p, n = partial.shape
     # Columns for two programs an SM, from the 128 bytes of a cache line on; rows to fill 16 elements a thread.

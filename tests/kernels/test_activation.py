@@ -82,7 +82,7 @@ def test_swiglu_and_its_gradients_agree_with_float64(dtype):
         assert_close(found.grad, reference.grad, dtype)
 
 
-@pytest.mark.parametrize("n", [24, 131], ids=["halves on 16 bytes", "odd halves"])
+@pytest.mark.parametrize("n", [24, 134, 131], ids=["halves on 16 bytes", "halves on 8", "odd halves"])
 def test_halves_of_one_tensor_are_read_where_they_are_and_give_one_gradient(n, monkeypatch):
     both, dy = randn(2, 3, 2 * n), randn(2, 3, n, seed=1)
     monkeypatch.setattr(torch.Tensor, "contiguous", lambda self: pytest.fail("copied"))
@@ -95,6 +95,35 @@ def test_halves_of_one_tensor_are_read_where_they_are_and_give_one_gradient(n, m
         leaf = both.clone().requires_grad_()
         ours(leaf).backward(dy)
         assert_close(leaf.grad, exact.grad)
+
+
+COMPILE = """
+import json, re, sys
+from atlas.compilation.offline import compile_only
+from atlas.declaration import case
+from atlas.host.gpus import gpu
+from atlas.host.runtime import meta_inputs
+from atlas.reading.config import load_gpus
+from kernels.activation import DECLARATION
+
+on, found = gpu("h200", load_gpus()["h200"]), {}
+for n in (384, 386, 388, 387):
+    problem = case("bf16", kind="swiglu", strided=True, m=4096, n=n)
+    for direction, work in DECLARATION.passes.items():
+        variant = work.variant("rows")
+        with compile_only(on) as requests:
+            variant.launch(**meta_inputs(work, problem), config=variant.default(problem, on))
+        ptx = requests[0].kernel.asm["ptx"]
+        accesses = re.findall(r"(?:ld|st)\\.global\\S*?(?:\\.v(\\d))?\\.b(\\d+)", ptx)
+        found[f"{n} {direction}"] = sorted({int(many or 1) * int(bits) for many, bits in accesses})
+json.dump(found, sys.stdout)
+"""
+
+
+def test_halves_are_read_by_the_widest_vectors_that_their_rows_consist_of(printed_apart):
+    bits = {384: 128, 386: 32, 388: 64, 387: 16}
+    found = printed_apart(COMPILE)
+    assert found == {f"{n} {direction}": [bits[n]] for n in bits for direction in ("forward", "backward")}
 
 
 def test_a_gate_with_gaps_goes_with_an_up_without():

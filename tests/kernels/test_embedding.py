@@ -8,7 +8,7 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels.embedding import DECLARATION, embedding
+from kernels.embedding import DECLARATION, embedding, sorting
 from kernels.embedding import gradient as module
 
 CPU = torch.device("cpu")
@@ -100,24 +100,61 @@ def test_a_run_of_more_tiles_than_are_looked_at_together_is_found_whole(monkeypa
     assert found[:, 0].tolist() == [0, 127 * 64, 128 + 129, 0]
 
 
-def sort_tokens(index, v, padding_idx=-1):
-    return module.sorted_tokens(index, v, padding_idx)
+def sort_tokens(index, v, chunk, share=0):
+    """Rows and tokens in order, flags, and a gradient of NaN of which ``share`` rows a launch were cleared."""
+    dweight = torch.full((v, 1), float("nan"))
+    rows, order, named = sorting.sorted_tokens(index, -1, chunk, sorting.Zeros(dweight, share, 1))
+    return rows[: index.numel()], order[: index.numel()], named[:v].bool(), dweight[:, 0]
 
 
-def test_more_tokens_are_sorted_in_longer_chunks_and_those_of_a_row_keep_their_order():
-    index = tokens(1030, v=50)  # five chunks of 256, the last nearly empty
-    rows, order, named = sort_tokens(index, 50)
+@pytest.mark.parametrize(
+    ("m", "chunk", "fan", "merges"),
+    [
+        (30, 64, 16, 0),  # one chunk, whose program flags the rows
+        (130, 256, 16, 0),
+        (1030, 256, 16, 1),  # five chunks, the last nearly empty
+        (300, 64, 2, 3),  # five chunks become three, two, one
+        (600, 64, 4, 2),  # ten chunks become three: the last is of two
+    ],
+)
+def test_tokens_are_sorted_in_chunks_and_those_of_a_row_keep_their_order(m, chunk, fan, merges, monkeypatch):
+    monkeypatch.setattr(sorting, "FANS", ((float("inf"), fan),))
+    monkeypatch.setattr(sorting, "FLAGS", 16)
+    assert sorting.merges(m, chunk) == merges
+    index = tokens(m, v=50)
+    rows, order, named, dweight = sort_tokens(index, 50, chunk, share=5)
     expected = torch.sort(index, stable=True)
     assert torch.equal(rows, expected[0].int()) and torch.equal(order, expected[1].int())
-    assert torch.equal(named.bool(), torch.bincount(index, minlength=50) > 0)
+    assert torch.equal(named, torch.bincount(index, minlength=50) > 0)
+    cleared = 5 * (1 + merges if merges else sorting.ONLY_CHUNK)
+    assert dweight[:-cleared].isnan().all() and (dweight[-cleared:] == 0).all()
+
+
+def test_few_tokens_of_a_large_table_are_one_chunk(monkeypatch):
+    monkeypatch.setattr(sorting, "HIDING", 300 * 8 * 4)
+    chunks = {m: [sorting.chunk_of(m, torch.empty(v, 8)) for v in (299, 300)] for m in (1, 65, 1033, 2049)}
+    assert chunks == {1: [64, 64], 65: [64, 128], 1033: [256, 2048], 2049: [256, 256]}
+    index, dy, weight = tokens(100, v=300), table(100, 8, seed=1), table(300, 8)
+    expected = gradient(reference, index, weight.double(), dy.double())
+    torch.testing.assert_close(gradient(embedding, index, weight, dy).double(), expected, rtol=4e-6, atol=4e-6)
 
 
 def test_a_table_too_long_to_pack_into_32_bits_is_sorted_in_64(monkeypatch):
     # The sorting alone, and few programs for the flags: the interpreter has no time for the rows of such a table.
-    monkeypatch.setattr(module, "CLEARED", 2**20)
+    monkeypatch.setattr(sorting, "FLAGS", 2**20)
     v = 2**25  # times a chunk of 64: 2^31
-    rows, order, _ = sort_tokens(torch.tensor([v - 1, 0, v - 1, 2**24]), v)
+    rows, order, *_ = sort_tokens(torch.tensor([v - 1, 0, v - 1, 2**24]), v, 64)
     assert rows.tolist() == [0, 2**24, v - 1, v - 1] and order.tolist() == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize("share", [0, 3, 12], ids=lambda share: f"{share} rows a launch")
+def test_rows_cleared_before_they_are_summed_hold_their_sums(share, monkeypatch):
+    # Named rows at both ends and between; with 12 rows each no launch but the sums' has more than 12 of 48.
+    monkeypatch.setattr(module, "BEHIND", share * 8 * 4)
+    index = torch.tensor([0, 47, 47, 20, 5, 30, 46, 0] * 5)
+    dy, weight = table(40, 8, seed=1), table(48, 8)
+    expected = gradient(reference, index, weight.double(), dy.double())
+    torch.testing.assert_close(gradient(embedding, index, weight, dy).double(), expected, rtol=4e-6, atol=4e-6)
 
 
 def test_every_config_gives_the_same_bits():

@@ -63,3 +63,33 @@ def test_persistent_programs_prefetch_two_blocks_where_the_gpu_can(compiled):
             row = 2 ** (int(label.split("n=")[1].split()[0]) - 1).bit_length() * 2
             tile = result["config"]["BLOCK_M"] * row * (2 if direction == "backward" else 1)
             assert result["shared_bytes"] >= 2 * tile, (result["where"], result["config"])
+
+
+FEW_ROWS = """
+import json, sys
+from atlas import catalog
+from atlas.compilation.offline import compile_only
+from atlas.declaration import case
+from atlas.host.gpus import gpu
+from atlas.host.runtime import meta_inputs
+from atlas.reading.config import load_gpus
+
+on, found = gpu("h200", load_gpus()["h200"]), {}
+for kernel, flags in (("layer_norm", {}), ("rms_norm", {"residual": False, "wide": False})):
+    work = catalog.load(kernel).backward
+    variant = work.variant("rows")
+    for m in (2, 64):
+        problem = case("bf16", m=m, n=1152, **flags)
+        with compile_only(on) as requests:
+            variant.launch(**meta_inputs(work, problem), config=variant.default(problem, on))
+        found[f"{kernel} {m}"] = [request.kernel.name for request in requests]
+json.dump(found, sys.stdout)
+"""
+
+
+def test_rows_of_one_program_take_one_launch_backward(printed_apart):
+    one, sums = "_backward_rows_kernel", "_sum_partials_kernel"
+    found = printed_apart(FEW_ROWS)
+    assert found == {
+        f"{norm} {m}": [one] if m == 2 else [one, sums] for norm in ("layer_norm", "rms_norm") for m in (2, 64)
+    }

@@ -26,22 +26,21 @@ MUTANTS = (
         "torch.zeros((max(1, sum(flags.values())) * programs, n), dtype=torch.float32, device=x.device)",
         "launch_rows"),
         Edit("pid.to(tl.int64) * n + columns", "columns", "_backward_rows_kernel"),
-        Edit("tl.store(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)",
-        "so_far = tl.load(partial_ptr, mask=columns < n)\ntl.store(partial_ptr, so_far + tl.sum(dweight, "
+        Edit("tl.store(dweight_ptr + offs, tl.sum(dweight, axis=0), mask=columns < n)",
+        "so_far = tl.load(dweight_ptr + offs, mask=columns < n)\ntl.store(dweight_ptr + offs, so_far + tl.sum(dweight, "
         "axis=0), mask=columns < n)", "_backward_rows_kernel"),
-        Edit("tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < "
-        "n)", "so_far = tl.load(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, mask=columns < n)\n"
-        "tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, so_far + tl.sum(dbias, axis=0), "
-        "mask=columns < n)", "_backward_rows_kernel"),), VALUES, "backward", "rows", gpu_only=IN_ORDER),
+        Edit("tl.store(dbias_ptr + offs, tl.sum(dbias, axis=0), mask=columns < n)",
+        "so_far = tl.load(dbias_ptr + offs, mask=columns < n)\ntl.store(dbias_ptr + offs, so_far + tl.sum(dbias, "
+        "axis=0), mask=columns < n)", "_backward_rows_kernel"),), VALUES, "backward", "rows", gpu_only=IN_ORDER),
     Mutant("layer_norm", "partial sums by atomics", "unordered sums", (Edit("_partials(x, programs, flags)",
         "torch.zeros((max(1, sum(flags.values())) * programs, n), dtype=torch.float32, device=x.device)",
         "launch_rows"),
         Edit("pid.to(tl.int64) * n + columns", "columns", "_backward_rows_kernel"),
-        Edit("tl.store(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)",
-        "tl.atomic_add(partial_ptr, tl.sum(dweight, axis=0), mask=columns < n)", "_backward_rows_kernel"),
-        Edit("tl.store(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), mask=columns < "
-        "n)", "tl.atomic_add(partial_ptr + HAS_WEIGHT * programs.to(tl.int64) * n, tl.sum(dbias, axis=0), "
-        "mask=columns < n)", "_backward_rows_kernel"),), REPEATABLE, "backward", "rows", "fp32", gpu_only=IN_ORDER),
+        Edit("tl.store(dweight_ptr + offs, tl.sum(dweight, axis=0), mask=columns < n)",
+        "tl.atomic_add(dweight_ptr + offs, tl.sum(dweight, axis=0), mask=columns < n)", "_backward_rows_kernel"),
+        Edit("tl.store(dbias_ptr + offs, tl.sum(dbias, axis=0), mask=columns < n)",
+        "tl.atomic_add(dbias_ptr + offs, tl.sum(dbias, axis=0), mask=columns < n)", "_backward_rows_kernel"),),
+        REPEATABLE, "backward", "rows", "fp32", gpu_only=IN_ORDER),
     Mutant("rms_norm", "mean over n - 1", "wrong scale", (Edit("tl.sum(squares, axis=0) / n",
         "tl.sum(squares, axis=0) / (n - 1)"),), VALUES, "forward", "stream"),
     Mutant("rms_norm", "last rows without a block", "unwritten tail", (Edit("tl.cdiv(m, BLOCK_M)",

@@ -1,5 +1,6 @@
 """Calls at drawn shapes: what is drawn, what a row says, and what the claims are of."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -8,13 +9,15 @@ import pytest
 import torch
 from atlas import catalog
 from atlas.benchmarking import beyond
-from atlas.declaration import Case
+from atlas.declaration import Case, eager
+from atlas.declaration.hardware import INTERPRETER
 from atlas.host import gpus
-from atlas.host.runtime import meta_inputs
+from atlas.host.runtime import draw, meta_inputs
 from atlas.reading.config import load_gpus
 from atlas.results import documents
 from atlas.results.beyond import OURS
 from atlas.sampling import domains, drawing
+from atlas.timing import Clock
 from atlas.validation.device import DeviceLost
 from proof_doubles import validated
 
@@ -114,6 +117,32 @@ def test_difference_passes_rounding_and_finds_a_mistake():
     assert beyond.difference([expected[0] * (1 + 1e-4)], expected, "bf16") == ""
     assert "off torch's" in beyond.difference([expected[0].roll(1)], expected, "bf16")
     assert "off torch's" in beyond.difference([torch.full((64, 64), float("nan"))], expected, "bf16")
+
+
+def stalling(takes_fp32=True):
+    """A bench of vector_add whose peer of torch halves 16-bit sums, as torch's loss of [b, n, s] stops adding."""
+    declaration = catalog.load("vector_add")
+
+    def add(x, y):
+        if x.dtype == torch.float32 and not takes_fp32:
+            raise NotImplementedError("no fp32")
+        return (x + y) * (1.0 if x.dtype == torch.float32 else 0.5)
+
+    forward = dataclasses.replace(declaration.forward, peers={"torch": eager(add)})
+    return beyond.Bench(
+        dataclasses.replace(declaration, forward=forward), INTERPRETER, torch.device("cpu"), Clock("cpu")
+    )
+
+
+def test_whoever_is_off_torchs_16_bits_is_held_against_torch_in_fp32():
+    """A right loss was called wrong on an H200: in 16 bits torch counted 2048 rows as 256."""
+    bench = stalling()
+    one = Case("bf16", (("n", 300),))
+    drawn = draw(bench.declaration.forward, one, bench.device, 0)
+    right = drawn["x"] + drawn["y"]
+    assert bench.differing([right], [right * 0.5], one, "forward") == ""
+    assert "off torch's" in bench.differing([right.roll(1)], [right * 0.5], one, "forward"), "a mistake is one"
+    assert "off torch's" in stalling(takes_fp32=False).differing([right], [right * 0.5], one, "forward")
 
 
 class Laboratory:

@@ -63,10 +63,7 @@ def modes(declaration: Declaration) -> tuple[str, ...]:
 def entries(declaration: Declaration, gpu: GPU, case: Case, mode: str, device: torch.device) -> list[Entry]:
     """The public function and every peer that takes the case."""
     forward = draw(declaration.forward, case, device, 0)
-
-    def public(**inputs: Any) -> Thunk:
-        return lambda: declaration.call(declaration.function, dict(inputs))
-
+    public = functools.partial(_public, declaration)
     peers = {name: peer for name, peer in declaration.forward.peers.items() if _runs(peer, case)}
     shared = functools.cache(lambda: _shared(public, peers, forward))
     if mode == "backward":
@@ -84,6 +81,33 @@ def entries(declaration: Declaration, gpu: GPU, case: Case, mode: str, device: t
             for name, one in prepares.items()
         ]
     return [Entry(name, lambda one=one: _inferring(lambda: one(**forward))) for name, one in prepares.items()]
+
+
+def of_torch_in_fp32(declaration: Declaration, case: Case, mode: str, device: torch.device) -> list[torch.Tensor]:
+    """What torch makes of the case's inputs brought to fp32, in mode ``forward`` or ``step``.
+
+    Whatever torch raises where it takes no fp32 in their place.
+    """
+    inputs = draw(declaration.forward, case, device, 0)
+    wide = {
+        name: value.float() if torch.is_tensor(value) and value.dtype in (torch.float16, torch.bfloat16) else value
+        for name, value in inputs.items()
+    }
+    peer = declaration.forward.peers["torch"]
+    if mode == "step":
+        shared = _shared(functools.partial(_public, declaration), {"torch": peer}, inputs)
+        thunk = _training(declaration, peer.prepare, wide, shared)
+    else:
+        thunk = _inferring(lambda: peer.prepare(**wide))
+    return _tensors(thunk())
+
+
+def _public(declaration: Declaration, **inputs: Any) -> Thunk:
+    return lambda: declaration.call(declaration.function, dict(inputs))
+
+
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    return [output.detach() for output in as_tuple(outputs) if torch.is_tensor(output)]
 
 
 def _shared(public: Callable[..., Thunk], peers: Mapping[str, Any], inputs: Mapping[str, Any]) -> int:
@@ -133,8 +157,9 @@ def _wanted(inputs: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def _upstream(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Drawn in fp32, so that they are alike whatever dtype the outputs have."""
     generator = torch.Generator(outputs[0].device).manual_seed(1)
-    return [torch.randn(o.shape, dtype=o.dtype, device=o.device, generator=generator) for o in outputs]
+    return [torch.randn(o.shape, device=o.device, generator=generator).to(o.dtype) for o in outputs]
 
 
 def _differentiable(outputs: Any, shared: int) -> list[torch.Tensor]:
@@ -212,13 +237,26 @@ class Bench:
             self.watch.enter("call ours" if entry.name == OURS else "call peers")
             with self._kept(entry), deadline(PREPARE_SECONDS, f"preparing {entry.name}"):
                 entry.thunk = entry.prepare()
-                outputs = [o.detach() for o in as_tuple(entry.thunk()) if torch.is_tensor(o)]
+                outputs = _tensors(entry.thunk())
                 if entry.name == "torch":
                     expected = outputs
                 elif expected is not None and entry.name == OURS and self._comparable(mode):
-                    entry.reason = difference(outputs, expected, self.declaration.forward.precision(case))
+                    entry.reason = self.differing(outputs, expected, case, mode)
                     entry.status = "wrong" if entry.reason else "ok"
         return found
+
+    def differing(self, outputs: list[torch.Tensor], expected: list[torch.Tensor], case: Case, mode: str) -> str:
+        """How far they are off torch's, in words, nothing where that is rounding.
+
+        Torch's own 16 bits may be what is wrong: its loss of [b, n, s] adds up samples in them until the sum stalls.
+        So whoever differs is held against torch in fp32, which has the last word where it takes the call.
+        """
+        dtype = self.declaration.forward.precision(case)
+        reason = difference(outputs, expected, dtype)
+        if reason and case.dtype in ("fp16", "bf16"):
+            with contextlib.suppress(Exception):
+                reason = difference(outputs, of_torch_in_fp32(self.declaration, case, mode, self.device), dtype)
+        return reason
 
     def _comparable(self, mode: str) -> bool:
         """Whether torch's results are of the same inputs: a backward peer has inputs of its own."""

@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant("attention", "elements of a head taken for neighbours", "non-contiguous input misread",
         (Edit("x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()", "x"),), NON_CONTIGUOUS, "forward",
         "public"),
-    Mutant("attention_masked", "a mask of the first batch alone", "wrong index", (Edit("mask_ptr + batch * stride_mb",
-        "mask_ptr"),), VALUES, "forward", "tiled"),
+    Mutant("attention_masked", "a mask of the first batch alone", "wrong index", (Edit(
+        "batch * (stride_mb // STEP * STEP)", "0 * stride_mb"),), VALUES, "forward", "tiled"),
     Mutant("attention_masked", "a mask added after the scale of log2", "wrong formula",
         (Edit("mask.to(tl.float32) * LOG2E - lse", "mask.to(tl.float32) - lse"),), VALUES, "backward", "tiled"),
     Mutant("attention_masked", "a window from the block's first key", "wrong mask", (Edit("ahead >= -left",

@@ -138,7 +138,7 @@ MUTANTS = (
         (Edit("1.0 + b * (1.0 - sigmoid)", "1.0", "_tiles_kernel"),), VALUES, "forward", "tiles", "fp32",
         sizes={"m": 9, "n": 72, "op": "swiglu_gate", "of": "ffr"}),
     Mutant("cross_entropy", "maximum not subtracted", "overflow", (Edit("tl.maximum(tl.max(x, axis=1), LOWEST)",
-        "tl.zeros([BLOCK_M], tl.float32)"),), LARGE, "forward", "one_pass", "fp32"),
+        "tl.zeros([BLOCK_M], tl.float32)", "one_pass_kernel"),), LARGE, "forward", "one_pass", "fp32"),
     Mutant("cross_entropy", "running maximum from -inf", "wrong identity of a reduction", (Edit("LOWEST",
         "-float('inf')", "row_statistics"),), VALUES, "forward", "stream", "fp32",
         sizes={"m": 3, "n": 4097, "reduction": "none", "z_loss": 0.01}),

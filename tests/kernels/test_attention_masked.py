@@ -148,6 +148,15 @@ def test_few_keys_are_for_hopper_alone(arch):
     assert [work.preferred(problem, gpu).name for gpu in (H200, other)] == ["few_keys", "descriptor"]
 
 
+@pytest.mark.parametrize("keys", [1, 64, 65, 100, 128])
+def test_few_keys_have_configs_whatever_their_number(keys):
+    variant = DECLARATION.passes["backward"].variant("few_keys")
+    problem = sized("bf16", mask="bool", b=2, h=8, l=128, s=keys, d=64)
+    configs = list(variant.configs(problem, H200))
+    assert variant.default(problem, H200) in configs
+    assert {config["BLOCK_N"] for config in configs} == {64 if keys <= 64 else 128}
+
+
 def test_minus_infinity_and_the_least_number_hide_a_key_in_every_dtype():
     for dtype, least in itertools.product((torch.float32, torch.float16, torch.bfloat16), (-math.inf, None)):
         q, k, v = (x.to(dtype) for x in qkv())

@@ -30,7 +30,17 @@ from kernels.attention.hopper_parts import parts_of, sums_for
 from kernels.attention.spaces import PART_CONFIG
 
 from .aligned import aligned
-from .blocks import inside, keys_within, mask_of, mask_strides, queries_within, read_mask, step_of, tail_of
+from .blocks import (
+    inside,
+    keys_seen,
+    keys_within,
+    mask_of,
+    mask_strides,
+    queries_within,
+    read_mask,
+    step_of,
+    tail_of,
+)
 from .forward import kinds_of, window_of
 from .parts import add_parts
 
@@ -235,7 +245,8 @@ def into_backward(descriptors, saved, mask, gradients, cu_q, cu_k, lengths, scal
     """``saved`` are q, k, v, out, lse, dout and dlse, which may be None; ``gradients`` dq, dk and dv."""
     q, k, v, _, _, dout, _ = saved
     dq, *of_keys = gradients
-    read_twice = aligned(mask, 2 * q.shape[1] * math.prod(lengths))
+    batch, len_q, len_k = lengths
+    read_twice = aligned(mask, 2 * batch * q.shape[1] * len_q * keys_seen(left, right, len_k))
     given = q, k, v, dout, launch_statistics(saved, None, cu_q, lengths), read_twice
     parts = 1 if cu_q is not None else _parts_of(q, k, config)
     sums = of_keys if parts == 1 else sums_for(k, parts)

@@ -99,6 +99,11 @@ def distance(keys, length):
     return keys - 1 if keys else length
 
 
+def keys_seen(left, right, len_k):
+    """Most keys that a query sees through a window of so many on either side, where 0 is all."""
+    return min(len_k, left + right) if left and right else len_k
+
+
 def mask_strides(mask):
     """Of batch, head, query and key, 0 where the mask is the same for all; four times None without a mask."""
     if mask is None:

@@ -4,7 +4,7 @@ import functools
 
 from atlas.declaration import Declaration, Pass, Variant
 
-from kernels.attention.spaces import BACKWARD_SPACE, FORWARD_SPACE, TMA, describes, too_wide
+from kernels.attention.spaces import BACKWARD_SPACE, FORWARD_SPACE, HOPPER, TMA, describes, too_wide
 
 from .backward import launch_backward
 from .cases import (
@@ -94,7 +94,7 @@ DECLARATION = Declaration(
                 default=few_keys_default,
                 fits=fits_few_keys,
                 handles=handles_few_keys,
-                needs=TMA,
+                needs=HOPPER,
                 follows="descriptor",
             ),
             Variant(

@@ -109,8 +109,10 @@ def handles_few_keys(problem: Case, gpu: GPU) -> str:
 def fits_few_keys(config: Config, problem: Case, gpu: GPU) -> str:
     if config["BLOCK_N"] < problem["s"]:
         return "a block has all keys"
+    if config["BLOCK_N"] >= max(MOST, 2 * problem["s"]):
+        return "a block twice as large as K"
     wide = block_d(problem["d"]) > 64
-    if config["BLOCK_N"] > max(64, problem["s"]) or (wide or config["BLOCK_N"] == 128) != (config["num_warps"] == 8):
+    if (wide or config["BLOCK_N"] == 128) != (config["num_warps"] == 8):
         return "registers spill, or too little work a warp"
     return ""
 

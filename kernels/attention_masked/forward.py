@@ -30,7 +30,18 @@ from kernels.attention.blocks import (
 from kernels.common.rows import LOWEST
 
 from .aligned import aligned
-from .blocks import distance, inside, keys_within, kind_of, mask_of, mask_strides, read_mask, step_of, tail_of
+from .blocks import (
+    distance,
+    inside,
+    keys_seen,
+    keys_within,
+    kind_of,
+    mask_of,
+    mask_strides,
+    read_mask,
+    step_of,
+    tail_of,
+)
 
 
 @triton.jit
@@ -145,7 +156,8 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
     read, descriptors = as_read((q, k, v), (rows, columns, columns), descriptors)
-    masked, mask = kinds_of(mask, left, right), aligned(mask, batch * heads * len_q * len_k)
+    masked = kinds_of(mask, left, right)
+    mask = aligned(mask, batch * heads * len_q * keys_seen(left, right, len_k))
     launch(
         _forward_kernel, (batch * heads * triton.cdiv(len_q, rows),),
         *read, mask, out, lse, cu_q, cu_k, scale if masked["MASK"].startswith("added") else scale / math.log(2),

@@ -148,10 +148,15 @@ def _count(tile: tuple[int, ...], problem: Case) -> int:
     return problem["b"] * triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
 
 
+_MOST_PRODUCTS = 65535
+
+
 def swizzles_batch(problem: Case, gpu: GPU) -> str:
     """Why ``swizzled`` does not take a case: of few small matrices copies take longer than reading single elements."""
     if reason := swizzles(problem, gpu):
         return reason
+    if problem["b"] > _MOST_PRODUCTS:
+        return f"over {_MOST_PRODUCTS} products, the most that CUDA counts along that axis of a grid"
     off = any(length % 4 for length in row_lengths(problem)[:2])
     few = off and layout_of(problem)[1] == "N" and _count((64, 64), problem) < gpu.sms
     return "rows off 16 bytes, and too few tiles for copies of them to pay" if few else ""

@@ -16,14 +16,15 @@ def _pad_kernel(
 ):  # fmt: skip
     """out[b, m, n] = x[b, m, n], and 0 in rows from M to ROWS and in what pads a row.
 
-    Program (p, b) owns a block of BLOCK_M x BLOCK_N.  WIDTH, the elements of 16 bytes, divides a row of out.  Rows are
-    written to their end: up to N alone, which is no multiple of it, the compiler would store single elements.
+    A program owns a block of BLOCK_M x BLOCK_N of one matrix.  WIDTH, the elements of 16 bytes, divides a row of out.
+    Rows are written to their end: up to N alone, which is no multiple of it, the compiler would store single elements.
     """
     stride_ob, stride_om = stride_ob // WIDTH * WIDTH, stride_om // WIDTH * WIDTH
-    batch = tl.program_id(1).to(tl.int64)
     blocks_n = tl.cdiv(N, BLOCK_N)
-    offs_m = tl.program_id(0) // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_n = tl.program_id(0) % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    blocks = tl.cdiv(ROWS, BLOCK_M) * blocks_n
+    batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    offs_m = block // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = block % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
     x_mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
     x_ptrs = x_ptr + batch * stride_xb
     x_ptrs += offs_m.to(tl.int64)[:, None] * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
@@ -56,7 +57,7 @@ def padded_rows(x, multiple=1):
     block_n = min(1024, max(64, triton.next_power_of_2(n)))
     block_m = 4096 // block_n
     launch(
-        _pad_kernel, (triton.cdiv(rows, block_m) * triton.cdiv(n, block_n), batch),
+        _pad_kernel, (batch * triton.cdiv(rows, block_m) * triton.cdiv(n, block_n),),
         x, out, m, n, rows, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, WIDTH=elements,
         num_warps=4,
     )  # fmt: skip

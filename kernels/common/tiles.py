@@ -74,13 +74,14 @@ def store_tile(c_ptr, acc, tile_m, tile_n, M, N, BLOCK_M: tl.constexpr, BLOCK_N:
 
 @triton.jit
 def _transpose_kernel(x_ptr, out_ptr, M, N, stride_xb, stride_xm, BLOCK: tl.constexpr):
-    """out[b, n, m] = x[b, m, n], both by rows: program (block, b) owns a block of BLOCK x BLOCK elements."""
-    batch = tl.program_id(1).to(tl.int64)
+    """out[b, n, m] = x[b, m, n], both by rows: a program owns a block of BLOCK x BLOCK elements of one matrix."""
+    blocks_n = tl.cdiv(N, BLOCK)
+    blocks = tl.cdiv(M, BLOCK) * blocks_n
+    batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     x_ptr += batch * stride_xb
     out_ptr += batch * M * N
-    blocks_n = tl.cdiv(N, BLOCK)
-    offs_m = tl.program_id(0) // blocks_n * BLOCK + tl.arange(0, BLOCK)
-    offs_n = tl.program_id(0) % blocks_n * BLOCK + tl.arange(0, BLOCK)
+    offs_m = block // blocks_n * BLOCK + tl.arange(0, BLOCK)
+    offs_n = block % blocks_n * BLOCK + tl.arange(0, BLOCK)
     x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * stride_xm + offs_n[None, :]
     x = tl.load(x_ptrs, mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
     out_ptrs = out_ptr + offs_n.to(tl.int64)[:, None] * M + offs_m[None, :]
@@ -91,6 +92,6 @@ def turned(x):
     """A copy of x [b, m, n], matrices by rows, that lies by columns."""
     batch, m, n = x.shape
     out = torch.empty((batch, n, m), dtype=x.dtype, device=x.device)
-    blocks = triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    launch(_transpose_kernel, (blocks, batch), x, out, m, n, x.stride(0), x.stride(1), BLOCK=64, num_warps=8)
+    blocks = batch * triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    launch(_transpose_kernel, (blocks,), x, out, m, n, x.stride(0), x.stride(1), BLOCK=64, num_warps=8)
     return out.transpose(1, 2)

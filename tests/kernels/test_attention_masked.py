@@ -1,12 +1,14 @@
 """Attention under masks and in windows, interpreted: broadcasts, gradients, windows, queries that see nothing."""
 
+import dataclasses
 import functools
 import itertools
 import math
+import sys
 
 import pytest
 import torch
-from atlas.declaration.hardware import INTERPRETER
+from atlas.declaration.hardware import GPU, INTERPRETER
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -16,11 +18,13 @@ from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
 from kernels.attention_masked import backward, few_keys, masked_attention, spaces
 from kernels.attention_masked.aligned import aligned
-from kernels.attention_masked.cases import case_of, seen_through
+from kernels.attention_masked.cases import case_of, seen_through, sized
+from kernels.attention_masked.declaration import DECLARATION
 from kernels.attention_masked.operators import masked_operator
 from kernels.nn import SelfAttention
 
 LENGTH, KEYS = 40, 45
+H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
 
 
 def randn(*shape, seed=0):
@@ -118,6 +122,19 @@ def test_only_a_mask_whose_rows_begin_off_4_bytes_is_copied(dtype):
             assert torch.equal(found[..., : mask.shape[3]].expand_as(mask), mask)
 
 
+@pytest.mark.parametrize(("reach", "copies"), [(0, 2), (2, 0)])
+def test_a_mask_of_which_a_window_shows_little_is_not_copied(monkeypatch, reach, copies):
+    """Of 16385 tokens a copy takes 512 MiB, of which those within 64 of each other are a hundredth."""
+    made = []
+    monkeypatch.setattr(sys.modules[aligned.__module__], "launch", lambda *call, **meta: made.append(call))
+    q, k, v = (x.half() for x in qkv())
+    mask = randn(1, 1, LENGTH, KEYS, seed=7).half()
+    given = q, k, v, mask, *masked_operator(q, k, v, mask, 0.25, reach, reach), q, None, 0.25, reach, reach
+    config = spaces.backward_default(case_of(q, k, mask, reach, reach), INTERPRETER)
+    backward.launch_backward(False, *given, config=config)
+    assert len(made) == copies
+
+
 @pytest.mark.parametrize("by", [few_keys.launch_few_keys, functools.partial(backward.launch_backward, True)])
 def test_gradients_of_keys_are_the_same_however_queries_are_dealt_out(monkeypatch, by):
     q, k, v = (x.half() for x in qkv(1, 6, 2, 100, KEYS))
@@ -135,6 +152,23 @@ def test_gradients_of_keys_are_the_same_however_queries_are_dealt_out(monkeypatc
         for gradient, other in zip(by(*given, config=config), expected, strict=True):
             close(gradient, other, 5e-3)
         assert len(asked) == 1
+
+
+@pytest.mark.parametrize("arch", [100, 120])
+def test_few_keys_are_for_hopper_alone(arch):
+    """Of 128 keys and columns sm_120 was asked for 129 KiB of shared memory, where a program has at most 99."""
+    work, problem = DECLARATION.passes["backward"], sized("bf16", mask="bool", b=2, h=8, l=128, s=128, d=128)
+    other = dataclasses.replace(H200, arch=arch, shared_bytes=99 * 1024)
+    assert [work.preferred(problem, gpu).name for gpu in (H200, other)] == ["few_keys", "descriptor"]
+
+
+@pytest.mark.parametrize("keys", [1, 64, 65, 100, 128])
+def test_few_keys_have_configs_whatever_their_number(keys):
+    variant = DECLARATION.passes["backward"].variant("few_keys")
+    problem = sized("bf16", mask="bool", b=2, h=8, l=128, s=keys, d=64)
+    configs = list(variant.configs(problem, H200))
+    assert variant.default(problem, H200) in configs
+    assert {config["BLOCK_N"] for config in configs} == {64 if keys <= 64 else 128}
 
 
 def test_minus_infinity_and_the_least_number_hide_a_key_in_every_dtype():

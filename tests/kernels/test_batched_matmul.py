@@ -3,10 +3,11 @@
 import pytest
 import torch
 from atlas.declaration import case
-from atlas.declaration.hardware import INTERPRETER
+from atlas.declaration.hardware import GPU, INTERPRETER
 
 from kernels.batched_matmul import DECLARATION, bmm, case_of
 from kernels.batched_matmul.described import copyable
+from kernels.common import padded, tiles
 
 VARIANTS = DECLARATION.forward.variants
 
@@ -31,6 +32,22 @@ def test_either_layout_and_shared_matrices_are_read_where_they_lie(variant, shar
     config = variant.default(case("fp16", b=3, m=24, n=56, k=40), INTERPRETER)
     assert copyable(a) and copyable(b)
     torch.testing.assert_close(variant.launch(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("copy", [padded.padded_rows, tiles.turned])
+def test_copies_of_more_products_than_a_grid_has_rows(monkeypatch, copy):
+    """CUDA counts no further than 65535 along a grid's second axis."""
+    grids = []
+    for module in (padded, tiles):
+        monkeypatch.setattr(module, "launch", lambda kernel, grid, *call, **meta: grids.append(grid))
+    copy(torch.empty(65_536, 100, 35, device="meta"))
+    assert len(grids) == 1 and max(grids[0][1:], default=1) <= 65_535
+
+
+def test_fp32_takes_a_variant_that_counts_the_products():
+    h200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
+    chosen = [DECLARATION.forward.preferred(case("fp32", b=b, m=64, n=64, k=64), h200).name for b in (65_535, 65_536)]
+    assert chosen == ["swizzled", "tiled"]
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])

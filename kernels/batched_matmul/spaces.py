@@ -83,9 +83,8 @@ def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``persistent`` cannot launch, or cannot be the best."""
     if problem.dtype == "fp32":
         return copies(problem, gpu)
-    rows, columns, size = config["BLOCK_M"], config["BLOCK_N"], element_size(problem.dtype)
-    beside = rows * columns * size // config["PARTS"] + BARRIERS
-    free = gpu.shared_bytes - beside - config["num_stages"] * stage_bytes(config, problem)
+    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    free = _free(config, problem, gpu)
     if free < 0:
         return f"{-free} bytes of shared memory too many"
     if config["num_stages"] < 4 and free > stage_bytes(config, problem):
@@ -97,7 +96,7 @@ def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     tile = (rows, columns, config["num_warps"], config["num_stages"])
     if tile not in _tiles(problem):
         return "other tiles spill nothing and have as much under way"
-    best = min(_microseconds(other, problem, gpu) for other in _tiles(problem))
+    best = min(_microseconds(other, problem, gpu) for other in _tiles(problem) if _has_room(other, 2, problem, gpu))
     if _microseconds(tile, problem, gpu) > 1.3 * best:
         return "another tile should end sooner"
     return _fits_tile(config, problem, gpu, False)
@@ -107,10 +106,25 @@ PERSISTENT_SPACE = {**SPACE, "PARTS": (1, 2)}
 
 
 def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
-    """The tile that ends first if SMs take tiles in step."""
-    rows, columns, warps, stages = min(_tiles(problem), key=lambda tile: _microseconds(tile, problem, gpu))
+    """Of the tiles that there is room for the one that ends first if SMs take tiles in step."""
+    tiles = [tile for tile in _tiles(problem) if _has_room(tile, 1, problem, gpu)] or _tiles(problem)
+    return _persistent_config(min(tiles, key=lambda tile: _microseconds(tile, problem, gpu)), 1, problem)
+
+
+def _persistent_config(tile: tuple[int, int, int, int], parts: int, problem: Case) -> dict[str, int]:
+    rows, columns, warps, stages = tile
     block_k = 128 // element_size(problem.dtype)
-    return dict(zip(PERSISTENT_SPACE, (rows, columns, block_k, 8, warps, stages, 1), strict=True))
+    return dict(zip(PERSISTENT_SPACE, (rows, columns, block_k, 8, warps, stages, parts), strict=True))
+
+
+def _free(config: Config, problem: Case, gpu: GPU) -> int:
+    """Bytes of shared memory that ``persistent`` leaves; less than 0 where there are too few."""
+    beside = config["BLOCK_M"] * config["BLOCK_N"] * element_size(problem.dtype) // config["PARTS"] + BARRIERS
+    return gpu.shared_bytes - beside - config["num_stages"] * stage_bytes(config, problem)
+
+
+def _has_room(tile: tuple[int, int, int, int], parts: int, problem: Case, gpu: GPU) -> bool:
+    return _free(_persistent_config(tile, parts, problem), problem, gpu) >= 0
 
 
 def _tiles(problem: Case) -> tuple[tuple[int, int, int, int], ...]:

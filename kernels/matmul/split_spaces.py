@@ -6,6 +6,7 @@ best in the geometric mean, and 16 % at worst.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import triton
@@ -118,6 +119,9 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if not swizzles(problem, gpu):
         return "fp32 by FMA is `swizzled`'s"
+    least = min(_shared_bytes(tile, problem) for tile in _tiles(row_lengths, problem))
+    if least > gpu.shared_bytes:
+        return f"{least} bytes of shared memory at least, {gpu.shared_bytes} at most"
     if gpu.functional or few_tiles(problem, gpu):
         return ""
     if not any(off_16_bytes(row_lengths(problem), problem)):
@@ -159,15 +163,19 @@ def _copies(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...], int]:
-    """The shortest time by the estimate, and its tile and parts: one, where the variant does not take the case."""
+    """The shortest time by the estimate, and its tile and parts: one, where the variant does not take the case.
+
+    It is infinite where shared memory has room for no tile, as on compute capability 12.0.
+    """
     taken = not _handles(row_lengths, problem, gpu)
     copies = _copies(row_lengths, problem, gpu)
-    return min(
+    found = (
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in _tiles(row_lengths, problem)
         for splits in (_splits(problem["k"], tile[2]) if taken else (1,))
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     )
+    return min(found, default=(math.inf, (), 1))
 
 
 def _tiles(row_lengths: Callable, problem: Case) -> tuple[tuple[int, ...], ...]:

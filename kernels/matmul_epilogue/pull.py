@@ -30,8 +30,9 @@ def _pull_kernel(
 ):  # fmt: skip
     """One program owns BLOCK_N columns of a strip of ROWS rows: scale * dy act'(z), and sums of its columns."""
     N = N // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
-    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    strip = tl.program_id(1)
+    columns = tl.cdiv(N, BLOCK_N)  # along one axis, for CUDA counts no more than 65535 strips along another
+    offs_n = tl.program_id(0) % columns * BLOCK_N + tl.arange(0, BLOCK_N)
+    strip = tl.program_id(0) // columns
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, ROWS, BLOCK_M):
         offs_m = strip * ROWS + start + tl.arange(0, BLOCK_M)
@@ -76,7 +77,7 @@ def launch_pull(z, dy, activation, scale, has_bias, like, *, config):
     width = 16 // dy.element_size()
     columns = triton.cdiv(n, config["BLOCK_N"])
     launch(
-        _pull_kernel, (columns, strips), z, dy, g if writes else None, sums, scale, m, n,
+        _pull_kernel, (columns * strips,), z, dy, g if writes else None, sums, scale, m, n,
         ACTIVATION=activation, ACCURATE=accurate(dy), WIDTH=1 if n % width else width, **config,
     )  # fmt: skip
     if has_bias:

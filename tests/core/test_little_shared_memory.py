@@ -1,4 +1,4 @@
-"""Products on a GPU with descriptors and little shared memory, as of compute capability 12.0: no block of the project's."""
+"""Products on GPUs with descriptors and little shared memory, as of compute capability 12.0: no block describes one."""
 
 import pytest
 from atlas import catalog

@@ -10,7 +10,7 @@ from atlas.validation.problems import Problem
 from torch.nn import functional
 
 import kernels.nn
-from kernels.matmul_epilogue import DECLARATION, linear
+from kernels.matmul_epilogue import DECLARATION, linear, pull
 from kernels.matmul_epilogue.hopper import parts_of_last
 
 CPU = torch.device("cpu")
@@ -267,3 +267,13 @@ json.dump(found, sys.stdout)
 def test_both_kinds_of_groups_compile_with_everything_at_once_and_without_spills(printed_apart):
     # Two groups, 64 of k in four steps; alternating groups have 128 rows, twice wgmma's; all again for parts of tiles.
     assert printed_apart(COMPILE) == [[16, 0], [32, 0]]
+
+
+def test_the_gradient_of_more_strips_of_rows_than_a_grid_has_along_its_second_axis(monkeypatch):
+    """CUDA counts no further there than 65535."""
+    grids = []
+    monkeypatch.setattr(pull, "launch", lambda kernel, grid, *call, **meta: grids.append(grid))
+    z = torch.empty(65_536 * 128, 16, device="meta", dtype=torch.bfloat16)
+    config = {"ROWS": 128, "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 4}
+    pull.launch_pull(z, z, "gelu", 1.0, True, z, config=config)
+    assert grids[0] == (65_536,) and all(max(grid[1:], default=1) <= 65_535 for grid in grids)

@@ -15,6 +15,9 @@ from .blocks import kind_of, mask_strides, step_of
 
 _ROWS, _COLUMNS = 8, 256
 
+LARGEST = 2**30
+"""Bytes of a copy at most: a mask of each head's own, of 8191 tokens, would be gigabytes beside what the call has."""
+
 
 @triton.jit(do_not_specialize=["heads", "len_q", "len_k"])
 def _copy_kernel(
@@ -47,9 +50,9 @@ def aligned(mask, pairs):
         return mask
     strides = mask_strides(mask)
     batch, heads = (size if stride else 1 for size, stride in zip(mask.shape[:2], strides[:2], strict=True))
-    if pairs < 2 * batch * heads * len_q * len_k:
-        return mask
     width = triton.cdiv(len_k, 16) * 16
+    if pairs < 2 * batch * heads * len_q * len_k or batch * heads * len_q * width * mask.element_size() > LARGEST:
+        return mask
     copy = torch.empty((batch, heads, len_q, width), dtype=mask.dtype, device=mask.device)
     launch(
         _copy_kernel, (batch * heads * triton.cdiv(len_q, _ROWS) * triton.cdiv(width, _COLUMNS),),

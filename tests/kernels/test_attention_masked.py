@@ -122,6 +122,14 @@ def test_only_a_mask_whose_rows_begin_off_4_bytes_is_copied(dtype):
             assert torch.equal(found[..., : mask.shape[3]].expand_as(mask), mask)
 
 
+def test_a_copy_of_a_mask_takes_a_gibibyte_at_most(monkeypatch):
+    """Heads with masks of their own: 64 of 8191 tokens would take 8.6 GB in bf16."""
+    monkeypatch.setattr(sys.modules[aligned.__module__], "launch", lambda *call, **meta: None)
+    for heads, copied in ((8, True), (9, False)):
+        mask = torch.empty(1, heads, 8191, 8191, device="meta", dtype=torch.bfloat16)
+        assert (aligned(mask, 2 * mask.numel()) is not mask) == copied
+
+
 @pytest.mark.parametrize(("reach", "copies"), [(0, 2), (2, 0)])
 def test_a_mask_of_which_a_window_shows_little_is_not_copied(monkeypatch, reach, copies):
     """Of 16385 tokens a copy takes 512 MiB, of which those within 64 of each other are a hundredth."""

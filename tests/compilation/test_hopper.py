@@ -20,7 +20,7 @@ def in_turns(firsts, seconds):
             yield pytest.param(first, second, marks=() if j == i % len(seconds) else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("head_dim", CONSUMERS)
+@pytest.mark.parametrize("head_dim", [pytest.param(d, marks=pytest.mark.slow if d == 256 else ()) for d in CONSUMERS])
 def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_it(compiling, head_dim):
     """The assembler moved the wait up over it, and the overlap was gone; see the kernel's notes in shared memory.
 
@@ -47,7 +47,15 @@ def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_di
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
 
-@pytest.mark.parametrize(("head_dim", "causal"), [(128, True), (128, False), (64, True), (256, True)])
+@pytest.mark.parametrize(
+    ("head_dim", "causal"),
+    [
+        (128, True),
+        pytest.param(128, False, marks=pytest.mark.slow),
+        (64, True),
+        pytest.param(256, True, marks=pytest.mark.slow),
+    ],
+)
 def test_attention_of_packed_sequences_spills_nothing_and_waits_for_several_products(compiling, head_dim, causal):
     """Under a causal mask there is a block more with a mask than where rows and keys begin together."""
     config = CONSUMERS[head_dim] | {"OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": head_dim == 64}
@@ -58,7 +66,8 @@ def test_attention_of_packed_sequences_spills_nothing_and_waits_for_several_prod
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "heads_k", "length", "causal"), [(256, 4, 512, False), (256, 1, 500, True), (192, 1, 500, True)]
+    ("head_dim", "heads_k", "length", "causal"),
+    [(256, 4, 512, False), pytest.param(256, 1, 500, True, marks=pytest.mark.slow), (192, 1, 500, True)],
 )
 def test_gradients_of_wide_heads_wait_for_several_products_and_spill_nothing(
     compiling, head_dim, heads_k, length, causal

@@ -216,9 +216,9 @@ print(json.dumps(sorted(called)))
     [
         ("build", "vector_add", "--gpu", "t4", "--sample", "1"),
         ("validate", "vector_add", "--gpu", "cpu", "--seeds", "1"),
-        ("autotune", "vector_add", "--gpu", "cpu"),
+        pytest.param(("autotune", "vector_add", "--gpu", "cpu"), marks=pytest.mark.slow),
         ("benchmark", "vector_add", "--gpu", "cpu"),
-        ("tables",),
+        pytest.param(("tables",), marks=pytest.mark.slow),
     ],
     ids=lambda words: words[0],
 )

@@ -111,6 +111,7 @@ def test_the_faults_compile_for_a_gpu_and_are_there_in_what_is_compiled(tmp_path
     assert found == dict.fromkeys(("sound", "endless", "stray", "memory", "killed"), "ok") | {"shared": "pruned"}
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_are_told_apart_on_the_interpreter(tmp_path):
     # The real thing from end to end: processes that are watched, stopped, compared with an undisturbed run.
     result = Trials(Laboratory("cpu", GPUS_FILE, tmp_path, timeout_seconds=120.0), functional=True).run("two-runs")

@@ -48,7 +48,7 @@ def mended(small, before):
     assert small.track()["replaced"] == []
 
 
-@pytest.mark.parametrize("after", [1, 5])
+@pytest.mark.parametrize("after", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_tree_that_is_cut_off_leaves_the_older_one_and_is_written_by_the_next_tracking(
     small, monkeypatch, by_calls, after
 ):

@@ -127,7 +127,7 @@ H200, H100 = ("h200", "NVIDIA H200"), ("h100", "NVIDIA H100 80GB HBM3")
     ("gpu", "body"),
     [
         pytest.param(H200, STEPS, id="steps of small and odd sizes, h200"),
-        pytest.param(H100, STEPS, id="steps of small and odd sizes, h100"),
+        pytest.param(H100, STEPS, id="steps of small and odd sizes, h100", marks=pytest.mark.slow),
         pytest.param(H200, ORDERS, id="operands in any strides"),
         pytest.param(H200, VARIANTS, id="each variant that takes the case, whatever is chosen"),
     ],

@@ -72,18 +72,19 @@ def loss_dtype(x, wide_loss):
 def total_of(rows, target, scale, ignore_index, reduction, dtype):
     """The loss; ``scale`` is written."""
     loss = rows if reduction == "none" else torch.empty((), dtype=dtype, device=rows.device)
-    block = min(4096, max(128, triton.next_power_of_2(rows.shape[0])))
     launch_early(
         _early_total_kernel, (1,), rows.device, rows, target, loss, scale, rows.shape[0], ignore_index,
-        MEAN=reduction == "mean", TOTAL=reduction != "none", BLOCK=block, num_warps=max(4, block // 256),
+        **_totals(rows.shape[0], reduction, reduction != "none"),
     )  # fmt: skip
     return loss
 
 
 def launch_total(rows, target, loss, scale, ignore_index, reduction, total):
     m = target.shape[0]
+    launch(_total_kernel, (1,), rows, target, loss, scale, m, ignore_index, **_totals(m, reduction, total))
+
+
+def _totals(m, reduction, total):
+    """What both kernels are launched with for m rows."""
     block = min(4096, max(128, triton.next_power_of_2(m)))
-    launch(
-        _total_kernel, (1,), rows, target, loss, scale, m, ignore_index,
-        MEAN=reduction == "mean", TOTAL=total, BLOCK=block, num_warps=max(4, block // 256),
-    )  # fmt: skip
+    return {"MEAN": reduction == "mean", "TOTAL": total, "BLOCK": block, "num_warps": max(4, block // 256)}

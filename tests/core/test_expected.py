@@ -83,10 +83,10 @@ def test_cases_are_near_by_sizes_flags_and_dtype():
     )
 
 
-def test_timings_of_another_gpu_are_a_few_doublings_away():
+def test_timings_of_another_gpu_are_less_than_a_doubling_away():
     case = {"n": 1024}
     here, there = (Timed("bf16", {"n": n}, 0, {}, gpu) for n, gpu in ((2048, ""), (1024, "h100")))
-    assert near("bf16", {"n": 2**14}, here) < near("bf16", case, there) < near("bf16", case, here) < 1
+    assert near("bf16", case, here) < near("bf16", case, there) < 1
     assert near("bf16", case, there, "h100") == 1
 
 

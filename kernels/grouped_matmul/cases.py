@@ -154,7 +154,11 @@ EDGE_CASES = tuple(
         ("even", 16, (9, 32, 16), "more groups than rows"),
         ("ragged", 3, (488, 72, 40), "long groups and an empty one, which end within a tile; tails in n and k"),
     )
-)
+) + tuple(
+    case("bf16", "tiles of a group alone and tiles that it ends in, by turns in one program; sums of one step",
+         spread="even", groups=14, m=14 * 300, n=n, k=k)
+    for n, k in ((16, 1024), (1024, 16))
+)  # fmt: skip
 
 HUGE_CASES = (
     case("bf16", "offsets into a beyond 2^31", spread="skewed", groups=3, m=2**18 + 1, n=16, k=8192),

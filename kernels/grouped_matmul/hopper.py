@@ -142,12 +142,13 @@ def _write_rows(
         layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
         buffer = buffers.index(FIRST + PART % BUFFERS)
         c = gl.convert_layout(acc, layout).to(c_ptr.dtype.element_ty)
-        tma.store_wait(BUFFERS - 1)
         if whole:
+            tma.store_wait(BUFFERS - 1)
             buffer.store(c)
             fence_async_shared()
             tma.async_copy_shared_to_global(c_desc, [m, n], buffer)
         else:
+            tma.store_wait(0)  # the last block that left may have been in this buffer: none leaves from here
             put_elements(c, c_ptr, buffer, m, n, end, N)
 
 

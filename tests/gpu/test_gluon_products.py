@@ -130,3 +130,20 @@ def test_packed_weights_written_out(cuda, bits, group, dtype, config):
         write_weights(bits, words, scales, zeros, w, size, config=config)
         dequantised = (cases if bits == 4 else matmul_w8a16).dequantised
         assert torch.equal(w, dequantised(words, scales.float(), zeros, n, k, size).to(dtype))
+
+
+@pytest.mark.parametrize(("n", "k"), [(16, 4096), (4096, 16)], ids=["gradient", "product"])
+def test_a_group_ends_in_a_tile_after_one_that_still_leaves_its_buffers(cuda, n, k):
+    """Sums of one step, so that a program writes a tile right after another; what is a race shows in some of ten."""
+    from kernels import grouped_mm
+
+    rows, groups = 300, 64
+    a, dc = matrix(cuda, rows * groups, k, "N"), matrix(cuda, rows * groups, n, "N")
+    b = torch.stack([matrix(cuda, k, n, "N")] * groups)
+    offs = rows * torch.arange(1, groups + 1, device=cuda, dtype=torch.int32)
+    expected, expected_gradient = a.float() @ b[0].float(), dc.float() @ b[0].float().t()
+    for _ in range(10):
+        leaf = a.detach().requires_grad_()
+        c = grouped_mm(leaf, b, offs=offs)
+        near(c.detach(), expected)
+        near(torch.autograd.grad(c, leaf, dc)[0], expected_gradient)

@@ -128,6 +128,11 @@ def block_d(head_dim):
     return max(16, triton.next_power_of_2(head_dim))
 
 
+def wide(head_dim):
+    """Columns that a head is computed in; the copy engine fills those that it does not have with 0."""
+    return 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+
+
 def described(x, rows):
     """A descriptor of blocks of ``rows`` rows of a head; a dimension of one element may have any stride."""
     strides = [x.shape[-1] if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)]

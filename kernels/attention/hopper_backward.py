@@ -26,8 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .blocks import LOG2E
-from .hopper_parts import add_parts, parts_for, sums_for, write_sums
+from .blocks import LOG2E, wide
 from .hopper_schedule import (
     KEYS,
     ROWS,
@@ -42,7 +41,8 @@ from .hopper_schedule import (
     slots_of,
     wait_for_turn,
 )
-from .hopper_tiles import anew, begin_products, descriptor_of, plain_descriptor_of, right_of, wide
+from .hopper_tiles import anew, begin_products, descriptor_of, plain_descriptor_of, right_of, write_sums
+from .parts import add_parts, parts_for, sums_for
 
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all."""

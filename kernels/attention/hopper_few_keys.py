@@ -19,8 +19,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.common.rows import LOWEST
 
-from .blocks import LN2, LOG2E
-from .hopper_tiles import ROWS, corner_of, descriptor_of, mask_scores, ragged_descriptor_of, wide
+from .blocks import LN2, LOG2E, wide
+from .hopper_tiles import ROWS, corner_of, descriptor_of, mask_scores, ragged_descriptor_of
 
 
 def forward_takes_few_keys(len_k, head_dim):

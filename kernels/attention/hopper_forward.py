@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.common.rows import LOWEST
 
-from .blocks import LN2, LOG2E, describable
+from .blocks import LN2, LOG2E, describable, wide
 from .cases import case_of
 from .forward import launch_forward
 from .hopper_few_keys import forward_few_keys, forward_takes_few_keys
@@ -47,7 +47,6 @@ from .hopper_tiles import (
     seen_by,
     tile_within,
     turns_of,
-    wide,
     write_parts,
     write_tile,
 )

@@ -23,8 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .hopper_parts import write_sums
-from .hopper_tiles import LEFT, begin_products, columns_of, half_of, tile_of
+from .hopper_tiles import LEFT, begin_products, columns_of, half_of, tile_of, write_sums
 
 HALVES = gl.constexpr(5)
 """Halves of blocks of Q in shared memory."""

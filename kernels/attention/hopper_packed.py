@@ -7,10 +7,10 @@ heads.  Descriptors end where a sequence does (:func:`.blocks.ragged`), so no ti
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .blocks import LOG2E
+from .blocks import LOG2E, wide
 from .hopper_few_keys import forward_takes_few_keys, packed_few_keys
 from .hopper_forward import attention_forward_kernel, keys_of_block, out_columns, right_columns
-from .hopper_tiles import ROWS, ragged_descriptor_of, wide
+from .hopper_tiles import ROWS, ragged_descriptor_of
 from .listing import listed
 
 

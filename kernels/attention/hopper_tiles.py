@@ -325,16 +325,20 @@ def write_parts(left, right, o_desc, out, place, heads, first, first_q, len_q, P
         tma.async_copy_shared_to_global(o_desc, corner, out)
 
 
+@gluon.jit
+def write_sums(x, sums_ptr, head, first, len_k, width: gl.constexpr, column: gl.constexpr):
+    """Write a block of one head's dK, or dV, from key ``first`` and ``column`` on, as :func:`.parts.sums_for` lies."""
+    rows = first + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, x.type.layout))
+    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, x.type.layout))
+    sums_ptr += head.to(gl.int64) * len_k * width
+    gl.store(sums_ptr + rows.to(gl.int64)[:, None] * width + columns[None, :], x, mask=(rows < len_k)[:, None])
+
+
 _DTYPES = {
     torch.bfloat16: gl.bfloat16,
     torch.float16: gl.float16,
     torch.float8_e4m3fn: gl.float8e4nv,
 }
-
-
-def wide(head_dim):
-    """Columns that a head is computed in; the copy engine fills those that it does not have with 0."""
-    return 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
 
 
 def right_of(head_dim):

@@ -7,11 +7,11 @@ They make seven products where :mod:`.hopper_backward` makes five.  That one's d
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .blocks import LOG2E
+from .blocks import LOG2E, wide
 from .hopper_keys import keys_kernel
-from .hopper_parts import add_parts, parts_for, sums_for
 from .hopper_queries import GROUPS, queries_kernel
-from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, right_of, section_of, wide
+from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, right_of, section_of
+from .parts import add_parts, parts_for, sums_for
 
 KEYS = 64
 """Keys of a block, in both kernels."""

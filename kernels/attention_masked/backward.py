@@ -26,7 +26,7 @@ from kernels.attention.blocks import (
     strides_of,
     write_rows,
 )
-from kernels.attention.hopper_parts import parts_of, sums_for
+from kernels.attention.parts import add_parts, parts_of, sums_for
 from kernels.attention.spaces import PART_CONFIG
 
 from .aligned import aligned
@@ -42,7 +42,6 @@ from .blocks import (
     tail_of,
 )
 from .forward import kinds_of, window_of
-from .parts import add_parts
 
 
 @triton.jit

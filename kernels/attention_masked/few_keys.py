@@ -1,9 +1,4 @@
-"""The backward pass where all keys of a head are one block: dQ, dK and dV in one kernel, as of plain attention.
-
-Each product is made once, and no statistics are written.  Where heads of K are too few for the multiprocessors, the
-blocks of queries that see one are dealt out, each to a program that writes sums of dK and dV in fp32; a second kernel
-adds these.
-"""
+"""The backward pass where all keys of a head are one block: that of :mod:`kernels.attention.few_keys`, with a mask."""
 
 import itertools
 import math
@@ -11,25 +6,19 @@ import math
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import GPU, Case, Config, gpu_of
+from atlas.declaration import GPU, Case, Config
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
-from kernels.attention.blocks import LOG2E, as_read, block_d, head_of, read_rows, strides_of, strides_of_lse, write_rows
-from kernels.attention.hopper_parts import parts_of, sums_for
+from kernels.attention.blocks import as_read, block_d, head_of, read_rows, strides_of, strides_of_lse, write_rows
+from kernels.attention.few_keys import FEW, ROWS, dealt_out, gradients_of_block, read_queries
+from kernels.attention.parts import add_parts, sums_for
 from kernels.attention.spaces import describes
 
 from .aligned import aligned
 from .backward import weights
 from .blocks import inside, mask_of, mask_strides, read_mask, step_of, tail_of
 from .forward import kinds_of, window_of
-from .parts import add_parts
-
-MOST = 128
-"""Keys of one block, and columns of a head, at most."""
-
-ROWS = 64
-"""Queries of a block.  With 32 Triton 3.6 wrote dQ of plain attention wrong, or beyond the tensor (H200)."""
 
 SPACE = {"BLOCK_N": (64, 128), "num_warps": (4, 8), "num_stages": (1, 2)}
 
@@ -63,34 +52,22 @@ def _few_keys_kernel(
     blocks, first = tl.cdiv(len_q, BLOCK_M), part % parts * steps
     for step in tl.range(first, first + steps):
         head, m = head_k * group + step // blocks, step % blocks * BLOCK_M
-        h = tl.cast(head, tl.int64)
-        offs_m = m + tl.arange(0, BLOCK_M)
-        q_h = head_of(q, b, head, 0, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
-        dout_h = head_of(dout, b, head, 0, stride_gb, stride_gh, stride_gs, DESCRIPTORS)
-        out_h = head_of(out, b, head, 0, stride_ob, stride_oh, stride_os, DESCRIPTORS)
-        q_m = read_rows(q_h, batch, head, m, len_q - m, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
-        dout_m = read_rows(dout_h, batch, head, m, len_q - m, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
-        out_m = read_rows(out_h, batch, head, m, len_q - m, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
+        q_m, dout_m, lse, delta = read_queries(
+            q, dout, out, lse_ptr, dlse_ptr, batch, head, m, len_q, (stride_qb, stride_qh, stride_qs),
+            (stride_gb, stride_gh, stride_gs), (stride_ob, stride_oh, stride_os), (stride_lb, stride_lh),
+            HEAD_DIM, BLOCK_M, BLOCK_D, DESCRIPTORS,
+        )  # fmt: skip
         mask = 0
         if MASK != "none":
             mask_h, stride_m = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
             mask = read_mask(
                 mask_h, m, 0, len_q, len_k, stride_m, stride_mn, MASK, BLOCK_M, BLOCK_N, TAIL, True
             )  # fmt: skip
-        statistic = b * stride_lb + h * stride_lh + offs_m
-        lse = tl.load(lse_ptr + statistic, mask=offs_m < len_q, other=float("inf")) * LOG2E
-        lse = tl.where(lse == -float("inf"), float("inf"), lse)
-        delta = tl.sum(out_m.to(tl.float32) * dout_m.to(tl.float32), axis=1)
-        if dlse_ptr is not None:
-            delta -= tl.load(dlse_ptr + statistic, mask=offs_m < len_q, other=0.0)
         s = tl.dot(k_n, tl.trans(q_m), input_precision=PRECISION)
+        offs_m = (m + tl.arange(0, BLOCK_M))[None, :]
         p = weights(s, mask, lse[None, :], scale, MASK)
-        p = tl.where(inside(offs_m[None, :], offs_n[:, None], len_k, 0, left, right, WINDOW), p, 0.0)
-        dp = tl.dot(v_n, tl.trans(dout_m), input_precision=PRECISION)
-        dv = tl.dot(p.to(dout_m.dtype), dout_m, dv, input_precision=PRECISION)
-        ds = (p * (dp - delta[None, :])).to(q_m.dtype)
-        dk = tl.dot(ds, q_m, dk, input_precision=PRECISION)
-        dq = tl.trans(tl.dot(tl.trans(k_n), ds, input_precision=PRECISION))
+        p = tl.where(inside(offs_m, offs_n[:, None], len_k, 0, left, right, WINDOW), p, 0.0)
+        dq, dk, dv = gradients_of_block(p, k_n, v_n, q_m, dout_m, delta, dk, dv, PRECISION)
         dq_h = head_of(dq_ptr, b, head, 0, stride_dqb, stride_dqh, stride_dqs, False)
         write_rows(dq_h, dq * scale_out, m, len_q - m, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
     dk_ptr = head_of(dk_ptr, b, part, 0, stride_dkb, stride_dkh, stride_dks, False)
@@ -101,15 +78,15 @@ def _few_keys_kernel(
 
 def handles_few_keys(problem: Case, gpu: GPU) -> str:
     """Why one block of keys is not for a case, or ``""``."""
-    if problem["s"] > MOST or problem["d"] > MOST or problem["l"] > 2 * MOST:
-        return f"for at most {MOST} keys, {2 * MOST} queries and heads of {MOST}"
+    if problem["s"] > FEW or problem["d"] > FEW or problem["l"] > 2 * FEW:
+        return f"for at most {FEW} keys, {2 * FEW} queries and heads of {FEW}"
     return describes(problem, gpu)
 
 
 def fits_few_keys(config: Config, problem: Case, gpu: GPU) -> str:
     if config["BLOCK_N"] < problem["s"]:
         return "a block has all keys"
-    if config["BLOCK_N"] >= max(MOST, 2 * problem["s"]):
+    if config["BLOCK_N"] >= max(FEW, 2 * problem["s"]):
         return "a block twice as large as K"
     wide = block_d(problem["d"]) > 64
     if (wide or config["BLOCK_N"] == 128) != (config["num_warps"] == 8):
@@ -118,7 +95,7 @@ def fits_few_keys(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def few_keys_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    columns = 64 if problem["s"] <= 64 else MOST
+    columns = 64 if problem["s"] <= 64 else FEW
     small = columns == 64 and block_d(problem["d"]) <= 64
     return {"BLOCK_N": columns, "num_warps": 4 if small else 8, "num_stages": 1 if small else 2}
 
@@ -127,10 +104,8 @@ def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, 
     """(dq, dk, dv) of at most 128 keys; the arguments are those of :func:`.backward.launch_backward`."""
     dq, *of_keys = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     (batch, heads, len_q, head_dim), (heads_k, len_k) = q.shape, k.shape[1:3]
-    columns, group, mask = config["BLOCK_N"], heads // heads_k, aligned(mask, batch * heads * len_q * len_k)
-    steps = group * triton.cdiv(len_q, ROWS)
-    slots = gpu_of(q.device).sms * 8 // config["num_warps"]
-    parts = parts_of(steps, batch * heads_k, slots) if steps > 2 else 1
+    columns, mask = config["BLOCK_N"], aligned(mask, batch * heads * len_q * len_k)
+    parts, steps = dealt_out(q, k, config["num_warps"])
     sums = of_keys if parts == 1 else sums_for(k, parts)
     q, k, v, dout, out = (as_interpreted(x) for x in (q, k, v, dout, out))
     read, descriptors = as_read((q, k, v, dout, out), (ROWS, columns, columns, ROWS, ROWS), True)
@@ -138,7 +113,7 @@ def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, 
     launch(
         _few_keys_kernel, (batch * heads_k * parts,),
         *read, lse, dlse, mask, dq, *sums, scale / math.log(2), scale,
-        *window_of(masked, (batch, len_q, len_k), left, right), heads_k, group, parts, steps // parts, len_q, len_k,
+        *window_of(masked, (batch, len_q, len_k), left, right), heads_k, heads // heads_k, parts, steps, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, out, dq, *sums))), *strides_of_lse(lse),
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=ROWS, BLOCK_D=block_d(head_dim), **masked,
         TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors, PRECISION="ieee", **config,

@@ -230,9 +230,18 @@ def test_tiles_of_sequences_are_listed_longest_first(causal, of_keys, sequences)
     ("groups", "length", "s", "head_dim", "causal"),
     [(2, 40, 50, 64, False), (2, 70, 33, 40, True), (1, 64, 64, 16, True), (4, 50, 70, 24, True)],
 )
-@pytest.mark.parametrize("descriptors", [False, True])
-def test_gradients_of_few_keys_come_from_one_kernel(groups, length, s, head_dim, causal, descriptors):
-    """Whole blocks and tails, more keys than queries under a mask, heads that share keys, a gradient of lse."""
+@pytest.mark.parametrize(("descriptors", "parts"), [(False, 1), (True, 1), (True, 2)])
+def test_gradients_of_few_keys_come_from_one_kernel(
+    monkeypatch, groups, length, s, head_dim, causal, descriptors, parts
+):
+    """Whole blocks and tails, more keys than queries under a mask, heads that share keys, a gradient of lse.
+
+    And the same where queries are dealt out to two programs, as many as there are of them.
+    """
+    steps = groups * -(-length // few_keys.ROWS)
+    if steps % parts:
+        pytest.skip("one block of queries")
+    monkeypatch.setattr(few_keys, "dealt_out", lambda q, k, num_warps: (parts, steps // parts))
     tensors = qkv(2, 4, 4 // groups, length, s, head_dim, torch.float16)
     exact = [x.double().requires_grad_() for x in tensors]
     scores = exact[0] @ exact[1].repeat_interleave(groups, dim=1).mT * 0.2
@@ -249,17 +258,20 @@ def test_gradients_of_few_keys_come_from_one_kernel(groups, length, s, head_dim,
         close(gradient, other, 1e-2)
 
 
-def test_few_keys_want_programs_enough_or_little_work_for_each(monkeypatch):
+def test_queries_of_few_keys_are_dealt_out_where_heads_are_few(monkeypatch):
     monkeypatch.setattr(few_keys, "gpu_of", lambda device: H200)
 
-    def takes(b, h, g, length, s, d):
+    def dealt(b, h, g, length, s, d, warps=8):
         q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
-        return few_keys.backward_takes_few_keys(q, k)
+        assert few_keys.backward_takes_few_keys(q, k) == (s <= 128 and d <= 128)
+        return few_keys.dealt_out(q, k, warps)
 
-    assert takes(16, 16, 16, 4096, 77, 64) and takes(1, 4, 1, 64, 64, 128)
-    assert takes(8, 40, 8, 128, 128, 96)  # half as many programs as multiprocessors, of ten blocks each
-    assert not takes(1, 4, 4, 4096, 77, 64)  # four programs for all of it
-    assert not takes(32, 32, 32, 129, 129, 64) and not takes(32, 32, 32, 64, 64, 136)
+    assert dealt(16, 16, 16, 4096, 77, 64) == (1, 64)  # 256 programs, all multiprocessors twice
+    assert dealt(1, 4, 1, 32, 64, 128) == (4, 1)
+    assert dealt(1, 4, 4, 128, 64, 128) == (1, 2)  # two blocks: sums would cost more
+    assert dealt(8, 40, 8, 128, 128, 96) == (2, 5)  # half as many heads of K as multiprocessors
+    assert dealt(1, 4, 4, 4096, 77, 64) == (32, 2)
+    assert dealt(32, 32, 32, 129, 129, 64)[0] == dealt(32, 32, 32, 64, 64, 136)[0] == 1
 
 
 def _sequences(tensors, queries, keys):

@@ -158,7 +158,7 @@ def test_every_block_of_keys_of_wide_heads_is_one_job(monkeypatch, n_blocks, m_b
     [(1, 5, 1), (4, 512, 1), (7, 32, 7), (8, 64, 2), (8, 128, 1), (6, 40, 3)],  # on 132 multiprocessors
 )
 def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiprocessors_busy(group, blocks, parts):
-    from kernels.attention.hopper_parts import parts_of
+    from kernels.attention.parts import parts_of
 
     assert parts_of(group, blocks, SMS) == parts
 
@@ -167,7 +167,7 @@ def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiproces
 def test_the_parts_of_dk_and_dv_are_added_up_where_the_gradients_lie(d):
     import torch
 
-    from kernels.attention.hopper_parts import add_parts, sums_for
+    from kernels.attention.parts import add_parts, sums_for
 
     dk, dv = (torch.full((2, 70, 3, d), math.nan, dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
     sums = sums_for(dk, 2).normal_()

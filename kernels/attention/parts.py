@@ -1,10 +1,45 @@
-"""dK and dV of keys whose queries were dealt out to several programs: the sum of what each wrote, in their order."""
+"""dK and dV of heads of K whose queries several programs go through: how many, and what adds up their sums.
 
+A block of keys is one program's, with all queries that see it, of all heads that share its head.  Where those blocks
+are too few for the multiprocessors, or a few too many, the queries are dealt out to several programs, each of which
+writes sums in fp32; a kernel adds them up, in their order.
+"""
+
+import torch
 import triton
 import triton.language as tl
+from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from kernels.attention.blocks import block_d, strides_of, write_rows
+from .blocks import block_d, strides_of, wide, write_rows
+
+BUSY = 0.85
+"""The share of the multiprocessors' time with which one is content."""
+
+
+def parts_of(group, blocks, sms):
+    """Into how many parts to divide ``group`` equal shares of work that each of so many ``blocks`` of keys has."""
+
+    def busy(parts):
+        programs = blocks * parts
+        return programs / (-(-programs // sms) * sms)
+
+    choices = [parts for parts in range(1, group + 1) if group % parts == 0]
+    return next((parts for parts in choices if busy(parts) >= BUSY), max(choices, key=busy))
+
+
+def parts_for(q, k, keys, causal):
+    """:func:`parts_of` for blocks of so many keys; under a causal mask two of them are the unit of equal work."""
+    (batch, heads), (heads_k, len_k) = q.shape[:2], k.shape[1:3]
+    blocks = -(-len_k // keys)
+    return parts_of(heads // heads_k, batch * heads_k * (-(-blocks // 2) if causal else blocks), gpu_of(q.device).sms)
+
+
+def sums_for(k, parts):
+    """Memory for the sums of dK and dV: [2, b, g parts, s, columns that a head is computed in] of fp32."""
+    batch, heads_k, len_k, d = k.shape
+    return torch.empty((2, batch, heads_k * parts, len_k, wide(d)), dtype=torch.float32, device=k.device)
+
 
 _KEYS = 32
 

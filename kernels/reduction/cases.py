@@ -27,15 +27,13 @@ def reference(x, op):
 
 
 def backward_reference(x, op, dout, out=None, ties=None, indices=None):
-    if x.dim() == 5:
-        if op == "max":
-            return torch.zeros_like(x).scatter(3, _among(x, indices), _among(x, dout))
-        return (x == _among(x, out)) * _among(x, dout / ties)
     if op == "max":
-        return torch.zeros_like(x).scatter(1, indices[:, None], dout[:, None])
+        axis = 1 if x.dim() == 3 else 3
+        return torch.zeros_like(x).scatter(axis, _among(x, indices), _among(x, dout))
     if op in ("sum", "mean"):
-        return (dout / (x.shape[1] if op == "mean" else 1))[:, None].expand(x.shape)
-    return (x == out[:, None]) * (dout / ties)[:, None]
+        n = x.numel() // dout.numel()
+        return _among(x, dout / (n if op == "mean" else 1)).expand(x.shape)
+    return (x == _among(x, out)) * _among(x, dout / ties)
 
 
 def torch_forward(x, op, **_):
@@ -160,6 +158,7 @@ EDGE_CASES = edge_cases(
             (130, 3, 40, ("mean", "max"), "many small matrices: a block holds several, the last one fewer"),
             (5, 601, 33, ("sum", "amax", "max"), "odd rows, several as one line; matrices begin elsewhere in 16 bytes"),
             (1, 2003, 10, ("mean",), "short rows, several as one line: one matrix, shared by programs"),
+            (700, 3, 5, ("max",), "small odd matrices: a program holds many, and is cut within one"),
             (40, 77, 1, ("amax", "ties", "max"), "many odd rows: a block of several, cut along the row"),
         )
         for op in ops

@@ -7,6 +7,7 @@ from . import (
     blocks,
     cases,
     columns,
+    filled,
     flat,
     folded,
     folded_spaces,
@@ -120,6 +121,15 @@ DECLARATION = Declaration(
                 space=spaces.FLAT_SPACE,
                 default=spaces.flat_default,
                 handles=neighbours(spaces.handles_flat),
+            ),
+            Variant(
+                name="filled",
+                summary="max of no whole vectors of columns: zeros as one line, then one element of each column",
+                follows="tiles",
+                launch=filled.launch_filled,
+                space=spaces.FILLED_SPACE,
+                default=spaces.filled_default,
+                handles=neighbours(spaces.handles_filled),
             ),
             Variant(
                 name="tiles",

@@ -206,6 +206,26 @@ def handles_flat(problem: Case, gpu: GPU) -> str:
     return handles_gradient(problem, gpu)
 
 
+FILLED_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (4, 8)}
+
+_MOST_FILLED = 1024
+"""Columns of a matrix whose results a program of ``filled`` asks for: each wants its index read by all that share it."""
+
+
+def handles_filled(problem: Case, gpu: GPU) -> str:
+    if problem["op"] != "max":
+        return "of max alone the gradient is one element of each column, at an index that is known"
+    if problem["inner"] == 1 or problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
+        return "the last axis was reduced, or columns are whole vectors"
+    if problem["inner"] > _MOST_FILLED:
+        return f"more than {_MOST_FILLED} columns: programs that share a matrix would all read its indices"
+    return ""
+
+
+def filled_default(problem: Case, gpu: GPU) -> dict:
+    return {"VECTORS": 2, "num_warps": 4}
+
+
 def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
     """Of ``preferred`` and then all of ``space`` the first config that fits."""
     names = list(space)

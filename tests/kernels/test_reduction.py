@@ -11,7 +11,7 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels.reduction import DECLARATION, amax, max, mean, sum
+from kernels.reduction import DECLARATION, amax, filled, max, mean, sum
 from kernels.reduction.layout import laid_out
 from kernels.reduction.results import cache_policy
 from kernels.reduction.tiling import Block, block_of
@@ -19,7 +19,6 @@ from kernels.reduction.tiling import Block, block_of
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 FORWARD = DECLARATION.forward.variants
-FUNCTIONS = {"sum": sum, "amax": amax}
 FUNCTIONS = {"sum": sum, "mean": mean, "amax": amax}
 NAN, INF = float("nan"), float("inf")
 
@@ -412,3 +411,21 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                     configs = list(variant.configs(problem, GPUS[name]))
                     assert dict(variant.default(problem, GPUS[name])) in configs, (variant.name, str(problem))
                     assert len(configs) <= 45, (variant.name, str(problem), len(configs))
+
+
+@pytest.mark.parametrize("vectors", [1, 4])
+@pytest.mark.parametrize(
+    "outer, n, inner",
+    [
+        pytest.param(2, 601, 33, id="a program's piece lies in two matrices"),
+        pytest.param(700, 3, 5, id="many matrices in a piece, the last one cut"),
+        pytest.param(3, 1, 3, id="fewer elements than a vector and a half"),
+        pytest.param(2, 5, 1001, id="columns by the hundreds, of which a piece holds a part"),
+    ],
+)
+def test_the_gradient_of_max_by_zeros_and_one_element_a_column(outer, n, inner, vectors):
+    x, dout = randn(outer, n, inner), randn(outer, inner)
+    indices = x.max(1).indices
+    found = filled.launch_filled("max", dout, indices=indices, n=n, config={"VECTORS": vectors, "num_warps": 4})
+    expected = torch.zeros_like(x).scatter_(1, indices[:, None], dout[:, None])
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

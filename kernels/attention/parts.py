@@ -41,7 +41,8 @@ def sums_for(k, parts):
     return torch.empty((2, batch, heads_k * parts, len_k, wide(d)), dtype=torch.float32, device=k.device)
 
 
-_KEYS = 32
+_AT_ONCE = tl.constexpr(4)
+"""Parts that are read before the first of them is added: one after the other each would wait for its own."""
 
 
 @triton.jit(do_not_specialize=["places", "parts", "heads_k", "len_k"])
@@ -57,7 +58,7 @@ def _add_kernel(
     offs_d = tl.arange(0, BLOCK_D)[None, :]
     mask = (offs_n < len_k) & (offs_d < HEAD_DIM)
     total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-    for part in range(parts):
+    for part in tl.range(0, parts, loop_unroll_factor=_AT_ONCE):
         head = tl.cast(place, tl.int64) * parts + part
         total += tl.load(sums_ptr + (head * len_k + offs_n) * WIDTH + offs_d, mask=mask, other=0.0)
     b, h = (place % places // heads_k).to(tl.int64), (place % places % heads_k).to(tl.int64)
@@ -69,12 +70,19 @@ def _add_kernel(
         write_rows(out_ptr, total, first, len_k - first, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D)
 
 
+def _keys_for(places, len_k, sms):
+    """Keys of a program: at most 32, and fewer where the programs would be fewer than two to a multiprocessor."""
+    return next((keys for keys in (32, 16, 8) if places * triton.cdiv(len_k, keys) >= 2 * sms), 4)
+
+
 def add_parts(sums, gradients, parts):
     """Fill dk and dv [b, g, s, d] with the sums of each head's ``parts``, [2, b, g parts, s, columns] of fp32."""
     dk, dv = gradients
     batch, heads_k, len_k, d = dk.shape
+    places = 2 * batch * heads_k
+    keys = _keys_for(places, len_k, gpu_of(dk.device).sms)
     launch(
-        _add_kernel, (2 * batch * heads_k * triton.cdiv(len_k, _KEYS),),
-        sums, dk, dv, batch * heads_k, parts, heads_k, len_k, *strides_of(dk), *strides_of(dv),
-        HEAD_DIM=d, WIDTH=sums.shape[4], BLOCK_N=_KEYS, BLOCK_D=block_d(d), num_warps=4,
+        _add_kernel, (places * triton.cdiv(len_k, keys),),
+        sums, dk, dv, places // 2, parts, heads_k, len_k, *strides_of(dk), *strides_of(dv),
+        HEAD_DIM=d, WIDTH=sums.shape[4], BLOCK_N=keys, BLOCK_D=block_d(d), num_warps=4,
     )  # fmt: skip

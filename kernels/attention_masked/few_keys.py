@@ -101,10 +101,14 @@ def few_keys_default(problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, config):
-    """(dq, dk, dv) of at most 128 keys; the arguments are those of :func:`.backward.launch_backward`."""
+    """(dq, dk, dv) of at most 128 keys; the arguments are those of :func:`.backward.launch_backward`.
+
+    A block of fewer keys than there are is widened: ``fits`` says what is worth a trial, and every config must be right.
+    """
     dq, *of_keys = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     (batch, heads, len_q, head_dim), (heads_k, len_k) = q.shape, k.shape[1:3]
-    columns, mask = config["BLOCK_N"], aligned(mask, batch * heads * len_q * len_k)
+    columns = config["BLOCK_N"] if len_k <= config["BLOCK_N"] else FEW
+    config, mask = {**config, "BLOCK_N": columns}, aligned(mask, batch * heads * len_q * len_k)
     parts, steps = dealt_out(q, k, config["num_warps"])
     sums = of_keys if parts == 1 else sums_for(k, parts)
     q, k, v, dout, out = (as_interpreted(x) for x in (q, k, v, dout, out))

@@ -359,3 +359,15 @@ def test_the_module_takes_masks_and_windows():
             limits = (left, 0 if causal else right)
             expected = by_formula((q, k, v), mask, limits if limits != (None, None) else None)
             close(module(x, attn_mask=mask), module.out_proj(expected.transpose(1, 2).flatten(2)))
+
+
+def test_few_keys_are_right_in_a_block_that_is_too_small_for_them():
+    """A certificate tries a config where it may not fit; this one left the keys beyond its block out."""
+    q, k, v = (x.half() for x in qkv(1, 2, 1, 70, 75))
+    mask, dout = randn(1, 2, 70, 75, seed=7).half(), randn(*q.shape, seed=3).half()
+    given = q, k, v, mask, *masked_operator(q, k, v, mask, 0.25, 0, 0), dout, None, 0.25, 0, 0
+    small, whole = (
+        few_keys.launch_few_keys(*given, config={"BLOCK_N": columns, "num_warps": 8, "num_stages": 2})
+        for columns in (64, 128)
+    )
+    assert all(map(torch.equal, small, whole))

@@ -103,7 +103,7 @@ def few_keys_default(problem: Case, gpu: GPU) -> dict[str, int]:
 def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, config):
     """(dq, dk, dv) of at most 128 keys; the arguments are those of :func:`.backward.launch_backward`.
 
-    A block of fewer keys than there are is widened: ``fits`` says what is worth a trial, and every config must be right.
+    A block of fewer keys than there are is widened: ``fits`` says what is worth a trial, not what is right.
     """
     dq, *of_keys = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     (batch, heads, len_q, head_dim), (heads_k, len_k) = q.shape, k.shape[1:3]

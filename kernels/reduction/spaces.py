@@ -209,7 +209,7 @@ def handles_flat(problem: Case, gpu: GPU) -> str:
 FILLED_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (4, 8)}
 
 _MOST_FILLED = 1024
-"""Columns of a matrix whose results a program of ``filled`` asks for: each wants its index read by all that share it."""
+"""Columns of a matrix whose results a program of ``filled`` asks for: all that share a matrix read their indices."""
 
 
 def handles_filled(problem: Case, gpu: GPU) -> str:

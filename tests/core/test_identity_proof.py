@@ -186,7 +186,8 @@ def test_the_list_covers_every_recorded_kernel_and_variant():
     assert {f"{path.parts[-3]} {path.parts[-2]}" for path in benchmarks} == set(listed)
     for name, own in listed.items():
         gpu, kernel = name.split()
-        document = documents.load(files.found(ROOT / "results/recorded" / gpu / kernel, "validate"))
-        recorded = {one for one in document["identities"] if "." in one}  # a later variant has no record yet
+        document = documents.load(files.found(ROOT / "results/recorded" / gpu / kernel, "benchmark"))
+        rows = [row for row in document["rows"] if row["config"]]  # a variant for no case of the sweep has no config
+        recorded = {f"{row['direction']}.{row['provider']}" for row in rows if row["provider_kind"] != "peer"}
         assert recorded == set(own["variants"]), name
         assert all(found["configs"] for found in own["variants"].values()), name

@@ -181,6 +181,7 @@ def sweep(gpu: GPU) -> list[Case]:
         sized("bf16", "a bias whose rows begin on 16 bytes, no more; groups", "added", b=2, h=32, g=8, l=1000, d=64),
         sized("bf16", "few blocks of the largest head", "bool", b=1, h=16, l=512, d=256),
         sized("bf16", "a window in a short sequence; groups", "none", 33, 33, b=4, h=32, g=8, l=128, d=64),
+        sized("bf16", "a picture that looks at padded text", "bool keys", b=2, h=10, l=4096, s=77, d=64),
         sized("fp16", "a bias of 64 keys; groups", "added", b=8, h=32, g=8, l=64, d=96),
     ]
     return [c for c in cases if sum(bytes_of("q out", "k v")(c).values()) <= gpu.memory_bytes // 64]
@@ -200,6 +201,7 @@ _EDGE_SHAPES = (
     ((1, 1, 1, 24, 40, 256), ("bool", 0, 0), "the largest head"),
     ((1, 2, 1, 70, 75, 32), ("added", 0, 0), "rows of 150 bytes, which are copied first"),
     ((1, 6, 2, 100, 60, 48), ("added", 30, 30), "one block of keys; queries that see it dealt out among programs"),
+    ((1, 4, 2, 300, 77, 64), ("bool keys", 0, 0), "many queries of one block of keys; groups"),
     ((1, 6, 1, 70, 140, 32), ("bool keys", 0, 0), "heads of a group dealt out among programs"),
 )
 

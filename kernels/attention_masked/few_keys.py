@@ -78,8 +78,8 @@ def _few_keys_kernel(
 
 def handles_few_keys(problem: Case, gpu: GPU) -> str:
     """Why one block of keys is not for a case, or ``""``."""
-    if problem["s"] > FEW or problem["d"] > FEW or problem["l"] > 2 * FEW:
-        return f"for at most {FEW} keys, {2 * FEW} queries and heads of {FEW}"
+    if problem["s"] > FEW or problem["d"] > FEW:
+        return f"for at most {FEW} keys and heads of {FEW}"
     return describes(problem, gpu)
 
 

@@ -108,7 +108,8 @@ def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, 
     dq, *of_keys = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     (batch, heads, len_q, head_dim), (heads_k, len_k) = q.shape, k.shape[1:3]
     columns = config["BLOCK_N"] if len_k <= config["BLOCK_N"] else FEW
-    config, mask = {**config, "BLOCK_N": columns}, aligned(mask, batch * heads * len_q * len_k)
+    config = {**config, "BLOCK_N": columns}
+    mask = aligned(mask, batch * heads * len_q * len_k)
     parts, steps = dealt_out(q, k, config["num_warps"])
     sums = of_keys if parts == 1 else sums_for(k, parts)
     q, k, v, dout, out = (as_interpreted(x) for x in (q, k, v, dout, out))

@@ -84,8 +84,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     else:
         block_m = min(2, rows.rows_apart(problem, gpu)) if block_n <= 4096 else 1
     warps = max(1, block_m * block_n // 1024)
-    early = {"BLOCK_M": block_m, "LATE": False, "num_warps": min(8, warps)}
-    late = early | {"LATE": True, "num_warps": min(warps, 4 if element_size(problem.dtype) == 2 else 8)}
+    early = {"BLOCK_M": block_m, "LATE": False, "num_warps": warps}
+    late = early | {"LATE": True, "num_warps": min(warps, 4) if element_size(problem.dtype) == 2 else warps}
     configs = [early] if together else [late, early] if block_n <= 8192 else []
     # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"

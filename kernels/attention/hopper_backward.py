@@ -50,7 +50,7 @@ DQ_COLUMNS = gl.constexpr(64)
 GROUPS = gl.constexpr(2)
 
 LONG = 1024
-"""Queries from which on :func:`heads_of_program` has a limit: the sums of fewer cost what it saves."""
+"""Queries from which on :func:`least_parts` is more than 1: the sums of fewer cost what they save."""
 
 
 @gluon.jit
@@ -435,14 +435,15 @@ def finish_queries_kernel(
     gl.store(dq_ptrs, x, mask=mask)
 
 
-def heads_of_program(width, len_q, causal):
-    """Of a group, how many heads of queries, computed in ``width`` columns, a program goes through; None: all.
+def least_parts(group, width, len_q, causal):
+    """The least parts of a group of heads of queries, for a program to go through one, or two of 64 columns.
 
     Under a causal mask programs have blocks of keys that more or fewer queries see, so within a group of heads they
     come apart: Q, dO and the sums of dQ of all its heads are in use at once, more than an L2 holds.  (H100, D 128, 32
     heads on 8, 4096 queries: 3.83 ms, with a program for each head, whose dK and dV are added up, 2.99 ms.)
     """
-    return 128 // width if causal and len_q > LONG else None
+    heads = 128 // width if causal and len_q > LONG else group
+    return next(parts for parts in range(1, group + 1) if group % parts == 0 and group // parts <= heads)
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
@@ -462,7 +463,7 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
-    parts = parts_for(q, k, 2 * KEYS, causal, heads_of_program(width, len_q, causal))
+    parts = max(parts_for(q, k, 2 * KEYS, causal), least_parts(heads // heads_k, width, len_q, causal))
     dk_sums, dv_sums = key_sums = sums_for(k, parts) if parts > 1 else (None, None)
     heads_k *= parts
     tiles_all = batch * heads_k * tiles

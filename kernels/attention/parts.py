@@ -17,29 +17,22 @@ BUSY = 0.85
 """The share of the multiprocessors' time with which one is content."""
 
 
-def parts_of(group, blocks, sms, most=None):
-    """Into how many parts to divide ``group`` equal shares of work that each of so many ``blocks`` of keys has.
-
-    ``most``: shares of a part, at most.
-    """
+def parts_of(group, blocks, sms):
+    """Into how many parts to divide ``group`` equal shares of work that each of so many ``blocks`` of keys has."""
 
     def busy(parts):
         programs = blocks * parts
         return programs / (-(-programs // sms) * sms)
 
-    choices = [parts for parts in range(1, group + 1) if group % parts == 0 and group // parts <= (most or group)]
+    choices = [parts for parts in range(1, group + 1) if group % parts == 0]
     return next((parts for parts in choices if busy(parts) >= BUSY), max(choices, key=busy))
 
 
-def parts_for(q, k, keys, causal, most=None):
-    """:func:`parts_of` for blocks of so many keys; under a causal mask two of them are the unit of equal work.
-
-    ``most``: heads of queries that a program goes through, at most.
-    """
+def parts_for(q, k, keys, causal):
+    """:func:`parts_of` for blocks of so many keys; under a causal mask two of them are the unit of equal work."""
     (batch, heads), (heads_k, len_k) = q.shape[:2], k.shape[1:3]
     blocks = -(-len_k // keys)
-    of_head = -(-blocks // 2) if causal else blocks
-    return parts_of(heads // heads_k, batch * heads_k * of_head, gpu_of(q.device).sms, most)
+    return parts_of(heads // heads_k, batch * heads_k * (-(-blocks // 2) if causal else blocks), gpu_of(q.device).sms)
 
 
 def sums_for(k, parts):

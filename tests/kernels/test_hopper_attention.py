@@ -164,26 +164,20 @@ def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiproces
 
 
 @pytest.mark.parametrize(
-    ("heads", "heads_k", "length", "d", "causal", "parts"),
+    ("group", "length", "d", "causal", "parts"),
     [
-        (32, 8, 4096, 128, True, 4),  # more than an L2 holds is in use where a program goes through a group
-        (32, 8, 4096, 128, False, 1),  # programs go round together
-        (32, 8, 1024, 128, True, 1),  # so short that adding up costs what it saves
-        (32, 8, 4096, 64, True, 2),  # half of the bytes: two heads a program
-        (28, 4, 4096, 64, True, 7),  # no half of a prime group
+        (4, 4096, 128, True, 4),  # more than an L2 holds is in use where a program goes through a group
+        (4, 4096, 128, False, 1),  # programs go round together
+        (4, 1024, 128, True, 1),  # so short that adding up costs what it saves
+        (4, 4096, 64, True, 2),  # half of the bytes: two heads a program
+        (7, 4096, 64, True, 7),  # no half of a prime group
+        (1, 4096, 128, True, 1),
     ],
 )
-def test_under_a_causal_mask_programs_of_long_sequences_go_through_few_heads(heads, heads_k, length, d, causal, parts):
-    import torch
+def test_under_a_causal_mask_programs_of_long_sequences_go_through_few_heads(group, length, d, causal, parts):
+    from kernels.attention.hopper_backward import least_parts
 
-    from kernels.attention.hopper_backward import heads_of_program
-    from kernels.attention.parts import parts_for
-
-    q = torch.empty((16, heads, length, d), device="meta")
-    k = torch.empty((16, heads_k, length, d), device="meta")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernels.attention.parts.gpu_of", lambda device: SimpleNamespace(sms=SMS))
-        assert parts_for(q, k, 128, causal, heads_of_program(d, length, causal)) == parts
+    assert least_parts(group, d, length, causal) == parts
 
 
 @pytest.mark.parametrize("d", [64, 72, 192])

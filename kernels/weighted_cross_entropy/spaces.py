@@ -40,8 +40,11 @@ def fits(live):
     return obstacle
 
 
-def default(live, vectors):
-    """``default`` of the same pass: as many rows as leave two programs for each SM, and ``vectors`` of each thread."""
+def default(live, vectors, programs):
+    """``default`` of the same pass: ``vectors`` of each thread, and as many rows as leave so many programs for an SM.
+
+    With 0 ``programs``, where classes are dealt out to programs as well, half of the rows that there is room for.
+    """
     obstacle = fits(live)
 
     def chosen(problem, gpu):
@@ -52,8 +55,8 @@ def default(live, vectors):
         if problem["last"]:
             rows = max(1, min(8, room // triton.next_power_of_2(problem["n"])))
         else:
-            rows = room
-            while rows > 32 and m < 2 * gpu.sms * rows:
+            rows = room if programs else min(room // 2, max(32, triton.next_power_of_2(m)))
+            while rows > 32 and m < programs * gpu.sms * rows:
                 rows //= 2
         wanted = [{"BLOCK_M": rows, "VECTORS": v, "num_warps": w} for v in (vectors, 2, 1) for w in (warps, 4)]
         fitting = (config for config in (*wanted, *points(SPACE)) if not obstacle(config, problem, gpu))

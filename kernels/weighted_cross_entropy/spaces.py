@@ -40,26 +40,39 @@ def fits(live):
     return obstacle
 
 
-def default(live, vectors, programs):
-    """``default`` of the same pass: ``vectors`` of each thread, and as many rows as leave so many programs for an SM.
-
-    With 0 ``programs``, where classes are dealt out to programs as well, half of the rows that there is room for.
-    """
+def default(live, vectors, of_columns):
+    """``default`` of the same pass: ``vectors`` of each thread where classes lie last, else ``of_columns``' config."""
     obstacle = fits(live)
 
     def chosen(problem, gpu):
-        m = rows_of(problem)
         size = element_size(problem.dtype)
-        warps = 8 if problem["last"] and problem["n"] >= 4096 else 4
-        room = 32 * warps * VECTOR_BYTES // size
         if problem["last"]:
-            rows = max(1, min(8, room // triton.next_power_of_2(problem["n"])))
+            warps = 8 if problem["n"] >= 4096 else 4
+            rows = max(1, min(8, 32 * warps * VECTOR_BYTES // size // triton.next_power_of_2(problem["n"])))
+            wanted = [{"BLOCK_M": rows, "VECTORS": v, "num_warps": w} for v in (vectors, 2, 1) for w in (warps, 4)]
         else:
-            rows = room if programs else min(room // 2, max(32, triton.next_power_of_2(m)))
-            while rows > 32 and m < programs * gpu.sms * rows:
-                rows //= 2
-        wanted = [{"BLOCK_M": rows, "VECTORS": v, "num_warps": w} for v in (vectors, 2, 1) for w in (warps, 4)]
+            first = of_columns(rows_of(problem), 32 * VECTOR_BYTES // size, problem, gpu)
+            wanted = [first | {"VECTORS": v} for v in (first["VECTORS"], 2, 1)]
         fitting = (config for config in (*wanted, *points(SPACE)) if not obstacle(config, problem, gpu))
         return next(fitting)
 
     return chosen
+
+
+def forward_of_columns(m, of_warp, problem, gpu):
+    """A row a lane of a vector where three programs for each SM are left; else more warps, which share rows' classes.
+
+    ``of_warp``: elements of a vector of each of a warp's threads.  Where lanes share a row, more than one vector of
+    each spills: 4 x 256 x 50176 of bf16 took 264 us, and takes 86 with 512 rows by 8 warps (H100; torch.compile: 95).
+    """
+    if m >= 3 * gpu.sms * 4 * of_warp:
+        return {"BLOCK_M": 4 * of_warp, "VECTORS": 2 if problem["probabilities"] else 4, "num_warps": 4}
+    rows = 2 * of_warp
+    while rows > 32 and m < 2 * gpu.sms * rows:
+        rows //= 2
+    return {"BLOCK_M": rows, "VECTORS": 1, "num_warps": 8}
+
+
+def backward_of_columns(m, of_warp, problem, gpu):
+    """Half of the rows that there is room for: programs deal out classes as well."""
+    return {"BLOCK_M": min(2 * of_warp, max(32, triton.next_power_of_2(m))), "VECTORS": 2, "num_warps": 4}

@@ -42,15 +42,12 @@ from .hopper_schedule import (
     wait_for_turn,
 )
 from .hopper_tiles import anew, begin_products, descriptor_of, plain_descriptor_of, right_of, write_sums
-from .parts import add_parts, parts_for, sums_for
+from .parts import add_parts, least_parts, parts_for, sums_for
 
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all."""
 
 GROUPS = gl.constexpr(2)
-
-LONG = 1024
-"""Queries from which on :func:`least_parts` is more than 1: the sums of fewer cost what they save."""
 
 
 @gluon.jit
@@ -433,17 +430,6 @@ def finish_queries_kernel(
     if HEAD_DIM < D:
         mask = mask & (columns < HEAD_DIM)[None, :]
     gl.store(dq_ptrs, x, mask=mask)
-
-
-def least_parts(group, width, len_q, causal):
-    """The least parts of a group of heads of queries, for a program to go through one, or two of 64 columns.
-
-    Under a causal mask programs have blocks of keys that more or fewer queries see, so within a group of heads they
-    come apart: Q, dO and the sums of dQ of all its heads are in use at once, more than an L2 holds.  (H100, D 128, 32
-    heads on 8, 4096 queries: 3.83 ms, with a program for each head, whose dK and dV are added up, 2.99 ms.)
-    """
-    heads = 128 // width if causal and len_q > LONG else group
-    return next(parts for parts in range(1, group + 1) if group % parts == 0 and group // parts <= heads)
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):

@@ -175,7 +175,7 @@ def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiproces
     ],
 )
 def test_under_a_causal_mask_programs_of_long_sequences_go_through_few_heads(group, length, d, causal, parts):
-    from kernels.attention.hopper_backward import least_parts
+    from kernels.attention.parts import least_parts
 
     assert least_parts(group, d, length, causal) == parts
 

@@ -87,11 +87,22 @@ def handles_blocks(problem: Case, gpu: GPU) -> str:
     """Of rows maxima alone, many of them: a thread that compares along a row exchanges once where ``rows`` compares in
     each step of the exchange (2^17 x 291 bf16: 42.8 us, ``rows`` 81.1; sums 35.4 and 33.4; H200, Triton 3.6)."""
     if problem["inner"] > 1:
-        return _too_many_indices(problem)
+        idle = _leaves_idle(problem, gpu) and not handles_columns(problem, gpu)
+        return "so little to read that two blocks each leave SMs idle" if idle else _too_many_indices(problem)
     longest = 2**14 if problem["op"] in BESIDE else 2**11
     if _adds(problem) or not 64 < problem["n"] <= longest or not _many(problem["outer"], gpu):
         return "sums along rows, very short, long or few ones"
     return ""
+
+
+def _leaves_idle(problem: Case, gpu: GPU) -> bool:
+    """Whether each SM has less than two blocks of 16 KiB, which a program of ``blocks`` reads one after the other.
+
+    Of ``columns`` they are one block or go to two programs (1024 x 416 bf16: 7.5 us, ``blocks`` 11.2; H100).  With
+    indices or ties a block is half as large.
+    """
+    elements = problem["outer"] * problem["n"] * problem["inner"]
+    return problem["op"] not in BESIDE and elements * element_size(problem.dtype) < gpu.sms * 2**15
 
 
 def handles_columns(problem: Case, gpu: GPU) -> str:
@@ -284,9 +295,13 @@ def stream_default(problem: Case, gpu: GPU) -> dict:
 
 
 def columns_default(problem: Case, gpu: GPU) -> dict:
-    """256 bytes of 16-bit elements of a row, and no more programs on an SM than its registers hold at once."""
-    sizes = ((4, 8, 2), (4, 8, 4), (4, 4, 8), (2, 8, 4), (2, 4, 8), (4, 8, 1), (4, 4, 1), (2, 4, 1))
-    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (128, 64, 16) for v, w, p in sizes]
+    """128 bytes of 16-bit elements of a row, 64 KiB of an SM under way; of few columns by four warps, so that more
+    programs share each.
+    """
+    few = problem["outer"] * triton.cdiv(problem["inner"], 64) < 4
+    shared = ((8, 4, 4), (8, 8, 2)) if few else ((8, 8, 2), (8, 4, 4))
+    sizes = (*shared, (4, 8, 2), (4, 8, 4), (4, 4, 8), (2, 8, 4), (2, 4, 8), (8, 4, 1), (4, 4, 1), (2, 4, 1))
+    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (64, 16) for v, w, p in sizes]
     return first(COLUMNS_SPACE, fits_columns, problem, gpu, preferred)
 
 

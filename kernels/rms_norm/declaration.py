@@ -76,7 +76,7 @@ DECLARATION = Declaration(
                 summary="rows and partial sums of dweight in registers, next rows prefetched",
                 launch=backward.launch_rows,
                 space=spaces.BACKWARD_SPACE,
-                default=spaces.least(spaces.BACKWARD_SPACE, spaces.fits_backward_rows, spaces.away_from(elements=24)),
+                default=spaces.least(spaces.BACKWARD_SPACE, spaces.fits_backward_rows, spaces.prefetching(elements=24)),
                 fits=spaces.fits_backward_rows,
                 handles=spaces.handles_what_fits(spaces.BACKWARD_SPACE, spaces.fits_backward_rows),
             ),

@@ -82,23 +82,41 @@ def away_from(elements: int):
     """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
-        size = element_size(problem.dtype)
-        long, odd, prefetches = problem["n"] > 512, problem["n"] * size % VECTOR_BYTES, config.get("num_stages", 1) > 1
-        wanted = elements / 2 if long and odd else elements if long or odd or "num_stages" in config else 16
-        block, chunks = tiles_of_row(problem["n"], size, config)
-        held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
-        flight = 0.0  # of programs that prefetch, doublings of the bytes on their way that are lacking
-        if prefetches:
-            row = 2 * problem["n"] * size
-            bytes_ahead = (config["num_stages"] - 1) * config["BLOCK_M"] * row * config["PROGRAMS_PER_SM"]
-            flight = max(0.0, math.log2(4 * ENOUGH_IN_FLIGHT / bytes_ahead))
+        long, odd = problem["n"] > 512, problem["n"] * element_size(problem.dtype) % VECTOR_BYTES
+        wanted = elements / 2 if long and odd else elements if long or odd else 16
+        return _misfit(config, problem, wanted) + math.log2(config["BLOCK_M"]) / 4, -config["num_warps"]
+
+    return penalty
+
+
+def _misfit(config: dict, problem: Case, wanted: float) -> float:
+    """Doublings away from ``wanted`` elements a thread, and twice those by lanes beyond the row."""
+    block, chunks = tiles_of_row(problem["n"], element_size(problem.dtype), config)
+    held = config["BLOCK_M"] * block * chunks / (32 * config["num_warps"])
+    return abs(math.log2(held / wanted)) + 2 * math.log2(block * chunks / problem["n"])
+
+
+def prefetching(elements: int):
+    """``penalty`` of programs that prefetch rows and sum up dweight: as :func:`away_from`, doublings of bytes on their
+    way to an SM that are lacking, and what one more program an SM writes.
+
+    48 KiB are enough, and half of what an SM reads in all.  Each program leaves a row of dweight in fp32 to be read
+    again: of few rows that takes as long as rows themselves (529 x 2834 bf16: 15.2 us by a program an SM, by a program
+    a row 19.6; H100, Triton 3.6).  A program alone writes dweight itself, which saves a launch.
+    """
+
+    def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
+        m, row, per_sm = problem["m"], 2 * problem["n"] * element_size(problem.dtype), config["PROGRAMS_PER_SM"]
+        ahead, lacking = (config["num_stages"] - 1) * config["BLOCK_M"] * row * per_sm, 0.0
+        if ahead:
+            enough = 3 * ENOUGH_IN_FLIGHT if m <= gpu.sms else min(3 * ENOUGH_IN_FLIGHT, m * row / gpu.sms / 2)
+            lacking = max(0.0, math.log2(enough / ahead))
+        programs = min(triton.cdiv(m, config["BLOCK_M"]), per_sm * gpu.sms)
+        sums = 2 * (programs > 1) + 4 * max(0, programs - gpu.sms) / m
         return (
-            abs(math.log2(held / wanted))
-            + math.log2(config["BLOCK_M"]) / 4
-            + 2 * math.log2(block * chunks / problem["n"])
-            + 1.5 * flight,
-            abs(config.get("num_stages", 3) - 3),
-            -config.get("PROGRAMS_PER_SM", 1) * config["num_warps"],
+            _misfit(config, problem, elements) + math.log2(config["BLOCK_M"]) / 8 + 1.5 * lacking + sums,
+            abs(config["num_stages"] - 3),
+            -per_sm * config["num_warps"],
         )
 
     return penalty

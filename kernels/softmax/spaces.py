@@ -111,15 +111,24 @@ def fits_backward_stream(config: dict, problem: Case, gpu: GPU) -> str:
 
 
 def backward_stream_default(problem: Case, gpu: GPU) -> dict:
-    """Two vectors a thread of y and dy together; two programs a row where single ones crowd the L2."""
+    """Two vectors a thread of y and dy together; where rows under way crowd the L2, as many of each as registers hold,
+    so that a row is soon done, and two programs a row where half of the rows fit or SMs would be idle.
+
+    4096 x 128256 bf16: 1211 us by two programs a row, 1373 by one, 1581 by one with a quarter of the vectors; 1024 x
+    262144, of which half does not fit: 978, 817 and 870 (H100, Triton 3.6).
+    """
     config = stream_default(2, _STREAM_BLOCKS)(problem, gpu)
     config["BLOCK_N"] = max(_STREAM_BLOCKS[0], config["BLOCK_N"] // 2)
     config["num_warps"] = min(config["num_warps"], most_warps(gpu))
     config |= {"SPLITS": 1, "PROGRAMS_PER_SM": 0}
-    # Twice as many where an SM has the registers: on sm_75 they spill.
-    widest = gpu.warps_per_sm * 2**10 // element_size(problem.dtype) // 2
-    split = {"BLOCK_N": widest, "num_warps": most_warps(gpu), "SPLITS": 2, "PROGRAMS_PER_SM": 1}
-    return split if _overflow(problem, gpu) > 0.75 and not fits_backward_stream(split, problem, gpu) else config
+    overflow, few = _overflow(problem, gpu), problem["m"] <= gpu.sms
+    if overflow <= 0.5 or gpu.warps_per_sm <= 32:  # sm_75 spills with as many elements a thread
+        return config
+    whole = config | {"BLOCK_N": 2**16 // element_size(problem.dtype), "num_warps": most_warps(gpu)}
+    split = whole | {"BLOCK_N": whole["BLOCK_N"] // 2, "SPLITS": 2, "PROGRAMS_PER_SM": int(few)}
+    halved = overflow > 0.75 and (overflow < 1.5 or few)
+    preferred = split if halved else config if few else whole
+    return config if fits_backward_stream(preferred, problem, gpu) else preferred
 
 
 def fits_held(config: dict, problem: Case, gpu: GPU) -> str:

@@ -32,7 +32,7 @@ DECLARATION = Declaration(
                 summary="rows in registers, one block of rows a program",
                 launch=forward.launch_one_pass,
                 space=spaces.ROWS_SPACE,
-                default=spaces.one_pass_default,
+                default=spaces.forward_default,
                 fits=spaces.fits_rows("one_pass"),
                 handles=spaces.handles_rows("one_pass", streams=1),
             ),
@@ -67,7 +67,7 @@ DECLARATION = Declaration(
                 space=spaces.ROWS_SPACE,
                 default=spaces.one_pass_default,
                 fits=spaces.fits_rows("backward"),
-                handles=spaces.handles_rows("backward", streams=2),
+                handles=spaces.handles_backward_rows,
             ),
             Variant(
                 name="held",

@@ -77,6 +77,34 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(most_warps(gpu), warps)).bit_length() - 1}
 
 
+def _many_causal(problem: Case, gpu: GPU) -> bool:
+    """Whether half of what is there is not read, and SMs have rows enough to wait for one while others are read."""
+    return bool(dict(problem.sizes).get("causal")) and problem["m"] >= 8 * gpu.sms
+
+
+def forward_default(problem: Case, gpu: GPU) -> dict:
+    """As :func:`one_pass_default`; of many long causal rows a quarter of the warps, where these hold a row.
+
+    65536 x 2048 bf16: 106 us by one warp, 117 by two, 127 by four (H200); 144 and 145 (H100).
+    """
+    config = one_pass_default(problem, gpu)
+    if _many_causal(problem, gpu) and config["BLOCK_M"] == 1:
+        for share in (4, 2):
+            fewer = config | {"num_warps": config["num_warps"] // share}
+            if fewer["num_warps"] and not fits_rows("one_pass")(fewer, problem, gpu):
+                return fewer
+    return config
+
+
+def handles_backward_rows(problem: Case, gpu: GPU) -> str:
+    """Not many causal rows of two blocks of ``stream``, which passes over half of them (65536 x 2048 bf16: 186 us, in
+    registers 204, H100; 145 and 174, H200).
+    """
+    if _many_causal(problem, gpu) and _STREAM_BLOCKS[0] < problem["n"] <= 2 * _STREAM_BLOCKS[0]:
+        return "causal rows of two blocks: stream neither reads nor waits for what is beyond the diagonal"
+    return handles_rows("backward", streams=2)(problem, gpu)
+
+
 def handles_long(problem: Case, gpu: GPU) -> str:
     """``handles`` of the variants that stream rows."""
     return "" if problem["n"] > _STREAM_BLOCKS[0] // 2 else "rows of less than a block: registers hold many of them"

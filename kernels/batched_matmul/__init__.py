@@ -12,10 +12,10 @@ import torch
 from atlas.declaration import case
 from atlas.operators import Differentiable, Operator, autocast, autocasting
 
+from kernels.common.batches import by_columns
 from kernels.common.products import LARGEST, precision_of_product, wants_tf32
 
 from .declaration import DECLARATION
-from .described import by_columns
 
 __all__ = ["bmm"]
 

@@ -67,6 +67,19 @@ EDGE_CASES = (
     case("tf32", "rows off 16 bytes", b=3, m=69, n=77, k=131),
     *(
         case(
+            "tf32",
+            f"many products, one operand through registers: {layout}",
+            b=80,
+            m=132,
+            n=72,
+            k=76,
+            layout=layout,
+        )
+        for layout in ("NN", "TT", "TN")
+    ),
+    case("tf32", "the same with rows off 16 bytes", b=70, m=69, n=133, k=35),
+    *(
+        case(
             "fp32",
             f"tiles and blocks of K with tails, beside the next product: {layout}",
             b=3,

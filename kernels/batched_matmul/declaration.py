@@ -2,10 +2,11 @@
 
 from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager, max_autotuned
 
+from kernels.matmul.registers import registers
 from kernels.matmul.swizzled import swizzled
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, least_bytes, reference, sweep
-from .described import launch_persistent, launch_swizzled
+from .described import launch_persistent, launch_registers, launch_swizzled
 from .spaces import (
     PERSISTENT_SPACE,
     SPACE,
@@ -33,6 +34,7 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("c",),
         variants=(
+            registers(launch_registers),
             Variant(
                 name="persistent",
                 summary="the copy engine moves blocks, of padded copies where rows are off 16 bytes; one program an SM",

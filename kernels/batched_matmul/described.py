@@ -4,12 +4,12 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration import gpu_of
-from atlas.declaration.products import as_interpreted, describable
+from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.padded import padded_rows
+from kernels.common.batches import by_columns, copyable, is_shared, padded_batch, rows_of
 from kernels.common.products import precision_of_product
 from kernels.common.tiles import grouped_tile, store_tile, turned
 
@@ -71,52 +71,22 @@ def launch_persistent(a, b, tf32=False, *, config):
     a, b = as_interpreted(a), as_interpreted(b)
     if precision == "tf32":  # see ``along_k`` in kernels/matmul/described.py
         a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
-    a, b = _padded(a), _padded(b)
+    a, b = padded_batch(a), padded_batch(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
         _persistent_kernel, (min(gpu_of(a.device).sms, tiles_of(c, config)),),
         _describe(a, rows, block_k, precision), _describe(b, block_k, columns, precision),
         _describe(c, rows, columns // config["PARTS"]) if copyable(c) else None, c, *c.shape, k,
-        A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), A_SHARED=_shared(a), B_SHARED=_shared(b),
+        A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), A_SHARED=is_shared(a), B_SHARED=is_shared(b),
         PRECISION=precision, **config,
     )  # fmt: skip
     return c
 
 
-def _padded(matrices):
-    """The matrices as the copy engine can read them; else copies, in the same order, of one matrix if all share it."""
-    if copyable(matrices):
-        return matrices
-    if by_columns(matrices) and matrices.stride(1) == 1:
-        return _padded(matrices.transpose(1, 2)).transpose(1, 2)
-    return padded_rows(matrices[:1] if _shared(matrices) else matrices).expand(matrices.shape)
-
-
-def by_columns(matrices):
-    return matrices.stride(2) != 1
-
-
-def _shared(matrices):
-    return matrices.shape[0] > 1 and matrices.stride(0) == 0
-
-
-def _rows(matrices):
-    """The matrices by rows: their transposes where they are stored by columns, and one of them where all share it."""
-    rows = matrices.transpose(1, 2) if by_columns(matrices) else matrices
-    return rows[:1] if _shared(matrices) else rows
-
-
-def copyable(matrices):
-    """Whether the copy engine can read these matrices: see ``describable``; and products begin at whole 16 bytes."""
-    rows = _rows(matrices)
-    apart = rows.stride(0) * rows.element_size()
-    return rows.numel() > 0 and describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))
-
-
 def _describe(matrices, rows, columns, precision="ieee"):
     """The descriptor of blocks of ``rows`` x ``columns``, transposed where matrices are stored by columns."""
     block = [1, columns, rows] if by_columns(matrices) else [1, rows, columns]
-    memory = _rows(matrices)
+    memory = rows_of(matrices)
     # The stride of a single matrix is never used, but it must be a possible one.
     apart = memory.stride(0) if memory.shape[0] > 1 else memory.shape[1] * memory.stride(1)
     descriptor = TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
@@ -127,7 +97,7 @@ def _along_k(b):
     """B [b, k, n] stored by columns: as it is, or transposed copies; a shared matrix is copied once."""
     if by_columns(b):
         return b
-    return turned(_rows(b)).expand(b.shape)
+    return turned(rows_of(b)).expand(b.shape)
 
 
 def launch_swizzled(a, b, tf32=False, *, config):
@@ -138,4 +108,15 @@ def launch_swizzled(a, b, tf32=False, *, config):
     if a.dtype != torch.float32 or not (c.numel() and a.shape[2]):
         return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
     products(in_a_row(a), in_a_row(b.transpose(1, 2)).transpose(1, 2), c, config=config)
+    return c
+
+
+def launch_registers(a, b, tf32=False, *, config):
+    """Launch the kernel in Gluon for tf32; else `tiled`."""
+    from kernels.matmul.hopper_tf32 import products
+
+    c = empty_products(a, b)
+    if precision_of_product(a, tf32) != "tf32" or not (c.numel() and a.shape[2]):
+        return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
+    products(a, b, c, config=config, programs=gpu_of(a.device).sms)
     return c

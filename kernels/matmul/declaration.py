@@ -7,8 +7,9 @@ from atlas.declaration import Capability, Declaration, Pass, Peer, Variant, comp
 from kernels.common.products import operand_bytes, row_lengths
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
-from .described import launch_descriptor, launch_gluon, launch_persistent, launch_specialized
+from .described import launch_descriptor, launch_gluon, launch_persistent, launch_registers, launch_specialized
 from .hopper_spaces import gluon
+from .registers import registers
 from .spaces import (
     NAIVE_SPACE,
     PERSISTENT_SPACE,
@@ -66,6 +67,7 @@ DECLARATION = Declaration(
                 handles=has_vector,
                 follows="split",
             ),
+            registers(launch_registers),
             split_descriptor(launch_split_descriptor, row_lengths),
             gluon(launch_gluon),
             Variant(

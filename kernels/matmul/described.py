@@ -167,6 +167,18 @@ def launch_gluon(a, b, tf32=False, *, config):
     return c
 
 
+def launch_registers(a, b, tf32=False, *, config):
+    """Launch the kernel in Gluon for tf32; else `tiled`."""
+    from .hopper_tf32 import products
+
+    c = empty_product(a, b)
+    if precision_of_product(a, tf32) != "tf32" or not (c.numel() and a.shape[1]):
+        plain = dict(zip(SPACE, (64, 64, 32, config["GROUP_Y"], 4, 3), strict=True))
+        return launch_pointers(tiled_kernel, a, b, tf32, config=plain)
+    products(a[None], b[None], c[None], config=config, programs=gpu_of(a.device).sms)
+    return c
+
+
 def _pointers(config):
     """The part of a config that ``tiled_kernel`` has."""
     return {name: config[name] for name in SPACE}

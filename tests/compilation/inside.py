@@ -356,6 +356,19 @@ def hopper_product(layout, config):
     return _instructions(requests[0].kernel)
 
 
+def hopper_tf32(layout, config):
+    """Instructions of the Gluon kernel for tf32."""
+    import torch
+
+    from kernels.matmul.hopper_tf32 import products
+
+    a, b, c = (torch.empty(2, 1024, 1024, device="meta") for _ in range(3))
+    a, b = (x if name == "N" else x.mT for x, name in zip((a, b), layout, strict=True))
+    with compile_only(gpu_named("h200")) as requests:
+        products(a, b, c, config=config, programs=132)
+    return _instructions(requests[-1].kernel)  # where neither lies along K the first turns one
+
+
 def shared_fragments(bits, config, rows=16, group=128):
     """Bytes spilled by `shared` of the products with packed weights, 1024 x 1024, for rows of x."""
     import torch

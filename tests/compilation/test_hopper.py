@@ -115,6 +115,21 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
     assert sum(name.startswith("HGMMA") for name in code) == 2 * tile[1] // 64 * waits  # a wait in the loop, one after
 
 
+@pytest.mark.parametrize(("layout", "tile"), in_turns(["NN", "TT", "TN"], [(256, 4), (128, 6)]))
+def test_tf32_reads_the_next_operand_while_it_multiplies_and_spills_nothing(compiling, layout, tile):
+    """16 numbers of each thread, one each lane and bank; four products a wait."""
+    config = {"GROUPS": 2, "GROUP_Y": 8} | dict(zip(("BLOCK_Y", "STAGES"), tile, strict=True))
+    code = compiling(inside.hopper_tf32, layout, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    products, waits = (
+        [i for i, name in enumerate(code) if name.startswith(start)] for start in ("HGMMA", "WARPGROUP.DEPBAR")
+    )
+    assert len(products) == 4 * len(waits)
+    begun = [max(i for i in products if i < wait) for wait in waits]
+    read = [code[begin:wait].count("LDS") for begin, wait in zip(begun, waits, strict=True)]
+    assert sorted(read) == [0, 0, 16, 16], read  # in either group's loop; not behind a tile's last block
+
+
 FP32 = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "STAGES": 3, "num_warps": 4}
 
 

@@ -6,8 +6,8 @@ from atlas.declaration import case
 from atlas.declaration.hardware import GPU, INTERPRETER
 
 from kernels.batched_matmul import DECLARATION, bmm, case_of
-from kernels.batched_matmul.described import copyable
 from kernels.common import padded, tiles
+from kernels.common.batches import copyable
 
 VARIANTS = DECLARATION.forward.variants
 

@@ -9,7 +9,7 @@ from atlas.declaration.products import describable
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 
-from kernels.batched_matmul.described import copyable
+from kernels.common.batches import copyable
 from kernels.common.padded import padded, padded_rows
 from kernels.common.parts import count_of_parts, part_of_k
 from kernels.matmul.hopper_fp32 import in_a_row

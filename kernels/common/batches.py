@@ -1,0 +1,35 @@
+"""Batches of matrices [b, m, n] as the copy engine (TMA) reads them: by rows, one where all share it, or copies."""
+
+from atlas.declaration.products import describable
+
+from kernels.common.padded import padded_rows
+
+
+def padded_batch(matrices):
+    """The matrices as the copy engine can read them; else copies, in the same order, of one matrix if all share it."""
+    if copyable(matrices):
+        return matrices
+    if by_columns(matrices) and matrices.stride(1) == 1:
+        return padded_batch(matrices.transpose(1, 2)).transpose(1, 2)
+    return padded_rows(matrices[:1] if is_shared(matrices) else matrices).expand(matrices.shape)
+
+
+def by_columns(matrices):
+    return matrices.stride(2) != 1
+
+
+def is_shared(matrices):
+    return matrices.shape[0] > 1 and matrices.stride(0) == 0
+
+
+def rows_of(matrices):
+    """The matrices by rows: their transposes where they are stored by columns, and one of them where all share it."""
+    rows = matrices.transpose(1, 2) if by_columns(matrices) else matrices
+    return rows[:1] if is_shared(matrices) else rows
+
+
+def copyable(matrices):
+    """Whether the copy engine can read these matrices: see ``describable``; and products begin at whole 16 bytes."""
+    rows = rows_of(matrices)
+    apart = rows.stride(0) * rows.element_size()
+    return rows.numel() > 0 and describable(rows[0]) and (rows.shape[0] == 1 or (apart > 0 and apart % 16 == 0))

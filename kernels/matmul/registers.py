@@ -1,0 +1,103 @@
+"""The variant `registers` of products in tf32: what it takes, its tiles, and how long they should take.
+
+wgmma reads elements of 32 bits in shared memory along K alone.  Other variants copy what lies otherwise, transposed;
+here one operand goes through registers, and only where both lie otherwise is the smaller one copied.
+"""
+
+import functools
+from collections.abc import Callable
+
+import triton
+from atlas.declaration import GPU, Capability, Case, Config, Variant
+
+from kernels.common.products import layout_of
+
+REGISTERS_SPACE = {
+    "GROUPS": (2,),
+    "BLOCK_Y": (128, 256),
+    "GROUP_Y": (4, 8, 16),
+    "STAGES": (4, 6),
+}
+
+ROWS = 128
+"""Rows of the operand in registers that a tile has."""
+
+_STAGES = {128: 6, 256: 4}
+"""By BLOCK_Y: as many as there is room for."""
+
+# Microseconds of an SM of an H100.
+_MULTIPLY = {256: 6.6e-7, 128: 7.6e-7}
+"""For one multiplication-addition, by BLOCK_Y: of narrow tiles shared memory is the limit."""
+_ROUND = 3.0
+"""That a tile takes beyond its products."""
+_NEAR = 1.25
+"""How much longer than the best a tile may take by the estimate and be worth a trial."""
+
+
+def registers(launch: Callable) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n], or a batch of them."""
+    return Variant(
+        name="registers",
+        summary="Gluon: tf32 of an operand that does not lie along K, which goes through registers; else copies",
+        launch=launch,
+        space=REGISTERS_SPACE,
+        default=_default,
+        fits=_fits,
+        handles=goes_through_registers,
+        needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
+        follows="persistent",
+    )
+
+
+def goes_through_registers(problem: Case, gpu: GPU) -> str:
+    """Why the variant does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem.dtype != "tf32":
+        return "for tf32: wgmma reads 16 bits in either order"
+    if Capability.WGMMA not in gpu.capabilities:
+        return "written for Hopper"
+    if layout_of(problem) == "NT":
+        return "both operands lie along K"
+    tiles = _count(128, problem)
+    return "" if 2 * tiles > gpu.sms else f"{tiles} tiles of 128 x 128 leave half of {gpu.sms} SMs idle"
+
+
+def turns(problem: Case) -> bool:
+    """Whether B is the operand in registers; else A is."""
+    of_a, of_b = layout_of(problem)
+    return of_b == "N" and (of_a == "N" or problem["m"] <= problem["n"])
+
+
+def _count(block_y: int, problem: Case) -> int:
+    """Tiles of all products."""
+    x, y = ("n", "m") if turns(problem) else ("m", "n")
+    batch = dict(problem.sizes).get("b", 1)
+    return batch * triton.cdiv(problem[x], ROWS) * triton.cdiv(problem[y], block_y)
+
+
+def _microseconds(block_y: int, problem: Case, gpu: GPU) -> float:
+    """About how long a product takes: SMs take tiles in step."""
+    of_one = ROWS * block_y * problem["k"] * _MULTIPLY[block_y] + _ROUND
+    return triton.cdiv(_count(block_y, problem), gpu.sms) * of_one
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(problem: Case, gpu: GPU) -> tuple[float, int]:
+    """The shortest time by the estimate, and its BLOCK_Y."""
+    return min((_microseconds(block_y, problem, gpu), block_y) for block_y in _STAGES)
+
+
+def _fits(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot be the best; ``""`` for one worth a trial."""
+    if config["STAGES"] != _STAGES[config["BLOCK_Y"]]:
+        return "not as many stages as there is room for"
+    if config["GROUP_Y"] != 8 and problem["m"] * problem["n"] <= 4 * gpu.sms * 128 * 128:
+        return "an order that does not matter"
+    late = _microseconds(config["BLOCK_Y"], problem, gpu) > _NEAR * _best(problem, gpu)[0]
+    return "the other tile should end sooner" if late else ""
+
+
+def _default(problem: Case, gpu: GPU) -> dict[str, int]:
+    block_y = _best(problem, gpu)[1]
+    return dict(zip(REGISTERS_SPACE, (2, block_y, 8, _STAGES[block_y]), strict=True))

@@ -2,12 +2,82 @@
 
 A window is two numbers, ``left`` and ``right``: query i sees the keys i + shift - left … i + shift + right.  Kernels
 have them as distances; launchers as counts, the query's own key among them, with 0 for all (:func:`distance`).
+
+Heads of 65 to 96 columns are computed in two parts, BLOCK_D columns and REST behind them: in one of 128 columns up to
+half of all would be zeros.  REST is 0 for heads in one part; device functions have blocks as tuples of one or two.
 """
 
 import math
 
 import triton
 import triton.language as tl
+
+from kernels.attention.blocks import as_read, block_d, head_of, read_rows, write_rows
+
+
+@triton.jit
+def parts_of_head(
+    x, rest, batch, head, first, stride_xb, stride_xh, stride_xs, REST: tl.constexpr, DESCRIPTORS: tl.constexpr
+):  # fmt: skip
+    """:func:`head_of` of each part; ``rest`` is what holds the columns behind the first part's."""
+    parts = (head_of(x, batch, head, first, stride_xb, stride_xh, stride_xs, DESCRIPTORS),)
+    if REST:
+        parts = (parts[0], head_of(rest, batch, head, first, stride_xb, stride_xh, stride_xs, DESCRIPTORS))
+    return parts
+
+
+@triton.jit
+def read_parts(
+    x, batch, head, first, rows, stride_xs,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr, MASKED: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """:func:`read_rows` of each part."""
+    parts = (read_rows(x[0], batch, head, first, rows, stride_xs, HEAD_DIM, BLOCK, BLOCK_D, MASKED, DESCRIPTORS),)
+    if REST:
+        rest = read_rows(
+            x[1], batch, head, first, rows, stride_xs, HEAD_DIM - BLOCK_D, BLOCK, REST, MASKED, DESCRIPTORS
+        )  # fmt: skip
+        parts = (parts[0], rest)
+    return parts
+
+
+@triton.jit
+def write_parts(
+    x_ptr, x, first, rows, stride_xs,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """:func:`write_rows` of each part."""
+    write_rows(x_ptr, x[0], first, rows, stride_xs, HEAD_DIM, BLOCK, BLOCK_D)
+    if REST:
+        write_rows(x_ptr + BLOCK_D, x[1], first, rows, stride_xs, HEAD_DIM - BLOCK_D, BLOCK, REST)
+
+
+@triton.jit
+def zero_parts(BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr):
+    """Sums of BLOCK rows."""
+    parts = (tl.zeros((BLOCK, BLOCK_D), tl.float32),)
+    if REST:
+        parts = (parts[0], tl.zeros((BLOCK, REST), tl.float32))
+    return parts
+
+
+@triton.jit
+def dot_parts(x, y, REST: tl.constexpr, PRECISION: tl.constexpr):
+    """x y^T, summed over the columns of all parts."""
+    sums = tl.dot(x[0], tl.trans(y[0]), input_precision=PRECISION)
+    if REST:
+        sums = tl.dot(x[1], tl.trans(y[1]), sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit
+def add_dots(x, y, sums, REST: tl.constexpr, PRECISION: tl.constexpr):
+    """``sums`` + x y, where y and sums are in parts."""
+    parts = (tl.dot(x, y[0], sums[0], input_precision=PRECISION),)
+    if REST:
+        parts = (parts[0], tl.dot(x, y[1], sums[1], input_precision=PRECISION))
+    return parts
 
 
 @triton.jit
@@ -120,6 +190,23 @@ def tail_of(mask, len_k, columns):
 def step_of(mask):
     """STEP of :func:`mask_of`."""
     return math.gcd(*mask_strides(mask)[:3], 16) if mask is not None else 1
+
+
+def columns_of(head_dim):
+    """(BLOCK_D, REST) of a head."""
+    if 64 < head_dim <= 96:
+        return 64, block_d(head_dim - 64)
+    return block_d(head_dim), 0
+
+
+def parts_as_read(tensors, rows, descriptors):
+    """(what kernels read, the same of the parts behind it or Nones, whether all are descriptors): see ``as_read``."""
+    columns, rest = columns_of(tensors[0].shape[-1])
+    whole, descriptors = as_read(tensors, rows, descriptors)
+    if not rest:
+        return whole, [None] * len(whole), descriptors
+    first, behind = ([x[..., part] for x in tensors] for part in (slice(columns), slice(columns, None)))
+    return as_read(first, rows, descriptors)[0], *as_read(behind, rows, descriptors)
 
 
 def kind_of(mask):

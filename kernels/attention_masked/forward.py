@@ -17,30 +17,34 @@ from atlas.operators import launch
 from kernels.attention.blocks import (
     LN2,
     LOG2E,
-    as_read,
-    block_d,
     head_of,
     place_of,
-    read_rows,
     span_of,
     strides_of,
     strides_of_lse,
-    write_rows,
 )
 from kernels.common.rows import LOWEST
 
 from .aligned import aligned
 from .blocks import (
+    add_dots,
+    columns_of,
     distance,
+    dot_parts,
     inside,
     keys_seen,
     keys_within,
     kind_of,
     mask_of,
     mask_strides,
+    parts_as_read,
+    parts_of_head,
     read_mask,
+    read_parts,
     step_of,
     tail_of,
+    write_parts,
+    zero_parts,
 )
 
 
@@ -48,7 +52,7 @@ from .blocks import (
 def _attend(
     acc, l_i, m_i, q, k, v, mask_ptr, batch, head, first, bounds, len_q, len_k, shift, left, right, scale,
     stride_ks, stride_vs, stride_mm, stride_mn,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -61,12 +65,14 @@ def _attend(
     offs_m = (first + tl.arange(0, BLOCK_M))[:, None]
     for n in tl.range(start, end, BLOCK_N):
         offs_n = (n + tl.arange(0, BLOCK_N))[None, :]
-        k_n = read_rows(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, BORDERS, DESCRIPTORS)
+        k_n = read_parts(
+            k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, REST, BORDERS, DESCRIPTORS
+        )  # fmt: skip
         if MASK != "none":
             mask = read_mask(
                 mask_ptr, first, n, len_q, len_k, stride_mm, stride_mn, MASK, BLOCK_M, BLOCK_N, TAIL, False
             )  # fmt: skip
-        s = tl.dot(q, tl.trans(k_n), input_precision=PRECISION)
+        s = dot_parts(q, k_n, REST, PRECISION)
         if MASK == "bool":
             s = tl.where(mask, s, -float("inf"))
         elif MASK == "bool keys":
@@ -76,7 +82,9 @@ def _attend(
         if BORDERS:  # noqa: SIM102 (settled when compiled, unlike the other)
             if (n < since) | (n >= whole):
                 s = tl.where(inside(offs_m, offs_n, len_k, shift, left, right, WINDOW), s, -float("inf"))
-        v_n = read_rows(v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, BORDERS, DESCRIPTORS)
+        v_n = read_parts(
+            v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, REST, BORDERS, DESCRIPTORS
+        )  # fmt: skip
         if ADDED:
             m_new = tl.maximum(m_i, tl.max(s, axis=1))
             alpha = tl.exp2((m_i - m_new) * LOG2E)
@@ -86,21 +94,24 @@ def _attend(
             alpha = tl.exp2(m_i - m_new)
             p = tl.exp2(s * scale - m_new[:, None])
         l_i = l_i * alpha + tl.sum(p, axis=1)
-        acc = tl.dot(p.to(v_n.dtype), v_n, acc * alpha[:, None], input_precision=PRECISION)
+        acc = add_dots(p.to(v_n[0].dtype), v_n, [part * alpha[:, None] for part in acc], REST, PRECISION)
         m_i = m_new
     return acc, l_i, m_i
 
 
 @triton.jit(do_not_specialize=["left", "right", "heads", "group", "len_q", "len_k"])
 def _forward_kernel(
-    q, k, v, mask_ptr, out_ptr, lse_ptr, cu_q_ptr, cu_k_ptr, scale, left, right, heads, group, len_q, len_k,
+    q, k, v, q_rest, k_rest, v_rest, mask_ptr, out_ptr, lse_ptr, cu_q_ptr, cu_k_ptr, scale, left, right,
+    heads, group, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_os, stride_lb, stride_lh, stride_mb, stride_mh, stride_mm, stride_mn,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it, but where numbers are added.
+
+    A head has BLOCK_D columns, and REST more where that is not 0: they are read from ``q_rest`` and so on.
 
     With ``cu_q_ptr`` and ``cu_k_ptr`` sequences lie behind one another, len_q is the longest length, and a window is
     aligned to the last query and the last key of a sequence, else to the first.
@@ -113,21 +124,23 @@ def _forward_kernel(
     if first >= rows_q:
         return
     b = batch.to(tl.int64)
-    q = head_of(q, b, head, first_q, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
-    k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
-    v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
+    q = parts_of_head(q, q_rest, b, head, first_q, stride_qb, stride_qh, stride_qs, REST, DESCRIPTORS)
+    k = parts_of_head(k, k_rest, b, head_k, first_k, stride_kb, stride_kh, stride_ks, REST, DESCRIPTORS)
+    v = parts_of_head(v, v_rest, b, head_k, first_k, stride_vb, stride_vh, stride_vs, REST, DESCRIPTORS)
     if MASK != "none":
         mask_ptr, stride_mm = mask_of(mask_ptr, b, head, stride_mb, stride_mh, stride_mm, STEP)
-    q_m = read_rows(q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
+    q_m = read_parts(
+        q, batch, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, REST, True, DESCRIPTORS
+    )  # fmt: skip
     bounds = keys_within(first, rows_k, shift, left, right, WINDOW, BLOCK_M, BLOCK_N)
     if cu_q_ptr is None:  # or ptxas puts each wgmma on its own, for it does not see that the loop begins
         tl.assume(bounds[0] < bounds[3])
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    acc = zero_parts(BLOCK_M, BLOCK_D, REST)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     m_i = tl.full((BLOCK_M,), LOWEST, tl.float32)
     acc, l_i, m_i = _attend(
         acc, l_i, m_i, q_m, k, v, mask_ptr, batch, head_k, first, bounds, rows_q, rows_k, shift, left, right, scale,
-        stride_ks, stride_vs, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, MASK, WINDOW,
+        stride_ks, stride_vs, stride_mm, stride_mn, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST, MASK, WINDOW,
         BORDERS, TAIL, DESCRIPTORS, PRECISION,
     )  # fmt: skip
     lse = tl.log2(l_i) * LN2 + (m_i if MASK == "added" or MASK == "added keys" else m_i * LN2)
@@ -135,8 +148,9 @@ def _forward_kernel(
     offs_m = first + tl.arange(0, BLOCK_M)
     tl.store(lse_ptr + offs_m, lse, mask=offs_m < rows_q)
     out_ptr = head_of(out_ptr, b, head, first_q, stride_ob, stride_oh, stride_os, False)
-    out = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]  # 0 for a query that sees no key
-    write_rows(out_ptr, out, first, rows_q - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D)
+    l_i = tl.where(l_i == 0.0, 1.0, l_i)  # 0 for a query that sees no key
+    out = [part / l_i[:, None] for part in acc]
+    write_parts(out_ptr, out, first, rows_q - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, REST)
 
 
 def launch_forward(descriptors, q, k, v, mask, scale, left, right, *, config):
@@ -155,15 +169,17 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
     (heads, head_dim), heads_k = (q.shape[1], q.shape[-1]), k.shape[1]
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
-    read, descriptors = as_read((q, k, v), (rows, columns, columns), descriptors)
+    first, behind, descriptors = parts_as_read((q, k, v), (rows, columns, columns), descriptors)
+    of_first, of_rest = columns_of(head_dim)
     masked = kinds_of(mask, left, right)
     mask = aligned(mask, batch * heads * len_q * keys_seen(left, right, len_k))
     launch(
         _forward_kernel, (batch * heads * triton.cdiv(len_q, rows),),
-        *read, mask, out, lse, cu_q, cu_k, scale if masked["MASK"].startswith("added") else scale / math.log(2),
-        *window_of(masked, lengths, left, right), heads, heads // heads_k, len_q, len_k,
+        *first, *behind, mask, out, lse, cu_q, cu_k,
+        scale if masked["MASK"].startswith("added") else scale / math.log(2), *window_of(masked, lengths, left, right),
+        heads, heads // heads_k, len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse), *mask_strides(mask),
-        HEAD_DIM=head_dim, BLOCK_D=block_d(head_dim), **masked,
+        HEAD_DIM=head_dim, BLOCK_D=of_first, REST=of_rest, **masked,
         BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, TAIL=tail_of(mask, len_k, columns),
         STEP=step_of(mask), REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
     )  # fmt: skip

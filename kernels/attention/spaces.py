@@ -6,7 +6,7 @@ from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 from .blocks import block_d
 
 
-def _shared(rows, columns, problem, gpu, stages, tensors=1):
+def bytes_shared(rows, columns, problem, gpu, stages, tensors=1):
     """Bytes of shared memory: ``tensors`` blocks of ``rows`` that stay, and two blocks of ``columns`` a stage."""
     if not reads_shared_memory(problem, gpu):  # before compute capability 8.0 there is one stage
         stages = 1 if gpu.backend == "cuda" and int(gpu.arch) < 80 else max(1, stages - 1)
@@ -41,7 +41,7 @@ FORWARD_SPACE = {
 def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     rows, columns, warps, stages = (config[name] for name in FORWARD_SPACE)
-    if reason := too_much_shared(_shared(rows, columns, problem, gpu, stages), gpu):
+    if reason := too_much_shared(bytes_shared(rows, columns, problem, gpu, stages), gpu):
         return reason
     if gpu.functional:
         return _few_programs(rows, columns)
@@ -49,8 +49,8 @@ def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False
     if not uses_tensor_cores(problem, gpu):
         return _forward_by_fma(rows, columns, warps, stages, d)
     if reads_shared_memory(problem, gpu):
-        return _forward_by_wgmma(rows, columns, warps, stages, d, pointers)
-    return _forward_by_mma(rows, columns, warps, stages, d)
+        return forward_by_wgmma(rows, columns, warps, stages, d, pointers)
+    return forward_by_mma(rows, columns, warps, stages, d)
 
 
 def _forward_by_fma(rows, columns, warps, stages, d):
@@ -59,7 +59,7 @@ def _forward_by_fma(rows, columns, warps, stages, d):
     return "" if stages == 1 else "the loop is bound by FMA, not by latency"
 
 
-def _forward_by_wgmma(rows, columns, warps, stages, d, pointers):
+def forward_by_wgmma(rows, columns, warps, stages, d, pointers):
     threads, d = 32 * warps, max(64, d)  # smaller heads are so rare that no config is tried for them alone
     if rows < 16 * warps or stages == 1:
         return "a warp multiplies at least 16 rows, while others are read"
@@ -71,7 +71,7 @@ def _forward_by_wgmma(rows, columns, warps, stages, d, pointers):
     return _many_addresses(columns, d, threads) if pointers else ""
 
 
-def _forward_by_mma(rows, columns, warps, stages, d):
+def forward_by_mma(rows, columns, warps, stages, d):
     """By the tensor cores of the GPUs whose warps each multiply for themselves, and of AMD's."""
     threads = 32 * warps
     if rows * (1.5 * d + columns) > 120 * threads:  # queries are in registers, too
@@ -132,7 +132,7 @@ def _fits_part(config, problem, gpu, part, pointers=False):
     """Why a config of one of backward's kernels cannot launch or spills; ``part`` is what a program owns."""
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in PART_CONFIG)
     own, other = (columns, rows) if part == "KEYS" else (rows, columns)
-    if reason := too_much_shared(_shared(own, other, problem, gpu, stages, tensors=2), gpu):
+    if reason := too_much_shared(bytes_shared(own, other, problem, gpu, stages, tensors=2), gpu):
         return reason
     if gpu.functional:
         return _few_programs(rows, columns)
@@ -165,7 +165,7 @@ def _part_by_wgmma(part, own, other, warps, stages, live, d, pointers):
 
 
 def _part_by_mma(part, own, other, warps, stages, live, amd):
-    """As :func:`_forward_by_mma`; AMD's compiler holds more of what is read ahead in registers."""
+    """As :func:`forward_by_mma`; AMD's compiler holds more of what is read ahead in registers."""
     least, most = (64 if part == "KEYS" and not amd else 40), (80 if amd else 96)
     ahead = 1 if amd and live > 72 else 2
     if not least <= live <= most or own < 4 * warps or own < other or other < 32 or stages != ahead:
@@ -213,7 +213,7 @@ def backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[st
 
 def too_wide(problem: Case, gpu: GPU) -> str:
     """Why the smallest blocks of backward's kernels do not fit, or ``""``."""
-    return too_much_shared(_shared(16, 16, problem, gpu, 1, tensors=2), gpu)
+    return too_much_shared(bytes_shared(16, 16, problem, gpu, 1, tensors=2), gpu)
 
 
 def describes(problem: Case, gpu: GPU) -> str:

@@ -3,10 +3,13 @@
 import dataclasses
 
 from atlas.declaration import GPU, Capability, Case, Config, element_size
+from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.attention import spaces
 from kernels.attention.blocks import block_d
 from kernels.attention.spaces import FORWARD_SPACE, PART_CONFIG
+
+from .blocks import columns_of
 
 
 def _beside(gpu: GPU, problem: Case, rows: int, columns: int, stages: int) -> GPU:
@@ -19,8 +22,22 @@ def _beside(gpu: GPU, problem: Case, rows: int, columns: int, stages: int) -> GP
 
 
 def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
-    beside = _beside(gpu, problem, config["BLOCK_M"], config["BLOCK_N"], config["num_stages"])
-    return spaces.fits_forward(config, problem, beside, pointers)
+    rows, columns, warps, stages = (config[name] for name in FORWARD_SPACE)
+    beside, parts = _beside(gpu, problem, rows, columns, stages), columns_of(problem["d"])
+    if not parts[1] or gpu.functional or not uses_tensor_cores(problem, gpu):
+        return spaces.fits_forward(config, problem, beside, pointers)
+    # As there, but by the columns of both parts: larger blocks fit the registers.
+    shared = sum(spaces.bytes_shared(rows, columns, _wide(problem, d), gpu, stages) for d in parts)
+    if reason := spaces.too_much_shared(shared, beside):
+        return reason
+    if reads_shared_memory(problem, gpu):
+        return spaces.forward_by_wgmma(rows, columns, warps, stages, sum(parts), pointers)
+    return spaces.forward_by_mma(rows, columns, warps, stages, sum(parts))
+
+
+def _wide(problem: Case, d: int) -> Case:
+    """The same of heads of ``d``."""
+    return dataclasses.replace(problem, sizes=tuple((dict(problem.sizes) | {"d": d}).items()))
 
 
 def fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
@@ -43,9 +60,15 @@ _OF_FEW = {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 3)}
 _OF_FEW_ON_FEW = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 3)}
 _QUERIES_OF_FEW = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}
 
+# Of heads in two parts where a warp multiplies for itself: of 80 columns it spills nowhere, of 96 on an L40S.
+_BY_MMA_IN_PARTS = (128, 64, 8, 2)
+
 
 def forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     plain = spaces.forward_default(problem, gpu, pointers)
+    if 64 < problem["d"] <= 80 and not reads_shared_memory(problem, gpu):
+        config = dict(zip(FORWARD_SPACE, _BY_MMA_IN_PARTS, strict=True))
+        return plain if fits_forward(config, problem, gpu, pointers) else config
     reach = problem["left"] + problem["right"] if problem["left"] and problem["right"] else problem["s"]
     of_few = _OF_FEW_ON_FEW if min(reach, problem["s"]) <= 128 else _OF_FEW
     config = plain | _from(_BESIDE_A_MASK, of_few, FORWARD_SPACE, problem, gpu)

@@ -182,6 +182,7 @@ def sweep(gpu: GPU) -> list[Case]:
         sized("bf16", "few blocks of the largest head", "bool", b=1, h=16, l=512, d=256),
         sized("bf16", "a window in a short sequence; groups", "none", 33, 33, b=4, h=32, g=8, l=128, d=64),
         sized("bf16", "a picture that looks at padded text", "bool keys", b=2, h=10, l=4096, s=77, d=64),
+        sized("bf16", "pictures, padded; heads in two parts", "bool keys", b=8, h=16, l=1024, d=80),
         sized("fp16", "a bias of 64 keys; groups", "added", b=8, h=32, g=8, l=64, d=96),
     ]
     return [c for c in cases if sum(bytes_of("q out", "k v")(c).values()) <= gpu.memory_bytes // 64]
@@ -203,6 +204,10 @@ _EDGE_SHAPES = (
     ((1, 6, 2, 100, 60, 48), ("added", 30, 30), "one block of keys; queries that see it dealt out among programs"),
     ((1, 4, 2, 300, 77, 64), ("bool keys", 0, 0), "many queries of one block of keys; groups"),
     ((1, 6, 1, 70, 140, 32), ("bool keys", 0, 0), "heads of a group dealt out among programs"),
+    ((2, 2, 1, 40, 70, 72), ("bool keys", 0, 0), "heads in two parts, of which the second has 8 columns of 16"),
+    ((1, 2, 2, 70, 75, 80), ("added", 20, 9), "heads of 64 columns and 16; a bias in a window"),
+    ((1, 2, 2, 64, 64, 96), ("bool", 0, 0), "heads of 64 columns and 32; whole blocks"),
+    ((1, 1, 1, 20, 40, 65), ("none", 0, 9), "heads of 64 columns and one, off 16 bytes"),
 )
 
 EDGE_CASES = tuple(

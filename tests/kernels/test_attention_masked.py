@@ -19,6 +19,7 @@ from kernels.attention import few_keys as attention_few_keys
 from kernels.attention import scaled_dot_product_attention as attention
 from kernels.attention_masked import backward, few_keys, masked_attention, spaces
 from kernels.attention_masked.aligned import aligned
+from kernels.attention_masked.blocks import columns_of
 from kernels.attention_masked.cases import case_of, seen_through, sized
 from kernels.attention_masked.declaration import DECLARATION
 from kernels.attention_masked.operators import masked_operator
@@ -178,6 +179,24 @@ def test_few_keys_have_configs_whatever_their_number(keys):
     configs = list(variant.configs(problem, H200))
     assert variant.default(problem, H200) in configs
     assert {config["BLOCK_N"] for config in configs} == {64 if keys <= 64 else 128}
+
+
+def test_heads_of_65_to_96_are_computed_in_two_parts():
+    assert {d: columns_of(d) for d in (64, 65, 80, 81, 96, 97)} == {
+        64: (64, 0), 65: (64, 16), 80: (64, 16), 81: (64, 32), 96: (64, 32), 97: (128, 0)
+    }  # fmt: skip
+    for d in (65, 72, 96):
+        against_torch(qkv(d=d), bools(2, 1, 1, KEYS))
+
+
+@pytest.mark.parametrize(("d", "larger"), [(64, True), (80, True), (96, False), (128, False)])
+def test_what_two_parts_spare_goes_into_larger_blocks(d, larger):
+    """An A100's registers hold queries, too: of 64 and 16 columns they have room for 64 keys."""
+    a100 = GPU("a100", "cuda", 80, sms=108, shared_bytes=166912, memory_bytes=80 * 2**30, l2_bytes=40 * 2**20)
+    problem = sized("bf16", mask="bool keys", b=8, h=16, l=1024, d=d)
+    default = spaces.forward_default(problem, a100, pointers=True)
+    assert not spaces.fits_forward(default, problem, a100, pointers=True)
+    assert (default["BLOCK_N"] == 64) == larger
 
 
 def test_minus_infinity_and_the_least_number_hide_a_key_in_every_dtype():

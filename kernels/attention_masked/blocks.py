@@ -199,9 +199,11 @@ def columns_of(head_dim):
     return block_d(head_dim), 0
 
 
-def parts_as_read(tensors, rows, descriptors):
-    """(what kernels read, the same of the parts behind it or Nones, whether all are descriptors): see ``as_read``."""
-    columns, rest = columns_of(tensors[0].shape[-1])
+def parts_as_read(tensors, rows, descriptors, columns, rest):
+    """(what kernels read, the same of the parts behind it or Nones, whether all are descriptors): see ``as_read``.
+
+    ``columns`` and ``rest`` are of the two parts, as of :func:`columns_of`.
+    """
     whole, descriptors = as_read(tensors, rows, descriptors)
     if not rest:
         return whole, [None] * len(whole), descriptors

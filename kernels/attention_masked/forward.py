@@ -169,8 +169,8 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
     (heads, head_dim), heads_k = (q.shape[1], q.shape[-1]), k.shape[1]
     rows, columns = config["BLOCK_M"], config["BLOCK_N"]
     q, k, v = (as_interpreted(x) for x in (q, k, v))  # before their strides are taken: a copy leaves no gaps
-    first, behind, descriptors = parts_as_read((q, k, v), (rows, columns, columns), descriptors)
-    of_first, of_rest = columns_of(head_dim)
+    parts = columns_of(head_dim)
+    first, behind, descriptors = parts_as_read((q, k, v), (rows, columns, columns), descriptors, *parts)
     masked = kinds_of(mask, left, right)
     mask = aligned(mask, batch * heads * len_q * keys_seen(left, right, len_k))
     launch(
@@ -179,7 +179,7 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
         scale if masked["MASK"].startswith("added") else scale / math.log(2), *window_of(masked, lengths, left, right),
         heads, heads // heads_k, len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse), *mask_strides(mask),
-        HEAD_DIM=head_dim, BLOCK_D=of_first, REST=of_rest, **masked,
+        HEAD_DIM=head_dim, BLOCK_D=parts[0], REST=parts[1], **masked,
         BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, TAIL=tail_of(mask, len_k, columns),
         STEP=step_of(mask), REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
     )  # fmt: skip

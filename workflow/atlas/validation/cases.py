@@ -20,7 +20,7 @@ FLOP_LIMIT = 2e12
 INTERPRETER_LIMIT = 4e6
 """Bytes, plus a sixteenth of the flops: about a second of one launch on the interpreter, program after program."""
 
-INTERPRETER_SECONDS = 15.0
+INTERPRETER_SECONDS = 6.0
 """CPU time after which the interpreter checks no further seeds; the first seed of every case is always checked."""
 
 # A float64 reference holds inputs, outputs and some intermediates of the inputs' size.

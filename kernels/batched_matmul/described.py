@@ -9,9 +9,9 @@ from atlas.operators import launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.batches import by_columns, copyable, is_shared, padded_batch, rows_of
+from kernels.common.batches import along_k, by_columns, copyable, is_shared, padded_batch, rows_of
 from kernels.common.products import precision_of_product
-from kernels.common.tiles import grouped_tile, store_tile, turned
+from kernels.common.tiles import grouped_tile, store_tile
 
 from .spaces import SPACE
 from .tiled import empty_products, launch_tiled, tiles_of
@@ -69,8 +69,8 @@ def launch_persistent(a, b, tf32=False, *, config):
         return c
     precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
-    if precision == "tf32":  # see ``along_k`` in kernels/matmul/described.py
-        a, b = (_along_k(a.transpose(1, 2))).transpose(1, 2), _along_k(b)
+    if precision == "tf32":
+        a, b = along_k(a.transpose(1, 2)).transpose(1, 2), along_k(b)
     a, b = padded_batch(a), padded_batch(b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
@@ -91,13 +91,6 @@ def _describe(matrices, rows, columns, precision="ieee"):
     apart = memory.stride(0) if memory.shape[0] > 1 else memory.shape[1] * memory.stride(1)
     descriptor = TensorDescriptor(memory, list(memory.shape), [apart, memory.stride(1), 1], block)
     return rounding_to_tf32(descriptor) if precision == "tf32" else descriptor
-
-
-def _along_k(b):
-    """B [b, k, n] stored by columns: as it is, or transposed copies; a shared matrix is copied once."""
-    if by_columns(b):
-        return b
-    return turned(rows_of(b)).expand(b.shape)
 
 
 def launch_swizzled(a, b, tf32=False, *, config):

@@ -8,9 +8,10 @@ from atlas.operators import launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.padded import padded, padded_rows
+from kernels.common import batches
+from kernels.common.padded import padded
 from kernels.common.products import all_describable, by_columns, precision_of_product
-from kernels.common.tiles import grouped_tile, turned
+from kernels.common.tiles import grouped_tile
 
 from .spaces import SPACE
 from .tiled import empty_product, launch_pointers, tiled_kernel, tiles_of
@@ -196,11 +197,5 @@ def descriptor_of(matrix, block, precision="ieee"):
 
 
 def along_k(b):
-    """B [k, n] stored by columns: as it is, or a transposed copy, whose columns begin at whole 16 bytes.
-
-    Tensor cores take 16-bit operands in either order, those of 32 bits only where K is contiguous.  Turned round block
-    by block, through registers, a product took 1630 us that a copy lets take 350 (4096 each way, H200, Triton 3.6).
-    """
-    if by_columns(b):
-        return b
-    return padded_rows(b.t()[None])[0].t() if b.shape[0] * b.element_size() % 16 else turned(b[None])[0]
+    """:func:`.batches.along_k` of one matrix [k, n]."""
+    return b if by_columns(b) else batches.along_k(b[None])[0]

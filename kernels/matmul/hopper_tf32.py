@@ -24,10 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.common.batches import by_columns, copyable, padded_batch, rows_of
+from kernels.common.batches import along_k, by_columns, copyable, padded_batch, rows_of
 from kernels.common.hopper import described_batch, tile_of
 from kernels.common.padded import padded_rows
-from kernels.common.tiles import turned as turned_copy
 
 ROWS = gl.constexpr(64)
 """Rows of X of a group: those of one wgmma."""
@@ -242,16 +241,9 @@ def _across_k(a, b):
         return a, padded_rows(b)
     if by_columns(a) and not by_columns(b):
         if a.shape[1] <= b.shape[2]:
-            return _along_k(a.transpose(1, 2)).transpose(1, 2), b
-        return a, _along_k(b)
+            return along_k(a.transpose(1, 2)).transpose(1, 2), b
+        return a, along_k(b)
     return a, b
-
-
-def _along_k(b):
-    """Copies of B [batch, k, n] by columns, which begin at whole 16 bytes; of one matrix where all share it."""
-    rows = rows_of(b)
-    copies = padded_rows(rows.transpose(1, 2)).transpose(1, 2) if rows.shape[1] % 4 else turned_copy(rows)
-    return copies.expand(b.shape)
 
 
 def _described(matrices, rows, columns):

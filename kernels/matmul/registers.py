@@ -63,7 +63,7 @@ def goes_through_registers(problem: Case, gpu: GPU) -> str:
     return "" if 2 * tiles > gpu.sms else f"{tiles} tiles of 128 x 128 leave half of {gpu.sms} SMs idle"
 
 
-def turns(problem: Case) -> bool:
+def _turns(problem: Case) -> bool:
     """Whether B is the operand in registers; else A is."""
     of_a, of_b = layout_of(problem)
     return of_b == "N" and (of_a == "N" or problem["m"] <= problem["n"])
@@ -71,7 +71,7 @@ def turns(problem: Case) -> bool:
 
 def _count(block_y: int, problem: Case) -> int:
     """Tiles of all products."""
-    x, y = ("n", "m") if turns(problem) else ("m", "n")
+    x, y = ("n", "m") if _turns(problem) else ("m", "n")
     batch = dict(problem.sizes).get("b", 1)
     return batch * triton.cdiv(problem[x], ROWS) * triton.cdiv(problem[y], block_y)
 

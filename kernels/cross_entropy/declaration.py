@@ -1,6 +1,6 @@
 """Declaration of the loss: its passes, with their variants, peers and costs."""
 
-from atlas.declaration import Declaration, Pass, Variant, peers, rows, rowwise
+from atlas.declaration import Declaration, Pass, Variant, peers, rowwise
 
 from . import cases, references, spaces
 from .backward import launch_backward
@@ -64,7 +64,7 @@ DECLARATION = Declaration(
                 summary="rows of any length read once, with a running maximum and sum for each lane",
                 launch=launch_stream,
                 space=spaces.BLOCKS_SPACE,
-                default=spaces.blocks_default,
+                default=spaces.stream_default,
                 fits=spaces.fits_blocks,
                 handles=lambda problem, gpu: spaces.only(False, problem),
             ),
@@ -73,7 +73,7 @@ DECLARATION = Declaration(
                 summary="loss and gradient in one launch: rows of any length streamed twice, then from cache",
                 launch=launch_stream_gradient,
                 space=spaces.BLOCKS_SPACE,
-                default=rows.stream_default(1, spaces.BLOCKS),
+                default=spaces.gradient_default,
                 fits=spaces.fits_blocks,
                 handles=lambda problem, gpu: spaces.only(True, problem),
             ),
@@ -97,7 +97,7 @@ DECLARATION = Declaration(
                 summary="one block of a row a program, from the logits and lse",
                 launch=launch_backward,
                 space=spaces.BLOCKS_SPACE,
-                default=spaces.blocks_default,
+                default=spaces.backward_default,
                 fits=spaces.fits_blocks,
                 handles=lambda problem, gpu: spaces.only(False, problem),
             ),

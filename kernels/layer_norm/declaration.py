@@ -37,7 +37,7 @@ DECLARATION = Declaration(
                 space=spaces.ONE_PASS_SPACE,
                 default=spaces.one_pass_default,
                 fits=spaces.fits_one_pass_alone,
-                handles=spaces.up_to(32768),
+                handles=spaces.handles_one_pass,
             ),
             Variant(
                 name="stream",

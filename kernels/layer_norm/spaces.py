@@ -71,11 +71,22 @@ def fits_one_pass_alone(config: dict, problem: Case, gpu: GPU) -> str:
     return spread or fits_one_pass(config, problem, gpu)
 
 
+def handles_one_pass(problem: Case, gpu: GPU) -> str:
+    """Rows of 64 KiB and more leave an SM one program, which reads nothing while it computes: ``stream`` has two.
+
+    4096 x 32768 bf16: 202 us, ``stream`` 189 (H100); 185 and 157 (H200, Triton 3.6).  Of fp32, twice as long, what
+    ``stream`` reads again has left the cache: 367 us, ``stream`` 418 (H100).
+    """
+    longest = 16384 if element_size(problem.dtype) == 2 else 32768
+    return up_to(longest)(problem, gpu)
+
+
 def one_pass_default(problem: Case, gpu: GPU) -> dict:
     """1024 elements a warp, up to four warps and a row of 8192; weight and bias late, where the rows are enough.
 
     Short rows by several, which share weight and bias and load them early.  (8192 x 16384 of bf16 with early loads:
-    257 us, late 186 us on an H100, 237 and 145 us on an H200.)
+    257 us, late 186 us on an H100, 237 and 145 us on an H200.)  Rows of which all are under way at once by twice as
+    many warps, which load early, too.
     """
     block_n = rows.block_n(problem)
     together = block_n * element_size(problem.dtype) < rows.LEAST_TILE
@@ -87,6 +98,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     early = {"BLOCK_M": block_m, "LATE": False, "num_warps": warps}
     late = early | {"LATE": True, "num_warps": min(warps, 4) if element_size(problem.dtype) == 2 else warps}
     configs = [early] if together else [late, early] if block_n <= 8192 else []
+    if problem["m"] <= 8 * gpu.sms and not together:
+        configs.insert(0, {"BLOCK_M": 1, "LATE": False, "num_warps": max(1, min(8, block_n // 512))})
     # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
     long = (8, 16, 32) if spills or block_n <= 16384 else (16, 32, 8)
@@ -101,9 +114,12 @@ def fits_stream(config: dict, problem: Case, gpu: GPU) -> str:
 
 
 def stream_default(problem: Case, gpu: GPU) -> dict:
+    """As other kernels stream rows, of 16 bits with four vectors a thread (4096 x 32768: 189 us, two 208; H100)."""
     found = {"BLOCK_M": 1} | rows.stream_default(1, _STREAM_BLOCKS)(problem, gpu)
     if found["num_warps"] > rows.most_warps(gpu):
         found |= {"BLOCK_N": found["BLOCK_N"] // 2, "num_warps": rows.most_warps(gpu)}
+    if element_size(problem.dtype) == 2 and problem["n"] >= 2 * found["BLOCK_N"]:
+        found["BLOCK_N"] = min(2 * found["BLOCK_N"], _STREAM_BLOCKS[-1])
     return found
 
 

@@ -133,6 +133,7 @@ EDGE_CASES = tuple(
         ((136, 24, 96, 32, False), "a third tile of 64 rows, tails in m, n and k for tiles of 128; three groups"),
         ((264, 72, 1088, 64, False), "a second tile of 256 rows; k in parts"),
         ((40, 70, 384, 128, True), "more than 32 rows, and rows of y that TMA does not write"),
+        ((136, 200, 1696, 32, True), "tiles of 64 to 192 rows of W; stages in turns, half a stage at the end of k"),
         ((264, 8, 64, 64, True), "a second tile of 256 rows; fewer weights than a packed tile has"),
     )
 )

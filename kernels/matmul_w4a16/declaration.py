@@ -9,6 +9,7 @@ from kernels.common.packed import DTYPES, Packed
 from kernels.common.peers import by_cublaslt
 
 from .cases import CASES, EDGE_CASES, compiled, dequantised, searched, sizes, torch_int4, tuned_by_torch
+from .direct_space import DIRECT_SPACE, direct_default, fits_direct
 from .fragments import launch_fragments
 from .many_rows import (
     CONVERTED_SPACE,
@@ -17,6 +18,7 @@ from .many_rows import (
     SPECIALIZED_SPACE,
     converted_default,
     converts,
+    directs,
     fits_converted,
     fits_separate,
     fits_specialized,
@@ -39,7 +41,7 @@ from .spaces import (
     shares,
     tiles_default,
 )
-from .tiles import launch_converted, launch_separate, launch_specialized, launch_tiles
+from .tiles import launch_converted, launch_direct, launch_separate, launch_specialized, launch_tiles
 
 
 def variants_of(bits):
@@ -80,6 +82,16 @@ def variants_of(bits):
 def _of_many_rows(bits):
     """Those of them that multiply in cuBLAS or by wgmma."""
     return (
+        Variant(
+            name="direct",
+            summary="from 33 rows on: all by TMA; lanes exchange packed words, which become 16 bits in registers",
+            launch=functools.partial(launch_direct, bits),
+            space=DIRECT_SPACE,
+            default=functools.partial(direct_default, bits),
+            fits=functools.partial(fits_direct, bits),
+            handles=functools.partial(directs, bits),
+            needs=frozenset({Capability.WGMMA}),
+        ),
         Variant(
             name="specialized",
             summary="from 33 rows on: a warp loads x, two groups of four bring weights to 16 bits in wgmma's registers",

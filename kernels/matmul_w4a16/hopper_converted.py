@@ -322,7 +322,7 @@ def _consume(
 
 
 @gluon.jit
-def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
     bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(COUNT):
         mbarrier.init(bars.index(slot), count=ARRIVALS)
@@ -351,10 +351,10 @@ def converted_kernel(
     c_smem = gl.allocate_shared_memory(
         a_desc.dtype, [GROUPS * BUFFERS if SPLITS == 1 else 1, ROWS if SPLITS == 1 else 8, WIDTH], _NARROW
     )
-    a_full, a_empty = _barriers(A_STAGES, 1), _barriers(A_STAGES, GROUPS)
-    w_full, w_empty = _barriers(W_STAGES, 1), _barriers(W_STAGES, GROUPS)
-    words_full, words_empty = _barriers(WORDS_STAGES, 1), _barriers(WORDS_STAGES, 1)
-    turn = _barriers(1, 1).index(0)
+    a_full, a_empty = barriers(A_STAGES, 1), barriers(A_STAGES, GROUPS)
+    w_full, w_empty = barriers(W_STAGES, 1), barriers(W_STAGES, GROUPS)
+    words_full, words_empty = barriers(WORDS_STAGES, 1), barriers(WORDS_STAGES, 1)
+    turn = barriers(1, 1).index(0)
     fence_async_shared()
     bars = a_full, a_empty, w_full, w_empty, words_full, words_empty, turn
     sizes = (M, N, K)

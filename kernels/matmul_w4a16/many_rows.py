@@ -1,7 +1,7 @@
 """Products with packed weights of many rows: configs worth a trial, defaults, and which variant is for what.
 
-What tells `specialized`, `converted` and `separate` apart is when they should end, by estimates fitted to timings of an
-H200.
+What tells `direct`, `specialized`, `converted` and `separate` apart is when they should end, by estimates fitted to
+timings of an H200.
 """
 
 import functools
@@ -10,6 +10,7 @@ import math
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
 
+from .direct_space import best_direct
 from .spaces import FEW_ROWS
 
 SPECIALIZED_SPACE = {
@@ -116,6 +117,34 @@ def best_converted(m: int, n: int, k: int, sms: int) -> tuple[float, int, int]:
 
 def _sizes(problem: Case) -> tuple[int, int, int]:
     return problem["m"], problem["n"], problem["k"]
+
+
+# --- direct ----------------------------------------------------------------------------------------------------------
+
+_SURELY = 0.95
+"""Of the estimate of `separate`, which is up to a tenth too long: 89 us for 80 (900x2560x9728)."""
+
+_TIMED_ROWS = 2048
+"""The most rows that `direct` was timed at."""
+
+
+def directs(bits: int, problem: Case, gpu: GPU) -> str:
+    """Why ``direct`` does not take a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    if problem["n"] % 8:
+        return "TMA writes rows of whole 16 bytes"
+    if problem["m"] > _TIMED_ROWS:
+        return f"more than {_TIMED_ROWS} rows: not timed beside `specialized`"
+    sizes = _sizes(problem)
+    if math.prod(sizes) < _LITTLE:
+        return ""
+    own = best_direct(bits, *sizes, gpu.sms)[0]
+    if own > _SURELY * _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
+        return "to write all weights out should cost less"
+    return "`specialized` should end sooner" if own > _best_specialized(*sizes, gpu.sms)[0] else ""
 
 
 # --- specialized -----------------------------------------------------------------------------------------------------

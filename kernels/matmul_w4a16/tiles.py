@@ -171,6 +171,15 @@ def launch_separate(bits, x, words, scales, zeros, n, group, *, config):
     return torch.nn.functional.linear(x, w)
 
 
+def launch_direct(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch the kernel that has all operands by TMA."""
+    from .hopper_direct import multiply_direct
+
+    y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
+    multiply_direct(bits, x, words, scales, zeros, y, group, config=config, programs=gpu_of(x.device).sms)
+    return y
+
+
 def launch_specialized(bits, x, words, scales, zeros, n, group, *, config):
     """Launch the kernel of Hopper's own file."""
     from .hopper import specialized

@@ -406,6 +406,24 @@ def packed_on_hopper(bits, gradient, config):
     return _instructions(next(request.kernel for request in requests if "matmul" in request.kernel.name))
 
 
+def packed_by_tma(bits, group, config):
+    """Instructions of the product with packed weights that has all operands by TMA, 1024 x 1024."""
+    import torch
+
+    from kernels.matmul_w4a16.hopper_direct import multiply_direct
+
+    groups = 1024 // group if group else 1
+    x, y, scales = (
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+        for shape in ((512, 1024), (512, 1024), (64, groups, 16))
+    )
+    words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(64, groups, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    with compile_only(gpu_named("h200")) as requests:
+        multiply_direct(bits, x, words, scales, zeros, y, group, config=config, programs=132)
+    return _instructions(requests[0].kernel)
+
+
 def packed_in_shared_memory(bits, pulls, config):
     """Instructions of the kernel that converts blocks of packed weights, 1024 x 1024 in groups of 128."""
     import torch

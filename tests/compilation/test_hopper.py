@@ -1,6 +1,7 @@
 """Kernels in Gluon, for Hopper alone: what the assembler may spoil without a word and without a wrong result."""
 
 import itertools
+import re
 
 import inside
 import pytest
@@ -180,6 +181,22 @@ def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, 
         assert "s" in parts.rpartition("p")[2] and "w" in parts, "no weights are scaled beside products"
         late = [part for part in parts.split("w")[1:] if "s" in part.partition("p")[0]]
         assert len(late) <= 1, "weights are scaled between products: ptxas moved the wait up"  # one: the second group's
+
+
+@pytest.mark.parametrize(
+    ("shape", "format_"),
+    in_turns([(64, 1, 2), (64, 2, 2), (128, 2, 1), (128, 3, 1), (256, 2, 1)], [(4, 32), (4, 128), (8, 0)]),
+)
+def test_packed_weights_are_made_between_the_products_of_the_stage_before(compiling, format_, shape):
+    """No register spills, and ptxas keeps the order: it would gather products, whose warps then wait (and C7513)."""
+    config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": 2}
+    code = compiling(inside.packed_by_tma, *format_, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    letters = {"WARPGROUP": "w", "HGMMA": "p", "HMUL2": "s", "SHFL": "x"}
+    parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
+    steps = [part for part in parts.split("w") if "p" in part]
+    assert len(steps) == 2 * shape[1] * shape[2]  # the loop is unrolled twice
+    assert all(re.search("px+p[xs]*s[xs]*p", step) and step.count("p") == 4 for step in steps)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -84,6 +84,27 @@ def test_linear_layers_of_operands_by_columns(cuda, orders):
         near(linear(x, weight), x.float() @ weight.float().t())
 
 
+@pytest.mark.parametrize("shape", [(64, 1, 2), (64, 2, 2), (128, 3, 1), (256, 2, 1)])
+@pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
+def test_packed_weights_by_tma(cuda, bits, group, shape):
+    """Tails of every kind, tiles that are cut and that are not, several a program; half a stage at the end of k."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+    from kernels.matmul_w4a16.hopper_direct import multiply_direct
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    for (m, n, k), splits, dtype in itertools.product(
+        ((1, 16, 128), (300, 264, 1152), (257, 4096, 1024), (129, 72, 416)), (1, 3), (torch.bfloat16, torch.float16)
+    ):
+        if k % (group or 32):
+            continue
+        packed = pack(matrix(cuda, n, k, "N", dtype), group)
+        x, y = matrix(cuda, m, k, "N", dtype), torch.full((m, n), torch.nan, device=cuda, dtype=dtype)
+        words, scales, zeros, _, _, group_size = packed
+        config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
+        multiply_direct(bits, x, words, scales, zeros, y, group_size, config=config, programs=40)
+        near(y, x.float() @ dequantise(packed).float().t())
+
+
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize("pulls", [False, True], ids=["product", "gradient"])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])

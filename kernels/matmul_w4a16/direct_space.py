@@ -1,0 +1,101 @@
+"""Configs of `direct`, the product of many rows with packed weights whose operands all come by TMA: its estimate."""
+
+import functools
+
+import triton
+from atlas.declaration import GPU, Case, Config
+
+DIRECT_SPACE = {
+    "BLOCK_M": (64, 128, 256),
+    "W_GROUPS": (1, 2, 3),
+    "K_GROUPS": (1, 2),
+    "SPLITS": (1, 2, 3, 4, 6, 8),
+}
+"""W_GROUPS: groups of warps that share a tile's rows of W, 64 each.  K_GROUPS: those that take turns along k.
+SPLITS: parts of k of the tiles that are beyond full rounds of programs, each a program's."""
+
+STAGE = 64
+"""Columns of a stage, and rows of W of a group."""
+
+_STAGE_US = {
+    (64, 1, 2): (0.197, 0.21),
+    (64, 2, 1): (0.38, 0.41),
+    (64, 2, 2): (0.31, 0.32),
+    (128, 1, 2): (0.234, 0.25),
+    (128, 2, 1): (0.465, 0.53),
+    (128, 3, 1): (0.61, 0.67),
+    (256, 2, 1): (0.632, 0.77),
+}
+"""What a stage takes, of 4 bits and of 8, by BLOCK_M, W_GROUPS and K_GROUPS: 3 % off on average at 40 times."""
+
+_LATE = 1.1
+"""Configs whose estimates are so many times the best one are no worth a trial."""
+
+Shape = tuple[int, int, int]
+
+
+def _tiles_and_turns(shape: Shape, m: int, n: int, k: int) -> tuple[int, int]:
+    """(tiles of y, turns of the loop for a whole one): a turn has two stages for each group."""
+    rows, w_groups, k_groups = shape
+    return triton.cdiv(m, rows) * triton.cdiv(n, STAGE * w_groups), triton.cdiv(k, 2 * STAGE * k_groups)
+
+
+def tiles_to_cut(tiles: int, splits: int, programs: int) -> int:
+    """Tiles beyond full rounds of ``programs``, or of as many as there are parts: what is cut into ``splits``."""
+    return tiles % min(programs, tiles * splits) if splits > 1 else 0
+
+
+def _direct_us(bits: int, shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> float:
+    """Launches, rounds of whole tiles, those of parts, and the kernel that adds them."""
+    rows, w_groups, k_groups = shape
+    tiles, turns = _tiles_and_turns(shape, m, n, k)
+    cut = tiles_to_cut(tiles, splits, sms)
+    rounds = triton.cdiv(tiles - cut, sms) * turns + triton.cdiv(cut * splits, sms) * triton.cdiv(turns, splits)
+    adding = 1.1 + splits * cut * rows * w_groups * STAGE * 8 / 5.2e6 if cut else 0.0
+    launching = 8.5 + (w_groups * k_groups > 3)
+    return launching + rounds * 2 * k_groups * _STAGE_US[shape][bits == 8] + adding
+
+
+def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str:
+    """Why a config is not worth an estimate."""
+    rows, _, k_groups = shape
+    if rows > 64 and rows >= 2 * m:
+        return "a tile twice as high as y"
+    tiles, turns = _tiles_and_turns(shape, m, n, k)
+    if k_groups > 1 and tiles * splits > sms:
+        return "groups that take turns add their sums between a program's tiles: 92 us for 57 (429x9728x3584)"
+    if splits == 1:
+        return ""
+    if turns < splits:
+        return "fewer turns of the loop than parts"
+    cut = tiles_to_cut(tiles, splits, sms)
+    return "" if 0 < cut * splits <= 2 * sms else "no tiles beyond full rounds, or more parts than run at once"
+
+
+@functools.lru_cache(maxsize=1024)
+def best_direct(bits: int, m: int, n: int, k: int, sms: int) -> tuple[float, Shape, int]:
+    """(us, BLOCK_M with W_GROUPS and K_GROUPS, SPLITS) of the config that should end first."""
+    return min(
+        (_direct_us(bits, shape, splits, m, n, k, sms), shape, splits)
+        for shape in _STAGE_US
+        for splits in DIRECT_SPACE["SPLITS"]
+        if not _useless(shape, splits, m, n, k, sms)
+    )
+
+
+def fits_direct(bits: int, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``direct`` cannot be the best."""
+    *shape, splits = (config[name] for name in DIRECT_SPACE)
+    shape, sizes = tuple(shape), (problem["m"], problem["n"], problem["k"], gpu.sms)
+    if shape not in _STAGE_US:
+        return "more registers or memory than there are, or slower than another wherever it was timed"
+    if reason := _useless(shape, splits, *sizes):
+        return reason
+    late = _direct_us(bits, shape, splits, *sizes) > _LATE * best_direct(bits, *sizes)[0]
+    return "far from the fastest by an estimate" if late else ""
+
+
+def direct_default(bits: int, problem: Case, gpu: GPU) -> dict[str, int]:
+    """The fastest by an estimate."""
+    _, shape, splits = best_direct(bits, problem["m"], problem["n"], problem["k"], gpu.sms)
+    return dict(zip(DIRECT_SPACE, (*shape, splits), strict=True))

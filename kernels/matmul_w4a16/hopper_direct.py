@@ -1,0 +1,486 @@
+"""Many rows times packed weights for Hopper (sm_90): y^T = W x^T, with x in its order and all operands by TMA.
+
+A program has a multiprocessor for itself and takes one tile of y after the other.  One warp loads (the producer): a
+stage of the ring is BLOCK_M rows of x, the packed words of the tile's rows of W, their scales and zero points, all of
+64 columns.  Groups of four warps multiply (wgmma), 64 rows of W each; W_GROUPS of them share the rows of a tile, and
+K_GROUPS take its stages in turns and add their sums in the end.  W is wgmma's first operand and comes from registers.
+
+A packed tile has the lanes' weights in the order of fragments, eight neighbours along k a lane; wgmma wants two here
+and two there.  So the four lanes of a row exchange words, four shuffles for 32 weights, before they become 16 bits.
+
+A product with an operand in registers keeps its warp from going on until the next but one may begin.  So the weights
+of the next stage are made in between the four products of this one.
+
+Of the tiles beyond full rounds of programs k is cut into SPLITS parts: each program sums one of a tile, in fp32, and a
+second kernel adds the parts.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from atlas.operators import launch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_wait
+
+from kernels.common.early import launch_early
+from kernels.common.hopper import described, tile_of
+from kernels.common.packed import unpack_8
+
+from .direct_space import tiles_to_cut
+from .exchange import exchange_4_asm, exchange_8_asm, half_4_asm
+from .hopper import scale_asm
+from .hopper_converted import barriers
+
+ROWS = gl.constexpr(64)
+"""Rows of W of a group: those of one wgmma."""
+
+BLOCK_K = gl.constexpr(64)
+"""Columns of a stage: a swizzled line of shared memory."""
+
+
+_PIN = gl.constexpr(
+    "{ .reg .pred p; setp.lt.s32 p, $8, 0; @p st.shared.v4.b32 [$8], {$4, $5, $6, $7};\n"
+    "mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; }"
+)
+"""PTX: a store that never happens: ptxas moves no product and no wait over it, and so not over what it would store."""
+
+_EXCHANGE_OPERANDS = gl.constexpr(",".join(["=&r"] * 4 + ["r"] * 8))
+_HALF_4_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 8))
+_HALF_8_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 4))
+
+
+@gluon.jit
+def _rounds(tiles, splits, CUT: gl.constexpr):
+    """(tiles that are not cut, positions)."""
+    whole = tiles
+    if CUT:
+        whole = tiles // gl.num_programs(0) * gl.num_programs(0)
+    return whole, whole + (tiles - whole) * splits
+
+
+@gluon.jit
+def _part(position, whole, K, splits, K_GROUPS: gl.constexpr, CUT: gl.constexpr):
+    """(tile, part, its first step, its last) at ``position``: each group has an even number of steps of a part."""
+    TURN: gl.constexpr = 2 * K_GROUPS
+    turns = gl.cdiv(K, TURN * BLOCK_K)
+    tile, part, begin, end = position, position * 0, position * 0, turns
+    if CUT:  # noqa: SIM102 - a constant, the other is none
+        if position >= whole:
+            tile = whole + (position - whole) // splits
+            part = (position - whole) % splits
+            begin, end = part * turns // splits, (part + 1) * turns // splits
+    return tile, part, begin * TURN, end * TURN
+
+
+@gluon.jit
+def _produce(
+    x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr,
+    BITS: gl.constexpr, GROUP: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
+    M, N, K, splits = sizes
+    x_smem, words_smem, scales_smem, zeros_smem = smems[0], smems[1], smems[2], smems[3]
+    BLOCK_M: gl.constexpr = x_desc.block_shape[0]
+    BLOCK_N: gl.constexpr = W_GROUPS * ROWS
+    PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
+    LINES: gl.constexpr = 2 * BITS
+    ZEROS: gl.constexpr = 0 if zeros_desc is None else zeros_desc.block_type.nbytes
+    NUMBERS: gl.constexpr = PAIRS * (scales_desc.block_type.nbytes + ZEROS)
+    BYTES: gl.constexpr = x_desc.block_type.nbytes + W_GROUPS * words_desc.block_type.nbytes + NUMBERS
+    step = 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    whole, positions = _rounds(tiles, splits, CUT)
+    for position in range(gl.program_id(0), positions, gl.num_programs(0)):
+        tile, _, begin, end = _part(position, whole, K, splits, K_GROUPS, CUT)
+        m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        for i in range(begin, end):
+            slot, k = step % STAGES, i * BLOCK_K
+            bar = bars[0].index(slot)
+            mbarrier.wait(bars[1].index(slot), (step // STAGES & 1) ^ 1)
+            mbarrier.expect(bar, BYTES)
+            for group in gl.static_range(W_GROUPS):
+                words = words_smem.index(slot * W_GROUPS + group)
+                tma.async_copy_global_to_shared(words_desc, [n // 16 + 4 * group, i * LINES, 0], bar, words)
+            first = k // GROUP * 8 if GROUP > 0 else 0
+            for pair in gl.static_range(PAIRS):
+                at = slot * PAIRS + pair
+                tma.async_copy_global_to_shared(scales_desc, [n // 16 + 8 * pair, first], bar, scales_smem.index(at))
+                if zeros_desc is not None:
+                    tma.async_copy_global_to_shared(zeros_desc, [n // 16 + 8 * pair, first], bar, zeros_smem.index(at))
+            tma.async_copy_global_to_shared(x_desc, [m, k], bar, x_smem.index(slot))
+            step += 1
+
+
+@gluon.constexpr_function
+def _numbers_layout(halves):
+    """Which lane has which numbers of a stage [8 row tiles, g, or of two halves]: those of its row tile and g."""
+    registers = [[4, 0]] + ([[0, 8]] if halves == 2 else [])
+    return gl.DistributedLinearLayout(
+        registers, [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]], [[1, 0], [2, 0]], [], [8, 8 * halves]
+    )
+
+
+@gluon.constexpr_function
+def _words_layout(tiles):
+    """Which lane has which words of packed tiles, in lines [4 row tiles, 8 lines, 16]: its own 16 bytes of each."""
+    registers = [[0, 0, 1], [0, 0, 2]] + ([[0, 8, 0]] if tiles == 2 else [])
+    lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[1, 0, 0], [2, 0, 0]], [], [4, 8 * tiles, 16])
+
+
+@gluon.jit
+def _numbers(smem, W_GROUP: gl.constexpr, HALVES: gl.constexpr, GROUP: gl.constexpr, four: gl.constexpr):
+    """(numbers [4, 8, 1, 1] of the lower half of the columns, of the upper) of a group."""
+    every = smem.load(_numbers_layout(HALVES)).to(gl.int32)
+    low, high = every.reshape([2, 4, 8 * HALVES]).permute(1, 2, 0).split()
+    own = low if W_GROUP % 2 == 0 else high
+    flat: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, four))
+    if HALVES == 2:
+        first, second = own.reshape([4, 2, 8]).permute(0, 2, 1).split()
+        first = gl.convert_layout(first, flat)[:, :, None, None]
+        second = gl.convert_layout(second, flat)[:, :, None, None] if GROUP == 32 else first
+    else:
+        first = gl.convert_layout(own, flat)[:, :, None, None]
+        second = first
+    return first, second
+
+
+@gluon.jit
+def _fours(asm: gl.constexpr, value, other):
+    """PTX of four registers of a value and one of another, to four registers."""
+    return gl.inline_asm_elementwise(asm, _EXCHANGE_OPERANDS, [value, other + gl.zeros_like(value)], dtype=gl.int32,
+                                     is_pure=True, pack=4)  # fmt: skip
+
+
+@gluon.jit
+def _pin(value, rows):
+    """Keep what follows behind the making of ``value``; there are no fewer than 0 ``rows``, which ptxas cannot know."""
+    gl.inline_asm_elementwise(_PIN, _EXCHANGE_OPERANDS, [value, rows + gl.zeros_like(value)], dtype=gl.int32,
+                              is_pure=False, pack=4)  # fmt: skip
+
+
+@gluon.jit
+def _packed(
+    smems, slot, lane, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, four: gl.constexpr,
+):  # fmt: skip
+    """What the group's weights of a stage are made of: (words and more words, exchanged, scales and zero points)."""
+    words_smem, scales_smem, zeros_smem = smems[1], smems[2], smems[3]
+    PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
+    TILES: gl.constexpr = BITS // 4
+    EXCHANGE: gl.constexpr = PTX[0]
+    words = words_smem.index(slot * W_GROUPS + W_GROUP).load(_words_layout(TILES)).reshape([4, TILES, 8, 4, 4])
+    if BITS == 4:
+        words = _fours(EXCHANGE, gl.convert_layout(words.reshape([4, 8, 4, 4]), four), lane)
+        more = words
+    else:
+        words, more = words.permute(0, 2, 3, 4, 1).split()
+        words = _fours(EXCHANGE, gl.convert_layout(words, four), lane)
+        more = _fours(EXCHANGE, gl.convert_layout(more, four), lane)
+    at = slot * PAIRS + W_GROUP // 2
+    scales, scales_high = _numbers(scales_smem.index(at), W_GROUP, 2 if GROUP == 32 else 1, GROUP, four)
+    zeros, zeros_high = scales, scales
+    if HAS_ZEROS:
+        zeros, zeros_high = _numbers(zeros_smem.index(at), W_GROUP, 2, GROUP, four)
+    elif BITS == 4:
+        zeros = gl.full([4, 8, 1, 1], 0x0808, gl.int32, four)
+        zeros_high = zeros
+    return words, more, scales, scales_high, zeros, zeros_high
+
+
+@gluon.jit
+def _half(words, scales, zeros, BITS: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr):
+    """The weights of two products, a half of a stage's columns."""
+    UNPACK: gl.constexpr = PTX[1 + HALF]
+    SCALE: gl.constexpr = PTX[3]
+    if BITS == 4:
+        a, b = gl.inline_asm_elementwise(UNPACK, _HALF_4_OPERANDS, [words, zeros + gl.zeros_like(words)],
+                                         dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
+    else:
+        a, b = gl.inline_asm_elementwise(UNPACK, _HALF_8_OPERANDS, [words], dtype=(gl.int32, gl.int32), is_pure=True,
+                                         pack=4)  # fmt: skip
+    return _fours(SCALE, a, scales), _fours(SCALE, b, scales)
+
+
+@gluon.jit
+def _multiply(acc, pairs, x, FIRST: gl.constexpr, layout: gl.constexpr):
+    """Begin the product of 16 columns of weights, in pairs [warp, g, t, (eight of them, h)], and of x."""
+    low = (pairs & 0xFFFF).to(gl.int16).to(x.dtype, bitcast=True)
+    high = (pairs >> 16).to(gl.int16).to(x.dtype, bitcast=True)
+    every = gl.join(low, high).reshape([4, 8, 4, 2, 2, 2])  # warp, g, t, eight, h, p
+    weights = gl.convert_layout(every.permute(0, 4, 1, 3, 2, 5).reshape([ROWS, 16]), layout, assert_trivial=True)
+    return warpgroup_mma(weights, x.slice(FIRST, 16, dim=1).permute((1, 0)), acc, is_async=True)
+
+
+@gluon.jit
+def _step(
+    acc, weights, smems, bars, step, following, lane, rows, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr,
+    STAGES: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr,
+    four: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """(acc plus the product of a stage, the weights of the ``following`` one)."""
+    full, empty = bars[0], bars[1]
+    a, b, c, d = weights
+    x = smems[0].index(step % STAGES)
+    acc = _multiply(acc, a, x, 0, layout)
+    ahead = following % STAGES
+    mbarrier.wait(full.index(ahead), following // STAGES & 1)
+    words, more, scales, scales_high, zeros, zeros_high = _packed(
+        smems, ahead, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
+    )
+    _pin(words, rows)
+    acc = _multiply(acc, b, x, 16, layout)
+    e, f = _half(words, scales, zeros, BITS, PTX, 0)
+    _pin(e, rows)
+    _pin(f, rows)
+    acc = _multiply(acc, c, x, 32, layout)
+    g, h = _half(more, scales_high, zeros_high, BITS, PTX, 1)
+    _pin(g, rows)
+    acc = _multiply(acc, d, x, 48, layout)
+    _pin(h, rows)
+    acc, e, f, g, h = warpgroup_mma_wait(0, deps=[acc, e, f, g, h])
+    mbarrier.arrive(empty.index(step % STAGES), count=1)
+    return acc, (e, f, g, h)
+
+
+@gluon.jit
+def _consume(
+    y_desc, parts_ptr, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
+    GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    CUT: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """Group ``PART`` of four warps."""
+    M, N, K, splits = sizes
+    x_smem, y_smem, sums_smem = smems[0], smems[4], smems[5]
+    W_GROUP: gl.constexpr = PART % W_GROUPS
+    K_GROUP: gl.constexpr = PART // W_GROUPS
+    BLOCK_M: gl.constexpr = x_smem.shape[1]
+    BLOCK_N: gl.constexpr = W_GROUPS * ROWS
+    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    layout: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    four: gl.constexpr = gl.BlockedLayout([1, 1, 1, 4], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0])
+    lane = gl.set_auto_layout(gl.arange(0, 4)[None, None, :, None], four)
+    step, turn = K_GROUP, 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    whole, positions = _rounds(tiles, splits, CUT)
+    for position in range(gl.program_id(0), positions, gl.num_programs(0)):
+        tile, part, begin, end = _part(position, whole, K, splits, K_GROUPS, CUT)
+        m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        mbarrier.wait(bars[0].index(step % STAGES), step // STAGES & 1)
+        words, more, scales, scales_high, zeros, zeros_high = _packed(
+            smems, step % STAGES, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
+        )
+        a, b = _half(words, scales, zeros, BITS, PTX, 0)
+        c, d = _half(more, scales_high, zeros_high, BITS, PTX, 1)
+        weights = a, b, c, d
+        acc = gl.zeros([ROWS, BLOCK_M], gl.float32, acc_layout)
+        for i in range(begin, end, 2 * K_GROUPS):
+            acc, others = _step(
+                acc, weights, smems, bars, step, step + K_GROUPS, lane, M,
+                W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS, PTX, four, layout,
+            )  # fmt: skip
+            following = step + K_GROUPS + (i + 2 * K_GROUPS < end).to(gl.int32) * K_GROUPS  # the last one's are again
+            acc, weights = _step(
+                acc, others, smems, bars, step + K_GROUPS, following, lane, M,
+                W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS, PTX, four, layout,
+            )  # fmt: skip
+            step += 2 * K_GROUPS
+        if K_GROUP > 0:
+            at: gl.constexpr = W_GROUP * (K_GROUPS - 1) + K_GROUP - 1
+            mbarrier.wait(bars[3].index(at), (turn & 1) ^ 1)
+            sums_smem.index(at).store(acc)
+            mbarrier.arrive(bars[2].index(at), count=1)
+        else:
+            for other in gl.static_range(K_GROUPS - 1):
+                found = W_GROUP * (K_GROUPS - 1) + other
+                mbarrier.wait(bars[2].index(found), turn & 1)
+                acc += sums_smem.index(found).load(acc_layout)
+                mbarrier.arrive(bars[3].index(found), count=1)
+            if CUT:  # noqa: SIM102 - a constant, the other is none
+                if tile >= whole:
+                    offs_n = gl.expand_dims(gl.arange(0, ROWS, gl.SliceLayout(1, acc_layout)), 1) + W_GROUP * ROWS
+                    offs_m = gl.expand_dims(gl.arange(0, BLOCK_M, gl.SliceLayout(0, acc_layout)), 0)
+                    where = (part * (tiles - whole) + tile - whole).to(gl.int64) * (BLOCK_N * BLOCK_M)
+                    gl.store(parts_ptr + where + offs_n * BLOCK_M + offs_m, acc)
+            if (not CUT) | (tile < whole):
+                buffer = y_smem.index(W_GROUP)
+                tma.store_wait(0)
+                buffer.permute((1, 0)).store(acc.to(y_desc.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(y_desc, [m, n + W_GROUP * ROWS], buffer)
+        turn += 1  # noqa: SIM113 - of Gluon
+    if K_GROUP == 0:
+        tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "splits"])
+def direct_kernel(
+    x_desc, words_desc, scales_desc, zeros_desc, y_desc, parts_ptr, M, N, K, splits, W_GROUPS: gl.constexpr,
+    K_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, CUT: gl.constexpr,
+):  # fmt: skip
+    """Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word), [row tiles, g].
+
+    With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, columns, rows].
+    """
+    BLOCK_M: gl.constexpr = x_desc.block_shape[0]
+    PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
+    HAS_ZEROS: gl.constexpr = zeros_desc is not None
+    OTHERS: gl.constexpr = W_GROUPS * (K_GROUPS - 1)
+    x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
+    words_smem = gl.allocate_shared_memory(gl.int32, [STAGES * W_GROUPS, 4, 2 * BITS, 16], words_desc.layout)
+    scales_smem = gl.allocate_shared_memory(
+        gl.int32, [STAGES * PAIRS, 8, scales_desc.block_shape[1]], scales_desc.layout
+    )
+    zeros_smem = scales_smem
+    if HAS_ZEROS:
+        zeros_smem = gl.allocate_shared_memory(gl.int16, [STAGES * PAIRS, 8, 16], zeros_desc.layout)
+    y_smem = gl.allocate_shared_memory(y_desc.dtype, [W_GROUPS, BLOCK_M, ROWS], y_desc.layout)
+    sums_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
+    sums_smem = y_smem
+    if OTHERS > 0:
+        sums_smem = gl.allocate_shared_memory(gl.float32, [OTHERS, ROWS, BLOCK_M], sums_layout)
+    bars = (
+        barriers(STAGES, 1), barriers(STAGES, W_GROUPS), barriers(OTHERS if OTHERS > 0 else 1, 1),
+        barriers(OTHERS if OTHERS > 0 else 1, 1),
+    )  # fmt: skip
+    fence_async_shared()
+    sizes = (M, N, K, splits)
+    smems = (x_smem, words_smem, scales_smem, zeros_smem, y_smem, sums_smem)
+    if W_GROUPS * K_GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 0)),
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 1)),
+                (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
+                            BITS, GROUP, GROUP_M, STAGES, CUT)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    elif W_GROUPS * K_GROUPS == 3:
+        gl.warp_specialize(
+            [
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 0)),
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 1)),
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 2)),
+                (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
+                            BITS, GROUP, GROUP_M, STAGES, CUT)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )  # fmt: skip
+    else:
+        gl.static_assert(W_GROUPS * K_GROUPS == 4)
+        gl.warp_specialize(
+            [
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 0)),
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 1)),
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 2)),
+                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, 3)),
+                (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
+                            BITS, GROUP, GROUP_M, STAGES, CUT)),
+            ],
+            [4, 4, 4, 1],
+            [112, 112, 112, 24],
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["whole", "rest"])
+def _sum_tiles_kernel(
+    parts_ptr, y_ptr, M, N, whole, rest, PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr, COLUMNS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """y of the tiles from ``whole`` on, the sum of their parts: program (tile, 64 rows of W, COLUMNS rows of x)."""
+    if EARLY:
+        gdc_wait()
+    per: tl.constexpr = (BLOCK_N // 64) * (BLOCK_M // COLUMNS)
+    tile = tl.program_id(0) // per
+    within = tl.program_id(0) % per
+    first_n = within // (BLOCK_M // COLUMNS) * 64
+    first_m = within % (BLOCK_M // COLUMNS) * COLUMNS
+    offs_n, offs_m = first_n + tl.arange(0, 64), first_m + tl.arange(0, COLUMNS)
+    ptrs = parts_ptr + tile.to(tl.int64) * (BLOCK_M * BLOCK_N) + offs_n[:, None] * BLOCK_M + offs_m[None, :]
+    acc = tl.zeros((64, COLUMNS), tl.float32)
+    for _ in tl.static_range(PARTS):
+        acc += tl.load(ptrs)
+        ptrs += rest.to(tl.int64) * (BLOCK_M * BLOCK_N)
+    position = whole + tile
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    band = GROUP_M * tiles_n
+    first = (position // band) * GROUP_M
+    rows = min(tiles_m - first, GROUP_M)
+    inside = position % band
+    m = (first + inside % rows) * BLOCK_M + first_m + tl.arange(0, COLUMNS)
+    n = inside // rows * BLOCK_N + first_n + tl.arange(0, 64)
+    out = tl.trans(acc).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + m.to(tl.int64)[:, None] * N + n[None, :], out, mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+def _stages(bits, rows, w_groups, k_groups, narrow):
+    """Stages that shared memory holds beside y and the sums on their way; ``narrow``: groups of 32."""
+    stage = rows * 128 + w_groups * 512 * bits + (w_groups + 1) // 2 * (256 * (1 + narrow) + 256)
+    rest = w_groups * ROWS.value * rows * (2 + 4 * (k_groups - 1)) + 2048
+    return max(2, min(12, (224 * 1024 - rest) // stage))
+
+
+def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs):
+    """Write y [m, n] = x W^T; n is a multiple of 8, as TMA wants it.  ``programs`` is the number of SMs."""
+    (m, k), n = x.shape, y.shape[1]
+    rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
+    splits = min(config["SPLITS"], triton.cdiv(k, 2 * k_groups * BLOCK_K.value))
+    tiles = triton.cdiv(m, rows) * triton.cdiv(n, w_groups * ROWS.value)
+    band = 8 if triton.cdiv(m, rows) <= 8 else 16  # rows of tiles before the next column, as in `specialized`
+    cut = tiles_to_cut(tiles, splits, programs)
+    whole = tiles - cut
+    shape = (splits, cut, w_groups * ROWS.value, rows)
+    parts = torch.empty(shape, dtype=torch.float32, device=x.device) if cut else y
+    groups = k // group if group else 1
+    lines, numbers, zero_points = [4, 2 * bits, 16], [8, 16 if group == 32 else 8], [8, 16]
+    of_lines = words.view(-1, triton.cdiv(k, 256 // bits) * 8, 16)
+    of_zeros = None
+    if zeros is not None:
+        of_zeros = _block(zeros.view(torch.int16).view(-1, groups * 8), zero_points, gl.int16)
+    launch(
+        direct_kernel, (min(programs, tiles * splits),),
+        described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32),
+        _block(scales.view(torch.int32).view(-1, groups * 8), numbers, gl.int32), of_zeros,
+        described(y, rows, ROWS.value), parts, m, n, k, splits,
+        W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
+        PTX=_ptx(bits, x.dtype == torch.bfloat16), GROUP_M=band,
+        STAGES=_stages(bits, rows, w_groups, k_groups, group == 32), CUT=cut > 0, num_warps=4,
+    )  # fmt: skip
+    if cut:
+        launch_early(
+            _sum_tiles_kernel, (cut * w_groups * (rows // 32),), y.device, parts, y, m, n, whole, cut,
+            PARTS=splits, BLOCK_M=rows, BLOCK_N=w_groups * ROWS.value, GROUP_M=band, COLUMNS=32, num_warps=4,
+        )  # fmt: skip
+
+
+def _ptx(bits, bf16):
+    """PTX that has lanes exchange words, makes either half's weights of them, and scales these."""
+    if bits == 4:
+        return exchange_4_asm(), half_4_asm(bf16, 0), half_4_asm(bf16, 1), scale_asm(bf16)
+    return exchange_8_asm(), *[unpack_8(bf16, ("$8", "$9", "$10", "$11"))] * 2, scale_asm(bf16)
+
+
+def _block(matrix, block, dtype):
+    return TensorDescriptor.from_tensor(matrix, block, gl.NVMMASharedLayout.get_default_for(block, dtype))

@@ -99,7 +99,7 @@ def _of_many_rows(bits):
             space=SPECIALIZED_SPACE,
             default=specialized_default,
             fits=fits_specialized,
-            handles=specialises,
+            handles=functools.partial(specialises, bits),
             needs=frozenset({Capability.WGMMA}),
         ),
         Variant(
@@ -109,7 +109,7 @@ def _of_many_rows(bits):
             space=CONVERTED_SPACE,
             default=converted_default,
             fits=fits_converted,
-            handles=converts,
+            handles=functools.partial(converts, bits),
             needs=frozenset({Capability.WGMMA}),
         ),
         Variant(
@@ -119,7 +119,7 @@ def _of_many_rows(bits):
             space=SEPARATE_SPACE,
             default=lambda problem, gpu: dict(DEQUANTISE),
             fits=fits_separate,
-            handles=separates,
+            handles=functools.partial(separates, bits),
         ),
     )
 

@@ -147,10 +147,18 @@ def directs(bits: int, problem: Case, gpu: GPU) -> str:
     return "`specialized` should end sooner" if own > _best_specialized(*sizes, gpu.sms)[0] else ""
 
 
+def _behind(bits: int, own: float, problem: Case, gpu: GPU) -> bool:
+    """Whether `direct` should be a tenth sooner, and so leaves others nothing, not even what was tuned before it."""
+    sizes = _sizes(problem)
+    if math.prod(sizes) < _LITTLE or directs(bits, problem, gpu):
+        return False
+    return own > 1.1 * best_direct(bits, *sizes, gpu.sms)[0]
+
+
 # --- specialized -----------------------------------------------------------------------------------------------------
 
 
-def specialises(problem: Case, gpu: GPU) -> str:
+def specialises(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``specialized`` does not take a case."""
     if gpu.functional:
         return "Gluon is not interpreted"
@@ -159,9 +167,11 @@ def specialises(problem: Case, gpu: GPU) -> str:
     if problem["n"] % 8:
         return "TMA writes rows of whole 16 bytes"
     sizes = _sizes(problem)
+    own = _best_specialized(*sizes, gpu.sms)[0]
+    if _behind(bits, own, problem, gpu):
+        return "`direct` should end sooner"
     if math.prod(sizes) < _LARGE:
         return ""
-    own = _best_specialized(*sizes, gpu.sms)[0]
     if own > _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
         return "to bring weights to 16 bits for each tile of x costs more than to write them out"
     return "`converted` should end sooner" if own > best_converted(*sizes, gpu.sms)[0] else ""
@@ -200,7 +210,7 @@ def specialized_default(problem: Case, gpu: GPU) -> dict[str, int]:
 # --- converted -------------------------------------------------------------------------------------------------------
 
 
-def converts(problem: Case, gpu: GPU) -> str:
+def converts(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``converted`` does not take a case."""
     if gpu.functional:
         return "Gluon is not interpreted"
@@ -212,6 +222,8 @@ def converts(problem: Case, gpu: GPU) -> str:
     if problem["n"] % 8:
         return "rows of y off 16 bytes: this was not timed beside `separate`"
     own = best_converted(*sizes, gpu.sms)[0]
+    if _behind(bits, own, problem, gpu):
+        return "`direct` should end sooner"
     if own > _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
         return "to write all weights out costs less"
     return "`specialized` should end sooner" if own > 1.2 * _best_specialized(*sizes, gpu.sms)[0] else ""
@@ -247,7 +259,7 @@ def converted_default(problem: Case, gpu: GPU) -> dict[str, int]:
 # --- separate --------------------------------------------------------------------------------------------------------
 
 
-def separates(problem: Case, gpu: GPU) -> str:
+def separates(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``separate`` does not take a case."""
     if problem["m"] <= FEW_ROWS:
         return f"no more than {FEW_ROWS} rows"
@@ -256,6 +268,8 @@ def separates(problem: Case, gpu: GPU) -> str:
         best = min(_best_specialized(m, n, k, gpu.sms)[0], best_converted(m, n, k, gpu.sms)[0])
         if n % 8 == 0 and _separate_us(m, n, k, gpu.sms) > 1.1 * best:
             return "to write all weights out costs more than to bring them to 16 bits on their way"
+        if _behind(bits, _separate_us(m, n, k, gpu.sms), problem, gpu):
+            return "`direct` should end sooner"
     return ""
 
 

@@ -7,12 +7,13 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration.products import as_interpreted, describable
-from atlas.operators import launch
+from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.common.early import launch_early
 from kernels.common.padded import padded
 from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
-from kernels.common.products import by_columns, precision_of_product
+from kernels.common.products import all_describable, by_columns, precision_of_product
 from kernels.common.tiles import grouped_tile, store_tile
 
 from .described import along_k, described_blocks, descriptor_of
@@ -24,13 +25,15 @@ from .tiled import empty_product, launch_pointers, tiled_kernel, tiles_of
 def _split_descriptor_kernel(
     a_desc, b_desc, c_desc, parts_ptr, M, N, K, K_PART,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, part) sums one tile over K_PART elements of K, at least one, and writes it to parts[part, M, N].
 
     Blocks come as in ``_descriptor_kernel``.  ``c_desc`` is of C, where there is one part and its rows are at whole
-    16 bytes; else the tile is written through pointers.
+    16 bytes; else the tile is written through pointers.  EARLY: it waits here for copies of A and B.
     """
+    if EARLY:
+        gdc_wait()
     tile_m, tile_n = grouped_tile(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
     start = tl.program_id(1) * K_PART
@@ -63,14 +66,15 @@ def launch_split_descriptor(a, b, tf32=False, *, config):
 def multiply_in_parts(a, b, parts, tf32, *, config):
     """Write products of parts of K into ``parts`` [count, m, n], which add up to A B; none of the sizes is 0."""
     (count, *shape), k = parts.shape, a.shape[1]
+    copied = not all_describable(a, b)
     (a, b), precision = prepared(a, b, tf32)
     c_desc = None
     if count == 1 and describable(parts[0]):
         c_desc = TensorDescriptor.from_tensor(parts[0], [config["BLOCK_M"], config["BLOCK_N"]])
-    launch(
-        _split_descriptor_kernel, (tiles_of(parts[0], config), count), *blocks_of(a, b, precision, config),
+    launch_early(
+        _split_descriptor_kernel, (tiles_of(parts[0], config), count), a.device, *blocks_of(a, b, precision, config),
         c_desc, parts, *shape, k, part_of_k(k, config["SPLITS"], config["BLOCK_K"]),
-        A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), PRECISION=precision,
+        A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), PRECISION=precision, after=copied,
         **{name: value for name, value in config.items() if name != "SPLITS"},
     )  # fmt: skip
 

@@ -109,6 +109,8 @@ EDGE_CASES = (
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
     case("tf32", "the same of few tokens: columns of the copies would be off 16 bytes", m=72, n=136, k=18, layout="TN"),
     case("tf32", "and of so few that none are made", m=72, n=136, k=2, layout="TN"),
+    case("fp16", "few rows times 8 MiB of rows off 16 bytes, on 4: NT", m=5, n=2061, k=2050, layout="NT"),
+    case("bf16", "the same by rows, on 8, beside A on 4", m=17, n=2052, k=2054),
 )
 
 HUGE_CASES = (

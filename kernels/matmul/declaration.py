@@ -9,6 +9,7 @@ from kernels.common.products import operand_bytes, row_lengths
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
 from .described import launch_descriptor, launch_gluon, launch_persistent, launch_registers, launch_specialized
 from .hopper_spaces import gluon
+from .odd_rows import odd_rows
 from .registers import registers
 from .spaces import (
     NAIVE_SPACE,
@@ -68,6 +69,7 @@ DECLARATION = Declaration(
                 follows="split",
             ),
             registers(launch_registers),
+            odd_rows(launch_split, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             gluon(launch_gluon),
             Variant(

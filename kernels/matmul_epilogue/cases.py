@@ -189,6 +189,7 @@ EDGE_CASES = tuple(
         ("none", True, True, (17024, 256, 128), "whole tiles only, of two rounds and more, with a residual"),
         ("none", True, True, (17024, 40, 41), "a residual that TMA fetches beside padded copies"),
         ("silu", True, True, (14000, 40, 1032), "110 tiles of 128 x 128: one for each of most SMs"),
+        ("gelu", True, True, (5, 2061, 2050), "few rows, and 8 MiB of W off 16 bytes, on 4"),
     )
 )
 

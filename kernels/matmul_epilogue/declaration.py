@@ -15,6 +15,7 @@ from atlas.declaration import (
     max_autotuned,
 )
 
+from kernels.matmul.odd_rows import odd_rows
 from kernels.matmul.split_spaces import split_descriptor
 from kernels.matmul.swizzled import swizzled
 
@@ -65,7 +66,7 @@ from .spaces import (
     row_lengths,
     specializes,
 )
-from .split import launch_split_descriptor
+from .split import launch_odd_rows, launch_split_descriptor
 from .tiled import launch_tiled
 
 DECLARATION = Declaration(
@@ -105,6 +106,7 @@ DECLARATION = Declaration(
                 handles=specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
+            odd_rows(launch_odd_rows, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
                 name="persistent",

@@ -11,6 +11,7 @@ from kernels.common.products import by_columns
 from kernels.common.tiles import grouped_tile
 from kernels.matmul.described import described_blocks
 from kernels.matmul.split_described import blocks_of, multiply_in_parts, prepared
+from kernels.matmul.thin import multiply_thin
 from kernels.matmul.tiled import tiles_of
 
 from .tiled import accurate, activated, finish_tile, outputs
@@ -84,6 +85,17 @@ def launch_split_descriptor(
         ACTIVATION=activation, ACCURATE=accurate(y),
         **{name: value for name, value in config.items() if name != "SPLITS"},
     )  # fmt: skip
+    return (y, z) if keep else y
+
+
+def launch_odd_rows(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """y [m, n], and with ``keep`` (y, z); W is read where it lies."""
+    y, z = outputs(x, weight, out_dtype, keep)
+    parts = empty_parts(y, config["SPLITS"])
+    multiply_thin(x, weight.t(), parts, config=config)
+    finish_parts(parts, bias, residual, y, z, activation, scale)
     return (y, z) if keep else y
 
 

@@ -202,3 +202,19 @@ def test_few_small_products_off_16_bytes_are_read_singly_in_small_tiles(dtype, s
 def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
     assert chosen("batched_matmul", "h200", "fp32", b=2, m=80, n=77, k=255, layout="NT")[0] == "swizzled"
     assert chosen("batched_matmul", "h200", "fp32", b=12, m=512, n=577, k=64, layout="TN")[0] == "swizzled"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "variant"),
+    [
+        ({"m": 8, "n": 2048, "k": 5122, "layout": "NT"}, "odd_rows"),
+        ({"m": 16, "n": 4098, "k": 2048}, "odd_rows"),
+        ({"m": 8, "n": 2048, "k": 5121, "layout": "NT"}, "split_descriptor"),  # off 4 bytes
+        ({"m": 8, "n": 512, "k": 5122, "layout": "NT"}, "split_descriptor"),  # soon copied
+        ({"m": 128, "n": 2048, "k": 5122, "layout": "NT"}, "split_descriptor"),
+    ],
+    ids=str,
+)
+def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies(sizes, variant):
+    for on in ("h100", "h200"):
+        assert chosen("matmul", on, "bf16", **sizes)[0] == variant

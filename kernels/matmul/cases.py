@@ -111,6 +111,10 @@ EDGE_CASES = (
     case("tf32", "and of so few that none are made", m=72, n=136, k=2, layout="TN"),
     case("fp16", "few rows times 8 MiB of rows off 16 bytes, on 4: NT", m=5, n=2061, k=2050, layout="NT"),
     case("bf16", "the same by rows, on 8, beside A on 4", m=17, n=2052, k=2054),
+    *(
+        case(dtype, "sums of two products, without tl.dot", m=70, n=n, k=2, layout=layout)
+        for dtype, n, layout in (("fp32", 136, "TN"), ("fp16", 69, "NT"), ("bf16", 136, "NN"))
+    ),
 )
 
 HUGE_CASES = (

@@ -10,6 +10,7 @@ from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepar
 from .described import launch_descriptor, launch_gluon, launch_persistent, launch_registers, launch_specialized
 from .hopper_spaces import gluon
 from .odd_rows import odd_rows
+from .outer import OUTER_SPACE, default_outer, fits_outer, launch_outer, multiplies_outer
 from .registers import registers
 from .spaces import (
     NAIVE_SPACE,
@@ -67,6 +68,16 @@ DECLARATION = Declaration(
                 fits=fits_vector,
                 handles=has_vector,
                 follows="split",
+            ),
+            Variant(
+                name="outer",
+                summary="a handful of products each, added up without tl.dot: writing C is the work",
+                launch=launch_outer,
+                space=OUTER_SPACE,
+                default=default_outer,
+                fits=fits_outer,
+                handles=multiplies_outer,
+                follows="naive",
             ),
             registers(launch_registers),
             odd_rows(launch_split, row_lengths),

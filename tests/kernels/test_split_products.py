@@ -212,9 +212,10 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
         ({"m": 8, "n": 2048, "k": 5121, "layout": "NT"}, "split_descriptor"),  # off 4 bytes
         ({"m": 8, "n": 512, "k": 5122, "layout": "NT"}, "split_descriptor"),  # soon copied
         ({"m": 128, "n": 2048, "k": 5122, "layout": "NT"}, "split_descriptor"),
+        ({"m": 1000, "n": 1001, "k": 1, "layout": "TN"}, "outer"),
     ],
     ids=str,
 )
-def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies(sizes, variant):
+def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies_and_few_products_leave_out_the_dot(sizes, variant):
     for on in ("h100", "h200"):
         assert chosen("matmul", on, "bf16", **sizes)[0] == variant

@@ -1,0 +1,72 @@
+"""`outer`: sums over so few k that writing C is all the work, without `tl.dot`, which would pad k to 16 or 32."""
+
+import triton
+import triton.language as tl
+from atlas.declaration import GPU, Case, Config, element_size
+from atlas.operators import launch
+
+from .tiled import empty_product
+
+
+@triton.jit
+def _outer_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, stride_am, stride_ak, stride_bk, stride_bn,
+    K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK_M x BLOCK_N of C and adds up K products of a column of A and a row of B, in fp32."""
+    N = N // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler writes WIDTH elements at once
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    offs_m = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_ptrs = a_ptr + offs_m.to(tl.int64) * stride_am
+    b_ptrs = b_ptr + offs_n.to(tl.int64) * stride_bn
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.static_range(K):
+        a = tl.load(a_ptrs + k * stride_ak, mask=offs_m < M, other=0.0).to(tl.float32)
+        b = tl.load(b_ptrs + k * stride_bk, mask=offs_n < N, other=0.0).to(tl.float32)
+        acc += a[:, None] * b[None, :]
+    c_ptrs = c_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
+
+
+def launch_outer(a, b, tf32=False, *, config):
+    """Launch the kernel; operands may have any strides.  fp32 is multiplied as it is, also where tf32 is allowed."""
+    c, k = empty_product(a, b), a.shape[1]
+    if not k:
+        return c.zero_()
+    if c.numel():
+        m, n = c.shape
+        width = 16 // c.element_size()
+        launch(
+            _outer_kernel, (triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(n, config["BLOCK_N"]),),
+            a, b, c, m, n, *a.stride(), *b.stride(), K=k, WIDTH=1 if n % width else width, **config,
+        )  # fmt: skip
+    return c
+
+
+OUTER_SPACE = {"BLOCK_M": (8, 16, 32), "BLOCK_N": (128, 256, 512), "num_warps": (4, 8)}
+
+_MOST = {4: 4, 2: 2}
+"""Elements of k, by bytes of one: of 16 bits `tl.dot` multiplies more in the time that writing takes."""
+
+
+def multiplies_outer(problem: Case, gpu: GPU) -> str:
+    """Why the variant does not take a case."""
+    most = _MOST[element_size(problem.dtype)]
+    if problem["k"] > most:
+        return f"a sum over more than {most} products is `tl.dot`'s"
+    if min(problem["m"], problem["n"]) == 1:
+        return "a vector, of which C has one row or column"
+    return ""
+
+
+def fits_outer(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot be the best."""
+    elements = config["BLOCK_M"] * config["BLOCK_N"] // (32 * config["num_warps"])
+    if not 16 <= elements <= 32:
+        return f"{elements} elements a thread: 16 or 32 are enough work and leave registers"
+    return ""
+
+
+def default_outer(problem: Case, gpu: GPU) -> dict[str, int]:
+    return dict(zip(OUTER_SPACE, (8, 512, 4) if element_size(problem.dtype) == 4 else (16, 256, 4), strict=True))

@@ -87,17 +87,18 @@ def fits_vector(config: Config, problem: Case, gpu: GPU) -> str:
     size, block_n, warps = element_size(problem.dtype), config["BLOCK_N"], config["num_warps"]
     if block_n * config["BLOCK_K"] * size // (32 * warps) != 128:
         return "other than eight loads of 16 bytes a thread at a time"
-    if block_n > 16 if _along_the_sum(problem) else block_n * size != 128:
-        return "rows of 128 bytes where columns are adjacent, long ones where K is"
+    if block_n > 16 if _along_the_sum(problem) else not 32 <= block_n * size <= 128:
+        return "rows of 32 to 128 bytes where columns are adjacent, long ones where K is"
     tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
     warps_per_sm = tiles * config["SPLITS"] * warps / gpu.sms
-    if not 12 <= warps_per_sm <= 40 and config["SPLITS"] != (1 if warps_per_sm > 40 else 16):
+    least = 3 if config["SPLITS"] == 1 else 12  # a second kernel takes longer than fewer warps wait
+    if not least <= warps_per_sm <= 40 and config["SPLITS"] != (1 if warps_per_sm > 40 else 16):
         return f"{warps_per_sm:.0f} warps for each SM: too few to hide latency, or more parts than that needs"
     return ""
 
 
 VECTOR_SPACE = {
-    "BLOCK_N": (4, 8, 16, 32, 64),
+    "BLOCK_N": (2, 4, 8, 16, 32, 64),
     "BLOCK_K": (64, 128, 256, 512, 1024, 2048, 4096),
     "SPLITS": (1, 2, 4, 8, 16),
     "num_warps": (4, 8, 16),
@@ -105,9 +106,16 @@ VECTOR_SPACE = {
 
 
 def default_vector(problem: Case, gpu: GPU) -> dict[str, int]:
-    size, warps = element_size(problem.dtype), 8
-    block_n = 16 if _along_the_sum(problem) else 128 // size
-    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
-    splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
+    """Narrower blocks rather than parts of K, which a second kernel would add up: 1 to 2 us of 8 to 12 on an H200."""
+    size, warps, along = element_size(problem.dtype), 8, _along_the_sum(problem)
+    length = max(problem["m"], problem["n"])
+
+    def warps_per_sm(block_n):
+        return triton.cdiv(length, block_n) * warps / gpu.sms
+
+    blocks, enough = ((16, 8, 4, 2)[: 3 + (size == 4)], 12) if along else ((128 // size, 64 // size, 32 // size), 6)
+    block_n = next((block for block in blocks if warps_per_sm(block) >= enough), blocks[-1])
+    alone = warps_per_sm(block_n)
+    splits = 1 if alone >= 3 else next((s for s in (2, 4, 8) if alone * s >= 12), 16)
     block_k = 128 * 32 * warps // (block_n * size)
     return dict(zip(VECTOR_SPACE, (block_n, block_k, splits, warps), strict=True))

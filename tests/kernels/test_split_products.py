@@ -219,3 +219,13 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
 def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies_and_few_products_leave_out_the_dot(sizes, variant):
     for on in ("h100", "h200"):
         assert chosen("matmul", on, "bf16", **sizes)[0] == variant
+
+
+def test_a_vector_is_multiplied_in_narrower_blocks_before_k_is_cut():
+    for sizes, block_n in (
+        ({"m": 1, "n": 4096, "k": 256}, 32),
+        ({"m": 1, "n": 1024, "k": 4096, "layout": "NT"}, 4),
+        ({"m": 1, "n": 256, "k": 4096, "layout": "NT"}, 2),
+    ):
+        variant, config = chosen("matmul", "h200", "fp32", **sizes)
+        assert (variant, config["BLOCK_N"], config["SPLITS"]) == ("vector", block_n, 1)

@@ -90,6 +90,10 @@ EDGE_CASES = (
         )
         for layout in ("NN", "NT", "TN", "TT")
     ),
+    *(
+        case("fp32", f"rows off 16 bytes and a long sum, read singly: {layout}", b=3, m=72, n=69, k=197, layout=layout)
+        for layout in ("NN", "NT", "TN", "TT")
+    ),
 )
 
 HUGE_CASES = (case("bf16", "offsets into A and C beyond 2^31, between products", b=2**15 + 8, m=512, n=128, k=136),)

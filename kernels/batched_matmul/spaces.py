@@ -12,7 +12,7 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``tiled`` cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     if Capability.TENSOR_DESCRIPTORS in gpu.capabilities and narrow(problem) and not copies(problem, gpu):
         return "`persistent` takes rows off 16 bytes, and pads them"
-    if not swizzles(problem, gpu) and layout_of(problem)[1] == "T":
+    if not swizzles_batch(problem, gpu) and layout_of(problem)[1] == "T":
         return "threads read B along k from one bank of shared memory, where `swizzled` does not"
     return _fits_tile(config, problem, gpu, narrow(problem))
 
@@ -68,14 +68,16 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
     most = 32 if small else 128 if tensor_cores else 64
     rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(most, max(32, triton.next_power_of_2(problem["n"])))
+    single = narrow(problem) and problem.dtype == "fp32" and Capability.WGMMA in gpu.capabilities
     if not tensor_cores:
-        block_k, stages = 32 if small else 16, fma_stages(problem, gpu)
+        block_k, stages = 32 if small or single else 16, fma_stages(problem, gpu)
     elif narrow(problem):
         block_k, stages = (128 if small else 64) // element_size(problem.dtype), 2
     else:
         block_k, stages = 128 // element_size(problem.dtype), 3
     # 64 x 64 in 4 warps spills a few bytes in fp32 on compute capability 10.0 (Triton 3.7.1).
-    warps = 8 if rows * columns == (128 * 128 if tensor_cores else 64 * 64) else 4
+    # Single elements by 4 bytes are copied asynchronously: 96 of 197, 64, 1024 TN take 86 us so, 106 in 8 warps (H200).
+    warps = 8 if rows * columns == (128 * 128 if tensor_cores else 64 * 64) and not single else 4
     return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
 
 
@@ -166,14 +168,35 @@ _MOST_PRODUCTS = 65535
 
 
 def swizzles_batch(problem: Case, gpu: GPU) -> str:
-    """Why ``swizzled`` does not take a case: of few small matrices copies take longer than reading single elements."""
+    """Why ``swizzled`` does not take a case: copies may take longer than reading single elements does."""
     if reason := swizzles(problem, gpu):
         return reason
     if problem["b"] > _MOST_PRODUCTS:
         return f"over {_MOST_PRODUCTS} products, the most that CUDA counts along that axis of a grid"
-    off = any(length % 4 for length in row_lengths(problem)[:2])
-    few = off and layout_of(problem)[1] == "N" and _count((64, 64), problem) < gpu.sms
-    return "rows off 16 bytes, and too few tiles for copies of them to pay" if few else ""
+    copies, turn = _copies_of_swizzled(problem)
+    if _count((64, 64), problem) < gpu.sms:
+        few = copies and layout_of(problem)[1] == "N"
+        return "rows off 16 bytes, and too few tiles for copies of them to pay" if few else ""
+    taken = _SWIZZLED * problem["k"] * _count((64, 64), problem) * 64 * 64
+    late = problem["k"] >= 128 and copies > 0.4 * taken + turn
+    return "copies would take longer than `tiled` loses by reading single elements" if late else ""
+
+
+_SWIZZLED = 1 / 2.6e7
+"""Microseconds of all SMs for a multiplication-addition of `swizzled`, of which `tiled` takes 1.4 (fitted, H200)."""
+
+
+def _copies_of_swizzled(problem: Case) -> tuple[float, float]:
+    """Microseconds that `swizzled` copies operands for (``in_a_row``), and `tiled` to turn B."""
+    b, m, n, k, (of_a, of_b) = *(problem[name] for name in "bmnk"), layout_of(problem)
+    row_a, row_b, _ = row_lengths(problem)
+
+    def copy(elements):
+        return _LAUNCH + 2 * 4 * b * elements / _COPIED
+
+    copied = copy(m * k) if row_a % 4 or (of_a == "T" and k % 32) else 0.0
+    copied += copy(k * n) if row_b % 4 or (of_b == "N" and k % 32) else 0.0
+    return copied, copy(k * n) if of_b == "T" else 0.0
 
 
 def copies(problem: Case, gpu: GPU) -> str:

@@ -6,8 +6,9 @@ import triton.language as tl
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
+from kernels.common.batches import by_columns, rows_of
 from kernels.common.products import precision_of_product
-from kernels.common.tiles import grouped_tile, multiply_tile, store_tile
+from kernels.common.tiles import grouped_tile, multiply_tile, store_tile, turned
 
 
 @triton.jit
@@ -29,13 +30,20 @@ def _tiled_kernel(
 
 
 def launch_tiled(a, b, tf32=False, *, config):
-    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have."""
+    """Launch ``_tiled_kernel``: one program a tile, A and B in whatever strides they have.
+
+    B of fp32 is turned first where it lies by columns: threads would read it along k from one bank of shared memory
+    (96 of 1024, 64, 197 NT: 94 us for 235 on an H200).
+    """
     c, k = empty_products(a, b), a.shape[2]
     precision = precision_of_product(a, tf32)
     a, b = as_interpreted(a), as_interpreted(b)
     if not k:
         return c.zero_()
     if c.numel():
+        if precision == "ieee" and b.dtype == torch.float32 and c.shape[1] >= 64 and by_columns(b) and b.stride(1) == 1:
+            memory = rows_of(b)
+            b = turned(memory).transpose(1, 2).expand(b.shape)
         launch(
             _tiled_kernel, (tiles_of(c, config),), a, b, c, *c.shape[1:], k, *a.stride(), *b.stride(),
             EVEN_K=k % config["BLOCK_K"] == 0, PRECISION=precision, **config,

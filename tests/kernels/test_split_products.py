@@ -229,3 +229,17 @@ def test_a_vector_is_multiplied_in_narrower_blocks_before_k_is_cut():
     ):
         variant, config = chosen("matmul", "h200", "fp32", **sizes)
         assert (variant, config["BLOCK_N"], config["SPLITS"]) == ("vector", block_n, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "variant"),
+    [
+        ({"b": 96, "m": 1024, "n": 64, "k": 197, "layout": "NT"}, "tiled"),
+        ({"b": 96, "m": 197, "n": 64, "k": 1024, "layout": "TN"}, "tiled"),
+        ({"b": 96, "m": 1024, "n": 197, "k": 64}, "swizzled"),  # a short sum
+        ({"b": 4, "m": 2048, "n": 2047, "k": 2047}, "swizzled"),  # sums that outweigh copies
+    ],
+    ids=str,
+)
+def test_products_of_fp32_are_copied_where_they_outweigh_that(sizes, variant):
+    assert chosen("batched_matmul", "h200", "fp32", **sizes)[0] == variant

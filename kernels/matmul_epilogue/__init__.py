@@ -10,8 +10,8 @@ Backward, with z = scale * (x @ W^T) + bias and g = dy act'(z):
     dx = scale g @ W,    dW = scale g^T @ x,    dbias = sum_i g[i],    dresidual = dy
 
 One pass reads z and dy and writes scale * g and, for strips of rows, the sums that become dbias, always in one order;
-the products are those of `matmul`.  z is written by the forward pass as a second output where a gradient is wanted and
-act is not relu without a residual, whose y says as much.
+the products are those of `matmul`.  Of few rows all of it is one launch (`few_rows`).  z is written by the forward pass
+as a second output where a gradient is wanted and act is not relu without a residual, whose y says as much.
 
 Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets the copy engine (TMA) move blocks;
 `persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts; `specialized`
@@ -24,7 +24,7 @@ import functools
 import math
 
 import torch
-from atlas.declaration import case, torch_dtype
+from atlas.declaration import case, gpu_of, torch_dtype
 from atlas.declaration.products import fp32_precision, precision_of
 from atlas.operators import (
     Differentiable,
@@ -42,7 +42,9 @@ from kernels.matmul import matmul
 
 from .cases import ACTIVATIONS, reference
 from .declaration import DECLARATION
+from .few_rows import launch_gradients
 from .pull import launch_pull
+from .spaces import many_rows
 
 __all__ = ["linear"]
 
@@ -64,6 +66,15 @@ def _run(launch, x, weight, bias, residual, activation, scale, out, keep=False):
     return launch(x, weight, bias, residual, activation, scale, torch_dtype(out), keep)
 
 
+def _case_of_few_rows(z, dy, x, weight, activation, scale, has_bias, *_):
+    return _case_of_pull(z, dy, x, weight, activation, scale, has_bias)
+
+
+def _run_few_rows(launch, *args):
+    """All gradients that are wanted."""
+    return launch_gradients(*args, **launch.keywords)
+
+
 def _run_pull(launch, z, dy, x, weight, activation, scale, has_bias):
     """The part of the chosen launcher that is no product: those are operators of their own."""
     return launch_pull(z, dy, activation, scale, has_bias, x, **launch.keywords)
@@ -76,6 +87,11 @@ def _fake(x, weight, bias, residual, activation, scale, out):
 def _fake_pull(z, dy, x, weight, activation, scale, has_bias):
     g = x.new_empty(dy.shape if activation != "none" or scale != 1.0 else (1,))
     return g, x.new_empty((dy.shape[1],) if has_bias else (1,))
+
+
+def _fake_few_rows(z, dy, x, weight, activation, scale, has_bias, wants_dx, wants_dw):
+    shapes = ((wants_dx, x.shape), (wants_dw, weight.shape), (has_bias, (dy.shape[1],)))
+    return tuple(x.new_empty(shape if wanted else (1,)) for wanted, shape in shapes)
 
 
 def _setup(ctx, inputs, output):
@@ -95,14 +111,23 @@ def _pull_back(ctx, dy, _=None):
     x, weight, bias, residual, kept = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return _differentiable_backward(x, weight, bias, residual, ctx.activation, ctx.scale, dy)
-    activation, scale, has_bias = ctx.activation, ctx.scale, ctx.needs_input_grad[2]
+    activation, scale = ctx.activation, ctx.scale
+    wants_dx, wants_dw, has_bias, wants_dresidual = ctx.needs_input_grad[:4]
+    dresidual = dy.to(residual.dtype) if wants_dresidual else None
+    if not (wants_dx or wants_dw or has_bias):
+        return None, None, None, dresidual, None, None, None
+    if not many_rows(*x.shape, weight.shape[0], x.dtype, activation, gpu_of(x.device)):
+        dx, dweight, dbias = _few_rows(
+            kept, contiguous(dy), contiguous(x), contiguous(weight), activation, scale, has_bias, wants_dx, wants_dw
+        )  # fmt: skip
+        found = (dx if wants_dx else None, dweight if wants_dw else None, dbias if has_bias else None)
+        return *found, dresidual, None, None, None
     g, dbias = dy.to(x.dtype), None
     if activation != "none" or scale != 1.0 or has_bias:
         found, dbias = _pull(kept, contiguous(dy), x, weight, activation, scale, has_bias)
         g = g if found.dim() == 1 else found
-    dx = matmul(g, weight) if ctx.needs_input_grad[0] else None
-    dweight = matmul(g.t(), x) if ctx.needs_input_grad[1] else None
-    dresidual = dy.to(residual.dtype) if ctx.needs_input_grad[3] else None
+    dx = matmul(g, weight) if wants_dx else None
+    dweight = matmul(g.t(), x) if wants_dw else None
     return dx, dweight, dbias if has_bias else None, dresidual, None, None, None
 
 
@@ -150,6 +175,16 @@ _pull = Operator(
     case_of=_case_of_pull,
     run=_run_pull,
     fake=_fake_pull,
+)
+_few_rows = Operator(
+    DECLARATION,
+    "backward",
+    "(Tensor? z, Tensor dy, Tensor x, Tensor weight, str activation, float scale, bool has_bias, bool wants_dx, "
+    "bool wants_dw) -> (Tensor, Tensor, Tensor)",
+    name="linear_few_rows",
+    case_of=_case_of_few_rows,
+    run=_run_few_rows,
+    fake=_fake_few_rows,
 )
 
 

@@ -44,9 +44,11 @@ from .described import (
     launch_swizzled,
     persistent_kernel,
 )
+from .few_rows import launch_few_rows
 from .pull import launch_backward
 from .spaces import (
     ALTERNATING_SPACE,
+    FEW_ROWS_SPACE,
     PERSISTENT_SPACE,
     PULL_SPACE,
     SPACE,
@@ -54,14 +56,18 @@ from .spaces import (
     alternates,
     default,
     default_alternating,
+    default_few_rows,
     default_persistent,
     default_pull,
     default_specialized,
     describes,
     fits,
+    fits_few_rows,
     fits_persistent,
     fits_pull,
     fits_specialized,
+    has_few_rows,
+    has_many_rows,
     persists,
     row_lengths,
     specializes,
@@ -156,12 +162,23 @@ DECLARATION = Declaration(
         outputs=("dx", "dweight", "dbias"),
         variants=(
             Variant(
+                name="few_rows",
+                summary="all gradients in one launch: programs own tiles of dW or of dx, and compute act' for them",
+                launch=launch_few_rows,
+                space=FEW_ROWS_SPACE,
+                default=default_few_rows,
+                fits=fits_few_rows,
+                handles=has_few_rows,
+                follows="pull",
+            ),
+            Variant(
                 name="pull",
                 summary="act' and the bias' gradient in one pass over dy, then matmul's products",
                 launch=launch_backward,
                 space=PULL_SPACE,
                 default=default_pull,
                 fits=fits_pull,
+                handles=has_many_rows,
             ),
         ),
         peers={

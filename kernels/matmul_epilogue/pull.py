@@ -12,7 +12,7 @@ from .tiled import accurate
 
 
 @triton.jit
-def _pulled(dy, z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
+def pulled(dy, z, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
     """dy act'(z) in fp32."""
     if ACTIVATION == "relu":
         g = tl.where(z <= 0, 0.0, dy)  # 0 whatever dy is, NaN where z is, as in torch
@@ -42,13 +42,14 @@ def _pull_kernel(
         if ACTIVATION != "none":
             # What is not there has a finite slope, and times 0 it is 0.
             z = tl.load(z_ptr + offs, mask=inside, other=0.0).to(tl.float32)
-            g = _pulled(g, z, ACTIVATION, ACCURATE)
+            g = pulled(g, z, ACTIVATION, ACCURATE)
         if g_ptr is not None:
             tl.store(g_ptr + offs, (g * scale).to(g_ptr.dtype.element_ty), mask=inside)
         total += g
     if sums_ptr is not None:
         sums = tl.sum(total, axis=0)
-        tl.store(sums_ptr + strip.to(tl.int64) * N + offs_n, sums, mask=offs_n < N)
+        sums_ptrs = sums_ptr + strip.to(tl.int64) * N + offs_n
+        tl.store(sums_ptrs, sums.to(sums_ptr.dtype.element_ty), mask=offs_n < N)
 
 
 @triton.jit
@@ -73,14 +74,15 @@ def launch_pull(z, dy, activation, scale, has_bias, like, *, config):
     g = torch.empty((m, n) if writes else (1,), dtype=like.dtype, device=dy.device)
     dbias = torch.empty((n,) if has_bias else (1,), dtype=like.dtype, device=dy.device)
     strips = triton.cdiv(m, config["ROWS"])
-    sums = torch.empty((strips, n), dtype=torch.float32, device=dy.device) if has_bias else None
+    several = has_bias and strips > 1  # sums of a single strip are dbias
+    sums = torch.empty((strips, n), dtype=torch.float32, device=dy.device) if several else dbias if has_bias else None
     width = 16 // dy.element_size()
     columns = triton.cdiv(n, config["BLOCK_N"])
     launch(
         _pull_kernel, (columns * strips,), z, dy, g if writes else None, sums, scale, m, n,
         ACTIVATION=activation, ACCURATE=accurate(dy), WIDTH=1 if n % width else width, **config,
     )  # fmt: skip
-    if has_bias:
+    if several:
         launch(_sum_kernel, (triton.cdiv(n, 64),), sums, dbias, strips, n, BLOCK_M=32, BLOCK_N=64, num_warps=4)
     return g, dbias
 

@@ -1,7 +1,8 @@
 """Which configs of the linear layer's kernels are worth a trial, which is each one's default, what each cannot take."""
 
+import torch
 import triton
-from atlas.declaration import GPU, Case, Config, element_size
+from atlas.declaration import GPU, Capability, Case, Config, element_size, torch_dtype
 from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
@@ -276,3 +277,74 @@ def _rows_of_strip(block_n: int, problem: Case, gpu: GPU) -> int:
 
 def default_pull(problem: Case, gpu: GPU) -> dict[str, int]:
     return {"ROWS": _rows_of_strip(256, problem, gpu), "BLOCK_M": 8, "BLOCK_N": 256, "num_warps": 8}
+
+
+FEW_ROWS_SPACE = {
+    "BLOCK_N": (32, 64, 128),
+    "BLOCK_K": (128, 256),
+    "STEP_N": (32, 64),
+    "STEP_K": (32, 64),
+    "SPLITS": (1, 2, 4, 8),
+    "num_warps": (4, 8),
+    "num_stages": (3, 4),
+}
+
+_TILES_OF_FEW_ROWS = {
+    2: ((128, 128, 64, 64, 8, 4), (64, 256, 64, 64, 8, 4), (64, 128, 32, 64, 4, 4)),
+    4: ((32, 128, 32, 32, 4, 3), (64, 128, 32, 64, 8, 3)),
+}
+"""By bytes of an element, the default first: BLOCK_N, BLOCK_K, STEP_N, STEP_K, num_warps, num_stages."""
+
+
+def many_rows(m: int, k: int, n: int, dtype: torch.dtype, activation: str, gpu: GPU) -> str:
+    """Why gradients of a layer [m, k] to [m, n] are not one launch.
+
+    Each program computes act' again, of all rows: on a large W that takes longer than a launch does.
+    """
+    if Capability.TENSOR_CORES not in gpu.capabilities and not gpu.functional:
+        return "blocks of 16 rows for FMA, most of which may be empty"
+    rows, most = (16, 2**25) if dtype == torch.float32 else (64, 2**28)
+    if m > rows:
+        return f"{m} rows, where a block holds {rows}"
+    computed = max(16, triton.next_power_of_2(int(m))) if activation != "none" else 16
+    return "W is so large that launches take less than computing act' again" if n * k * computed > most else ""
+
+
+def has_few_rows(problem: Case, gpu: GPU) -> str:
+    """Why `few_rows` does not take a case."""
+    sizes = (problem[name] for name in "mkn")
+    return many_rows(*sizes, torch_dtype(problem.dtype), problem["activation"], gpu)
+
+
+def has_many_rows(problem: Case, gpu: GPU) -> str:
+    """Why `pull` does not take a case."""
+    return "" if has_few_rows(problem, gpu) else "`few_rows` makes all gradients in one launch"
+
+
+def fits_few_rows(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``few_rows`` cannot launch, or cannot be the best."""
+    size, rows = element_size(problem.dtype), max(16, triton.next_power_of_2(problem["m"]))
+    tile = tuple(value for name, value in config.items() if name != "SPLITS")
+    if tile not in _TILES_OF_FEW_ROWS[size]:
+        return "other tiles have as much under way, and spill nothing"
+    shared = config["num_stages"] * config["STEP_N"] * (config["STEP_K"] + 2 * rows) * size
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if config["SPLITS"] not in (_parts_of_dx(tile, problem, gpu, 0.6), _parts_of_dx(tile, problem, gpu, 1.2)):
+        return "parts that leave SMs idle, or wait for one another"
+    return ""
+
+
+def _parts_of_dx(tile: tuple[int, ...], problem: Case, gpu: GPU, most: float) -> int:
+    """Parts of n for ``most`` programs an SM that sum dx, of four steps at least where that makes enough."""
+    programs, steps = triton.cdiv(problem["k"], tile[3]), triton.cdiv(problem["n"], tile[2])
+    splits = 1
+    while splits < 8 and steps > 4 * splits and 2 * splits * programs <= most * gpu.sms:
+        splits *= 2
+    return splits
+
+
+def default_few_rows(problem: Case, gpu: GPU) -> dict[str, int]:
+    tile = _TILES_OF_FEW_ROWS[element_size(problem.dtype)][0]
+    splits = _parts_of_dx(tile, problem, gpu, 1.2)
+    return dict(zip(FEW_ROWS_SPACE, (*tile[:4], splits, *tile[4:]), strict=True))

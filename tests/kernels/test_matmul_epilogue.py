@@ -1,5 +1,7 @@
 """A linear layer with its epilogue, on the interpreter: values, options, gradients, layouts, refusals."""
 
+import itertools
+
 import pytest
 import torch
 from atlas.declaration import case
@@ -10,7 +12,8 @@ from atlas.validation.problems import Problem
 from torch.nn import functional
 
 import kernels.nn
-from kernels.matmul_epilogue import DECLARATION, linear, pull
+from kernels.matmul_epilogue import DECLARATION, few_rows, linear, pull
+from kernels.matmul_epilogue.cases import backward_reference
 from kernels.matmul_epilogue.hopper import parts_of_last
 
 CPU = torch.device("cpu")
@@ -155,7 +158,40 @@ def test_torch_finds_nothing_wrong_with_the_operators():
     torch.library.opcheck(operators.linear_kept.default, arguments)
     torch.library.opcheck(operators.linear.default, (x, weight, bias, None, "relu", 2.0, "fp32"))
     z = randn(4, 8, seed=7)
-    torch.library.opcheck(operators.linear_pull.default, (z, z, x.detach(), weight.detach(), "silu", 2.0, True))
+    few = (z, z, x.detach(), weight.detach())
+    torch.library.opcheck(operators.linear_few_rows.default, (*few, "silu", 2.0, True, True, True))
+    many = [tensor.repeat(20, 1) for tensor in few[:3]]
+    torch.library.opcheck(operators.linear_pull.default, (*many, few[3], "silu", 2.0, True))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 70, 33), (17, 264, 40), (64, 8, 129)])
+@pytest.mark.parametrize("splits", [1, 4])
+def test_gradients_of_few_rows_are_one_launch_of_what_is_wanted(sizes, splits):
+    m, n, k = sizes
+    x, weight, z, dy = randn(m, k), randn(n, k, seed=1), randn(m, n, seed=2), randn(m, n, seed=3)
+    expected = backward_reference(*exact((x, weight, z[0], None, z, dy)), "gelu", 0.5)
+    config = DECLARATION.backward.variant("few_rows").default(case("fp16", m=m, n=n, k=k), GPUS["h200"])
+    config |= {"STEP_N": 32, "SPLITS": splits}
+    for wanted in itertools.product((False, True), repeat=3):
+        has_bias, *products = wanted
+        if any(products):
+            found = few_rows.launch_gradients(z, dy, x, weight, "gelu", 0.5, has_bias, *products, config=config)
+            for one, other, given in zip(found, expected, (*products, has_bias), strict=True):
+                if given:
+                    assert_close(one, other)
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (True, True, True)])
+def test_gradients_of_few_rows_in_16_bits_reach_what_asks_for_them(wanted):
+    x, weight, bias = randn(3, 5, 24).half(), randn(24, 40, seed=1).half().t(), randn(40, seed=2).half()
+    given = [tensor.requires_grad_(one) for tensor, one in zip((x, weight, bias), wanted, strict=True)]
+    linear(*given, activation="silu").float().square().sum().backward()
+    like = [tensor.detach().double().requires_grad_(one) for tensor, one in zip(given, wanted, strict=True)]
+    functional.silu(functional.linear(*like)).square().sum().backward()
+    for one, other in zip(given, like, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad.double(), other.grad, rtol=2e-2, atol=2e-2)
 
 
 def test_layouts_that_are_not_contiguous_and_empty_inputs_are_taken():

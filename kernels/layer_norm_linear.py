@@ -30,6 +30,7 @@ from atlas.declaration import (
     eager,
     edge_cases,
     element_size,
+    gpu_of,
     max_autotuned,
     normal,
     rows,
@@ -47,10 +48,12 @@ from atlas.operators import (
     torch_gradients,
 )
 
+import kernels.matmul_epilogue  # registers linear_few_rows
 import kernels.reduction  # noqa: F401 - registers reduction_sum
 from kernels.common.norms import checked, in_one_dtype, parameter
 from kernels.layer_norm.forward import launch_one_pass
 from kernels.layer_norm.spaces import fits_one_pass
+from kernels.matmul_epilogue.spaces import many_rows
 
 
 @triton.jit
@@ -413,20 +416,29 @@ def _setup(ctx, inputs, output):
 def _pull_back(ctx, dy):
     """Two products of torch's around kernels of layer_norm, which normalise x again, and of reduction.
 
-    Keeping the normalised matrix would cost its memory.
+    Of few rows linear's kernel makes both products and the sum in one launch.  Keeping the normalised matrix would cost
+    its memory.
     """
     x, weight, bias, w, c = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: what is returned must be differentiable itself
         return _differentiable_backward(x, weight, bias, ctx.eps, w, c, dy)
     (n, k), operators = w.shape, torch.ops.kernel_atlas  # which the kernels registered when they were imported
     out, mean, rstd = operators.layer_norm_forward(x, k, weight, bias, ctx.eps)
-    rows_of_dy = contiguous(dy).view(-1, n)
-    dx = dweight = dbias = None
-    if any(ctx.needs_input_grad[:3]):
-        dout = step(torch.mm, rows_of_dy, w).view(x.shape)
+    rows_of_dy, out = contiguous(dy).view(-1, n), out.view(-1, k)
+    dx = dweight = dbias = dout = dw = dc = None
+    wants_dout, (wants_dw, wants_dc) = any(ctx.needs_input_grad[:3]), ctx.needs_input_grad[4:]
+    if (wants_dout or wants_dw) and not many_rows(*out.shape, n, out.dtype, "none", gpu_of(out.device)):
+        dout, dw, dc = operators.linear_few_rows(
+            None, rows_of_dy, out, w, "none", 1.0, wants_dc, wants_dout, wants_dw
+        )  # fmt: skip
+    else:
+        dout = step(torch.mm, rows_of_dy, w) if wants_dout else None
+        dw = step(torch.mm, rows_of_dy.t(), out) if wants_dw else None
+        dc = operators.reduction_sum(rows_of_dy, 0, 1, False, False, False) if wants_dc else None
+    if wants_dout:
+        dout = dout.view(x.shape)
         dx, dweight, dbias = operators.layer_norm_backward(x, k, weight, bias, mean, rstd, dout, None)
-    dw = step(torch.mm, rows_of_dy.t(), out.view(-1, k)) if ctx.needs_input_grad[4] else None
-    dc = operators.reduction_sum(rows_of_dy, 0, 1, False, False, False) if ctx.needs_input_grad[5] else None
+    dw, dc = dw if wants_dw else None, dc if wants_dc else None
     return dx, None if weight is None else dweight, None if bias is None else dbias, None, dw, dc
 
 

@@ -4,11 +4,8 @@ from atlas.declaration import gpu_of
 from atlas.operators import launch
 
 
-def launch_early(kernel, grid, device, *args, after=True, **meta):
-    """Launch ``kernel`` beside what writes its input, where ``device`` can: with EARLY it waits for that by itself.
-
-    ``after``: whether a kernel of this call writes some of it.
-    """
+def launch_early(kernel, grid, device, *args, **meta):
+    """Launch ``kernel`` beside what writes its input, where ``device`` can: with EARLY it waits for that by itself."""
     gpu = gpu_of(device)
-    early = after and gpu.backend == "cuda" and int(gpu.arch) >= 90
+    early = gpu.backend == "cuda" and int(gpu.arch) >= 90
     launch(kernel, grid, *args, **meta, EARLY=early, **({"launch_pdl": True} if early else {}))

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration.products import as_interpreted, describable
+from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -71,12 +72,20 @@ def multiply_in_parts(a, b, parts, tf32, *, config):
     c_desc = None
     if count == 1 and describable(parts[0]):
         c_desc = TensorDescriptor.from_tensor(parts[0], [config["BLOCK_M"], config["BLOCK_N"]])
-    launch_early(
-        _split_descriptor_kernel, (tiles_of(parts[0], config), count), a.device, *blocks_of(a, b, precision, config),
+    _launch(
+        copied, (tiles_of(parts[0], config), count), a.device, *blocks_of(a, b, precision, config),
         c_desc, parts, *shape, k, part_of_k(k, config["SPLITS"], config["BLOCK_K"]),
-        A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), PRECISION=precision, after=copied,
+        A_BY_COLUMNS=by_columns(a), B_BY_COLUMNS=by_columns(b), PRECISION=precision,
         **{name: value for name, value in config.items() if name != "SPLITS"},
     )  # fmt: skip
+
+
+def _launch(copied, grid, device, *args, **meta):
+    """Launch ``_split_descriptor_kernel``, where operands were ``copied`` beside the copies."""
+    if copied:
+        launch_early(_split_descriptor_kernel, grid, device, *args, **meta)
+    else:
+        launch(_split_descriptor_kernel, grid, *args, **meta, EARLY=False)
 
 
 def prepared(a, b, tf32):

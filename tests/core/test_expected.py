@@ -66,6 +66,23 @@ def test_configs_are_alike_by_what_their_numbers_are_called():
     assert 0 < changed(RING=8) < 1, "of 0 there is no logarithm"
 
 
+def test_configs_of_a_space_that_had_another_parameter_are_as_far_apart_from_either_side():
+    new, old = ("v", {"BLOCK": 64}), ("v", {"BLOCK": 64, "RING": 0})
+    assert alike(new, old) == alike(old, new) < 1
+    # Where one side alone counted the difference, covariances were none: a call raised "math domain error".
+    configs = [("v", {"BLOCK": block} | more) for more in ({"RING": 0}, {}) for block in (64, 128)]
+    cases = [(n, (100.0, 90.0) + (None,) * 2) for n in (1024, 2048)] + [(1024, (None,) * 2 + (100.0, 91.0))]
+    found = Timings(
+        tuple(configs),
+        tuple(
+            Timed("bf16", {"n": n}, next(i for i, one in enumerate(us) if one), {i: t for i, t in enumerate(us) if t})
+            for n, us in cases
+        ),
+    )
+    told = estimates(found, "bf16", {"n": 1024}, configs[2], [configs[3]])[0]
+    assert told.log_ratio == pytest.approx(math.log(0.91), abs=0.03) and told.error < 0.05
+
+
 def test_cases_are_near_by_sizes_flags_and_dtype():
     def to(dtype="bf16", **sizes):
         return near(

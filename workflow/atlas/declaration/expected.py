@@ -68,13 +68,16 @@ def _estimate(
 
 
 def _factor(timings: Timings, trials: Sequence[Trial]) -> list[list[float]]:
-    """Cholesky's lower factor of the trials' covariances, by rows."""
+    """Cholesky's lower factor of the trials' covariances, by rows.
+
+    What is left of a trial when the others are known is at least its own noise; less is rounding.
+    """
     lower: list[list[float]] = []
     for row, one in enumerate(trials):
         line: list[float] = []
         for column, other in enumerate(trials[: row + 1]):
             rest = timings.covariance(one, other) - _product(line, lower[column] if column < row else line)
-            line.append(math.sqrt(rest) if column == row else rest / lower[column][column])
+            line.append(math.sqrt(max(rest, one.noise)) if column == row else rest / lower[column][column])
         lower.append(line)
     return lower
 

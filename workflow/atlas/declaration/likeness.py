@@ -50,12 +50,16 @@ class AtACase(Protocol):
 
 
 def alike(one: Candidate, other: Candidate) -> float:
-    """How much the times of two configs have in common, from 0 to 1."""
+    """How much the times of two configs have in common, from 0 to 1.
+
+    Of a variant's older configs, whose space had another parameter, that one counts as a word.
+    """
     if one[0] != other[0]:
         return 0.0
     apart = 0.0
-    for name, value in one[1].items():
-        there = other[1].get(name)
+    names = one[1] if one[1].keys() == other[1].keys() else {**one[1], **other[1]}
+    for name in names:
+        value, there = one[1].get(name), other[1].get(name)
         if value == there:
             continue
         if _is_number(value) and _is_number(there):

@@ -35,6 +35,11 @@ _LAST_WORDS = 3
 def add_arguments(parser: argparse.ArgumentParser, kernels: str = "") -> None:
     """``--kernels`` (``kernels`` by default, or all) and ``--scratch``."""
     parser.add_argument("--kernels", default=kernels, metavar="A,B", help=f"default: {kernels or 'all'}")
+    add_folder(parser)
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """``--scratch``."""
     parser.add_argument("--scratch", type=Path, metavar="FOLDER", help="keep what is measured on the way here, and go "
                         "on from it where an earlier run was cut off (default: a temporary folder)")  # fmt: skip
 
@@ -138,6 +143,11 @@ def context(job: frame.Job, kernel: str) -> dict[str, Any]:
     """What a piece holds for: another version of the kernel, GPU, torch or Triton measures anew."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "triton")}
     return {"kernel_digest": catalog.digest(kernel), "gpu": job.gpu_name, **versions}
+
+
+def context_of_all(job: frame.Job) -> dict[str, Any]:
+    """As :func:`context`, of what all kernels together are measured for."""
+    return {name: context(job, name) for name in catalog.names()}
 
 
 class Pieces:

@@ -6,7 +6,9 @@ Where a GPU waits for the host a call takes as long as the host does: short call
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,7 @@ from torch.nn import functional as F
 
 import kernels
 
+from .. import scratch
 from ..evidence import Evidence, at_most, none_of
 
 CALL_US, STEP = 5.0, 1.2
@@ -124,7 +127,8 @@ PAIRS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--functions`` and ``--sizes``."""
+    """``--functions``, ``--sizes`` and ``--scratch``."""
+    scratch.add_folder(parser)
     parser.add_argument("--functions", default="", metavar="A,B", help="default: all that torch has, too")
     parser.add_argument("--sizes", type=int, default=len(SIZES), metavar="N", help=f"the first N of {SIZES}")
 
@@ -134,20 +138,26 @@ def run(job: frame.Job) -> Evidence:
     if job.functional:
         raise AtlasError(f"--gpu {job.gpu_name}: these are claims of speed; name a GPU of this host")
     pairs = chosen(job.arguments.functions)
-    with frame.leased(job):
+    with frame.leased(job), scratch.folder(job) as folder:
         from atlas.host import runtime
 
         device = runtime.device_of(job.gpu_name, job.block)
         there = native.extension.ready(device)
-        rows = [
-            row
-            for m, n in SIZES[: job.arguments.sizes]
-            for dtype in (torch.bfloat16, torch.float32)
-            for pair in pairs
-            for row in rows_of(pair, m, n, dtype, device)
-        ]
+        kept = scratch.Pieces(folder / "host.jsonl", scratch.context_of_all(job) | {"extension": there})
+        rows = measured(pairs, SIZES[: job.arguments.sizes], device, kept)
     how = "by the extension" if there else f"without the extension: {native.extension.reason}"
     return evidence(rows, [f"calls are made {how}"])
+
+
+def measured(
+    pairs: Sequence[Pair], sizes: Sequence[tuple[int, int]], device: torch.device, kept: scratch.Pieces
+) -> list[dict[str, Any]]:
+    """The rows of every pair, size and dtype, each made once in ``kept``."""
+    rows = []
+    for (m, n), dtype, pair in itertools.product(sizes, (torch.bfloat16, torch.float32), pairs):
+        made = functools.partial(rows_of, pair, m, n, dtype, device)
+        rows += kept.once(f"{pair.name} {m}x{n} {dtype}", made)
+    return rows
 
 
 def chosen(functions: str) -> Sequence[Pair]:

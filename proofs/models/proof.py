@@ -16,6 +16,7 @@ from atlas.stages import frame
 
 import kernels.nn
 
+from .. import scratch
 from ..evidence import Evidence, at_least, at_most, none_of
 from . import decoder, hugging_face
 
@@ -37,7 +38,8 @@ Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--models``, ``--steps``, ``--timed`` and ``--leave``."""
+    """``--models``, ``--steps``, ``--timed``, ``--leave`` and ``--scratch``."""
+    scratch.add_folder(parser)
     parser.add_argument("--models", default="", metavar="A,B", help=f"default: {', '.join(NAMES)}")
     parser.add_argument("--steps", type=int, default=40, help="whose losses are compared")
     parser.add_argument("--timed", type=int, default=20, help="steps that are timed")
@@ -55,21 +57,25 @@ def run(job: frame.Job) -> Evidence:
     if set(names) & set(hugging_face.MODELS) and importlib.util.find_spec("transformers") is None:
         raise AtlasError("--models: llama and bert need the package transformers: pip install transformers")
     leave = tuple(part.strip() for part in given.leave.split(",") if part.strip())
-    with frame.leased(job):
+    with frame.leased(job), scratch.folder(job) as folder:
         from atlas.host import runtime
 
         device = runtime.device_of(job.gpu_name, job.block)
-        rows = [row_of(name, given.steps, given.timed, device, leave) for name in names]
+        asked = {"steps": given.steps, "timed": given.timed, "leave": list(leave)}
+        kept = scratch.Pieces(folder / "models.jsonl", scratch.context_of_all(job) | asked)
+        rows = [row_of(name, given.steps, given.timed, device, leave, kept) for name in names]
     return evidence(rows)
 
 
-def row_of(name: str, steps: int, timed: int, device: torch.device, leave: Sequence[str] = ()) -> dict[str, Any]:
-    """What became of one model; ``reason`` says what kept it from ending."""
+def row_of(
+    name: str, steps: int, timed: int, device: torch.device, leave: Sequence[str], kept: scratch.Pieces
+) -> dict[str, Any]:
+    """What became of one model, each way once in ``kept``; ``reason`` says what kept it from ending."""
     row = dict.fromkeys(("apart", "noise", "first", "last", *WAYS))
     row |= {"model": name, "reason": ""}
     try:
         data, plain, of_kernels, loss_of = _made(name, max(steps, timed), device, leave)
-        ways = _ways(plain, of_kernels, loss_of, data[:steps], data[:timed])
+        ways = _ways(name, plain, of_kernels, loss_of, data[:steps], data[:timed], kept)
         expected, compiled = ways["torch"][0], ways["torch.compile"][0]
         found = ways["kernels"][0]
         row |= {way: speed for way, (_, speed) in ways.items()}
@@ -114,21 +120,29 @@ def _made(name: str, steps: int, device: torch.device, leave: Sequence[str]) -> 
 
 
 def _ways(
-    plain: torch.nn.Module, of_kernels: Callable, loss_of: Callable[[Any], Step], compared: Sequence, timed: Sequence
-) -> dict[str, tuple[list[float], float]]:
+    name: str, plain: torch.nn.Module, of_kernels: Callable, loss_of: Callable[[Any], Step], compared: Sequence,
+    timed: Sequence, kept: scratch.Pieces,
+) -> dict[str, tuple[list[float], float]]:  # fmt: skip
     """By way its losses over the ``compared`` batches from the same parameters, and its tokens a second when warm."""
     state = copy.deepcopy(plain.state_dict())
-    found: dict[str, tuple[list[float], float]] = {}
-    for way in WAYS:
+
+    def trained(way: str) -> tuple[list[float], float]:
         model = plain if way.startswith("torch") else of_kernels(state)
         model.load_state_dict(state)
         compiled = way.endswith(("compile", "compiled"))
         torch._dynamo.reset()
         step = loss_of(torch.compile(model) if compiled else model)
         losses = decoder.train(step, model, compared, RATE)
-        found[way] = losses, decoder.tokens_per_second(step, model, timed, RATE)
+        speed = decoder.tokens_per_second(step, model, timed, RATE)
         for parameter in model.parameters():
             parameter.grad = None
+        return losses, speed
+
+    found: dict[str, tuple[list[float], float]] = {}
+    for way in WAYS:
+        losses, speed = kept.once(f"{name}, {way}", lambda way=way: trained(way))
+        found[way] = losses, speed
+        print(f"{name}, {way}: {speed:.0f} tokens a second", flush=True)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import random
 import time
@@ -54,8 +55,14 @@ def run(job: frame.Job) -> Evidence:
     rows: list[dict[str, Any]] = []
     with scratch.folder(job) as folder, frame.leased(job) as lease:
         for kernel in scratch.kernels_of(job.arguments):
-            rows += _of_kernel(_tuning(job, kernel, folder), lease, job.arguments)
+            context = scratch.context(job, kernel) | _asked(job.arguments)
+            found = functools.partial(_of_kernel, _tuning(job, kernel, folder), lease, job.arguments)
+            rows += scratch.Pieces(folder / f"{kernel}.jsonl", context).once(kernel, found)
     return evidence(rows)
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, int]:
+    return {name: getattr(arguments, name) for name in ("configs", "cases", "seed")}
 
 
 def _tuning(job: frame.Job, kernel: str, folder: Path) -> frame.Job:

@@ -8,6 +8,7 @@ from proof_doubles import job
 import kernels
 from proofs.measuring import host
 from proofs.measuring.host import PAIRS, Pair, evidence, rows_of
+from proofs.scratch import Pieces
 
 
 def row(mode="call", us=10.0, torchs=8.0):
@@ -62,6 +63,16 @@ def test_every_pair_is_of_a_public_function():
     assert [pair.name for pair in host.chosen("softmax, gelu")] == ["gelu", "softmax"]
     with pytest.raises(AtlasError, match="unknown sofmax; there are gelu"):
         host.chosen("sofmax")
+
+
+def test_a_proof_that_was_cut_off_goes_on_from_its_rows(monkeypatch, tmp_path):
+    tried = []
+    monkeypatch.setattr(host, "rows_of", lambda pair, m, n, dtype, device: tried.append(pair.name) or [row()])
+    pairs = host.chosen("gelu, softmax")
+    for asked, expected in ((pairs[:1], ["gelu"] * 2), (pairs, ["gelu"] * 2 + ["softmax"] * 2)):
+        kept = Pieces(tmp_path / "host.jsonl", {"gpu": "g"})
+        assert len(host.measured(asked, [(4, 8)], torch.device("cpu"), kept)) == 2 * len(asked)
+        assert tried == expected
 
 
 def test_the_interpreter_is_refused_in_one_sentence(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from proofs.models import hugging_face, proof
+from proofs.scratch import Pieces
 
 
 def row(model, torch_=100.0, compiled=120.0, ours=110.0, ours_compiled=140.0, apart=0.01, noise=0.01, reason=""):
@@ -37,6 +38,27 @@ def test_each_claim_breaks_by_itself(made, broken):
 
 def test_losses_may_differ_as_much_as_those_of_torch_compile_twice():
     assert proof.evidence([row("llama", apart=0.19, noise=0.1)]).holds
+
+
+def test_each_way_is_kept_as_soon_as_it_is_trained_and_not_trained_again(monkeypatch, tmp_path, capsys):
+    trained = []
+
+    def train(step, model, batches, rate):
+        if len(trained) == broken_at:
+            raise RuntimeError("the machine goes away")
+        trained.append(batches)
+        return [10.0, 9.0]
+
+    model = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(proof, "_made", lambda name, *_: ([1, 2], model, lambda state: model, lambda one: one))
+    monkeypatch.setattr(proof.decoder, "train", train)
+    monkeypatch.setattr(proof.decoder, "tokens_per_second", lambda *_: 100.0 * len(trained))
+    for broken_at, ways in ((2, 2), (None, 4)):
+        kept = Pieces(tmp_path / "models.jsonl", {"gpu": "g"})
+        found = proof.row_of("llama", 2, 1, torch.device("cpu"), (), kept)
+        assert len(trained) == ways and capsys.readouterr().out.count("tokens a second") == ways
+        assert bool(found["reason"]) == (broken_at is not None)
+    assert [found[way] for way in proof.WAYS] == [100.0, 200.0, 300.0, 400.0] and found["apart"] == 0
 
 
 def test_a_padded_batch_masks_keys_and_labels():

@@ -119,6 +119,15 @@ def _sizes(problem: Case) -> tuple[int, int, int]:
     return problem["m"], problem["n"], problem["k"]
 
 
+def _beyond_gluon(problem: Case, gpu: GPU) -> str:
+    """Why no kernel in Gluon writes the case's many rows by TMA."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if problem["m"] <= FEW_ROWS:
+        return f"no more than {FEW_ROWS} rows"
+    return "TMA writes rows of whole 16 bytes" if problem["n"] % 8 else ""
+
+
 # --- direct ----------------------------------------------------------------------------------------------------------
 
 _SURELY = 0.95
@@ -130,12 +139,8 @@ _TIMED_ROWS = 2048
 
 def directs(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``direct`` does not take a case."""
-    if gpu.functional:
-        return "Gluon is not interpreted"
-    if problem["m"] <= FEW_ROWS:
-        return f"no more than {FEW_ROWS} rows"
-    if problem["n"] % 8:
-        return "TMA writes rows of whole 16 bytes"
+    if reason := _beyond_gluon(problem, gpu):
+        return reason
     if problem["m"] > _TIMED_ROWS:
         return f"more than {_TIMED_ROWS} rows: not timed beside `specialized`"
     sizes = _sizes(problem)
@@ -160,12 +165,8 @@ def _behind(bits: int, own: float, problem: Case, gpu: GPU) -> bool:
 
 def specialises(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``specialized`` does not take a case."""
-    if gpu.functional:
-        return "Gluon is not interpreted"
-    if problem["m"] <= FEW_ROWS:
-        return f"no more than {FEW_ROWS} rows"
-    if problem["n"] % 8:
-        return "TMA writes rows of whole 16 bytes"
+    if reason := _beyond_gluon(problem, gpu):
+        return reason
     sizes = _sizes(problem)
     own = _best_specialized(*sizes, gpu.sms)[0]
     if _behind(bits, own, problem, gpu):

@@ -1,4 +1,6 @@
 rule validate:
+    input:
+        PLAN.due("validate"),
     output:
         "results/measured/{gpu}/{kernel}/validate.json",
     log:

@@ -279,6 +279,15 @@ class Plan:
 
         return answer
 
+    def due(self, stage: str) -> Question:
+        """What says of a restored document of ``stage`` that it is to be made anew, where there is one."""
+
+        def answer(wildcards: Any) -> list[str]:
+            path = Path("results", "measured", wildcards.gpu, wildcards.kernel, f"{stage}{files.DUE}")
+            return [str(path)] if path.exists() else []
+
+        return answer
+
     def validated(self, stage: str) -> Question:
         """The validation that a job of ``stage`` waits for, which is a reason to run the job only where it may matter.
 

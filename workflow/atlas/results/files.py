@@ -10,6 +10,8 @@ import re
 from pathlib import Path, PurePath
 
 PACKED, PLAIN = ".json.xz", ".json"
+DUE = ".due"
+"""Suffix of a file beside a restored document that is to be made anew, newer than that one."""
 HOST = "@"
 """Stands before the host in the name of a folder of records."""
 

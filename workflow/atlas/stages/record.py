@@ -1,19 +1,22 @@
-"""record: a GPU's measured documents to ``results/recorded/``, to be committed and travel; check, pull, pack, show."""
+"""record: a GPU's measured documents to ``results/recorded/``, to be committed and travel, and back."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from ..errors import AtlasError
-from ..host import gpus
+from ..host import devices, environment, gpus
 from ..reading import strict
 from ..reading.config import GPUS_FILE, load_gpus
-from ..results import documents, files, freshness, packed, pulling, records
+from ..results import documents, files, freshness, packed, pulling, records, restoring
 from ..results.records import RecordResult
+from ..results.restoring import Here, Restored
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(parser, None)
     parser.add_argument("--host", default="", help="label of another host with this GPU, whose record is kept apart")
     parser.add_argument("--force", action="store_true", help="record also what is not ok or of an older kernel")
-    actions = parser.add_subparsers(dest="action", metavar="check | pull | pack | show")
+    actions = parser.add_subparsers(dest="action", metavar="check | restore | pull | pack | show")
     checking = actions.add_parser("check", help="which records are of today's code; exit 1 if one is not")
     _common(checking, argparse.SUPPRESS)
+    restoring_ = actions.add_parser("restore", help="bring a record back as measured, for a run to renew what is due")
+    _common(restoring_, argparse.SUPPRESS)
+    restoring_.add_argument("--host", default=argparse.SUPPRESS, help="label of the host whose record it is")
+    restoring_.add_argument(
+        "--force", action="store_true", default=argparse.SUPPRESS, help="also what is of other versions or devices"
+    )
     pulling_ = actions.add_parser("pull", help="bring in somebody else's record, as data")
     pulling_.add_argument("source", help="a document, folder, zip or tar; its http or https URL; or mlflow:RUN")
     _common(pulling_, argparse.SUPPRESS)
@@ -65,7 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "pack":
         return _pack(arguments.results / "recorded" / (arguments.gpu or ""))
     if arguments.gpu is None:
-        raise AtlasError("command line: --gpu is missing; name the block of the GPU whose documents are to be recorded")
+        raise AtlasError("command line: --gpu is missing; name the block of the GPU whose documents are meant")
+    if arguments.action == "restore":
+        here = _here(blocks[arguments.gpu])
+        return _restored(restoring.restore(arguments.results, arguments.gpu, here, arguments.host, arguments.force))
     outcome = records.record(arguments.results, arguments.gpu, arguments.force, arguments.host)
     code = _told(outcome)
     if outcome.refused:
@@ -85,6 +97,27 @@ def _told(outcome: RecordResult) -> int:
             f"Replaced records: {'; '.join(outcome.devices)}. If that is another host, --host LABEL keeps both apart."
         )
     return 1 if outcome.refused else 0
+
+
+def _here(block: Mapping[str, Any]) -> Here:
+    own = next((device.uuid for device in devices.visible() if gpus.matches(block, device.name)), None)
+    return Here(environment.software(), environment.device(own) if own else {})
+
+
+def _restored(outcome: Restored) -> int:
+    for kernel in outcome.kernels:
+        because: dict[str, list[str]] = {}
+        for stage, reason in outcome.left.get(kernel, {}).items():
+            because.setdefault(reason, []).append(stage)
+        parts = [
+            f"restored {', '.join(outcome.written[kernel])}" if kernel in outcome.written else "",
+            f"measured here {', '.join(outcome.there[kernel])}" if kernel in outcome.there else "",
+            *(f"due {', '.join(stages)}: {reason}" for reason, stages in because.items()),
+        ]
+        print(f"{kernel}: {'; '.join(filter(None, parts))}")
+    written, left = (sum(len(documents) for documents in found.values()) for found in (outcome.written, outcome.left))
+    print(f"{written} documents restored, {left} are due; the next run makes those, and what was never recorded.")
+    return 0
 
 
 def _size(folder: Path) -> int:

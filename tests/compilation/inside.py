@@ -64,16 +64,14 @@ def spilling_default():
     return compiled.compile_config(declaration, "forward", "dot", problem, config, gpu).to_json()
 
 
-def space_of_copies(gpu_name):
+def space_of_copies(gpu_name, largest=False):
     """The candidates of the copies as tuples, and the refusals."""
     declaration, gpu = small_kernels.copies(), gpu_named(gpu_name)
-    found = space.enumerate_space(declaration, gpu, declaration.cases(gpu))
-    return found
+    return space.enumerate_space(declaration, gpu, declaration.cases(gpu), largest)
 
 
-def sample_of_copies(gpu_name, size):
-    found = space_of_copies(gpu_name)
-    return space.sample(small_kernels.copies(), found, size)
+def sample_of_copies(gpu_name, further, seed=""):
+    return space.sample(space_of_copies(gpu_name, largest=True), further, seed)
 
 
 def compile_misfits(names):

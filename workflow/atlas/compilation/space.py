@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,11 @@ class Space:
     refusals: tuple[Refusal, ...]
 
 
-def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case]) -> Space:
+def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case], largest: bool = False) -> Space:
     """The compilations that ``cases`` give on ``gpu``: every config that fits, and the default of each case.
+
+    ``largest`` asks of each pass, variant and dtype for one case alone, that with the most traffic of those the variant
+    supports: the one whose figures count most.  To look at all may take as long as to compile a sample.
 
     Launchers are called, and compile nothing.  One that raises gives a compilation of its own, for its compiler to
     fail in its turn.
@@ -84,7 +88,10 @@ def enumerate_space(declaration: Declaration, gpu: GPU, cases: Sequence[Case]) -
             if all(reasons):
                 refusals.append(Refusal(direction, variant.name, of_dtype[0].dtype, reasons[0]))
             handled = [case for case, reason in zip(of_dtype, reasons, strict=True) if not reason]
-            compilations += _of_variant(declaration.passes[direction], direction, variant, handled, gpu, requests)
+            work = declaration.passes[direction]
+            if largest and handled:
+                handled = [representative(work, handled)]
+            compilations += _of_variant(work, direction, variant, handled, gpu, requests)
     return Space(tuple(compilations), tuple(refusals))
 
 
@@ -122,35 +129,18 @@ def _of_variant(
     yield from found.values()
 
 
-def sample(declaration: Declaration, space: Space, size: int) -> list[Compilation]:
-    """For each pass, variant and dtype the default and ``size - 1`` more configs, spread evenly over the space.
-
-    All for one case, that with the most traffic of those the variant supports: the one whose figures count most.
-    """
-    chosen: list[Compilation] = []
-    groups: dict[tuple[str, str, str], list[Compilation]] = {}
-    for compilation in space.compilations:
-        groups.setdefault((compilation.direction, compilation.variant, compilation.dtype), []).append(compilation)
-    for (direction, _, _), group in groups.items():
-        case = representative(declaration.passes[direction], [case for c in group for case in c.cases])
-        here = [dataclasses.replace(c, cases=(case,), default_for=tuple({case} & set(c.default_for)))
-                for c in group if case in c.cases]  # fmt: skip
-        others = [compilation for compilation in here if not compilation.default]
-        chosen += [compilation for compilation in here if compilation.default]
-        chosen += [others[index] for index in evenly_spaced(len(others), size - 1)]
+def sample(space: Space, further: int, seed: str) -> list[Compilation]:
+    """The defaults, which untuned calls run, and of each pass ``further`` other configs, drawn by ``seed``."""
+    chosen = [compilation for compilation in space.compilations if compilation.default]
+    for direction in dict.fromkeys(compilation.direction for compilation in space.compilations):
+        others = [one for one in space.compilations if one.direction == direction and not one.default]
+        chosen += random.Random(f"{seed} {direction}").sample(others, min(further, len(others)))
     return chosen
 
 
 def representative(work: Pass, cases: Sequence[Case]) -> Case:
     """Of ``cases`` the one with the most traffic."""
     return max(cases, key=lambda case: sum(work.bytes(case).values()))
-
-
-def evenly_spaced(count: int, wanted: int) -> list[int]:
-    """``wanted`` of ``range(count)``, each in the middle of its share; all where there are no more."""
-    if wanted >= count:
-        return list(range(count))
-    return [(2 * index + 1) * count // (2 * wanted) for index in range(wanted)]
 
 
 Identity = tuple[str, str, str, frozenset[str], bool]

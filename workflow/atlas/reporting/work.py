@@ -34,7 +34,7 @@ def build_table(tables: Tables) -> Grid:
         dots = [name for name in done.matrix_instruction.dropna().unique() if name != "none"]
         spilling = int((done.spill_bytes.fillna(0) > 0).sum())
         total = group.scope_total.iloc[0]
-        sample = f"of {total} in the space" if group.scope.iloc[0] == "sample" else "the whole space"
+        sample = f"of {total} for the largest cases" if group.scope.iloc[0] == "sample" else "the whole space"
         rows.append([
             text(kernel, style="name"), text(gpu, style="name"), text(group.arch.iloc[0]),
             number(len(group), "{:.0f}", note=sample), text(status),

@@ -16,8 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``python -m atlas build``."""
     frame.add_common_arguments(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile at a time (default: 1)")
-    parser.add_argument("--sample", type=int, metavar="S", help="compile the default and S - 1 more configs of each "
-                        "pass, variant and dtype (default: the whole space)")  # fmt: skip
+    parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="S",
+        help="compile each variant's default in each dtype "
+        "and S other configs of each pass, at the largest cases (default: the whole space)",
+    )
     parser.add_argument("--timeout-seconds", type=float, default=120, help="for one config (default: 120)")
 
 
@@ -51,12 +56,13 @@ def _build(job: frame.Job) -> dict[str, Any]:
     listings = job.folder / "listings"
     shutil.rmtree(listings, ignore_errors=True)
     declaration, gpu = job.declaration(), job.gpu()
-    every = space.enumerate_space(declaration, gpu, runtime.sweep(declaration, gpu))
+    further = job.arguments.sample
+    every = space.enumerate_space(declaration, gpu, runtime.sweep(declaration, gpu), largest=further is not None)
     chosen = list(every.compilations)
-    if job.arguments.sample is not None:
-        chosen = space.sample(declaration, every, job.arguments.sample)
+    if further is not None:  # GPUs draw different configs, so that together they show more of the space
+        chosen = space.sample(every, further, seed=f"{job.kernel} {job.gpu_name}")
     # Of a sample the PTX alone is kept: disassembling would take a third of its time.
-    tasks = space.tasks_of(job.kernel, declaration, chosen, gpu, listings, sass=job.arguments.sample is None)
+    tasks = space.tasks_of(job.kernel, declaration, chosen, gpu, listings, sass=further is None)
     results = {}
     # Compilers are forked from here: else each would import the kernel again, and read its source for Triton's keys.
     with Snapshot() as loaded, progress() as display:

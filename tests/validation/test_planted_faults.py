@@ -71,7 +71,7 @@ FAULTS = {
         [(RETURN_Y, "    CALLS.append(1)\n    if x.numel():\n        y.view(-1)[0] *= 1 + 2**-9 * (len(CALLS) % 2)\n"
                     + RETURN_Y)],
         "repeatable",
-        "two runs on the same inputs differ in 1 of 165 elements: y[0, 0] is",
+        "two runs on the same inputs differ in 1 of 256 elements: y[0, 0] is",  # the small case: it is launched twice
     ),
     "a wrong gradient": ([("dy - x * rstd * rstd * dot", "dy - x * rstd * dot")], "gradients", "gradient of x["),
     "a gradient that takes dY for contiguous": (

@@ -11,7 +11,10 @@ from .judging import Judgement, judge
 from .problems import Problem, full_precision
 
 PROTOCOL = "validation/3"
-"""The method's name and version: raised whenever a tolerance, a check or the choice of cases changes."""
+"""The method's name and version: raised whenever a tolerance, a check or the choice of cases changes.
+
+What the interpreter leaves out of that stands in its documents, in ``left_out``.
+"""
 
 __all__ = [
     "CHECKS",

@@ -16,7 +16,7 @@ from ..errors import in_a_line
 from ..host.runtime import meta_inputs
 from . import cases as choice
 from . import device as devices
-from . import huge, public, randomness, specials, variants
+from . import huge, public, randomness, specials, turns, variants
 from .findings import ERROR, REFERENCE, UNSUPPORTED, Finding, Subject
 from .problems import NoReference, Problem
 
@@ -176,6 +176,22 @@ class Inspection:
                 found.append(case)
         return found
 
+    def _in_turn(self, direction: str) -> list[Case]:
+        """The cases to check values on: on the interpreter one dtype of each, unless sizes are asked for.
+
+        A backward pass begins with another dtype, for the public function's gradients follow the forward pass.
+        """
+        cases = self._cases(direction)
+        if not self.gpu.functional or self.selection.sizes:
+            return cases
+        passes = self.declaration.passes
+        kept = turns.in_turn(passes[direction], cases, self.gpu, start=list(passes).index(direction))
+        for case in cases:
+            if case not in kept:
+                others = ", ".join(other.dtype for other in kept if other.sizes == case.sizes)
+                self._leave_out(direction, case, f"the interpreter checks values of these sizes in {others}")
+        return kept
+
     def _named_cases(self) -> list[Case]:
         declared = choice.candidates(self.declaration, self.gpu)
         selection = self.selection
@@ -260,9 +276,10 @@ class Inspection:
     def _value_tasks(self, direction: str) -> Iterator[Task]:
         if not self.selection.wants(*_VARIANT_CHECKS) or self.selection.variant == "public":
             return
-        cases = self._cases(direction)
+        cases = self._in_turn(direction)
+        small = self._small(direction, cases)
         # What a config changes is the blocks, for every dtype alike: the interpreter, being slow, tries them on one.
-        spread_on = self._small(direction, cases)[: 1 if self.gpu.functional else None]
+        spread_on = small[: 1 if self.gpu.functional else None]
         for case in cases:
             for seed in self.seeds:
                 first = seed == self.seeds[0]
@@ -272,8 +289,8 @@ class Inspection:
                     yield self._refusal(direction, case, refused)
                     continue
 
-                # The interpreter is one thread: that it repeats itself once is enough to know.
-                twice = first or not self.gpu.functional
+                # The interpreter is one thread: that it repeats itself on the small cases is enough to know.
+                twice = not self.gpu.functional or (first and case in small)
 
                 def body(problem: Problem, subjects, refused=(), twice=twice) -> Iterator[Finding]:
                     yield from refused
@@ -365,15 +382,17 @@ class Inspection:
             )
 
     def _public_tasks(self) -> Iterator[Task]:
-        work, cases = self.declaration.forward, self._cases("forward")
+        work, cases = self.declaration.forward, self._in_turn("forward")
         small = self._small("forward", cases)
+        # A layout is the same for every dtype: the interpreter, being slow, tries them on one.
+        laid_out = small[: 1 if self.gpu.functional else None]
         for case in cases:
             if work.preferred(case, self.gpu) is None:
                 yield self._refusal("forward", case, self._public_refusals(case))
                 continue
             for seed in self.seeds:
 
-                def body(problem: Problem, hard=case in small and seed == self.seeds[0]) -> Iterator[Finding]:
+                def body(problem: Problem, hard=case in laid_out and seed == self.seeds[0]) -> Iterator[Finding]:
                     if self.selection.wants(public.FUNCTION):
                         yield from public.check_function(problem)
                     if self.selection.wants(public.GRADIENTS):

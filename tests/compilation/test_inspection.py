@@ -51,7 +51,7 @@ VECTOR_ADD = ("vector_add", "--dtype", "fp32", "--case", "n=4096", "--variant", 
 def test_facts_of_a_gpu_that_is_elsewhere_are_told(capsys):
     assert inspect(*VECTOR_ADD, "--gpu", "h200") == 0
     shown = capsys.readouterr().out
-    assert "vector_add forward n=4096 fp32 on h200 (90, Triton 3" in shown
+    assert "vector_add forward n=4096 fp32 on h200 (sm_90, Triton 3" in shown
     for fact in ("registers", "spill bytes", "occupancy", "x load 128", "x store 128"):
         assert fact in shown
 
@@ -69,7 +69,7 @@ def test_a_listing_is_printed_alone_so_that_it_can_be_piped(capsys):
 def test_a_difference_names_both_sides(capsys):
     assert inspect(*VECTOR_ADD, "--gpu", "h200", "--diff", "gpu=t4") == 0
     shown = capsys.readouterr().out
-    assert "1: vector_add" in shown and "on t4 (75, " in shown
+    assert "1: vector_add" in shown and "on t4 (sm_75, " in shown
     assert inspect(*VECTOR_ADD, "--gpu", "h200", "--asm", "ptx", "--diff", "gpu=t4") == 0
     assert "-.target sm_90a\n+.target sm_75" in capsys.readouterr().out
 

@@ -99,6 +99,7 @@ def test_a_single_document_is_a_side(compare, tmp_path):
         (["one", "nowhere"], "nowhere: no file, folder or git commit"),
         (["one", "one"], "hold the very same runs"),
         (["one", "other"], "share no timed case"),
+        (["one", "elsewhere"], "two GPUs are compared by `python -m atlas report`"),
         (["one", "empty"], "no benchmark.json in this folder"),
         (["one", "one", "--output", "out.txt"], "end the name in .json or .csv"),
         (["--history"], "name the --kernels"),
@@ -107,6 +108,7 @@ def test_a_single_document_is_a_side(compare, tmp_path):
 def test_bad_input_is_told_in_a_sentence_with_status_2(compare, tmp_path, capsys, words, said):
     measured(tmp_path / "one", benchmark())
     measured(tmp_path / "other", synthetic.benchmark(synthetic.KERNELS[2], "h200"))
+    measured(tmp_path / "elsewhere", synthetic.benchmark(SOFTMAX, "h100"))
     (tmp_path / "empty").mkdir()
     assert compare(*words) == 2
     assert said in capsys.readouterr().err

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not groups:
         raise AtlasError(f"{before.name} and {after.name} share no timed case of a kernel and GPU"
                          f"{' in this selection' if arguments.kernels or arguments.gpus else ''}: they have "
-                         f"{_names(before)} and {_names(after)}")  # fmt: skip
+                         f"{_names(before)} and {_names(after)}{_two_gpus(before, after)}")  # fmt: skip
     changed = {key: circumstances.differing(before.runs[key], after.runs[key]) for key in groups}
     every = [row for rows in groups.values() for row in rows]
     console = _console()
@@ -183,6 +183,13 @@ def _names(side: sides.Side) -> str:
     return ", ".join(f"{kernel} on {gpu}" for gpu, kernel in sorted(side.runs)[:3]) + (
         " …" if len(side.runs) > 3 else ""
     )
+
+
+def _two_gpus(before: sides.Side, after: sides.Side) -> str:
+    """What to do instead where both timed the same kernel, on different GPUs; else nothing."""
+    kernels = {kernel for _, kernel in before.runs} & {kernel for _, kernel in after.runs}
+    apart = {gpu for gpu, _ in before.runs}.isdisjoint(gpu for gpu, _ in after.runs)
+    return "; two GPUs are compared by `python -m atlas report`" if kernels and apart else ""
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     declaration = job.declaration()
     _check_names(arguments, declaration)
     if arguments.case is not None:
-        _check_sizes(arguments.case, declaration)
+        _check_sizes(arguments.case, arguments.dtype or declaration.dtypes[0], declaration)
     if job.functional:
         import torch
 
@@ -230,7 +230,7 @@ def case_of(text: str, dtype: str, declaration: Any) -> Any:
 
     if dtype not in declaration.dtypes:
         raise AtlasError(f"--dtype {dtype!r}: {declaration.name} has {', '.join(declaration.dtypes)}")
-    _check_sizes(text, declaration)
+    _check_sizes(text, dtype, declaration)
     given = dict(_sizes(text))
     shapes = {tuple(name for name, _ in case.sizes) for case in (*declaration.edge_cases, *declaration.huge_cases)}
     order = next((names for names in sorted(shapes) if set(names) == set(given)), None)
@@ -240,11 +240,11 @@ def case_of(text: str, dtype: str, declaration: Any) -> Any:
     return Case(dtype, tuple((name, given[name]) for name in order))
 
 
-def _check_sizes(text: str, declaration: Any) -> None:
+def _check_sizes(text: str, dtype: str, declaration: Any) -> None:
     """Refuse sizes that no declared case has, whose values are of another kind, or that say too little."""
     from ..declaration import Case
 
-    asked = Case(declaration.dtypes[0], _sizes(text))
+    asked = Case(dtype, _sizes(text))
     examples = dict(size for case in (*declaration.edge_cases, *declaration.huge_cases) for size in case.sizes)
     has = f"{declaration.name} has {', '.join(examples)}"
     for name, value in asked.sizes:

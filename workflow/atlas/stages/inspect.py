@@ -83,7 +83,8 @@ def _inspected(arguments: argparse.Namespace) -> Inspected:
     arguments.settled = case = _case(arguments, declaration, gpu)
     variant, config = _chosen(job, declaration, case)
     arguments.ran = variant
-    where = f"on {job.gpu_name} ({gpu.arch}, Triton {triton.__version__})"
+    arch = f"sm_{gpu.arch}" if gpu.backend == "cuda" else gpu.arch
+    where = f"on {job.gpu_name} ({arch}, Triton {triton.__version__})"
     title = f"{declaration.name} {PassCase.at(arguments.direction, case)} {where}: {variant} {label(config)}"
     return inspection.inspect(declaration, arguments.direction, variant, case, config, gpu, title, arguments.asm or "")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -120,6 +121,18 @@ def test_coverage_names_every_cell_even_those_without_a_document(scenes):
     assert cell.status.to_dict() == {"build": "ok", "validate": "none", "autotune": "none", "benchmark": "none"}
     assert "matmul on t4 was not measured here and there is no record" in cell.reason["benchmark"]
     assert "build" not in set(coverage[coverage.gpu == "cpu"].stage), "the interpreter compiles nothing"
+
+
+def test_the_time_of_a_stage_that_not_every_run_has_is_covered_where_it_ran():
+    """Sampling was left out of where the time went."""
+    document = {"status": "ok", "reason": "", "seconds": 13.0, "software": {"date": "2026-11-27"}}
+    entries = [
+        collection.Entry("h200", "softmax", stage, document, "measured", Path(stage))
+        for stage in ("build", "sample", "predict")
+    ]
+    found = {row["stage"]: row for row in made.coverage(entries, {}) if row["kernel"]}
+    assert found["sample"]["seconds"] == 13.0 and "predict" not in found
+    assert "beyond" not in found, "nobody asked for it"
 
 
 def test_tables_of_a_selection_hold_nothing_else(scenes, monkeypatch, capsys):

@@ -76,7 +76,11 @@ STAGE_COLOURS = {
     "build": "#56B4E9",
     "validate": "#009E73",
     "autotune": "#E69F00",
+    "sample": "#CC79A7",
     "benchmark": "#0072B2",
+    "beyond": "#6A3D9A",
+    "profile": "#D55E00",
+    "energy": "#9a9a9a",
 }
 
 INSTRUCTIONS = {
@@ -150,7 +154,7 @@ class Sheet:
         total = max(6.4, left + columns * width + (columns - 1) * gap_x + right)
         lines = (line for part in subtitle.split("\n") for line in textwrap.wrap(part, int(total * 14.5)))
         subtitle = "\n".join(line.removesuffix("\N{NO-BREAK SPACE}·") for line in lines)
-        title = "\n".join(textwrap.wrap(title, int(total * 10)))
+        title = "\n".join(textwrap.wrap(title, int(total * 9.3)))
         top = 0.18 + 0.24 * (title.count("\n") + 1) + _LINE * (subtitle.count("\n") + 1) + 0.12 + head
         legend_rows, legend_columns = _legend_shape(legend, total)
         foot = 0.12 + 0.2 * legend_rows if legend_rows else 0.0

@@ -293,12 +293,15 @@ NONE = "none"
 """Status and kind of a cell that no document stands behind."""
 
 _STAGES = ("build", "validate", "autotune", "benchmark")
+_OPTIONAL = ("sample", "beyond", "profile", "energy")
+"""Stages that not every run has: a row where a document is, and none where none is."""
 
 
 def coverage(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     """One row per (kernel, GPU, stage): of the kernels and GPUs that have any document, every stage the GPU has.
 
-    ``blocks`` are those of gpus.yaml; the survey's rows have no kernel.
+    Of stages that are not in every run the documents there are.  ``blocks`` are those of gpus.yaml; the survey's rows
+    have no kernel.
     """
     entries = list(entries)
     by_cell = {(entry.kernel, entry.gpu, entry.stage): entry for entry in entries}
@@ -311,6 +314,7 @@ def coverage(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) 
         for stage in _STAGES
         if not (stage == "build" and _functional(gpu, blocks))
     ]
+    cells += [cell for cell in sorted(by_cell, key=str) if cell[2] in _OPTIONAL]
     for kernel, gpu, stage in cells:
         entry = by_cell.get((kernel, gpu, stage))
         yield {"kernel": kernel, "gpu": gpu, "stage": stage} | (_there(entry) if entry else _absent(kernel, gpu, stage))

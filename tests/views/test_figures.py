@@ -161,6 +161,17 @@ def test_the_names_of_many_roofs_that_are_near_stay_within_the_sheet(scenes):
     nothing_is_clipped_or_overlaps(figure)
 
 
+def test_the_head_of_a_pass_is_whole_where_the_cases_have_short_names(scenes):
+    """Sizes such as 4096 alone left so little room that ``forward bf16`` lost its first letters."""
+    tables = of_gpus(scenes, "h100", "h200")
+    rows = tables["benchmark"]
+    short = {sizes: json.dumps({"n": 2**i}) for i, sizes in enumerate(rows.sizes.unique())}
+    tables["benchmark"] = rows.assign(sizes=rows.sizes.map(short))
+    with matplotlib.rc_context(RC):
+        for draw in (sizes.throughput, sizes.against_peers):
+            nothing_is_clipped_or_overlaps(draw(tables, "softmax"))
+
+
 def nothing_is_clipped_or_overlaps(figure):
     figure.draw_without_rendering()
     width, height = figure.get_size_inches() * figure.dpi
@@ -181,6 +192,8 @@ def nothing_is_clipped_or_overlaps(figure):
         ([{"u": 8, "w": 32}, {"u": 16, "w": 4}], ["8\u00d732", "16\u00d74"], "u \u00d7 w"),  # two sizes vary
         ([{"u": 1024, "w": 16}, {"u": 2048, "w": 16}], ["1024", "2048"], "u; everywhere w=16"),  # one is fixed
         ([{"u": 7}], ["7"], "u"),  # a single case
+        ([{"h": 4, "s": 8}, {"h": 2, "s": 9}], ["4\u00d78", "2\u00d79"], "h \u00d7 s; h heads, s keys"),
+        ([{"u": 4, "s": 8}, {"u": 2, "s": 9}], ["4\u00d78", "2\u00d79"], "u \u00d7 s"),  # no heads: no keys
         ([{"u": 8, "w": 9}, {"u": 7, "w": 8, "x": 16}], ["8\u00d79", "7\u00d78 x=16"], "u \u00d7 w"),
         ([{"u": 8, "on": True, "op": "max"}, {"u": 9, "on": False, "op": "none"}], ["8 on op=max", "9"], "u"),
     ],
@@ -265,6 +278,28 @@ def test_a_provider_stands_at_the_fastest_peers_time_over_its_own(scenes):
     assert factors.to_numpy() == pytest.approx(rows.speedup.astype(float).to_numpy())
     alone = sizes._factors(rows[rows.provider_kind == "variant"])
     assert alone.max() == 1.0, "where no peer ran, beside the fastest variant"
+
+
+def test_a_case_that_peers_alone_ran_has_no_row_beside_them(scenes):
+    """Rows of a peer at 1x, fifteen of them below reduction's, said nothing of the kernel."""
+    tables = of_gpus(scenes, "h200")
+    rows = tables["benchmark"]
+    gone = rows[(rows.kernel == "softmax") & (rows.provider_kind == "variant")].sizes.iloc[0]
+    rows = rows[(rows.sizes != gone) | (rows.provider_kind == "peer")]
+    left = sizes.against_peers(tables | {"benchmark": rows}, "softmax").axes[0].get_yticks()
+    every = sizes.against_peers(tables, "softmax").axes[0].get_yticks()
+    assert 0 < len(left) < len(every)
+    alone = rows[rows.provider_kind == "peer"]
+    assert len(sizes.against_peers(tables | {"benchmark": alone}, "softmax").axes[0].get_yticks()), "all there is"
+
+
+def test_the_progress_of_a_search_fills_its_panel(scenes):
+    """Searches begin at some 1.1 times their best: on an axis to 2 they were a line along its foot."""
+    tables = of_gpus(scenes, "h200")
+    trials = tables["trials"]
+    worst = trials.groupby(["direction", "dtype", "sizes"]).median_us.transform("min") * 1.05
+    tables["trials"] = trials.assign(median_us=trials.median_us.clip(upper=worst))
+    assert work.tuning(tables, "softmax").axes[0].get_ylim()[1] == pytest.approx(1.1)
 
 
 def test_a_peer_beyond_the_roof_is_within_the_axis(scenes):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..results.summary import KIND_WORDS, STALE
 from ..results.verdict import PERFORMANCE
-from .sheet import LineStyle, hues
+from .sheet import LineStyle, hues, label_room
 
 TIMED = ("ok", "stopped")
 """The trials that have a time; a search stops those that one sample shows to be far slower than the best."""
@@ -91,14 +91,20 @@ SIZES = {
     "v": "rows of the table",
     "b": "batch",
     "h": "heads",
-    "g": "heads of keys",
-    "l": "queries",
-    "s": "keys",
-    "d": "size of a head",
     "q": "rows to a mask",
     "pitch": "elements from row to row",
 }
 """What a size of one letter stands for, unless a kernel means something else; longer names say it."""
+
+_OF_HEADS = {
+    "g": "heads of keys",
+    "l": "queries",
+    "s": "keys",
+    "d": "size of a head",
+    "left": "keys up to a query's own (0: all)",
+    "right": "keys from it on (0: all)",
+}
+"""The same of sizes that stand beside ``h``; without heads these letters mean something else, or nothing known."""
 
 
 class Cases:
@@ -130,6 +136,11 @@ class Cases:
             self.labels.append(names.label(json.loads(row.sizes)))
         self.length = place + 1
 
+    @property
+    def room(self) -> float:
+        """Inches for labels and heads left of a panel; of short labels the heads are the wider ones."""
+        return label_room([*self.labels, *(words for _, words in self.heads)])
+
     def places(self, rows: pd.DataFrame) -> list[float]:
         """Where each of these rows is."""
         return [self.position[key] for key in zip(rows.direction, rows.dtype, rows.sizes, strict=True)]
@@ -154,7 +165,8 @@ class _Names:
         self._common = {*common}
         sizes = " \u00d7 ".join(" = ".join(group) for group in self._groups)
         everywhere = ", ".join(f"{name}={_short(numbers[0][name])}" for name in fixed)
-        known = [f"{name} {SIZES[name]}" for name in common if name in SIZES]
+        meant = SIZES | (_OF_HEADS if "h" in common else {})
+        known = [f"{name} {meant[name]}" for name in common if name in meant]
         words = [sizes, f"everywhere {everywhere}" if everywhere else "", ", ".join(known)]
         self.title = "; ".join(filter(None, words))
 

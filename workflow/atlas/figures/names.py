@@ -21,8 +21,8 @@ PER_KERNEL = {
 
 CAPTIONS = {
     "speedup": (
-        "Time of the fastest peer over time of the fastest variant, geometric mean over all cases of a pass; below it, "
-        "how many cases and the span from the worst to the best of them. Above 1 (blue) the kernel is faster. Cases "
+        "Time of the fastest peer over time of the fastest variant, geometric mean over all cases of a pass; in "
+        "brackets the worst and the best of them. Above 1 (blue) the kernel is faster. Cases "
         "whose only peers are weak, as the kernel's declaration says, are left out."
     ),
     "roof-fraction": (
@@ -49,9 +49,9 @@ CAPTIONS = {
         "Filled: the fastest variant with its tuned config. Hollow: the fastest peer on that GPU."
     ),
     "providers": (
-        "A row is a case. Right of the line is faster than the fastest peer; a case that no peer ran is set against "
-        "its fastest variant. What lies beyond an edge stands on it. The black bar is the measured roof of the case, "
-        "where it is within the panel and the GPU has a survey."
+        "A row is a case that a variant was timed on. Right of the line is faster than the fastest peer; a case that "
+        "no peer ran is set against its fastest variant. What lies beyond an edge stands on it. The black bar is the "
+        "measured roof of the case, where it is within the panel and the GPU has a survey."
     ),
     "tuning": (
         "Left: the best time any config had shown so far over the best at the end, geometric mean over the cases, "

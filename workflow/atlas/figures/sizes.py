@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from .facts import Cases, binding_unit, gpu_styles, mark, origin, performance
 from .names import PER_KERNEL
-from .sheet import INK, MUTED, PAPER, RULE, LineStyle, Sheet, blank, empty, label_room, providers
+from .sheet import INK, MUTED, PAPER, RULE, LineStyle, Sheet, blank, empty, providers
 
 _ROW = 0.155
 """Inches from a case to the next."""
@@ -36,7 +36,7 @@ def throughput(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     legend.append((_handle(LineStyle(MUTED, "o", hollow=True)), "fastest peer"))
     sheet = Sheet(
         title, f"{cases.title}\n{origin(best)}", columns=2, width=3.5, height=_ROW * cases.length + 0.1,
-        left=label_room(cases.labels), gap_x=0.3, legend=legend, head=0.2,
+        left=cases.room, gap_x=0.3, legend=legend, head=0.2,
     )  # fmt: skip
     column, unit = binding_unit(best)
     left, right = sheet.all()
@@ -69,7 +69,7 @@ def against_peers(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     """A panel per GPU, a row per case, a mark per provider: how many times as fast as the fastest peer it is."""
     title = f"{PER_KERNEL['providers']}: {kernel}"
     timed = performance(tables["benchmark"], kernel)
-    timed = timed[timed.provider_kind != "default"]
+    timed = _with_variants(timed[timed.provider_kind != "default"])
     if timed.empty:
         return empty(title, _nothing(kernel, tables))
     gpus = sorted(timed.gpu.unique())
@@ -87,7 +87,7 @@ def against_peers(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
     low, high = min(low, 0.5), max(high, 2)
     sheet = Sheet(
         title, f"{cases.title}\n{origin(timed)}", rows=-(-len(gpus) // columns), columns=columns,
-        width=7.0 if len(gpus) == 1 else 2.6, height=_ROW * cases.length + 0.1, left=label_room(cases.labels),
+        width=7.0 if len(gpus) == 1 else 2.6, height=_ROW * cases.length + 0.1, left=cases.room,
         gap_x=0.3, gap_y=0.85, legend=legend, head=0.3,
     )  # fmt: skip
     for place, axes in enumerate(sheet.all()):
@@ -111,6 +111,16 @@ def against_peers(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
         axes.set_xlabel("times as fast as the fastest peer")
         axes.set_title(f"{gpus[place]}{mark(here)}", loc="left", fontweight="bold", fontsize=10.5)
     return sheet.figure
+
+
+def _with_variants(timed: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the cases that a variant was timed on, on any GPU: peers alone say nothing of the kernel.
+
+    Of a kernel without any such case all rows.
+    """
+    keys = ["direction", "dtype", "sizes"]
+    ours = timed[timed.provider_kind == "variant"][keys].drop_duplicates()
+    return timed.merge(ours, on=keys) if len(ours) else timed
 
 
 def _factors(timed: pd.DataFrame) -> pd.Series:

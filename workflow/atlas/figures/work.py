@@ -20,8 +20,8 @@ from .facts import TIMED, gpu_styles, mark, origin
 from .names import OVERVIEWS, PER_KERNEL
 from .sheet import INK, INSTRUCTIONS, MUTED, STAGE_COLOURS, LineStyle, Sheet, blank, empty, hues, label_room
 
-_FACTORS = (1, 1.5, 2, 3, 5, 10)
-"""Labelled factors; slower than the last is cut off: such configs are out of the race."""
+_FACTORS = (1, 1.1, 1.2, 1.5, 2, 3, 5, 10)
+"""Factors that an axis may end at and bears; slower than the last is cut off: such configs are out of the race."""
 
 
 def tuning(tables: dict[str, pd.DataFrame], kernel: str) -> Figure:
@@ -69,7 +69,7 @@ _PROBLEM = ["direction", "dtype", "sizes"]
 
 def _top(worst: float) -> float:
     """The labelled factor that an axis of these factors ends at."""
-    return next((factor for factor in _FACTORS[2:] if factor >= worst), _FACTORS[-1])
+    return next((factor for factor in _FACTORS[1:] if factor >= worst), _FACTORS[-1])
 
 
 def _progress(axes: Axes, timed: pd.DataFrame, style: LineStyle) -> None:
@@ -88,8 +88,9 @@ def _progress(axes: Axes, timed: pd.DataFrame, style: LineStyle) -> None:
 def _factor_axis(axis: Axis, set_scale: Callable, set_limits: Callable, top: float) -> None:
     """A log axis of factors from 1 to ``top``, labelled where a factor is easily read."""
     set_scale("log")
-    set_limits(0.98, top)
-    axis.set_major_locator(FixedLocator(_FACTORS))
+    set_limits(top**-0.03, top)
+    fine = top <= 1.5  # else the labels of small factors would run into each other
+    axis.set_major_locator(FixedLocator([factor for factor in _FACTORS if fine or factor == 1 or factor >= 1.5]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}\u00d7"))
     axis.set_minor_locator(NullLocator())
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from atlas import catalog
-from atlas.reporting import answers, outcome, overview, standing, strips
+from atlas.reporting import answers, comparisons, outcome, overview, standing, strips
 from atlas.tables import store
 
 
@@ -76,6 +76,34 @@ def test_what_is_stale_is_named_by_its_gpu(tables):
     tables["verdicts"] = verdicts.assign(stale=where.isin(["h100 softmax", "h200 matmul", "h200 softmax"]))
     words = next(alarm.words for alarm in outcome.alarms(tables) if alarm.headline == "Stale")
     assert words.startswith("softmax on h100; matmul and softmax on h200: ")
+
+
+def test_checks_of_code_that_has_changed_since_do_not_say_that_a_kernel_is_right(tables):
+    """A record of older code stood behind "Yes" for kernels that nothing had checked as they are."""
+    tables["verdicts"] = tables["verdicts"].assign(status="ok")
+    old = (tables["validation"].kernel == "softmax") & (tables["validation"].status == "pass")
+    everywhere = tables | {"validation": tables["validation"].assign(stale=old)}
+    said = answers.right(everywhere, [])
+    assert said.level == "warn" and said.headline == "1 of 2 kernels"
+    assert "Part of softmax was checked nowhere since it changed." in said.words
+    assert f"{old.sum():,} of them of code that has changed since" in said.words[0]
+    elsewhere = tables | {"validation": tables["validation"].assign(stale=old & (tables["validation"].gpu == "h200"))}
+    assert answers.right(elsewhere, []).headline == "Yes: 2 kernels", "another GPU checked today's code"
+
+
+def test_stale_rows_are_marked_where_their_figures_stand(tables):
+    rows = tables["benchmark"]
+    tables["benchmark"] = rows.assign(stale=(rows.gpu == "h100") & (rows.kernel == "softmax"))
+    beside = standing.marks(tables, "h100")
+    shown = overview.marked(tables, {"h100": beside})
+    stale = {row.kernel: row.stale for row in overview.chart(tables, "h100", beside, shown).rows}
+    assert stale == {"matmul": False, "softmax": True}
+    assert not any(row.stale for row in overview.chart(tables, "h200", [], []).rows), "of the chosen GPU alone"
+    cases = {(row[0].text, row[1].text): row[2] for row in outcome.case_table(tables).rows}
+    assert cases["softmax", "h100"].text == "recorded, stale" and "stale" in cases["softmax", "h100"].style
+    assert cases["matmul", "h100"].text == "recorded"
+    pairs = [row for row in comparisons.across_table(tables).rows if row[0].text == "softmax"]
+    assert {cell.note for row in pairs for cell in row[2:4] if cell.text == "h100"} == {"recorded, stale"}
 
 
 def test_a_scale_has_few_ticks_and_holds_what_is_beyond_it():

@@ -40,23 +40,35 @@ def answers(tables: Tables, proofs: Sequence[Entry], chosen: str, found: Sequenc
 
 
 def right(tables: Tables, proofs: Sequence[Entry]) -> Answer:
-    """Kernels that are wrong or failed, else how many checks passed and where."""
+    """Kernels that are wrong or failed, else how many checks passed and where, and of how much of today's code."""
+    question, link = "Is it right?", "report/details.html#s-validation"
     verdicts, checks = tables["verdicts"], tables["validation"]
     counts = verdicts[verdicts.status.isin(["wrong", "failed", "suspect"])].groupby("status").kernel.nunique()
-    passed, where = int((checks.status == "pass").sum()), sorted(checks.gpu.unique())
-    words = [f"{passed:,} checks against float64 passed on {listed(where)}."] if passed else ["Nothing was validated."]
+    passing, where = checks[checks.status == "pass"], sorted(checks.gpu.unique())
+    passed, old = len(passing), int(passing.stale.fillna(False).sum())
+    since = f", {old:,} of them of code that has changed since" if old else ""
+    words = [f"{passed:,} checks against float64 passed on {listed(where)}{since}."]
+    words = words if passed else ["Nothing was validated."]
     claims = [claim["holds"] for entry in proofs for claim in entry.document["claims"]]
     if claims:
         words.append(f"{sum(claims)} of {counted(len(claims), 'claim')} about the measuring itself hold.")
     if len(counts):
         headline = ", ".join(f"{counts[s]} {s}" for s in ("wrong", "failed", "suspect") if s in counts)
-        return Answer("Is it right?", "bad", headline, words, "report/details.html#s-failures")
+        return Answer(question, "bad", headline, words, "report/details.html#s-failures")
     if not passed:
-        return Answer("Is it right?", "warn", "Not known", words, "report/details.html#s-validation")
-    kernels = checks.kernel.nunique()
-    return Answer(
-        "Is it right?", "good", f"Yes: {counted(kernels, 'kernel')}", words, "report/details.html#s-validation"
-    )
+        return Answer(question, "warn", "Not known", words, link)
+    kernels, unchecked = checks.kernel.nunique(), _unchecked(checks)
+    if unchecked:
+        words.insert(1, f"Part of {listed(unchecked)} was checked nowhere since it changed.")
+        return Answer(question, "warn", f"{kernels - len(unchecked)} of {counted(kernels, 'kernel')}", words, link)
+    return Answer(question, "good", f"Yes: {counted(kernels, 'kernel')}", words, link)
+
+
+def _unchecked(checks: pd.DataFrame) -> list[str]:
+    """The kernels of which a variant, or the public function, has stale checks alone, on whichever GPU."""
+    parts = checks.assign(stale=checks.stale.fillna(False).astype(bool))
+    stale = parts.groupby(["kernel", "variant", "direction"], dropna=False).stale.all()
+    return sorted(set(stale[stale].index.get_level_values("kernel")))
 
 
 def fastest(tables: Tables, chosen: str) -> Answer:

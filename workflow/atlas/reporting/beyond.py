@@ -9,7 +9,7 @@ import pandas as pd
 from ..results.subject import label
 from ..results.summary import counted, microseconds
 from ..results.verdict import geometric_mean
-from .grid import Cell, Grid, badge, missing, number, text
+from .grid import Cell, Grid, missing, number, origin, text
 
 SLOWER = 0.9
 """A call whose fastest peer takes less than this share of its time is a loss."""
@@ -56,7 +56,7 @@ def _speeds(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 def _row(row: Any) -> list[Cell]:
     loses = not missing(row.ratio) and row.ratio < SLOWER
     return [
-        text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+        text(row.kernel, style="name"), text(row.gpu, style="name"), origin(row.kind, row.stale),
         text(label(row.sizes), note=row.dtype),
         text(row.mode, note="" if row.status == "ok" else f"{row.status}: {row.reason}"),
         _time(row.median_us), text(None if missing(row.peer) else row.peer), _time(row.peer_us),

@@ -9,7 +9,7 @@ from ..results.changes import sentences
 from ..results.differences import MARGIN, SHORT_MARGIN, SHORT_US
 from ..results.summary import microseconds
 from ..results.verdict import PERFORMANCE
-from .grid import Cell, Grid, config_words, number, text
+from .grid import Cell, Grid, config_words, number, origin, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -66,13 +66,15 @@ def across_table(tables: dict[str, pd.DataFrame]) -> Grid:
     ).groupby(keys)
     means = groups.agg(
         direction=("direction", "first"), kind=("kind", "first"), kind_other=("kind_other", "first"),
+        stale=("stale", "any"), stale_other=("stale_other", "any"),
         cases=("step", "size"), step=("log", "mean"), allowed=("log_allowed", "mean"), known=("log_allowed", "count"),
         least=("step", "min"), most=("step", "max"), same=("same", "sum"),
     )  # fmt: skip
     rows = [
         [
-            text(kernel, style="name"), text(row.direction), text(gpu, note=row.kind, style="name"),
-            text(other, note=row.kind_other, style="name"), number(row.cases, "{:.0f}"),
+            text(kernel, style="name"), text(row.direction),
+            text(gpu, note=origin(row.kind, row.stale).text, style="name"),
+            text(other, note=origin(row.kind_other, row.stale_other).text, style="name"), number(row.cases, "{:.0f}"),
             number(np.exp(row.step), _TIMES),
             number(np.exp(row.allowed), _TIMES,
                    note="" if row.known in (0, row.cases) else f"of {row.known} cases"),
@@ -98,7 +100,8 @@ def _pairs(benchmark: pd.DataFrame, survey: pd.DataFrame) -> pd.DataFrame:
     """Every case of every two GPUs: ``step``, how many times as fast the first is; ``allowed``, the quotient of the
     roofs, NaN where one is not known; ``same``, whether variant and config are."""
     best = benchmark[benchmark.kind.isin(PERFORMANCE) & benchmark.best.fillna(False)]
-    best = best[["gpu", "kind", *_CASE, "provider", "config", "median_us", "roof"]]
+    best = best[["gpu", "kind", *_CASE, "provider", "config", "median_us", "roof", "stale"]]
+    best = best.assign(stale=best.stale.fillna(False).astype(bool))
     measured = survey[survey.kind != "published"][["gpu", "roof", "value", "unit"]]
     best = best.merge(measured, how="left", on=["gpu", "roof"])
     pairs = best.merge(best, on=_CASE, suffixes=("", "_other"))

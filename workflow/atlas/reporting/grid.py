@@ -94,6 +94,16 @@ def badge(status: str, note: str = "", label: str = "") -> Cell:
     return Cell(label or status, note=note, style=f"badge {status}")
 
 
+def origin(kind: str, stale: Any) -> Cell:
+    """A row's kind, and that it is of other code than today's: such a row must not pass for one of today's."""
+    return badge("stale", label=f"{kind}, stale") if is_true(stale) else badge("kind", label=kind)
+
+
+def is_true(value: Any) -> bool:
+    """Of a column of flags, where nothing is known of some rows."""
+    return not missing(value) and bool(value)
+
+
 def missing(value: Any) -> bool:
     """True for None, NaN and pandas' NA."""
     return value is None or (not isinstance(value, str | Mapping | list) and bool(pd.isna(value)))

@@ -11,7 +11,7 @@ from ..results.changes import by_kernel, sentence
 from ..results.collection import Entry
 from ..results.summary import KIND_WORDS, STALE, counted, failure, in_short, listed, microseconds, rate
 from ..results.verdict import KINDS, PERFORMANCE, SEVERITY
-from .grid import Cell, Grid, badge, config_words, missing, number, text
+from .grid import Cell, Grid, badge, config_words, is_true, missing, number, origin, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -159,7 +159,7 @@ def _verdict_row(row, place: str) -> list[Cell]:
     # A build that went well is no evidence that the kernel is right, so a stale one is not painted green.
     built = row.kind == "compiled" and row.status == "ok"
     status = Cell("builds", style="badge") if built else badge(row.status, note=note)
-    if not missing(row.stale) and row.stale:
+    if is_true(row.stale):
         status = Cell(f"{status.text}, stale", note=note, style="badge stale")
     outcome = {"faster": "good", "slower": "bad"}.get(None if missing(row.verdict) else row.verdict, "")
     return [
@@ -210,7 +210,7 @@ def case_table(tables: Tables, outcome: str = "", most: int = 10**9) -> Grid:
          "% of roof"),
         [
             [
-                text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+                text(row.kernel, style="name"), text(row.gpu, style="name"), origin(row.kind, row.stale),
                 text(row.direction), text(row.dtype), text(row.case),
                 text(row.provider, note=config_words(row.config)),
                 Cell(microseconds(row.median_us), row.median_us, style="num"),
@@ -234,7 +234,7 @@ def ladder_table(tables: Tables) -> Grid:
          "figure"),
         [
             [
-                text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+                text(row.kernel, style="name"), text(row.gpu, style="name"), origin(row.kind, row.stale),
                 text(row.direction), text(row.variant, style="name"), text(row.summary), text(row.follows),
                 number(row.step_geomean, "{:.2f}\N{MULTIPLICATION SIGN}",
                        note=counted(int(row.compared), "case") if row.compared else ""),
@@ -264,7 +264,7 @@ def stage_failures(entries: Iterable[Entry]) -> Grid:
         [
             [
                 text(entry.kernel, style="name"), text(entry.gpu, style="name"), text(entry.stage),
-                badge("kind", label=entry.kind), badge(entry.document["status"]), text(entry.document["reason"]),
+                origin(entry.kind, entry.stale), badge(entry.document["status"]), text(entry.document["reason"]),
             ]
             for entry in bad
         ],

@@ -31,10 +31,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel: its worst status anywhere, a drawing for each bound, and how it does on the chosen GPU."""
+    """A kernel: its worst status anywhere, a drawing for each bound, and how it does on the chosen GPU.
+
+    ``stale``: what the chosen GPU timed is of other code than today's.
+    """
 
     kernel: str
     status: str
+    stale: bool
     lanes: Sequence[Lane]
     spark: Markup
     mean: str
@@ -85,6 +89,7 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark], shown: Sequence[st
     factors = best[best.speedup.notna() & (best.weak.fillna("") == "")].sort_values("bytes").groupby("kernel").speedup
     speeds, roofs = {kernel: list(own) for kernel, own in factors}, best.groupby("kernel").roof_fraction.median()
     statuses = {kernel: {*own.status} for kernel, own in verdicts.groupby("kernel")}
+    stale = {*best[best.stale.fillna(False)].kernel}
     return Chart(
         chosen,
         [axis(scale) for _ in BOUNDS],
@@ -92,6 +97,7 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark], shown: Sequence[st
             _row(
                 kernel,
                 next((status for status in SEVERITY if status in statuses[kernel]), "none"),
+                kernel in stale,
                 [_lane(groups.get((kernel, bound), []), scale, order, chosen) for bound in BOUNDS],
                 speeds.get(kernel, []),
                 roofs.get(kernel),
@@ -107,11 +113,12 @@ def _lane(own: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: s
     )
 
 
-def _row(kernel: str, status: str, lanes: list[Lane], factors: list[float], roof: float | None) -> Row:
+def _row(kernel: str, status: str, stale: bool, lanes: list[Lane], factors: list[float], roof: float | None) -> Row:
     mean = geometric_mean(factors)
     return Row(
         kernel,
         status,
+        stale,
         lanes,
         sparkline(factors) if factors else Markup(),
         _TIMES.format(mean) if mean else "",

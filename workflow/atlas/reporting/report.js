@@ -22,7 +22,11 @@ for (const table of document.querySelectorAll("table:not(.chart)")) {
       body.append(...rows);
     };
     head.addEventListener("click", sort);
-    head.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
+    head.addEventListener("keydown", event => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault(); // a space would scroll
+      sort();
+    });
   });
   if (body.rows.length < 9) continue;
   const filter = document.createElement("input");

@@ -15,7 +15,7 @@ from ..results.subject import PassCase, as_json
 from ..results.summary import counted, duration, listed, microseconds
 from ..results.verdict import PERFORMANCE, geometric_mean
 from ..tables.store import generation
-from .grid import Cell, Grid, badge, config_words, missing, number, text
+from .grid import Cell, Grid, badge, config_words, missing, number, origin, text
 
 Tables = dict[str, pd.DataFrame]
 
@@ -103,7 +103,7 @@ def validation_table(tables: Tables, entries: Sequence[Entry]) -> Grid:
         worst = max(used[~excused & ~np.isnan(used)], default=None)
         over = own.error_over_torch.max() if own.error_over_torch.notna().any() else None
         rows.append([
-            text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
+            text(entry.kernel, style="name"), text(entry.gpu, style="name"), origin(entry.kind, entry.stale),
             badge(entry.document["status"]), number(counts["pass"], "{:.0f}"),
             number(failed, "{:.0f}", style="bad" if failed else ""),
             number(counts["unsupported"], "{:.0f}"), number(len(entry.document["seeds"]), "{:.0f}"),
@@ -137,7 +137,7 @@ def tuning_table(entries: Sequence[Entry]) -> Grid:
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in longest if seconds)
         timed = entry.kind in PERFORMANCE
         rows.append([
-            text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
+            text(entry.kernel, style="name"), text(entry.gpu, style="name"), origin(entry.kind, entry.stale),
             text(document["strategy"]), number(sum(statuses.values()), "{:.0f}", note=others),
             number(len(best), "{:.0f}"),
             Cell(duration(document["seconds"]), document["seconds"], phases, "num"),
@@ -169,7 +169,8 @@ def best_configs(entries: Sequence[Entry], tables: Tables) -> Grid:
             built = _built_for(as_json(row["sizes"]), alike)
             behind = 100 * (second["median_us"] / row["median_us"] - 1) if second else None
             rows.append([
-                text(entry.kernel, style="name"), text(entry.gpu, style="name"), badge("kind", label=entry.kind),
+                text(entry.kernel, style="name"), text(entry.gpu, style="name"),
+                origin(entry.kind, entry.stale_row(row)),
                 text(row["direction"]), text(row["dtype"]), text(PassCase.of(row).case),
                 text(row["variant"], note=config_words(row["config"])),
                 _compiled_to(built),
@@ -297,7 +298,7 @@ def _energy_row(row: Any, priced: bool) -> list[Cell]:
     spread = "" if missing(row.joules) else f"{joules(row.joules_least)} to {joules(row.joules_most)}"
     failed = "" if row.status == "ok" else row.reason
     cells = [
-        text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+        text(row.kernel, style="name"), text(row.gpu, style="name"), origin(row.kind, row.stale),
         text(row.case, note=f"{row.direction} {row.dtype}"),
         text(row.provider, note=failed or config_words(row.config)),
         number(None) if missing(row.joules) else Cell(joules(row.joules), row.joules, spread, "num"),
@@ -317,7 +318,7 @@ def joules(value: float) -> str:
 
 def _row(row: Any) -> list[Cell]:
     return [
-        text(row.kernel, style="name"), text(row.gpu, style="name"), badge("kind", label=row.kind),
+        text(row.kernel, style="name"), text(row.gpu, style="name"), origin(row.kind, row.stale),
         text(row.case, note=f"{row.direction} {row.dtype}"), text(row.provider, note=config_words(row.config)),
         _launch(row.launched),
         number(None) if missing(row.duration_us) else Cell(microseconds(row.duration_us), row.duration_us, style="num"),

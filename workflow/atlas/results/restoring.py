@@ -51,9 +51,9 @@ def restore(results: Path, gpu: str, here: Here, host: str = "", force: bool = F
     """Write those documents of a record that a run of this host would not make anew.
 
     One is left where it is if the code of its kernel or its stage has changed since, or if it is of other versions,
-    driver or device than ``here``; with ``force`` these do not matter.  What was measured here stays.  What was
-    restored before and is due by now goes again: Snakemake keeps no notes of files that it did not make, so it would
-    not see that.  Files are as old, one to another, as after a run, which it goes by.
+    driver or device than ``here``; with ``force`` the kernel's code alone matters.  What was measured here stays.  What
+    was restored before and is due by now goes again: Snakemake keeps no notes of files that it did not make, so it
+    would not see that.  Files are as old, one to another, as after a run, which it goes by.
 
     Raises :class:`AtlasError` where the GPU has no such record.
     """
@@ -65,7 +65,8 @@ def restore(results: Path, gpu: str, here: Here, host: str = "", force: bool = F
     with today.held():
         for entry in entries:
             target = results / "measured" / gpu / (entry.kernel or "") / f"{entry.stage}{files.PLAIN}"
-            reason = "; ".join(_reasons(entry, here, force))
+            elsewhere = [] if force else [*_elsewhere(entry.document, here)]
+            reason = "; ".join([*_changes(entry, force), *elsewhere])
             if _measured_here(target, entry):
                 restored.there.setdefault(entry.kernel, []).append(entry.stage)
                 continue
@@ -75,7 +76,7 @@ def restore(results: Path, gpu: str, here: Here, host: str = "", force: bool = F
                 restored.left.setdefault(entry.kernel, {})[entry.stage] = reason
             else:
                 restored.written.setdefault(entry.kernel, []).append(entry.stage)
-            if not reason or _alone(entry):
+            if not reason or (_alone(entry) and not elsewhere):
                 documents.write(target, dict(entry.document))
                 moment = now - _APART_NS * (len(files.STAGES) - files.STAGES.index(entry.stage))
                 os.utime(target, ns=(moment, moment))
@@ -89,7 +90,7 @@ def _alone(entry: Entry) -> bool:
 
     Without it Snakemake would make all that waits for one.
     """
-    return entry.stage == "validate" and bool(entry.changed) and _VALIDATED.issuperset(entry.changed)
+    return entry.stage == "validate" and _VALIDATED.issuperset(entry.changed)
 
 
 def _measured_here(target: Path, entry: Entry) -> bool:
@@ -97,15 +98,16 @@ def _measured_here(target: Path, entry: Entry) -> bool:
     return target.exists() and documents.load(target) != entry.document
 
 
-def _reasons(entry: Entry, here: Here, force: bool) -> Iterator[str]:
-    """Why a run would make the document anew."""
-    stated = entry.document
+def _changes(entry: Entry, force: bool) -> Iterator[str]:
+    """What of the code has changed since."""
     if entry.changed:
         yield f"{', '.join(map(in_words, entry.changed))} changed"
-    elif stated.get("code") not in (None, today.of_stage(entry.stage)):
+    elif not force and entry.document.get("code") not in (None, today.of_stage(entry.stage)):
         yield "the stage's own code changed"
-    if force:
-        return
+
+
+def _elsewhere(stated: Mapping[str, Any], here: Here) -> Iterator[str]:
+    """In what a document differs from one that this host would write."""
     for name in _VERSIONS:
         if stated["software"][name] != here.software[name]:
             yield f"of {name} {stated['software'][name]}, here {here.software[name]}"

@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(restoring_, argparse.SUPPRESS)
     restoring_.add_argument("--host", default=argparse.SUPPRESS, help="label of the host whose record it is")
     restoring_.add_argument(
-        "--force", action="store_true", default=argparse.SUPPRESS, help="also what is of other versions or devices"
+        "--force",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="also of other versions, devices and stages' code",
     )
     pulling_ = actions.add_parser("pull", help="bring in somebody else's record, as data")
     pulling_.add_argument("source", help="a document, folder, zip or tar; its http or https URL; or mlflow:RUN")

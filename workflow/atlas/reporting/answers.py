@@ -47,8 +47,9 @@ def right(tables: Tables, proofs: Sequence[Entry]) -> Answer:
     passing, where = checks[checks.status == "pass"], sorted(checks.gpu.unique())
     passed, old = len(passing), int(passing.stale.fillna(False).sum())
     since = f", {old:,} of them of code that has changed since" if old else ""
-    words = [f"{passed:,} checks against float64 passed on {listed(where)}{since}."]
-    words = words if passed else ["Nothing was validated."]
+    words = ["Nothing was validated."]
+    if passed:
+        words = [f"{passed:,} checks against float64 passed on {listed(where)}{since}."]
     claims = [claim["holds"] for entry in proofs for claim in entry.document["claims"]]
     if claims:
         words.append(f"{sum(claims)} of {counted(len(claims), 'claim')} about the measuring itself hold.")

@@ -129,7 +129,15 @@ def cross_entropy(
     Raises NotImplementedError for a gradient of class weights and the deprecated ``size_average`` and ``reduce``;
     TypeError for other dtypes; ValueError for what does not fit together.
     """
-    if weight is not None or input.dim() != 2 or target.dim() != 1 or size_average is not None or reduce is not None:
+    plain = weight is None and size_average is None and reduce is None
+    # Where torch takes logits in 16 bits and gives a loss in fp32, the loss alone is: nothing has to be copied.
+    wide_loss = autocasts_to_fp32("nll_loss", input.device)
+    parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
+    if plain and not inplace_gradient:
+        found = _cross_entropy.again(input, target, *parameters, wide_loss)
+        if found is not None:
+            return found[0]
+    if not plain or input.dim() != 2 or target.dim() != 1:
         refuse_deprecated(size_average, reduce)
         return _along_any_axis(
             input, target, weight, ignore_index, reduction, label_smoothing, z_loss, inplace_gradient
@@ -143,9 +151,6 @@ def cross_entropy(
             f"targets {tuple(target.shape)} on {target.device}"
         )
     check_parameters(reduction, label_smoothing)
-    # Where torch takes logits in 16 bits and gives a loss in fp32, the loss alone is: nothing has to be copied.
-    wide_loss = autocasts_to_fp32("nll_loss", input.device)
-    parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if not input.numel():
         return torch_loss(input.float() if wide_loss else input, target, *parameters)  # nothing to launch for
     if inplace_gradient and torch.is_grad_enabled() and input.requires_grad and _is_plain(input):

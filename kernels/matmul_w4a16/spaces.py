@@ -50,10 +50,14 @@ def fits_fragments(bits, config: Config, problem: Case, gpu: GPU) -> str:
 def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
     """What was fastest of a few configs on an H200: more bytes a warp where there are few programs.
 
-    5 x 1152 x 3584 in groups of 64: 9.2 us; 10.8 by eight warps, 10.2 with 24 KiB.
+    5 x 1152 x 3584 in groups of 64: 9.2 us; 10.8 by eight warps, 10.2 with 24 KiB.  Of 8 bits 24 KiB hold three steps,
+    with groups' scales but two: 1 x 1152 x 5376 takes 20.6 us then, 11.2 with 40 KiB.
     """
     few = triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms
-    shape = (1, 4, 4, 24) if bits == 8 else (1, 4, 4, 40) if few else (1, 2, 4, 24)
+    if bits == 8:
+        shape = (1, 4, 4, 40 if problem["group"] else 24)
+    else:
+        shape = (1, 4, 4, 40) if few else (1, 2, 4, 24)
     return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
 
 

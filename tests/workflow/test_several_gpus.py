@@ -92,7 +92,20 @@ def test_the_share_is_of_snakemakes_own_cores_and_gpus(checkout):
 def test_a_job_on_the_interpreter_takes_one_core_since_kernels_run_beside_one_another(checkout):
     done = checkout.snakemake("-n", "-p", "--cores", "8", "--config", "kernels=softmax", "gpus=cpu")
     assert "atlas validate softmax --gpu cpu --jobs 1 " in done.stdout + done.stderr
+    assert "atlas autotune softmax --gpu cpu --jobs 1 " in done.stdout + done.stderr
     assert "atlas benchmark softmax --gpu cpu --jobs 1 " in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cores", "kernels", "jobs"),
+    [
+        ("8", "softmax", 4),  # two builds, for GPUs that are elsewhere: neither leaves cores idle
+        ("2", "softmax,vector_add,dropout", 1),  # six of few configs: two at a time are sooner done
+    ],
+)
+def test_builds_for_gpus_elsewhere_share_the_cores(checkout, cores, kernels, jobs):
+    done = checkout.snakemake("-n", "-p", "--cores", cores, "--config", f"kernels={kernels}", "gpus=a100,t4")
+    assert f"atlas build softmax --gpu t4 --jobs {jobs} " in done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

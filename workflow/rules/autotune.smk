@@ -12,7 +12,7 @@ rule autotune:
     priority: PLAN.priority("autotune")
     conda:
         "../../environment.yml"
-    threads: PLAN.threads.gpu
+    threads: PLAN.worker_threads
     resources:
         **PLAN.device_resources(),
     params:

@@ -8,7 +8,7 @@ rule build:
     priority: PLAN.priority("build")
     conda:
         "../../environment.yml"
-    threads: PLAN.threads.build
+    threads: PLAN.build_threads
     resources:
         **PLAN.host_resources(),
     params:

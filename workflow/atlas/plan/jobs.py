@@ -53,6 +53,8 @@ class Plan:
     """Of GPUs whose commands run under another Python, the versions that it has."""
     head: bool = True
     """Whether this process decides what is due; one that runs a placed job only parses the workflow for it."""
+    cores: int | None = None
+    """Cores of the run; None where nobody knows."""
     _found: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -61,11 +63,21 @@ class Plan:
         return list(self.places)
 
     def worker_threads(self, wildcards: Any) -> int:
-        """Cores for a validate or benchmark: as for an autotune, of which it compiles as much; one on the interpreter.
+        """Cores for a job that runs kernels: those of the GPU, or one on the interpreter.
 
         There kernels beside one another keep the cores as busy, and each job more would import torch once more.
         """
         return 1 if gpus.functional(self.blocks[wildcards.gpu]) else self.threads.gpu
+
+    def build_threads(self, wildcards: Any) -> int:
+        """Cores for a build: of a GPU that is elsewhere those that each has where all begin at once.
+
+        A few configs of its space are compiled, and builds beside one another keep the cores busier.
+        """
+        if self.cores is None or self.places[wildcards.gpu].reachable:
+            return self.threads.build
+        elsewhere = [gpu for gpu, place in self.places.items() if not place.reachable and "build" in self.stages(gpu)]
+        return max(1, self.cores // (len(self.kernels) * len(elsewhere)))
 
     def priority(self, rule: str) -> Question:
         """Seconds of the longest chain of jobs that begins with this one, so that it does not begin last."""
@@ -441,7 +453,7 @@ def settle(config: dict[str, Any], cores: int | None = None, gpu_limit: int | No
     places = gpus.locate(blocks, names, required, Path("results/recorded"), placed, partitions)
     host = slurm.host_partition(partitions or [])
     software = versions(config, blocks, places, where) if head else {}
-    plan = Plan(config, kernels, blocks, places, threads(cores, gpu_limit, places), host, software, head)
+    plan = Plan(config, kernels, blocks, places, threads(cores, gpu_limit, places), host, software, head, cores)
     if head:
         load_published()  # what is wrong with it is said before anything runs
         with today.held():

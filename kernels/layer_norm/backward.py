@@ -8,6 +8,7 @@ import triton.language as tl
 from atlas.declaration import gpu_of, rows
 from atlas.operators import launch
 
+from kernels.common.few_rows import launch_few_rows
 from kernels.common.rows import load_tiles, programs_for, still_packed, tiles_of_vectors
 
 from .forward import parameter_flags, statistics
@@ -269,6 +270,12 @@ def launch_columns(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
         BLOCK_M=config["BLOCK_M"], BLOCK_N=block_n, WIDTH=rows.width(x), num_warps=config["num_warps"],
     )  # fmt: skip
     return dx, *sum_partials(partial, weight, bias, programs)
+
+
+def launch_few(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
+    sums = _empty_sums(x, weight, bias)
+    wanted = (None if like is None else one for one, like in zip(sums, (weight, bias), strict=True))
+    return launch_few_rows(x, weight, mean, rstd, dy, dsum, *wanted, config), *sums
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from atlas.declaration import Declaration, Pass, Peer, Variant, compiled, compiled_gradients, eager, gradients
 
+from kernels.common import few_rows
 from kernels.common.exchange import handles_team
 from kernels.common.norms import has_residual, traffic
 
@@ -68,6 +69,15 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx", "dweight", "dbias"),
         variants=(
+            Variant(
+                name="few_rows",
+                summary="few rows, in one launch: each program reads all for their sums and owns some columns",
+                launch=backward.launch_few,
+                space=few_rows.SPACE,
+                default=few_rows.default,
+                fits=few_rows.fits,
+                handles=few_rows.handles,
+            ),
             Variant(
                 name="rows",
                 summary="rows and partial sums of dweight, dbias in registers, next rows prefetched",

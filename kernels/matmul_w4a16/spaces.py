@@ -54,10 +54,8 @@ def fragments_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
     with groups' scales but two: 1 x 1152 x 5376 takes 20.6 us then, 11.2 with 40 KiB.
     """
     few = triton.cdiv(problem["n"], ROWS) < 3 * gpu.sms
-    if bits == 8:
-        shape = (1, 4, 4, 40 if problem["group"] else 24)
-    else:
-        shape = (1, 4, 4, 40) if few else (1, 2, 4, 24)
+    deep = bool(problem["group"]) if bits == 8 else few
+    shape = (1, 4 if few or bits == 8 else 2, 4, 40 if deep else 24)
     return dict(zip(FRAGMENTS_SPACE, shape, strict=True))
 
 

@@ -9,6 +9,7 @@ from atlas.declaration import gpu_of
 from atlas.declaration.rows import VECTOR_BYTES, width
 from atlas.operators import launch
 
+from kernels.common.few_rows import launch_few_rows
 from kernels.common.rows import programs_for, still_packed
 
 from .forward import load_rows, size_of, store_tile, tiles
@@ -157,6 +158,11 @@ def launch_columns(x, weight, rstd, dy, dsum, *, config):
     )  # fmt: skip
     sum_partials(partial, dweight)
     return dx, dweight
+
+
+def launch_few(x, weight, rstd, dy, dsum, *, config):
+    dweight = None if weight is None else torch.empty_like(weight)
+    return launch_few_rows(x, weight, None, rstd, dy, dsum, dweight, None, config), dweight
 
 
 @triton.jit

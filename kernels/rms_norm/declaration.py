@@ -3,6 +3,7 @@
 from atlas.declaration import Declaration, Pass, Variant, compiled, eager
 from atlas.declaration.rows import fits_stream, stream_default
 
+from kernels.common import few_rows
 from kernels.common.exchange import handles_team
 from kernels.common.norms import traffic
 
@@ -71,6 +72,15 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx", "dweight"),
         variants=(
+            Variant(
+                name="few_rows",
+                summary="few rows, in one launch: each program reads all for their sums and owns some columns",
+                launch=backward.launch_few,
+                space=few_rows.SPACE,
+                default=few_rows.default,
+                fits=few_rows.fits,
+                handles=few_rows.handles,
+            ),
             Variant(
                 name="rows",
                 summary="rows and partial sums of dweight in registers, next rows prefetched",

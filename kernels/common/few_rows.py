@@ -120,8 +120,8 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
         return "blocks twice as long as a row"
     if config["COLUMNS"] > SPACE["COLUMNS"][0] and config["COLUMNS"] >= 2 * problem["n"]:
         return "more columns than there are"
-    most = 2 * _wanted(problem)
-    if not 8 <= _held(config, problem) <= most:
+    most, fewest_warps = 2 * _wanted(problem), SPACE["num_warps"][0]
+    if _held(config, problem) > most or (_held(config, problem) < 8 and config["num_warps"] > fewest_warps):
         return f"{_held(config, problem):g} elements a thread: 8 to {most} keep memory busy without spills"
     own = triton.next_power_of_2(problem["m"]) * config["COLUMNS"] / (32 * config["num_warps"])
     if own > 16:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
@@ -240,3 +241,14 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                 if not variant.unsupported(problem, GPUS[name]):
                     config = variant.default(problem, GPUS[name])
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_untuned_threads_take_one_vector_but_of_many_elements_of_gelu(strided):
+    """Gelu is bound by instructions, and its gradient by memory, as all others."""
+    for kind, m, vectors in (("gelu", 8192, 2), ("gelu", 32, 1), ("silu", 8192, 1)):
+        problem = case("bf16", kind=kind, strided=strided, m=m, n=16384)
+        for direction, work in DECLARATION.passes.items():
+            config = work.preferred(problem, GPUS["h200"]).default(problem, GPUS["h200"])
+            taken = vectors if direction == "forward" else 1
+            assert config["BLOCK"] == taken * 8 * 32 * config["num_warps"], (kind, m, direction)

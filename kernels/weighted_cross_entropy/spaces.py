@@ -40,39 +40,92 @@ def fits(live):
     return obstacle
 
 
-def default(live, vectors, of_columns):
-    """``default`` of the same pass: ``vectors`` of each thread where classes lie last, else ``of_columns``' config."""
+def default(live, of_rows, of_columns):
+    """``default`` of the same pass: the config of ``of_rows`` where classes lie last, else that of ``of_columns``; with
+    fewer vectors or warps where it does not fit."""
     obstacle = fits(live)
 
     def chosen(problem, gpu):
-        size = element_size(problem.dtype)
-        if problem["last"]:
-            warps = 8 if problem["n"] >= 4096 else 4
-            rows = max(1, min(8, 32 * warps * VECTOR_BYTES // size // triton.next_power_of_2(problem["n"])))
-            wanted = [{"BLOCK_M": rows, "VECTORS": v, "num_warps": w} for v in (vectors, 2, 1) for w in (warps, 4)]
-        else:
-            first = of_columns(rows_of(problem), 32 * VECTOR_BYTES // size, problem, gpu)
-            wanted = [first | {"VECTORS": v} for v in (first["VECTORS"], 2, 1)]
+        first = (of_rows if problem["last"] else of_columns)(rows_of(problem), problem, gpu)
+        warps = (first["num_warps"], 4)
+        wanted = [first | {"VECTORS": v, "num_warps": w} for v in (first["VECTORS"], 2, 1) for w in warps]
         fitting = (config for config in (*wanted, *points(SPACE)) if not obstacle(config, problem, gpu))
         return next(fitting)
 
     return chosen
 
 
-def forward_of_columns(m, of_warp, problem, gpu):
-    """A row a lane of a vector where three programs for each SM are left; else more warps, which share rows' classes.
+_LONG = 4096
+"""Classes from which on a row of them is enough for a program."""
 
-    ``of_warp``: elements of a vector of each of a warp's threads.  Where lanes share a row, more than one vector of
-    each spills: 4 x 256 x 50176 of bf16 took 264 us, and takes 86 with 512 rows by 8 warps (H100; torch.compile: 95).
-    """
-    if m >= 3 * gpu.sms * 4 * of_warp:
-        return {"BLOCK_M": 4 * of_warp, "VECTORS": 2 if problem["probabilities"] else 4, "num_warps": 4}
-    rows = 2 * of_warp
-    while rows > 32 and m < 2 * gpu.sms * rows:
+_FEW = 32
+"""Classes up to which a lane that reads those of a row one after the other is soon done."""
+
+
+def _of_warp(problem):
+    """Elements of a vector of each of a warp's threads."""
+    return _vectors({"num_warps": 1}, problem)
+
+
+def _short_rows(m, problem, gpu):
+    """Rows of a program of four warps: what its vectors have room for, 8 at most, while each SM has a program."""
+    rows = max(1, min(8, 4 * _of_warp(problem) // triton.next_power_of_2(problem["n"])))
+    while rows > 1 and m < gpu.sms * rows:
         rows //= 2
-    return {"BLOCK_M": rows, "VECTORS": 1, "num_warps": 8}
+    return rows
 
 
-def backward_of_columns(m, of_warp, problem, gpu):
+def forward_of_rows(m, problem, gpu):
+    """Of long rows one for eight warps, for four where SMs have two each: while one ends, others read
+    (4096 x 32000 of bf16 with probabilities: 165 us, with four 145; H200).
+    """
+    if problem["n"] < _LONG:
+        return {"BLOCK_M": _short_rows(m, problem, gpu), "VECTORS": 4, "num_warps": 4}
+    return {"BLOCK_M": 1, "VECTORS": 4, "num_warps": 4 if m >= 2 * gpu.sms else 8}
+
+
+def forward_of_columns(m, problem, gpu):
+    """A row a lane of a vector where three programs for each SM are left, of few classes one; else several lanes share
+    a row's classes, of as many warps as there are classes for.
+
+    Where lanes share a row, more than one vector of each spills: 4 x 256 x 50176 of bf16 took 264 us, and takes 86 with
+    512 rows by 8 warps (H100; torch.compile: 95).  But of few classes to exchange takes longer than to read
+    (64 x 10 x 3136 of bf16: 25.3 us, and 15.3 with a row a lane; H200).
+    """
+    of_warp = _of_warp(problem)
+    if m >= (1 if problem["n"] <= _FEW else 3) * gpu.sms * 4 * of_warp:
+        return {"BLOCK_M": 4 * of_warp, "VECTORS": 2 if problem["probabilities"] else 4, "num_warps": 4}
+    rows, warps = 2 * of_warp, 8
+    while rows > 32 and m < gpu.sms * 16 // warps * rows:
+        rows //= 2
+        warps = 8 if rows * triton.next_power_of_2(problem["n"]) >= 8 * of_warp else 4
+    return {"BLOCK_M": rows, "VECTORS": 1, "num_warps": warps}
+
+
+def _programs(config, m, problem):
+    """Programs of the backward pass where each has one block of rows and classes."""
+    lanes, width = tile_of(config, problem["n"], element_size(problem.dtype))
+    return triton.cdiv(m, config["BLOCK_M"]) * triton.cdiv(problem["n"], lanes * width)
+
+
+def _spread(config, m, problem, gpu):
+    """``config``, but one vector of each of four warps where it leaves SMs less than four programs each: all begin at
+    once (15 x 30522 of bf16: 8.1 us, and 6.5; 16 x 21 x 196 of fp16: 6.8 and 6.1; H200)."""
+    few = _programs(config, m, problem) < 4 * gpu.sms
+    return config | {"VECTORS": 1, "num_warps": 4} if few else config
+
+
+def backward_of_rows(m, problem, gpu):
+    """Two vectors of eight warps; of many rows with targets by index from four of them, since a program waits for each
+    target, and then for its weight, before it begins (844 x 100277 of bf16: 146 us, and 137; H200).
+    """
+    if problem["n"] < _LONG:
+        return {"BLOCK_M": _short_rows(m, problem, gpu), "VECTORS": 2, "num_warps": 4}
+    many = m >= 4 * gpu.sms and not problem["probabilities"]
+    return _spread({"BLOCK_M": 4 if many else 1, "VECTORS": 2, "num_warps": 8}, m, problem, gpu)
+
+
+def backward_of_columns(m, problem, gpu):
     """Half of the rows that there is room for: programs deal out classes as well."""
-    return {"BLOCK_M": min(2 * of_warp, max(32, triton.next_power_of_2(m))), "VECTORS": 2, "num_warps": 4}
+    rows = min(2 * _of_warp(problem), max(32, triton.next_power_of_2(m)))
+    return _spread({"BLOCK_M": rows, "VECTORS": 2, "num_warps": 4}, m, problem, gpu)

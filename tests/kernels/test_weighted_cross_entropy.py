@@ -138,6 +138,33 @@ def test_untuned_lanes_that_share_a_row_of_the_loss_hold_one_vector_each(name, b
     assert config["VECTORS"] == 1 or lanes == 1
 
 
+@pytest.mark.parametrize("direction", DECLARATION.passes)
+def test_untuned_few_short_rows_of_the_loss_are_dealt_out_to_every_sm(direction):
+    """422 rows of 66 classes, 8 a program: 53 programs, and each SM of an H200 can have one."""
+    h200 = gpu("h200", load_gpus()["h200"])
+    problem = case("bf16", b=422, n=66, s=1, last=True, weight=True, probabilities=False)
+    config = DECLARATION.passes[direction].preferred(problem, h200).default(problem, h200)
+    assert 422 // config["BLOCK_M"] >= h200.sms
+
+
+@pytest.mark.parametrize(("sizes", "last"), [((15, 30522, 1), True), ((16, 21, 196), False)])
+def test_untuned_gradients_of_few_logits_are_cut_into_small_blocks(sizes, last):
+    h200 = gpu("h200", load_gpus()["h200"])
+    problem = case("fp16", **dict(zip("bns", sizes, strict=True)), last=last, weight=False, probabilities=False)
+    config = DECLARATION.backward.preferred(problem, h200).default(problem, h200)
+    assert (config["VECTORS"], config["num_warps"]) == (1, 4)
+
+
+def test_untuned_lanes_of_the_loss_share_no_row_of_few_classes_and_are_all_at_work():
+    h200 = gpu("h200", load_gpus()["h200"])
+    for b, n, s in ((64, 10, 3136), (2, 10, 16384), (16, 21, 196)):
+        problem = case("fp16", b=b, n=n, s=s, last=False, weight=False, probabilities=False)
+        config = DECLARATION.forward.preferred(problem, h200).default(problem, h200)
+        lanes, _ = tile_of(config, n, 2)
+        assert (lanes == 1) == (b * s >= h200.sms * 1024)
+        assert config["num_warps"] == 4  # eight have room for more classes than there are
+
+
 def test_it_compiles_into_one_graph():
     x, exact = randn(3, N, 5).requires_grad_(), randn(3, N, 5).requires_grad_()
 

@@ -6,8 +6,8 @@ import triton
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, VECTOR_BYTES, points, registers_obstacle
 
-from .results import BESIDE
-from .tiling import block_of
+from .results import BESIDE, splits_of
+from .tiling import Block, block_of
 
 ROWS_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (1, 2, 4, 8, 16)}
 STREAM_SPACE = {"VECTORS": (2, 4, 8), "num_warps": (4, 8, 16), "PER_SM": (1, 2, 4, 8)}
@@ -183,16 +183,26 @@ def fits_columns(config, problem: Case, gpu: GPU) -> str:
     return spills(config, problem) or under_way(config, outputs, gpu)
 
 
+def _block(config, problem: Case, gpu: GPU) -> Block:
+    vector = VECTOR_BYTES // element_size(problem.dtype)
+    return block_of(config, problem["outer"], problem["n"], problem["inner"], vector, gpu)
+
+
 def _programs(problem: Case, gpu: GPU, config) -> int:
     """Programs of ``blocks`` where none shares its results."""
-    outer, n, inner = problem["outer"], problem["n"], problem["inner"]
-    block = block_of(config, outer, n, inner, VECTOR_BYTES // element_size(problem.dtype), gpu)
-    return triton.cdiv(outer, block.matrices) * triton.cdiv(inner, block.columns)
+    block = _block(config, problem, gpu)
+    return triton.cdiv(problem["outer"], block.matrices) * triton.cdiv(problem["inner"], block.columns)
+
+
+def _leaves_sms(config, problem: Case, gpu: GPU) -> bool:
+    """Whether ``blocks`` has fewer programs than SMs: one takes two blocks at least where results are shared."""
+    programs, blocks = _programs(problem, gpu, config), problem["n"] // (2 * _block(config, problem, gpu).rows)
+    return programs * splits_of(gpu, config, programs, blocks, blocks) < gpu.sms
 
 
 def fits_blocks(config, problem: Case, gpu: GPU) -> str:
     smallest = BLOCKS_SPACE["BLOCK_C"][0]
-    if config["VECTORS"] == 1 and problem["inner"] > 1:
+    if config["VECTORS"] == 1 and problem["inner"] > 1 and not is_apart(problem, problem["inner"]):
         return "one vector a thread: too few loads on their way"
     if config["BLOCK_C"] > smallest and config["BLOCK_C"] > triton.next_power_of_2(problem["inner"]):
         return "a block wider than the rows"
@@ -254,35 +264,56 @@ def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
     return next(config for config in points(space) if not fits(config, problem, gpu))
 
 
+def _of_one_warp(problem: Case, gpu: GPU) -> dict:
+    """What a warp takes alone: of wide rows with addresses of their own eight elements a thread.
+
+    Beyond eight the compiler waits for loads one after the other (256 x 29 x 3877 of fp16: 55.7 us with 16, 27.7 with
+    eight; H200, Triton 3.7); but not for those of ``BESIDE``, nor for a program's first block.  Rows of one block are
+    too short for a program to have one or two: it takes eight (32768 x 122 of fp16: 15.1 us, and 9.2).
+    """
+    n, inner, least = problem["n"], problem["inner"], BLOCKS_SPACE["BLOCK_C"][0]
+    apart = is_apart(problem, n if inner == 1 else inner)
+    columns = least if apart else max(least, min(64, triton.next_power_of_2(inner)))
+    config = {"VECTORS": 2, "BLOCK_C": columns, "num_warps": 1, "PER_SM": 1}
+    if inner == 1:
+        config["VECTORS"] = 1 if apart else 2
+        return config | {"VECTORS": 4} if _block(config, problem, gpu).rows >= n else config
+    if not apart:
+        return config | {"VECTORS": 8 if _adds(problem) else 2}
+    if problem["op"] in BESIDE or element_size(problem.dtype) > 2 or n < 4 * _block(config, problem, gpu).rows:
+        return config
+    return config | {"VECTORS": 1, "BLOCK_C": max(least, min(128, 1 << inner.bit_length() - 1))}
+
+
 def blocks_default(problem: Case, gpu: GPU) -> dict:
     """A warp for columns of its own, of few of them with parts of the rows; four warps for fewer results than SMs use.
 
-    Where each element has an address of its own (rows of no 8-byte vectors) a thread takes fewer: beyond 16 of them the
-    compiler waits for loads one after the other (1.6 to 2.7 times as long on an H200, Triton 3.6).
+    Where even these leave SMs idle, of a quarter of the vectors (1 x 13394 x 56 of bf16: 52 programs and 12.5 us, 208
+    and 9.0; H200).
     """
     n, inner = problem["n"], problem["inner"]
-    apart = is_apart(problem, n if inner == 1 else inner)
-    adds, least = _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
+    alone = _of_one_warp(problem, gpu)
     if inner == 1:
-        preferred = [(1 if apart else 2, least, 1, 1)]
+        return first(BLOCKS_SPACE, fits_blocks, problem, gpu, [alone])
+    apart, adds, least = is_apart(problem, inner), _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
+    vectors, share = (4, 16) if adds else (2, 32)  # of a thread; programs an SM, of one warp
+    programs = _programs(problem, gpu, alone)
+    preferred = []
+    if programs >= 2 * gpu.sms and (inner < least or (not adds and n >= 512)):
+        preferred += [(vectors, least, 1, share)]
+    if apart:
+        lone = [(2, least, 4, 8), (4, least, 1, 16), (4, least, 1, 1)]  # 16: two share where SMs are not full
+        preferred += [(4, least, 4, 8), (4, least, 4, 1)] if adds else lone
     else:
-        vectors, share = (4, 16) if adds else (2, 32)  # of a thread; programs an SM, of one warp
-        columns = least if apart else max(least, min(64, triton.next_power_of_2(inner)))
-        alone = (8 if adds and not apart else 2, columns, 1, 1)
-        programs = _programs(problem, gpu, dict(zip(BLOCKS_SPACE, alone, strict=True)))
-        preferred = [alone] if _many(programs, gpu) else []
-        if programs >= 2 * gpu.sms and (inner < least or (not adds and n >= 512)):
-            preferred += [(vectors, least, 1, share)]
-        if apart:
-            lone = [(2, least, 4, 8), (4, least, 1, 16), (4, least, 1, 1)]  # 16: two share where SMs are not full
-            preferred += [(4, least, 4, 8), (4, least, 4, 1)] if adds else lone
-        else:
-            wide = 128 if inner >= 512 else least
-            shared = [(8, wide, 1, 16)] if inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
-            whole = (8, wide, 4, 4) if adds or problem["op"] not in BESIDE else (4, least, 4, 4)
-            preferred += [*shared, whole, (8, least, 4, 1)] if adds else [whole, (4, least, 4, 4), (4, least, 1, 1)]
+        wide = 128 if inner >= 512 else least
+        shared = [(8, wide, 1, 16)] if adds and inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
+        whole = (8, wide, 4, 4) if problem["op"] not in BESIDE else (4, least, 4, 4)
+        idle = inner >= least and _leaves_sms(dict(zip(BLOCKS_SPACE, whole, strict=True)), problem, gpu)
+        spread = [(2, least, 4, 8)] if idle else []
+        rest = [(8, least, 4, 1)] if adds else [(4, least, 4, 4), (4, least, 1, 1)]
+        preferred += [*shared, *spread, whole, *rest]
     configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in preferred]
-    return first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
+    return first(BLOCKS_SPACE, fits_blocks, problem, gpu, [alone, *configs] if _many(programs, gpu) else configs)
 
 
 def rows_default(problem: Case, gpu: GPU) -> dict:

@@ -64,14 +64,16 @@ def default(problem: Case, gpu: GPU) -> dict:
     """As much under way as for the other variants; fewer elements a thread of maxima, and of rows of no 8 bytes.
 
     Of narrow columns a thread takes one vector, in as many programs as an SM holds: with more each thread's places are
-    computed one by one (64 x 3136 of 256: 45.6 us, with four vectors 60.7; H100).
+    computed one by one (64 x 3136 of 256: 45.6 us, with four vectors 60.7; H100).  Of wide ones that add up eight of
+    four warps, which read as much as four of eight and exchange less (32 x 32 of 256 x 128: 43.0 us, and 28.7; H200).
     """
     columns = problem["inner"] // problem["between"]
     whole = not is_apart(problem, columns if columns > 1 else problem["n"] // problem["far"])
     adds = whole and problem["op"] in ("sum", "mean")
     shared = ((4, 8, 2), (4, 4, 4)) if adds else ()
     sizes = (*shared, (2, 4, 8), (2, 8, 4), *(((4, 4, 1),) if adds else ()), (2, 4, 1), (1, 4, 16), (1, 4, 1))
-    by_width = [(c, one) for c in (128, 64) for one in sizes] + [(16, one) for one in ((1, 4, 16), *sizes)]
+    wide = (*(((8, 4, 4), (8, 4, 1)) if adds else ()), *sizes)
+    by_width = [(c, one) for c in (128, 64) for one in wide] + [(16, one) for one in ((1, 4, 16), *sizes)]
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c, (v, w, p) in by_width]
     return first(SPACE, fits, problem, gpu, preferred)
 

@@ -413,6 +413,44 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                     assert len(configs) <= 45, (variant.name, str(problem), len(configs))
 
 
+def default_on_h200(dtype, **sizes):
+    """The config that an untuned call runs, of `blocks` or `strided`."""
+    problem = case(dtype, **sizes)
+    variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
+    assert variant.name == ("strided" if "far" in sizes else "blocks")
+    return variant.default(problem, GPUS["h200"])
+
+
+def test_untuned_programs_have_several_short_rows():
+    """A program that begins and ends with two rows of 122 fp16 numbers takes 1.6 times as long."""
+    of_one_block = default_on_h200("fp16", outer=32768, n=122, inner=1, op="amax")
+    of_several = default_on_h200("fp16", outer=32768, n=300, inner=1, op="amax")
+    assert (of_one_block["VECTORS"], of_several["VECTORS"]) == (4, 2)
+
+
+def test_untuned_loops_over_odd_rows_load_eight_elements_a_thread_at_once():
+    """Beyond them Triton 3.7 waits for one load after the other, but not in a first block, nor of maxima's indices."""
+    sizes = {"outer": 256, "n": 29, "inner": 3877}
+    assert default_on_h200("fp16", **sizes, op="mean")["VECTORS"] == 1
+    assert default_on_h200("fp32", **sizes, op="mean")["VECTORS"] == 2
+    assert default_on_h200("fp16", **sizes, op="max")["VECTORS"] == 2
+    assert default_on_h200("fp16", **sizes | {"n": 7}, op="mean")["VECTORS"] == 2
+
+
+def test_untuned_few_columns_are_shared_by_as_many_programs_as_there_are_sms():
+    outer, n, inner = 1, 13394, 56
+    config = default_on_h200("bf16", outer=outer, n=n, inner=inner, op="amax")
+    block = block_of(config, outer, n, inner, 8, GPUS["h200"])
+    assert n // (2 * block.rows) * math.ceil(inner / block.columns) >= GPUS["h200"].sms
+
+
+def test_untuned_wide_pieces_apart_are_added_up_by_four_warps():
+    for far, n, between, columns in ((32, 1024, 256, 128), (7, 112, 2865, 64)):
+        sizes = {"outer": 1, "n": n, "inner": between * columns, "far": far, "between": between, "gap": 0}
+        config = default_on_h200("bf16", **sizes, op="mean")
+        assert (config["VECTORS"], config["num_warps"]) == (8, 4)
+
+
 @pytest.mark.parametrize("vectors", [1, 4])
 @pytest.mark.parametrize(
     "outer, n, inner",

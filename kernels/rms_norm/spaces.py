@@ -102,7 +102,8 @@ def prefetching(elements: int):
 
     48 KiB are enough, and half of what an SM reads in all.  Each program leaves a row of dweight in fp32 to be read
     again: of few rows that takes as long as rows themselves (529 x 2834 bf16: 15.2 us by a program an SM, by a program
-    a row 19.6; H100, Triton 3.6).  A program alone writes dweight itself, which saves a launch.
+    a row 19.6; H100, Triton 3.6), and longer where a few columns leave few programs to read them (22488 x 96: 18.2 us
+    with 528 rows of dweight, 14.3 with 264; H200).  A program alone writes dweight itself, which saves a launch.
     """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
@@ -112,7 +113,7 @@ def prefetching(elements: int):
             enough = 3 * ENOUGH_IN_FLIGHT if m <= gpu.sms else min(3 * ENOUGH_IN_FLIGHT, m * row / gpu.sms / 2)
             lacking = max(0.0, math.log2(enough / ahead))
         programs = min(triton.cdiv(m, config["BLOCK_M"]), per_sm * gpu.sms)
-        sums = 2 * (programs > 1) + 4 * max(0, programs - gpu.sms) / m
+        sums = 2 * (programs > 1) + 4 * (1 + 256 / problem["n"]) * max(0, programs - gpu.sms) / m
         return (
             _misfit(config, problem, elements) + math.log2(config["BLOCK_M"]) / 8 + 1.5 * lacking + sums,
             abs(config["num_stages"] - 3),

@@ -280,6 +280,14 @@ def test_rows_of_128_kib_are_read_once():
     assert "16-byte" in late.unsupported(case("bf16", m=8, n=20_001, residual=False), GPUS["h200"])
 
 
+def test_untuned_gradients_of_short_rows_leave_fewer_partial_rows_to_add_up():
+    """A program of the second launch adds up 32 columns: of 96 they are three, which read all partial rows."""
+    for n, programs in ((96, 2), (1024, 4)):
+        problem = case("bf16", m=22488, n=n, residual=False)
+        config = DECLARATION.backward.preferred(problem, GPUS["h200"]).default(problem, GPUS["h200"])
+        assert config["PROGRAMS_PER_SM"] == programs
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit_and_every_case_has_a_variant(name):
     for work in DECLARATION.passes.values():

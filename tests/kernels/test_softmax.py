@@ -364,6 +364,18 @@ def test_a_config_of_long_rows_fits_no_short_ones():
     assert DECLARATION.forward.variant("online").unsupported(many, GPUS["h200"])
 
 
+@pytest.mark.parametrize("direction", DECLARATION.passes)
+def test_untuned_short_rows_share_programs_and_have_more_warps_where_sms_hold_them_all(direction):
+    def chosen(m, n):
+        problem = case("bf16", m=m, n=n)
+        return tuple(
+            DECLARATION.passes[direction].preferred(problem, GPUS["h200"]).default(problem, GPUS["h200"]).values()
+        )
+
+    assert [chosen(m, 77) for m in (9856, 131072)] == [(8, 2), (8, 1)]
+    assert [chosen(m, 12) for m in (68, 8192)] == [(1, 1), (16, 1)]  # two programs an SM, of rows of 24 bytes
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():

@@ -87,19 +87,22 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     Short rows by several, which share weight and bias and load them early.  (8192 x 16384 of bf16 with early loads:
     257 us, late 186 us on an H100, 237 and 145 us on an H200.)  Few rows, all of them under way at once, load early,
     too, and have twice the warps of 16 bits (246 x 3584 bf16: 7.2 us for 8.3; 540 x 2304 fp32: 8.4 for 11.2; H200).
+    Rows of whole 16-bit vectors in several tiles have no company, and half as many warps as the power of two beyond
+    them would: warps exchange sums of more tiles (38302 x 1152 of fp16: 58.1 us, and 50.1 by a warp a row; H200).
     """
-    block_n = rows.block_n(problem)
-    together = block_n * element_size(problem.dtype) < rows.LEAST_TILE
+    n, block_n, size = problem["n"], rows.block_n(problem), element_size(problem.dtype)
+    together = block_n * size < rows.LEAST_TILE
+    tiled = not together and size == 2 and n < block_n and n * size % rows.VECTOR_BYTES == 0
     if together:
         block_m = rows.rows_together(problem, gpu, ONE_PASS_SPACE["BLOCK_M"][-1])
     else:
-        block_m = min(2, rows.rows_apart(problem, gpu)) if block_n <= 4096 else 1
-    warps = max(1, block_m * block_n // 1024)
+        block_m = min(2, rows.rows_apart(problem, gpu)) if block_n <= 4096 and not tiled else 1
+    warps = max(1, block_m * (block_n // 2 if tiled else block_n) // 1024)
     early = {"BLOCK_M": block_m, "LATE": False, "num_warps": warps}
-    late = early | {"LATE": True, "num_warps": min(warps, 4) if element_size(problem.dtype) == 2 else warps}
+    late = early | {"LATE": True, "num_warps": min(warps, 4) if size == 2 else warps}
     configs = [early] if together else [late, early] if block_n <= 8192 else []
     if problem["m"] <= 8 * gpu.sms and not together:
-        of_warp = 512 if element_size(problem.dtype) == 2 else 1024
+        of_warp = 512 if size == 2 else 1024
         configs.insert(0, {"BLOCK_M": 1, "LATE": False, "num_warps": max(1, min(8, block_n // of_warp))})
     # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"

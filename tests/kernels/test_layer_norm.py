@@ -313,6 +313,13 @@ def test_what_does_not_fit_is_refused_by_name(arguments, error, message):
         layer_norm(*arguments)
 
 
+def test_untuned_rows_in_several_tiles_have_programs_of_their_own():
+    for n, rows, warps in ((1024, 2, 2), (1152, 1, 1), (2304, 1, 2), (5120, 1, 4)):
+        problem = case("fp16", m=38302, n=n)
+        config = DECLARATION.forward.preferred(problem, GPUS["h200"]).default(problem, GPUS["h200"])
+        assert (config["BLOCK_M"], config["num_warps"]) == (rows, warps)
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():

@@ -26,6 +26,7 @@ from .cases import (
 from .forward import launch_forward
 from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
 from .hopper_gradients import fits_hopper_backward, for_hopper_backward, launch_hopper_backward
+from .small import BACKWARD_SMALL, FORWARD_SMALL, handles_small, handles_small_backward, small_default
 from .spaces import (
     BACKWARD_SPACE,
     FORWARD_SPACE,
@@ -63,6 +64,17 @@ DECLARATION = Declaration(
         outputs=("out", "lse"),
         offset_inputs=("v",),
         variants=(
+            Variant(
+                name="small",
+                summary="the blocks of `descriptor`, of 64 queries, where tiles of `gluon` are too few (Hopper alone)",
+                follows="descriptor",
+                launch=functools.partial(launch_forward, True),
+                space=FORWARD_SMALL,
+                default=small_default,
+                fits=fits_forward,
+                handles=handles_small,
+                needs=HOPPER,
+            ),
             Variant(
                 name="gluon",
                 summary="a warp that loads and groups of warps that multiply; softmax under products (Hopper alone)",
@@ -109,6 +121,17 @@ DECLARATION = Declaration(
         reference=backward_reference,
         outputs=("dq", "dk", "dv"),
         variants=(
+            Variant(
+                name="small",
+                summary="the kernels of `descriptor`, blocks of 64, where tiles of `gluon` are too few (Hopper alone)",
+                follows="descriptor",
+                launch=functools.partial(launch_backward, True),
+                space=BACKWARD_SMALL,
+                default=backward_default,
+                fits=fits_backward,
+                handles=handles_small_backward,
+                needs=HOPPER,
+            ),
             Variant(
                 name="gluon",
                 summary="each product once, dQ added up in memory in a fixed order; two kernels for heads beyond 128",

@@ -372,6 +372,30 @@ def test_defaults_on_hopper_are_configs_of_the_space(d):
         assert config in list(variant.configs(problem, H200))
 
 
+@pytest.mark.parametrize(
+    ("direction", "causal", "sizes", "name"),
+    [
+        ("forward", True, {"b": 2, "h": 8, "l": 512, "d": 64}, "small"),  # 64 tiles of 128 queries for 132 SMs
+        ("forward", False, {"b": 1, "h": 28, "g": 4, "l": 256, "d": 96}, "small"),
+        ("forward", True, {"b": 4, "h": 8, "l": 512, "d": 64}, "gluon"),
+        ("forward", True, {"b": 1, "h": 2, "l": 4096, "d": 64}, "gluon"),  # few tiles, but their loops are long
+        ("forward", True, {"b": 12, "h": 16, "l": 128, "d": 64}, "small"),  # one block of keys: no overlap
+        ("forward", True, {"b": 12, "h": 16, "l": 128, "d": 96}, "gluon"),  # has a kernel for these
+        ("forward", False, {"b": 2, "h": 8, "l": 512, "d": 32}, "descriptor"),
+        ("backward", True, {"b": 2, "h": 8, "l": 512, "d": 64}, "small"),  # 32 tiles of 256 keys
+        ("backward", False, {"b": 2, "h": 8, "l": 512, "d": 64}, "gluon"),  # 64 of 128
+        ("backward", True, {"b": 1, "h": 28, "g": 4, "l": 256, "d": 96}, "gluon"),  # deals out groups
+        ("backward", True, {"b": 1, "h": 4, "l": 128, "d": 64}, "gluon"),  # has a kernel for these
+        ("backward", True, {"b": 4, "h": 48, "g": 8, "l": 571, "d": 32}, "descriptor"),  # adds no columns
+    ],
+)
+def test_blocks_of_64_go_first_on_hopper_where_its_tiles_are_few(direction, causal, sizes, name):
+    work, problem = DECLARATION.passes[direction], sized("bf16", "", causal, **sizes)
+    variant = work.preferred(problem, H200)
+    assert variant.name == name
+    assert variant.default(problem, H200) in list(variant.configs(problem, H200))
+
+
 def test_the_module_is_the_projections_around_the_function():
     torch.manual_seed(0)
     module, x = SelfAttention(32, num_heads=2, num_kv_heads=1), randn(2, 9, 32)

@@ -12,7 +12,7 @@ from kernels.attention.spaces import FORWARD_SPACE, PART_CONFIG
 from .blocks import columns_of
 
 
-def _beside(gpu: GPU, problem: Case, rows: int, columns: int, stages: int) -> GPU:
+def _room_beside(gpu: GPU, problem: Case, rows: int, columns: int, stages: int) -> GPU:
     """The GPU without the shared memory that blocks of the mask take, one a stage and one on its way to registers."""
     kind = problem["mask"]
     if kind == "none" or kind.endswith("keys"):
@@ -23,7 +23,7 @@ def _beside(gpu: GPU, problem: Case, rows: int, columns: int, stages: int) -> GP
 
 def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     rows, columns, warps, stages = (config[name] for name in FORWARD_SPACE)
-    beside, parts = _beside(gpu, problem, rows, columns, stages), columns_of(problem["d"])
+    beside, parts = _room_beside(gpu, problem, rows, columns, stages), columns_of(problem["d"])
     if not parts[1] or gpu.functional or not uses_tensor_cores(problem, gpu):
         return spaces.fits_forward(config, problem, beside, pointers)
     # As there, but by the columns of both parts: larger blocks fit the registers.
@@ -43,7 +43,7 @@ def _wide(problem: Case, d: int) -> Case:
 def fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
     for part in ("KEYS", "QUERIES"):
         rows, columns, _, stages = (config[f"{part}_{name}"] for name in PART_CONFIG)
-        beside = _beside(gpu, problem, rows, columns, stages)
+        beside = _room_beside(gpu, problem, rows, columns, stages)
         if reason := spaces.fits_backward(config, problem, beside, pointers):
             return reason
     return ""
@@ -52,13 +52,21 @@ def fits_backward(config: Config, problem: Case, gpu: GPU, pointers: bool = Fals
 # By the columns of a block, where one of the mask is read beside: on an H200 forward 0.82 to 0.85 of the time of the
 # plain defaults, backward 0.98 (bf16, Triton 3.6).
 _BESIDE_A_MASK = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3)}
-_QUERIES_BESIDE_A_MASK = {64: (64, 64, 4, 2)}
+_PART_BESIDE_A_MASK = (64, 64, 4, 2)  # of 64 columns
 
-# Of few queries, that more multiprocessors have work: forward 0.61 to 0.92 of the time, backward 0.90, 0.92.
+# By wgmma programs of 64 queries, several to an SM, are faster beside blocks of bools, small in shared memory: 0.76 to
+# 0.95 of the time, of heads of 128 up to 2048 keys; of 4096 those of 128 queries, which read keys half as often (0.96).
+# Without a block small heads see 64 keys at a time, for less of a window's ends or of a tail is masked: 0.80 to 1.00.
+_BESIDE_BOOLS = _BESIDE_A_MASK | {128: (64, 64, 4, 2)}
+_BESIDE_NONE = {64: (64, 64, 4, 2)}
+
+# Of heads in two parts, of 80 columns and not 128, a warp has registers for twice as many queries: 0.78, 0.91.
+_IN_PARTS = {128: (128, 64, 4, 3)}
+
+# Of few queries, that more multiprocessors have work: forward 0.61 to 0.92 of the time.
 # Where they see few keys, too, those are not worth a third stage (as fast as 0.74).
 _OF_FEW = {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 3)}
 _OF_FEW_ON_FEW = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 3)}
-_QUERIES_OF_FEW = {64: (64, 64, 4, 2), 128: (64, 64, 4, 2), 256: (64, 32, 4, 2)}
 
 # Of heads in two parts where a warp multiplies for itself: of 80 columns it spills nowhere, of 96 on an L40S.
 _BY_MMA_IN_PARTS = (128, 64, 8, 2)
@@ -66,28 +74,45 @@ _BY_MMA_IN_PARTS = (128, 64, 8, 2)
 
 def forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     plain = spaces.forward_default(problem, gpu, pointers)
-    if 64 < problem["d"] <= 80 and not reads_shared_memory(problem, gpu):
+    if _in_parts(problem) and not reads_shared_memory(problem, gpu):
         config = dict(zip(FORWARD_SPACE, _BY_MMA_IN_PARTS, strict=True))
         return plain if fits_forward(config, problem, gpu, pointers) else config
-    reach = problem["left"] + problem["right"] if problem["left"] and problem["right"] else problem["s"]
-    of_few = _OF_FEW_ON_FEW if min(reach, problem["s"]) <= 128 else _OF_FEW
-    config = plain | _from(_BESIDE_A_MASK, of_few, FORWARD_SPACE, problem, gpu)
+    columns = _columns(problem)
+    table = _by_wgmma(problem, gpu) if Capability.WGMMA in gpu.capabilities else _beside(problem)
+    config = plain | (dict(zip(FORWARD_SPACE, table[columns], strict=True)) if columns in table else {})
     return plain if pointers or fits_forward(config, problem, gpu) else config
+
+
+def _in_parts(problem):
+    """Whether a head is in two parts, of 64 and 16 columns."""
+    return 64 < problem["d"] <= 80
+
+
+def _columns(problem):
+    return max(64, block_d(problem["d"]))
+
+
+def _beside(problem):
+    return _BESIDE_A_MASK if problem["mask"] in ("bool", "added") else {}
+
+
+def _by_wgmma(problem, gpu):
+    """Configs by columns, where the plain default is not as good."""
+    mask, left, right, rows = problem["mask"], problem["left"], problem["right"], 128
+    if problem["b"] * problem["h"] * -(-problem["l"] // rows) < gpu.sms or problem["l"] <= rows // 2:
+        reach = left + right if left and right else problem["s"]
+        return _OF_FEW_ON_FEW if min(reach, problem["s"]) <= 128 else _OF_FEW
+    if mask == "bool" and (_in_parts(problem) or problem["s"] <= 2048):
+        return _BESIDE_BOOLS
+    if mask != "bool" and _in_parts(problem) and not left and not right:
+        return _IN_PARTS
+    return _beside(problem) or _BESIDE_NONE
 
 
 def backward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     plain = spaces.backward_default(problem, gpu, pointers)
-    names = [f"QUERIES_{name}" for name in PART_CONFIG]
-    config = plain | _from(_QUERIES_BESIDE_A_MASK, _QUERIES_OF_FEW, names, problem, gpu)
+    if not _beside(problem) or _columns(problem) > 64:
+        return plain
+    part = "KEYS" if Capability.WGMMA in gpu.capabilities else "QUERIES"  # the other is no larger without a mask
+    config = plain | dict(zip((f"{part}_{name}" for name in PART_CONFIG), _PART_BESIDE_A_MASK, strict=True))
     return plain if pointers or fits_backward(config, problem, gpu) else config
-
-
-def _from(beside, of_few, names, problem, gpu):
-    """What the tables say of a case, nothing where the plain default is as good."""
-    columns, rows = max(64, block_d(problem["d"])), 128
-    few = problem["b"] * problem["h"] * -(-problem["l"] // rows) < gpu.sms or problem["l"] <= rows // 2
-    if few and Capability.WGMMA in gpu.capabilities:
-        table = of_few
-    else:
-        table = beside if problem["mask"] in ("bool", "added") else {}
-    return dict(zip(names, table[columns], strict=True)) if columns in table else {}

@@ -181,6 +181,25 @@ def test_few_keys_have_configs_whatever_their_number(keys):
     assert {config["BLOCK_N"] for config in configs} == {64 if keys <= 64 else 128}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "forward", "keys"),
+    [
+        ({"mask": "bool", "s": 1024, "d": 128}, (64, 64, 4, 2), (64, 64, 4, 2)),  # several programs to an SM
+        ({"mask": "bool", "s": 4096, "d": 128}, (128, 64, 8, 3), (64, 64, 4, 2)),  # keys are read half as often
+        ({"mask": "bool keys", "s": 77, "d": 64}, (64, 64, 4, 2), (128, 64, 4, 2)),  # less of a tail
+        ({"mask": "added", "s": 1024, "d": 64}, (64, 64, 4, 3), (64, 64, 4, 2)),  # a block of the mask in registers
+        ({"mask": "added", "s": 1024, "d": 72}, (128, 64, 4, 3), (64, 64, 4, 2)),  # two parts: 80 columns
+        ({"mask": "bool keys", "s": 1305, "d": 192}, (128, 64, 8, 2), (64, 64, 8, 2)),
+    ],
+)
+def test_defaults_on_hopper_go_by_what_a_mask_takes(sizes, forward, keys):
+    problem = sized("bf16", b=8, h=16, l=1024, **sizes)
+    config = spaces.forward_default(problem, H200)
+    assert (tuple(config.values()), spaces.fits_forward(config, problem, H200)) == (forward, "")
+    config = spaces.backward_default(problem, H200)
+    assert (tuple(config.values())[:4], spaces.fits_backward(config, problem, H200)) == (keys, "")
+
+
 def test_heads_of_65_to_96_are_computed_in_two_parts():
     assert {d: columns_of(d) for d in (64, 65, 80, 81, 96, 97)} == {
         64: (64, 0), 65: (64, 16), 80: (64, 16), 81: (64, 32), 96: (64, 32), 97: (128, 0)

@@ -19,7 +19,7 @@ from atlas.declaration import (
 
 from .chunks import launch_chunks
 from .even import launch_even
-from .spaces import SPLIT_SPACE, fits, split_default, splits, whole_default
+from .spaces import SPLIT_SPACE, fits, reads_whole, split_default, splits, whole_default
 
 _DTYPES = ("bf16", "fp16")
 
@@ -65,7 +65,10 @@ _EDGE_CASES = tuple(
     )
 )
 
-_HUGE_CASES = (_problem("bf16", "offsets into K and V beyond 2^31", 3, 2**20 + 5, heads=8, ragged=True),)
+_HUGE_CASES = (
+    _problem("bf16", "offsets into K and V beyond 2^31", 3, 2**20 + 5, heads=8, ragged=True),
+    _problem("bf16", "the same of as many caches as SMs, each read by one program", 16, 2**17 + 5),
+)
 
 
 def _inputs(problem: Case, device, generator):
@@ -253,6 +256,15 @@ DECLARATION = Declaration(
         outputs=("out", "lse"),
         variants=(
             Variant(
+                name="whole",
+                summary="one program for each head of each cache, where these are short or keep SMs busy",
+                launch=launch_chunks,
+                space={name: values for name, values in SPLIT_SPACE.items() if name != "PROGRAMS"},
+                default=whole_default,
+                fits=fits,
+                handles=reads_whole,
+            ),
+            Variant(
                 name="split",
                 summary="caches split in chunks, one a program, whose results a second kernel combines",
                 launch=launch_chunks,
@@ -270,14 +282,6 @@ DECLARATION = Declaration(
                 default=split_default,
                 fits=fits,
                 follows="split",
-            ),
-            Variant(
-                name="whole",
-                summary="one program for each head of each cache, which idles SMs where these are few",
-                launch=launch_chunks,
-                space={name: values for name, values in SPLIT_SPACE.items() if name != "PROGRAMS"},
-                default=whole_default,
-                fits=fits,
             ),
         ),
         peers={

@@ -14,23 +14,68 @@ SPLIT_SPACE = {
 LONG = 64
 """Blocks of a program from which on equal parts of all caches beat chunks of each (H200)."""
 
+LONG_RAGGED = 16
+"""The same of caches whose lengths differ, which end at different times: of 26 to 31 blocks 0.85 to 0.98 (H200)."""
+
+SHORT = 512
+"""Rows of a cache that are sooner read by one program than by several and a second kernel: 0.76 to 0.96 (H200)."""
+
+BUSY = 0.95
+"""The share of their time that SMs are busy from which on no cache needs to be shared out."""
+
+
+def _caches(problem: Case) -> int:
+    return problem["batch"] * problem["kv_heads"]
+
+
+def reads_whole(problem: Case, gpu: GPU) -> str:
+    """Why ``whole`` does not take a case."""
+    caches, on_sm = _caches(problem), triton.cdiv(_caches(problem), gpu.sms)
+    apart = problem["ragged"] and (on_sm == 1 or (on_sm > 2 and problem["seq"] > 4096))  # they end far from each other
+    busy = caches >= BUSY * gpu.sms * on_sm and not apart
+    return "" if problem["seq"] <= SHORT or busy else "SMs would idle: `split` or `even` shares caches out"
+
 
 def splits(problem: Case, gpu: GPU) -> str:
     """Why ``split`` does not take a case."""
     config = split_default(problem, gpu)
-    blocks = problem["batch"] * problem["kv_heads"] * triton.cdiv(problem["seq"], config["BLOCK_N"])
-    return "" if blocks < LONG * gpu.sms * config["PROGRAMS"] else "`even` shares such caches out better"
+    blocks = _caches(problem) * triton.cdiv(problem["seq"], config["BLOCK_N"])
+    long = LONG_RAGGED if problem["ragged"] else LONG
+    return "" if blocks < long * gpu.sms * config["PROGRAMS"] else "`even` shares such caches out better"
 
 
 def split_default(problem: Case, gpu: GPU) -> dict[str, int]:
     if _copies_asynchronously(gpu):
-        block_n = min(max(8192 // triton.next_power_of_2(problem["head_dim"]), 32), 128)  # 16 KiB of K
-        return {"BLOCK_N": block_n, "PROGRAMS": 2, "num_warps": 4, "num_stages": 3}
+        return {"BLOCK_N": _rows_of(16, problem), "PROGRAMS": 2, "num_warps": 4, "num_stages": 3}
     return {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
 
 
+def _rows_of(kib, problem):
+    """Rows of a block of so many KiB of K, 128 at most."""
+    return min(max(512 * kib // triton.next_power_of_2(problem["head_dim"]), 32), 128)
+
+
 def whole_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    return {name: value for name, value in split_default(problem, gpu).items() if name != "PROGRAMS"}
+    """What has enough of the caches under way, with all that an SM reads at work at once, or one after the other.
+
+    A program alone on its SM needs blocks of 32 KiB; so do two of long caches, that read in turn.  From four on, those
+    of 16 KiB in two stages leave an SM room for six programs, where with three stages the fourth waits for the others:
+    0.86 to 1.01 (H200).  Of three, or long ones of different lengths, larger blocks are under way: 0.90, 0.94.
+    """
+    plain = {name: value for name, value in split_default(problem, gpu).items() if name != "PROGRAMS"}
+    if not _copies_asynchronously(gpu):
+        return plain
+    on_sm, long = triton.cdiv(_caches(problem), gpu.sms), problem["seq"] > SHORT
+    large = plain | {"BLOCK_N": _rows_of(32, problem)}
+    if on_sm == 1 or (on_sm == 2 and long):
+        config = large
+    elif on_sm == 2:
+        config = plain
+    elif on_sm == 3 or (long and problem["ragged"]):
+        config = large | {"num_stages": 2}
+    else:
+        config = plain | {"num_warps": 2, "num_stages": 2}
+    return plain if fits(config, problem, gpu) else config
 
 
 def _copies_asynchronously(gpu: GPU) -> bool:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from atlas.declaration import gpu_of
+from atlas.declaration import GPU, case, gpu_of
 
 from kernels import decode_attention
 from kernels.attention_decode import DECLARATION, decode_operator, even
@@ -14,6 +14,7 @@ from kernels.attention_decode.declaration import reference
 from kernels.attention_decode.even import launch_even
 
 CONFIG = {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
+H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
 
 
 def drawn(batch=2, heads=4, kv_heads=2, queries=1, seq=90, head_dim=32, dtype=torch.float16):
@@ -195,3 +196,24 @@ def test_traffic_counts_what_is_filled():
 
 def _case(**sizes):
     return type(DECLARATION.edge_cases[0])("bf16", tuple(sizes.items()))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name", "config"),
+    [
+        ({"batch": 2, "seq": 256}, "whole", (128, 4, 3)),  # a second kernel would cost more than it spares
+        ({"batch": 16, "seq": 16384}, "whole", (128, 4, 3)),  # 128 caches for 132 SMs
+        ({"batch": 64, "seq": 679}, "whole", (64, 2, 2)),  # four on an SM, all at once
+        ({"batch": 64, "seq": 2558, "ragged": True}, "whole", (128, 4, 2)),
+        ({"batch": 8, "seq": 4096}, "split", (64, 2, 4, 3)),
+        ({"batch": 8, "seq": 16384, "ragged": True}, "even", (64, 2, 4, 3)),  # lengths differ
+        ({"batch": 64, "seq": 16384, "ragged": True}, "even", (64, 2, 4, 3)),  # and by much
+        ({"batch": 40, "seq": 16384}, "even", (64, 2, 4, 3)),  # 2.4 caches an SM
+    ],
+)
+def test_what_a_call_runs_untuned_goes_by_how_many_sms_have_a_cache(sizes, name, config):
+    shape = {"heads": 32, "kv_heads": 8, "queries": 1, "head_dim": 128, "ragged": False}
+    problem = case("bf16", **shape | sizes)
+    variant = DECLARATION.forward.preferred(problem, H200)
+    assert (variant.name, tuple(variant.default(problem, H200).values())) == (name, config)
+    assert not variant.fits(variant.default(problem, H200), problem, H200)

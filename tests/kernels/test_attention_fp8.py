@@ -277,3 +277,15 @@ def test_weights_too_small_for_a_normal_number_count_as_the_least_one():
     v, one = torch.tensor([[0.0, 3.0], [5.0, 4.0]]).double()[None, None], torch.ones(1, 1)
     out, _ = WORK.spread(q, k, v, (one, one, one), False, 0.2)
     torch.testing.assert_close(out.flatten(), torch.tensor([5 * 2.0**-14, 3.0]).double())
+
+
+def test_three_groups_are_for_long_loops_whose_tiles_fill_the_last_turn():
+    gluon, config = WORK.variant("gluon"), {"CONSUMERS": 3, "STAGES": 4, "PINGPONG": False}
+    for b, h, length, default, fits in (
+        (1, 32, 16384, 3, True),  # 21 turns of 192 queries, 32 of 128
+        (16, 12, 494, 2, False),  # 5 turns of 192, 6 of 128
+        (1, 2, 200, 2, True),  # one turn of either
+    ):
+        problem = case("fp8e4m3", b=b, h=h, g=h, l=length, s=length, d=64, causal=False)
+        assert gluon.default(problem, GPUS["h200"])["CONSUMERS"] == default
+        assert (not gluon.fits(config, problem, GPUS["h200"])) is fits

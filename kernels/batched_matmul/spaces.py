@@ -5,7 +5,7 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import BARRIERS, buffers, fma_stages, layout_of, narrow, row_lengths, stage_bytes
-from kernels.matmul.swizzled import swizzles
+from kernels.matmul.swizzled import MULTIPLICATIONS, microseconds, swizzles, turns
 
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
@@ -22,6 +22,13 @@ def _fits_tile(config: Config, problem: Case, gpu: GPU, singly: bool) -> str:
     shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if tuple(config.values()) == _ALONE_IN_TF32 and _alone_in_tf32(problem, gpu):
+        return ""
+    if _by_time(problem, gpu):
+        times = _fma_times(problem, gpu)
+        near = [tile for tile, microseconds in times.items() if microseconds <= 1.3 * min(times.values())]
+        if config in [_fma_config(tile, problem) for tile in near]:
+            return ""
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
         return "a tile twice as large as C"
@@ -62,23 +69,85 @@ def _few(problem: Case, gpu: GPU) -> bool:
     return _count((64, 64), problem) < 2 * gpu.sms
 
 
+_FMA_TILES = {
+    (64, 64, 4, 3): 0.93,
+    (32, 256, 8, 3): 0.87,
+    (16, 256, 4, 4): 0.77,
+    (64, 32, 8, 3): 0.35,
+    (32, 32, 4, 3): 0.33,
+}
+"""BLOCK_M, BLOCK_N, num_warps, num_stages of `tiled` in fp32, and the share of an SM's best rate that they reach.
+
+Wide ones where 64 rows would be empty in part: 24 of 197, 768, 768 take 166 us by 32 x 256, 183 by 64 x 64 of
+`swizzled`.  Small ones where others leave SMs idle: 24 of 64, 128, 768 take 24 us by 64 x 32, 30 by 64 x 64 (H200).
+"""
+
+_SMALLEST = (32, 32, 4, 3)
+
+
+def _by_time(problem: Case, gpu: GPU) -> bool:
+    """Whether `tiled` goes by these estimates."""
+    return problem.dtype == "fp32" and Capability.WGMMA in gpu.capabilities
+
+
+def _fma_config(tile: tuple[int, ...], problem: Case) -> dict[str, int]:
+    """The config of a tile; the smallest has no more rows and columns than C."""
+    rows, columns, warps, stages = tile
+    rows = min(rows, max(16, triton.next_power_of_2(problem["m"])))
+    columns = min(columns, max(32, triton.next_power_of_2(problem["n"])))
+    block_k = 16 if problem["k"] < 128 and 0 < problem["k"] % 32 <= 16 else 32  # of a short sum, no empty half
+    return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
+
+
+def _fma_microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
+    """About how long ``tiled`` takes in fp32: elements that are read one by one make it 1.4 times as long."""
+    config = _fma_config(tile, problem)
+    rows, columns, block_k, _, warps, _ = config.values()
+    busy = turns(_rounds((rows, columns), problem, gpu), 12 // warps, warps, problem["k"])
+    k = triton.cdiv(problem["k"], block_k) * block_k
+    return (1.4 if narrow(problem) else 1.0) * busy * rows * columns * k / (MULTIPLICATIONS * _FMA_TILES[tile])
+
+
+def _fma_times(problem: Case, gpu: GPU) -> dict[tuple[int, ...], float]:
+    """The tiles that are not far larger than C, and how long they take."""
+    rows, columns = max(16, triton.next_power_of_2(problem["m"])), max(32, triton.next_power_of_2(problem["n"]))
+    tiles = (tile for tile in _FMA_TILES if tile[0] <= rows and tile[1] <= columns)
+    return {tile: _fma_microseconds(tile, problem, gpu) for tile in (*tiles, _SMALLEST)}
+
+
 def default(problem: Case, gpu: GPU) -> dict[str, int]:
+    if _by_time(problem, gpu):
+        times = _fma_times(problem, gpu)
+        return _fma_config(min(times, key=times.get), problem)
+    if _alone_in_tf32(problem, gpu):
+        return dict(zip(SPACE, _ALONE_IN_TF32, strict=True))
     tensor_cores = uses_tensor_cores(problem, gpu)
     small = narrow(problem) and _few(problem, gpu) and (tensor_cores or problem.dtype == "fp32")
-    most = 32 if small else 128 if tensor_cores else 64
-    rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
-    columns = min(most, max(32, triton.next_power_of_2(problem["n"])))
-    single = narrow(problem) and problem.dtype == "fp32" and Capability.WGMMA in gpu.capabilities
+    # The fewest that wgmma multiplies are 64 rows: 8 of 1024, 77, 77 take 11.3 us so, 14.3 by 32 (H200).
+    many = Capability.WGMMA in gpu.capabilities and _rounds((32, 32), problem, gpu) > 2
+    most_rows, most_columns = (64 if many else 32, 32) if small else (128, 128) if tensor_cores else (64, 64)
+    rows = min(most_rows, max(16, triton.next_power_of_2(problem["m"])))
+    columns = min(most_columns, max(32, triton.next_power_of_2(problem["n"])))
     if not tensor_cores:
-        block_k, stages = 32 if small or single else 16, fma_stages(problem, gpu)
+        block_k, stages = 32 if small else 16, fma_stages(problem, gpu)
     elif narrow(problem):
         block_k, stages = (128 if small else 64) // element_size(problem.dtype), 2
     else:
         block_k, stages = 128 // element_size(problem.dtype), 3
     # 64 x 64 in 4 warps spills a few bytes in fp32 on compute capability 10.0 (Triton 3.7.1).
-    # Single elements by 4 bytes are copied asynchronously: 96 of 197, 64, 1024 TN take 86 us so, 106 in 8 warps (H200).
-    warps = 8 if rows * columns == (128 * 128 if tensor_cores else 64 * 64) and not single else 4
+    warps = 8 if rows * columns == (128 * 128 if tensor_cores else 64 * 64) else 4
     return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
+
+
+_ALONE_IN_TF32 = (16, 64, 64, 8, 8, 3)
+"""Tiles of `tiled` where copies for wgmma do not pay: of fewer than 64 rows, mma multiplies operands in either order.
+
+2 of 333, 96, 77 take 7.5 us by 16 rows, 12.2 by 64, and 12.5 by `persistent` with its copies (H200).
+"""
+
+
+def _alone_in_tf32(problem: Case, gpu: GPU) -> bool:
+    return problem.dtype == "tf32" and Capability.WGMMA in gpu.capabilities and bool(copies(problem, gpu))
 
 
 def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
@@ -109,8 +178,18 @@ PERSISTENT_SPACE = {**SPACE, "PARTS": (1, 2)}
 
 def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     """Of the tiles that there is room for the one that ends first if SMs take tiles in step."""
-    tiles = [tile for tile in _tiles(problem) if _has_room(tile, 1, problem, gpu)] or _tiles(problem)
-    return _persistent_config(min(tiles, key=lambda tile: _microseconds(tile, problem, gpu)), 1, problem)
+    tiles = [tile for tile in _tiles(problem) if _has_room(tile, _parts(tile, problem), problem, gpu)]
+    tile = min(tiles or _tiles(problem), key=lambda tile: _microseconds(tile, problem, gpu))
+    return _persistent_config(tile, _parts(tile, problem), problem)
+
+
+def _parts(tile: tuple[int, ...], problem: Case) -> int:
+    """Halves of the largest tile leave room for a fourth stage: 16 of 1024 each way take 53 us so, 57 whole (H200).
+
+    Where three hold all of K, a further one holds nothing.
+    """
+    long = problem["k"] * element_size(problem.dtype) > 3 * 128
+    return 2 if long and tile[0] * tile[1] == 128 * 256 else 1
 
 
 def _persistent_config(tile: tuple[int, int, int, int], parts: int, problem: Case) -> dict[str, int]:
@@ -136,11 +215,11 @@ def _tiles(problem: Case) -> tuple[tuple[int, int, int, int], ...]:
         return (*small, (128, 128, 8, 3), (64, 256, 8, 4))
     if problem["n"] % 8:  # written through pointers: a thread with more accumulators took twice as long (H200)
         return (*small, (128, 128, 8, 4))
-    return (*small, (128, 128, 4, 4), (128, 256, 8, 3), (128, 256, 8, 4))
+    return (*small, (128, 128, 4, 4), (128, 256, 8, 4), (128, 256, 8, 3))
 
 
 # Microseconds of one SM on an H200: see kernels/matmul/split_spaces.py.
-_MULTIPLY, _LOAD, _PROGRAM = {"fp16": 3.0e-7, "bf16": 3.0e-7, "tf32": 8.4e-7}, 6.8e-6, 0.5
+_MULTIPLY, _LOAD, _PROGRAM = {"fp16": 3.0e-7, "bf16": 3.0e-7, "tf32": 8.4e-7}, 6.8e-6, 1.0
 _SINGLY = 0.02
 """For a step of K of a tile of 64 x 64 whose elements are read one by one."""
 _LAUNCH, _COPIED = 2.6, 3.2e6
@@ -173,17 +252,11 @@ def swizzles_batch(problem: Case, gpu: GPU) -> str:
         return reason
     if problem["b"] > _MOST_PRODUCTS:
         return f"over {_MOST_PRODUCTS} products, the most that CUDA counts along that axis of a grid"
-    copies, turn = _copies_of_swizzled(problem)
-    if _count((64, 64), problem) < gpu.sms:
-        few = copies and layout_of(problem)[1] == "N"
-        return "rows off 16 bytes, and too few tiles for copies of them to pay" if few else ""
-    taken = _SWIZZLED * problem["k"] * _count((64, 64), problem) * 64 * 64
-    late = problem["k"] >= 128 and copies > 0.4 * taken + turn
-    return "copies would take longer than `tiled` loses by reading single elements" if late else ""
-
-
-_SWIZZLED = 1 / 2.6e7
-"""Microseconds of all SMs for a multiplication-addition of `swizzled`, of which `tiled` takes 1.4 (fitted, H200)."""
+    copied, turned = _copies_of_swizzled(problem)
+    if turned and _count((64, 64), problem) < gpu.sms:
+        return ""  # few tiles do not make up for a launch that turns B
+    pays = turned + min(_fma_times(problem, gpu).values()) < 0.95 * (copied + microseconds(problem, gpu))
+    return "`tiled` has tiles that leave less of C's edges or of SMs idle, or copies would take longer" if pays else ""
 
 
 def _copies_of_swizzled(problem: Case) -> tuple[float, float]:
@@ -200,13 +273,17 @@ def _copies_of_swizzled(problem: Case) -> tuple[float, float]:
 
 
 def copies(problem: Case, gpu: GPU) -> str:
-    """Why ``persistent`` does not take a case: copies of rows off 16 bytes must pay."""
+    """Why ``persistent`` does not take a case: copies of rows off 16 bytes, or of tf32 not along K, must pay."""
     if problem.dtype == "fp32":
         return "fp32 in IEEE precision is bound by FMA, which no copy engine speeds up"
     size, b, m, n, k = element_size(problem.dtype), *(problem[name] for name in "bmnk")
     of_a, of_b = (length * size % 16 != 0 for length in row_lengths(problem)[:2])
-    if gpu.functional or problem.dtype == "tf32" or not (of_a or of_b):
+    if problem.dtype == "tf32" and Capability.WGMMA in gpu.capabilities:
+        of_a, of_b = of_a or layout_of(problem)[0] == "T", of_b or layout_of(problem)[1] == "N"
+    elif problem.dtype == "tf32":
+        return ""
+    if gpu.functional or not (of_a or of_b):
         return ""
     copies = (of_a + of_b) * _LAUNCH + 2 * b * size * (of_a * m * k + of_b * k * n) / _COPIED
     singly = _rounds((64, 64), problem, gpu) * k * _SINGLY
-    return "" if copies + 3 < singly else "rows off 16 bytes, and too few for copies of them to pay"
+    return "" if copies + 3 < singly else "rows off 16 bytes or not along K, and too few for copies of them to pay"

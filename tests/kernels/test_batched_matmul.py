@@ -3,6 +3,7 @@
 import pytest
 import torch
 from atlas.declaration import case
+from atlas.declaration.choice import untuned
 from atlas.declaration.hardware import GPU, INTERPRETER
 
 from kernels.batched_matmul import DECLARATION, bmm, case_of
@@ -44,10 +45,29 @@ def test_copies_of_more_products_than_a_grid_has_rows(monkeypatch, copy):
     assert len(grids) == 1 and max(grids[0][1:], default=1) <= 65_535
 
 
+H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
+
+
+def default_tile(dtype, **sizes):
+    variant, config = untuned(DECLARATION.forward, case(dtype, **sizes), H200)
+    return variant.name, config["BLOCK_M"], config["BLOCK_N"]
+
+
 def test_fp32_takes_a_variant_that_counts_the_products():
-    h200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
-    chosen = [DECLARATION.forward.preferred(case("fp32", b=b, m=64, n=64, k=64), h200).name for b in (65_535, 65_536)]
-    assert chosen == ["swizzled", "tiled"]
+    assert [default_tile("fp32", b=b, m=64, n=64, k=64)[0] for b in (65_535, 65_536)] == ["swizzled", "tiled"]
+
+
+def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_ones_where_sms_would_idle():
+    assert default_tile("fp32", b=16, m=512, n=512, k=512) == ("swizzled", 64, 64)
+    assert default_tile("fp32", b=24, m=197, n=768, k=768) == ("tiled", 32, 256)
+    assert default_tile("fp32", b=96, m=80, n=768, k=77, layout="NT") == ("tiled", 16, 256)
+    assert default_tile("fp32", b=24, m=64, n=128, k=768) == ("tiled", 64, 32)
+
+
+def test_tf32_is_copied_along_k_where_that_pays():
+    assert default_tile("tf32", b=2, m=96, n=128, k=80) == ("tiled", 16, 64)
+    assert default_tile("tf32", b=2, m=96, n=128, k=80, layout="NT")[0] == "persistent"
+    assert default_tile("tf32", b=2, m=96, n=128, k=1024)[0] == "persistent"
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])

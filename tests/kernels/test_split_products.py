@@ -186,17 +186,18 @@ def test_batches_off_16_bytes_are_padded_where_copies_pay():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "sizes", "block_k"),
+    ("dtype", "sizes", "tile"),
     [
-        ("bf16", {"b": 8, "m": 128, "n": 333, "k": 128, "layout": "TN"}, 64),
-        ("fp16", {"b": 24, "m": 197, "n": 64, "k": 197}, 64),
-        ("fp32", {"b": 2, "m": 80, "n": 256, "k": 77}, 32),
-        ("fp32", {"b": 2, "m": 256, "n": 77, "k": 80, "layout": "TN"}, 32),
+        ("bf16", {"b": 8, "m": 128, "n": 333, "k": 128, "layout": "TN"}, (64, 32, 64)),
+        ("fp16", {"b": 24, "m": 197, "n": 64, "k": 197}, (64, 32, 64)),
+        ("bf16", {"b": 12, "m": 197, "n": 96, "k": 96, "layout": "TN"}, (32, 32, 64)),  # two for each SM
+        ("fp32", {"b": 2, "m": 80, "n": 256, "k": 77}, (32, 32, 16)),
+        ("fp32", {"b": 2, "m": 256, "n": 77, "k": 80, "layout": "TN"}, (32, 32, 16)),
     ],
 )
-def test_few_small_products_off_16_bytes_are_read_singly_in_small_tiles(dtype, sizes, block_k):
+def test_few_small_products_off_16_bytes_are_read_singly_in_small_tiles(dtype, sizes, tile):
     variant, config = chosen("batched_matmul", "h200", dtype, **sizes)
-    assert (variant, config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]) == ("tiled", 32, 32, block_k)
+    assert (variant, config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]) == ("tiled", *tile)
 
 
 def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():

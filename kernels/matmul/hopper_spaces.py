@@ -74,6 +74,12 @@ def few_tiles(problem: Case, gpu: GPU) -> str:
     return "" if tiles > gpu.sms else f"{tiles} tiles of 128 x 128 leave SMs idle"
 
 
+def few_rows(problem: Case) -> str:
+    """Why tiles of fewer rows are better, however many there are: they have more of B under way."""
+    few = problem.dtype != "fp32" and problem["m"] <= 64
+    return f"half of a tile of 128 rows, or more, lies outside of C's {problem['m']}" if few else ""
+
+
 def parts_of_last(tiles: int, programs: int, most: int) -> int:
     """Into how many parts, a power of 2, tiles of the last round are cut: no more than give each program one."""
     rest = tiles % programs

@@ -15,7 +15,7 @@ from atlas.declaration import GPU, Capability, Case, Config, Variant, element_si
 from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
-from .hopper_spaces import few_tiles, multiplies_by_groups, rounds_end_later
+from .hopper_spaces import few_rows, few_tiles, multiplies_by_groups, rounds_end_later
 from .swizzled import swizzles
 
 SPLIT_DESCRIPTOR_SPACE = {
@@ -40,8 +40,6 @@ _OF_16_BITS = (
     (128, 256, 64, 8, 4),
 )
 _TILES = {
-    "bf16": _OF_16_BITS,
-    "fp16": _OF_16_BITS,
     "tf32": ((16, 64, 128, 4, 4), (32, 64, 64, 4, 5), (64, 64, 64, 4, 5), (64, 128, 32, 4, 5), (128, 128, 32, 8, 4)),
     "fp32": ((16, 64, 32, 4, 3), (32, 64, 32, 4, 3), (64, 32, 32, 4, 3), (64, 64, 16, 4, 3)),
 }
@@ -49,6 +47,13 @@ _TILES = {
 
 _ODD_ROWS = (*_OF_16_BITS[:-2], (128, 128, 64, 8, 4))
 """The same where rows of C are off 16 bytes: a thread has half as many elements to write, or it spills."""
+
+_WIDE = ((16, 256, 64, 4, 5), (64, 256, 64, 4, 5))
+"""Beside those, of few rows and so many columns that 128 at a time are more tiles than SMs.
+
+14 x 18944 x 1152 NT takes 21.1 us by 74 tiles of 16 x 256, 23.7 by 148 of 16 x 128, and `gluon` 28.6 (H200).  Beside a
+residual the larger one spills.
+"""
 
 # Microseconds on an H200, of one SM or of all.
 _MULTIPLY = {"bf16": 3.0e-7, "fp16": 3.0e-7, "tf32": 8.4e-7, "fp32": 2.1e-5}
@@ -119,13 +124,13 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if not swizzles(problem, gpu):
         return "fp32 by FMA is `swizzled`'s"
-    least = min(_shared_bytes(tile, problem) for tile in _tiles(row_lengths, problem))
+    least = min(_shared_bytes(tile, problem) for tile in _tiles(row_lengths, problem, gpu))
     if least > gpu.shared_bytes:
         return f"{least} bytes of shared memory at least, {gpu.shared_bytes} at most"
     if gpu.functional or few_tiles(problem, gpu):
         return ""
     if not any(off_16_bytes(row_lengths(problem), problem)):
-        return "tiles reach every SM, and the copy engine reads rows as they lie"
+        return "" if few_rows(problem) else "tiles reach every SM, and the copy engine reads rows as they lie"
     flags = dict(problem.sizes)
     if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or flags.get("residual"):
         return ""
@@ -171,16 +176,21 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
     copies = _copies(row_lengths, problem, gpu)
     found = (
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
-        for tile in _tiles(row_lengths, problem)
+        for tile in _tiles(row_lengths, problem, gpu)
         for splits in (_splits(problem["k"], tile[2]) if taken else (1,))
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     )
     return min(found, default=(math.inf, (), 1))
 
 
-def _tiles(row_lengths: Callable, problem: Case) -> tuple[tuple[int, ...], ...]:
-    odd = any(off_16_bytes(row_lengths(problem)[2:], problem))
-    return _ODD_ROWS if odd and problem.dtype in ("bf16", "fp16") else _TILES[problem.dtype]
+def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, ...], ...]:
+    if problem.dtype not in ("bf16", "fp16"):
+        return _TILES[problem.dtype]
+    if any(off_16_bytes(row_lengths(problem)[2:], problem)):
+        return _ODD_ROWS
+    if not few_rows(problem) or few_tiles(problem, gpu):
+        return _OF_16_BITS
+    return (*_OF_16_BITS, *(_WIDE[:1] if dict(problem.sizes).get("residual") else _WIDE))
 
 
 def _splits(k: int, block_k: int) -> tuple[int, ...]:
@@ -198,7 +208,7 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
     """Why a config cannot launch, or cannot be the best; ``""`` for one worth a trial."""
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
     tile, splits = tuple(config[name] for name in names), config["SPLITS"]
-    if tile not in _tiles(row_lengths, problem):
+    if tile not in _tiles(row_lengths, problem, gpu):
         return "other tiles have as many bytes under way and spill nothing"
     shared = _shared_bytes(tile, problem)
     if shared > gpu.shared_bytes:

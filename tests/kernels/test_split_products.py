@@ -155,6 +155,20 @@ def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_other_tiles():
     assert variant == "specialized" and config["GROUPS"] == 3
 
 
+def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
+    for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
+        for m, n, k, rows in ((4, 16384, 4096, 16), (14, 18944, 1152, 16), (64, 18944, 640, 64)):
+            variant, config = chosen(kernel, "h200", "bf16", **flags, m=m, n=n, k=k)
+            assert (variant, config["BLOCK_M"]) == ("split_descriptor", rows)
+        assert chosen(kernel, "h200", "bf16", **flags, m=109, n=22016, k=2560)[0] != "split_descriptor"
+
+
+def test_groups_of_a_linear_layer_have_tiles_of_their_own_where_that_makes_better_rounds():
+    """They read a third more from L2."""
+    for m, n, k, variant in ((4096, 4096, 4096, "specialized"), (512, 14336, 4096, "alternating")):
+        assert chosen("matmul_epilogue", "h100", "bf16", **PLAIN, m=m, n=n, k=k)[0] == variant
+
+
 def test_a_tuned_config_whose_last_round_is_nearly_empty_here_is_passed_over():
     """A neighbour's persistent tiles, where rounds are full, do not come along to where they are not."""
     tuned = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4, "PARTS": 2}

@@ -20,18 +20,35 @@ def describes(problem: Case, gpu: GPU) -> str:
     return handles(problem, gpu) or ("" if aligned else "rows of A, B or C are not aligned to 16 bytes")
 
 
+def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
+    """Why no variant in Gluon takes a case."""
+    if gpu.functional:
+        return "Gluon is not interpreted"
+    if reason := describes(problem, gpu):
+        return reason
+    tiles = _tiles_of(128, 128, problem)
+    # 32 x 1152 x 1600 takes 9.1 us by `persistent`, 11.3 by groups; 1024 each way 9.5 and 9.8 (H200).
+    idle = not _promotes(problem) and (problem["m"] <= 64 or 2 * tiles <= gpu.sms)
+    return f"{tiles} tiles of 128 x 128 leave half of C's rows or of {gpu.sms} SMs" if idle else ""
+
+
 def specializes(problem: Case, gpu: GPU) -> str:
-    """Why the variant in Gluon does not take a case."""
-    return "Gluon is not interpreted" if gpu.functional else describes(problem, gpu)
+    """Why ``specialized`` does not take a case."""
+    if reason := _multiplies_by_groups(problem, gpu):
+        return reason
+    sooner = not alternates(problem, gpu) and _alternating_seconds(problem, gpu) < _specialized(problem, gpu)[0]
+    return "the last round of `alternating` is cut, and ends sooner" if sooner else ""
 
 
 def alternates(problem: Case, gpu: GPU) -> str:
     """Why the variant whose groups have tiles of their own does not take a case."""
-    return (
-        "two sets of sums of such a tile are more than a group has registers for"
-        if _promotes(problem)
-        else (specializes(problem, gpu))
-    )
+    if _promotes(problem):
+        return "two sets of sums of such a tile are more than a group has registers for"
+    return _multiplies_by_groups(problem, gpu)
+
+
+def _tiles_of(rows: int, columns: int, problem: Case) -> int:
+    return triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
 
 
 def _promotes(problem: Case) -> bool:
@@ -210,25 +227,42 @@ def fits_alternating(config: Config, problem: Case, gpu: GPU) -> str:
 
 # (GROUPS, BLOCK_N): the share of its best rate that an H200 reaches with such tiles on every SM.  While two groups add
 # partial sums a third one keeps the tensor cores at work.
-_GROUPS = {(2, 256): 1.0, (3, 128): 1.0, (2, 128): 0.97}
+_GROUPS = {(2, 256): 1.0, (3, 128): 0.97, (2, 128): 0.94}
 _PROMOTING_GROUPS = {(3, 128): 1.0, (2, 128): 0.92}
+_ALTERNATING = 0.93
+"""The same for tiles of ``alternating``."""
+
+
+def _specialized(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int]]:
+    """How long ``specialized`` takes if all SMs take tiles in step, and its tile.
+
+    In units of one multiplication-addition on every SM, of each element of K.
+    """
+    shares = _PROMOTING_GROUPS if _promotes(problem) else _GROUPS
+
+    def seconds(groups, columns):
+        rounds = triton.cdiv(_tiles_of(64 * groups, columns, problem), gpu.sms)
+        return rounds * 64 * groups * columns / shares[groups, columns]
+
+    fitting = [tile for tile in shares if _specialized_config(tile, problem, gpu)]
+    return min(((seconds(*tile), tile) for tile in fitting), key=lambda found: found[0])
+
+
+def _alternating_seconds(problem: Case, gpu: GPU) -> float:
+    """The same for ``alternating``, whose last round is cut in two where it has tiles for half of the SMs at most."""
+    rounds, rest = divmod(_tiles_of(128, 128, problem), gpu.sms)
+    last = 0.0 if not rest else 0.5 if 2 * rest <= gpu.sms else 1.0
+    return (rounds + last) * 128 * 128 / _ALTERNATING
+
+
+def _specialized_config(tile: tuple[int, int], problem: Case, gpu: GPU) -> dict[str, int] | None:
+    """The config of a tile with as many stages as fit; None where none do."""
+    every = (dict(zip(SPECIALIZED_SPACE, (*tile, 8, stages), strict=True)) for stages in SPECIALIZED_SPACE["STAGES"])
+    return next((config for config in every if not fits_specialized(config, problem, gpu)), None)
 
 
 def default_specialized(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Of these tiles the one that ends first if all SMs take tiles in step, with as many stages as fit."""
-    shares = _PROMOTING_GROUPS if _promotes(problem) else _GROUPS
-    every = [
-        dict(zip(SPECIALIZED_SPACE, (*tile, 8, stages), strict=True))
-        for tile in shares
-        for stages in SPECIALIZED_SPACE["STAGES"]
-    ]
-
-    def seconds(config):  # in units of one multiplication-addition on every SM
-        area = 64 * config["GROUPS"] * config["BLOCK_N"]
-        tiles = triton.cdiv(problem["m"], 64 * config["GROUPS"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
-        return triton.cdiv(tiles, gpu.sms) * area / shares[config["GROUPS"], config["BLOCK_N"]]
-
-    return min((config for config in every if not fits_specialized(config, problem, gpu)), key=seconds)
+    return _specialized_config(_specialized(problem, gpu)[1], problem, gpu)
 
 
 def default_alternating(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -256,8 +290,11 @@ SPLIT_SPACE = {
 }
 
 _SPLIT_TILES = {16: ((16, 128, 256, 4), (16, 64, 256, 5)), 32: ((32, 128, 256, 4), (32, 64, 256, 5)),
-                64: ((64, 64, 256, 5), (64, 128, 256, 4)), 128: ((64, 128, 256, 4), (128, 128, 128, 5))}  # fmt: skip
-"""By rows of C up to 16, 32, 64 and more: BLOCK_M, BLOCK_N, BLOCK_K, num_stages; some 120 to 190 KiB under way."""
+                64: ((64, 64, 256, 5), (64, 128, 256, 4)), 128: ((128, 128, 128, 5), (64, 128, 256, 4))}  # fmt: skip
+"""By rows of C up to 16, 32, 64 and more: BLOCK_M, BLOCK_N, BLOCK_K, num_stages; some 120 to 190 KiB under way.
+
+112 x 6144 x 5120 takes 21.0 us by 128 rows, which read B once, and 24.4 by 64 (H200).
+"""
 
 
 def _split_tiles(problem: Case) -> tuple[tuple[int, ...], ...]:

@@ -247,3 +247,24 @@ def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
         assert compiled["status"] == "ok", (variant, problem, compiled["reason"])
         assert compiled["spill_bytes"] == 0, (variant, problem)
         assert compiled["matrix_instruction"] == ("wgmma" if name == "h200" else "mma"), (variant, problem)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "chosen"),
+    [
+        (32, 1152, 1600, "persistent"),  # half of a tile's rows would be empty, of a sum too short for parts
+        (1024, 1024, 1024, "persistent"),  # half of the SMs
+        (112, 6144, 5120, "split_descriptor"),
+        (4096, 4096, 4096, "specialized"),
+        (512, 13824, 4096, "alternating"),  # 432 tiles: the fourth round's 36 are cut
+    ],
+)
+def test_groups_multiply_where_their_tiles_reach_most_sms_and_in_better_rounds(m, n, k, chosen):
+    problem = case("fp8e4m3", m=m, n=n, k=k, scales="row", fast=True)
+    for on in ("h100", "h200"):
+        assert DECLARATION.forward.preferred(problem, GPUS[on]).name == chosen
+
+
+def test_parts_of_a_sum_take_tiles_that_read_b_once():
+    problem = case("fp8e4m3", m=112, n=6144, k=5120, scales="tensor", fast=True)
+    assert DECLARATION.forward.variant("split_descriptor").default(problem, GPUS["h200"])["BLOCK_M"] == 128

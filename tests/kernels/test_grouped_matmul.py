@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from atlas.declaration import case
+from atlas.declaration.choice import untuned
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
@@ -166,3 +168,18 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                 if not variant.unsupported(problem, GPUS[name]):
                     config = variant.default(problem, GPUS[name])
                     assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+
+
+@pytest.mark.parametrize(
+    ("groups", "m", "n", "k", "variant", "tile"),
+    [
+        (8, 4180, 14336, 4096, "gluon", 256),
+        (64, 24576, 1408, 2048, "gluon", 128),  # half of a sixth tile of 256 columns would be empty
+        (60, 8192, 1408, 2048, "descriptor", 128),
+        (8, 314, 14336, 4096, "descriptor", 256),
+    ],
+)
+def test_default_tiles_are_as_wide_as_c_fills(groups, m, n, k, variant, tile):
+    problem = case("bf16", groups=groups, m=m, n=n, k=k, spread="even")
+    chosen, config = untuned(DECLARATION.forward, problem, GPUS["h200"])
+    assert (chosen.name, config["BLOCK_N"]) == (variant, tile)

@@ -76,8 +76,11 @@ class Plan:
         """
         if self.cores is None or self.places[wildcards.gpu].reachable:
             return self.threads.build
-        elsewhere = [gpu for gpu, place in self.places.items() if not place.reachable and "build" in self.stages(gpu)]
-        return max(1, self.cores // (len(self.kernels) * len(elsewhere)))
+        return max(1, self.cores // self._once(("builds elsewhere",), self._builds_elsewhere))
+
+    def _builds_elsewhere(self) -> int:
+        gpus_elsewhere = sum(not place.reachable and self.compiled(gpu) for gpu, place in self.places.items())
+        return len(self.kernels) * gpus_elsewhere
 
     def priority(self, rule: str) -> Question:
         """Seconds of the longest chain of jobs that begins with this one, so that it does not begin last."""

@@ -8,12 +8,15 @@ owns some columns of dx, dweight and dbias: nothing is left to add.
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration import GPU, Case, Config, element_size
-from atlas.declaration.rows import VECTOR_BYTES, width
+from atlas.declaration import GPU, Case, Config, Variant, element_size
+from atlas.declaration.rows import VECTOR_BYTES, points, width
 from atlas.operators import launch
 
 SPACE = {"BLOCK_N": (64, 128, 256, 512, 1024, 2048), "COLUMNS": (64, 128, 256), "num_warps": (4, 8, 16)}
 """BLOCK_N: columns that are read at a time for the rows' sums.  COLUMNS: a program's own."""
+
+STAGES = tl.constexpr(3)
+"""Blocks of columns on their way at a time."""
 
 _MOST_ROWS = 32
 _MOST_BYTES, _MOST_OF_LONG = 2**17, 2**18
@@ -48,7 +51,7 @@ def _few_rows_kernel(
     if HAS_SUM:
         own_dsum = tl.load(dsum_ptr + own, mask=mask_own, other=0.0)
     along, level = tl.zeros([ROWS, BLOCK_N], tl.float32), tl.zeros([ROWS, BLOCK_N], tl.float32)
-    for start in tl.range(0, n, BLOCK_N, num_stages=3):
+    for start in tl.range(0, n, BLOCK_N, num_stages=STAGES):
         offs_n = start + tl.arange(0, BLOCK_N)[None, :]
         mask = mask_m[:, None] & (offs_n < n)
         offs = offs_m[:, None] * n + offs_n
@@ -106,9 +109,9 @@ def handles(problem: Case, gpu: GPU) -> str:
     return ""
 
 
-def _held(config: Config, problem: Case) -> float:
-    """Elements a thread that are read at a time for the sums."""
-    return triton.next_power_of_2(problem["m"]) * config["BLOCK_N"] / (32 * config["num_warps"])
+def _each(columns: int, config: Config, problem: Case) -> float:
+    """Elements a thread of a tile of all rows and so many columns."""
+    return triton.next_power_of_2(problem["m"]) * columns / (32 * config["num_warps"])
 
 
 def _wanted(problem: Case) -> int:
@@ -123,33 +126,41 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     if config["COLUMNS"] > SPACE["COLUMNS"][0] and config["COLUMNS"] >= 2 * problem["n"]:
         return "more columns than there are"
     most, fewest_warps = 2 * _wanted(problem), SPACE["num_warps"][0]
-    if _held(config, problem) > most or (_held(config, problem) < 8 and config["num_warps"] > fewest_warps):
-        return f"{_held(config, problem):g} elements a thread: 8 to {most} keep memory busy without spills"
-    own = triton.next_power_of_2(problem["m"]) * config["COLUMNS"] / (32 * config["num_warps"])
+    read, own = (_each(config[name], config, problem) for name in ("BLOCK_N", "COLUMNS"))
+    if read > most or (read < 8 and config["num_warps"] > fewest_warps):
+        return f"{read:g} elements a thread: 8 to {most} keep memory busy without spills"
     if own > 16:
         return f"{own:g} elements of its own a thread: they wait in registers beside the others"
-    tile = _held(config, problem) * 32 * config["num_warps"] * element_size(problem.dtype)
-    shared = 3 * 2 * tile + 3 * config["BLOCK_N"] * VECTOR_BYTES // 4
-    return f"{shared:g} bytes of prefetched rows" if shared > gpu.shared_bytes else ""
+    column = 2 * triton.next_power_of_2(problem["m"]) * element_size(problem.dtype) + 4  # of x and dy; a weight in fp32
+    shared = STAGES.value * config["BLOCK_N"] * column
+    return f"{shared} bytes of prefetched rows" if shared > gpu.shared_bytes else ""
 
 
 def default(problem: Case, gpu: GPU) -> dict[str, int]:
     """Eight warps that read two vectors a thread at a time; of long rows 128 columns a program, of others 64."""
-    fitting = [
-        {"BLOCK_N": block, "COLUMNS": columns, "num_warps": warps}
-        for block in SPACE["BLOCK_N"]
-        for columns in SPACE["COLUMNS"]
-        for warps in SPACE["num_warps"]
-    ]
-    fitting = [config for config in fitting if not fits(config, problem, gpu)] or fitting[:1]
+    every = list(points(SPACE))
+    fitting = [config for config in every if not fits(config, problem, gpu)] or every[:1]
     wanted = 64 if problem["n"] <= 4096 else 128
 
     def penalty(config: Config) -> tuple[float, ...]:
         return (
-            abs(_held(config, problem) - _wanted(problem)),
+            abs(_each(config["BLOCK_N"], config, problem) - _wanted(problem)),
             abs(config["COLUMNS"] - wanted),
             abs(config["num_warps"] - 8),
             -config["BLOCK_N"],
         )
 
     return min(fitting, key=penalty)
+
+
+def variant(launch_backward) -> Variant:
+    """The variant of a norm's backward pass, with the launcher that has the pass's arguments."""
+    return Variant(
+        name="few_rows",
+        summary="few rows, in one launch: each program reads all for their sums and owns some columns",
+        launch=launch_backward,
+        space=SPACE,
+        default=default,
+        fits=fits,
+        handles=handles,
+    )

@@ -72,15 +72,7 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx", "dweight"),
         variants=(
-            Variant(
-                name="few_rows",
-                summary="few rows, in one launch: each program reads all for their sums and owns some columns",
-                launch=backward.launch_few,
-                space=few_rows.SPACE,
-                default=few_rows.default,
-                fits=few_rows.fits,
-                handles=few_rows.handles,
-            ),
+            few_rows.variant(backward.launch_few),
             Variant(
                 name="rows",
                 summary="rows and partial sums of dweight in registers, next rows prefetched",

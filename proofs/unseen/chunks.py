@@ -13,6 +13,7 @@ from atlas.host.progress import progress
 from atlas.host.stopwatch import Stopwatch
 from atlas.results.verdict import geometric_mean
 from atlas.validation.device import DeviceLost
+from atlas.workers.process import NotEnded
 
 from .calls import Call, Kept, failed
 
@@ -81,6 +82,8 @@ class Chunks:
             self.notes.append("ended by SIGTERM")
         except DeviceLost as lost:
             self.notes.append(f"the device was lost: {lost}; start again with the same scratch folder")
+        except NotEnded as stuck:  # beside such a worker nothing may be timed
+            self.notes.append(f"{stuck}; start again with the same scratch folder")
         self.watch.enter("")
         left = sum(call not in self.kept for call in calls)
         if left:

@@ -15,6 +15,8 @@ def test_outputs_that_a_dtype_cannot_tell_apart_are_the_same():
     ours, torchs = gradient(torch.float16)
     assert not torch.equal(ours, torchs)
     assert difference([ours], [torchs], "fp16") == "", "both are fp16's subnormals, a step of 6e-8 apart"
+    ours, _ = gradient(torch.float16)
+    assert difference([ours], [gradient(torch.float64)[1].float()], "fp16") == "", "nor can they be nearer to fp32"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -19,6 +19,7 @@ from atlas.results.beyond import OURS
 from atlas.sampling import domains, drawing
 from atlas.timing import Clock
 from atlas.validation.device import DeviceLost
+from atlas.workers.process import NotEnded
 from proof_doubles import validated
 
 from proofs.unseen import ahead, calls, chunks, proof
@@ -212,6 +213,23 @@ def test_what_is_timed_when_a_run_ends_early_is_kept(tmp_path, stopped_by, said)
     assert notes[0].startswith(said)
     rows = Laboratory(tmp_path).kept.rows([call for one in turns for call in one])
     assert [row["us"] for row in rows] == ([1.0, None] if "device" in said else [1.0]), "a lost device is a failure"
+
+
+def test_a_worker_that_does_not_end_costs_no_row_that_is_timed(tmp_path):
+    lab, turns = Laboratory(tmp_path), turns_of(8)
+    prepare = lab.prepare
+
+    def stuck(*arguments):
+        if lab.timed:
+            raise NotEnded("process 7 cannot be ended")
+        return prepare(*arguments)
+
+    lab.prepare = stuck
+    notes, _ = lab.run(1000, turns)
+    timed = len(lab.timed)
+    assert timed and notes[0].startswith("process 7 cannot be ended")
+    assert notes[1] == f"out of time: {16 - timed} of 16 calls were not begun"
+    assert len(Laboratory(tmp_path).kept.rows([call for one in turns for call in one])) == timed
 
 
 def test_sigterm_ends_what_is_measured_and_nothing_else_does_afterwards():

@@ -293,8 +293,9 @@ def difference(found: list[torch.Tensor], expected: list[torch.Tensor], dtype: s
     for number, (x, y) in enumerate(zip(found, expected, strict=False)):
         if x is None or y is None or not y.is_floating_point() or x.shape != y.shape:
             continue
-        kind = torch.finfo(y.dtype)
-        subnormal = kind.smallest_normal * kind.eps  # apart are fp16 gradients of a mean of many, however they round
+        kinds = [torch.finfo(x.dtype), torch.finfo(y.dtype)]
+        # apart are fp16 gradients of a mean of many, however they round
+        subnormal = max(kind.smallest_normal * kind.eps for kind in kinds)
         x, y = x.float(), y.float()
         scale = float(y.square().mean().sqrt())
         error = float((x - y).square().mean().sqrt())

@@ -40,6 +40,10 @@ class TimedOut(Exception):
     """The worker gave no answer in time; it has been killed."""
 
 
+class NotEnded(RuntimeError):
+    """A killed worker is still there after a minute: whatever waits for its memory may wait for good."""
+
+
 class Died(Exception):
     """The worker ended instead of answering; the text says how, and quotes its last words.
 
@@ -160,7 +164,7 @@ class Process:
         except forking.ServerEnded:
             exit_code = -signal.SIGKILL  # it took its processes along
         if exit_code is None:
-            raise RuntimeError(f"process {forked.pid} cannot be ended; its device may need a reset")
+            raise NotEnded(f"process {forked.pid} cannot be ended; its device may need a reset")
         said = _content(kept.fileno())
         connection.close()
         forked.close()

@@ -497,9 +497,5 @@ def layer_norm_linear(
 
 def _in_two_dtypes(input, linear_weight, linear_bias, weight, bias, eps):
     """Under autocast torch normalises in fp32 and multiplies in 16 bits: two kernels, each with its own rule."""
-    # Not by name: a kernel whose function is imported so counts as one that a launch calls.
-    import kernels.layer_norm
-    import kernels.matmul_epilogue
-
     out = kernels.layer_norm(input, (input.shape[-1],), weight, bias, eps)
     return kernels.linear(out, linear_weight, linear_bias)

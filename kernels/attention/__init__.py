@@ -56,7 +56,8 @@ def attention_with_lse(
     if window is not None:
         left, right = window_of("attention", window, is_causal, query.shape[2], key.shape[2])
         if left or right > 1:
-            return _masked().attend(query, key, value, None, scale, left, right)
+            attend, _, _ = _masked()
+            return attend(query, key, value, None, scale, left, right)
         is_causal = right == 1
     if not query.shape[-1]:
         out, lse = attention_with_lse(*one_wide(query, key, value), is_causal, 1.0, enable_gqa)
@@ -107,7 +108,8 @@ def scaled_dot_product_attention(
             "scaled_dot_product_attention takes attn_mask or is_causal, as torch's: name both as window=(None, 0) with "
             "attn_mask"
         )
-    return _masked().masked_attention(query, key, value, attn_mask, window, scale, enable_gqa)[0]
+    _, attended, _ = _masked()
+    return attended(query, key, value, attn_mask, window, scale, enable_gqa)[0]
 
 
 def attention_varlen(
@@ -159,13 +161,19 @@ def attention_varlen(
     if window is not None:
         left, right = window_of("attention_varlen", window, is_causal, max_k, max_q)
         if left or right > 1:
-            return _masked().operators.window_varlen_operator(*packed, scale, left, right)
+            _, _, window_varlen_operator = _masked()
+            return window_varlen_operator(*packed, scale, left, right)
         is_causal = right == 1
     return varlen_operator(*packed, is_causal, scale)
 
 
 def _masked():
-    """The family of masks and windows, whose kernels are made of this one's parts: imported when they are asked for."""
-    import kernels.attention_masked as masked
+    """(attend, attended, window_varlen_operator) of masks and windows, which are made of parts of this family.
 
-    return masked
+    They are imported when they are asked for, by names: at ``import kernels.attention_masked`` torch.compile before
+    2.13 breaks its graph, since what that gives is ``kernels``, a module of a class of its own.
+    """
+    from kernels.attention_masked import attend, attended
+    from kernels.attention_masked.operators import window_varlen_operator
+
+    return attend, attended, window_varlen_operator

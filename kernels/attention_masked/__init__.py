@@ -49,6 +49,11 @@ def masked_attention(
     Raises as :func:`kernels.scaled_dot_product_attention`; TypeError for a mask of another dtype, ValueError for one
     that does not fit, and for a window that is no window.
     """
+    return attended(query, key, value, attn_mask, window, scale, enable_gqa)
+
+
+def attended(query, key, value, attn_mask, window, scale, enable_gqa):
+    """What the public function does, for who imports none: ``kernels.attention``."""
     query, key, value = batched("masked_attention", query, key, value, enable_gqa)
     mask = None if attn_mask is None else _checked_mask(query, key, attn_mask)
     left, right = window_of("masked_attention", window, False, query.shape[2], key.shape[2])

@@ -94,3 +94,15 @@ def test_a_model_trains_with_the_kernels_as_with_torch(make, autocast, dtype, ap
     assert [kind for kind, _ in found] == [kind for kind, _ in expected]
     assert most < apart
     assert expected[-1][1] < expected[0][1]
+
+
+def test_a_model_under_a_mask_is_one_graph():
+    torch.manual_seed(0)
+    model = bert().to("cuda", torch.bfloat16)
+    kernels.nn.replace(model)
+    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH), device="cuda")
+    mask = torch.arange(LENGTH, device="cuda")[None, :] < torch.tensor([[LENGTH], [70], [60], [50]], device="cuda")
+    options = {"attention_mask": mask.long(), "labels": tokens}
+    expected = model(tokens, **options).loss
+    found = torch.compile(model, fullgraph=True, backend="aot_eager")(tokens, **options).loss
+    torch.testing.assert_close(found, expected)

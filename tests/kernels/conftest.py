@@ -1,9 +1,11 @@
 """What tests of several kernels share."""
 
+import builtins
 import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -21,3 +23,15 @@ def printed_apart():
         return json.loads(ran.stdout)
 
     return run
+
+
+@pytest.fixture
+def imports_as_before_2_13(monkeypatch):
+    """torch.compile's, which broke the graph at an import that gave a module of a class of its own: ``kernels``."""
+
+    def imported(*names, **options):
+        value = builtins.__import__(*names, **options)
+        assert type(value) is types.ModuleType, f"an import that is traced gives {value}"
+        return value
+
+    monkeypatch.setattr("torch._dynamo.symbolic_convert.__import__", imported, raising=False)

@@ -341,7 +341,7 @@ def test_any_scale_is_that_of_torch_under_a_mask(scale):
 
 
 @pytest.mark.parametrize("mask", [bools(6, 7), randn(6, 7, seed=7)], ids=["bools", "numbers"])
-def test_it_compiles_into_one_graph(mask):
+def test_it_compiles_into_one_graph(mask, imports_as_before_2_13):
     tensors = [x.requires_grad_() for x in qkv(1, 2, 1, 6, 7)]
     mask.requires_grad_(mask.is_floating_point())
     leaves = [x for x in (*tensors, mask) if x.requires_grad]

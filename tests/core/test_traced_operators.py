@@ -54,20 +54,42 @@ def test_compiled_code_repeats_recordings_in_both_passes(backend):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="inductor compiles for the CPU by g++, which is not here")
-def test_inductor_knows_operators_of_both_passes_before_it_meets_them(monkeypatch):
+def test_inductor_knows_operators_of_both_passes_before_it_meets_them():
     from torch._inductor import config
     from torch._inductor.lowering import FALLBACK_ALLOW_LIST
 
     double, back = operator(real), operator(real)
     twice = Differentiable(double, lambda ctx, inputs, output: None, lambda ctx, grad: back(grad.contiguous()))
-    # Without this it refuses what it does not know; with it torch before 2.13 takes minutes for a deep network.
-    monkeypatch.setattr(config, "implicit_fallbacks", False)
-    monkeypatch.setattr(config, "force_disable_caches", True)  # what lies in them from another run is not traced
     x = torch.randn(4, 6, requires_grad=True)
-    # Nothing but the two: what inductor writes itself goes through a C++ compiler, 12 s of a processor.
-    torch.compile(lambda x: twice(x), fullgraph=True, backend="inductor")(x).backward(torch.full((4, 6), 3.0))
+    # Without implicit_fallbacks it refuses what it does not know; with it torch before 2.13 takes minutes for a deep
+    # network.  What lies in caches from another run is not traced.
+    with config.patch(implicit_fallbacks=False, force_disable_caches=True):
+        # Nothing but the two: what inductor writes itself goes through a C++ compiler, 12 s of a processor.
+        torch.compile(lambda x: twice(x), fullgraph=True, backend="inductor")(x).backward(torch.full((4, 6), 3.0))
     torch.testing.assert_close(x.grad, torch.full((4, 6), 6.0))
     assert {double.name, back.name} <= FALLBACK_ALLOW_LIST
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor compiles for the CPU by g++, which is not here")
+def test_what_inductor_computes_for_several_operators_lies_in_memory_once_and_as_it_was_traced():
+    """It pads rows, to 128 bytes here, of which a launcher knows nothing whose public function asked for none."""
+    from torch._inductor import config
+
+    given = []
+
+    def noted(x):
+        given.append((x.data_ptr(), x.stride()))
+        return x * 2
+
+    def function(x, y):
+        rows = (x + y).view(12, 1030)
+        return [double(rows) for double in doubles]
+
+    doubles, (x, y) = [operator(noted) for _ in range(2)], torch.randn(2, 4, 3, 1030)
+    with config.patch(force_disable_caches=True, disable_padding_cpu=False):
+        found = torch.compile(function, fullgraph=True, backend="inductor")(x, y)
+    torch.testing.assert_close(found, 2 * [2 * (x + y).view(12, 1030)])
+    assert given[0] == given[1] and given[0][1] == (1030, 1)
 
 
 def test_an_inductor_without_a_list_of_operators_to_call_is_told_none(monkeypatch):

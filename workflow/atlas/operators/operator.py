@@ -20,7 +20,8 @@ from .transforms import torch_gradients, transformable, transformed
 
 NAMESPACE = "kernel_atlas"
 
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+"""Strides as they were traced: a launcher trusts what its public function has seen to, and inductor pads rows."""
 
 _MOST_PLANS = 4096
 """Recordings an operator keeps; shapes that never return should not fill the memory."""
@@ -118,12 +119,14 @@ class CustomOperator:
         """Name the operator among those that inductor calls as they are; called while torch.compile traces it.
 
         Of one that it does not know, inductor before torch 2.13 writes out all that leads to its arguments, for a log
-        that nobody reads: twice as long with each layer of a network, minutes at four (pytorch#185951).
+        that nobody reads: twice as long with each layer of a network, minutes at four (pytorch#185951).  And it
+        computes what several operators read once for each, until it has met one of them.
         """
         # None where another backend traces, another thread is at the import, or a torch has no such list.
-        known = getattr(sys.modules.get("torch._inductor.lowering"), "FALLBACK_ALLOW_LIST", None)
-        if known is not None:
-            known.add(self.name)
+        lowering = sys.modules.get("torch._inductor.lowering")
+        for known, one in (("FALLBACK_ALLOW_LIST", self.name), ("needs_realized_inputs", self.op)):
+            if (listed := getattr(lowering, known, None)) is not None:
+                listed.add(one)
 
     def add_gradient(self, gradient: Differentiable) -> None:
         """Have ``gradient`` follow where calls of this operator are made in the extension."""

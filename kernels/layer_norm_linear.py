@@ -49,7 +49,7 @@ from atlas.operators import (
 )
 
 import kernels.matmul_epilogue  # registers linear_few_rows
-import kernels.reduction  # noqa: F401 - registers reduction_sum
+import kernels.reduction  # registers reduction_sum
 from kernels.common.norms import checked, in_one_dtype, parameter
 from kernels.layer_norm.forward import launch_one_pass
 from kernels.layer_norm.spaces import fits_one_pass

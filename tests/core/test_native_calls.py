@@ -283,6 +283,38 @@ def test_calls_that_somebody_sees_are_left_to_python(extension):
 
 
 @pytest.mark.slow
+def test_calls_of_the_dispatcher_are_repeated_without_python(extension):
+    kernel, x = Filling(), torch.randn(4, 6)
+    double = doubling(kernel)
+    twice = Differentiable(double, lambda ctx, inputs, output: None, lambda ctx, dy: 2 * dy)
+    for _ in range(3):
+        double.op(x)
+    double._plans.clear()
+    for prepared in (contextlib.nullcontext, torch.no_grad, torch._C._AutoDispatchBelowAutograd, torch.inference_mode):
+        before = len(kernel.launched), len(kernel.repeated)
+        with prepared():
+            assert torch.equal(double.op(x), 2 * x)
+        assert (len(kernel.launched), len(kernel.repeated)) == (before[0], before[1] + 1)
+    assert not double._plans and twice(x.requires_grad_()).requires_grad
+
+
+@pytest.mark.slow
+def test_calls_of_the_dispatcher_that_are_not_plain_are_python_s(extension):
+    twice, pulled, _ = differentiable()
+    double, x = twice.operator, torch.randn(4, 6)
+    for _ in range(3):
+        double.op(x)
+    y = x.clone().requires_grad_()
+    (dx,) = torch.autograd.grad(double.op(y), y, torch.ones(4, 6))
+    assert torch.equal(dx, torch.full((4, 6), 2.0)) and pulled
+    assert torch.equal(double.op(torch._neg_view(x)), -2 * x)
+    assert double.op(x.to("meta")).is_meta
+    compiled = torch.compile(lambda x: double.op(x) + 1, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), 2 * x + 1)
+    torch.library.opcheck(double.op, (y,))
+
+
+@pytest.mark.slow
 def test_what_torch_computes_between_launches_is_repeated_without_python(extension, monkeypatch):
     told = []
     monkeypatch.setattr(

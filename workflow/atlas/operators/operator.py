@@ -78,7 +78,6 @@ class CustomOperator:
         _registered.add(f"{library}::{name}")
         self._library = torch.library.Library(library, "FRAGMENT")
         self._library.define(f"{name}{schema}", tags=_TAGS)
-        self._library.impl(name, self._dispatched, "CompositeExplicitAutograd")
         self.name = f"{library}::{name}"
 
         def known_fake(*args, **kwargs):
@@ -100,16 +99,18 @@ class CustomOperator:
             self._run,
             state,
         )
+        self._library.impl(name, self._straight, "CompositeExplicitAutograd")
         self._state = state
-        self._native = self._native_below = unavailable
+        self._native = unavailable
         self._gradients: list[Differentiable] = []
         extension.register(self)
 
     def adopt(self, module: Any) -> None:
         """Have ``module``, the extension, make the calls that it can; it learns of each when it is recorded."""
         varying, written = (sum(1 << number for number in numbers) for numbers in (self.varying, self.written))
+        self._native = unavailable  # so that the dispatcher forgets an earlier one's calls before it learns of these
         self._native = module.call(self.name.rpartition(":")[2], varying, written, self._state)
-        self._native_below = self._native.below()
+        self._native.dispatch(self.name, False)
         for gradient in self._gradients:
             gradient.adopt(self._native)
         self._plans.clear()
@@ -144,10 +145,6 @@ class CustomOperator:
             return self.op(*args)
         result = self._native(*args)
         return self.now(*args) if result is NotImplemented else result
-
-    def _dispatched(self, *args: Any) -> Any:
-        result = self._native_below(*args)
-        return self._straight(*args) if result is NotImplemented else result
 
     def _first(self, key: tuple, *args: Any) -> Any:
         """A call that no recording is of; it is recorded where that can be of use."""
@@ -279,6 +276,7 @@ class Differentiable:
     def adopt(self, native: Any) -> None:
         """Have ``native``, the operator's call in the extension, make those calls that it can."""
         self._native = native.gradient(self._name, self._pull)
+        native.dispatch(self.operator.name, True)
 
     def _teach(self, args: Sequence[Any], output: Any) -> None:
         """Tell the extension what the context keeps of this call, which Python makes."""

@@ -3,6 +3,7 @@
 // It does what call.py, plan.py and the autograd function of operator.py do, for calls that are as plain as can be:
 // every other one is answered with NotImplemented, and Python makes it.  native.py builds and configures this.
 
+#include "dispatching.h"
 #include "gradient.h"
 
 #include <ATen/record_function.h>
@@ -18,8 +19,8 @@ struct Call {
   PyObject_HEAD vectorcallfunc vectorcall;
   std::shared_ptr<Operation> operation;
   std::string name;
-  PyObject* pull;        // of one that has a gradient
-  bool from_dispatcher;  // what asks about modes and transforms has been asked
+  PyObject* pull;  // of one that has a gradient
+  std::vector<std::unique_ptr<torch::Library>> libraries;
 };
 
 PyObject* left_to_python() {
@@ -32,7 +33,7 @@ PyObject* made_call(PyObject* self, PyObject* const* args, size_t flags, PyObjec
   const auto* call = reinterpret_cast<Call*>(self);
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   Given given;
-  if (names || seen(call->from_dispatcher) || !given.read(*call->operation, args, count)) return left_to_python();
+  if (names || seen(false) || !given.read(*call->operation, args, count)) return left_to_python();
   const auto entry = given.find(*call->operation);
   if (!entry) return left_to_python();
   std::shared_ptr<Recipe> recipe;
@@ -270,15 +271,15 @@ PyObject* forget(PyObject* self, PyObject*) {
 
 PyTypeObject* call_type = nullptr;
 
-PyObject* new_call(std::shared_ptr<Operation> operation, const char* name, PyObject* pull, bool from_dispatcher) {
+PyObject* new_call(std::shared_ptr<Operation> operation, const char* name, PyObject* pull) {
   PyObject* self = call_type->tp_alloc(call_type, 0);
   if (!self) throw python_error();
   auto* call = reinterpret_cast<Call*>(self);
   call->vectorcall = made_call;
   new (&call->operation) std::shared_ptr<Operation>(std::move(operation));
   new (&call->name) std::string(name);
+  new (&call->libraries) std::vector<std::unique_ptr<torch::Library>>();
   call->pull = Py_XNewRef(pull);
-  call->from_dispatcher = from_dispatcher;
   return self;
 }
 
@@ -288,15 +289,20 @@ PyObject* gradient(PyObject* self, PyObject* words) {
   const char* name;
   PyObject* pull;
   parse(words, "sO", &name, &pull);
-  return new_call(reinterpret_cast<Call*>(self)->operation, name, pull, false);
+  return new_call(reinterpret_cast<Call*>(self)->operation, name, pull);
   END_HANDLE_TH_ERRORS
 }
 
-// below(): the same calls, as torch's dispatcher makes them
-PyObject* below(PyObject* self, PyObject*) {
+// dispatch(name, of autograd): torch's dispatcher finds the same calls as the operator's kernels, while this lives
+PyObject* dispatch(PyObject* self, PyObject* words) {
   HANDLE_TH_ERRORS
-  const auto* call = reinterpret_cast<Call*>(self);
-  return new_call(call->operation, call->name.c_str(), nullptr, true);
+  const char* name;
+  int of_autograd;
+  parse(words, "sp", &name, &of_autograd);
+  auto* call = reinterpret_cast<Call*>(self);
+  if (!of_autograd || !call->operation->written)  // of what is written autograd is told by the way
+    call->libraries.push_back(dispatched(name, call->operation, of_autograd));
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
@@ -311,7 +317,7 @@ PyObject* call(PyObject*, PyObject* words) {
   operation->varying = varying;
   operation->written = written;
   if (state != Py_None) operation->state = own(state);
-  return new_call(std::move(operation), name, nullptr, false);
+  return new_call(std::move(operation), name, nullptr);
   END_HANDLE_TH_ERRORS
 }
 
@@ -321,6 +327,7 @@ void deallocate(PyObject* self) {
   Py_XDECREF(call->pull);
   call->operation.~shared_ptr();
   call->name.~basic_string();
+  call->libraries.~vector();
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -352,7 +359,7 @@ PyObject* configure(PyObject*, PyObject* words) {
 
 PyMethodDef methods[] = {
     {"learn", learn, METH_VARARGS, nullptr},       {"learn_gradient", learn_gradient, METH_VARARGS, nullptr},
-    {"gradient", gradient, METH_VARARGS, nullptr}, {"below", below, METH_NOARGS, nullptr},
+    {"gradient", gradient, METH_VARARGS, nullptr}, {"dispatch", dispatch, METH_VARARGS, nullptr},
     {"forget", forget, METH_NOARGS, nullptr},      {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Call, vectorcall), READONLY, nullptr},

@@ -24,6 +24,7 @@ import triton
 from triton.runtime import interpreter
 
 from ..host import interpreter as faster
+from ..host import interpreter_operators as operators
 
 Program = tuple[int, int, int]
 
@@ -206,7 +207,7 @@ def _lines(frame: FrameType | None) -> Iterator[SourceLine]:
     """The lines of the user's code under way in a program, innermost first."""
     while frame is not None and frame.f_code is not _LAUNCH:
         file = frame.f_code.co_filename
-        if not file.startswith(_TRITON) and file not in (__file__, faster.__file__):
+        if not file.startswith(_TRITON) and file not in (__file__, faster.__file__, operators.__file__):
             yield SourceLine(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
 
@@ -243,7 +244,7 @@ class Stepper:
 
     def __init__(self, launch: int | None, program: Program):
         self._launch, self._program = launch, program
-        others = ["triton", "triton.*", "numpy", "numpy.*", "atlas.host.interpreter", "atlas.debugging.*"]
+        others = ["triton", "triton.*", "numpy", "numpy.*", faster.__name__, operators.__name__, "atlas.debugging.*"]
         self._debugger = pdb.Pdb(skip=others, nosigint=True)
         self._before: Any = None
         self._under_way = False

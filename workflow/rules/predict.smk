@@ -6,6 +6,7 @@ rule predict:
         PLAN.predictions(),
     log:
         "results/logs/predict.log",
+    priority: PLAN.priority("predict")
     conda:
         "../../environment.yml"
     params:

@@ -16,7 +16,7 @@ from ..results.documents import read_envelope
 
 BEGINNING = {
     "build": 6.0, "validate": 15.0, "autotune": 6.0, "benchmark": 4.0, "cuda": 0.5, "profile": 30.0, "energy": 30.0,
-    "survey": 40.0, "tables": 12.0, "figures": 60.0, "report": 10.0, "track": 40.0, "verdict": 3.0,
+    "survey": 40.0, "predict": 40.0, "tables": 25.0, "figures": 35.0, "report": 20.0, "track": 33.0, "verdict": 8.0,
 }  # fmt: skip
 """What a job takes of which nothing is known yet: on two cores without a GPU."""
 
@@ -24,9 +24,9 @@ _ON_A_GPU = {"build": 28.0, "validate": 33.0, "autotune": 40.0, "sample": 30.0, 
 """The same where it runs on a GPU: the mean of 23 kernels on one H200."""
 
 _AFTER = {
-    "build": ("autotune",),
+    "build": ("autotune", "predict"),
     "validate": ("autotune", "sample", "benchmark", "beyond"),
-    "autotune": ("sample", "benchmark"),
+    "autotune": ("sample", "benchmark", "predict"),
     "sample": ("beyond",),
     "benchmark": ("profile", "energy"),
     "cuda": ("benchmark",),

@@ -29,7 +29,7 @@ from ..tracking import store, summary
 from ..workers import forking
 from ..workload import current as workloads
 from .announce import announce, announce_reasons
-from .durations import Durations, Ranks
+from .durations import BEGINNING, Durations, Ranks
 from .sharing import Threads, threads
 from .software import by_versions, versions
 
@@ -86,14 +86,19 @@ class Plan:
         """Seconds of the longest chain of jobs that begins with this one, so that it does not begin last."""
 
         def answer(wildcards: Any) -> float:
-            return self._ranks(wildcards.gpu).of(rule, getattr(wildcards, "kernel", "")) if self.head else 0.0
+            if not self.head:
+                return 0.0
+            gpu = getattr(wildcards, "gpu", "")  # predictions are of several
+            return self._ranks(gpu).of(rule, getattr(wildcards, "kernel", "")) if gpu else BEGINNING[rule]
 
         return answer
 
     def _ranks(self, gpu: str) -> Ranks:
         functional = gpus.functional(self.blocks[gpu])
         known = self._once(("durations",), Durations)
-        return self._once(("ranks", gpu), lambda: known.ranks(gpu, self.stages(gpu), self.kernels, functional))
+        predicted = () if functional or not self.predictions() else ("predict",)
+        stages = (*self.stages(gpu), *predicted)
+        return self._once(("ranks", gpu), lambda: known.ranks(gpu, stages, self.kernels, functional))
 
     def code(self, stage: str) -> Question:
         """Changes when code does that the stage's documents depend on, whatever else is edited in its files.

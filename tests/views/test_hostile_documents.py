@@ -175,6 +175,8 @@ def test_a_record_with_a_value_that_is_none_is_refused_with_file_and_place(recor
         ("sizes", '{"m": [1]}', "key 'rows.0.sizes.m': [1] is of the wrong type"),
         ("config", '{"BLOCK": {}}', "key 'rows.0.config.BLOCK': {} is of the wrong type"),
         ("samples_us", "[1.0, 0]", "key 'rows.0.samples_us.1': 0 is less than the minimum"),
+        ("samples_us", "[1.0, 2.0, 0, 3.0]", "key 'rows.0.samples_us.2': 0 is less than the minimum"),
+        ("samples_us", "[1.0, 2.0, true, 3.0]", "key 'rows.0.samples_us.2': True is of the wrong type"),
         ("speedup", "0", "key 'rows.0.speedup': 0 is less than the minimum"),
     ],
 )

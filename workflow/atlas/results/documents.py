@@ -54,10 +54,28 @@ def _complaint(document: Any, stage: str) -> str:
     Whether it fits is asked of the fast one of two libraries: the records of 21 kernels are read by every view, and
     take the other, which knows what to say, 11 s.
     """
-    if _validator(stage).is_valid(document):
+    if _validator(stage).is_valid(_with_few_samples(document)):
         return ""
     errors = jsonschema.Draft202012Validator(_schema(stage)).iter_errors(document)
     return explain(jsonschema.exceptions.best_match(errors))
+
+
+def _with_few_samples(document: Any) -> Any:
+    """The document with the least and the largest of its samples, which fit the schema where all do.
+
+    There are a hundred to each other value of a benchmark.
+    """
+    rows = document.get("rows")
+    if not isinstance(rows, list):
+        return document
+    return document | {"rows": [_of_few_samples(row) for row in rows]}
+
+
+def _of_few_samples(row: Any) -> Any:
+    samples = row.get("samples_us") if isinstance(row, dict) else None
+    if type(samples) is not list or not 2 < len(samples) < 1000 or not {*map(type, samples)} <= {int, float}:
+        return row
+    return row | {"samples_us": [min(samples), max(samples)]}
 
 
 def _finite(value: Any) -> Any:

@@ -119,9 +119,41 @@ def test_a_builtin_is_called_as_triton_calls_it_and_what_is_wrapped_around_it_to
     def around(x, _semantic=None):
         return "around", plain(x, _semantic=_semantic)
 
-    found = []
-    for member in (plain, around):
-        interpreter._patch_attr(None, "", member, None, SimpleNamespace(set_attr=lambda *words: found.append(words[2])))
+    found = {}
+    owner = type("Owner", (), {"plain": plain, "around": around, "other": len})
+    for _ in range(2):
+        interpreter._patch_builtin(owner, None, SimpleNamespace(set_attr=lambda _, *named: found.update([named])))
     semantic = interpreter.interpreter_semantic
-    assert found[0](1, more=2, _semantic=None) == (1, 2, semantic)
-    assert found[1](1) == ("around", (1, 0, semantic))
+    assert found.keys() == {"plain", "around"}
+    assert found["plain"](1, more=2, _semantic=None) == (1, 2, semantic)
+    assert found["around"](1) == ("around", (1, 0, semantic))
+
+
+@pytest.mark.parametrize("begin", [(0, 0), (4, 16), (6, 16), (-4, -16), (100, 0)])
+def test_addresses_of_blocks_are_tritons(begin):
+    base = interpreter.TensorHandle(np.array([4096], dtype=np.uint64), tl.pointer_type(tl.float32))
+    shape, strides, offsets = (
+        [interpreter.TensorHandle(np.array([one], dtype=np.int32), tl.int32) for one in words]
+        for words in ((7, 20), (20, 1), begin)
+    )
+    block = interpreter.TensorDescHandle(base, shape, strides, [4, 16], None)
+    ours = block.materialize_pointers
+    (mine, mask), (tritons, expected) = ours(offsets), ours.__wrapped__(block, offsets)
+    assert mine.dtype == tritons.dtype and mine.data.dtype == tritons.data.dtype and mask.dtype == expected.dtype
+    assert np.array_equal(mine.data, tritons.data) and np.array_equal(mask, expected)
+    offsets[1].data += 1
+    for compute in (ours, functools.partial(ours.__wrapped__, block)):
+        with pytest.raises(AssertionError, match="16-byte aligned"):
+            compute(offsets)
+
+
+def test_products_of_8_bits_are_tritons():
+    drawn = np.random.default_rng(0).integers(-128, 128, (2, 64, 256), dtype=np.int8)
+    drawn[0, 0], drawn[1, 0] = -128, -128
+    a, b = (interpreter.TensorHandle(one, tl.int8) for one in (drawn[0], drawn[1].T))
+    added = interpreter.TensorHandle(np.full((64, 64), 2**31 - 1, dtype=np.int32), tl.int32)
+    builder = interpreter.interpreter_builder
+    mine, tritons = (dot(a, b, added, None, 0) for dot in (builder.create_dot, functools.partial(
+        builder.create_dot.__wrapped__, builder)))  # fmt: skip
+    assert mine.dtype == tritons.dtype and mine.data.dtype == tritons.data.dtype
+    assert np.array_equal(mine.data, tritons.data)

@@ -24,6 +24,8 @@ def patch() -> None:
     remember_types()
     call_builtins_directly()
     make_operands_alike()
+    address_blocks_by_their_sides()
+    multiply_integers_as_floats()
     copy_what_bf16_shares_with_fp32()
 
 
@@ -265,6 +267,51 @@ def _typing(semantic: Any, check: Callable[..., Any]) -> Callable[..., Any]:
         return semantic.broadcast_impl_value(*found)
 
     return binary_op_type_checking_impl
+
+
+@functools.cache
+def address_blocks_by_their_sides() -> None:
+    """Find a descriptor's addresses and mask from the rows and columns of its block; elements come last.
+
+    Once in a process.
+    """
+    handle = interpreter.TensorDescHandle
+
+    @functools.wraps(handle.materialize_pointers)
+    def materialize_pointers(self: Any, offsets: Any) -> Any:
+        assert len(offsets) == self.ndim
+        size = self.base.dtype.element_ty.primitive_bitwidth // 8
+        assert (offsets[-1].data * size) % 16 == 0, "block offset start must be 16-byte aligned"
+        addresses, mask = self.base.data, True
+        for dim, count in enumerate(self.block_shape):
+            side = [1] * self.ndim
+            side[dim] = count
+            at = (offsets[dim].data + np.arange(count)).reshape(side)
+            addresses = addresses + (size * at * self.strides[dim].data).astype(np.uint64)
+            mask = mask & ((at >= 0) & (at < self.shape[dim].data))
+        assert addresses.dtype == np.uint64
+        return interpreter.TensorHandle(addresses, self.base.dtype.scalar), mask
+
+    handle.materialize_pointers = materialize_pointers
+
+
+@functools.cache
+def multiply_integers_as_floats() -> None:
+    """Multiply blocks of 8 bits in fp64, which holds their sums: NumPy has no fast product of integers.
+
+    Once in a process.
+    """
+    builder = interpreter.InterpreterBuilder
+    create_dot = builder.create_dot
+
+    @functools.wraps(create_dot)
+    def dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        if a.data.dtype != np.int8 or b.data.dtype != np.int8 or d.data.dtype != np.int32:
+            return create_dot(self, a, b, d, *rest)
+        product = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64))
+        return interpreter.TensorHandle(product.astype(np.int32) + d.data, d.dtype.scalar)
+
+    builder.create_dot = dot
 
 
 @functools.cache

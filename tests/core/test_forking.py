@@ -10,6 +10,8 @@ from pathlib import Path
 
 import forking_targets as targets
 import pytest
+from atlas import cli
+from atlas.host import interpreters
 from atlas.workers import forking
 from atlas.workers.process import NOTHING, TORCH, TRITON, Process
 
@@ -186,3 +188,15 @@ def test_a_command_whose_process_was_started_is_killed_with_it(script):
     waiting.kill()
     assert gone([pid])
     waiting.wait()
+
+
+def test_a_command_of_a_gpu_that_interprets_begins_with_a_triton_that_does(monkeypatch):
+    begun = []
+    monkeypatch.setattr(forking, "in_a_run", lambda: True)
+    monkeypatch.setattr(forking, "command", lambda main, words, *how: begun.append(how))
+    monkeypatch.setenv(interpreters.VARIABLE, "")
+    monkeypatch.setenv(forking.INTERPRETED, "cpu")
+    for gpu in ("cpu", "h200"):
+        monkeypatch.setattr(sys, "argv", ["atlas", "validate", "softmax", "--gpu", gpu])
+        cli.command()
+    assert begun == [(forking.TRITON, {"TRITON_INTERPRET": "1"}), (forking.TORCH,)]

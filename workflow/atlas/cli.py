@@ -78,6 +78,9 @@ def command() -> int:
             stage.frame.job(name, arguments)
         except AtlasError as error:
             return _mistake(f"atlas {name}", error)
+    gpu = _option(words, "--gpu")
+    if gpu and gpu in os.environ.get(forking.INTERPRETED, "").split(","):
+        return forking.command(main, words, forking.TRITON, {"TRITON_INTERPRET": "1"})
     return forking.command(main, words, _IMPORTED[name])
 
 

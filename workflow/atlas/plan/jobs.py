@@ -260,6 +260,8 @@ class Plan:
             )
         if not self.placed:
             forking.begin()
+            interpreted = [gpu for gpu in self.gpus if gpus.functional(self.blocks[gpu])]
+            os.environ[forking.INTERPRETED] = ",".join(interpreted)
         if self.config["placement"] == "slurm" and (left := slurm.end_leftovers(Path.cwd())):
             print(f"Cancelled in SLURM, left by a run that was killed: {', '.join(left)}", file=sys.stderr)
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from .. import ROOT
@@ -24,8 +25,10 @@ from .server import AS_IT_IS, LENGTH, REPLY, fit, serve_as_it_is
 NOTHING, TORCH, TRITON = 0, 1, 2
 """What a process is to have imported when it begins: the libraries up to this one."""
 
-_BACKLOG = 1024
+INTERPRETED = "KERNEL_ATLAS_INTERPRETED"
+"""Names of a run's GPUs whose commands interpret kernels, with commas between."""
 
+_BACKLOG = 1024
 
 _ENDED = "the server that starts processes has ended, and all it started with it"
 
@@ -168,15 +171,26 @@ def _stages(imported: int, environment: Mapping[str, str]) -> bytes:
     return (b"t" + triton)[:imported]
 
 
-def command(function: Callable[[list[str]], int], words: list[str], imported: int = TORCH) -> int:
+def command(
+    function: Callable[[list[str]], int],
+    words: list[str],
+    imported: int = TORCH,
+    environment: Mapping[str, str | None] = MappingProxyType({}),
+) -> int:
     """Run a command, ``function(words)``, in a process that has torch imported; returns its exit status.
 
-    It has this process's standard files and the third one, where the rules leave the terminal.  Signals that end this
-    process are passed on.
+    ``imported`` and ``environment`` are as :func:`fork` takes them.  The process has this one's standard files and the
+    third one, where the rules leave the terminal.  Signals that end this process are passed on.
     """
     files = [number for number in range(4) if _inherited(number)]
     forked = fork(
-        _command, (files, function, words), files, {}, name=f"atlas {words[0]}", imported=imported, orderly=True
+        _command,
+        (files, function, words),
+        files,
+        environment,
+        name=f"atlas {words[0]}",
+        imported=imported,
+        orderly=True,
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:

@@ -56,9 +56,10 @@ _LIBRARIES = {
 _OF_A_RUN = {
     b"t": ("scipy.special", "torch.fx.experimental.symbolic_shapes"),
     b"c": ("torch._dynamo", "triton.experimental.gluon"),
+    b"i": ("torch._dynamo",),
 }
 """What a run's server imports beside, since many jobs come to it: statistics of timings, checks of gradients, and what
-torch loads to compare meta tensors.  The last, which imports Triton, takes 2 s, the others half a second each.
+torch loads to compute with meta tensors.  The last, which imports Triton, takes 2 s, the others half a second each.
 """
 
 _ASKING_SECONDS, _FINISHING_SECONDS = 30.0, 5.0

@@ -33,7 +33,8 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
     """State identities in every record that lies there as in ``commit``: ``written``, ``other`` for the rest.
 
     A record is left alone whose measurements are not those of the commit, and one that was measured with another source
-    than the list's: its digest is not the one of ``digests``.
+    than the list's: its digest is not the one of ``digests``.  What the list does not name, a variant of which nothing
+    was timed, stays as it is stated.
     """
     found: dict[str, list[Path]] = {"written": [], "unchanged": [], "other": []}
     for path in files.listed(Path("results", "recorded"), "*/*/*"):
@@ -46,7 +47,8 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
         if _measured(before) != _measured(document) or before.get("kernel_digest") != digests.get(key):
             found["other"].append(path)
             continue
-        own = needed(document["stage"], stated[key])
+        unlisted = {one: own for one, own in before.get("identities", {}).items() if one not in stated[key]}
+        own = unlisted | needed(document["stage"], stated[key])
         made: dict[str, Any] = {}
         for field, value in before.items():
             if field not in ("identities", "identity"):

@@ -122,6 +122,10 @@ def test_an_identity_is_proved_by_itself_or_by_what_it_comes_to():
     assert comparing.proved(listed, {}, none)[NAME] == ["it is gone"]
 
 
+UNTIMED = "forward.spare"
+"""A variant of the records that the list does not name: nothing was timed of it."""
+
+
 @pytest.fixture
 def committed(tmp_path, monkeypatch):
     """A repository with two records and tuned configs of them, of which one is stale."""
@@ -130,7 +134,7 @@ def committed(tmp_path, monkeypatch):
         path = Path("results", "recorded", "h200", name, "autotune.json")
         path.parent.mkdir(parents=True)
         document = {"stage": "autotune", "kernel": name, "gpu": "h200", "kernel_digest": digest,
-                    "identities": {NAME: "earlier"}, "best": [{"us": 1.5}]}  # fmt: skip
+                    "identities": {NAME: "earlier", UNTIMED: "u"}, "best": [{"us": 1.5}]}  # fmt: skip
         path.write_text(json.dumps(document))
     Path("kernels", "tuned").mkdir(parents=True)
     entries = [
@@ -153,7 +157,7 @@ def test_a_record_of_the_listed_source_states_what_its_stage_needs(committed):
     assert found == {"written": [TOY], "unchanged": [], "other": [OLD]}, "one was stale before"
     packed = TOY.with_name("autotune.json.xz")
     document = documents.load(packed)
-    assert not TOY.exists() and document["identities"] == {NAME: "v", "inputs": "i", "sweep": "s"}
+    assert not TOY.exists() and document["identities"] == {UNTIMED: "u", NAME: "v", "inputs": "i", "sweep": "s"}
     assert document["kernel_digest"] == kernel.digest(document["identities"]) and document["best"] == [{"us": 1.5}]
     assert records.write_records("HEAD", STATED, DIGESTS)["unchanged"] == [packed], "the same again"
 

@@ -55,8 +55,8 @@ def test_a_line_says_which_job_of_how_many_what_came_of_it_and_how_long_is_left(
     lines.take_over()
     job(lines, 1, "build", 30.0, kernel="matmul", gpu="h200")
     write(tmp_path / "logs/report.log", "a warning\nresults/report.html, 3.1 MB\n")
-    # 30 s of a mean of 40 and 20 as expected; 30 s and the report's 10 are left.
-    assert capsys.readouterr().err == "[1/3] build matmul h200 · 296 ok, 13 pruned · 30 s · about 40 s left\n"
+    # 30 s of a mean of 40 and 20 as expected; 30 s and the report's 20 are left.
+    assert capsys.readouterr().err == "[1/3] build matmul h200 · 296 ok, 13 pruned · 30 s · about 50 s left\n"
     job(lines, 3, "report", 2.0)
     assert capsys.readouterr().err.startswith("[2/3] report · results/report.html, 3.1 MB · 2 s · about ")
     job(lines, 2, "build", 20.0, kernel="softmax", gpu="h200")

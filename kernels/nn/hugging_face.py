@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ import transformers
 from torch.nn import functional as F
 
 import kernels
+
+from .losses import CrossEntropyLoss
 
 NAME = "kernel_atlas"
 """The attention's name in transformers: ``model.set_attn_implementation("kernel_atlas")``."""
@@ -119,18 +122,51 @@ def _turns_halves(function: Callable[..., Any]) -> bool:
 
 
 def put_loss(model: torch.nn.Module) -> int:
-    """Compute the loss of tokens without a copy of the logits in fp32; 1 where the model has such a loss."""
+    """Compute the loss of tokens without a copy of the logits in fp32; 1 where the model computes such a loss.
+
+    Some models call ``loss_function``, which is set; others make a ``CrossEntropyLoss`` themselves, which becomes the
+    kernels' in the files of their classes.
+    """
     if not isinstance(model, transformers.PreTrainedModel):
         return 0
+    forwards = {base: _names_in(base) for base in type(model).__mro__}
+    files = {base.__module__ for base, names in forwards.items() if "CrossEntropyLoss" in names}
+    in_files = [_lose_in(sys.modules[name]) for name in sorted(files) if name in sys.modules]
+    called = any("loss_function" in names for names in forwards.values())
+    return int((called and _put_function(model)) or any(in_files))
+
+
+def _names_in(kind: type) -> tuple[str, ...]:
+    """Names of globals and attributes in the class's own ``forward``."""
+    code = getattr(inspect.unwrap(kind.__dict__.get("forward", None)), "__code__", None)
+    return code.co_names if code else ()
+
+
+def _put_function(model: torch.nn.Module) -> bool:
     try:
         of_torch = model.loss_function
     except (AttributeError, KeyError):  # a model without a head has none
-        return 0
+        return False
     shifted = _LOSSES.get(getattr(of_torch, "__name__", ""))
     if shifted is None:
-        return 0
+        return isinstance(of_torch, functools.partial) and of_torch.func is _loss
     model.loss_function = functools.partial(_loss, of_torch, shifted)
-    return 1
+    return True
+
+
+class _CrossEntropyLoss(CrossEntropyLoss):
+    """``torch.nn.CrossEntropyLoss``, by the kernel where it runs."""
+
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (
+            super().forward(input, target) if _runs(input) else torch.nn.CrossEntropyLoss.forward(self, input, target)
+        )
+
+
+def _lose_in(file: Any) -> bool:
+    if getattr(file, "CrossEntropyLoss", None) is torch.nn.CrossEntropyLoss:
+        file.CrossEntropyLoss = _CrossEntropyLoss
+    return getattr(file, "CrossEntropyLoss", None) is _CrossEntropyLoss
 
 
 def _loss(

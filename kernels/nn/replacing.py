@@ -53,8 +53,8 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
     Layers of torch, and those of other libraries that give the same on trial: linear layers, embeddings, layer
     and RMS norms, GELU and SiLU, gated MLPs of ``gate_proj``, ``up_proj`` and ``down_proj``.  A module changes its
     class alone: names, parameters, hooks and state dicts stay.  Of a model of the package transformers attention, the
-    loss and the rotation of queries and keys are replaced, too; the last one for all models of that architecture in
-    this process.
+    loss and the rotation of queries and keys are replaced, too; the last one, and a loss that the model's own code
+    makes, for all models of that architecture in this process.
 
     ``leave`` names kinds that stay as they are, as the result names them: ``replace(model, leave=["Linear"])``.  What
     the kernels do not have (other dtypes, sparse gradients, dropout in attention) stays torch's.  Layers run where

@@ -1,6 +1,7 @@
 """``kernels.nn.replace``: what becomes a layer of the kernels, what stays torch's, and that the values stay."""
 
 import copy
+import importlib
 import sys
 import types
 
@@ -159,4 +160,55 @@ def test_a_second_model_of_an_architecture_is_told_that_its_heads_are_rotated_by
     q, k, angles = torch.randn(1, 2, 3, 8), torch.randn(1, 1, 3, 8), torch.randn(1, 3, 8)
     found = file.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
     assert all(map(torch.equal, found, apply_rotary_pos_emb(q, k, angles.cos(), angles.sin()))), "no GPU: torch's own"
+    del sys.modules["kernels.nn.hugging_face"], kernels.nn.hugging_face
+
+
+ITS_OWN_LOSS = """
+from torch.nn import CrossEntropyLoss
+from transformers import PreTrainedModel
+
+def ForMaskedLMLoss(logits, labels, *_):
+    return CrossEntropyLoss()(logits, labels)
+
+class Makes(PreTrainedModel):
+    def forward(self, x, labels):
+        return CrossEntropyLoss()(x, labels)
+
+class Derived(Makes):
+    def forward(self, x, labels):
+        return super().forward(x, labels)
+
+class Calls(PreTrainedModel):
+    loss_function = staticmethod(ForMaskedLMLoss)
+    def forward(self, x, labels):
+        return self.loss_function(x, labels, 5)
+
+class Neither(PreTrainedModel):
+    loss_function = staticmethod(ForMaskedLMLoss)
+    def forward(self, x, labels):
+        return x
+"""
+
+
+def test_a_loss_is_counted_where_the_models_forward_computes_it(monkeypatch, tmp_path):
+    # BERT's forward makes a CrossEntropyLoss, though the model has a loss_function, too, which nobody calls.
+    library = types.ModuleType("transformers")
+    library.PreTrainedModel = type("PreTrainedModel", (torch.nn.Module,), {})
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    monkeypatch.delitem(sys.modules, "kernels.nn.hugging_face", raising=False)
+    (tmp_path / "of_losses.py").write_text(ITS_OWN_LOSS)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = importlib.import_module("of_losses")
+    monkeypatch.setitem(sys.modules, "of_losses", file)
+    x, labels = torch.randn(3, 5), torch.tensor([0, 4, -100])
+    expected = torch.nn.functional.cross_entropy(x, labels)
+    assert not kernels.nn.replace(file.Makes(), leave=["loss"])
+    assert file.CrossEntropyLoss is torch.nn.CrossEntropyLoss
+    assert not kernels.nn.replace(file.Neither())
+    for kind in (file.Calls, file.Derived, file.Makes):  # of Makes, once Derived had it put
+        model = kind()
+        for _ in range(2):
+            assert kernels.nn.replace(model) == {"loss": 1}
+        assert model(x, labels) == expected, "no GPU: torch's own"
+    assert issubclass(file.CrossEntropyLoss, kernels.nn.CrossEntropyLoss)
     del sys.modules["kernels.nn.hugging_face"], kernels.nn.hugging_face

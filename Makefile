@@ -95,6 +95,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Kernel Atlas needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh workflow/install-venv.sh $(PYTHON)
+	@test ! -L $(VENV) || rm $(VENV)  # a link: what it leads to is another's, and stays
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile pip==26.3
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,lint]'

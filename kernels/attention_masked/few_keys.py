@@ -37,7 +37,7 @@ def _few_keys_kernel(
 ):  # fmt: skip
     """A program owns ``steps`` blocks of queries of the heads that share one of the ``heads`` of K, ``parts`` of each.
 
-    The gradients of keys are of ``heads`` times ``parts`` heads.
+    The last part has those that are left.  The gradients of keys are of ``heads`` times ``parts`` heads.
     """
     place = tl.program_id(0)
     batch, part = place // (heads * parts), place % (heads * parts)
@@ -50,7 +50,7 @@ def _few_keys_kernel(
     dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     offs_n = tl.arange(0, BLOCK_N)
     blocks, first = tl.cdiv(len_q, BLOCK_M), part % parts * steps
-    for step in tl.range(first, first + steps):
+    for step in tl.range(first, tl.minimum(first + steps, group * blocks)):
         head, m = head_k * group + step // blocks, step % blocks * BLOCK_M
         q_m, dout_m, lse, delta = read_queries(
             q, dout, out, lse_ptr, dlse_ptr, batch, head, m, len_q, (stride_qb, stride_qh, stride_qs),

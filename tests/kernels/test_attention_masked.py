@@ -15,7 +15,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kernels
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
-from kernels.attention import few_keys as attention_few_keys
 from kernels.attention import scaled_dot_product_attention as attention
 from kernels.attention_masked import backward, few_keys, masked_attention, spaces
 from kernels.attention_masked.aligned import aligned
@@ -157,8 +156,8 @@ def test_gradients_of_keys_are_the_same_however_queries_are_dealt_out(monkeypatc
     config = config(case_of(q, k, mask, 30, 20), INTERPRETER)
     for parts in (1, 3):
         asked = []
-        for module in (attention_few_keys, backward):
-            monkeypatch.setattr(module, "parts_of", lambda *sizes: asked.append(sizes) or parts)  # noqa: B023
+        monkeypatch.setattr(backward, "parts_of", lambda *sizes: asked.append(sizes) or parts)  # noqa: B023
+        monkeypatch.setattr(few_keys, "dealt_out", lambda *sizes: asked.append(sizes) or (parts, 6 // parts))  # noqa: B023
         for gradient, other in zip(by(*given, config=config), expected, strict=True):
             close(gradient, other, 5e-3)
         assert len(asked) == 1

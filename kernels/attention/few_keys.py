@@ -33,7 +33,6 @@ def read_queries(
     q = head_of(q, b, head, 0, strides_q[0], strides_q[1], strides_q[2], DESCRIPTORS)
     dout = head_of(dout, b, head, 0, strides_g[0], strides_g[1], strides_g[2], DESCRIPTORS)
     out = head_of(out, b, head, 0, strides_o[0], strides_o[1], strides_o[2], DESCRIPTORS)
-    q_m = read_rows(q, batch, head, m, len_q - m, strides_q[2], HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     dout_m = read_rows(dout, batch, head, m, len_q - m, strides_g[2], HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     out_m = read_rows(out, batch, head, m, len_q - m, strides_o[2], HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     offs_m = m + tl.arange(0, BLOCK_M)
@@ -43,6 +42,7 @@ def read_queries(
     delta = tl.sum(out_m.to(tl.float32) * dout_m.to(tl.float32), axis=1)
     if dlse_ptr is not None:
         delta -= tl.load(dlse_ptr + statistic, mask=offs_m < len_q, other=0.0)
+    q_m = read_rows(q, batch, head, m, len_q - m, strides_q[2], HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     return q_m, dout_m, lse, delta
 
 
@@ -53,7 +53,7 @@ def gradients_of_block(p, k_n, v_n, q_m, dout_m, delta, dk, dv, PRECISION: tl.co
     dv = tl.dot(p.to(dout_m.dtype), dout_m, dv, input_precision=PRECISION)
     ds = (p * (dp - delta[None, :])).to(q_m.dtype)
     dk = tl.dot(ds, q_m, dk, input_precision=PRECISION)
-    dq = tl.trans(tl.dot(tl.trans(k_n), ds, input_precision=PRECISION))
+    dq = tl.dot(tl.trans(ds), k_n, input_precision=PRECISION)
     return dq, dk, dv
 
 

@@ -21,7 +21,7 @@ def _chunk_kernel(
     q_ptr, k_ptr, v_ptr, lens_ptr, out_ptr, lse_ptr, kv_heads, seq, chunk, splits, scale,
     stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, WHOLE: tl.constexpr, HAS_LENS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr, HAS_LENS: tl.constexpr,
 ):  # fmt: skip
     """One program owns ``chunk`` rows, a multiple of BLOCK_N, of one head of one sequence's cache.
 
@@ -37,15 +37,15 @@ def _chunk_kernel(
     first = split * chunk
     if (first < length) | WHOLE:
         last = tl.minimum(first + chunk, length)
-        out, lse = attend(
+        out, rest, lse = attend(
             q_ptr, k_ptr, v_ptr, batch, head, first, last, length, scale,
             stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
-            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
+            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST,
         )  # fmt: skip
         if WHOLE:
             lse = lse * LN2
         place = (batch.to(tl.int64) * kv_heads + head) * splits + split
-        write(out_ptr, lse_ptr, place, out, lse, GROUP * QUERIES, HEAD_DIM)
+        write(out_ptr, lse_ptr, place, out, rest, lse, GROUP * QUERIES, HEAD_DIM, REST)
 
 
 @triton.jit
@@ -105,7 +105,7 @@ def launch_chunks(q, k, v, lens, scale, *, config):
     if splits > 1:
         launch(
             _combine_kernel, (batch * heads * queries,), *written, lens, *results, kv_heads, seq, chunk, splits,
-            ROWS=rows, HEAD_DIM=head_dim, BLOCK_D=constants["BLOCK_D"],
+            ROWS=rows, HEAD_DIM=head_dim, BLOCK_D=triton.next_power_of_2(head_dim),
             BLOCK_S=min(triton.next_power_of_2(splits), 32), HAS_LENS=lens is not None, num_warps=4,
         )  # fmt: skip
     return results

@@ -54,7 +54,7 @@ def _even_kernel(
     q_ptr, k_ptr, v_ptr, lens_ptr, out_ptr, lse_ptr, part_ptr, part_lse_ptr, batch, kv_heads, seq, scale,
     stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BATCHES: tl.constexpr, HAS_LENS: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_D: tl.constexpr, REST: tl.constexpr, BATCHES: tl.constexpr, HAS_LENS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program owns an equal share of the blocks of all caches.
 
@@ -81,17 +81,17 @@ def _even_kernel(
         mine = tl.minimum(count - block, end - place)
         first = block * BLOCK_N
         last = tl.minimum(first + mine * BLOCK_N, length)
-        out, lse = attend(
+        out, rest, lse = attend(
             q_ptr, k_ptr, v_ptr, sequence, head, first, last, length, scale,
             stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
-            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D,
+            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST,
         )  # fmt: skip
         if mine == count:
             pair = sequence.to(tl.int64) * kv_heads + head
-            write(out_ptr, lse_ptr, pair, out, lse * LN2, GROUP * QUERIES, HEAD_DIM)
+            write(out_ptr, lse_ptr, pair, out, rest, lse * LN2, GROUP * QUERIES, HEAD_DIM, REST)
         else:
             part = tl.program_id(0).to(tl.int64) * 2 + (place > begin)
-            write(part_ptr, part_lse_ptr, part, out, lse, GROUP * QUERIES, HEAD_DIM)
+            write(part_ptr, part_lse_ptr, part, out, rest, lse, GROUP * QUERIES, HEAD_DIM, REST)
         place += mine
 
 
@@ -153,7 +153,7 @@ def launch_even(q, k, v, lens, scale, *, config):
     if programs > 1:
         launch_early(
             _join_kernel, (batch * heads * queries,), q.device, part, part_lse, lens, *results, batch, kv_heads, seq,
-            programs, ROWS=rows, HEAD_DIM=head_dim, BLOCK_N=config["BLOCK_N"], BLOCK_D=constants["BLOCK_D"],
+            programs, ROWS=rows, HEAD_DIM=head_dim, BLOCK_N=config["BLOCK_N"], BLOCK_D=triton.next_power_of_2(head_dim),
             BLOCK_S=min(triton.next_power_of_2(programs), 32), **lengths, num_warps=4,
         )  # fmt: skip
     return results

@@ -215,6 +215,9 @@ _EDGE_SHAPES = (
     ((1, 2, 2, 200, 200, 64, True), "small heads whose keys are more than one block"),
     ((1, 2, 1, 140, 160, 80, False), "the same of heads in two parts, which share keys"),
     ((2, 2, 2, 128, 128, 64, True), "all keys of a head are one whole block"),
+    ((1, 4, 2, 300, 300, 96, True), "columns of a head's second part, in several blocks of keys, of two heads each"),
+    ((1, 2, 2, 200, 200, 72, True), "a second part that has more columns than the head"),
+    ((1, 2, 1, 140, 200, 112, False), "columns in one part, of which the head has not all"),
 )
 
 EDGE_CASES = tuple(

@@ -41,11 +41,11 @@ from .hopper_schedule import (
     slots_of,
     wait_for_turn,
 )
-from .hopper_tiles import anew, begin_products, descriptor_of, plain_descriptor_of, right_of, write_sums
+from .hopper_tiles import anew, begin_products, columns_of, descriptor_of, plain_descriptor_of, right_of, write_sums
 from .parts import add_parts, least_parts, parts_for, sums_for
 
 DQ_COLUMNS = gl.constexpr(64)
-"""Columns of dQ that a group computes: half of a head's, or all."""
+"""Columns of dQ that a group computes: half of a head's, or all; of the second half those that are there."""
 
 GROUPS = gl.constexpr(2)
 
@@ -96,13 +96,14 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
 
 @gluon.jit
 def _write(
-    dq_desc, turns_ptr, buffers, barriers, sizes,
+    dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes,
     CAUSAL: gl.constexpr, PARTS: gl.constexpr, SLOT: gl.constexpr,
 ):  # fmt: skip
     """Writer ``SLOT``: adds dQ of every other block of queries to what is in memory, when the turn comes.
 
     A turn takes longer than a block of queries, for what TMA adds has to arrive in memory: so there are two writers.
-    They wait for their turn while the block is computed.
+    They wait for their turn while the block is computed.  ``rest_desc``, if there is one, is for the second half of
+    columns, of which a head has not all.
     """
     _, _, _, _, _, _, dq_smem = buffers
     _, _, _, _, _, _, _, dq_full, dq_empty = barriers
@@ -120,11 +121,15 @@ def _write(
                     wait_for_turn(turns_ptr + place, rank)
                     mbarrier.wait(dq_full.index(SLOT), ring & 1)
                     for c in gl.static_range(PARTS):
+                        desc = dq_desc
                         block = dq_smem.index(SLOT * PARTS + c)
+                        if c == 1 and rest_desc is not None:
+                            desc = rest_desc
+                            block = block._reinterpret(gl.float32, rest_desc.block_shape, rest_desc.layout)
                         if rank == 0:
-                            tma.async_copy_shared_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                            tma.async_copy_shared_to_global(desc, [(place * PARTS + c) * lines, 0], block)
                         else:
-                            add_to_global(dq_desc, [(place * PARTS + c) * lines, 0], block)
+                            add_to_global(desc, [(place * PARTS + c) * lines, 0], block)
                     tma.store_wait(0)  # read, that is
                     mbarrier.arrive(dq_empty.index(SLOT), count=1)
                     pass_turn(turns_ptr + place, rank)
@@ -133,8 +138,11 @@ def _write(
 
 @gluon.jit
 def _by_threads(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """A block of dQ [lines, 128] as threads hold it, 4 elements each to a line: none waits for a bank of memory."""
-    x = x.reshape([ROWS // 16, 2, 8, COLUMNS // 8, 4, 2]).permute((0, 3, 2, 4, 1, 5))
+    """A block of dQ [lines, 128] as threads hold it, 4 elements each to a line: none waits for a bank of memory.
+
+    The first lines are those of the first columns.
+    """
+    x = x.reshape([ROWS // 16, 2, 8, COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
     return x.reshape([ROWS * COLUMNS // 128, 128])
 
 
@@ -164,9 +172,10 @@ def _block(
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     row_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
-    columns: gl.constexpr = DQ_COLUMNS
+    together: gl.constexpr = DQ_COLUMNS
+    PART: gl.constexpr = GROUP if together < D else 0
+    columns: gl.constexpr = RIGHT if PART == 1 and RIGHT > 0 else together
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-    PART: gl.constexpr = GROUP if columns < D else 0
     BEGUN: gl.constexpr = 2 if RIGHT > 0 else 1  # products of the next scores
     zero = anew(base)
     q = q_smem.index(slot).reshape([rows, D])
@@ -193,8 +202,7 @@ def _block(
         mbarrier.wait(ds_full.index(slot), parity)
         dq = gl.zeros([rows, columns], gl.float32, dq_layout)
         for c in gl.static_range(GROUPS):
-            parts = k_smem.index(zero + c)._reinterpret(dtype, [D // columns, keys, columns], ds_smem.layout)
-            part = parts.index(PART)
+            part = columns_of(k_smem.index(zero + c), PART * together, columns)
             dq = warpgroup_mma(ds_smem.index(slot * GROUPS + c).permute((1, 0)), part, dq, use_acc=c > 0, is_async=True)
         # The registers of the other products' left operands are free for the next scores.
         dk, dv, p_operand, ds_operand = warpgroup_mma_wait(GROUPS, deps=[dk, dv, p_operand, ds_operand])
@@ -210,7 +218,7 @@ def _block(
     if QUERIES:
         mbarrier.wait(dq_empty.index(slot), parity ^ 1)
         lines: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-        out = dq_smem.index(slot * (D // columns) + PART)._reinterpret(gl.float32, [rows * columns // 128, 128], lines)
+        out = dq_smem.index(slot * (D // together) + PART)._reinterpret(gl.float32, [rows * columns // 128, 128], lines)
         out.store(_by_threads(dq, rows, columns))
         fence_async_shared()
         mbarrier.arrive(dq_full.index(slot), count=1)
@@ -342,16 +350,17 @@ def _consume(
     ]
 )  # fmt: skip
 def attention_backward_kernel(
-    q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, turns_ptr,
-    scale, scale_out, len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts,
+    q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, rest_desc, dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr,
+    turns_ptr, scale, scale_out, len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
     ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
 
-    That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block.  ``scale`` has log2(e) in
-    it, and so has lse; ``turns_ptr`` [b h, blocks of queries] begins with 0.  If DIVIDED each head of keys stands for
-    so many, of fewer heads of queries each, whose dK and dV are written as sums of fp32.
+    That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block, and so is ``rest_desc``, of
+    RIGHT columns, if there are any.  ``scale`` has log2(e) in it, and so has lse; ``turns_ptr`` [b h, blocks of
+    queries] begins with 0.  If DIVIDED each head of keys stands for so many, of fewer heads of queries each, whose dK
+    and dV are written as sums of fp32.
     """
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -396,8 +405,8 @@ def attention_backward_kernel(
             (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
                         CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
             (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, parts, CAUSAL)),
-            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
-            (_write, (dq_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
+            (_write, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
+            (_write, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
         ],
         [4, 1, 1, 1],
         [240, 24, 24, 24],
@@ -419,8 +428,9 @@ def finish_queries_kernel(
     m = pid // parts % m_blocks
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, mma))[:, None]
     column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, mma))[None, :]
-    offs = (row // 16 * (COLUMNS // 8) + column // 8) * 128 + row % 8 * 16 + column % 8 // 2 * 4 + row // 8 % 2 * 2
-    x = gl.load(sums_ptr + pid.to(gl.int64) * (ROWS * COLUMNS) + offs + column % 2)
+    offs = (column // 8 * (ROWS // 16) + row // 16) * 128 + row % 8 * 16 + column % 8 // 2 * 4 + row // 8 % 2 * 2
+    there = (row >= 0) & (column < HEAD_DIM - part * COLUMNS)  # of the others there are no sums
+    x = gl.load(sums_ptr + pid.to(gl.int64) * (ROWS * COLUMNS) + offs + column % 2, mask=there, other=0.0)
     x = gl.convert_layout((x * scale).to(dq_ptr.dtype.element_ty), rows_layout)
     rows = m * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, rows_layout))
     columns = part * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, rows_layout))
@@ -462,6 +472,7 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
         descriptor_of(dout, ROWS, width),
         plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
         plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
+        plain_descriptor_of(sums, [ROWS * right_of(d) // 128, 128]) if right_of(d) else None,
         descriptor_of(dk, KEYS, width), descriptor_of(dv, KEYS, width), dk_sums, dv_sums, turns,
         scale * LOG2E.value, scale,
         len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,

@@ -41,7 +41,16 @@ from .hopper_schedule import (
     slots_of,
     wait_for_turn,
 )
-from .hopper_tiles import anew, begin_products, columns_of, descriptor_of, plain_descriptor_of, right_of, write_sums
+from .hopper_tiles import (
+    anew,
+    begin_products,
+    columns_of,
+    descriptor_of,
+    half_of,
+    plain_descriptor_of,
+    right_of,
+    write_sums,
+)
 from .parts import add_parts, least_parts, parts_for, sums_for
 
 DQ_COLUMNS = gl.constexpr(64)
@@ -153,6 +162,62 @@ def _statistics(stats_smem, slot, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def _no_sums(KEYS: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr):
+    """Sums of a group's keys, all 0: of a head's columns, or of two parts of them, of which RIGHT has the second."""
+    columns: gl.constexpr = D if RIGHT == 0 else D // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+    sums = (gl.zeros([KEYS, columns], gl.float32, layout),)
+    if RIGHT > 0:
+        right: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+        sums = (sums[0], gl.zeros([KEYS, RIGHT], gl.float32, right))
+    return sums
+
+
+@gluon.jit
+def _add(sums, operand, block, RIGHT: gl.constexpr):
+    """Begin to add the product of an operand in registers with a block of a head's rows to sums."""
+    if RIGHT == 0:
+        rows = block.reshape([block.shape[2], block.shape[3]])
+        added = (warpgroup_mma(operand, rows, sums[0], is_async=True),)
+    else:
+        left = warpgroup_mma(operand, half_of(block, 0, RIGHT), sums[0], is_async=True)
+        added = (left, warpgroup_mma(operand, half_of(block, 1, RIGHT), sums[1], is_async=True))
+    return added
+
+
+@gluon.jit
+def _wait(pending: gl.constexpr, dk, dv, p, ds, RIGHT: gl.constexpr):
+    """The sums and operands of products once no more than ``pending`` later ones are under way."""
+    if RIGHT == 0:
+        keys, values, p, ds = warpgroup_mma_wait(pending, deps=[dk[0], dv[0], p, ds])
+        dk, dv = (keys,), (values,)
+    else:
+        keys, more_keys, values, more_values, p, ds = warpgroup_mma_wait(
+            pending, deps=[dk[0], dk[1], dv[0], dv[1], p, ds]
+        )
+        dk, dv = (keys, more_keys), (values, more_values)
+    return dk, dv, p, ds
+
+
+@gluon.jit
+def _store(sums, smem, scale, RIGHT: gl.constexpr):
+    """Write sums times ``scale`` to shared memory, where a block of a head's rows lies."""
+    if RIGHT == 0:
+        smem.reshape([smem.shape[2], smem.shape[3]]).store((sums[0] * scale).to(smem.dtype))
+    else:
+        for half in gl.static_range(2):
+            half_of(smem, half, RIGHT).store((sums[half] * scale).to(smem.dtype))
+
+
+@gluon.jit
+def _write_all(sums, scale, sums_ptr, head, first_n, len_k, D: gl.constexpr, RIGHT: gl.constexpr):
+    """:func:`.hopper_tiles.write_sums` of sums in one part or two."""
+    write_sums(sums[0] * scale, sums_ptr, head, first_n, len_k, D, 0)
+    if RIGHT > 0:
+        write_sums(sums[1] * scale, sums_ptr, head, first_n, len_k, D, D // 2)
+
+
+@gluon.jit
 def _block(
     dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
     limit, MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
@@ -169,17 +234,14 @@ def _block(
     keys: gl.constexpr = s.shape[0]
     rows: gl.constexpr = s.shape[1]
     s_layout: gl.constexpr = s.type.layout
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
+    operand: gl.constexpr = gl.DotOperandLayout(0, dv[0].type.layout, 2)
     row_layout: gl.constexpr = gl.SliceLayout(0, s_layout)
     together: gl.constexpr = DQ_COLUMNS
     PART: gl.constexpr = GROUP if together < D else 0
     columns: gl.constexpr = RIGHT if PART == 1 and RIGHT > 0 else together
     dq_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-    BEGUN: gl.constexpr = 2 if RIGHT > 0 else 1  # products of the next scores
+    BEGUN: gl.constexpr = 2 if RIGHT > 0 else 1  # products of the next scores, or of one sum
     zero = anew(base)
-    q = q_smem.index(slot).reshape([rows, D])
-    dout = dout_smem.index(slot).reshape([rows, D])
     zeros = gl.zeros([keys, rows], gl.float32, s_layout)
     dp = begin_products(v_smem.index(zero + GROUP), dout_smem.index(slot), zeros, RIGHT)
     p = gl.exp2(s * scale - lse[None, :])
@@ -189,15 +251,15 @@ def _block(
             offs_m = first_m + gl.arange(0, rows, layout=row_layout)
             p = gl.where(offs_n[:, None] <= gl.minimum(offs_m, limit)[None, :], p, 0.0)
     p_operand = gl.convert_layout(p.to(dtype), operand)
-    dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
-    dp = warpgroup_mma_wait(1, deps=[dp])
+    dv = _add(dv, p_operand, dout_smem.index(slot), RIGHT)
+    dp = warpgroup_mma_wait(BEGUN, deps=[dp])
     delta = _statistics(stats_smem, slot, rows).index(1).load(row_layout)
     ds = (p * (dp - delta[None, :])).to(dtype)
     ds_smem.index(slot * GROUPS + GROUP).store(ds)
     fence_async_shared()
     mbarrier.arrive(ds_full.index(slot), count=1)
     ds_operand = gl.convert_layout(ds, operand)
-    dk = warpgroup_mma(ds_operand, q, dk, is_async=True)
+    dk = _add(dk, ds_operand, q_smem.index(slot), RIGHT)
     if QUERIES:
         mbarrier.wait(ds_full.index(slot), parity)
         dq = gl.zeros([rows, columns], gl.float32, dq_layout)
@@ -205,7 +267,7 @@ def _block(
             part = columns_of(k_smem.index(zero + c), PART * together, columns)
             dq = warpgroup_mma(ds_smem.index(slot * GROUPS + c).permute((1, 0)), part, dq, use_acc=c > 0, is_async=True)
         # The registers of the other products' left operands are free for the next scores.
-        dk, dv, p_operand, ds_operand = warpgroup_mma_wait(GROUPS, deps=[dk, dv, p_operand, ds_operand])
+        dk, dv, p_operand, ds_operand = _wait(GROUPS, dk, dv, p_operand, ds_operand, RIGHT)
     s_next = s
     if not LAST:
         mbarrier.wait(q_full.index(next_slot), next_parity)
@@ -213,7 +275,7 @@ def _block(
     if QUERIES:
         dq = warpgroup_mma_wait(0 if LAST else BEGUN, deps=[dq])
     else:
-        dk, dv, p_operand, ds_operand = warpgroup_mma_wait(0 if LAST else BEGUN, deps=[dk, dv, p_operand, ds_operand])
+        dk, dv, p_operand, ds_operand = _wait(0 if LAST else BEGUN, dk, dv, p_operand, ds_operand, RIGHT)
     mbarrier.arrive(q_empty.index(slot), count=1)
     if QUERIES:
         mbarrier.wait(dq_empty.index(slot), parity ^ 1)
@@ -265,7 +327,6 @@ def _consume(
     k_full, k_empty, k_read, q_full, _, dout_full, _, _, _ = barriers
     len_k, heads_k, group, _, _, n_blocks, _, _, jobs = sizes
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     BLOCKS: gl.constexpr = k_full.shape[0]
     # Where one group computes the dQ of a block, they take turns, and blocks are even in number.
     UNROLL: gl.constexpr = D // DQ_COLUMNS % 2 + 1
@@ -277,12 +338,10 @@ def _consume(
             first_n = (n * GROUPS + GROUP) * KEYS
             steps = count * group
             limit = len_k - 1
-            dk = gl.zeros([KEYS, D], gl.float32, acc_layout)
-            dv = gl.zeros([KEYS, D], gl.float32, acc_layout)
+            dk = _no_sums(KEYS, D, RIGHT)
+            dv = _no_sums(KEYS, D, RIGHT)
             block = done % BLOCKS
             base = block * GROUPS
-            k = k_smem.index(base + GROUP).reshape([KEYS, D])
-            v = v_smem.index(base + GROUP).reshape([KEYS, D])
             mbarrier.wait(k_full.index(block), done // BLOCKS & 1)
             slot = step % STAGES
             mbarrier.wait(q_full.index(slot), step // STAGES & 1)
@@ -327,17 +386,17 @@ def _consume(
             done += 1
             if DIVIDED:
                 mbarrier.arrive(k_empty.index(block), count=1)
-                write_sums(dv, dv_sums_ptr, head_all, first_n, len_k, D, 0)
-                write_sums(dk * scale_out, dk_sums_ptr, head_all, first_n, len_k, D, 0)
+                _write_all(dv, 1.0, dv_sums_ptr, head_all, first_n, len_k, D, RIGHT)
+                _write_all(dk, scale_out, dk_sums_ptr, head_all, first_n, len_k, D, RIGHT)
             else:
                 # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
                 place = [head_all // heads_k, head_all % heads_k, first_n, 0]
-                v.store(dv.to(v.dtype))
+                _store(dv, v_smem.index(base + GROUP), 1.0, RIGHT)
                 fence_async_shared()
                 tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
                 mbarrier.arrive(k_read, count=1)
                 mbarrier.wait(k_read, (done & 1) ^ 1)
-                k.store((dk * scale_out).to(k.dtype))
+                _store(dk, k_smem.index(base + GROUP), scale_out, RIGHT)
                 fence_async_shared()
                 tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
                 tma.store_wait(0)

@@ -27,8 +27,9 @@ def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
     if reason := describes(problem, gpu):
         return reason
     tiles = _tiles_of(128, 128, problem)
-    # 32 x 1152 x 1600 takes 9.1 us by `persistent`, 11.3 by groups; 1024 each way 9.5 and 9.8 (H200).
-    idle = not _promotes(problem) and (problem["m"] <= 64 or 2 * tiles <= gpu.sms)
+    # 32 x 1152 x 1600 takes 9.1 us by `persistent`, 11.3 by groups; 1024 each way 9.5 and 9.8; with sums in fp32 40 x
+    # 3584 x 1600 11.6 by `descriptor`, 12.8 by groups (H200).
+    idle = problem["m"] <= 64 or (not _promotes(problem) and 2 * tiles <= gpu.sms)
     return f"{tiles} tiles of 128 x 128 leave half of C's rows or of {gpu.sms} SMs" if idle else ""
 
 
@@ -273,10 +274,14 @@ def splits(problem: Case, gpu: GPU) -> str:
     """Why K is not cut into parts."""
     if reason := describes(problem, gpu):
         return reason
-    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
-    if gpu.functional or (2 * tiles <= gpu.sms and problem["k"] >= 2048):
-        return ""
-    return f"{tiles} tiles of 128 x 128, or sums too short to be cut"
+    tiles = _tiles_of(128, 128, problem)
+    if not gpu.functional and (2 * tiles > gpu.sms or problem["k"] < 2048):
+        return f"{tiles} tiles of 128 x 128, or sums too short to be cut"
+    # 32 x 4864 x 3072 takes 12.4 us by 76 tiles of 64 x 64, 14.2 in parts; 64 x 6912 x 2560 12.4 and 16.4; 16 x 8192 x
+    # 8192 31.5 and 29.5 (H200).
+    small = _tiles_of(64, 64, problem)
+    thin = not gpu.functional and problem["m"] <= 64 and 2 * small > gpu.sms and problem["k"] < 8192
+    return f"{small} tiles of 64 x 64, of one round that has no second kernel" if thin else ""
 
 
 SPLIT_SPACE = {

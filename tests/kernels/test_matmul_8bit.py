@@ -255,6 +255,8 @@ def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
         (32, 1152, 1600, "persistent"),  # half of a tile's rows would be empty, of a sum too short for parts
         (1024, 1024, 1024, "persistent"),  # half of the SMs
         (112, 6144, 5120, "split_descriptor"),
+        (32, 4864, 3072, "persistent"),  # tiles of 64 x 64 for more than half of the SMs, of a sum soon done
+        (16, 8192, 8192, "split_descriptor"),
         (4096, 4096, 4096, "specialized"),
         (512, 13824, 4096, "alternating"),  # 432 tiles: the fourth round's 36 are cut
     ],

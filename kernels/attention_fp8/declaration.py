@@ -9,7 +9,17 @@ from kernels.attention.spaces import HOPPER, for_hopper
 
 from .cases import EDGE_CASES, HUGE_CASES, flex_in_bf16, in_bf16, inputs_of, reference, spread, sweep, traffic
 from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
-from .tiled import TILED_SPACE, fits_tiled, launch_tiled, multiplies_fp8, tiled_default
+from .tiled import (
+    HALF_SPACE,
+    TILED_SPACE,
+    fits_half,
+    fits_tiled,
+    half_default,
+    handles_half,
+    launch_tiled,
+    multiplies_fp8,
+    tiled_default,
+)
 
 DECLARATION = Declaration(
     name="attention_fp8",
@@ -33,6 +43,17 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("out", "lse"),
         variants=(
+            Variant(
+                name="descriptor",
+                summary="the blocks of `tiled` by the copy engine, P and V in fp16: for few keys (Hopper alone)",
+                launch=functools.partial(launch_tiled, half=True),
+                space=HALF_SPACE,
+                default=half_default,
+                fits=fits_half,
+                handles=handles_half,
+                needs=HOPPER,
+                follows="tiled",
+            ),
             Variant(
                 name="gluon",
                 summary="a warp that loads and groups of warps that multiply; V transposed before (Hopper alone)",

@@ -1,6 +1,8 @@
-"""Variant `tiled`: a block of queries a program; keys and values through pointers, masks on the diagonal alone.
+"""Variants whose programs own a block of queries: `tiled`, through pointers, and `descriptor`, by the copy engine.
 
-The algorithm and its blocks are those of :mod:`kernels.attention.forward`.
+The algorithm and its blocks are those of :mod:`kernels.attention.forward`.  `tiled` multiplies P and V in e4m3, of
+which Hopper's wgmma wants V transposed, byte by byte.  `descriptor` makes fp16 of V and of P, which wgmma takes as V
+lies: half the rate of that product, and neither a transposition nor a kernel before, nor P's rounding to e4m3.
 """
 
 import math
@@ -11,8 +13,18 @@ import triton.language as tl
 from atlas.declaration import GPU, Capability, Case, Config, gpu_of
 from atlas.operators import launch
 
-from kernels.attention.blocks import LN2, head_of, keys_of, place_of, read_rows, sees, strides_of, write_rows
-from kernels.attention.spaces import too_much_shared
+from kernels.attention.blocks import (
+    LN2,
+    as_read,
+    head_of,
+    keys_of,
+    place_of,
+    read_rows,
+    sees,
+    strides_of,
+    write_rows,
+)
+from kernels.attention.spaces import forward_by_wgmma, too_much_shared
 from kernels.common.rows import LOWEST
 
 LIFT = tl.constexpr(8.0)
@@ -21,66 +33,78 @@ LIFT = tl.constexpr(8.0)
 
 @triton.jit
 def _attend(
-    acc, l_i, m_i, q, k_ptr, v_ptr, first, start, whole, end, len_k, scale, stride_ks, stride_vs,
+    acc, l_i, m_i, q, k, v, batch, head, first, start, whole, end, len_k, scale, stride_ks, stride_vs,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, MASKED: tl.constexpr, PROMOTE: tl.constexpr,
+    BLOCK_D: tl.constexpr, MASKED: tl.constexpr, PROMOTE: tl.constexpr, HALF: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """(acc, l_i, m_i) of queries from ``first`` on after the keys from ``start``, a multiple of BLOCK_N, to ``end``.
 
     With PROMOTE blocks' sums are added in fp32 registers: Hopper's tensor cores add fp8 products with some 14 bits.
+    With HALF P and V are multiplied in fp16.
     """
+    lift: tl.constexpr = 0.0 if HALF else LIFT
     for n in tl.range(start, end, BLOCK_N):
-        k = read_rows(k_ptr, 0, 0, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, False)
-        s = tl.dot(q, tl.trans(k))
+        k_n = read_rows(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
+        s = tl.dot(q, tl.trans(k_n))
         if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
             if n >= whole:
                 s = tl.where(sees(first, n, len_k, 0, CAUSAL, BLOCK_M, BLOCK_N), s, -float("inf"))
-        v = read_rows(v_ptr, 0, 0, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, False)
+        v_n = read_rows(v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
+        if HALF:
+            v_n = v_n.to(tl.float16)
         m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale)
         alpha = tl.exp2(m_i - m_new)
-        p = tl.exp2(s * scale - (m_new - LIFT)[:, None])
+        p = tl.exp2(s * scale - (m_new - lift)[:, None])
         l_i = l_i * alpha + tl.sum(p, axis=1)
         if PROMOTE:
-            acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v)
+            acc = acc * alpha[:, None] + tl.dot(p.to(v_n.dtype), v_n)
         else:
-            acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+            acc = tl.dot(p.to(v_n.dtype), v_n, acc * alpha[:, None])
         m_i = m_new
     return acc, l_i, m_i
 
 
 @triton.jit(do_not_specialize=["heads", "group", "len_q", "len_k"])
 def _tiled_kernel(
-    q_ptr, k_ptr, v_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, out_ptr, lse_ptr, scale, heads, group, len_q, len_k,
+    q, k, v, q_scale_ptr, k_scale_ptr, v_scale_ptr, out_ptr, lse_ptr, scale, heads, group, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_ob, stride_oh, stride_os,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, PROMOTE: tl.constexpr,
+    BLOCK_D: tl.constexpr, PROMOTE: tl.constexpr, HALF: tl.constexpr, EVEN: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it; scales and lse are contiguous."""
+    """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it; scales and lse are contiguous.
+
+    EVEN: no block of keys needs a mask.
+    """
     batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, CAUSAL)
     first, head_k = block * BLOCK_M, head // group
     b, place = batch.to(tl.int64), batch * heads + head
     scale = scale * tl.load(q_scale_ptr + place) * tl.load(k_scale_ptr + place // group)
     v_scale = tl.load(v_scale_ptr + place // group)
-    q_ptr = head_of(q_ptr, b, head, 0, stride_qb, stride_qh, stride_qs, False)
-    k_ptr = head_of(k_ptr, b, head_k, 0, stride_kb, stride_kh, stride_ks, False)
-    v_ptr = head_of(v_ptr, b, head_k, 0, stride_vb, stride_vh, stride_vs, False)
-    q = read_rows(q_ptr, 0, 0, first, len_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
+    q = head_of(q, b, head, 0, stride_qb, stride_qh, stride_qs, DESCRIPTORS)
+    k = head_of(k, b, head_k, 0, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
+    v = head_of(v, b, head_k, 0, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
+    q_m = read_rows(q, batch, head, first, len_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     whole, end = keys_of(first, len_k, 0, CAUSAL, BLOCK_M, BLOCK_N)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     m_i = tl.full((BLOCK_M,), LOWEST, tl.float32)
-    acc, l_i, m_i = _attend(
-        acc, l_i, m_i, q, k_ptr, v_ptr, first, 0, whole, whole, len_k, scale, stride_ks, stride_vs,
-        CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, PROMOTE,
-    )  # fmt: skip
-    acc, l_i, m_i = _attend(
-        acc, l_i, m_i, q, k_ptr, v_ptr, first, whole, whole, end, len_k, scale, stride_ks, stride_vs,
-        CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, PROMOTE,
-    )  # fmt: skip
+    start = 0
+    if EVEN or not DESCRIPTORS:  # loads through pointers have masks of their own: two loops
+        acc, l_i, m_i = _attend(
+            acc, l_i, m_i, q_m, k, v, batch, head_k, first, 0, whole, whole, len_k, scale, stride_ks, stride_vs,
+            CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, PROMOTE, HALF, DESCRIPTORS,
+        )  # fmt: skip
+        start = whole
+    if not EVEN:
+        acc, l_i, m_i = _attend(
+            acc, l_i, m_i, q_m, k, v, batch, head_k, first, start, whole, end, len_k, scale, stride_ks, stride_vs,
+            CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, PROMOTE, HALF, DESCRIPTORS,
+        )  # fmt: skip
+    lift: tl.constexpr = 0.0 if HALF else LIFT
     offs_m = first + tl.arange(0, BLOCK_M)
     lse_ptrs = lse_ptr + place.to(tl.int64) * len_q + offs_m
-    tl.store(lse_ptrs, (m_i + (tl.log2(l_i) - LIFT)) * LN2, mask=offs_m < len_q)
+    tl.store(lse_ptrs, (m_i + (tl.log2(l_i) - lift)) * LN2, mask=offs_m < len_q)
     out_ptr = head_of(out_ptr, b, head, 0, stride_ob, stride_oh, stride_os, False)
     write_rows(out_ptr, acc * (v_scale / l_i)[:, None], first, len_q - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D)
 
@@ -90,18 +114,23 @@ def _block_d(head_dim):
     return max(32, triton.next_power_of_2(head_dim))
 
 
-def launch_tiled(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, config):
-    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; out lies in memory as q does, as far as q leaves no gaps."""
-    batch, heads, len_q, head_dim = q.shape
+def launch_tiled(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, half=False, *, config):
+    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; out lies in memory as q does, as far as q leaves no gaps.
+
+    ``half``: P and V in fp16, and all by descriptors, where the copy engine can read it.
+    """
+    (batch, heads, len_q, head_dim), len_k = q.shape, k.shape[2]
     out = torch.empty_like(q, dtype=out_dtype)
     q, k, v, written = map(_as_interpreted, (q, k, v, out))
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
+    rows, columns = config["BLOCK_M"], config["BLOCK_N"]
+    read, descriptors = as_read((q, k, v), (rows, columns, columns), half and head_dim > 16)
     launch(
-        _tiled_kernel, (batch * heads * triton.cdiv(len_q, config["BLOCK_M"]),),
-        q, k, v, *scales, written, lse,
-        scale / math.log(2), heads, heads // k.shape[1], len_q, k.shape[2],
+        _tiled_kernel, (batch * heads * triton.cdiv(len_q, rows),),
+        *read, *scales, written, lse, scale / math.log(2), heads, heads // k.shape[1], len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(written),
-        CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=_block_d(head_dim), PROMOTE=head_dim <= 128, **config,
+        CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_D=_block_d(head_dim), PROMOTE=not half and head_dim <= 128, HALF=half,
+        EVEN=half and not causal and len_k % columns == 0, DESCRIPTORS=descriptors, **config,
     )  # fmt: skip
     return written.to(out_dtype), lse
 
@@ -144,6 +173,37 @@ def fits_tiled(config: Config, problem: Case, gpu: GPU) -> str:
     if not 64 <= live <= 160:
         return f"{live} sums and scores a thread: registers spill, or too little work"
     return "" if rows >= 16 * config["num_warps"] else "a warp multiplies at least 16 rows"
+
+
+HALF_SPACE = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "num_warps": (4, 8), "num_stages": (2, 3)}
+
+FEW_KEYS = 640
+"""Keys up to which a tile of `gluon` begins and ends too often, and its transposed V is read too seldom, to pay."""
+
+
+def half_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """The blocks of attention's `small`: several programs share a multiprocessor."""
+    columns = 128 if problem["d"] <= 64 and problem["s"] > 128 else 64
+    return dict(zip(HALF_SPACE, (64, columns, 4, 3) if problem["d"] <= 128 else (128, 64, 8, 2), strict=True))
+
+
+def fits_half(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``descriptor`` cannot launch, or cannot be the best."""
+    rows, columns, warps, stages = (config[name] for name in HALF_SPACE)
+    d = _block_d(problem["d"])
+    # V once more, in fp16.
+    if reason := too_much_shared((rows + 2 * stages * columns) * d + 2 * columns * d + 2048, gpu):
+        return reason
+    return forward_by_wgmma(rows, columns, warps, stages, d, False)
+
+
+def handles_half(problem: Case, gpu: GPU) -> str:
+    """Why ``descriptor`` does not take a case."""
+    if gpu.functional:
+        return "the interpreter has no wgmma, which is what fp16 is for"
+    if problem["d"] % 16 or problem["d"] <= 16:
+        return "rows of a head are not aligned to 16 bytes, or too short for a product of 8 bits"
+    return "" if problem["s"] <= FEW_KEYS else f"more than {FEW_KEYS} keys: fp8 is worth a transposed V"
 
 
 def multiplies_fp8(problem: Case, gpu: GPU) -> str:

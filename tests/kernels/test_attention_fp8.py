@@ -81,6 +81,24 @@ def test_out_in_fp32_does_not_go_to_the_kernel_for_hopper_which_has_no_room_for_
         launch(q, k, v, scales, False, 0.1, torch.float16, config={})
 
 
+@pytest.mark.parametrize("length, s, d", [(40, 128, 64), (70, 90, 128), (33, 65, 40)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_few_keys_have_values_of_fp16_by_descriptors_or_by_pointers(length, s, d, causal):
+    """Whole blocks and tails; rows of 40 bytes, which no descriptor describes."""
+    q, k, v = heads(b=2, h=4, g=2, length=length, s=s, d=d)
+    scales = [0.25 + randn(2, n, seed=n).abs() for n in (4, 2, 2)]
+    config = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+    found = WORK.variant("descriptor").launch(q, k, v, scales, causal, d**-0.5, config=config)
+    assert_close(found, exact(q, k, v, *scales, causal=causal))
+
+
+@pytest.mark.parametrize(("s", "d", "name"), [(512, 64, "descriptor"), (1024, 64, "gluon"), (512, 72, "tiled")])
+def test_few_keys_want_no_transposed_values_on_hopper(s, d, name):
+    problem = case("fp8e4m3", b=16, h=40, g=8, l=s, s=s, d=d, causal=True)
+    assert WORK.preferred(problem, GPUS["h200"]).name == name
+    assert not WORK.variant(name).fits(WORK.variant(name).default(problem, GPUS["h200"]), problem, GPUS["h200"])
+
+
 def test_strides_may_be_any():
     q, k, v = heads(b=2, h=4, g=2, length=21, s=24, d=40)
     expected = exact(q, k, v)

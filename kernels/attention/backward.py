@@ -1,7 +1,8 @@
 """The backward pass in two kernels, one for dK and dV, one for dQ: variants `tiled` and `descriptor`, as forward.
 
 Both compute P again from the log-sum-exp, so each of their sums is in one program's registers, in a fixed order.  A
-third kernel comes first: the statistics of each query, log2(e) lse and D.
+third kernel comes first: the statistics of each query, log2(e) lse and D.  On Hopper programs of the second kernel run
+where the first one has none left.
 """
 
 import itertools
@@ -10,8 +11,10 @@ import math
 import torch
 import triton
 import triton.language as tl
+from atlas.declaration import gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .blocks import (
     LOG2E,
@@ -131,11 +134,14 @@ def _keys_kernel(
     stride_part, stride_sb, stride_sh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, TAIL: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
     TAIL: the last block of queries is not full.  ``heads`` are those of K.
     """
+    if EARLY:  # the kernel of dQ, which reads nothing that this one writes
+        gdc_launch_dependents()
     if list_ptr is None:
         batch, head_k, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
         first_q, rows_q, first_k, rows_k = 0, len_q, 0, len_k
@@ -203,8 +209,12 @@ def _queries_kernel(
     stride_gb, stride_gh, stride_gs, stride_dqb, stride_dqh, stride_dqs, stride_part, stride_sb, stride_sh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, EVEN: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """dQ: one program owns BLOCK_M queries of one head, as in the forward pass."""
+    """dQ: one program owns BLOCK_M queries of one head, as in the forward pass.
+
+    EARLY: it is launched while the kernel of dK and dV still runs, and ends after that one.
+    """
     if list_ptr is None:
         batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, CAUSAL)
         first_q, rows_q, first_k, rows_k = 0, len_q, 0, len_k
@@ -248,6 +258,8 @@ def _queries_kernel(
         )  # fmt: skip
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
     write_rows(dq_ptr, dq * scale_out, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
+    if EARLY:
+        gdc_wait()
 
 
 def launch_backward(descriptors, q, k, v, out, lse, dout, dlse, causal, scale, *, config):
@@ -265,6 +277,16 @@ def into_backward(descriptors, saved, gradients, cu_q, cu_k, lengths, causal, sc
     given = (q, k, v, dout, launch_statistics(saved, None, cu_q, lengths))
     for part, written in (("KEYS", gradients[1:]), ("QUERIES", gradients[:1])):
         _launch_part(part, descriptors, given, written, cu_q, cu_k, lengths, causal, scale, config)
+
+
+def beside(part, packed, device):
+    """What lets the kernel of dQ begin while that of dK and dV ends, from compute capability 9.0 on (PDL).
+
+    Not of packed sequences: a program without rows would not wait for the other kernel's end.
+    """
+    gpu = gpu_of(device)
+    early = not packed and gpu.backend == "cuda" and int(gpu.arch) >= 90
+    return {"EARLY": early, **({"launch_pdl": True} if early and part == "QUERIES" else {})}
 
 
 def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causal, scale, config):
@@ -291,5 +313,6 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causa
         *read, stats, *gradients, tiles, scale / math.log(2), scale, owners, heads // heads_k, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=block_d(head_dim), **special,
-        DESCRIPTORS=descriptors, PRECISION="ieee", num_warps=warps, num_stages=stages,
+        DESCRIPTORS=descriptors, PRECISION="ieee", **beside(part, cu_q is not None, q.device), num_warps=warps,
+        num_stages=stages,
     )  # fmt: skip

@@ -13,8 +13,9 @@ import triton.language as tl
 from atlas.declaration import Capability, gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.attention.backward import launch_statistics
+from kernels.attention.backward import beside, launch_statistics
 from kernels.attention.blocks import (
     LOG2E,
     block_d,
@@ -117,13 +118,15 @@ def _keys_kernel(
     stride_part, stride_sb, stride_sh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, CUT: tl.constexpr, TAIL: tl.constexpr,
-    STEP: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
     CUT: the last block of queries is not full.  ``heads`` are those of the gradients: where a group's heads are dealt
     out, ``parts`` to a head of K, of ``group`` heads of Q each.
     """
+    if EARLY:  # the kernel of dQ, which reads nothing that this one writes
+        gdc_launch_dependents()
     batch, part, block = place_of(tl.cdiv(len_k, BLOCK_N), heads, False)
     head_k = part // parts
     first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
@@ -211,8 +214,12 @@ def _queries_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """dQ: one program owns BLOCK_M queries of one head, as in the forward pass."""
+    """dQ: one program owns BLOCK_M queries of one head, as in the forward pass.
+
+    EARLY: it is launched while the kernel of dK and dV still runs, and ends after that one.
+    """
     batch, head, block = place_of(tl.cdiv(len_q, BLOCK_M), heads, REVERSED)
     first_q, rows_q = span_of(cu_q_ptr, batch, len_q)
     first_k, rows_k = span_of(cu_k_ptr, batch, len_k)
@@ -248,6 +255,8 @@ def _queries_kernel(
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
     dq = [part * scale_out for part in dq]
     write_parts(dq_ptr, dq, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D, REST)
+    if EARLY:
+        gdc_wait()
 
 
 def launch_backward(descriptors, q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, config):
@@ -316,5 +325,5 @@ def _launch_part(part, descriptors, given, gradients, parts, cu_q, cu_k, lengths
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=of_first, REST=of_rest,
         **masked, **special, TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors,
-        PRECISION="ieee", num_warps=warps, num_stages=stages,
+        PRECISION="ieee", **beside(part, cu_q is not None, q.device), num_warps=warps, num_stages=stages,
     )  # fmt: skip

@@ -35,6 +35,7 @@ from .hopper_schedule import (
     block_of,
     job_of,
     masks_of,
+    members_of,
     part_of,
     pass_turn,
     rank_of,
@@ -51,7 +52,7 @@ from .hopper_tiles import (
     right_of,
     write_sums,
 )
-from .parts import add_parts, least_parts, parts_for, sums_for
+from .parts import add_parts, heads_of_part, most_heads, sums_for
 
 DQ_COLUMNS = gl.constexpr(64)
 """Columns of dQ that a group computes: half of a head's, or all; of the second half those that are there."""
@@ -60,12 +61,12 @@ GROUPS = gl.constexpr(2)
 
 
 @gluon.jit
-def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, parts,
+def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes,
              CAUSAL: gl.constexpr):  # fmt: skip
     """The producer: each job's K and V, and its Q, dO and statistics block by block."""
     q_smem, dout_smem, stats_smem, k_smem, v_smem, _, _ = buffers
     k_full, k_empty, _, q_full, q_empty, dout_full, _, _, _ = barriers
-    _, heads_k, group, _, m_blocks, _, _, _, jobs = sizes
+    _, heads_k, _, _, m_blocks, _, _, _, jobs, parts, group = sizes
     rows: gl.constexpr = q_desc.block_shape[2]
     keys: gl.constexpr = k_desc.block_shape[2]
     BLOCKS: gl.constexpr = k_full.shape[0]
@@ -85,8 +86,9 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
                 tma.async_copy_global_to_shared(k_desc, corner, full, k_smem.index(part))
                 tma.async_copy_global_to_shared(v_desc, corner, full, v_smem.index(part))
             done += 1
-            for member in range(group):
-                head = head_k * group + member
+            first_head, members = members_of(head_all, sizes)
+            for member in range(members):
+                head = first_head + member - batch * (heads_k // parts * group)
                 for i in range(count):
                     m = block_of(number, i, first, m_blocks, CAUSAL)
                     slot = step % STAGES
@@ -95,7 +97,7 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
                     mbarrier.wait(q_empty.index(slot), parity)
                     mbarrier.expect(full, q_desc.block_type.nbytes + stats_desc.block_type.nbytes)
                     tma.async_copy_global_to_shared(q_desc, [batch, head, m * rows, 0], full, q_smem.index(slot))
-                    place = [0, head_all * group + member, m * rows]
+                    place = [0, first_head + member, m * rows]
                     tma.async_copy_global_to_shared(stats_desc, place, full, stats_smem.index(slot))
                     full = dout_full.index(slot)
                     mbarrier.expect(full, dout_desc.block_type.nbytes)
@@ -116,17 +118,18 @@ def _write(
     """
     _, _, _, _, _, _, dq_smem = buffers
     _, _, _, _, _, _, _, dq_full, dq_empty = barriers
-    _, _, group, _, m_blocks, _, _, _, jobs = sizes
+    _, _, _, _, m_blocks, _, _, _, jobs, _, _ = sizes
     lines: gl.constexpr = dq_desc.block_shape[0]
     ring = 0
     for number in range(jobs):
         head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
         if there:
-            for member in range(group):
+            first_head, members = members_of(head_all, sizes)
+            for member in range(members):
                 for i in range(SLOT, count, STAGES):  # an even number, so the writers go on in turn
                     m = block_of(number, i, first, m_blocks, CAUSAL)
                     rank = rank_of(number, head_all, member, n, m, sizes, CAUSAL)
-                    place = (head_all * group + member) * m_blocks + m
+                    place = (first_head + member) * m_blocks + m
                     wait_for_turn(turns_ptr + place, rank)
                     mbarrier.wait(dq_full.index(SLOT), ring & 1)
                     for c in gl.static_range(PARTS):
@@ -325,7 +328,7 @@ def _consume(
     """Group ``GROUP`` of four warps: its half of each job's keys."""
     q_smem, _, stats_smem, k_smem, v_smem, _, _ = buffers
     k_full, k_empty, k_read, q_full, _, dout_full, _, _, _ = barriers
-    len_k, heads_k, group, _, _, n_blocks, _, _, jobs = sizes
+    len_k, heads_k, _, _, _, n_blocks, _, _, jobs, _, _ = sizes
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     BLOCKS: gl.constexpr = k_full.shape[0]
     # Where one group computes the dQ of a block, they take turns, and blocks are even in number.
@@ -336,7 +339,8 @@ def _consume(
         head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
         if there:
             first_n = (n * GROUPS + GROUP) * KEYS
-            steps = count * group
+            _, members = members_of(head_all, sizes)
+            steps = count * members
             limit = len_k - 1
             dk = _no_sums(KEYS, D, RIGHT)
             dv = _no_sums(KEYS, D, RIGHT)
@@ -351,7 +355,7 @@ def _consume(
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
             s = warpgroup_mma_wait(0, deps=[s])
             if CAUSAL:
-                for part in range(2 * group):
+                for part in range(2 * members):
                     diagonal, begin, end = part_of(number, part, count, steps - UNROLL)
                     masked = diagonal
                     if TAIL:
@@ -405,12 +409,13 @@ def _consume(
 
 @gluon.jit(
     do_not_specialize=[
-        "len_k", "heads_k", "group", "all_heads", "m_blocks", "n_blocks", "tiles", "programs", "jobs", "parts",
+        "len_k", "heads_k", "most", "all_heads", "m_blocks", "n_blocks", "tiles", "programs", "jobs", "parts", "group",
     ]
 )  # fmt: skip
 def attention_backward_kernel(
     q_desc, k_desc, v_desc, dout_desc, stats_desc, dq_desc, rest_desc, dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr,
-    turns_ptr, scale, scale_out, len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts,
+    turns_ptr, scale, scale_out, len_k, heads_k, most, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts,
+    group,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
     ROWS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
@@ -418,8 +423,8 @@ def attention_backward_kernel(
 
     That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block, and so is ``rest_desc``, of
     RIGHT columns, if there are any.  ``scale`` has log2(e) in it, and so has lse; ``turns_ptr`` [b h, blocks of
-    queries] begins with 0.  If DIVIDED each head of keys stands for so many, of fewer heads of queries each, whose dK
-    and dV are written as sums of fp32.
+    queries] begins with 0.  ``group`` heads of queries share a head of keys.  If DIVIDED that stands for ``parts``, of
+    ``most`` heads of queries each, the last one of what is left, whose dK and dV are written as sums of fp32.
     """
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -456,14 +461,14 @@ def attention_backward_kernel(
     fence_async_shared()
     buffers = (q_smem, dout_smem, stats_smem, k_smem, v_smem, ds_smem, dq_smem)
     barriers = (k_full, k_empty, k_read, q_full, q_empty, dout_full, ds_full, dq_full, dq_empty)
-    sizes = (len_k, heads_k, group, all_heads, m_blocks, n_blocks, tiles, programs, jobs)
+    sizes = (len_k, heads_k, most, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts, group)
     gl.warp_specialize(
         [
             (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
                         CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 0)),
             (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
                         CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
-            (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, parts, CAUSAL)),
+            (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
             (_write, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
             (_write, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
         ],
@@ -518,11 +523,13 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
-    parts = max(parts_for(q, k, 2 * KEYS, causal), least_parts(heads // heads_k, width, len_q, causal))
+    group, sms = heads // heads_k, gpu_of(q.device).sms
+    most = heads_of_part(group, batch * heads_k * tiles, m_blocks, sms, most_heads(group, width, len_q, causal))
+    parts = -(-group // most)
     dk_sums, dv_sums = key_sums = sums_for(k, parts) if parts > 1 else (None, None)
     heads_k *= parts
     tiles_all = batch * heads_k * tiles
-    programs = min(gpu_of(q.device).sms, tiles_all)
+    programs = min(sms, tiles_all)
     if config["EVEN"]:
         programs = -(-tiles_all // -(-tiles_all // programs))
     launch(
@@ -534,8 +541,8 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
         plain_descriptor_of(sums, [ROWS * right_of(d) // 128, 128]) if right_of(d) else None,
         descriptor_of(dk, KEYS, width), descriptor_of(dv, KEYS, width), dk_sums, dv_sums, turns,
         scale * LOG2E.value, scale,
-        len_k, heads_k, heads // heads_k, batch * heads_k, m_blocks, n_blocks, tiles, programs,
-        -(-tiles_all // programs) * (2 if causal else 1), parts,
+        len_k, heads_k, most, batch * heads_k, m_blocks, n_blocks, tiles, programs,
+        -(-tiles_all // programs) * (2 if causal else 1), parts, group,
         CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, DIVIDED=parts > 1, D=width, RIGHT=right_of(d),
         ROWS=ROWS, KEYS=KEYS, num_warps=4,
         launch_cooperative_grid=True,

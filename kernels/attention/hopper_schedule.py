@@ -71,6 +71,17 @@ def pass_turn(turn_ptr, rank):
 
 
 @gluon.jit
+def members_of(head, sizes):
+    """(the first head of queries, of all batches, how many) that go with a head of keys, or with a part of its group.
+
+    The last part of a group has what is left.
+    """
+    _, _, most, _, _, _, _, _, _, parts, group = sizes
+    before = head % parts * most
+    return head // parts * group + before, gl.minimum(most, group - before)
+
+
+@gluon.jit
 def job_of(number, sizes, CAUSAL: gl.constexpr):
     """(head of keys of all batches, block of keys, first block of queries, how many of them, whether there is one).
 
@@ -78,7 +89,7 @@ def job_of(number, sizes, CAUSAL: gl.constexpr):
     they go round.  With CAUSAL a turn has two jobs: one of the first blocks of keys, which many queries see, and one
     of the last: together as many as those of any other turn.  One of the two is even and comes first, the other is odd.
     """
-    _, _, _, all_heads, m_blocks, n_blocks, tiles, width, _ = sizes
+    _, _, _, all_heads, m_blocks, n_blocks, tiles, width, _, _, _ = sizes
     if CAUSAL:
         tile = number // 2 * width + gl.program_id(0)
         head = tile // tiles
@@ -128,7 +139,8 @@ def rank_of(number, head, member, n, m, sizes, CAUSAL: gl.constexpr):
     They add in the order of their turns, within one in that of the step at which they come to the block; ``member`` is
     the head's number in its group.
     """
-    _, _, group, _, m_blocks, n_blocks, pairs, width, _ = sizes
+    _, _, _, _, m_blocks, n_blocks, pairs, width, _, _, _ = sizes
+    _, group = members_of(head, sizes)
     if CAUSAL:
         # Of a turn are the blocks of keys begin <= n < end, and back = 2 pairs - end <= n < 2 pairs - begin.  The even
         # ones come to m at step up_0 - n up_n, the odd ones at down_0 + n down_n; at one step the even one comes first.
@@ -167,7 +179,7 @@ def rank_of(number, head, member, n, m, sizes, CAUSAL: gl.constexpr):
 @gluon.jit
 def masks_of(number, step, n, first, count, sizes, CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr):
     """(first query, whether some keys are masked) of a job's step in a head; without CAUSAL all see as many keys."""
-    _, _, _, _, m_blocks, n_blocks, _, _, _ = sizes
+    _, _, _, _, m_blocks, n_blocks, _, _, _, _, _ = sizes
     masked = False
     first_m = 1 << 30
     if TAIL:

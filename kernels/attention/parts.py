@@ -17,7 +17,7 @@ BUSY = 0.85
 """The share of the multiprocessors' time with which one is content."""
 
 LONG = 1024
-"""Queries of which :func:`least_parts` may be 1: the sums of so few cost what they save."""
+"""Queries of which :func:`most_heads` may be all: the sums of so few cost what they save."""
 
 
 def parts_of(group, blocks, sms):
@@ -38,15 +38,38 @@ def parts_for(q, k, keys, causal):
     return parts_of(heads // heads_k, batch * heads_k * (-(-blocks // 2) if causal else blocks), gpu_of(q.device).sms)
 
 
-def least_parts(group, width, len_q, causal):
-    """The least parts of a group of heads of queries, for a program to go through one, or two of 64 columns.
+_ENTER, _SUMS, _ADD, _READ = 3.0, 1.0, 1.5, 0.03
+"""What a block of keys costs beside the blocks of queries of its heads, and with sums of its own, in such blocks.
 
-    Under a causal mask programs have blocks of keys that more or fewer queries see, so within a group of heads they
-    come apart: Q, dO and the sums of dQ of all its heads are in use at once, more than an L2 holds.  (H100, D 128, 32
-    heads on 8, 4096 queries: 3.83 ms, with a program for each head, whose dK and dV are added up, 2.99 ms.)
+The kernel that adds them up, and what it reads for each of them (H200).
+"""
+
+
+def heads_of_part(group, blocks, steps, sms, most):
+    """Of how many heads of queries, at most ``most``, a part of a group is; the last part has what is left.
+
+    Each of so many ``blocks`` of keys goes through ``steps`` blocks of queries of each head.  That ends first whose
+    rounds are fewest and longest: 8 heads on each of 12 heads of 554 keys are three parts, of one round, for eight, of
+    three; 7 on 32 of 694 two, of three rounds, for seven, of eleven.
     """
-    heads = 128 // width if causal and len_q > LONG else group
-    return next(parts for parts in range(1, group + 1) if group % parts == 0 and group // parts <= heads)
+
+    def cost(heads):
+        parts = -(-group // heads)
+        rounds = -(-blocks * parts // sms)
+        sums = rounds * _SUMS + _ADD + blocks * parts * _READ if parts > 1 else 0
+        return rounds * (heads * steps + _ENTER) + sums, parts
+
+    return min((-(-group // parts) for parts in range(-(-group // most), group + 1)), key=cost)
+
+
+def most_heads(group, width, len_q, causal):
+    """The most heads of a group that a program goes through: under a causal mask one, or two of 64 columns.
+
+    There programs have blocks of keys that more or fewer queries see, so within a group of heads they come apart: Q, dO
+    and the sums of dQ of all its heads are in use at once, more than an L2 holds.  (H100, D 128, 32 heads on 8, 4096
+    queries: 3.83 ms, with a program for each head, whose dK and dV are added up, 2.99 ms.)
+    """
+    return min(group, 128 // width) if causal and len_q > LONG else group
 
 
 def sums_for(k, parts):

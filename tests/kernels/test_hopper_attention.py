@@ -46,16 +46,18 @@ def test_under_a_causal_mask_no_program_has_much_more_to_do_than_the_others(monk
     assert max(work) < 1.04 * sum(work) / SMS
 
 
-def _jobs(monkeypatch, length, s, heads, group, causal, programs):
+def _jobs(monkeypatch, length, s, heads, group, causal, programs, parts=1):
     """Of each program the kernel's module, as it runs there, and the sizes that all its functions take."""
     from kernels.attention import hopper_schedule as module
 
     m_blocks, n_blocks = 2 * -(-length // 128), -(-s // 128)
     tiles = -(-n_blocks // 2) if causal else n_blocks
+    heads *= parts
     programs = min(programs, heads * tiles)
     jobs = -(-heads * tiles // programs) * (1 + causal)
-    sizes = s, heads, group, heads, m_blocks, n_blocks, tiles, programs, jobs
-    monkeypatch.setattr(module, "evens_between", module.evens_between.fn)
+    sizes = s, heads, -(-group // parts), heads, m_blocks, n_blocks, tiles, programs, jobs, parts, group
+    for name in ("evens_between", "members_of"):
+        monkeypatch.setattr(module, name, getattr(getattr(module, name), "fn", getattr(module, name)))
     for pid in range(programs):
         language = SimpleNamespace(
             program_id=lambda axis, pid=pid: pid, maximum=max, minimum=min, cdiv=lambda x, y: -(-x // y),
@@ -65,29 +67,34 @@ def _jobs(monkeypatch, length, s, heads, group, causal, programs):
         yield module, sizes
 
 
-def _additions(monkeypatch, length, s, heads, group, causal, programs):
+def _additions(monkeypatch, length, s, heads, group, causal, programs, parts=1):
     """Of each program, in its order, the (block of queries, number among those who add to it), by the kernel's own."""
-    for module, sizes in _jobs(monkeypatch, length, s, heads, group, causal, programs):
+    for module, sizes in _jobs(monkeypatch, length, s, heads, group, causal, programs, parts):
         m_blocks, jobs = sizes[4], sizes[8]
         found = []
         for number in range(jobs):
             head, n, first, count, there = module.job_of.fn(number, sizes, causal)
-            for step in range(count * group if there else 0):
+            first_head, members = module.members_of(head, sizes)
+            for step in range(count * members if there else 0):
                 m = module.block_of.fn(number, step % count, first, m_blocks, causal)
                 rank = module.rank_of.fn(number, head, step // count, n, m, sizes, causal)
-                found.append(((head, step // count, m), rank))
+                found.append(((first_head + step // count, m), rank))
         yield found
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("length", "s", "heads", "group", "programs"),
-    [(512, 512, 7, 1, 8), (1100, 700, 3, 1, 13), (600, 600, 2, 4, 3), (300, 300, 5, 2, SMS), (2048, 1111, 2, 4, 3)],
-)
+    ("length", "s", "heads", "group", "programs", "parts"),
+    [
+        (512, 512, 7, 1, 8, 1), (1100, 700, 3, 1, 13, 1), (600, 600, 2, 4, 3, 1), (300, 300, 5, 2, SMS, 1),
+        (2048, 1111, 2, 4, 3, 1), (600, 600, 2, 4, 3, 4), (554, 554, 3, 8, SMS, 3), (700, 600, 4, 7, 11, 2),
+        (1100, 1100, 3, 5, 7, 3), (694, 694, 2, 7, 5, 4),
+    ],
+)  # fmt: skip
 def test_shares_of_dq_are_added_in_an_order_and_nobody_waits_in_a_circle(
-    monkeypatch, length, s, heads, group, causal, programs
+    monkeypatch, length, s, heads, group, causal, programs, parts
 ):
-    queues = list(_additions(monkeypatch, length, s, heads, group, causal, programs))
+    queues = list(_additions(monkeypatch, length, s, heads, group, causal, programs, parts))
     added = collections.Counter()
     while any(queues):
         waiting = [queue[0] for queue in queues if queue]
@@ -95,9 +102,9 @@ def test_shares_of_dq_are_added_in_an_order_and_nobody_waits_in_a_circle(
             while queue and added[queue[0][0]] == queue[0][1]:  # its turn has come
                 added[queue.pop(0)[0]] += 1
         assert [queue[0] for queue in queues if queue] != waiting, "all wait"
-    blocks = itertools.product(range(heads), range(group), range(2 * -(-length // 128)))
+    blocks = itertools.product(range(heads * group), range(2 * -(-length // 128)))
     keys = -(-s // 128)
-    assert added == {block: min(block[2] // 2 + 1, keys) if causal else keys for block in blocks}
+    assert added == {block: min(block[1] // 2 + 1, keys) if causal else keys for block in blocks}
 
 
 @pytest.mark.parametrize(("length", "heads"), [(1024, 40), (2048, 19), (2304, 9)])
@@ -164,20 +171,37 @@ def test_groups_of_heads_are_dealt_out_where_blocks_of_keys_keep_few_multiproces
 
 
 @pytest.mark.parametrize(
-    ("group", "length", "d", "causal", "parts"),
+    ("group", "length", "d", "causal", "heads"),
     [
-        (4, 4096, 128, True, 4),  # more than an L2 holds is in use where a program goes through a group
-        (4, 4096, 128, False, 1),  # programs go round together
-        (4, 1024, 128, True, 1),  # so short that adding up costs what it saves
-        (4, 4096, 64, True, 2),  # half of the bytes: two heads a program
-        (7, 4096, 64, True, 7),  # no half of a prime group
-        (1, 4096, 128, True, 1),
+        (4, 4096, 128, True, 1),  # more than an L2 holds is in use where a program goes through a group
+        (4, 4096, 128, False, 4),  # programs go round together
+        (4, 1024, 128, True, 4),  # so short that adding up costs what it saves
+        (7, 4096, 64, True, 2),  # half of the bytes: two heads a program
+        (1, 4096, 64, True, 1),
     ],
 )
-def test_under_a_causal_mask_programs_of_long_sequences_go_through_few_heads(group, length, d, causal, parts):
-    from kernels.attention.parts import least_parts
+def test_under_a_causal_mask_programs_of_long_sequences_go_through_few_heads(group, length, d, causal, heads):
+    from kernels.attention.parts import most_heads
 
-    assert least_parts(group, d, length, causal) == parts
+    assert most_heads(group, d, length, causal) == heads
+
+
+@pytest.mark.parametrize(
+    ("group", "blocks", "steps", "heads"),
+    [
+        (8, 36, 10, 3),  # three parts in one round, the last of two heads; eight would take three rounds
+        (7, 192, 12, 4),
+        (8, 32, 8, 2),
+        (7, 8, 4, 1),
+        (8, 600, 60, 8),  # sums would cost what they save
+        (1, 5, 10, 1),
+    ],
+)
+def test_groups_of_heads_are_dealt_out_for_few_long_rounds(group, blocks, steps, heads):
+    from kernels.attention.parts import heads_of_part
+
+    assert heads_of_part(group, blocks, steps, SMS, group) == heads
+    assert heads_of_part(group, blocks, steps, SMS, 1) == 1
 
 
 @pytest.mark.parametrize("d", [64, 72, 192])

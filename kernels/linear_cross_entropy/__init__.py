@@ -17,9 +17,10 @@ of the loss and the last multiplication.  dbias is a sum of torch's.
 rows of weight are multiplied on their own, filled up with zeros.
 
 *Memory*: a chunk has at most max(k, 1024) rows, so that its logits take no more than weight and dweight do each, n k
-elements (and small layers still fill the GPU, with 1024 rows); chunks are of equal length, but for the last.  dweight
-is summed up over several chunks in fp32: in 16 bits what cancels between chunks would keep the rounding of its parts.
-That takes 2 n k bytes more, for which up to twice as many rows are one chunk, with nothing to add up.
+elements (and small layers still fill the GPU, with 1024 rows), or logits of 1/256 of the GPU's memory; chunks are of
+equal length, but for the last.  dweight is summed up over several chunks in fp32: in 16 bits what cancels between
+chunks would keep the rounding of its parts.  That takes 2 n k bytes more, for which up to twice as many rows are one
+chunk, with nothing to add up.
 """
 
 import torch

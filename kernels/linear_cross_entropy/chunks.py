@@ -4,6 +4,7 @@ import functools
 
 import torch
 import triton
+from atlas.declaration import gpu_of
 from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import launch
 
@@ -19,17 +20,25 @@ _PITCH = 64
 too, for any vocabulary."""
 
 
-_SMALL = 2**25
-"""Bytes of logits that are one chunk: a second one costs the host more launches than memory of this size is worth."""
+_SMALL, _MEMORY_PARTS = 2**25, 256
+"""Bytes of logits that a chunk may have in any case, at least, and into how many parts of theirs a GPU's memory falls.
+
+A chunk more costs the host launches, and the GPU another round over dweight in fp32: memory of this size is not worth
+them."""
 
 
-def chunk_rows_of(m, k, row_bytes, adds_in_fp32=False):
+def small_logits(device):
+    """Bytes of logits that are small on this device."""
+    return max(_SMALL, gpu_of(device).memory_bytes // _MEMORY_PARTS)
+
+
+def chunk_rows_of(m, k, row_bytes, adds_in_fp32=False, small=_SMALL):
     """Rows of a chunk: at most max(k, 1024), chunks of equal length in whole tiles of 128 rows.
 
     Where a second chunk would have dweight in fp32 and then in 16 bits, 6 n k bytes, up to twice as many rows are one
-    chunk: their logits and dweight are no more.  So are rows whose logits, of ``row_bytes`` each, are small.
+    chunk: their logits and dweight are no more.  So are rows whose logits, of ``row_bytes`` each, are ``small``.
     """
-    most = max(k, 1024, _SMALL // row_bytes)
+    most = max(k, 1024, small // row_bytes)
     if m <= most * (1 + adds_in_fp32):
         return m
     return min(most, triton.cdiv(triton.cdiv(m, triton.cdiv(m, most)), 128) * 128)
@@ -47,7 +56,7 @@ def launch_chunks(
     (m, k), n = hidden.shape, weight.shape[0]
     wide = weight_gradient and _adds_in_fp32(hidden.device, hidden.dtype)
     pitch = triton.cdiv(n, _PITCH) * _PITCH
-    chunk = min(m, chunk_rows or chunk_rows_of(m, k, pitch * hidden.element_size(), wide))
+    chunk = min(m, chunk_rows or chunk_rows_of(m, k, pitch * hidden.element_size(), wide, small_logits(hidden.device)))
     width = VECTOR_BYTES // hidden.element_size()
     of_loss = torch.float32 if wide_loss else hidden.dtype
     rows = torch.empty(m, dtype=of_loss if reduction == "none" else torch.float32, device=hidden.device)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from atlas.declaration import case
-from atlas.declaration.hardware import INTERPRETER
+from atlas.declaration.hardware import GPU, INTERPRETER, pretend
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.linear_cross_entropy import DECLARATION, _operator, linear_cross_entropy
-from kernels.linear_cross_entropy.chunks import chunk_rows_of
+from kernels.linear_cross_entropy.chunks import chunk_rows_of, small_logits
 
 LAUNCH = DECLARATION.forward.variants[0].launch
 PARAMETERS = (-100, "mean", 0.0, 0.0)
@@ -122,6 +122,15 @@ def test_small_logits_are_one_chunk_for_each_costs_the_host_launches():
     assert chunk_rows_of(4096, 1024, 2 * 1024) == 4096
     assert chunk_rows_of(4096, 1024, 4 * 1024) == 4096
     assert chunk_rows_of(2**20, 64, 2 * 1024) * 2 * 1024 <= 2**25
+
+
+def test_a_gpu_with_much_memory_takes_larger_chunks():
+    row, m, k = 2 * 32_000, 8192, 1024
+    assert chunk_rows_of(m, k, row, adds_in_fp32=True) == 1024
+    with pretend(GPU("roomy", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=80 * 2**30, l2_bytes=2**25)):
+        small = small_logits("cuda")
+    assert small == 80 * 2**30 // 256 and chunk_rows_of(m, k, row, adds_in_fp32=True, small=small) == m
+    assert small_logits("cpu") == 2**25, "a small one does not"
 
 
 class Largest(TorchDispatchMode):

@@ -8,9 +8,10 @@ from kernels.attention.cases import by_backend, by_torch, products_of, searched
 from kernels.attention.spaces import HOPPER, for_hopper
 
 from .cases import EDGE_CASES, HUGE_CASES, flex_in_bf16, in_bf16, inputs_of, reference, spread, sweep, traffic
-from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
+from .hopper_forward import HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
 from .tiled import (
     HALF_SPACE,
+    HEADS,
     TILED_SPACE,
     fits_half,
     fits_tiled,
@@ -45,7 +46,7 @@ DECLARATION = Declaration(
         variants=(
             Variant(
                 name="descriptor",
-                summary="the blocks of `tiled` by the copy engine, P and V in fp16: for few keys (Hopper alone)",
+                summary="the blocks of `tiled` by TMA, P and V in fp16: few keys, and heads `gluon` lacks (Hopper alone)",
                 launch=functools.partial(launch_tiled, half=True),
                 space=HALF_SPACE,
                 default=half_default,

@@ -46,9 +46,6 @@ from kernels.common.rows import LOWEST
 from .tiled import LIFT, launch_tiled, tiled_default
 from .transposing import transposed
 
-HEADS = (64, 128, 256)
-"""Heads that there is a kernel for."""
-
 _PACK = gl.constexpr("""{
     .reg .b16 low, high;
     cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;

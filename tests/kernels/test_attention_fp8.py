@@ -307,3 +307,23 @@ def test_three_groups_are_for_long_loops_whose_tiles_fill_the_last_turn():
         problem = case("fp8e4m3", b=b, h=h, g=h, l=length, s=length, d=64, causal=False)
         assert gluon.default(problem, GPUS["h200"])["CONSUMERS"] == default
         assert (not gluon.fits(config, problem, GPUS["h200"])) is fits
+
+
+@pytest.mark.parametrize(
+    ("h", "length", "d", "causal", "chosen", "rows"),
+    [
+        (40, 512, 64, True, "descriptor", 64),
+        (40, 1024, 64, True, "gluon", None),
+        (32, 256, 128, False, "descriptor", 128),
+        (32, 256, 128, True, "descriptor", 64),  # of the diagonal larger blocks compute more
+        (4, 256, 128, False, "descriptor", 64),  # 128 blocks of 128 queries for 132 SMs
+        (32, 640, 128, True, "gluon", None),
+        (16, 2048, 96, True, "descriptor", 64),  # heads that gluon has not
+    ],
+)
+def test_descriptors_are_for_few_keys_and_for_heads_that_gluon_has_not(h, length, d, causal, chosen, rows):
+    problem = case("fp8e4m3", b=16, h=h, g=h, l=length, s=length, d=d, causal=causal)
+    variant = WORK.preferred(problem, GPUS["h200"])
+    config = variant.default(problem, GPUS["h200"])
+    assert (variant.name, config.get("BLOCK_M")) == (chosen, rows)
+    assert config in list(variant.configs(problem, GPUS["h200"]))

@@ -26,7 +26,14 @@ from .cases import (
 from .forward import launch_forward
 from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
 from .hopper_gradients import fits_hopper_backward, for_hopper_backward, launch_hopper_backward
-from .small import BACKWARD_SMALL, FORWARD_SMALL, handles_small, handles_small_backward, small_default
+from .small import (
+    BACKWARD_SMALL,
+    FORWARD_SMALL,
+    handles_small,
+    handles_small_backward,
+    small_backward_default,
+    small_default,
+)
 from .spaces import (
     BACKWARD_SPACE,
     FORWARD_SPACE,
@@ -127,7 +134,7 @@ DECLARATION = Declaration(
                 follows="descriptor",
                 launch=functools.partial(launch_backward, True),
                 space=BACKWARD_SMALL,
-                default=backward_default,
+                default=small_backward_default,
                 fits=fits_backward,
                 handles=handles_small_backward,
                 needs=HOPPER,

@@ -8,7 +8,8 @@ from atlas.declaration import GPU, Case
 
 from .few_keys import FEW
 from .hopper_few_keys import forward_takes_few_keys
-from .spaces import BACKWARD_SPACE, FORWARD_SPACE, describes
+from .parts import heads_of_part, most_heads
+from .spaces import BACKWARD_SPACE, FORWARD_SPACE, backward_default, describes
 
 HEADS = range(40, 129, 8)
 """Heads that `gluon` takes, too; wider ones have not been compared."""
@@ -16,11 +17,16 @@ HEADS = range(40, 129, 8)
 TILE = 128
 """Queries of a tile of `gluon`, or keys of one."""
 
+BLOCK = 64
+"""Queries and keys of what the kernels of `small` compute at a time."""
+
 LONGEST = 512
 """Keys up to which forward it counts that a tile begins late: of more, a block of 64 queries alone is as slow."""
 
 FORWARD_SMALL = dict(zip(FORWARD_SPACE, ((64,), (64, 128), (4,), (3,)), strict=True))
-BACKWARD_SMALL = dict(zip(BACKWARD_SPACE, ((64, 128), (64,), (4,), (2,), (64,), (64, 128), (4,), (2, 3)), strict=True))
+BACKWARD_SMALL = dict(
+    zip(BACKWARD_SPACE, ((64, 128), (64,), (4,), (2,), (64,), (32, 64, 128), (4,), (2, 3)), strict=True)
+)
 
 
 def small_default(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -49,15 +55,63 @@ def handles_small(problem: Case, gpu: GPU) -> str:
     return "" if problem["s"] <= TILE or 2 * tiles <= gpu.sms else "tiles of `gluon` for most multiprocessors"
 
 
-def handles_small_backward(problem: Case, gpu: GPU) -> str:
-    """Why the backward pass of a case is not for `small`.
+def small_backward_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    """That of `descriptor`, but for the keys of dQ at a time.
 
-    H200, H100: with tiles for a quarter of the multiprocessors at most 0.69 to 0.73 of the time of `gluon`.  Where
-    heads share keys `gluon` deals their queries out, while a program of `small` goes through all of them.
+    Of 32 of wide heads three programs share a multiprocessor, and a tail is shorter: 0.86 of the time (541 keys).
+    """
+    default = backward_default(problem, gpu)
+    return default | {"QUERIES_N": 32} if problem["d"] > 64 else default
+
+
+_BLOCK_US = 1.5
+"""A multiprocessor's time for 64 queries and as many keys of a head of 65 to 128, of seven products, by `small`."""
+
+_STEP_US = 2.5
+"""The same for 64 queries and 128 keys, of five products, by `gluon`."""
+
+_NARROW, _SHORT = 0.55, 0.85
+"""The share of either that heads up to 64 take, and of the second that those of 65 to 96 do."""
+
+
+def _blocks_us(problem: Case, gpu: GPU) -> float:
+    """How long the kernels of `small` take: as long as all multiprocessors, or the longest program alone.
+
+    The kernel of dQ begins where that of dK and dV leaves multiprocessors idle, so no rounds are counted.
+    """
+    queries, keys = -(-problem["l"] // BLOCK), -(-problem["s"] // BLOCK)
+    keys = min(keys, queries) if problem["causal"] else keys
+    seen = queries * keys - (keys * (keys - 1) // 2 if problem["causal"] else 0)
+    places, places_k = problem["b"] * problem["h"], problem["b"] * problem["g"]
+    enter = 2.5  # blocks that beginning and ending take as long as
+    work = (places * seen + enter * (places * queries + places_k * keys)) / gpu.sms
+    longest = 1.25 * (problem["h"] // problem["g"]) * queries + enter  # alone a program takes longer than its share
+    return 9.5 + _BLOCK_US * max(work, longest) * (_NARROW if problem["d"] <= 64 else 1)
+
+
+def _tiles_us(problem: Case, gpu: GPU) -> float:
+    """How long `gluon` takes: rounds of programs, and what adds up the parts of a group that is dealt out."""
+    group, queries = problem["h"] // problem["g"], -(-problem["l"] // BLOCK)
+    tiles = -(-problem["s"] // (2 * TILE if problem["causal"] else TILE))
+    width = 64 if problem["d"] <= 64 else 128
+    blocks = problem["b"] * problem["g"] * tiles
+    heads = heads_of_part(group, blocks, queries, gpu.sms, most_heads(group, width, problem["l"], problem["causal"]))
+    parts = -(-group // heads)
+    # Two blocks of keys of a causal tile are seen by two blocks of queries more than there are.
+    steps = heads * (queries + (2 if problem["causal"] and problem["s"] > TILE else 0)) + 2.5
+    rounds = -(-blocks * parts // gpu.sms)
+    share = _NARROW if problem["d"] <= 64 else _SHORT if problem["d"] <= 96 else 1
+    return 18 + (9 if parts > 1 else 0) + _STEP_US * share * rounds * steps
+
+
+def handles_small_backward(problem: Case, gpu: GPU) -> str:
+    """Why the backward pass of a case is not for `small`: `gluon` is expected to be done before.
+
+    What both are expected to take was fitted to 29 cases of an H200, and tells which is faster in each of them: 0.55 to
+    0.91 of the time of `gluon` where `small` is taken, 1.03 to 1.8 elsewhere.
     """
     if reason := _other_heads(problem, gpu):
         return reason
-    if problem["s"] <= FEW or problem["h"] != problem["g"]:
-        return "`gluon` has a kernel for so few keys, and deals groups out"
-    tiles = problem["b"] * problem["h"] * -(-problem["s"] // (2 * TILE if problem["causal"] else TILE))
-    return "" if 4 * tiles <= gpu.sms else "tiles of `gluon` for more than a quarter of the multiprocessors"
+    if problem["s"] <= FEW:
+        return "`gluon` has a kernel for so few keys"
+    return "" if _blocks_us(problem, gpu) < _tiles_us(problem, gpu) else "tiles of `gluon` are sooner done"

@@ -28,6 +28,7 @@ from .spaces import (
     fits_specialized,
     fits_split,
     handles,
+    persists,
     specializes,
     splits,
 )
@@ -88,7 +89,7 @@ DECLARATION = Declaration(
                 space=SPACE,
                 default=functools.partial(default, persistent=True),
                 fits=functools.partial(fits, persistent=True),
-                handles=describes,
+                handles=persists,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="descriptor",
             ),

@@ -26,6 +26,10 @@ from .arguments import batched, checked, empty, one_wide, scaled, window_of
 from .declaration import DECLARATION
 from .operators import attention_operator, varlen_operator
 
+# kernels.attention_masked is made of parts of this family, so functions import it; and by names, for at
+# ``import kernels.attention_masked`` torch.compile before 2.13 breaks its graph: that gives ``kernels``, a module of a
+# class of its own.
+
 __all__ = ["attention_varlen", "attention_with_lse", "scaled_dot_product_attention"]
 
 
@@ -56,7 +60,8 @@ def attention_with_lse(
     if window is not None:
         left, right = window_of("attention", window, is_causal, query.shape[2], key.shape[2])
         if left or right > 1:
-            attend, _, _ = _masked()
+            from kernels.attention_masked import attend
+
             return attend(query, key, value, None, scale, left, right)
         is_causal = right == 1
     if not query.shape[-1]:
@@ -108,7 +113,8 @@ def scaled_dot_product_attention(
             "scaled_dot_product_attention takes attn_mask or is_causal, as torch's: name both as window=(None, 0) with "
             "attn_mask"
         )
-    _, attended, _ = _masked()
+    from kernels.attention_masked import attended
+
     return attended(query, key, value, attn_mask, window, scale, enable_gqa)[0]
 
 
@@ -161,19 +167,8 @@ def attention_varlen(
     if window is not None:
         left, right = window_of("attention_varlen", window, is_causal, max_k, max_q)
         if left or right > 1:
-            _, _, window_varlen_operator = _masked()
+            from kernels.attention_masked.operators import window_varlen_operator
+
             return window_varlen_operator(*packed, scale, left, right)
         is_causal = right == 1
     return varlen_operator(*packed, is_causal, scale)
-
-
-def _masked():
-    """(attend, attended, window_varlen_operator) of masks and windows, which are made of parts of this family.
-
-    They are imported when they are asked for, by names: at ``import kernels.attention_masked`` torch.compile before
-    2.13 breaks its graph, since what that gives is ``kernels``, a module of a class of its own.
-    """
-    from kernels.attention_masked import attend, attended
-    from kernels.attention_masked.operators import window_varlen_operator
-
-    return attend, attended, window_varlen_operator

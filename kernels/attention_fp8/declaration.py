@@ -46,7 +46,7 @@ DECLARATION = Declaration(
         variants=(
             Variant(
                 name="descriptor",
-                summary="the blocks of `tiled` by TMA, P and V in fp16: few keys, and heads `gluon` lacks (Hopper alone)",
+                summary="the blocks of `tiled` by TMA, P and V in fp16: few keys, or heads `gluon` lacks (Hopper)",
                 launch=functools.partial(launch_tiled, half=True),
                 space=HALF_SPACE,
                 default=half_default,

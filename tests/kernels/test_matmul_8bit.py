@@ -259,12 +259,23 @@ def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
         (16, 8192, 8192, "split_descriptor"),
         (4096, 4096, 4096, "specialized"),
         (512, 13824, 4096, "alternating"),  # 432 tiles: the fourth round's 36 are cut
+        (1024, 13824, 2880, "alternating"),  # seven rounds of either: it hides their ends
     ],
 )
 def test_groups_multiply_where_their_tiles_reach_most_sms_and_in_better_rounds(m, n, k, chosen):
     problem = case("fp8e4m3", m=m, n=n, k=k, scales="row", fast=True)
     for on in ("h100", "h200"):
         assert DECLARATION.forward.preferred(problem, GPUS[on]).name == chosen
+
+
+def test_thin_products_on_hopper_have_one_round_and_sums_in_fp32_no_persistent_programs():
+    for fast, chosen in ((True, "persistent"), (False, "descriptor")):
+        problem = case("fp8e4m3", m=48, n=9728, k=2560, scales="row", fast=fast)
+        variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
+        configs = list(variant.configs(problem, GPUS["h200"]))
+        assert variant.name == chosen
+        assert variant.default(problem, GPUS["h200"]) in configs
+        assert {config["BLOCK_N"] for config in configs} == {128}  # 76 tiles; of 64 columns there are 152
 
 
 def test_parts_of_a_sum_take_tiles_that_read_b_once():

@@ -1,84 +1,155 @@
-"""The gradients of a norm of few rows in one launch.
+"""The gradients of a norm of few rows in one launch, of programs that wait for nothing.
 
 Elsewhere each program owns rows and leaves a partial row of dweight, and a second kernel adds these up: of few rows two
-launches take longer than all the rest.  Here each program reads all rows, which the L2 then has, for their sums, and
-owns some columns of dx, dweight and dbias: nothing is left to add.
+launches take longer than all the rest.  Here some programs own rows of dx, and others columns of dweight and dbias,
+which read x and dy again: of so few rows the L2 has them.
 """
+
+import math
 
 import torch
 import triton
 import triton.language as tl
 from atlas.declaration import GPU, Case, Config, Variant, element_size
-from atlas.declaration.rows import VECTOR_BYTES, points, width
+from atlas.declaration.rows import VECTOR_BYTES, points, widest
 from atlas.operators import launch
 
-SPACE = {"BLOCK_N": (64, 128, 256, 512, 1024, 2048), "COLUMNS": (64, 128, 256), "num_warps": (4, 8, 16)}
-"""BLOCK_N: columns that are read at a time for the rows' sums.  COLUMNS: a program's own."""
+SPACE = {"COLUMNS": (16, 32, 64, 128), "num_warps": (4, 8, 16)}
+"""COLUMNS: of dweight and dbias, a program's own."""
 
 STAGES = tl.constexpr(3)
-"""Blocks of columns on their way at a time."""
+"""Tiles on their way at a time, where a program has several."""
 
-_MOST_ROWS = 32
-_MOST_BYTES, _MOST_OF_LONG = 2**17, 2**18
-"""Of x and dy, which each program reads: beyond, that takes as long as a second launch (16 x 2560 bf16: 13.8 us for
-9.9 on an H200).  Long rows, of which other variants are slower, may be twice as many (2 x 20000: 12.7 for 13.2)."""
+_MOST_ROWS = 1024
+_MOST_BYTES = 2**23
+"""Of x and dy, which are read twice, by few programs for dweight: beyond, that takes as long as a second launch."""
 
 _ALONE = 8192
 """The longest row that one program of other variants takes alone, in one launch."""
 
 
 @triton.jit
-def _few_rows_kernel(
-    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, dweight_ptr, dbias_ptr, m, n,
-    CENTRED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+def _normalised(
+    x_ptr, mean_ptr, rstd_ptr, dy_ptr, offs_m, offs_n, m, n, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """One program owns COLUMNS columns of all m rows, ROWS at most; without a mean (not CENTRED) rows keep theirs."""
-    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
-    offs_m = tl.arange(0, ROWS)
+    """xhat and dy of a tile of rows and columns, and the rows' rstd; dy is 0 beyond rows and columns, xhat finite."""
     mask_m = offs_m < m
+    mask = mask_m[:, None] & (offs_n < n)[None, :]
+    offs = offs_m[:, None] * n + offs_n[None, :]
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     rstd = tl.load(rstd_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
-    mean = tl.zeros([ROWS, 1], tl.float32)
     if CENTRED:
-        mean = tl.load(mean_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
-    # The program's own columns are on their way while the sums are made.
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    mask_c = columns < n
-    own = offs_m[:, None] * n + columns[None, :]
-    mask_own = mask_m[:, None] & mask_c[None, :]
-    own_x = tl.load(x_ptr + own, mask=mask_own, other=0.0)
-    own_dy = tl.load(dy_ptr + own, mask=mask_own, other=0.0)
-    if HAS_SUM:
-        own_dsum = tl.load(dsum_ptr + own, mask=mask_own, other=0.0)
-    along, level = tl.zeros([ROWS, BLOCK_N], tl.float32), tl.zeros([ROWS, BLOCK_N], tl.float32)
-    for start in tl.range(0, n, BLOCK_N, num_stages=STAGES):
-        offs_n = start + tl.arange(0, BLOCK_N)[None, :]
-        mask = mask_m[:, None] & (offs_n < n)
-        offs = offs_m[:, None] * n + offs_n
-        # dy is 0 in the padding, and every sum has dy as a factor.
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        if HAS_WEIGHT:
-            # Rounded: merged into what follows it would leave rows of one element a dx that is not 0.
-            g = tl.fma(g, tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32), 0.0)
-        along += g * ((x - mean) * rstd)
-        if CENTRED:
-            level += g
-    along_of = tl.sum(along, axis=1)[:, None] / n
-    level_of = tl.sum(level, axis=1)[:, None] / n
-    dy = own_dy.to(tl.float32)
-    xhat = (own_x.to(tl.float32) - mean) * rstd
-    g = dy
+        x -= tl.load(mean_ptr + offs_m, mask=mask_m, other=0.0)[:, None]
+    return x * rstd, dy, rstd
+
+
+@triton.jit
+def _weighed(dy, weight_ptr, offs_n, n, HAS_WEIGHT: tl.constexpr):
+    """dy times weight."""
     if HAS_WEIGHT:
-        g = tl.fma(dy, tl.load(weight_ptr + columns, mask=mask_c, other=0.0).to(tl.float32)[None, :], 0.0)
-    dx = (g - xhat * along_of - level_of) * rstd
+        # Rounded: merged into what follows it would leave rows of one element a dx that is not 0.
+        dy = tl.fma(dy, tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)[None, :], 0.0)
+    return dy
+
+
+@triton.jit
+def _gradients_of_rows(
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, m, n, pid, CENTRED: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_SUM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """dx of BLOCK_M rows, or of one of the PARTS of BLOCK_N columns that a row is cut into."""
+    offs_m = pid // PARTS * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = pid % PARTS * BLOCK_N + tl.arange(0, BLOCK_N)
+    xhat, dy, rstd = _normalised(x_ptr, mean_ptr, rstd_ptr, dy_ptr, offs_m, offs_n, m, n, CENTRED)
+    g = _weighed(dy, weight_ptr, offs_n, n, HAS_WEIGHT)
+    offs = offs_m[:, None] * n + offs_n[None, :]
+    mask = (offs_m < m)[:, None] & (offs_n < n)[None, :]
+    if HAS_SUM:  # on its way while the sums are made
+        dsum = tl.load(dsum_ptr + offs, mask=mask, other=0.0)
+    along, level = g * xhat, g
+    if PARTS > 1:  # sums of all parts: while this part's elements wait
+        along, level = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for start in tl.range(0, n, BLOCK_N, num_stages=STAGES):
+            others = start + tl.arange(0, BLOCK_N)
+            of_others, dy, _ = _normalised(x_ptr, mean_ptr, rstd_ptr, dy_ptr, offs_m, others, m, n, CENTRED)
+            dy = _weighed(dy, weight_ptr, others, n, HAS_WEIGHT)
+            along += dy * of_others
+            level += dy
+    dx = g - xhat * (tl.sum(along, axis=1)[:, None] / n)
+    if CENTRED:
+        dx -= tl.sum(level, axis=1)[:, None] / n
+    dx *= rstd
     if HAS_SUM:
-        dx += own_dsum.to(tl.float32)
-    tl.store(dx_ptr + own, dx, mask=mask_own)
+        dx += dsum.to(tl.float32)
+    tl.store(dx_ptr + offs, dx, mask=mask)
+
+
+@triton.jit
+def _gradients_of_columns(
+    x_ptr, mean_ptr, rstd_ptr, dy_ptr, dweight_ptr, dbias_ptr, m, n, pid, CENTRED: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNS: tl.constexpr,
+):  # fmt: skip
+    """dweight and dbias of COLUMNS columns, of all m rows in TURNS tiles of ROWS rows."""
+    offs_n = pid * COLUMNS + tl.arange(0, COLUMNS)
+    if TURNS == 1:
+        xhat, dy, _ = _normalised(x_ptr, mean_ptr, rstd_ptr, dy_ptr, tl.arange(0, ROWS), offs_n, m, n, CENTRED)
+        dweight, dbias = dy * xhat, dy
+    else:
+        dweight, dbias = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
+        for start in tl.range(0, m, ROWS, num_stages=STAGES):
+            offs_m = start + tl.arange(0, ROWS)
+            xhat, dy, _ = _normalised(x_ptr, mean_ptr, rstd_ptr, dy_ptr, offs_m, offs_n, m, n, CENTRED)
+            dweight += dy * xhat
+            dbias += dy
     if HAS_WEIGHT:
-        tl.store(dweight_ptr + columns, tl.sum(dy * xhat, axis=0), mask=mask_c)
+        tl.store(dweight_ptr + offs_n, tl.sum(dweight, axis=0), mask=offs_n < n)
     if HAS_BIAS:
-        tl.store(dbias_ptr + columns, tl.sum(dy, axis=0), mask=mask_c)
+        tl.store(dbias_ptr + offs_n, tl.sum(dbias, axis=0), mask=offs_n < n)
+
+
+@triton.jit
+def _few_rows_kernel(
+    x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, dweight_ptr, dbias_ptr, m, n, of_columns,
+    CENTRED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SUM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TURNS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The first ``of_columns`` programs own columns of dweight and dbias, which take longest; the others rows of dx.
+
+    Without a mean (not CENTRED) rows keep theirs.
+    """
+    n = n // WIDTH * WIDTH  # n is a multiple of WIDTH; so said, the compiler accesses WIDTH elements at once
+    pid = tl.program_id(0)
+    if pid < of_columns:
+        _gradients_of_columns(
+            x_ptr, mean_ptr, rstd_ptr, dy_ptr, dweight_ptr, dbias_ptr, m, n, pid, CENTRED, HAS_WEIGHT, HAS_BIAS, ROWS,
+            COLUMNS, TURNS,
+        )  # fmt: skip
+    else:
+        _gradients_of_rows(
+            x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dsum_ptr, dx_ptr, m, n, pid - of_columns, CENTRED,
+            HAS_WEIGHT, HAS_SUM, BLOCK_M, BLOCK_N, PARTS,
+        )  # fmt: skip
+
+
+def _most_of_thread(n: int, size: int) -> int:
+    """Elements of a tile that a thread may have: four vectors, or 16 where each has an address of its own."""
+    return 4 * VECTOR_BYTES // size if n % (VECTOR_BYTES // size) == 0 else 16
+
+
+def _tiles(config: Config, m: int, n: int, size: int) -> dict[str, int]:
+    """How rows are cut for dx, and columns for dweight; of short rows a program takes several: a vector a thread."""
+    threads, most = 32 * config["num_warps"], _most_of_thread(n, size)
+    block_n = triton.next_power_of_2(n)
+    if block_n > most * threads:
+        block_n = most // 2 * threads
+    block_m = min(triton.next_power_of_2(m), max(1, 8 * threads // block_n))
+    rows = min(triton.next_power_of_2(m), max(1, most * threads // config["COLUMNS"]))
+    return {
+        "BLOCK_M": block_m, "BLOCK_N": block_n, "PARTS": triton.cdiv(n, block_n),
+        "ROWS": rows, "COLUMNS": config["COLUMNS"], "TURNS": triton.cdiv(m, rows),
+    }  # fmt: skip
 
 
 def launch_few_rows(x, weight, mean, rstd, dy, dsum, dweight, dbias, config):
@@ -88,11 +159,13 @@ def launch_few_rows(x, weight, mean, rstd, dy, dsum, dweight, dbias, config):
     """
     n = x.shape[-1]
     m, dx = x.numel() // n, torch.empty_like(x)
+    tiles = _tiles(config, m, n, x.element_size())
+    of_rows = triton.cdiv(m, tiles["BLOCK_M"]) * tiles["PARTS"]
+    of_columns = 0 if dweight is None and dbias is None else triton.cdiv(n, config["COLUMNS"])
     launch(
-        _few_rows_kernel, (triton.cdiv(n, config["COLUMNS"]),), x, weight, mean, rstd, dy, dsum, dx, dweight, dbias,
-        m, n, CENTRED=mean is not None, HAS_WEIGHT=dweight is not None, HAS_BIAS=dbias is not None,
-        HAS_SUM=dsum is not None, ROWS=triton.next_power_of_2(m), BLOCK_N=config["BLOCK_N"],
-        COLUMNS=config["COLUMNS"], WIDTH=width(x), num_warps=config["num_warps"],
+        _few_rows_kernel, (of_rows + of_columns,), x, weight, mean, rstd, dy, dsum, dx, dweight, dbias, m, n,
+        of_columns, CENTRED=mean is not None, HAS_WEIGHT=dweight is not None, HAS_BIAS=dbias is not None,
+        HAS_SUM=dsum is not None, **tiles, WIDTH=widest(x), num_warps=config["num_warps"],
     )  # fmt: skip
     return dx
 
@@ -103,52 +176,50 @@ def handles(problem: Case, gpu: GPU) -> str:
         return f"more than {_MOST_ROWS} rows"
     if problem["m"] == 1 and problem["n"] <= _ALONE:
         return "one row, of which another variant's one program leaves nothing to add"
-    most = _MOST_OF_LONG if problem["n"] > _ALONE else _MOST_BYTES
-    if 2 * problem["m"] * problem["n"] * element_size(problem.dtype) >= most:
-        return "rows that each program would read for longer than a second launch takes"
+    if 2 * problem["m"] * problem["n"] * element_size(problem.dtype) > _MOST_BYTES:
+        return "so many rows that reading them again takes longer than a second launch"
     return ""
 
 
-def _each(columns: int, config: Config, problem: Case) -> float:
-    """Elements a thread of a tile of all rows and so many columns."""
-    return triton.next_power_of_2(problem["m"]) * columns / (32 * config["num_warps"])
+def _tiles_of(config: Config, problem: Case) -> dict[str, int]:
+    return _tiles(config, problem["m"], problem["n"], element_size(problem.dtype))
 
 
-def _wanted(problem: Case) -> int:
-    """Elements a thread: two vectors of 16 bits; fewer where each has an address and a mask of its own."""
-    return 8 if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES else 16
+def _each(config: Config, problem: Case) -> tuple[float, float]:
+    """Elements a thread of its rows of dx, and of its tile of columns."""
+    tiles, threads = _tiles_of(config, problem), 32 * config["num_warps"]
+    return tiles["BLOCK_M"] * tiles["BLOCK_N"] / threads, tiles["ROWS"] * tiles["COLUMNS"] / threads
 
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot launch or be the best."""
-    if config["BLOCK_N"] > SPACE["BLOCK_N"][0] and config["BLOCK_N"] >= 2 * problem["n"]:
-        return "blocks twice as long as a row"
-    if config["COLUMNS"] > SPACE["COLUMNS"][0] and config["COLUMNS"] >= 2 * problem["n"]:
+    fewest, narrowest = SPACE["num_warps"][0], SPACE["COLUMNS"][0]
+    tiles, (of_rows, of_columns) = _tiles_of(config, problem), _each(config, problem)
+    if config["COLUMNS"] > narrowest and config["COLUMNS"] >= 2 * problem["n"]:
         return "more columns than there are"
-    most, fewest_warps = 2 * _wanted(problem), SPACE["num_warps"][0]
-    read, own = (_each(config[name], config, problem) for name in ("BLOCK_N", "COLUMNS"))
-    if read > most or (read < 8 and config["num_warps"] > fewest_warps):
-        return f"{read:g} elements a thread: 8 to {most} keep memory busy without spills"
-    if own > 16:
-        return f"{own:g} elements of its own a thread: they wait in registers beside the others"
-    column = 2 * triton.next_power_of_2(problem["m"]) * element_size(problem.dtype) + 4  # of x and dy; a weight in fp32
-    shared = STAGES.value * config["BLOCK_N"] * column
+    if config["num_warps"] > fewest and of_rows < 4:
+        return f"{of_rows:g} elements a thread of all rows: fewer warps exchange less"
+    if config["COLUMNS"] > 2 * narrowest and tiles["TURNS"] > 1:
+        return "several tiles of rows, one after the other: narrower ones are done sooner"
+    if config["num_warps"] > fewest and config["COLUMNS"] < SPACE["COLUMNS"][-1] and of_columns < 2:
+        return "threads without columns"
+    if tiles["TURNS"] * tiles["PARTS"] == 1:
+        return ""
+    tile = max(tiles["BLOCK_N"] * tiles["BLOCK_M"], tiles["ROWS"] * tiles["COLUMNS"])
+    shared = STAGES.value * (2 * tile * element_size(problem.dtype) + 4 * (tiles["BLOCK_N"] + 2 * tiles["ROWS"]))
     return f"{shared} bytes of prefetched rows" if shared > gpu.shared_bytes else ""
 
 
 def default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Eight warps that read two vectors a thread at a time; of long rows 128 columns a program, of others 64."""
+    """Sixteen elements a thread of a row, eight where each has an address of its own; of the columns eight."""
     every = list(points(SPACE))
     fitting = [config for config in every if not fits(config, problem, gpu)] or every[:1]
-    wanted = 64 if problem["n"] <= 4096 else 128
+    of_warp = 16 * _most_of_thread(problem["n"], element_size(problem.dtype))
+    warps = min(max(triton.next_power_of_2(problem["n"]) // of_warp, SPACE["num_warps"][0]), SPACE["num_warps"][-1])
 
     def penalty(config: Config) -> tuple[float, ...]:
-        return (
-            abs(_each(config["BLOCK_N"], config, problem) - _wanted(problem)),
-            abs(config["COLUMNS"] - wanted),
-            abs(config["num_warps"] - 8),
-            -config["BLOCK_N"],
-        )
+        _, of_columns = _each(config, problem)
+        return abs(config["num_warps"] - warps), abs(math.log2(of_columns / 8)), config["COLUMNS"]
 
     return min(fitting, key=penalty)
 
@@ -157,7 +228,7 @@ def variant(launch_backward) -> Variant:
     """The variant of a norm's backward pass, with the launcher that has the pass's arguments."""
     return Variant(
         name="few_rows",
-        summary="few rows, in one launch: each program reads all for their sums and owns some columns",
+        summary="few rows, in one launch: some programs own rows of dx, others columns of dweight and dbias",
         launch=launch_backward,
         space=SPACE,
         default=default,

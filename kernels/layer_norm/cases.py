@@ -71,6 +71,8 @@ EDGE_CASES = edge_cases(
         (140, 8, "more rows than programs: each owns several and adds them up"),
         (11, 136, {"residual": True}, "a residual, rows that no tile of them divides"),
         (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
+        (700, 40, "few short rows, but more than a program's tile of them: several, the last one cut"),
+        (5, 17_001, "odd rows, longer than a program holds: several own parts and read all of each"),
         (35, 520, {"wide": True}, "weight and bias in fp32, whatever the input's dtype"),
     ),
 )

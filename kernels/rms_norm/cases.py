@@ -64,6 +64,8 @@ EDGE_CASES = edge_cases(
         (13, 5120, True, "whole tiles, though no power of two; long rows, and more of them than programs"),
         (2, 20_000, False, "several blocks and a tail"),
         (40, 8, True, "more rows than programs: each owns several and adds them up"),
+        (700, 40, False, "few short rows, but more than a program's tile of them: several, the last one cut"),
+        (5, 17_001, True, "odd rows, longer than a program holds: several own parts and read all of each"),
         (35, 520, False, {"wide": True}, "a weight in fp32, whatever the input's dtype"),
     ),
 )

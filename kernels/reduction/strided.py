@@ -112,6 +112,12 @@ def _strides(x):
     ]
 
 
+def _reach(tile, strides):
+    """Elements from the first to the last of a block of axes with these strides."""
+    blocks = (tile.n1, tile.k1, tile.n2, tile.k2)
+    return sum((block - 1) * step for block, step in zip(blocks, strides[1:], strict=True))
+
+
 def launch_strided(x, op, dtype=None, *, config):
     k0, n1, k1, n2, k2 = x.shape
     out = torch.empty((k0, k1, k2), dtype=dtype or x.dtype, device=x.device)
@@ -123,28 +129,38 @@ def launch_strided(x, op, dtype=None, *, config):
     most = max(1, PART_REGISTERS * 32 * config["num_warps"] // results)
     splits = splits_of(gpu_of(x.device), config, programs, steps, most)
     strides = _strides(x)
-    reach = sum(
-        (block - 1) * step for block, step in zip((tile.n1, tile.k1, tile.n2, tile.k2), strides[1:], strict=True)
-    )
     launch(
         _strided_kernel, (programs * splits,),
         x, out, out if beside is None else beside,
         out if splits == 1 else scratch_for(x, op, programs, splits * out.numel()),
         k0, n1, k1, n2, k2, *strides, splits,
         OP=op, BLOCK_N1=tile.n1, BLOCK_K1=tile.k1, BLOCK_N2=tile.n2, BLOCK_K2=tile.k2, WIDTH=_width(x, k2 == 1),
-        BY_ROW=k2 == 1, FAR=reach >= 2**31, SPLITS=triton.next_power_of_2(splits), POLICY=cache_policy(x),
-        num_warps=config["num_warps"],
+        BY_ROW=k2 == 1, FAR=_reach(tile, strides) >= 2**31, SPLITS=triton.next_power_of_2(splits),
+        POLICY=cache_policy(x), num_warps=config["num_warps"],
     )  # fmt: skip
     return returned(out, beside)
 
 
 @triton.jit
+def _of_results(ptr, lines, k2, column, other, BLOCK_K1: tl.constexpr, BLOCK_K2: tl.constexpr, FAR: tl.constexpr):
+    """What ``ptr`` holds for a block of results [BLOCK_K1, BLOCK_K2], as [BLOCK_K1, 1, BLOCK_K2].
+
+    Loaded as a vector and widened after: beside n2 each thread would load it once for each element.
+    """
+    place = tl.arange(0, BLOCK_K1 * BLOCK_K2)
+    line, along = place // BLOCK_K2, place % BLOCK_K2
+    offs = (line.to(tl.int64) if FAR else line) * k2 + along
+    found = tl.load(ptr + offs, mask=(line < lines) & (along < k2 - column), other=other)
+    return tl.reshape(found, [BLOCK_K1, 1, BLOCK_K2])
+
+
+@triton.jit
 def _strided_backward_kernel(
     x_ptr, out_ptr, beside_ptr, dout_ptr, dx_ptr, n1, k1, n2, k2,
-    stride_k0, stride_n1, stride_k1, stride_n2, stride_k2, MAX: tl.constexpr,
-    BLOCK_K1: tl.constexpr, BLOCK_N2: tl.constexpr, BLOCK_K2: tl.constexpr, WIDTH: tl.constexpr, BY_ROW: tl.constexpr,
+    stride_k0, stride_n1, stride_k1, stride_n2, stride_k2, MAX: tl.constexpr, BLOCK_K1: tl.constexpr,
+    BLOCK_N2: tl.constexpr, BLOCK_K2: tl.constexpr, WIDTH: tl.constexpr, BY_ROW: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """One program owns a block of k1, n2 and k2 of one matrix of dx, which is contiguous; WIDTH as for the results."""
+    """One program owns a block of k1, n2 and k2 of one matrix of dx, which is contiguous; WIDTH, FAR as for results."""
     if BY_ROW:
         n2 = n2 // WIDTH * WIDTH
     else:
@@ -154,24 +170,36 @@ def _strided_backward_kernel(
     stride_k1 = stride_k1 // WIDTH * WIDTH
     across, along, down = tl.cdiv(k2, BLOCK_K2), tl.cdiv(n2, BLOCK_N2), tl.cdiv(k1, BLOCK_K1)
     pid = tl.program_id(0)
-    offs_k2 = (pid % across * BLOCK_K2 + tl.arange(0, BLOCK_K2))[None, None, :]
-    offs_n2 = (pid // across % along * BLOCK_N2 + tl.arange(0, BLOCK_N2))[None, :, None]
-    offs_k1 = (pid // (across * along) % down * BLOCK_K1 + tl.arange(0, BLOCK_K1))[:, None, None]
-    matrix = (pid // (across * along * down)).to(tl.int64)
-    mask_o = (offs_k1 < k1) & (offs_k2 < k2)
-    mask = mask_o & (offs_n2 < n2)
-    offs_o = (matrix // n1 * k1 + offs_k1) * k2 + offs_k2
-    dout = tl.load(dout_ptr + offs_o, mask=mask_o, other=0.0).to(tl.float32)
+    column, row = pid % across * BLOCK_K2, pid // across % along * BLOCK_N2
+    line, matrix = pid // (across * along) % down * BLOCK_K1, pid // (across * along * down)
+    outer = (matrix // n1).to(tl.int64)
+    # Within a block places are 32 bits wide, where they fit: those of its beginning are the same for all threads.
+    offs_k1 = tl.arange(0, BLOCK_K1)[:, None, None]
+    offs_n2 = tl.arange(0, BLOCK_N2)[None, :, None]
+    offs_k2 = tl.arange(0, BLOCK_K2)[None, None, :]
+    mask = (offs_k1 < k1 - line) & (offs_k2 < k2 - column) & (offs_n2 < n2 - row)
+    wide_k1 = offs_k1.to(tl.int64) if FAR else offs_k1
+    wide_n2 = offs_n2.to(tl.int64) if FAR else offs_n2
+    wide_k2 = offs_k2.to(tl.int64) if FAR else offs_k2
+    begin_o = (outer * k1 + line) * k2 + column
+    dout = _of_results(dout_ptr + begin_o, k1 - line, k2, column, 0.0, BLOCK_K1, BLOCK_K2, FAR).to(tl.float32)
     if MAX:
-        dx = tl.where(tl.load(beside_ptr + offs_o, mask=mask_o, other=-1) == offs_n2, dout, 0.0)
+        indices = _of_results(beside_ptr + begin_o, k1 - line, k2, column, -1, BLOCK_K1, BLOCK_K2, FAR)
+        dx = tl.where(indices == row + offs_n2, dout, 0.0)
     else:
-        offs = matrix // n1 * stride_k0 + matrix % n1 * stride_n1 + offs_k1.to(tl.int64) * stride_k1
-        offs += offs_n2.to(tl.int64) * stride_n2 + offs_k2.to(tl.int64) * stride_k2
+        x_ptr += outer * stride_k0 + (matrix % n1).to(tl.int64) * stride_n1 + line.to(tl.int64) * stride_k1
+        x_ptr += row.to(tl.int64) * stride_n2 + column.to(tl.int64) * stride_k2
+        offs = wide_k1 * stride_k1 + wide_n2 * stride_n2 + wide_k2 * stride_k2
         x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        out = tl.load(out_ptr + offs_o, mask=mask_o, other=0.0).to(tl.float32)
-        share = dout / tl.load(beside_ptr + offs_o, mask=mask_o, other=1.0)
+        out = _of_results(out_ptr + begin_o, k1 - line, k2, column, 0.0, BLOCK_K1, BLOCK_K2, FAR).to(tl.float32)
+        share = dout / _of_results(beside_ptr + begin_o, k1 - line, k2, column, 1.0, BLOCK_K1, BLOCK_K2, FAR)
         dx = tl.where(x == out, 1.0, 0.0) * share  # no choice, as for tiles
-    tl.store(dx_ptr + ((matrix * k1 + offs_k1) * n2 + offs_n2) * k2 + offs_k2, dx, mask=mask)
+    dx_ptr += ((matrix.to(tl.int64) * k1 + line) * n2 + row) * k2 + column
+    tl.store(dx_ptr + (wide_k1 * n2 + wide_n2) * k2 + wide_k2, dx, mask=mask)
+
+
+_RUN_OF_GRADIENTS = 16
+"""Vectors of 16 bytes that are written one after the other, at least: of odd rows each end is a part of a sector."""
 
 
 def launch_strided_backward(op, dout, x=None, out=None, ties=None, indices=None, n=None, *, config):
@@ -179,13 +207,14 @@ def launch_strided_backward(op, dout, x=None, out=None, ties=None, indices=None,
     k0, k1, k2 = dout.shape
     n1, n2 = (1, n) if x is None else (x.shape[1], x.shape[3])
     dx = torch.empty((k0, n1, k1, n2, k2), dtype=dout.dtype, device=dout.device)
-    tile = strided_tile(config, 1, k1, n2, k2, vector_of(dx))
+    tile = strided_tile(config, 1, k1, n2, k2, vector_of(dx), _RUN_OF_GRADIENTS)
     blocks = triton.cdiv(k1, tile.k1) * triton.cdiv(n2, tile.n2) * triton.cdiv(k2, tile.k2)
     like = dx if x is None else x
+    far = max(_reach(tile, _strides(like)), _reach(tile, _strides(dx))) >= 2**31
     launch(
         _strided_backward_kernel, (k0 * n1 * blocks,),
         like, dout if out is None else out, indices if op == "max" else ties, dout, dx, n1, k1, n2, k2,
         *_strides(like), MAX=op == "max", BLOCK_K1=tile.k1, BLOCK_N2=tile.n2, BLOCK_K2=tile.k2,
-        WIDTH=_width(like, k2 == 1), BY_ROW=k2 == 1, num_warps=config["num_warps"],
+        WIDTH=_width(like, k2 == 1), BY_ROW=k2 == 1, FAR=far, num_warps=config["num_warps"],
     )  # fmt: skip
     return dx

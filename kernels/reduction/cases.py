@@ -177,6 +177,8 @@ EDGE_CASES = edge_cases(
             (1, 1, 2, 9001, 1, 24, ("max",), "few rows with gaps, shared by programs; a tail"),
             (1, 60, 1, 64, 1, 64, ("mean", "ties"), "all elements of rows with gaps"),
             (1, 70, 4, 3, 2, 0, ("sum",), "many short pieces: a block holds several"),
+            (1, 11, 9, 53, 1, 0, ("mean", "ties"), "all that is reduced in one block, with lanes beyond either end"),
+            (2, 7, 5, 8, 40, 0, ("amax",), "the same of columns, in blocks that are cut"),
         )
         for op in ops
         for n, inner in ((far * length, between * columns),)

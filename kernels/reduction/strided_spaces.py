@@ -8,9 +8,19 @@ from .cases import is_strided
 from .spaces import first, handles_gradient, is_apart, spills, under_way
 from .tiling import strided_tile
 
-SPACE = {"VECTORS": (1, 2, 4, 8), "BLOCK_C": (16, 64, 128), "num_warps": (4, 8), "PER_SM": (1, 2, 4, 8, 16)}
+SPACE = {
+    "VECTORS": (1, 2, 4, 8),
+    "BLOCK_C": (16, 64, 128),
+    "num_warps": (4, 8),
+    "PER_SM": (1, 2, 4, 8, 16),
+    "WHOLE": (False, True),
+}
 TILES_SPACE = {"VECTORS": (1, 2, 4), "BLOCK_C": (128, 1024), "num_warps": (4, 8)}
-"""BLOCK_C is of columns, before other axes have had their part of a block; the rest as for the other variants."""
+"""BLOCK_C is of columns, before other axes have had their part of a block; WHOLE blocks hold all that is reduced, so
+that nothing is shared; the rest as for the other variants."""
+
+_AT_ONCE = 2**16
+"""Bytes of x an SM that its programs ask for at once: so much is read in one round trip to memory."""
 
 
 def neighbours(handles):
@@ -50,12 +60,40 @@ def _too_wide(config, problem: Case, space) -> str:
     return "a block wider than the rows" if config["BLOCK_C"] > widest else ""
 
 
+def _room(config, problem: Case) -> int:
+    return 32 * config["num_warps"] * config["VECTORS"] * VECTOR_BYTES // element_size(problem.dtype)
+
+
+def _in_one_trip(problem: Case, gpu: GPU) -> bool:
+    elements = problem["outer"] * problem["n"] * problem["inner"]
+    return elements * element_size(problem.dtype) <= gpu.sms * _AT_ONCE
+
+
+def _fits_whole(config, problem: Case, gpu: GPU) -> str:
+    tile, room = _tile(config, problem), _room(config, problem)
+    if config["PER_SM"] > SPACE["PER_SM"][0]:
+        return "nothing is shared: PER_SM changes nothing"
+    elements = tile.n1 * tile.k1 * tile.n2 * tile.k2
+    if elements > room:
+        return "more to reduce than a block holds"
+    if elements < room and config["VECTORS"] * config["num_warps"] > SPACE["num_warps"][0]:
+        return "a block larger than all there is"
+    if tile.n1 * tile.n2 > 2 * problem["n"]:
+        return "more lanes beyond the ends than before"
+    if tile.k1 > 1 and _programs(config, problem) < gpu.sms:
+        return "several rows of results a program, and SMs without any"
+    return _too_wide(config, problem, SPACE) or spills(config, problem)
+
+
 def fits(config, problem: Case, gpu: GPU) -> str:
-    tile = _tile(config, problem)
-    room = 32 * config["num_warps"] * config["VECTORS"] * VECTOR_BYTES // element_size(problem.dtype)
+    if config["WHOLE"]:
+        return _fits_whole(config, problem, gpu)
+    tile, room = _tile(config, problem), _room(config, problem)
     smallest = config["VECTORS"] == 1 and config["num_warps"] == SPACE["num_warps"][0]
     if not smallest and tile.n1 * tile.k1 * tile.n2 * tile.k2 < room:
         return "a block larger than all there is"
+    if config["PER_SM"] > 4 and config["VECTORS"] * config["num_warps"] > 8 and _in_one_trip(problem, gpu):
+        return "so many programs for what is read in one round trip to memory"
     obstacle = _too_wide(config, problem, SPACE) or spills(config, problem)
     return obstacle or under_way(config, _programs(config, problem), gpu, SPACE["PER_SM"][-1])
 
@@ -66,15 +104,31 @@ def default(problem: Case, gpu: GPU) -> dict:
     Of narrow columns a thread takes one vector, in as many programs as an SM holds: with more each thread's places are
     computed one by one (64 x 3136 of 256: 45.6 us, with four vectors 60.7; H100).  Of wide ones that add up eight of
     four warps, which read as much as four of eight and exchange less (32 x 32 of 256 x 128: 43.0 us, and 28.7; H200).
+    What is read in one round trip to memory is not shared: counting programs and reading their parts would take three.
     """
-    columns = problem["inner"] // problem["between"]
+    columns, size = problem["inner"] // problem["between"], element_size(problem.dtype)
     whole = not is_apart(problem, columns if columns > 1 else problem["n"] // problem["far"])
     adds = whole and problem["op"] in ("sum", "mean")
     shared = ((4, 8, 2), (4, 4, 4)) if adds else ()
-    sizes = (*shared, (2, 4, 8), (2, 8, 4), *(((4, 4, 1),) if adds else ()), (2, 4, 1), (1, 4, 16), (1, 4, 1))
+    sizes = (
+        *shared,
+        (2, 4, 8),
+        (2, 8, 4),
+        *(((4, 4, 1),) if adds else ()),
+        (2, 4, 1),
+        (1, 4, 16),
+        (1, 4, 4),
+        (1, 4, 1),
+    )
     wide = (*(((8, 4, 4), (8, 4, 1)) if adds else ()), *sizes)
     by_width = [(c, one) for c in (128, 64) for one in wide] + [(16, one) for one in ((1, 4, 16), *sizes)]
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c, (v, w, p) in by_width]
+    preferred = [config | {"WHOLE": False} for config in preferred]
+    if _in_one_trip(problem, gpu):
+        widths = (64, 16) if size == 2 else (16,)
+        smallest = [(c, v, w) for c in widths for v, w in ((1, 4), (2, 4), (4, 4), (4, 8), (8, 4), (8, 8))]
+        alone = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": 1, "WHOLE": True} for c, v, w in smallest]
+        preferred = [*alone, *preferred]
     return first(SPACE, fits, problem, gpu, preferred)
 
 

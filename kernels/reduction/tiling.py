@@ -84,9 +84,15 @@ class StridedTile:
 def strided_tile(config, n1: int, k1: int, n2: int, k2: int, vector: int, run: int = _RUN) -> StridedTile:
     """The block for VECTORS 16-byte vectors a thread: the faster an axis, the earlier it is filled, but of k2 no more
     than BLOCK_C before the others have had their part.  Along n2 it has ``run`` vectors, at least.
+
+    WHOLE blocks hold all of n1 and n2 before any more of k1 and k2, where they have room for them.
     """
     room = 32 * config["num_warps"] * config["VECTORS"] * vector
     of_k2 = min(config["BLOCK_C"], triton.next_power_of_2(k2), room)
+    if config.get("WHOLE"):
+        of_n2, of_n1 = triton.next_power_of_2(n2), triton.next_power_of_2(n1)
+        of_k1 = min(triton.next_power_of_2(k1), max(1, room // (of_k2 * of_n2 * of_n1)))
+        return StridedTile(of_n1, of_k1, of_n2, of_k2)
     longest = min(triton.next_power_of_2(n2), room // of_k2)
     of_n2 = _snug(n2, max(1, min(longest, run * vector // of_k2)), longest)
     of_k1 = min(triton.next_power_of_2(k1), room // (of_k2 * of_n2))

@@ -23,7 +23,7 @@ DECLARATION = Declaration(
                 name="stream",
                 summary="rows or columns of classes read once, with a running maximum and sums for each lane",
                 launch=launch_stream,
-                space=spaces.SPACE,
+                space=spaces.FORWARD_SPACE,
                 default=spaces.default(3, spaces.forward_of_rows, spaces.forward_of_columns),
                 fits=spaces.fits(3),
             ),

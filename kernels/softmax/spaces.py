@@ -58,11 +58,16 @@ def handles_rows(kind: str, streams: int):
 
     A program that fills more than half of an SM's registers runs alone, and memory idles while it exchanges its sums,
     the less the more bytes it has asked for.  On an H200 (Triton 3.6) rows of 2^15 bf16 in registers reach 2.9 TB/s
-    forward, and 4.1 TB/s in fp32, where the row is 128 KiB.
+    forward, and 4.1 TB/s in fp32, where the row is 128 KiB.  Few rows have an SM each: what fits half of its registers
+    is read in one round trip to memory, and streamed in several.
     """
 
     def handles(problem: Case, gpu: GPU) -> str:
         n, columns = problem["n"], block_n(problem)
+        alone = problem["m"] <= gpu.sms and gpu.warps_per_sm > 32  # sm_75 spills with as many elements a thread
+        vectors = n * element_size(problem.dtype) % VECTOR_BYTES == 0 and "mask" not in dict(problem.sizes)
+        if alone and vectors and columns * _live(problem, kind) <= REGISTERS // 2:
+            return ""
         long = columns * element_size(problem.dtype) * streams == 2**17
         if columns * streams <= 2**14 or (long and columns * _live(problem, kind) <= REGISTERS // 2):
             return ""
@@ -83,13 +88,17 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     """Two 16-byte vectors a thread; short rows share the two warps that this makes of :data:`LEAST_TILE`.
 
     One vector of short rows that SMs hold all at once: more warps wait at the same time (9856 x 77 of bf16: 8.7 us, and
-    8.4; H200; 8.1 and 7.8; H100).
+    8.4; H200; 8.1 and 7.8; H100).  Of few rows, which have an SM each, one vector by up to 16 warps, and more by them
+    or, from four, by 32 (1 x 4496 of fp16: 5.9 us by eight, 5.6 by 16; H200).
     """
     size, block_m = element_size(problem.dtype), rows_together(problem, gpu, ROWS_SPACE["BLOCK_M"][-1])
     row = block_n(problem) * size
     if row <= _NARROW:
         block_m = max(block_m, min(_WARP // row, rows_apart(problem, gpu)))
     read = block_m * problem["n"] * size
+    if block_m == 1 and row > _WARP and problem["m"] <= gpu.sms:
+        most = 16 if row <= 16 * 4 * _WARP else 32
+        return {"BLOCK_M": 1, "num_warps": min(most, most_warps(gpu), triton.next_power_of_2(triton.cdiv(read, _WARP)))}
     held_at_once = triton.cdiv(problem["m"], block_m) * (read // _WARP) <= gpu.sms * gpu.warps_per_sm
     warps = read // (_WARP if block_m > 1 and held_at_once else 2 * _WARP)
     return {"BLOCK_M": block_m, "num_warps": 1 << max(1, min(most_warps(gpu), warps)).bit_length() - 1}

@@ -1,5 +1,6 @@
 """Declaration of the activations: cases, inputs, variants, peers, costs."""
 
+import triton
 from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers
 
 from .flat import launch_flat, launch_flat_backward
@@ -42,6 +43,32 @@ def _forward_default(problem, gpu):
     return (_TWO_VECTORS if busy else _ONE_VECTOR)(problem, gpu)
 
 
+def _is_apart(problem):
+    """Whether rows consist of no 8-byte vectors: nearly every element has an address and a mask of its own."""
+    return problem["n"] * cases.element_size(problem.dtype) % 8 != 0
+
+
+def _rows_fits(most):
+    """``fits`` of `rows`: of elements that are read one by one two a thread are enough."""
+
+    def fits(config, problem, gpu):
+        return elementwise.fits(0.25 if _is_apart(problem) else 1, most)(config, problem, gpu)
+
+    return fits
+
+
+def _rows_default(default):
+    """``default`` of `rows`: where elements are read one by one and leave SMs idle, two of them a thread, not eight
+    one after the other (4 x 5803 of bf16: 24 programs, and 48 of twice the threads)."""
+
+    def chosen(problem, gpu):
+        config = default(problem, gpu)
+        few = problem["m"] * triton.cdiv(problem["n"], config["BLOCK"]) < 2 * gpu.sms
+        return {"BLOCK": 512, "num_warps": 8} if few and _is_apart(problem) else config
+
+    return chosen
+
+
 def _variants(flat, rows, default, most):
     """The two variants of a pass, for at most ``most`` vectors a thread."""
     return (
@@ -59,8 +86,8 @@ def _variants(flat, rows, default, most):
             summary="tiles of rows that lie apart, such as halves of one tensor",
             launch=rows,
             space=elementwise.SPACE,
-            default=default,
-            fits=elementwise.fits(1, most),
+            default=_rows_default(default),
+            fits=_rows_fits(most),
             handles=lambda problem, gpu: "" if problem["strided"] else "rows lie one after the other",
         ),
     )

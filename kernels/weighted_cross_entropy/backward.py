@@ -28,7 +28,7 @@ def _backward_kernel(
         n = n // VECTOR * VECTOR
         stride_xs, stride_ds = stride_xs // VECTOR * VECTOR, stride_ds // VECTOR * VECTOR
     else:
-        length = length // VECTOR * VECTOR
+        length, m = length // VECTOR * VECTOR, m // VECTOR * VECTOR
         stride_xn, stride_dn = stride_xn // VECTOR * VECTOR, stride_dn // VECTOR * VECTOR
     stride_xb, stride_db = stride_xb // VECTOR * VECTOR, stride_db // VECTOR * VECTOR
     if PROBABILITIES:
@@ -63,7 +63,8 @@ def _backward_kernel(
     for beyond in tl.range(0, BLOCK_N if ONE else n - first, BLOCK_N if ONE else splits * BLOCK_N):
         offs_n = first + beyond + tl.arange(0, BLOCK_N)[None, :]
         inside = mask_m[:, None] & (offs_n < n)
-        mask = counted[:, None] & inside  # a row that does not count is not read
+        # A row that does not count is not read where rows lie apart; side by side they are, in whole vectors.
+        mask = (counted if LAST else mask_m)[:, None] & inside
         wide = offs_n.to(tl.int64)
         x = tl.load(x_ptr + (row + wide * stride_xn), mask=mask, other=-float("inf")).to(tl.float32)
         below = x - row_max[:, None] - log_l[:, None]

@@ -27,6 +27,11 @@ _MOST_BYTES = 2**23
 _ALONE = 8192
 """The longest row that one program of other variants takes alone, in one launch."""
 
+_MOST_OF_PARTS = 2**24
+"""Bytes of x and dy that the programs of rows cut into parts may read, of which each reads a whole row for its sums.
+
+2 x 20000 bf16 (1.5 MiB): 8.0 us, rows held by teams of programs 12.2; 16 x 32768 (32 MiB): 15.2 and 14.1; H200."""
+
 
 @triton.jit
 def _normalised(
@@ -176,9 +181,11 @@ def handles(problem: Case, gpu: GPU) -> str:
         return f"more than {_MOST_ROWS} rows"
     if problem["m"] == 1 and problem["n"] <= _ALONE:
         return "one row, of which another variant's one program leaves nothing to add"
-    if 2 * problem["m"] * problem["n"] * element_size(problem.dtype) > _MOST_BYTES:
+    bytes_read = 2 * problem["m"] * problem["n"] * element_size(problem.dtype)
+    if bytes_read > _MOST_BYTES:
         return "so many rows that reading them again takes longer than a second launch"
-    return ""
+    parts = _tiles_of(default(problem, gpu), problem)["PARTS"]
+    return "so long rows that each of their parts reads them for longer" if parts * bytes_read > _MOST_OF_PARTS else ""
 
 
 def _tiles_of(config: Config, problem: Case) -> dict[str, int]:
@@ -210,16 +217,32 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     return f"{shared} bytes of prefetched rows" if shared > gpu.shared_bytes else ""
 
 
+def _warps(problem: Case) -> int:
+    """As many as hold a row; of longer ones four, whose many short parts keep more SMs busy.
+
+    A row whose elements have an address each gets a warp to every 128 of them.
+    """
+    block_n, fewest, most = triton.next_power_of_2(problem["n"]), SPACE["num_warps"][0], SPACE["num_warps"][-1]
+    of_thread = _most_of_thread(problem["n"], element_size(problem.dtype))
+    if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES:
+        return min(max(block_n // 128, fewest), most)
+    warps = max(block_n // (32 * of_thread), fewest)
+    return warps if warps <= most else fewest
+
+
 def default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Sixteen elements a thread of a row, eight where each has an address of its own; of the columns eight."""
-    every = list(points(SPACE))
+    """Warps that hold a row; columns of four elements a thread, more where their programs would outnumber the SMs.
+
+    16 x 1536 bf16: 5.7 us of 32 columns, 6.1 of 64; 32 x 6144: 7.1 of 64 columns and 8 warps, 7.4 of 32, 8.2 of 16
+    warps; 512 x 4096: 10.9 of 32 columns, 11.8 of 16; H200.
+    """
+    every, warps = list(points(SPACE)), _warps(problem)
     fitting = [config for config in every if not fits(config, problem, gpu)] or every[:1]
-    of_warp = 16 * _most_of_thread(problem["n"], element_size(problem.dtype))
-    warps = min(max(triton.next_power_of_2(problem["n"]) // of_warp, SPACE["num_warps"][0]), SPACE["num_warps"][-1])
+    narrow = max(4 * 32 * warps // triton.next_power_of_2(problem["m"]), 1)
+    columns = max(narrow, triton.next_power_of_2(triton.cdiv(problem["n"], gpu.sms)))
 
     def penalty(config: Config) -> tuple[float, ...]:
-        _, of_columns = _each(config, problem)
-        return abs(config["num_warps"] - warps), abs(math.log2(of_columns / 8)), config["COLUMNS"]
+        return abs(math.log2(config["num_warps"] / warps)), abs(math.log2(config["COLUMNS"] / columns))
 
     return min(fitting, key=penalty)
 

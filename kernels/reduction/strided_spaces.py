@@ -98,6 +98,12 @@ def fits(config, problem: Case, gpu: GPU) -> str:
     return obstacle or under_way(config, _programs(config, problem), gpu, SPACE["PER_SM"][-1])
 
 
+def _scattered(problem: Case) -> bool:
+    """Whether nearly every element has an address of its own."""
+    columns = problem["inner"] // problem["between"]
+    return is_apart(problem, columns if columns > 1 else problem["n"] // problem["far"])
+
+
 def default(problem: Case, gpu: GPU) -> dict:
     """As much under way as for the other variants; fewer elements a thread of maxima, and of rows of no 8 bytes.
 
@@ -105,10 +111,10 @@ def default(problem: Case, gpu: GPU) -> dict:
     computed one by one (64 x 3136 of 256: 45.6 us, with four vectors 60.7; H100).  Of wide ones that add up eight of
     four warps, which read as much as four of eight and exchange less (32 x 32 of 256 x 128: 43.0 us, and 28.7; H200).
     What is read in one round trip to memory is not shared: counting programs and reading their parts would take three.
+    Of that a program has 64 columns, where there are so many, and four warps, of up to eight vectors a thread (56 of
+    14336 fp32: 7.2 us, of 16 columns and two vectors 8.9; 2 x 1024 of 2048 bf16: 12.0, by eight warps 15.0; H200).
     """
-    columns, size = problem["inner"] // problem["between"], element_size(problem.dtype)
-    whole = not is_apart(problem, columns if columns > 1 else problem["n"] // problem["far"])
-    adds = whole and problem["op"] in ("sum", "mean")
+    adds = not _scattered(problem) and problem["op"] in ("sum", "mean")
     shared = ((4, 8, 2), (4, 4, 4)) if adds else ()
     sizes = (
         *shared,
@@ -125,8 +131,7 @@ def default(problem: Case, gpu: GPU) -> dict:
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c, (v, w, p) in by_width]
     preferred = [config | {"WHOLE": False} for config in preferred]
     if _in_one_trip(problem, gpu):
-        widths = (64, 16) if size == 2 else (16,)
-        smallest = [(c, v, w) for c in widths for v, w in ((1, 4), (2, 4), (4, 4), (4, 8), (8, 4), (8, 8))]
+        smallest = [(c, v, w) for c in (64, 16) for v, w in ((1, 4), (2, 4), (4, 4), (8, 4), (4, 8), (8, 8))]
         alone = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": 1, "WHOLE": True} for c, v, w in smallest]
         preferred = [*alone, *preferred]
     return first(SPACE, fits, problem, gpu, preferred)
@@ -137,5 +142,10 @@ def fits_tiles(config, problem: Case, gpu: GPU) -> str:
 
 
 def tiles_default(problem: Case, gpu: GPU) -> dict:
-    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": 4} for v, c in ((2, 1024), (1, 128))]
+    """Two vectors a thread, one where nearly every element has an address of its own.
+
+    (1568 of 2048 bf16: 9.6 us, of one vector 10.9; of two columns, 8 x 131072 x 64, 233 and 116; H200.)
+    """
+    vectors = (1,) if _scattered(problem) else (2, 1)
+    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": 4} for v, c in ((2, 1024), *((v, 128) for v in vectors))]
     return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)

@@ -148,7 +148,7 @@ EDGE_CASES = edge_cases(
                 ("sum", "max"),
                 "few rows that each begin elsewhere in a lane of 16 bytes: shared, with a tail",
             ),
-            (16, 512, 1, ("mean", "amax"), "whole tiles of rows"),
+            (16, 512, 1, ("mean", "amax", "max"), "whole tiles of rows"),
             (40, 3, 1, ("sum", "max"), "rows of fewer elements than a vector"),
             (4, 33, 65, ("sum", "mean", "ties", "max"), "odd everywhere: no row but the first starts on 16 bytes"),
             (1, 9001, 7, ("sum", "max"), "fewer columns than any block, shared by programs"),

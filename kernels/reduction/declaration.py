@@ -114,6 +114,15 @@ DECLARATION = Declaration(
         outputs=("dx",),
         variants=(
             Variant(
+                name="filled",
+                summary="max of rows, or of no whole vectors of columns: zeros as one line, then one element of each",
+                follows="tiles",
+                launch=filled.launch_filled,
+                space=spaces.FILLED_SPACE,
+                default=spaces.filled_default,
+                handles=neighbours(spaces.handles_filled),
+            ),
+            Variant(
                 name="flat",
                 summary="dx as one line of whole vectors, where rows are none",
                 follows="tiles",
@@ -121,15 +130,6 @@ DECLARATION = Declaration(
                 space=spaces.FLAT_SPACE,
                 default=spaces.flat_default,
                 handles=neighbours(spaces.handles_flat),
-            ),
-            Variant(
-                name="filled",
-                summary="max of no whole vectors of columns: zeros as one line, then one element of each column",
-                follows="tiles",
-                launch=filled.launch_filled,
-                space=spaces.FILLED_SPACE,
-                default=spaces.filled_default,
-                handles=neighbours(spaces.handles_filled),
             ),
             Variant(
                 name="tiles",

@@ -1,7 +1,7 @@
-"""Gradient of max along an axis whose columns are no whole 16-byte vectors: zeros as one line, then one of n elements.
+"""Gradient of max along rows, or columns that are no whole 16-byte vectors: zeros as one line, then one of n elements.
 
-A column's dx is zero but in one place.  The program that fills a piece of dx with zeros, in whole vectors, also writes
-the results that lie in it: nobody else writes there, so nobody waits.
+A row's or column's dx is zero but in one place.  The program that fills a piece of dx with zeros, in whole vectors,
+also writes the results that lie in it: nobody else writes there, so nobody waits.
 """
 
 import torch
@@ -42,7 +42,7 @@ def _filled_backward_kernel(indices_ptr, dout_ptr, dx_ptr, total, n, columns, BL
 
 
 def launch_filled(op, dout, x=None, out=None, ties=None, indices=None, n=None, *, config):
-    """As ``launch_backward``, for max and inner > 1."""
+    """As ``launch_backward``, for max."""
     n = x.shape[1] if n is None else n
     outer, inner = dout.shape
     total, width = outer * n * inner, vector_of(dout)

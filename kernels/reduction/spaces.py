@@ -239,20 +239,31 @@ FILLED_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (4, 8)}
 _MOST_FILLED = 1024
 """Columns of a matrix whose results a program of ``filled`` asks for: all that share a matrix read their indices."""
 
+_SHORTEST_FILLED = 32
+"""The shortest row of ``filled``: a program asks for the results of its rows a few hundred at a time."""
+
 
 def handles_filled(problem: Case, gpu: GPU) -> str:
     if problem["op"] != "max":
         return "of max alone the gradient is one element of each column, at an index that is known"
-    if problem["inner"] == 1 or problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
-        return "the last axis was reduced, or columns are whole vectors"
+    if problem["inner"] == 1:
+        return "short rows: nearly as many results as elements" if problem["n"] < _SHORTEST_FILLED else ""
+    if problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
+        return "columns are whole vectors"
     if problem["inner"] > _MOST_FILLED:
         return f"more than {_MOST_FILLED} columns: programs that share a matrix would all read its indices"
     return ""
 
 
 def filled_default(problem: Case, gpu: GPU) -> dict:
-    """Eight warps that fill 16 KiB: of matrices with many columns a smaller piece would not pay for their indices."""
-    return {"VECTORS": 4, "num_warps": 8}
+    """Eight warps that fill 16 KiB: of matrices with many columns a smaller piece would not pay for their indices.
+
+    Where so large pieces of rows leave SMs idle, the smallest.
+    """
+    config = {"VECTORS": 4, "num_warps": 8}
+    if problem["inner"] == 1 and problem["outer"] * problem["n"] < 2 * gpu.sms * _vectors(config, problem):
+        return {"VECTORS": FILLED_SPACE["VECTORS"][0], "num_warps": FILLED_SPACE["num_warps"][0]}
+    return config
 
 
 def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:

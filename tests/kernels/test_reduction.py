@@ -468,9 +468,13 @@ def test_untuned_wide_pieces_apart_are_added_up_by_four_warps():
         pytest.param(700, 3, 5, id="many matrices in a piece, the last one cut"),
         pytest.param(3, 1, 3, id="fewer elements than a vector and a half"),
         pytest.param(2, 5, 1001, id="columns by the hundreds, of which a piece holds a part"),
+        pytest.param(300, 32, 1, id="short rows, more than are asked for at once"),
+        pytest.param(7, 1291, 1, id="rows that end within a vector, the last piece cut"),
+        pytest.param(3, 4096, 1, id="rows that pieces end with"),
+        pytest.param(1, 5000, 1, id="one row of several pieces"),
     ],
 )
-def test_the_gradient_of_max_by_zeros_and_one_element_a_column(outer, n, inner, vectors):
+def test_the_gradient_of_max_by_zeros_and_one_element_a_result(outer, n, inner, vectors):
     x, dout = randn(outer, n, inner), randn(outer, inner)
     indices = x.max(1).indices
     found = filled.launch_filled("max", dout, indices=indices, n=n, config={"VECTORS": vectors, "num_warps": 4})

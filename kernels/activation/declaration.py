@@ -49,7 +49,7 @@ def _is_apart(problem):
 
 
 def _rows_fits(most):
-    """``fits`` of `rows`: of elements that are read one by one two a thread are enough."""
+    """``fits`` of `rows`: of elements that are read one by one a quarter of a vector a thread is enough."""
 
     def fits(config, problem, gpu):
         return elementwise.fits(0.25 if _is_apart(problem) else 1, most)(config, problem, gpu)
@@ -58,13 +58,13 @@ def _rows_fits(most):
 
 
 def _rows_default(default):
-    """``default`` of `rows`: where elements are read one by one and leave SMs idle, two of them a thread, not eight
-    one after the other (4 x 5803 of bf16: 24 programs, and 48 of twice the threads)."""
+    """``default`` of `rows`: where elements are read one by one and are soon over, four of them a thread, not eight one
+    after the other (64 x 5803 of bf16: 6.3 us, 7.2 with eight; gradients 7.1 and 7.4; H200)."""
 
     def chosen(problem, gpu):
         config = default(problem, gpu)
-        few = problem["m"] * triton.cdiv(problem["n"], config["BLOCK"]) < 2 * gpu.sms
-        return {"BLOCK": 512, "num_warps": 8} if few and _is_apart(problem) else config
+        few = problem["m"] * triton.cdiv(problem["n"], config["BLOCK"]) < 8 * gpu.sms
+        return {"BLOCK": 512, "num_warps": 4} if few and _is_apart(problem) else config
 
     return chosen
 

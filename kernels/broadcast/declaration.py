@@ -1,7 +1,8 @@
 """The declaration of broadcast: operands told by a letter each, cases, references and costs."""
 
 import torch
-from atlas.declaration import Case, Declaration, Pass, Variant, cases, elementwise, peers
+from atlas.declaration import GPU, Case, Declaration, Pass, Variant, cases, elementwise, peers
+from atlas.declaration.rows import VECTOR_BYTES
 
 from .tiles import launch_tiles
 
@@ -44,6 +45,19 @@ def reference(a, b, c, op, value):
         return torch.nn.functional.silu(a) * b
     sigmoid = torch.sigmoid(b)
     return a * c * sigmoid * (1 + b * (1 - sigmoid))
+
+
+def _default(problem: Case, gpu: GPU):
+    """Two 16-byte vectors a thread; one where that leaves SMs idle, four of many rows that are no whole vectors.
+
+    16 x 16384 bf16: 6.0 us with one, 6.7 with two; 7864 x 333 fp16: 9.4 with four, 10.1 with two; H200.
+    """
+    elements, size = problem["m"] * problem["n"], cases.element_size(problem.dtype)
+    one, two, four = (elementwise.default(vectors)(problem, gpu) for vectors in (1, 2, 4))
+    if elements < gpu.sms * two["BLOCK"]:
+        return one
+    odd = problem["n"] * size % VECTOR_BYTES != 0
+    return four if odd and elements >= 4 * gpu.sms * four["BLOCK"] else two
 
 
 def _bytes(problem: Case):
@@ -98,7 +112,7 @@ DECLARATION = Declaration(
                 summary="tiles of the two fastest axes, operands with strides of their own, 0 where broadcast",
                 launch=launch_tiles,
                 space=elementwise.SPACE,
-                default=elementwise.default(vectors=2),
+                default=_default,
                 fits=elementwise.fits(0.5, 4),
             ),
         ),

@@ -55,7 +55,7 @@ DECLARATION = Declaration(
                 summary="rows in registers, one block of rows a program; the gradient where it is asked for",
                 launch=launch_one_pass,
                 space=rowwise.SPACE,
-                default=rowwise.default,
+                default=spaces.one_pass_default,
                 fits=spaces.fits_rows,
                 handles=spaces.handles_rows,
             ),

@@ -84,6 +84,7 @@ EDGE_CASES = tuple(
         (8, 2049, {}, "eight odd rows: each begins elsewhere in a lane of 16 bytes"),
         (2, 20_000, {}, "several blocks and a tail"),
         (2, 70_001, {}, "a row that two programs share, each with a tail"),
+        (5, 66_000, {"log": True}, "the logarithm of rows in parts, the last of them shorter"),
         (6, 129, {"log": True}, "the logarithm of odd rows"),
         (3, 4104, {"log": True}, "the logarithm of several blocks"),
         (26, 13, {"causal": True, "q": 13}, "square causal scores: the first row takes one column"),

@@ -2,7 +2,7 @@
 
 from atlas.declaration import Declaration, Pass, Variant, compiled, eager
 
-from . import backward, cases, forward, references, spaces
+from . import backward, cases, forward, references, spaces, split
 
 
 def _call(function, inputs):
@@ -35,6 +35,16 @@ DECLARATION = Declaration(
                 default=spaces.forward_default,
                 fits=spaces.fits_rows("one_pass"),
                 handles=spaces.handles_rows("one_pass", streams=1),
+            ),
+            Variant(
+                name="split",
+                summary="few long rows: several programs a row, whose parts a second kernel puts together",
+                follows="online",
+                launch=split.launch_split,
+                space=spaces.SPLIT_SPACE,
+                default=spaces.split_default,
+                fits=spaces.fits_split,
+                handles=spaces.handles_split,
             ),
             Variant(
                 name="online",

@@ -22,6 +22,7 @@ ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "num_warps": (
 HELD_SPACE = {"CHUNKS": (4, 8), "num_warps": (16, 32)}
 HELD_CONFIGS = [{"CHUNKS": 4, "num_warps": warps} for warps in (32, 16)]
 ONLINE_SPACE = {"BLOCK_N": _STREAM_BLOCKS, "num_warps": (4, 8, 16, 32)}
+SPLIT_SPACE = {"BLOCK_N": (1024, 2048, 4096, 8192), "SPLITS": (2, 4, 8, 16, 32, 64), "num_warps": (4, 8)}
 STREAM_SPACE = ONLINE_SPACE | {"SPLITS": (1, 2), "PROGRAMS_PER_SM": (0, 1)}  # 0: a program for each share of a row
 
 _LIVE = {"one_pass": 1.0, "backward": 2.0}
@@ -149,6 +150,45 @@ def online_default(problem: Case, gpu: GPU) -> dict:
     """Two vectors a thread."""
     config = stream_default(1, _STREAM_BLOCKS)(problem, gpu)
     return config | {"num_warps": min(config["num_warps"], most_warps(gpu))}
+
+
+_WORTH = 8 * 1024
+"""Bytes of a row that a program of ``split`` should read at least."""
+
+_FEWEST_PARTS = 4
+"""Parts of a row from which on two launches take less than one program that reads the row twice."""
+
+
+def _most_parts(problem: Case, gpu: GPU) -> int:
+    """Parts of a row that are worth a program each, a power of 2, and no more than give each SM two."""
+    worth = problem["n"] * element_size(problem.dtype) // _WORTH
+    parts = min(worth, 2 * gpu.sms // max(problem["m"], 1), SPLIT_SPACE["SPLITS"][-1])
+    return 1 << (parts.bit_length() - 1) if parts else 0
+
+
+def handles_split(problem: Case, gpu: GPU) -> str:
+    """Why ``split`` does not take a case."""
+    sizes = dict(problem.sizes)
+    if "mask" in sizes or sizes.get("causal"):
+        return "rows under a mask"
+    if gpu.functional or _most_parts(problem, gpu) >= _FEWEST_PARTS:
+        return ""
+    return "rows that are many enough for all SMs, or too short to be cut"
+
+
+def fits_split(config: dict, problem: Case, gpu: GPU) -> str:
+    most = _most_parts(problem, gpu)
+    if not gpu.functional and not most // 2 <= config["SPLITS"] <= most:
+        return "as many parts as keep all SMs busy and are long enough to be worth a program"
+    return fits_stream(config, problem, gpu)
+
+
+def split_default(problem: Case, gpu: GPU) -> dict:
+    """Two 16-byte vectors a thread of eight warps, four of a row's few."""
+    two_vectors = 2 * 32 * VECTOR_BYTES // element_size(problem.dtype)
+    block = min(max(SPLIT_SPACE["BLOCK_N"][0], block_n(problem) // 2), 8 * two_vectors)
+    warps = 8 if block >= 8 * two_vectors else 4
+    return {"BLOCK_N": block, "SPLITS": max(SPLIT_SPACE["SPLITS"][0], _most_parts(problem, gpu)), "num_warps": warps}
 
 
 def _overflow(problem: Case, gpu: GPU) -> float:

@@ -352,8 +352,16 @@ def test_rows_too_long_for_registers_are_streamed():
     for (direction, dtype), n in longest.items():
         work = DECLARATION.passes[direction]
         held = "held" if direction == "backward" else "one_pass"
-        assert work.preferred(case(dtype, m=8, n=n), GPUS["h200"]).name == held
-        assert work.preferred(case(dtype, m=8, n=2 * n), GPUS["h200"]) is work.variants[-1]
+        assert work.preferred(case(dtype, m=4096, n=n), GPUS["h200"]).name == held
+        assert work.preferred(case(dtype, m=4096, n=2 * n), GPUS["h200"]) is work.variants[-1]
+
+
+def test_few_rows_too_long_for_registers_are_shared_by_programs():
+    for m, n, splits in ((1, 128256, 16), (16, 127008, 16), (64, 50257, 4)):
+        problem = case("bf16", m=m, n=n)
+        split = DECLARATION.forward.preferred(problem, GPUS["h200"])
+        assert (split.name, split.default(problem, GPUS["h200"])["SPLITS"]) == ("split", splits)
+    assert DECLARATION.forward.preferred(case("bf16", m=132, n=50257), GPUS["h200"]).name == "online"
 
 
 def test_a_config_of_long_rows_fits_no_short_ones():

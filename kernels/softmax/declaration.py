@@ -75,7 +75,7 @@ DECLARATION = Declaration(
                 summary="rows in registers, one block of rows a program",
                 launch=backward.launch_one_pass,
                 space=spaces.ROWS_SPACE,
-                default=spaces.one_pass_default,
+                default=spaces.backward_rows_default,
                 fits=spaces.fits_rows("backward"),
                 handles=spaces.handles_backward_rows,
             ),

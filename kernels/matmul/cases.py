@@ -99,6 +99,16 @@ EDGE_CASES = (
             (21, 1027, "TT", "columns off 16 bytes"),
         )
     ),
+    *(
+        case(dtype, f"few rows or columns times a matrix, parts with tails: {layout}", m=m, n=n, k=k, layout=layout)
+        for dtype, m, n, k, layout in (
+            ("fp32", 7, 70, 1300, "NT"),
+            ("fp32", 2, 36, 525, "NN"),
+            ("fp32", 70, 3, 524, "TN"),
+            ("tf32", 13, 68, 1031, "NN"),
+            ("tf32", 16, 37, 780, "TT"),
+        )
+    ),
     case("fp32", "parts of `swizzled`'s tiles, with tails and copies", m=132, n=67, k=1027),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     *(

@@ -8,6 +8,7 @@ from kernels.common.products import operand_bytes, row_lengths
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
 from .described import launch_descriptor, launch_gluon, launch_persistent, launch_registers, launch_specialized
+from .few_rows import FEW_ROWS_SPACE, default_few_rows, fits_few_rows, has_few_rows, launch_few_rows
 from .hopper_spaces import gluon
 from .odd_rows import odd_rows
 from .outer import OUTER_SPACE, default_outer, fits_outer, launch_outer, multiplies_outer
@@ -78,6 +79,16 @@ DECLARATION = Declaration(
                 fits=fits_outer,
                 handles=multiplies_outer,
                 follows="naive",
+            ),
+            Variant(
+                name="few_rows",
+                summary="fp32 by FMA: 2 to 16 rows times a matrix that is read once, straight into registers",
+                launch=launch_few_rows,
+                space=FEW_ROWS_SPACE,
+                default=default_few_rows,
+                fits=fits_few_rows,
+                handles=has_few_rows,
+                follows="vector",
             ),
             registers(launch_registers),
             odd_rows(launch_split, row_lengths),

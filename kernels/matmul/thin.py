@@ -16,7 +16,7 @@ from .tiled import empty_product, tiles_of
 
 
 @triton.jit
-def _part(part, K, K_PART):
+def part_bounds(part, K, K_PART):
     """Begin and end of the elements of K that ``part`` sums; the last parts may have fewer than K_PART, or none."""
     start = tl.minimum(part.to(tl.int64) * K_PART, K)
     return start.to(tl.int32), tl.minimum(start + K_PART, K).to(tl.int32)
@@ -48,7 +48,7 @@ def _split_kernel(
         stride_bk = stride_bk // WIDTHS[4] * WIDTHS[4]
     tiles_n = tl.cdiv(N, BLOCK_N)
     tile_m, tile_n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
-    start, end = _part(tl.program_id(1), K, K_PART)
+    start, end = part_bounds(tl.program_id(1), K, K_PART)
     acc = multiply_tile(
         a_ptr + start.to(tl.int64) * stride_ak, b_ptr + start.to(tl.int64) * stride_bk, tile_m, tile_n, M, N,
         end - start, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION,
@@ -67,7 +67,7 @@ def _vector_kernel(
     need not push anything else out of L2.
     """
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    start, end = _part(tl.program_id(1), K, K_PART)
+    start, end = part_bounds(tl.program_id(1), K, K_PART)
     offs_k = tl.arange(0, BLOCK_K)
     columns = w_ptr + offs_n.to(tl.int64)[None, :] * stride_wn
     acc = tl.zeros((BLOCK_K, BLOCK_N), tl.float32)

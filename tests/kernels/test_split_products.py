@@ -163,10 +163,13 @@ def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
         assert chosen(kernel, "h200", "bf16", **flags, m=109, n=22016, k=2560)[0] != "split_descriptor"
 
 
-def test_sums_of_few_rows_in_fp32_go_to_several_programs_an_sm():
-    """Four warps alone wait for what they read: 35.8 us by 256 programs, 46.9 by 128 (H200)."""
-    variant, config = chosen("matmul", "h200", "fp32", layout="TN", m=4, n=4096, k=4096)
-    assert (variant, config["SPLITS"]) == ("split_descriptor", 4)
+@pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 16}], ids=str)
+@pytest.mark.parametrize("dtype", ["fp32", "tf32"])
+def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than_run_at_once(dtype, sizes):
+    for layout in ("NN", "NT", "TN", "TT"):
+        variant, config = chosen("matmul", "h200", dtype, layout=layout, k=4096, **sizes)
+        assert variant == "few_rows"
+        assert 132 < 4096 // config["BLOCK_N"] * config["SPLITS"] <= 3 * 132
 
 
 def test_groups_of_a_linear_layer_have_tiles_of_their_own_where_that_makes_better_rounds():

@@ -1,0 +1,168 @@
+"""The variant `few_rows` of products of fp32: two to sixteen rows times a matrix, which is read once, by FMA.
+
+Such a product is bound by reading the matrix, and FMA is fast enough for it: 16 x 4096 x 4096 takes all SMs 9 us, and
+its 64 MiB of weights 17 (H200).  Tensor cores would want them turned where they do not lie along K, and ``tl.dot`` by
+FMA goes through shared memory for every number: 7 x 4096 x 4096 NT took 93 us so.  Here each thread multiplies 16 bytes
+at a time of the matrix with all rows, and adds up what falls into one column before it keeps it: only the last step
+adds across threads.  In the precision of fp32, which is more than a product of tf32 asks for.
+"""
+
+import triton
+import triton.language as tl
+from atlas.declaration import GPU, Case, Config
+from atlas.operators import launch
+
+from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
+from kernels.common.products import layout_of
+
+from .thin import part_bounds, width_of
+from .tiled import empty_product
+
+FEW_ROWS_SPACE = {
+    "BLOCK_N": (16, 32, 64),
+    "BLOCK_K": (128,),
+    "SPLITS": (1, 2, 3, 4, 6, 8, 12, 16),
+    "num_warps": (4,),
+    "num_stages": (3, 4),
+}
+
+_MOST_ROWS = 16
+
+
+@triton.jit
+def _few_rows_kernel(
+    x_ptr, w_ptr, out_ptr, M, N, K, K_PART, stride_xm, stride_xk, stride_w, stride_om, stride_on,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, WIDTHS: tl.constexpr,
+    ALONG_K: tl.constexpr,
+):  # fmt: skip
+    """out[part, m, n] = sum over a part of K of x[m, k] w[k, n]: program (tile, part) owns BLOCK_N columns of all rows.
+
+    ``stride_w`` is from one row of w to the next, or from one column where they lie ALONG_K.  A warp reads lines of 128
+    bytes, as wide as four of them are apart; the warps share a block's K.  WIDTHS divide N, K and ``stride_w``: so
+    said, the compiler reads as many elements at once.
+    """
+    GROUPS: tl.constexpr = BLOCK_K // 32
+    N, K, stride_w = N // WIDTHS[0] * WIDTHS[0], K // WIDTHS[1] * WIDTHS[1], stride_w // WIDTHS[2] * WIDTHS[2]
+    first = tl.program_id(0) * BLOCK_N
+    start, end = part_bounds(tl.program_id(1), K, K_PART)
+    rows = tl.arange(0, ROWS)
+    x_rows = x_ptr + rows.to(tl.int64) * stride_xm
+    groups = tl.arange(0, GROUPS) * 32
+    if ALONG_K:  # columns first: [columns of a thread, warps, lanes, 32 of k]
+        COLUMNS: tl.constexpr = BLOCK_N // 4
+        columns = first + tl.arange(0, COLUMNS)[:, None, None, None] * 4 + tl.arange(0, 4)[None, None, :, None]
+        of_k = groups[:, None] + tl.arange(0, 32)[None, :]
+        acc = tl.zeros((ROWS, COLUMNS, GROUPS, 4, 8), tl.float32)
+        for k in tl.range(start, end, BLOCK_K, num_stages=STAGES):
+            inside = (columns < N) & (of_k[None, :, None, :] < end - k)
+            offs = columns.to(tl.int64) * stride_w + (k + of_k)[None, :, None, :]
+            w = tl.load(w_ptr + offs, mask=inside, other=0.0)
+            there = (rows[:, None, None] < M) & (of_k[None] < end - k)
+            x = tl.load(x_rows[:, None, None] + (k + of_k).to(tl.int64)[None] * stride_xk, mask=there, other=0.0)
+            w = w.to(tl.float32).reshape(1, COLUMNS, GROUPS, 4, 8, 4)
+            acc += tl.sum(x.to(tl.float32).reshape(ROWS, 1, GROUPS, 1, 8, 4) * w, axis=5)
+        out = tl.sum(acc.permute(0, 1, 3, 2, 4).reshape(ROWS, BLOCK_N, GROUPS * 8), axis=2)
+    else:  # steps of k first: [8 of a thread, warps, lanes, columns]
+        columns = first + tl.arange(0, BLOCK_N)
+        of_k = tl.arange(0, 8)[:, None, None] + groups[None, :, None] + tl.arange(0, 4)[None, None, :] * 8
+        acc = tl.zeros((ROWS, GROUPS, 4, BLOCK_N), tl.float32)
+        for k in tl.range(start, end, BLOCK_K, num_stages=STAGES):
+            inside = (of_k[:, :, :, None] < end - k) & (columns < N)[None, None, None, :]
+            offs = (k + of_k).to(tl.int64)[:, :, :, None] * stride_w + columns[None, None, None, :]
+            w = tl.load(w_ptr + offs, mask=inside, other=0.0)
+            there = (rows[:, None, None, None] < M) & (of_k[None] < end - k)
+            x = tl.load(x_rows[:, None, None, None] + (k + of_k).to(tl.int64)[None] * stride_xk, mask=there, other=0.0)
+            acc += tl.sum(x.to(tl.float32)[:, :, :, :, None] * w.to(tl.float32)[None], axis=1)
+        out = tl.sum(acc.reshape(ROWS, GROUPS * 4, BLOCK_N), axis=1)
+    offs_n = first + tl.arange(0, BLOCK_N)
+    out_ptr += tl.program_id(1).to(tl.int64) * M * N
+    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + offs_n.to(tl.int64)[None, :] * stride_on
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=(rows[:, None] < M) & (offs_n[None, :] < N))
+
+
+def launch_few_rows(a, b, tf32=False, *, config):
+    """Launch ``_few_rows_kernel`` and, of several parts of K, ``_sum_kernel``; of few columns, for the transposes."""
+    c, k = empty_product(a, b), a.shape[1]
+    if not k:
+        return c.zero_()
+    if not c.numel():
+        return c
+    count = count_of_parts(k, config)
+    parts = c[None] if count == 1 else empty_parts(c, count)
+    x, w, out = (a, b, parts[0]) if a.shape[0] <= b.shape[1] else (b.t(), a.t(), parts[0].t())
+    if 1 not in w.stride():
+        w = w.contiguous()
+    along_k = w.stride(0) == 1
+    (m, n), stride_w = out.shape, w.stride(1 if along_k else 0)
+    launch(
+        _few_rows_kernel, (triton.cdiv(n, config["BLOCK_N"]), count),
+        x, w, parts, m, n, k, part_of_k(k, config["SPLITS"], config["BLOCK_K"]), *x.stride(), stride_w, *out.stride(),
+        ROWS=rows_of_tile(m), BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], STAGES=config["num_stages"],
+        WIDTHS=tuple(width_of(length, w) for length in (n, k, stride_w)), ALONG_K=along_k,
+        num_warps=config["num_warps"],
+    )  # fmt: skip
+    return c if count == 1 else sum_parts(parts, c)
+
+
+def rows_of_tile(m):
+    """Rows that a thread keeps sums of."""
+    return max(2, triton.next_power_of_2(m))
+
+
+def has_few_rows(problem: Case, gpu: GPU) -> str:
+    """Why ``few_rows`` does not take a case."""
+    if problem.dtype not in ("fp32", "tf32"):
+        return "for fp32: 16 bits are tensor cores'"
+    few = min(problem["m"], problem["n"])
+    return "" if 1 < few <= _MOST_ROWS else f"2 to {_MOST_ROWS} rows or columns are few, and one is a vector"
+
+
+def _lies_along_k(problem: Case) -> bool:
+    of_a, of_b = layout_of(problem)
+    return of_b == "T" if problem["m"] <= problem["n"] else of_a == "N"
+
+
+def _widest(problem: Case) -> int:
+    """The most columns of a program, so that its sums and what is read beside them stay in registers."""
+    sums = 256 if _lies_along_k(problem) else 512
+    return min(64, sums // rows_of_tile(min(problem["m"], problem["n"])))
+
+
+_TOGETHER = 3
+"""Programs of 4 warps that an SM has room for."""
+_BYTES = 3.0e4
+"""Of memory that an SM's share of the bandwidth moves in a microsecond (H200)."""
+_PROGRAM, _SUM = 2.0, 1.5
+"""Microseconds for a program's begin and end, and for the kernel that adds parts up."""
+
+
+def _microseconds(block_n: int, splits: int, problem: Case, gpu: GPU) -> float:
+    """About how long a product takes: an SM's programs share its bandwidth, and few of them do not reach it."""
+    part = max(128, part_of_k(problem["k"], splits, 128))
+    programs = triton.cdiv(max(problem["m"], problem["n"]), block_n) * triton.cdiv(problem["k"], part)
+    full, rest = divmod(programs, _TOGETHER * gpu.sms)
+    of_one = part * block_n * 4 / _BYTES
+    last = max(2, triton.cdiv(rest, gpu.sms)) if rest else 0
+    rounds = full + bool(rest)
+    return (full * _TOGETHER + last) * of_one + rounds * _PROGRAM + (_SUM if part < problem["k"] else 0.0)
+
+
+def fits_few_rows(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config of ``few_rows`` cannot be the best."""
+    widest, splits = _widest(problem), config["SPLITS"]
+    if config["BLOCK_N"] > widest:
+        return "more sums than registers hold"
+    if config["BLOCK_N"] < min(32, widest):
+        return "as much of the rows is read for each byte of the matrix as of that"
+    if splits > 1 and problem["k"] < 2 * config["BLOCK_K"] * splits:
+        return "parts of less than two blocks"
+    best = min(_microseconds(widest, s, problem, gpu) for s in FEW_ROWS_SPACE["SPLITS"])
+    late = _microseconds(config["BLOCK_N"], splits, problem, gpu) > 1.3 * best
+    return "other parts should end sooner" if late else ""
+
+
+def default_few_rows(problem: Case, gpu: GPU) -> dict[str, int]:
+    block_n = min(32, _widest(problem))
+    parts = [s for s in FEW_ROWS_SPACE["SPLITS"] if s == 1 or problem["k"] >= 2 * 128 * s]
+    splits = min(parts, key=lambda s: _microseconds(block_n, s, problem, gpu))
+    return dict(zip(FEW_ROWS_SPACE, (block_n, 128, splits, 4, 4), strict=True))

@@ -109,6 +109,11 @@ EDGE_CASES = (
             ("tf32", 16, 37, 780, "TT"),
         )
     ),
+    *(
+        case("fp32", f"terms of bf16, tails and rows off 16 bytes: {layout}", m=1021, n=1019, k=1037, layout=layout)
+        for layout in ("NN", "NT", "TN", "TT")
+    ),
+    case("fp32", "terms of bf16 that lie at whole 16 bytes", m=2040, n=1016, k=1064, layout="NT"),
     case("fp32", "parts of `swizzled`'s tiles, with tails and copies", m=132, n=67, k=1027),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     *(

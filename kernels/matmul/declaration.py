@@ -6,8 +6,16 @@ from atlas.declaration import Capability, Declaration, Pass, Peer, Variant, comp
 
 from kernels.common.products import operand_bytes, row_lengths
 
+from .bf16x6 import bf16x6, multiplies_terms
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
-from .described import launch_descriptor, launch_gluon, launch_persistent, launch_registers, launch_specialized
+from .described import (
+    launch_bf16x6,
+    launch_descriptor,
+    launch_gluon,
+    launch_persistent,
+    launch_registers,
+    launch_specialized,
+)
 from .few_rows import FEW_ROWS_SPACE, default_few_rows, fits_few_rows, has_few_rows, launch_few_rows
 from .hopper_spaces import gluon
 from .odd_rows import odd_rows
@@ -91,6 +99,7 @@ DECLARATION = Declaration(
                 follows="vector",
             ),
             registers(launch_registers),
+            bf16x6(launch_bf16x6, multiplies_terms),
             odd_rows(launch_split, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             gluon(launch_gluon),

@@ -180,6 +180,18 @@ def launch_registers(a, b, tf32=False, *, config):
     return c
 
 
+def launch_bf16x6(a, b, tf32=False, *, config):
+    """Launch the kernel in Gluon for fp32; else `tiled`."""
+    from .hopper_bf16x6 import products
+
+    c = empty_product(a, b)
+    if a.element_size() != 4 or not (c.numel() and a.shape[1]):
+        plain = dict(zip(SPACE, (64, 64, 32, config["GROUP_M"], 4, 3), strict=True))
+        return launch_pointers(tiled_kernel, a, b, tf32, config=plain)
+    products(a[None], b[None], c[None], config=config, programs=gpu_of(a.device).sms)
+    return c
+
+
 def _pointers(config):
     """The part of a config that ``tiled_kernel`` has."""
     return {name: config[name] for name in SPACE}

@@ -79,6 +79,10 @@ EDGE_CASES = (
     ),
     case("tf32", "the same with rows off 16 bytes", b=70, m=69, n=133, k=259),
     *(
+        case("fp32", f"terms of bf16, tails beside the next product: {layout}", b=4, m=m, n=n, k=k, layout=layout)
+        for m, n, k, layout in ((1021, 509, 1037, "NN"), (1020, 508, 1040, "TT"))
+    ),
+    *(
         case(
             "fp32",
             f"tiles and blocks of K with tails, beside the next product: {layout}",

@@ -2,11 +2,12 @@
 
 from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager, max_autotuned
 
+from kernels.matmul.bf16x6 import bf16x6, multiplies_terms
 from kernels.matmul.registers import registers
 from kernels.matmul.swizzled import swizzled
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, least_bytes, reference, sweep
-from .described import launch_persistent, launch_registers, launch_swizzled
+from .described import launch_bf16x6, launch_persistent, launch_registers, launch_swizzled
 from .spaces import (
     PERSISTENT_SPACE,
     SPACE,
@@ -35,6 +36,7 @@ DECLARATION = Declaration(
         outputs=("c",),
         variants=(
             registers(launch_registers),
+            bf16x6(launch_bf16x6, multiplies_terms),
             Variant(
                 name="persistent",
                 summary="the copy engine moves blocks, of padded copies where rows are off 16 bytes; one program an SM",

@@ -113,3 +113,14 @@ def launch_registers(a, b, tf32=False, *, config):
         return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
     products(a, b, c, config=config, programs=gpu_of(a.device).sms)
     return c
+
+
+def launch_bf16x6(a, b, tf32=False, *, config):
+    """Launch the kernel in Gluon for fp32 on tensor cores; else `tiled`."""
+    from kernels.matmul.hopper_bf16x6 import products
+
+    c = empty_products(a, b)
+    if a.dtype != torch.float32 or not (c.numel() and a.shape[2]):
+        return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
+    products(a, b, c, config=config, programs=gpu_of(a.device).sms)
+    return c

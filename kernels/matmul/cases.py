@@ -115,6 +115,10 @@ EDGE_CASES = (
     ),
     case("fp32", "terms of bf16 that lie at whole 16 bytes", m=2040, n=1016, k=1064, layout="NT"),
     case("fp32", "parts of `swizzled`'s tiles, with tails and copies", m=132, n=67, k=1027),
+    *(
+        case(dtype, f"a round of tiles, and columns left whose long sum is cut: {layout}", m=m, n=n, k=k, layout=layout)
+        for dtype, m, n, k, layout in (("bf16", 516, 3408, 5000, "NN"), ("fp16", 1030, 1824, 6152, "NT"))
+    ),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     *(
         case("tf32", f"tiles for every SM, one operand through registers: {layout}", m=m, n=n, k=k, layout=layout)

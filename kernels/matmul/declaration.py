@@ -21,6 +21,7 @@ from .hopper_spaces import gluon
 from .odd_rows import odd_rows
 from .outer import OUTER_SPACE, default_outer, fits_outer, launch_outer, multiplies_outer
 from .registers import registers
+from .rounds import launch_rounds, rounds
 from .spaces import (
     NAIVE_SPACE,
     PERSISTENT_SPACE,
@@ -102,6 +103,7 @@ DECLARATION = Declaration(
             bf16x6(launch_bf16x6, multiplies_terms),
             odd_rows(launch_split, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
+            rounds(launch_rounds),
             gluon(launch_gluon),
             Variant(
                 name="persistent",

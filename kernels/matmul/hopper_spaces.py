@@ -64,7 +64,7 @@ def rounds_end_later(rows: int, columns: int, problem: Case, gpu: GPU) -> str:
     if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or few_tiles(problem, gpu):
         return ""
     tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
-    own = triton.cdiv(tiles, gpu.sms) * _part(rows, min(columns, 256), problem)
+    own = triton.cdiv(tiles, gpu.sms) * part_of_round(rows, min(columns, 256), problem)
     return "tiles of `gluon` leave fewer SMs idle in the last round" if own > _PAYS * _best(problem, gpu)[0] else ""
 
 
@@ -89,7 +89,7 @@ def parts_of_last(tiles: int, programs: int, most: int) -> int:
     return cut
 
 
-def _part(rows: int, columns: int, problem: Case) -> float:
+def part_of_round(rows: int, columns: int, problem: Case) -> float:
     """Microseconds for the products of so many rows and columns of a tile, and of a round around them."""
     return rows * columns * problem["k"] * _MULTIPLY.get(columns, _MULTIPLY[64]) + _ROUND
 
@@ -100,14 +100,24 @@ def microseconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
     tiles = triton.cdiv(problem["m"], groups * rows) * triton.cdiv(problem["n"], columns)
     cut = parts_of_last(tiles, gpu.sms, columns // 64)
     whole = tiles // gpu.sms if cut > 1 else triton.cdiv(tiles, gpu.sms)
-    last = _part(groups * rows, columns // cut, problem) if cut > 1 else 0.0
-    return whole * _part(groups * rows, columns, problem) + last
+    last = part_of_round(groups * rows, columns // cut, problem) if cut > 1 else 0.0
+    return whole * part_of_round(groups * rows, columns, problem) + last
 
 
 @functools.lru_cache(maxsize=4096)
 def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int, int]]:
     """The shortest time by the estimate, and its tile."""
     return min((microseconds(tile, problem, gpu), tile) for tile in _TILES)
+
+
+def microseconds_of_gluon(problem: Case, gpu: GPU) -> float:
+    """How long the best of the tiles takes."""
+    return _best(problem, gpu)[0]
+
+
+def stages_and_buffers(tile: tuple[int, int, int]) -> tuple[int, int] | None:
+    """STAGES and BUFFERS of a tile, None where there is no such tile."""
+    return _TILES.get(tile)
 
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:

@@ -13,6 +13,7 @@ from kernels.common.batches import copyable
 from kernels.common.padded import padded, padded_rows
 from kernels.common.parts import count_of_parts, part_of_k
 from kernels.matmul.hopper_fp32 import in_a_row
+from kernels.matmul.rounds import columns_of_rounds, sum_columns
 
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", True)}
 
@@ -270,3 +271,24 @@ def test_a_vector_is_multiplied_in_narrower_blocks_before_k_is_cut():
 )
 def test_products_of_fp32_are_copied_where_they_outweigh_that(sizes, variant):
     assert chosen("batched_matmul", "h200", "fp32", **sizes)[0] == variant
+
+
+@pytest.mark.parametrize(("first", "n"), [(8, 40), (3, 21)])
+def test_parts_of_columns_are_added_up_into_a_wider_matrix(first, n):
+    parts, c = torch.arange(3.0 * 5 * n).view(3, 5, n), torch.full((5, first + n), -1.0)
+    sum_columns(parts, c[:, first:])
+    assert torch.equal(c[:, first:], parts.sum(0))
+    assert (c[:, :first] == -1).all()
+
+
+def test_columns_of_whole_rounds_are_as_many_as_all_sms_take_in_step():
+    tile = {"GROUPS": 2, "ROWS": 64, "BLOCK_N": 256}
+    assert columns_of_rounds(256, 18944, tile, 132) == 66 * 256  # 2 x 66 tiles of 132
+    assert columns_of_rounds(2216, 2880, tile, 132) == 7 * 256  # 18 x 7 of 132: an eighth column of tiles has no room
+    assert columns_of_rounds(256, 4096, tile, 132) == 0  # less than one round
+    assert columns_of_rounds(128, 132 * 256, tile, 132) == 132 * 256
+
+
+def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
+    assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14336, layout="NT")[0] == "rounds"
+    assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=4096, layout="NT")[0] != "rounds"

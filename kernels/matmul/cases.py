@@ -124,7 +124,11 @@ EDGE_CASES = (
         case("tf32", f"tiles for every SM, one operand through registers: {layout}", m=m, n=n, k=k, layout=layout)
         for m, n, k, layout in ((1412, 1676, 72, "NN"), (1412, 1676, 72, "TT"), (1676, 1412, 72, "TN"))
     ),
-    case("tf32", "the same with rows off 16 bytes, the smaller operand copied", m=1157, n=1163, k=37, layout="TN"),
+    *(
+        case("tf32", f"few tiles through registers, parts of K with tails: {layout}", m=m, n=n, k=k, layout=layout)
+        for m, n, k, layout in ((69, 2052, 1031, "NN"), (1027, 132, 1540, "TT"), (516, 260, 2060, "TN"))
+    ),
+    case("tf32", "tiles for every SM, rows off 16 bytes, the smaller one copied", m=1157, n=1163, k=37, layout="TN"),
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
     case("tf32", "the same of few tokens: columns of the copies would be off 16 bytes", m=72, n=136, k=18, layout="TN"),
     case("tf32", "and of so few that none are made", m=72, n=136, k=2, layout="TN"),

@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.common import batches
 from kernels.common.padded import padded
+from kernels.common.parts import count_of_parts, empty_parts, sum_parts
 from kernels.common.products import all_describable, by_columns, precision_of_product
 from kernels.common.tiles import grouped_tile
 
@@ -176,8 +177,10 @@ def launch_registers(a, b, tf32=False, *, config):
     if precision_of_product(a, tf32) != "tf32" or not (c.numel() and a.shape[1]):
         plain = dict(zip(SPACE, (64, 64, 32, config["GROUP_Y"], 4, 3), strict=True))
         return launch_pointers(tiled_kernel, a, b, tf32, config=plain)
-    products(a[None], b[None], c[None], config=config, programs=gpu_of(a.device).sms)
-    return c
+    count = count_of_parts(a.shape[1], {**config, "BLOCK_K": 32})
+    parts = c[None] if count == 1 else empty_parts(c, count)
+    products(a[None], b[None], parts, config=config, programs=gpu_of(a.device).sms)
+    return c if count == 1 else sum_parts(parts, c)
 
 
 def launch_bf16x6(a, b, tf32=False, *, config):

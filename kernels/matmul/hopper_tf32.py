@@ -9,6 +9,8 @@ blocks of X and Y go by TMA, which rounds them to tf32, into a ring of shared me
 one is finished.  GROUPS groups of four warps multiply, each ROWS of X with all of a tile's Y; the next block of X is
 read into registers while this one is multiplied.  Barriers in shared memory hand blocks over: a "full" one, on which
 TMA counts the bytes, and an "empty" one, on which every group arrives.
+
+Where tiles are few, K goes to several programs in parts, each with a matrix of its own for what it sums.
 """
 
 import triton
@@ -27,6 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernels.common.batches import along_k, by_columns, copyable, padded_batch, rows_of
 from kernels.common.hopper import described_batch, tile_of
 from kernels.common.padded import padded_rows
+from kernels.common.parts import part_of_k
 
 ROWS = gl.constexpr(64)
 """Rows of X of a group: those of one wgmma."""
@@ -67,10 +70,10 @@ def _place(position, X, Y, BLOCK_X: gl.constexpr, BLOCK_Y: gl.constexpr, GROUP_Y
 @gluon.jit
 def _produce(
     x_desc, y_desc, x_smem, y_smem, full, empty, sizes, GROUPS: gl.constexpr, GROUP_Y: gl.constexpr,
-    X_SHARED: gl.constexpr, Y_SHARED: gl.constexpr,
+    X_SHARED: gl.constexpr, Y_SHARED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
-    BATCH, X, Y, K = sizes
+    BATCH, X, Y, K, K_PART = sizes
     STAGES: gl.constexpr = y_smem.shape[0]
     BLOCK_Y: gl.constexpr = y_desc.block_shape[1]
     BLOCK_X: gl.constexpr = GROUPS * ROWS
@@ -80,7 +83,9 @@ def _produce(
         matrix, x, y = _place(position, X, Y, BLOCK_X, BLOCK_Y, GROUP_Y)
         of_x = 0 if X_SHARED else matrix
         of_y = 0 if Y_SHARED else matrix
-        for k in range(0, K, BLOCK_K):
+        first = matrix * K_PART if CUT else 0
+        last = gl.minimum(first + K_PART, K) if CUT else K
+        for k in range(first, last, BLOCK_K):
             slot = step % STAGES
             bar = full.index(slot)
             mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
@@ -144,10 +149,10 @@ def _write(
 @gluon.jit
 def _consume(
     c_desc, c_ptr, x_smem, y_smem, c_smem, full, empty, sizes, GROUP: gl.constexpr, GROUPS: gl.constexpr,
-    GROUP_Y: gl.constexpr, TURNED: gl.constexpr,
+    GROUP_Y: gl.constexpr, TURNED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its rows of X of each of the program's tiles."""
-    BATCH, X, Y, K = sizes
+    BATCH, X, Y, K, K_PART = sizes
     STAGES: gl.constexpr = y_smem.shape[0]
     BLOCK_Y: gl.constexpr = y_smem.shape[2]
     BLOCK_X: gl.constexpr = GROUPS * ROWS
@@ -162,7 +167,8 @@ def _consume(
         matrix, x, y = _place(position, X, Y, BLOCK_X, BLOCK_Y, GROUP_Y)
         sums = gl.zeros([ROWS, BLOCK_Y], gl.float32, layout)
         block = _read(x_smem, full, step, GROUP, GROUPS, STAGES, operand)
-        for _ in range(BLOCK_K, K, BLOCK_K):
+        length = gl.minimum(K_PART, K - matrix * K_PART) if CUT else K
+        for _ in range(BLOCK_K, length, BLOCK_K):
             slot = step % STAGES
             others = y_smem.index(slot).reshape([BLOCK_Y, BLOCK_K]).permute((1, 0))
             sums = warpgroup_mma(block, others, sums, is_async=True)
@@ -182,13 +188,14 @@ def _consume(
 
 @gluon.jit
 def product_kernel(
-    x_desc, y_desc, c_desc, c_ptr, BATCH, X, Y, K, GROUPS: gl.constexpr, GROUP_Y: gl.constexpr,
+    x_desc, y_desc, c_desc, c_ptr, BATCH, X, Y, K, K_PART, GROUPS: gl.constexpr, GROUP_Y: gl.constexpr,
     STAGES: gl.constexpr, BLOCK_Y: gl.constexpr, X_SHARED: gl.constexpr, Y_SHARED: gl.constexpr,
-    TURNED: gl.constexpr,
+    TURNED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of blocks: X's [1, BLOCK_K, ROWS], Y's [1, BLOCK_Y, BLOCK_K], C's of what a group writes at once.
 
     ``c_desc`` is None where C's rows are off 16 bytes.  TURNED: X is B, and C [Y, X].
+    CUT: the matrices of C are one's sums over parts of K_PART, the last of what is left.
     """
     x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES * GROUPS, 1, BLOCK_K, ROWS], x_desc.layout)
     y_smem = gl.allocate_shared_memory(y_desc.dtype, [STAGES, 1, BLOCK_Y, BLOCK_K], y_desc.layout)
@@ -201,13 +208,16 @@ def product_kernel(
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=GROUPS)
     fence_async_shared()
-    sizes = (BATCH, X, Y, K)
+    sizes = (BATCH, X, Y, K, K_PART)
     gl.static_assert(GROUPS == 2)
     gl.warp_specialize(
         [
-            (_consume, (c_desc, c_ptr, x_smem, y_smem, c_smem, full, empty, sizes, 0, GROUPS, GROUP_Y, TURNED)),
-            (_consume, (c_desc, c_ptr, x_smem, y_smem, c_smem, full, empty, sizes, 1, GROUPS, GROUP_Y, TURNED)),
-            (_produce, (x_desc, y_desc, x_smem, y_smem, full, empty, sizes, GROUPS, GROUP_Y, X_SHARED, Y_SHARED)),
+            (_consume, (c_desc, c_ptr, x_smem, y_smem, c_smem, full, empty, sizes,
+                        0, GROUPS, GROUP_Y, TURNED, CUT)),
+            (_consume, (c_desc, c_ptr, x_smem, y_smem, c_smem, full, empty, sizes,
+                        1, GROUPS, GROUP_Y, TURNED, CUT)),
+            (_produce, (x_desc, y_desc, x_smem, y_smem, full, empty, sizes,
+                        GROUPS, GROUP_Y, X_SHARED, Y_SHARED, CUT)),
         ],
         [4, 1],
         [240, 24],
@@ -217,8 +227,10 @@ def product_kernel(
 def products(a, b, c, *, config, programs):
     """Write A B into ``c`` [batch, m, n], contiguous; A [batch, m, k] and B [batch, k, n] are fp32, with a K.
 
-    ``programs`` is the number of SMs.
+    Where ``c`` is [parts, m, n], and A and B are one matrix each, it gets the products of parts of K.  ``programs`` is
+    the number of SMs.
     """
+    cut = c.shape[0] > a.shape[0] == b.shape[0] == 1
     a, b = _across_k(a, b)
     turned = not by_columns(b)
     x, y = (b, a) if turned else (a.transpose(1, 2), b.transpose(1, 2))
@@ -231,7 +243,9 @@ def products(a, b, c, *, config, programs):
     launch(
         product_kernel, (min(tiles, programs),), rounding_to_tf32(x_desc), rounding_to_tf32(y_desc),
         _described(c, *part) if copyable(c) else None, c, batch, of_x, of_y, k,
-        X_SHARED=x.shape[0] < batch, Y_SHARED=y.shape[0] < batch, TURNED=turned, num_warps=4, **config,
+        part_of_k(k, batch if cut else 1, BLOCK_K.value), X_SHARED=x.shape[0] < batch, Y_SHARED=y.shape[0] < batch,
+        TURNED=turned, CUT=cut, num_warps=4,
+        **{name: value for name, value in config.items() if name != "SPLITS"},
     )  # fmt: skip
 
 

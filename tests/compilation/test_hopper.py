@@ -116,7 +116,7 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
     assert sum(name.startswith("HGMMA") for name in code) == 2 * tile[1] // 64 * waits  # a wait in the loop, one after
 
 
-@pytest.mark.parametrize(("layout", "tile"), in_turns(["NN", "TT", "TN"], [(256, 4), (128, 6)]))
+@pytest.mark.parametrize(("layout", "tile"), in_turns(["NN", "TT", "TN"], [(256, 4), (128, 6), (64, 8)]))
 def test_tf32_reads_the_next_operand_while_it_multiplies_and_spills_nothing(compiling, layout, tile):
     """16 numbers of each thread, one each lane and bank; four products a wait."""
     config = {"GROUPS": 2, "GROUP_Y": 8} | dict(zip(("BLOCK_Y", "STAGES"), tile, strict=True))

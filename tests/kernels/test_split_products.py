@@ -292,3 +292,10 @@ def test_columns_of_whole_rounds_are_as_many_as_all_sms_take_in_step():
 def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14336, layout="NT")[0] == "rounds"
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=4096, layout="NT")[0] != "rounds"
+
+
+def test_tf32_of_few_tiles_goes_through_registers_in_parts_where_else_a_large_matrix_would_be_turned():
+    variant, config = chosen("matmul", "h200", "tf32", m=128, n=4096, k=2560)
+    assert (variant, config["SPLITS"]) == ("registers", 4)
+    assert chosen("matmul", "h200", "tf32", m=128, n=4096, k=2560, layout="NT")[0] == "split_descriptor"
+    assert chosen("matmul", "h200", "tf32", m=72, n=136, k=200, layout="TN")[0] == "split_descriptor"

@@ -16,7 +16,7 @@ from .described import (
     launch_registers,
     launch_specialized,
 )
-from .few_rows import FEW_ROWS_SPACE, default_few_rows, fits_few_rows, has_few_rows, launch_few_rows
+from .few_rows import few_rows, launch_few_rows
 from .hopper_spaces import gluon
 from .odd_rows import odd_rows
 from .outer import OUTER_SPACE, default_outer, fits_outer, launch_outer, multiplies_outer
@@ -89,16 +89,7 @@ DECLARATION = Declaration(
                 handles=multiplies_outer,
                 follows="naive",
             ),
-            Variant(
-                name="few_rows",
-                summary="fp32 by FMA: 2 to 16 rows times a matrix that is read once, straight into registers",
-                launch=launch_few_rows,
-                space=FEW_ROWS_SPACE,
-                default=default_few_rows,
-                fits=fits_few_rows,
-                handles=has_few_rows,
-                follows="vector",
-            ),
+            few_rows(launch_few_rows),
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
             odd_rows(launch_split, row_lengths),

@@ -7,9 +7,12 @@ at a time of the matrix with all rows, and adds up what falls into one column be
 adds across threads.  In the precision of fp32, which is more than a product of tf32 asks for.
 """
 
+import functools
+from collections.abc import Callable
+
 import triton
 import triton.language as tl
-from atlas.declaration import GPU, Case, Config
+from atlas.declaration import GPU, Case, Config, Variant
 from atlas.operators import launch
 
 from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
@@ -81,7 +84,7 @@ def _few_rows_kernel(
 
 
 def launch_few_rows(a, b, tf32=False, *, config):
-    """Launch ``_few_rows_kernel`` and, of several parts of K, ``_sum_kernel``; of few columns, for the transposes."""
+    """Launch ``_few_rows_kernel`` and, of several parts of K, ``_sum_kernel``."""
     c, k = empty_product(a, b), a.shape[1]
     if not k:
         return c.zero_()
@@ -89,19 +92,38 @@ def launch_few_rows(a, b, tf32=False, *, config):
         return c
     count = count_of_parts(k, config)
     parts = c[None] if count == 1 else empty_parts(c, count)
+    multiply_few_rows(a, b, parts, config=config)
+    return c if count == 1 else sum_parts(parts, c)
+
+
+def multiply_few_rows(a, b, parts, *, config):
+    """Write products of parts of K into ``parts`` [count, m, n]; of few columns, the transposes' transposed."""
     x, w, out = (a, b, parts[0]) if a.shape[0] <= b.shape[1] else (b.t(), a.t(), parts[0].t())
     if 1 not in w.stride():
         w = w.contiguous()
     along_k = w.stride(0) == 1
-    (m, n), stride_w = out.shape, w.stride(1 if along_k else 0)
+    (m, n), k, stride_w = out.shape, a.shape[1], w.stride(1 if along_k else 0)
     launch(
-        _few_rows_kernel, (triton.cdiv(n, config["BLOCK_N"]), count),
+        _few_rows_kernel, (triton.cdiv(n, config["BLOCK_N"]), parts.shape[0]),
         x, w, parts, m, n, k, part_of_k(k, config["SPLITS"], config["BLOCK_K"]), *x.stride(), stride_w, *out.stride(),
         ROWS=rows_of_tile(m), BLOCK_N=config["BLOCK_N"], BLOCK_K=config["BLOCK_K"], STAGES=config["num_stages"],
         WIDTHS=tuple(width_of(length, w) for length in (n, k, stride_w)), ALONG_K=along_k,
         num_warps=config["num_warps"],
     )  # fmt: skip
-    return c if count == 1 else sum_parts(parts, c)
+
+
+def few_rows(launch: Callable, layout: Callable[[Case], str] = layout_of, least: int = 2) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n], which lie as ``layout(case)`` says; ``least``: rows."""
+    return Variant(
+        name="few_rows",
+        summary="fp32 by FMA: up to 16 rows times a matrix that is read once, wherever it lies",
+        launch=launch,
+        space=FEW_ROWS_SPACE,
+        default=functools.partial(_default, layout),
+        fits=functools.partial(_fits, layout),
+        handles=functools.partial(_handles, least),
+        follows="split",
+    )
 
 
 def rows_of_tile(m):
@@ -109,22 +131,22 @@ def rows_of_tile(m):
     return max(2, triton.next_power_of_2(m))
 
 
-def has_few_rows(problem: Case, gpu: GPU) -> str:
-    """Why ``few_rows`` does not take a case."""
+def _handles(least: int, problem: Case, gpu: GPU) -> str:
+    """Why the variant does not take a case."""
     if problem.dtype not in ("fp32", "tf32"):
         return "for fp32: 16 bits are tensor cores'"
     few = min(problem["m"], problem["n"])
-    return "" if 1 < few <= _MOST_ROWS else f"2 to {_MOST_ROWS} rows or columns are few, and one is a vector"
+    return "" if least <= few <= _MOST_ROWS else f"{least} to {_MOST_ROWS} rows or columns are few"
 
 
-def _lies_along_k(problem: Case) -> bool:
-    of_a, of_b = layout_of(problem)
+def _lies_along_k(layout: Callable, problem: Case) -> bool:
+    of_a, of_b = layout(problem)
     return of_b == "T" if problem["m"] <= problem["n"] else of_a == "N"
 
 
-def _widest(problem: Case) -> int:
+def _widest(layout: Callable, problem: Case) -> int:
     """The most columns of a program, so that its sums and what is read beside them stay in registers."""
-    sums = 256 if _lies_along_k(problem) else 512
+    sums = 256 if _lies_along_k(layout, problem) else 512
     return min(64, sums // rows_of_tile(min(problem["m"], problem["n"])))
 
 
@@ -147,9 +169,9 @@ def _microseconds(block_n: int, splits: int, problem: Case, gpu: GPU) -> float:
     return (full * _TOGETHER + last) * of_one + rounds * _PROGRAM + (_SUM if part < problem["k"] else 0.0)
 
 
-def fits_few_rows(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``few_rows`` cannot be the best."""
-    widest, splits = _widest(problem), config["SPLITS"]
+def _fits(layout: Callable, config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config cannot be the best."""
+    widest, splits = _widest(layout, problem), config["SPLITS"]
     if config["BLOCK_N"] > widest:
         return "more sums than registers hold"
     if config["BLOCK_N"] < min(32, widest):
@@ -161,8 +183,8 @@ def fits_few_rows(config: Config, problem: Case, gpu: GPU) -> str:
     return "other parts should end sooner" if late else ""
 
 
-def default_few_rows(problem: Case, gpu: GPU) -> dict[str, int]:
-    block_n = min(32, _widest(problem))
+def _default(layout: Callable, problem: Case, gpu: GPU) -> dict[str, int]:
+    block_n = min(32, _widest(layout, problem))
     parts = [s for s in FEW_ROWS_SPACE["SPLITS"] if s == 1 or problem["k"] >= 2 * 128 * s]
     splits = min(parts, key=lambda s: _microseconds(block_n, s, problem, gpu))
     return dict(zip(FEW_ROWS_SPACE, (block_n, 128, splits, 4, 4), strict=True))

@@ -199,6 +199,9 @@ EDGE_CASES += tuple(
         ("gelu", True, True, (4228, 132, 36), "more tiles of 64 x 64 than SMs, with tails everywhere"),
         ("relu", False, False, (8512, 64, 8), "a block of K for a tile, not filled"),
         ("gelu_tanh", True, True, (132, 67, 1027), "parts of `swizzled`'s tiles, with tails and copies"),
+        ("gelu", True, True, (7, 70, 1300), "few rows, parts with tails"),
+        ("silu", True, False, (1, 37, 525), "one row, rows of W off 16 bytes"),
+        ("gelu", True, True, (1021, 1019, 1037), "terms of bf16, tails and rows off 16 bytes"),
     )
 )
 

@@ -15,6 +15,8 @@ from atlas.declaration import (
     max_autotuned,
 )
 
+from kernels.matmul.bf16x6 import bf16x6, multiplies_terms
+from kernels.matmul.few_rows import few_rows
 from kernels.matmul.odd_rows import odd_rows
 from kernels.matmul.split_spaces import split_descriptor
 from kernels.matmul.swizzled import swizzled
@@ -39,6 +41,7 @@ from .cases import (
 )
 from .described import (
     descriptor_kernel,
+    launch_bf16x6,
     launch_blocks,
     launch_specialized,
     launch_swizzled,
@@ -72,7 +75,7 @@ from .spaces import (
     row_lengths,
     specializes,
 )
-from .split import launch_odd_rows, launch_split_descriptor
+from .split import launch_few_rows_by_fma, launch_odd_rows, launch_split_descriptor
 from .tiled import launch_tiled
 
 DECLARATION = Declaration(
@@ -112,6 +115,8 @@ DECLARATION = Declaration(
                 handles=specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
+            few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1),
+            bf16x6(launch_bf16x6, multiplies_terms),
             odd_rows(launch_odd_rows, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             Variant(

@@ -169,6 +169,22 @@ def launch_swizzled(
     return (y, z) if keep else y
 
 
+def launch_bf16x6(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """The same of fp32 on tensor cores in Gluon, its epilogue in a second kernel; other dtypes through pointers."""
+    from kernels.matmul.hopper_bf16x6 import products
+
+    if x.dtype != torch.float32:
+        plain = dict(zip(SPACE, (64, 64, 16, config["GROUP_M"], 4, 2), strict=True))
+        return launch_tiled(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
+    y, z = outputs(x, weight, out_dtype, keep)
+    parts = empty_parts(y, 1)
+    products(x[None], weight.t()[None], parts, config=config, programs=gpu_of(x.device).sms)
+    finish_parts(parts, bias, residual, y, z, activation, scale)
+    return (y, z) if keep else y
+
+
 def _described(matrix, block):
     return None if matrix is None else TensorDescriptor.from_tensor(matrix, block)
 

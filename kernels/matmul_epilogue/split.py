@@ -10,6 +10,7 @@ from kernels.common.parts import count_of_parts, empty_parts, launch_after_parts
 from kernels.common.products import by_columns
 from kernels.common.tiles import grouped_tile
 from kernels.matmul.described import described_blocks
+from kernels.matmul.few_rows import multiply_few_rows
 from kernels.matmul.split_described import blocks_of, multiply_in_parts, prepared
 from kernels.matmul.thin import multiply_thin
 from kernels.matmul.tiled import tiles_of
@@ -95,6 +96,17 @@ def launch_odd_rows(
     y, z = outputs(x, weight, out_dtype, keep)
     parts = empty_parts(y, config["SPLITS"])
     multiply_thin(x, weight.t(), parts, config=config)
+    finish_parts(parts, bias, residual, y, z, activation, scale)
+    return (y, z) if keep else y
+
+
+def launch_few_rows_by_fma(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """y [m, n], and with ``keep`` (y, z), of fp32."""
+    y, z = outputs(x, weight, out_dtype, keep)
+    parts = empty_parts(y, count_of_parts(x.shape[1], config))
+    multiply_few_rows(x, weight.t(), parts, config=config)
     finish_parts(parts, bias, residual, y, z, activation, scale)
     return (y, z) if keep else y
 

@@ -249,15 +249,16 @@ def test_strips_of_the_backward_pass_are_no_shorter_than_four_for_each_sm_ask(m,
 @pytest.mark.parametrize(
     ("dtype", "sizes", "variant"),
     [
-        ("fp32", (1024, 1024, 1024), "swizzled"),
-        ("fp32", (1024, 1024, 1022), "swizzled"),  # rows that no descriptor describes: padded copies
+        ("fp32", (1024, 1024, 1024), "bf16x6"),
+        ("fp32", (1024, 1024, 1022), "bf16x6"),
         ("fp32", (512, 512, 512), "swizzled"),  # few tiles: parts of K
-        ("fp32", (16, 1024, 1024), "split_descriptor"),  # most of a tile would be outside y
+        ("fp32", (512, 512, 510), "swizzled"),  # rows that no descriptor describes: padded copies
+        ("fp32", (16, 1024, 1024), "few_rows"),
         ("tf32", (1024, 1024, 1024), "split_descriptor"),
         ("tf32", (4096, 4096, 1024), "tiled"),
     ],
 )
-def test_fp32_goes_to_the_swizzled_loop(dtype, sizes, variant):
+def test_fp32_goes_to_tensor_cores_in_terms_of_bf16_to_the_swizzled_loop_or_to_that_of_few_rows(dtype, sizes, variant):
     problem = case(dtype, activation="relu", bias=True, residual=False, **dict(zip("mnk", sizes, strict=True)))
     assert DECLARATION.forward.preferred(problem, GPUS["h200"]).name == variant
 

@@ -135,6 +135,8 @@ def _handles(least: int, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if problem.dtype not in ("fp32", "tf32"):
         return "for fp32: 16 bits are tensor cores'"
+    if not gpu.functional and (gpu.backend != "cuda" or int(gpu.arch) < 80):
+        return "blocks wait in registers, which spill, where none are copied asynchronously"
     few = min(problem["m"], problem["n"])
     return "" if least <= few <= _MOST_ROWS else f"{least} to {_MOST_ROWS} rows or columns are few"
 
@@ -146,8 +148,15 @@ def _lies_along_k(layout: Callable, problem: Case) -> bool:
 
 def _widest(layout: Callable, problem: Case) -> int:
     """The most columns of a program, so that its sums and what is read beside them stay in registers."""
-    sums = 256 if _lies_along_k(layout, problem) else 512
-    return min(64, sums // rows_of_tile(min(problem["m"], problem["n"])))
+    rows = rows_of_tile(min(problem["m"], problem["n"]))
+    if rows == 16:
+        return 16 if _lies_along_k(layout, problem) else 32
+    return 32 if rows == 8 else 64
+
+
+def _shared_bytes(block_n: int, stages: int, problem: Case) -> int:
+    """Of the blocks of the matrix and of the rows that are on their way, or in work."""
+    return (stages - 1) * (block_n + rows_of_tile(min(problem["m"], problem["n"]))) * 128 * 4
 
 
 _TOGETHER = 3
@@ -169,6 +178,21 @@ def _microseconds(block_n: int, splits: int, problem: Case, gpu: GPU) -> float:
     return (full * _TOGETHER + last) * of_one + rounds * _PROGRAM + (_SUM if part < problem["k"] else 0.0)
 
 
+def _parts(problem: Case) -> list[int]:
+    """Numbers of parts that leave each at least two blocks; always one part."""
+    return [s for s in FEW_ROWS_SPACE["SPLITS"] if s == 1 or problem["k"] >= 2 * 128 * s]
+
+
+def _best(layout: Callable, problem: Case, gpu: GPU) -> tuple[float, int, int]:
+    """The shortest time by the estimate, its BLOCK_N and its parts."""
+    widest = _widest(layout, problem)
+    return min(
+        (_microseconds(block_n, splits, problem, gpu), block_n, splits)
+        for block_n in (min(32, widest), widest)
+        for splits in _parts(problem)
+    )
+
+
 def _fits(layout: Callable, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot be the best."""
     widest, splits = _widest(layout, problem), config["SPLITS"]
@@ -176,15 +200,15 @@ def _fits(layout: Callable, config: Config, problem: Case, gpu: GPU) -> str:
         return "more sums than registers hold"
     if config["BLOCK_N"] < min(32, widest):
         return "as much of the rows is read for each byte of the matrix as of that"
-    if splits > 1 and problem["k"] < 2 * config["BLOCK_K"] * splits:
+    if _shared_bytes(config["BLOCK_N"], config["num_stages"], problem) > gpu.shared_bytes:
+        return "more blocks under way than shared memory holds"
+    if splits not in _parts(problem):
         return "parts of less than two blocks"
-    best = min(_microseconds(widest, s, problem, gpu) for s in FEW_ROWS_SPACE["SPLITS"])
-    late = _microseconds(config["BLOCK_N"], splits, problem, gpu) > 1.3 * best
+    late = _microseconds(config["BLOCK_N"], splits, problem, gpu) > 1.3 * _best(layout, problem, gpu)[0]
     return "other parts should end sooner" if late else ""
 
 
 def _default(layout: Callable, problem: Case, gpu: GPU) -> dict[str, int]:
-    block_n = min(32, _widest(layout, problem))
-    parts = [s for s in FEW_ROWS_SPACE["SPLITS"] if s == 1 or problem["k"] >= 2 * 128 * s]
-    splits = min(parts, key=lambda s: _microseconds(block_n, s, problem, gpu))
-    return dict(zip(FEW_ROWS_SPACE, (block_n, 128, splits, 4, 4), strict=True))
+    _, block_n, splits = _best(layout, problem, gpu)
+    stages = 4 if _shared_bytes(block_n, 4, problem) <= gpu.shared_bytes else 3
+    return dict(zip(FEW_ROWS_SPACE, (block_n, 128, splits, 4, stages), strict=True))

@@ -116,7 +116,7 @@ DECLARATION = Declaration(
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
             few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1),
-            bf16x6(launch_bf16x6, multiplies_terms),
+            bf16x6(launch_bf16x6, functools.partial(multiplies_terms, finishes=True)),
             odd_rows(launch_odd_rows, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             Variant(

@@ -1,10 +1,10 @@
-"""The variant `few_rows` of products of fp32: two to sixteen rows times a matrix, which is read once, by FMA.
+"""The variant `few_rows` of products of fp32: a few rows times a matrix, which is read once, by FMA.
 
-Such a product is bound by reading the matrix, and FMA is fast enough for it: 16 x 4096 x 4096 takes all SMs 9 us, and
-its 64 MiB of weights 17 (H200).  Tensor cores would want them turned where they do not lie along K, and ``tl.dot`` by
-FMA goes through shared memory for every number: 7 x 4096 x 4096 NT took 93 us so.  Here each thread multiplies 16 bytes
-at a time of the matrix with all rows, and adds up what falls into one column before it keeps it: only the last step
-adds across threads.  In the precision of fp32, which is more than a product of tf32 asks for.
+Such a product is bound by reading the matrix, and FMA is fast enough for it: ``tl.dot`` by FMA goes through shared
+memory for every number, and 7 x 4096 x 4096 NT took 93 us so, 33 here (H200).  Tensor cores would want the matrix
+turned where it does not lie along K.  Here each thread multiplies 16 bytes at a time of the matrix with all rows, and
+adds up what falls into one column before it keeps it: only the last step adds across threads.  In the precision of
+fp32, which is more than a product of tf32 asks for.
 """
 
 import functools
@@ -26,10 +26,14 @@ FEW_ROWS_SPACE = {
     "BLOCK_K": (128,),
     "SPLITS": (1, 2, 3, 4, 6, 8, 12, 16),
     "num_warps": (4,),
-    "num_stages": (3, 4),
+    "num_stages": (3,),
 }
 
-_MOST_ROWS = 16
+_MOST_ROWS, _MOST_ALONG_K = 8, 16
+"""Of a matrix by rows, and of one along K.  Sums of 16 fill the registers: 12 x 4096 x 4096 by rows takes 47 us, for 32
+to 35 of `split_descriptor`, whose tile is the same for all; but along K that takes 91, and 16 rows 49 here (H200)."""
+_MOST_BYTES_OF_TF32 = 2**25
+"""Of a matrix by rows.  `registers` has less to do for each byte, but copies or adds up first."""
 
 
 @triton.jit
@@ -116,12 +120,12 @@ def few_rows(launch: Callable, layout: Callable[[Case], str] = layout_of, least:
     """The variant for a pass that multiplies [m, k] by [k, n], which lie as ``layout(case)`` says; ``least``: rows."""
     return Variant(
         name="few_rows",
-        summary="fp32 by FMA: up to 16 rows times a matrix that is read once, wherever it lies",
+        summary="fp32 by FMA: 8 rows, or 16, times a matrix that is read once, wherever it lies",
         launch=launch,
         space=FEW_ROWS_SPACE,
         default=functools.partial(_default, layout),
         fits=functools.partial(_fits, layout),
-        handles=functools.partial(_handles, least),
+        handles=functools.partial(_handles, layout, least),
         follows="split",
     )
 
@@ -131,14 +135,17 @@ def rows_of_tile(m):
     return max(2, triton.next_power_of_2(m))
 
 
-def _handles(least: int, problem: Case, gpu: GPU) -> str:
+def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if problem.dtype not in ("fp32", "tf32"):
         return "for fp32: 16 bits are tensor cores'"
     if not gpu.functional and (gpu.backend != "cuda" or int(gpu.arch) < 80):
         return "blocks wait in registers, which spill, where none are copied asynchronously"
-    few = min(problem["m"], problem["n"])
-    return "" if least <= few <= _MOST_ROWS else f"{least} to {_MOST_ROWS} rows or columns are few"
+    (few, many), along_k = sorted((problem["m"], problem["n"])), _lies_along_k(layout, problem)
+    if problem.dtype == "tf32" and (along_k or 4 * problem["k"] * many > _MOST_BYTES_OF_TF32):
+        return "tensor cores read a matrix along K as it lies, and a large one outweighs copies and parts"
+    most = _MOST_ALONG_K if along_k else _MOST_ROWS
+    return "" if least <= few <= most else f"{least} to {most} rows or columns are few"
 
 
 def _lies_along_k(layout: Callable, problem: Case) -> bool:
@@ -152,11 +159,6 @@ def _widest(layout: Callable, problem: Case) -> int:
     if rows == 16:
         return 16 if _lies_along_k(layout, problem) else 32
     return 32 if rows == 8 else 64
-
-
-def _shared_bytes(block_n: int, stages: int, problem: Case) -> int:
-    """Of the blocks of the matrix and of the rows that are on their way, or in work."""
-    return (stages - 1) * (block_n + rows_of_tile(min(problem["m"], problem["n"]))) * 128 * 4
 
 
 _TOGETHER = 3
@@ -200,8 +202,6 @@ def _fits(layout: Callable, config: Config, problem: Case, gpu: GPU) -> str:
         return "more sums than registers hold"
     if config["BLOCK_N"] < min(32, widest):
         return "as much of the rows is read for each byte of the matrix as of that"
-    if _shared_bytes(config["BLOCK_N"], config["num_stages"], problem) > gpu.shared_bytes:
-        return "more blocks under way than shared memory holds"
     if splits not in _parts(problem):
         return "parts of less than two blocks"
     late = _microseconds(config["BLOCK_N"], splits, problem, gpu) > 1.3 * _best(layout, problem, gpu)[0]
@@ -210,5 +210,4 @@ def _fits(layout: Callable, config: Config, problem: Case, gpu: GPU) -> str:
 
 def _default(layout: Callable, problem: Case, gpu: GPU) -> dict[str, int]:
     _, block_n, splits = _best(layout, problem, gpu)
-    stages = 4 if _shared_bytes(block_n, 4, problem) <= gpu.shared_bytes else 3
-    return dict(zip(FEW_ROWS_SPACE, (block_n, 128, splits, 4, stages), strict=True))
+    return dict(zip(FEW_ROWS_SPACE, (block_n, 128, splits, 4, 3), strict=True))

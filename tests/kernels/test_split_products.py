@@ -164,13 +164,28 @@ def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
         assert chosen(kernel, "h200", "bf16", **flags, m=109, n=22016, k=2560)[0] != "split_descriptor"
 
 
-@pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 16}], ids=str)
-@pytest.mark.parametrize("dtype", ["fp32", "tf32"])
-def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than_run_at_once(dtype, sizes):
-    for layout in ("NN", "NT", "TN", "TT"):
-        variant, config = chosen("matmul", "h200", dtype, layout=layout, k=4096, **sizes)
-        assert variant == "few_rows"
-        assert 132 < 4096 // config["BLOCK_N"] * config["SPLITS"] <= 3 * 132
+@pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 8}], ids=str)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than_run_at_once(layout, sizes):
+    variant, config = chosen("matmul", "h200", "fp32", layout=layout, k=4096, **sizes)
+    assert variant == "few_rows"
+    assert 132 < 4096 // config["BLOCK_N"] * config["SPLITS"] <= 3 * 132
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "few"),
+    [
+        ("fp32", {"m": 16, "layout": "NT"}, True),
+        ("fp32", {"m": 16, "layout": "NN"}, False),  # its sums fill the registers
+        ("fp32", {"m": 17, "layout": "NT"}, False),
+        ("tf32", {"m": 2, "layout": "NT"}, False),  # which tensor cores read as it lies
+        ("tf32", {"m": 8, "layout": "NN"}, True),
+        ("tf32", {"m": 8, "layout": "NN", "k": 8192}, False),  # a copy is little beside so large a matrix
+    ],
+    ids=str,
+)
+def test_rows_are_few_where_fma_keeps_up_with_memory(dtype, sizes, few):
+    assert (chosen("matmul", "h200", dtype, **{"n": 2048, "k": 2048} | sizes)[0] == "few_rows") == few
 
 
 def test_groups_of_a_linear_layer_have_tiles_of_their_own_where_that_makes_better_rounds():
@@ -291,7 +306,8 @@ def test_columns_of_whole_rounds_are_as_many_as_all_sms_take_in_step():
 
 def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14336, layout="NT")[0] == "rounds"
-    assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=4096, layout="NT")[0] != "rounds"
+    assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=2048, layout="NT")[0] != "rounds"
+    assert chosen("matmul", "h200", "bf16", m=516, n=3408, k=5000)[0] == "gluon"  # rows off 128 bytes
 
 
 def test_tf32_of_few_tiles_goes_through_registers_in_parts_where_else_a_large_matrix_would_be_turned():

@@ -22,7 +22,7 @@ def _fits_tile(config: Config, problem: Case, gpu: GPU, singly: bool) -> str:
     shared = buffers(config, problem, gpu) * stage_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if tuple(config.values()) == _ALONE_IN_TF32 and _alone_in_tf32(problem, gpu):
+    if _alone_in_tf32(problem, gpu) and tuple(config.values()) == _tile_alone_in_tf32(problem, gpu):
         return ""
     if _by_time(problem, gpu):
         times = _fma_times(problem, gpu)
@@ -120,7 +120,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         times = _fma_times(problem, gpu)
         return _fma_config(min(times, key=times.get), problem)
     if _alone_in_tf32(problem, gpu):
-        return dict(zip(SPACE, _ALONE_IN_TF32, strict=True))
+        return dict(zip(SPACE, _tile_alone_in_tf32(problem, gpu), strict=True))
     tensor_cores = uses_tensor_cores(problem, gpu)
     small = narrow(problem) and _few(problem, gpu) and (tensor_cores or problem.dtype == "fp32")
     # The fewest that wgmma multiplies are 64 rows: 8 of 1024, 77, 77 take 11.3 us so, 14.3 by 32 (H200).
@@ -139,11 +139,18 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
     return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
 
 
-_ALONE_IN_TF32 = (16, 64, 64, 8, 8, 3)
-"""Tiles of `tiled` where copies for wgmma do not pay: of fewer than 64 rows, mma multiplies operands in either order.
+def _tile_alone_in_tf32(problem: Case, gpu: GPU) -> tuple[int, ...]:
+    """The tile of `tiled` where copies for wgmma do not pay: of fewer than 64 rows, mma takes operands in either order.
 
-2 of 333, 96, 77 take 7.5 us by 16 rows, 12.2 by 64, and 12.5 by `persistent` with its copies (H200).
-"""
+    2 of 333, 96, 77 take 7.5 us by 16 rows, 12.2 by 64, and 12.5 by `persistent` with its copies.  More than one tile
+    of 16 rows an SM read too often: 12 of 577, 77, 96 TN take 13.8 us by 32 x 32, 26.7 by 16 x 64, 25.7 by 64 x 64.
+    Rows at 16 bytes are copied asynchronously: 8 of 768, 96, 96 take 10.0 us by 128 x 64, 12.7 by 16 x 64 (H200).
+    """
+    if _count((16, 64), problem) <= gpu.sms:
+        return (16, 64, 64, 8, 8, 3)
+    if narrow(problem):
+        return (32, 32, 32, 8, 4, 2)
+    return (128 if 2 * _count((128, 64), problem) >= gpu.sms else 64, 64, 32, 8, 4, 3)
 
 
 def _alone_in_tf32(problem: Case, gpu: GPU) -> bool:

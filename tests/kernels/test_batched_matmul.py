@@ -59,7 +59,7 @@ def test_fp32_takes_a_variant_that_counts_the_products():
 
 def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_ones_where_sms_would_idle():
     assert default_tile("fp32", b=16, m=512, n=512, k=64) == ("swizzled", 64, 64)
-    assert default_tile("fp32", b=24, m=197, n=768, k=768) == ("tiled", 32, 256)
+    assert default_tile("fp32", b=24, m=197, n=768, k=96) == ("tiled", 32, 256)
     assert default_tile("fp32", b=96, m=80, n=768, k=77, layout="NT") == ("tiled", 16, 256)
     assert default_tile("fp32", b=24, m=64, n=128, k=768) == ("tiled", 64, 32)
 
@@ -67,6 +67,13 @@ def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_on
 def test_fp32_goes_to_tensor_cores_where_products_outweigh_the_terms_that_are_made_of_operands():
     sizes = {"b": 16, "m": 512, "n": 512, "k": 512}
     assert untuned(DECLARATION.forward, case("fp32", **sizes), H200)[0].name == "bf16x6"
+
+
+def test_tf32_that_is_not_copied_along_k_takes_tiles_of_more_rows_where_those_of_16_are_many():
+    assert default_tile("tf32", b=2, m=333, n=96, k=77) == ("tiled", 16, 64)
+    assert default_tile("tf32", b=12, m=577, n=77, k=96, layout="TN") == ("tiled", 32, 32)
+    assert default_tile("tf32", b=12, m=577, n=96, k=77, layout="NT") == ("tiled", 32, 32)
+    assert default_tile("tf32", b=8, m=768, n=96, k=96) == ("tiled", 128, 64)
 
 
 def test_tf32_is_copied_along_k_where_that_pays():

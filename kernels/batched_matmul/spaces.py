@@ -148,9 +148,9 @@ def _tile_alone_in_tf32(problem: Case, gpu: GPU) -> tuple[int, ...]:
     """
     if _count((16, 64), problem) <= gpu.sms:
         return (16, 64, 64, 8, 8, 3)
-    if narrow(problem):
-        return (32, 32, 32, 8, 4, 2)
-    return (128 if 2 * _count((128, 64), problem) >= gpu.sms else 64, 64, 32, 8, 4, 3)
+    most = 32 if narrow(problem) else 128 if 2 * _count((128, 64), problem) >= gpu.sms else 64
+    rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
+    return (rows, 32, 32, 8, 4, 2) if narrow(problem) else (rows, 64, 32, 8, 4, 3)
 
 
 def _alone_in_tf32(problem: Case, gpu: GPU) -> bool:

@@ -174,7 +174,7 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config cannot be the best; ``""`` for one worth a trial."""
     if not stages_and_buffers((config["GROUPS"], config["ROWS"], config["BLOCK_N"])):
         return "no such tile"
-    late = _microseconds(config, problem, gpu) > 1.06 * _best(problem, gpu)[0]
+    late = _microseconds(config, problem, gpu) > 1.04 * _best(problem, gpu)[0]
     return "other tiles or parts should end sooner" if late else ""
 
 

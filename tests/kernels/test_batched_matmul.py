@@ -59,7 +59,7 @@ def test_fp32_takes_a_variant_that_counts_the_products():
 
 def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_ones_where_sms_would_idle():
     assert default_tile("fp32", b=16, m=512, n=512, k=64) == ("swizzled", 64, 64)
-    assert default_tile("fp32", b=24, m=197, n=768, k=96) == ("tiled", 32, 256)
+    assert default_tile("fp32", b=24, m=160, n=768, k=768) == ("tiled", 32, 256)
     assert default_tile("fp32", b=96, m=80, n=768, k=77, layout="NT") == ("tiled", 16, 256)
     assert default_tile("fp32", b=24, m=64, n=128, k=768) == ("tiled", 64, 32)
 

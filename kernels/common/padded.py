@@ -52,8 +52,7 @@ def padded_rows(x, multiple=1):
     """
     batch, m, n = x.shape
     elements, rows = 16 // x.element_size(), triton.cdiv(m, multiple) * multiple
-    line = 128 // x.element_size() if n >= _LONG // x.element_size() else elements
-    out = torch.empty((batch, rows, triton.cdiv(n, line) * line), dtype=x.dtype, device=x.device)
+    out = torch.empty((batch, rows, padded_length(n, x.element_size())), dtype=x.dtype, device=x.device)
     block_n = min(1024, max(64, triton.next_power_of_2(n)))
     block_m = 4096 // block_n
     launch(
@@ -62,6 +61,12 @@ def padded_rows(x, multiple=1):
         num_warps=4,
     )  # fmt: skip
     return out[:, :m, :n]
+
+
+def padded_length(n, size):
+    """Elements of ``size`` bytes that a row of n has in a copy of :func:`padded_rows`."""
+    line = 128 // size if n >= _LONG // size else 16 // size
+    return triton.cdiv(n, line) * line
 
 
 _LONG = 512

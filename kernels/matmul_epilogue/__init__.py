@@ -37,6 +37,7 @@ from atlas.operators import (
     torch_gradients,
 )
 
+from kernels.common.padded import padded_length
 from kernels.common.products import LARGEST
 from kernels.matmul import matmul
 
@@ -44,7 +45,7 @@ from .cases import ACTIVATIONS, reference
 from .declaration import DECLARATION
 from .few_rows import launch_gradients
 from .pull import launch_pull
-from .spaces import many_rows
+from .spaces import copies_gradient, many_rows
 
 __all__ = ["linear"]
 
@@ -85,8 +86,12 @@ def _fake(x, weight, bias, residual, activation, scale, out):
 
 
 def _fake_pull(z, dy, x, weight, activation, scale, has_bias):
-    g = x.new_empty(dy.shape if activation != "none" or scale != 1.0 else (1,))
-    return g, x.new_empty((dy.shape[1],) if has_bias else (1,))
+    m, n = dy.shape
+    if copies_gradient(m, n, x):
+        g = x.new_empty_strided((m, n), (padded_length(n, x.element_size()), 1))
+    else:
+        g = x.new_empty((m, n) if activation != "none" or scale != 1.0 else (1,))
+    return g, x.new_empty((n,) if has_bias else (1,))
 
 
 def _fake_few_rows(z, dy, x, weight, activation, scale, has_bias, wants_dx, wants_dw):
@@ -123,7 +128,7 @@ def _pull_back(ctx, dy, _=None):
         found = (dx if wants_dx else None, dweight if wants_dw else None, dbias if has_bias else None)
         return *found, dresidual, None, None, None
     g, dbias = dy.to(x.dtype), None
-    if activation != "none" or scale != 1.0 or has_bias:
+    if activation != "none" or scale != 1.0 or has_bias or copies_gradient(*dy.shape, x):
         found, dbias = _pull(kept, contiguous(dy), x, weight, activation, scale, has_bias)
         g = g if found.dim() == 1 else found
     dx = matmul(g, weight) if wants_dx else None

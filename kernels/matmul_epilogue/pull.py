@@ -6,8 +6,10 @@ import triton.language as tl
 from atlas.operators import launch
 
 from kernels.activation.tiles import share_and_slope
+from kernels.common.padded import padded
 from kernels.matmul import matmul
 
+from .spaces import copies_gradient
 from .tiled import accurate
 
 
@@ -67,7 +69,8 @@ def _sum_kernel(sums_ptr, dbias_ptr, strips, N, BLOCK_M: tl.constexpr, BLOCK_N: 
 def launch_pull(z, dy, activation, scale, has_bias, like, *, config):
     """(g, dbias) of ``like``'s dtype; either has one element, of no meaning, where there is none.
 
-    There is no g where it would be dy itself, and no dbias without a bias.
+    There is no g where it would be dy itself, and no dbias without a bias.  g has padded rows where each of the two
+    products would copy it to such: of 4096 x 50257 either copy takes 250 us, the products 1300 (H200).
     """
     m, n = dy.shape
     writes = activation != "none" or scale != 1.0
@@ -78,20 +81,22 @@ def launch_pull(z, dy, activation, scale, has_bias, like, *, config):
     sums = torch.empty((strips, n), dtype=torch.float32, device=dy.device) if several else dbias if has_bias else None
     width = 16 // dy.element_size()
     columns = triton.cdiv(n, config["BLOCK_N"])
-    launch(
-        _pull_kernel, (columns * strips,), z, dy, g if writes else None, sums, scale, m, n,
-        ACTIVATION=activation, ACCURATE=accurate(dy), WIDTH=1 if n % width else width, **config,
-    )  # fmt: skip
+    if writes or has_bias:
+        launch(
+            _pull_kernel, (columns * strips,), z, dy, g if writes else None, sums, scale, m, n,
+            ACTIVATION=activation, ACCURATE=accurate(dy), WIDTH=1 if n % width else width, **config,
+        )  # fmt: skip
     if several:
         launch(_sum_kernel, (triton.cdiv(n, 64),), sums, dbias, strips, n, BLOCK_M=32, BLOCK_N=64, num_warps=4)
+    if copies_gradient(m, n, like):
+        g = padded(g if writes else dy.to(like.dtype))
     return g, dbias
 
 
 def launch_backward(x, weight, bias, residual, z, dy, activation, scale, *, config):
     """(dx, dweight), and dbias where there is a bias; ``z`` as forward keeps it."""
-    has_bias, g = bias is not None, dy
-    if activation != "none" or scale != 1.0 or has_bias:
-        g, dbias = launch_pull(z, dy, activation, scale, has_bias, x, config=config)
-        g = dy if g.dim() == 1 else g
+    has_bias = bias is not None
+    g, dbias = launch_pull(z, dy, activation, scale, has_bias, x, config=config)
+    g = dy if g.dim() == 1 else g
     dx, dweight = matmul(g, weight), matmul(g.t(), x)
     return (dx, dweight, dbias) if has_bias else (dx, dweight)

@@ -12,6 +12,7 @@ from atlas.validation.problems import Problem
 from torch.nn import functional
 
 import kernels.nn
+from kernels.common import padded
 from kernels.matmul_epilogue import DECLARATION, few_rows, linear, pull
 from kernels.matmul_epilogue.cases import backward_reference
 from kernels.matmul_epilogue.hopper import parts_of_last
@@ -162,6 +163,31 @@ def test_torch_finds_nothing_wrong_with_the_operators():
     torch.library.opcheck(operators.linear_few_rows.default, (*few, "silu", 2.0, True, True, True))
     many = [tensor.repeat(20, 1) for tensor in few[:3]]
     torch.library.opcheck(operators.linear_pull.default, (*many, few[3], "silu", 2.0, True))
+    odd = (randn(65, 131).half(), randn(65, 131, seed=1).half(), randn(65, 16).half(), randn(131, 16, seed=2).half())
+    for rest in (("silu", 2.0, True), ("none", 1.0, True)):
+        torch.library.opcheck(operators.linear_pull.default, (*odd, *rest))
+    nothing_else = ("test_schema", "test_faketensor")  # without a bias, one output has no meaning
+    torch.library.opcheck(operators.linear_pull.default, (*odd, "none", 1.0, False), test_utils=nothing_else)
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_gradient_with_rows_off_16_bytes_is_copied_once_for_both_products(activation, has_bias, monkeypatch):
+    copies, original = [], padded.padded_rows
+    monkeypatch.setattr(padded, "padded_rows", lambda *x: copies.append(x[0].shape) or original(*x))
+    given = [randn(70, 24).half(), randn(131, 24, seed=1).half(), randn(131, seed=2).half() if has_bias else None]
+    given = [tensor if tensor is None else tensor.requires_grad_() for tensor in given]
+    like = [tensor if tensor is None else tensor.detach().double().requires_grad_() for tensor in given]
+    dy = randn(70, 131, seed=3).half()
+    y = linear(*given, activation=activation)
+    copies.clear()
+    y.backward(dy)
+    assert sum(shape[1:] == (70, 131) for shape in copies) == 1
+    z = functional.linear(*like)
+    (functional.gelu(z) if activation else z).backward(dy.double())
+    for one, other in zip(given, like, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one.grad.double(), other.grad, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 70, 33), (17, 264, 40), (64, 8, 129)])

@@ -39,8 +39,8 @@ _REST = {128: (4, 5), 256: (8, 4)}
 _MULTIPLY, _PROGRAM, _SUM, _CALLS = 3.3e-7, 2.3, 0.7, 5.0
 _PASS = 2.4e4
 """Bytes that one SM's share of memory moves in one, written and read again."""
-_PAYS = 0.935
-"""The share of `gluon`'s time from which on the variant is left out."""
+_PAYS, _LEAST = 0.935, 8.0
+"""The share of `gluon`'s time from which on the variant is left out, and the microseconds that it must spare."""
 
 
 @triton.jit
@@ -136,7 +136,8 @@ def _handles(problem: Case, gpu: GPU) -> str:
         return reason
     if any(2 * length % 128 for length in row_lengths(problem)[:2]):
         return "rows off 128 bytes lie in more lines of L2, from which reading is the limit"
-    late = _best(problem, gpu)[0] > _PAYS * microseconds_of_gluon(problem, gpu)
+    by_gluon = microseconds_of_gluon(problem, gpu)
+    late = _best(problem, gpu)[0] > min(_PAYS * by_gluon, by_gluon - _LEAST)
     return "a last round of tiles takes `gluon` no longer" if late else ""
 
 

@@ -144,7 +144,8 @@ def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
     (few, many), along_k = sorted((problem["m"], problem["n"])), _lies_along_k(layout, problem)
     if problem.dtype == "tf32" and (along_k or 4 * problem["k"] * many > _MOST_BYTES_OF_TF32):
         return "tensor cores read a matrix along K as it lies, and a large one outweighs copies and parts"
-    most = _MOST_ALONG_K if along_k else _MOST_ROWS
+    known = layout(problem) == "NT" and problem["k"] % 16 == 0 and many % 16 == 0  # else sums of 16 rows spill
+    most = _MOST_ALONG_K if known else _MOST_ROWS
     return "" if least <= few <= most else f"{least} to {most} rows or columns are few"
 
 
@@ -157,8 +158,9 @@ def _widest(layout: Callable, problem: Case) -> int:
     """The most columns of a program, so that its sums and what is read beside them stay in registers."""
     rows = rows_of_tile(min(problem["m"], problem["n"]))
     if rows == 16:
-        return 16 if _lies_along_k(layout, problem) else 32
-    return 32 if rows == 8 else 64
+        return 16
+    widest = 32 if rows == 8 else 64
+    return widest // 2 if _lies_along_k(layout, problem) and problem["k"] % 4 else widest  # an address for each element
 
 
 _TOGETHER = 3

@@ -177,6 +177,7 @@ def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than
     [
         ("fp32", {"m": 16, "layout": "NT"}, True),
         ("fp32", {"m": 16, "layout": "NN"}, False),  # its sums fill the registers
+        ("fp32", {"m": 16, "layout": "TT"}, False),
         ("fp32", {"m": 17, "layout": "NT"}, False),
         ("tf32", {"m": 2, "layout": "NT"}, False),  # which tensor cores read as it lies
         ("tf32", {"m": 8, "layout": "NN"}, True),

@@ -68,6 +68,18 @@ EDGE_CASES = (
     *(
         case(
             "tf32",
+            f"small ones, not copied along K, in tiles of more rows: {layout}",
+            b=8,
+            m=m,
+            n=n,
+            k=k,
+            layout=layout,
+        )
+        for m, n, k, layout in ((577, 77, 99, "TN"), (577, 99, 77, "NT"), (400, 96, 80, "NN"))
+    ),
+    *(
+        case(
+            "tf32",
             f"many products, operands along K and others that are copied: {layout}",
             b=80,
             m=132,

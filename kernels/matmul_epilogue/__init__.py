@@ -17,7 +17,7 @@ Variants: `tiled` reads through pointers and runs everywhere; `descriptor` lets 
 `persistent` has one program an SM, which loads blocks of its next tile while it finishes one, in parts; `specialized`
 (Gluon) has a warp that only loads, and two groups of warps that share a tile, one behind the other;
 `alternating` gives each group tiles of its own, so that one multiplies while the other is at its epilogue; `swizzled`
-(Gluon, too) is for fp32, which FMA multiplies.
+(Gluon, too) is for fp32, which FMA multiplies, `bf16x6` for much of it, on tensor cores, `few_rows` for few rows.
 """
 
 import functools

@@ -47,6 +47,8 @@ def _few_rows_kernel(
     ``stride_w`` is from one row of w to the next, or from one column where they lie ALONG_K.  A warp reads lines of 128
     bytes, as wide as four of them are apart; the warps share a block's K.  WIDTHS divide N, K and ``stride_w``: so
     said, the compiler reads as many elements at once.
+
+    Sums go axis by axis: the lanes of two axes merged into one may be apart, and Triton 3.6 then adds up others.
     """
     GROUPS: tl.constexpr = BLOCK_K // 32
     N, K, stride_w = N // WIDTHS[0] * WIDTHS[0], K // WIDTHS[1] * WIDTHS[1], stride_w // WIDTHS[2] * WIDTHS[2]
@@ -68,7 +70,7 @@ def _few_rows_kernel(
             x = tl.load(x_rows[:, None, None] + (k + of_k).to(tl.int64)[None] * stride_xk, mask=there, other=0.0)
             w = w.to(tl.float32).reshape(1, COLUMNS, GROUPS, 4, 8, 4)
             acc += tl.sum(x.to(tl.float32).reshape(ROWS, 1, GROUPS, 1, 8, 4) * w, axis=5)
-        out = tl.sum(acc.permute(0, 1, 3, 2, 4).reshape(ROWS, BLOCK_N, GROUPS * 8), axis=2)
+        out = tl.sum(tl.sum(acc, axis=4), axis=2).reshape(ROWS, BLOCK_N)
     else:  # steps of k first: [8 of a thread, warps, lanes, columns]
         columns = first + tl.arange(0, BLOCK_N)
         of_k = tl.arange(0, 8)[:, None, None] + groups[None, :, None] + tl.arange(0, 4)[None, None, :] * 8
@@ -80,7 +82,7 @@ def _few_rows_kernel(
             there = (rows[:, None, None, None] < M) & (of_k[None] < end - k)
             x = tl.load(x_rows[:, None, None, None] + (k + of_k).to(tl.int64)[None] * stride_xk, mask=there, other=0.0)
             acc += tl.sum(x.to(tl.float32)[:, :, :, :, None] * w.to(tl.float32)[None], axis=1)
-        out = tl.sum(acc.reshape(ROWS, GROUPS * 4, BLOCK_N), axis=1)
+        out = tl.sum(tl.sum(acc, axis=2), axis=1)
     offs_n = first + tl.arange(0, BLOCK_N)
     out_ptr += tl.program_id(1).to(tl.int64) * M * N
     out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + offs_n.to(tl.int64)[None, :] * stride_on

@@ -252,6 +252,23 @@ def _instructions(kernel):
     return re.findall(r"^[^;\n]*?\s([A-Z][A-Z0-9_.]+)[^;\n]*;", kernel.asm["sass"], re.MULTILINE)
 
 
+def layouts_of_few_rows(by_rows):
+    """Layouts of what `few_rows` adds up across threads: 524 columns of 70 elements times 3 rows that are all alike."""
+    import re
+
+    import torch
+
+    from kernels.matmul.few_rows import multiply_few_rows
+
+    config = {"BLOCK_N": 32, "BLOCK_K": 128, "SPLITS": 1, "num_warps": 4, "num_stages": 3}
+    a = torch.empty(70, 524, device="meta").t() if by_rows else torch.empty(524, 70, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        multiply_few_rows(
+            a, torch.empty(1, 3, device="meta").expand(70, 3), torch.empty(1, 524, 3, device="meta"), config=config
+        )
+    return re.findall(r"\}\) : \(tensor<[^#]*(#[^>]*)", requests[0].kernel.asm["ttgir"])
+
+
 def hopper_attention(head_dim, causal, config):
     """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
     import torch

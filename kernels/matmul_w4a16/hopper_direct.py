@@ -11,6 +11,8 @@ and two there.  So the four lanes of a row exchange words, four shuffles for 32 
 A product with an operand in registers keeps its warp from going on until the next but one may begin.  So the weights
 of the next stage are made in between the four products of this one.
 
+Where a row of W has one scale its sums are multiplied by that, in fp32, instead of all of its weights.
+
 Of the tiles beyond full rounds of programs k is cut into SPLITS parts: each program sums one of a tile, in fp32, and a
 second kernel adds the parts.
 """
@@ -94,7 +96,7 @@ def _produce(
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
     LINES: gl.constexpr = 2 * BITS
     ZEROS: gl.constexpr = 0 if zeros_desc is None else zeros_desc.block_type.nbytes
-    NUMBERS: gl.constexpr = PAIRS * (scales_desc.block_type.nbytes + ZEROS)
+    NUMBERS: gl.constexpr = PAIRS * (scales_desc.block_type.nbytes + ZEROS) if GROUP > 0 else 0
     BYTES: gl.constexpr = x_desc.block_type.nbytes + W_GROUPS * words_desc.block_type.nbytes + NUMBERS
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
@@ -110,9 +112,8 @@ def _produce(
             for group in gl.static_range(W_GROUPS):
                 words = words_smem.index(slot * W_GROUPS + group)
                 tma.async_copy_global_to_shared(words_desc, [n // 16 + 4 * group, i * LINES, 0], bar, words)
-            first = k // GROUP * 8 if GROUP > 0 else 0
-            for pair in gl.static_range(PAIRS):
-                at = slot * PAIRS + pair
+            for pair in gl.static_range(PAIRS if GROUP > 0 else 0):
+                at, first = slot * PAIRS + pair, k // GROUP * 8
                 tma.async_copy_global_to_shared(scales_desc, [n // 16 + 8 * pair, first], bar, scales_smem.index(at))
                 if zeros_desc is not None:
                     tma.async_copy_global_to_shared(zeros_desc, [n // 16 + 8 * pair, first], bar, zeros_smem.index(at))
@@ -187,7 +188,9 @@ def _packed(
         words = _fours(EXCHANGE, gl.convert_layout(words, four), lane)
         more = _fours(EXCHANGE, gl.convert_layout(more, four), lane)
     at = slot * PAIRS + W_GROUP // 2
-    scales, scales_high = _numbers(scales_smem.index(at), W_GROUP, 2 if GROUP == 32 else 1, GROUP, four)
+    scales, scales_high = lane, lane  # of none, as a tuple holds no None
+    if GROUP > 0:
+        scales, scales_high = _numbers(scales_smem.index(at), W_GROUP, 2 if GROUP == 32 else 1, GROUP, four)
     zeros, zeros_high = scales, scales
     if HAS_ZEROS:
         zeros, zeros_high = _numbers(zeros_smem.index(at), W_GROUP, 2, GROUP, four)
@@ -198,8 +201,10 @@ def _packed(
 
 
 @gluon.jit
-def _half(words, scales, zeros, BITS: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr):
-    """The weights of two products, a half of a stage's columns."""
+def _half(
+    words, scales, zeros, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr
+):  # fmt: skip
+    """The weights of two products, a half of a stage's columns; where a row has one scale, without it."""
     UNPACK: gl.constexpr = PTX[1 + HALF]
     SCALE: gl.constexpr = PTX[3]
     if BITS == 4:
@@ -208,7 +213,9 @@ def _half(words, scales, zeros, BITS: gl.constexpr, PTX: gl.constexpr, HALF: gl.
     else:
         a, b = gl.inline_asm_elementwise(UNPACK, _HALF_8_OPERANDS, [words], dtype=(gl.int32, gl.int32), is_pure=True,
                                          pack=4)  # fmt: skip
-    return _fours(SCALE, a, scales), _fours(SCALE, b, scales)
+    if GROUP > 0:
+        a, b = _fours(SCALE, a, scales), _fours(SCALE, b, scales)
+    return a, b
 
 
 @gluon.jit
@@ -239,11 +246,11 @@ def _step(
     )
     _pin(words, rows)
     acc = _multiply(acc, b, x, 16, layout)
-    e, f = _half(words, scales, zeros, BITS, PTX, 0)
+    e, f = _half(words, scales, zeros, BITS, GROUP, PTX, 0)
     _pin(e, rows)
     _pin(f, rows)
     acc = _multiply(acc, c, x, 32, layout)
-    g, h = _half(more, scales_high, zeros_high, BITS, PTX, 1)
+    g, h = _half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
     _pin(g, rows)
     acc = _multiply(acc, d, x, 48, layout)
     _pin(h, rows)
@@ -253,13 +260,21 @@ def _step(
 
 
 @gluon.jit
+def _load_row_scales(scales_ptr, n, N, layout: gl.constexpr):
+    """The scales of ROWS rows of W from n on, of row tiles [row tiles, g, g or g + 8]; 0 past N."""
+    row = n + gl.arange(0, ROWS, layout)
+    return gl.load(scales_ptr + (row // 16 * 16 + row % 8 * 2 + row // 8 % 2), mask=row < N, other=0)
+
+
+@gluon.jit
 def _consume(
-    y_desc, parts_ptr, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
+    y_desc, ptrs, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
     GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
     CUT: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Group ``PART`` of four warps."""
     M, N, K, splits = sizes
+    parts_ptr, scales_ptr = ptrs
     x_smem, y_smem, sums_smem = smems[0], smems[4], smems[5]
     W_GROUP: gl.constexpr = PART % W_GROUPS
     K_GROUP: gl.constexpr = PART // W_GROUPS
@@ -279,9 +294,11 @@ def _consume(
         words, more, scales, scales_high, zeros, zeros_high = _packed(
             smems, step % STAGES, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
         )
-        a, b = _half(words, scales, zeros, BITS, PTX, 0)
-        c, d = _half(more, scales_high, zeros_high, BITS, PTX, 1)
+        a, b = _half(words, scales, zeros, BITS, GROUP, PTX, 0)
+        c, d = _half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
         weights = a, b, c, d
+        if (GROUP == 0) & (K_GROUP == 0):  # loaded here, so that nothing waits for them in the end
+            row_scales = _load_row_scales(scales_ptr, n + W_GROUP * ROWS, N, gl.SliceLayout(1, acc_layout))
         acc = gl.zeros([ROWS, BLOCK_M], gl.float32, acc_layout)
         for i in range(begin, end, 2 * K_GROUPS):
             acc, others = _step(
@@ -305,6 +322,8 @@ def _consume(
                 mbarrier.wait(bars[2].index(found), turn & 1)
                 acc += sums_smem.index(found).load(acc_layout)
                 mbarrier.arrive(bars[3].index(found), count=1)
+            if GROUP == 0:
+                acc *= row_scales.to(gl.float32)[:, None]
             if CUT:  # noqa: SIM102 - a constant, the other is none
                 if tile >= whole:
                     offs_n = gl.expand_dims(gl.arange(0, ROWS, gl.SliceLayout(1, acc_layout)), 1) + W_GROUP * ROWS
@@ -324,11 +343,13 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "splits"])
 def direct_kernel(
-    x_desc, words_desc, scales_desc, zeros_desc, y_desc, parts_ptr, M, N, K, splits, W_GROUPS: gl.constexpr,
-    K_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, CUT: gl.constexpr,
+    x_desc, words_desc, scales_desc, scales_ptr, zeros_desc, y_desc, parts_ptr, M, N, K, splits,
+    W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word), [row tiles, g].
+
+    Where a row of W has one scale there is no descriptor of them but their pointer.
 
     With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, columns, rows].
     """
@@ -338,9 +359,11 @@ def direct_kernel(
     OTHERS: gl.constexpr = W_GROUPS * (K_GROUPS - 1)
     x_smem = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
     words_smem = gl.allocate_shared_memory(gl.int32, [STAGES * W_GROUPS, 4, 2 * BITS, 16], words_desc.layout)
-    scales_smem = gl.allocate_shared_memory(
-        gl.int32, [STAGES * PAIRS, 8, scales_desc.block_shape[1]], scales_desc.layout
-    )
+    scales_smem = words_smem
+    if GROUP > 0:
+        scales_smem = gl.allocate_shared_memory(
+            gl.int32, [STAGES * PAIRS, 8, scales_desc.block_shape[1]], scales_desc.layout
+        )
     zeros_smem = scales_smem
     if HAS_ZEROS:
         zeros_smem = gl.allocate_shared_memory(gl.int16, [STAGES * PAIRS, 8, 16], zeros_desc.layout)
@@ -354,14 +377,14 @@ def direct_kernel(
         barriers(OTHERS if OTHERS > 0 else 1, 1),
     )  # fmt: skip
     fence_async_shared()
-    sizes = (M, N, K, splits)
+    sizes, ptrs = (M, N, K, splits), (parts_ptr, scales_ptr)
     smems = (x_smem, words_smem, scales_smem, zeros_smem, y_smem, sums_smem)
     if W_GROUPS * K_GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 0)),
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 1)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
                             BITS, GROUP, GROUP_M, STAGES, CUT)),
@@ -372,11 +395,11 @@ def direct_kernel(
     elif W_GROUPS * K_GROUPS == 3:
         gl.warp_specialize(
             [
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 0)),
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 1)),
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 2)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
                             BITS, GROUP, GROUP_M, STAGES, CUT)),
@@ -388,13 +411,13 @@ def direct_kernel(
         gl.static_assert(W_GROUPS * K_GROUPS == 4)
         gl.warp_specialize(
             [
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 0)),
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 1)),
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 2)),
-                (_consume, (y_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
                             PTX, GROUP_M, STAGES, CUT, 3)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
                             BITS, GROUP, GROUP_M, STAGES, CUT)),
@@ -456,13 +479,14 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
     groups = k // group if group else 1
     lines, numbers, zero_points = [4, 2 * bits, 16], [8, 16 if group == 32 else 8], [8, 16]
     of_lines = words.view(-1, triton.cdiv(k, 256 // bits) * 8, 16)
-    of_zeros = None
+    of_scales, of_zeros = None, None
+    if group:
+        of_scales = _block(scales.view(torch.int32).view(-1, groups * 8), numbers, gl.int32)
     if zeros is not None:
         of_zeros = _block(zeros.view(torch.int16).view(-1, groups * 8), zero_points, gl.int16)
     launch(
         direct_kernel, (min(programs, tiles * splits),),
-        described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32),
-        _block(scales.view(torch.int32).view(-1, groups * 8), numbers, gl.int32), of_zeros,
+        described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
         described(y, rows, ROWS.value), parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
         PTX=_ptx(bits, x.dtype == torch.bfloat16), GROUP_M=band,

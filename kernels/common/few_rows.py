@@ -217,15 +217,20 @@ def fits(config: Config, problem: Case, gpu: GPU) -> str:
     return f"{shared} bytes of prefetched rows" if shared > gpu.shared_bytes else ""
 
 
+def _odd(problem: Case) -> bool:
+    """Whether rows are no whole vectors, and elements have an address each."""
+    return problem["n"] * element_size(problem.dtype) % VECTOR_BYTES != 0
+
+
 def _warps(problem: Case) -> int:
     """As many as hold a row; of longer ones four, whose many short parts keep more SMs busy.
 
-    A row whose elements have an address each gets a warp to every 128 of them.
+    A row whose elements have an address each gets a warp to every 128 of them, and eight at most.
     """
-    block_n, fewest, most = triton.next_power_of_2(problem["n"]), SPACE["num_warps"][0], SPACE["num_warps"][-1]
+    block_n, (fewest, middle, most) = triton.next_power_of_2(problem["n"]), SPACE["num_warps"]
     of_thread = _most_of_thread(problem["n"], element_size(problem.dtype))
-    if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES:
-        return min(max(block_n // 128, fewest), most)
+    if _odd(problem):
+        return min(max(block_n // 128, fewest), middle)
     warps = max(block_n // (32 * of_thread), fewest)
     return warps if warps <= most else fewest
 
@@ -234,12 +239,13 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
     """Warps that hold a row; columns of four elements a thread, more where their programs would outnumber the SMs.
 
     16 x 1536 bf16: 5.7 us of 32 columns, 6.1 of 64; 32 x 6144: 7.1 of 64 columns and 8 warps, 7.4 of 32, 8.2 of 16
-    warps; 512 x 4096: 10.9 of 32 columns, 11.8 of 16; H200.
+    warps; 512 x 4096: 10.9 of 32 columns, 11.8 of 16.  Of odd rows more columns do not pay: 529 x 2834 takes 11.3 of 16
+    and 13.1 of 32 with 8 warps, 14.8 with 16.  H200.
     """
     every, warps = list(points(SPACE)), _warps(problem)
     fitting = [config for config in every if not fits(config, problem, gpu)] or every[:1]
     narrow = max(4 * 32 * warps // triton.next_power_of_2(problem["m"]), 1)
-    columns = max(narrow, triton.next_power_of_2(triton.cdiv(problem["n"], gpu.sms)))
+    columns = narrow if _odd(problem) else max(narrow, triton.next_power_of_2(triton.cdiv(problem["n"], gpu.sms)))
 
     def penalty(config: Config) -> tuple[float, ...]:
         return abs(math.log2(config["num_warps"] / warps)), abs(math.log2(config["COLUMNS"] / columns))

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     What has no certificate is left out and named; AtlasError where that is everything.
     """
     from ..declaration.choice import TUNED, timings_file
-    from ..tuning.export import exportable, left_out, sampled, text, timed, timings_text, tuned
+    from ..tuning.export import exportable, exported, left_out, sampled, text, timed, timings_text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
@@ -46,39 +46,36 @@ def run(arguments: argparse.Namespace) -> None:
         (entry.gpu, entry.kernel): [entry.document, *filter(None, [samples.get((entry.gpu, entry.kernel))])]
         for entry in entries
     }
+    devices = {name: gpus.gpu(name, blocks[name]) for name in names}
     files = {
-        name: tuned(name, blocks[name]["match"], own)
+        name: tuned(devices[name], blocks[name]["match"], own, catalog.load)
         for name in names
         if (own := [document for (gpu, _), documents in sources.items() if gpu == name for document in documents])
     }
-    lacking = [said for entry in entries if (said := left_out(entry))]
+    lacking = [said for entry in entries for said in left_out(entry, catalog.load(entry.kernel), devices[entry.gpu])]
     if not any(file["entries"] for file in files.values()):
         raise AtlasError(f"{arguments.results}: nothing can be exported: {'; '.join(lacking)}")
     for name, file in files.items():
         path = TUNED / f"{name}.json"
         if file["entries"]:
             documents.write_text(path, text(file))
-            gpu = gpus.gpu(name, blocks[name])
+            gpu = devices[name]
             for entry in entries:
                 if entry.gpu == name:
                     content = timed(catalog.load(entry.kernel), gpu, *sources[name, entry.kernel])
                     documents.write_text(timings_file(name, entry.kernel), timings_text(content))
             described = [
-                _described(entry, samples.get((name, entry.kernel)))
+                _described(entry, count, samples.get((name, entry.kernel)))
                 for entry in entries
-                if entry.gpu == name and _certified(entry)
+                if entry.gpu == name and (count := exported(entry, catalog.load(entry.kernel), gpu))
             ]
             print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")
     for said in lacking:
         print(f"left out: {said}", file=sys.stderr)
 
 
-def _certified(entry: collection.Entry) -> int:
-    return sum(bool(best.get("certificate")) for best in entry.document["best"])
-
-
-def _described(entry: collection.Entry, sample: Mapping[str, Any] | None) -> str:
-    cases = f"{_certified(entry)} cases"
+def _described(entry: collection.Entry, count: int, sample: Mapping[str, Any] | None) -> str:
+    cases = f"{count} cases"
     if sample is not None:
         drawn = {(trial["direction"], trial["dtype"], str(trial["sizes"])) for trial in sample["trials"]}
         cases += f" and {len(drawn)} drawn ones"

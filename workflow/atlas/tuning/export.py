@@ -2,15 +2,16 @@
 
 Both kinds are generated, in a form that diffs well.  ``kernels/tuned/<gpu>.json`` holds the best config of each tuned
 case, one entry a line, with the identity of the variant that was measured and the config's certificate for its dtype.
-What lacks a certificate is left out.  ``kernels/tuned/timings/<gpu>-<kernel>.json`` holds what those configs, and the
-defaults, took at the other cases.  :mod:`atlas.declaration.choice` says how a config is chosen for a call.
+What lacks a certificate is left out, and a case whose default is of a variant that has come since.
+``kernels/tuned/timings/<gpu>-<kernel>.json`` holds what those configs, and the defaults, took at the other cases.
+:mod:`atlas.declaration.choice` says how a config is chosen for a call.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..identity import kernel
@@ -38,16 +39,34 @@ def sampled(entries: Iterable[Entry]) -> dict[tuple[str, str | None], Document]:
     }
 
 
-def left_out(entry: Entry) -> str:
-    """Which of a document's best configs are not exported, why and what to do; ``""`` where all are."""
-    bests = entry.document["best"]
-    count = sum(not best.get("certificate") for best in bests)
-    if not count:
-        return ""
-    return (
-        f"{count} of {len(bests)} cases of {entry.kernel} have no certificate that their config validates for its "
-        f"dtype; run it again: python -m atlas autotune {entry.kernel} --gpu {entry.gpu}"
-    )
+def left_out(entry: Entry, declaration: Declaration, gpu: GPU) -> list[str]:
+    """Which of a document's best configs are not exported, why and what to do."""
+    document, bests = entry.document, entry.document["best"]
+    certified = [best for best in bests if best.get("certificate")]
+    counts = {
+        "have no certificate that their config validates for its dtype": len(bests) - len(certified),
+        "have by default a variant that has come since, and that nobody timed beside their config": sum(
+            _overtaken(document, best, declaration, gpu) for best in certified
+        ),
+    }
+    again = f"run it again: python -m atlas autotune {entry.kernel} --gpu {entry.gpu}"
+    return [f"{count} of {len(bests)} cases of {entry.kernel} {why}; {again}" for why, count in counts.items() if count]
+
+
+def exported(entry: Entry, declaration: Declaration, gpu: GPU) -> int:
+    """How many of a document's best configs are exported."""
+    certified = [best for best in entry.document["best"] if best.get("certificate")]
+    return sum(not _overtaken(entry.document, best, declaration, gpu) for best in certified)
+
+
+def _overtaken(document: Document, best: Mapping[str, Any], declaration: Declaration, gpu: GPU) -> bool:
+    """Whether a case's default is of a variant that was not there yet: the best of the others may well be slower."""
+    from ..declaration import Case
+    from ..declaration.choice import untuned
+
+    default = untuned(declaration.passes[best["direction"]], Case.from_json(best), gpu)
+    known = document.get("identities", {})
+    return default is not None and not kernel.find(known, kernel.name_of(best["direction"], default[0].name))
 
 
 _VERSIONS = ("torch", "triton", "cuda")
@@ -56,23 +75,27 @@ Document = Mapping[str, Any]
 """Of the stage autotune."""
 
 
-def tuned(gpu: str, match: str, documents: Sequence[Document]) -> dict[str, Any]:
-    """The content of ``kernels/tuned/<gpu>.json``; ``match`` is the pattern for the driver's device name."""
+def tuned(gpu: GPU, match: str, documents: Sequence[Document], load: Callable[[str], Declaration]) -> dict[str, Any]:
+    """The content of ``kernels/tuned/<gpu>.json``; ``match`` is the pattern for the driver's device name.
+
+    ``load`` gives a kernel's declaration.
+    """
     return {
-        "gpu": gpu,
+        "gpu": gpu.name,
         "match": match,
-        "generated_by": f"python -m atlas export --gpu {gpu}",
+        "generated_by": f"python -m atlas export --gpu {gpu.name}",
         "software": _software(documents),
-        "entries": list(_rows(documents).values()),
+        "entries": list(_rows(documents, gpu, load).values()),
     }
 
 
-def _rows(documents: Sequence[Document]) -> dict[str, dict[str, Any]]:
+def _rows(documents: Sequence[Document], gpu: GPU, load: Callable[[str], Declaration]) -> dict[str, dict[str, Any]]:
     """By kernel, pass and case the entry of the first document that has one: a whole search's before a sample's."""
     found: dict[str, dict[str, Any]] = {}
     for document in documents:
+        declaration = load(document["kernel"])
         for best in document["best"]:
-            if best.get("certificate"):
+            if best.get("certificate") and not _overtaken(document, best, declaration, gpu):
                 named = [document["kernel"], best["direction"], best["dtype"], best["sizes"]]
                 found.setdefault(json.dumps(named, sort_keys=True), _row(document, best))
     return found

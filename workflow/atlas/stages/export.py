@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     What has no certificate is left out and named; AtlasError where that is everything.
     """
     from ..declaration.choice import TUNED, timings_file
-    from ..tuning.export import exportable, exported, left_out, sampled, text, timed, timings_text, tuned
+    from ..tuning.export import exportable, exported, left_out, overtaken, sampled, text, timed, timings_text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
@@ -47,27 +48,27 @@ def run(arguments: argparse.Namespace) -> None:
         for entry in entries
     }
     devices = {name: gpus.gpu(name, blocks[name]) for name in names}
+    without = {name: functools.partial(overtaken, catalog.load, device) for name, device in devices.items()}
     files = {
-        name: tuned(devices[name], blocks[name]["match"], own, catalog.load)
+        name: tuned(name, blocks[name]["match"], own, without[name])
         for name in names
         if (own := [document for (gpu, _), documents in sources.items() if gpu == name for document in documents])
     }
-    lacking = [said for entry in entries for said in left_out(entry, catalog.load(entry.kernel), devices[entry.gpu])]
+    lacking = [said for entry in entries for said in left_out(entry, without[entry.gpu])]
     if not any(file["entries"] for file in files.values()):
         raise AtlasError(f"{arguments.results}: nothing can be exported: {'; '.join(lacking)}")
     for name, file in files.items():
         path = TUNED / f"{name}.json"
         if file["entries"]:
             documents.write_text(path, text(file))
-            gpu = devices[name]
             for entry in entries:
                 if entry.gpu == name:
-                    content = timed(catalog.load(entry.kernel), gpu, *sources[name, entry.kernel])
+                    content = timed(catalog.load(entry.kernel), devices[name], *sources[name, entry.kernel])
                     documents.write_text(timings_file(name, entry.kernel), timings_text(content))
             described = [
                 _described(entry, count, samples.get((name, entry.kernel)))
                 for entry in entries
-                if entry.gpu == name and (count := exported(entry, catalog.load(entry.kernel), gpu))
+                if entry.gpu == name and (count := exported(entry, without[name]))
             ]
             print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")
     for said in lacking:

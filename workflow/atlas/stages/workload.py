@@ -7,6 +7,7 @@ has its name in ``KERNEL_ATLAS_TUNED``.  The configs that the library has for th
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -180,7 +181,7 @@ def _tuned(gpu: str) -> list[dict[str, Any]]:
 
 
 def _export(results: Path, gpu: str, block: Mapping[str, Any], path: Path, name: Path) -> None:
-    from ..tuning.export import exportable, left_out, text, tuned
+    from ..tuning.export import exportable, left_out, overtaken, text, tuned
 
     entries = exportable(collection.collect(results, gpus=[gpu]))
     if not entries:
@@ -188,7 +189,8 @@ def _export(results: Path, gpu: str, block: Mapping[str, Any], path: Path, name:
             f"{results}: no autotune document of status ok that GPU {gpu!r} measured; run the workload on that GPU: "
             f"snakemake --cores 4 --config workload={name} gpus={gpu}"
         )
-    made = tuned(gpu, block["match"], [entry.document for entry in entries])
+    without = functools.partial(overtaken, catalog.load, gpus.gpu(gpu, block))
+    made = tuned(gpu, block["match"], [entry.document for entry in entries], without)
     own = {_key(entry) for entry in made["entries"]}
     kernels = {entry["kernel"] for entry in made["entries"]}
     others = [entry for entry in _tuned(gpu) if entry["kernel"] in kernels and _key(entry) not in own]
@@ -198,7 +200,7 @@ def _export(results: Path, gpu: str, block: Mapping[str, Any], path: Path, name:
     print(f"{path}: {counted(count, 'config')} of this workload, {len(others)} of kernels/tuned/{gpu}.json")
     print(f"  run with it: KERNEL_ATLAS_TUNED={path} python …")
     for entry in entries:
-        if said := left_out(entry):
+        for said in left_out(entry, without):
             print(f"left out: {said}", file=sys.stderr)
 
 

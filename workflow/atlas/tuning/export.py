@@ -39,34 +39,36 @@ def sampled(entries: Iterable[Entry]) -> dict[tuple[str, str | None], Document]:
     }
 
 
-def left_out(entry: Entry, declaration: Declaration, gpu: GPU) -> list[str]:
+def overtaken(load: Callable[[str], Declaration], gpu: GPU, document: Document, best: Mapping[str, Any]) -> bool:
+    """Whether a case's default is of a variant that was not there yet: the best of the others may well be slower.
+
+    ``load`` gives a kernel's declaration.
+    """
+    from ..declaration import Case
+    from ..declaration.choice import untuned
+
+    default = untuned(load(document["kernel"]).passes[best["direction"]], Case.from_json(best), gpu)
+    known = document.get("identities", {})
+    return default is not None and not kernel.find(known, kernel.name_of(best["direction"], default[0].name))
+
+
+def left_out(entry: Entry, without: Without) -> list[str]:
     """Which of a document's best configs are not exported, why and what to do."""
     document, bests = entry.document, entry.document["best"]
     certified = [best for best in bests if best.get("certificate")]
     counts = {
         "have no certificate that their config validates for its dtype": len(bests) - len(certified),
         "have by default a variant that has come since, and that nobody timed beside their config": sum(
-            _overtaken(document, best, declaration, gpu) for best in certified
+            without(document, best) for best in certified
         ),
     }
     again = f"run it again: python -m atlas autotune {entry.kernel} --gpu {entry.gpu}"
     return [f"{count} of {len(bests)} cases of {entry.kernel} {why}; {again}" for why, count in counts.items() if count]
 
 
-def exported(entry: Entry, declaration: Declaration, gpu: GPU) -> int:
+def exported(entry: Entry, without: Without) -> int:
     """How many of a document's best configs are exported."""
-    certified = [best for best in entry.document["best"] if best.get("certificate")]
-    return sum(not _overtaken(entry.document, best, declaration, gpu) for best in certified)
-
-
-def _overtaken(document: Document, best: Mapping[str, Any], declaration: Declaration, gpu: GPU) -> bool:
-    """Whether a case's default is of a variant that was not there yet: the best of the others may well be slower."""
-    from ..declaration import Case
-    from ..declaration.choice import untuned
-
-    default = untuned(declaration.passes[best["direction"]], Case.from_json(best), gpu)
-    known = document.get("identities", {})
-    return default is not None and not kernel.find(known, kernel.name_of(best["direction"], default[0].name))
+    return sum(bool(best.get("certificate")) and not without(entry.document, best) for best in entry.document["best"])
 
 
 _VERSIONS = ("torch", "triton", "cuda")
@@ -74,28 +76,31 @@ _VERSIONS = ("torch", "triton", "cuda")
 Document = Mapping[str, Any]
 """Of the stage autotune."""
 
+Without = Callable[[Document, Mapping[str, Any]], bool]
+"""Which of a document's best configs stay out, as :func:`overtaken` says it for a GPU."""
 
-def tuned(gpu: GPU, match: str, documents: Sequence[Document], load: Callable[[str], Declaration]) -> dict[str, Any]:
-    """The content of ``kernels/tuned/<gpu>.json``; ``match`` is the pattern for the driver's device name.
 
-    ``load`` gives a kernel's declaration.
-    """
+def _none(document: Document, best: Mapping[str, Any]) -> bool:
+    return False
+
+
+def tuned(gpu: str, match: str, documents: Sequence[Document], without: Without = _none) -> dict[str, Any]:
+    """The content of ``kernels/tuned/<gpu>.json``; ``match`` is the pattern for the driver's device name."""
     return {
-        "gpu": gpu.name,
+        "gpu": gpu,
         "match": match,
-        "generated_by": f"python -m atlas export --gpu {gpu.name}",
+        "generated_by": f"python -m atlas export --gpu {gpu}",
         "software": _software(documents),
-        "entries": list(_rows(documents, gpu, load).values()),
+        "entries": list(_rows(documents, without).values()),
     }
 
 
-def _rows(documents: Sequence[Document], gpu: GPU, load: Callable[[str], Declaration]) -> dict[str, dict[str, Any]]:
+def _rows(documents: Sequence[Document], without: Without) -> dict[str, dict[str, Any]]:
     """By kernel, pass and case the entry of the first document that has one: a whole search's before a sample's."""
     found: dict[str, dict[str, Any]] = {}
     for document in documents:
-        declaration = load(document["kernel"])
         for best in document["best"]:
-            if best.get("certificate") and not _overtaken(document, best, declaration, gpu):
+            if best.get("certificate") and not without(document, best):
                 named = [document["kernel"], best["direction"], best["dtype"], best["sizes"]]
                 found.setdefault(json.dumps(named, sort_keys=True), _row(document, best))
     return found

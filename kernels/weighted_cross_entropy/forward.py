@@ -14,6 +14,45 @@ from .tiling import tile_of
 
 
 @triton.jit
+def _held_classes(x_ptr, row, stride_xn, read, n, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr):
+    """(all classes of rows, their maxima, the logarithm of the sums of exponentials less these)."""
+    held = ()
+    row_max = tl.full([BLOCK_M], LOWEST, tl.float32)
+    for i in tl.static_range(WIDTH):
+        x_ptrs = x_ptr + row + tl.cast(i, tl.int64) * stride_xn
+        held += (tl.load(x_ptrs, mask=read & (i < n), other=-float("inf")).to(tl.float32),)
+        row_max = tl.maximum(row_max, held[i])
+    total = tl.zeros([BLOCK_M], tl.float32)
+    for i in tl.static_range(WIDTH):
+        total += tl.exp(held[i] - row_max)
+    return held, row_max, tl.log(total)
+
+
+@triton.jit
+def _write(
+    rows_ptr, saved_ptr, scale_ptr, m, offs_m, mask_m, counted, loss, weight, row_max, log_l, c,
+    SUMS: tl.constexpr, PER_ROW: tl.constexpr,
+):  # fmt: skip
+    """Write what the gradient needs of rows, and their losses or the sums of these and of weights."""
+    loss = tl.where(counted, loss, 0.0)
+    # Apart, since lse is rounded to its own size: where x is the maximum, exp(x - lse) would be.
+    finite = log_l > -float("inf")  # else both are NaN, and so is the gradient
+    row_max, log_l = tl.where(finite, row_max, float("nan")), tl.where(finite, log_l, float("nan"))
+    tl.store(saved_ptr + offs_m, tl.where(counted, row_max, 0.0), mask=mask_m)
+    tl.store(saved_ptr + m + offs_m, tl.where(counted, log_l, 0.0), mask=mask_m)
+    if SUMS:
+        tl.store(saved_ptr + 2 * m + offs_m, tl.where(counted, c, 0.0), mask=mask_m)
+    pid = tl.program_id(0)
+    if PER_ROW:
+        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
+        if pid == 0:
+            tl.store(scale_ptr, 1.0)
+    else:
+        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
+        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(weight, axis=0))
+
+
+@triton.jit
 def _forward_kernel(
     x_ptr, target_ptr, weight_ptr, rows_ptr, saved_ptr, scale_ptr, m, n, length,
     stride_xb, stride_xn, stride_xs, stride_tb, stride_tn, stride_ts, ignore_index, label_smoothing, z_loss,
@@ -56,16 +95,7 @@ def _forward_kernel(
     read = counted if LAST else mask_m
     block = tl.arange(0, WIDTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     if HELD:
-        held = ()
-        row_max = tl.full([BLOCK_M], LOWEST, tl.float32)
-        for i in tl.static_range(WIDTH):
-            x_ptrs = x_ptr + row + tl.cast(i, tl.int64) * stride_xn
-            held += (tl.load(x_ptrs, mask=read & (i < n), other=-float("inf")).to(tl.float32),)
-            row_max = tl.maximum(row_max, held[i])
-        total = tl.zeros([BLOCK_M], tl.float32)
-        for i in tl.static_range(WIDTH):
-            total += tl.exp(held[i] - row_max)
-        log_l = tl.log(total)
+        held, row_max, log_l = _held_classes(x_ptr, row, stride_xn, read, n, BLOCK_M, WIDTH)
     else:
         m_i = tl.full([BLOCK_M, LANES], LOWEST, tl.float32)
         l_i = tl.zeros([BLOCK_M, LANES], tl.float32)
@@ -115,21 +145,9 @@ def _forward_kernel(
         loss += peak * (row_max - logit + log_l)
         c += peak
         log_l = tl.where(valid, log_l, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
-    loss = tl.where(counted, loss, 0.0)
-    # Apart, since lse is rounded to its own size: where x is the maximum, exp(x - lse) would be.
-    finite = log_l > -float("inf")  # else both are NaN, and so is the gradient
-    row_max, log_l = tl.where(finite, row_max, float("nan")), tl.where(finite, log_l, float("nan"))
-    tl.store(saved_ptr + offs_m, tl.where(counted, row_max, 0.0), mask=mask_m)
-    tl.store(saved_ptr + m + offs_m, tl.where(counted, log_l, 0.0), mask=mask_m)
-    if SUMS:
-        tl.store(saved_ptr + 2 * m + offs_m, tl.where(counted, c, 0.0), mask=mask_m)
-    if PER_ROW:
-        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
-        if pid == 0:
-            tl.store(scale_ptr, 1.0)
-    else:
-        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
-        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(weight, axis=0))
+    _write(
+        rows_ptr, saved_ptr, scale_ptr, m, offs_m, mask_m, counted, loss, weight, row_max, log_l, c, SUMS, PER_ROW
+    )  # fmt: skip
 
 
 @triton.jit

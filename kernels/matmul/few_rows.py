@@ -118,8 +118,13 @@ def multiply_few_rows(a, b, parts, *, config):
     )  # fmt: skip
 
 
-def few_rows(launch: Callable, layout: Callable[[Case], str] = layout_of, least: int = 2) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n], which lie as ``layout(case)`` says; ``least``: rows."""
+def few_rows(
+    launch: Callable, layout: Callable[[Case], str] = layout_of, least: int = 2, follows: str = "split"
+) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n], which lie as ``layout(case)`` says; ``least``: rows.
+
+    ``follows`` names the variant that it is a step from.
+    """
     return Variant(
         name="few_rows",
         summary="fp32 by FMA: 8 rows, or 16, times a matrix that is read once, wherever it lies",
@@ -128,7 +133,7 @@ def few_rows(launch: Callable, layout: Callable[[Case], str] = layout_of, least:
         default=functools.partial(_default, layout),
         fits=functools.partial(_fits, layout),
         handles=functools.partial(_handles, layout, least),
-        follows="split",
+        follows=follows,
     )
 
 

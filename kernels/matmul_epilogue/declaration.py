@@ -115,7 +115,7 @@ DECLARATION = Declaration(
                 handles=specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
-            few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1),
+            few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1, follows="tiled"),
             bf16x6(launch_bf16x6, functools.partial(multiplies_terms, finishes=True)),
             odd_rows(launch_odd_rows, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),

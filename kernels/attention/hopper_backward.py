@@ -10,7 +10,7 @@ where P^T and dS^T go from registers into the products of dV and dK, and dS thro
 which each group computes half of the columns.  Softmax, the exchange of dS and the way out of dQ run under products.
 One warp loads (the producer): K and V once (of heads of 64 while the block before is worked on), Q, dO and their
 statistics into a ring of two blocks, by TMA.  Two others (the writers) add the dQ of a block of keys to what others
-have added, in memory, in fp32, by TMA, in the order of :mod:`.hopper_schedule`.
+have added, in memory, in fp32, by TMA (:mod:`.hopper_sums`), in the order of :mod:`.hopper_schedule`.
 """
 
 import torch
@@ -31,17 +31,14 @@ from .hopper_schedule import (
     KEYS,
     ROWS,
     STAGES,
-    add_to_global,
     block_of,
     job_of,
     masks_of,
     members_of,
     part_of,
-    pass_turn,
-    rank_of,
     slots_of,
-    wait_for_turn,
 )
+from .hopper_sums import DQ_COLUMNS, add_in_turn, by_threads, finish_queries_kernel
 from .hopper_tiles import (
     anew,
     begin_products,
@@ -53,9 +50,6 @@ from .hopper_tiles import (
     write_sums,
 )
 from .parts import add_parts, heads_of_part, most_heads, sums_for
-
-DQ_COLUMNS = gl.constexpr(64)
-"""Columns of dQ that a group computes: half of a head's, or all; of the second half those that are there."""
 
 GROUPS = gl.constexpr(2)
 
@@ -103,59 +97,6 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
                     mbarrier.expect(full, dout_desc.block_type.nbytes)
                     tma.async_copy_global_to_shared(dout_desc, [batch, head, m * rows, 0], full, dout_smem.index(slot))
                     step += 1
-
-
-@gluon.jit
-def _write(
-    dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes,
-    CAUSAL: gl.constexpr, PARTS: gl.constexpr, SLOT: gl.constexpr,
-):  # fmt: skip
-    """Writer ``SLOT``: adds dQ of every other block of queries to what is in memory, when the turn comes.
-
-    A turn takes longer than a block of queries, for what TMA adds has to arrive in memory: so there are two writers.
-    They wait for their turn while the block is computed.  ``rest_desc``, if there is one, is for the second half of
-    columns, of which a head has not all.
-    """
-    _, _, _, _, _, _, dq_smem = buffers
-    _, _, _, _, _, _, _, dq_full, dq_empty = barriers
-    _, _, _, _, m_blocks, _, _, _, jobs, _, _ = sizes
-    lines: gl.constexpr = dq_desc.block_shape[0]
-    ring = 0
-    for number in range(jobs):
-        head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
-        if there:
-            first_head, members = members_of(head_all, sizes)
-            for member in range(members):
-                for i in range(SLOT, count, STAGES):  # an even number, so the writers go on in turn
-                    m = block_of(number, i, first, m_blocks, CAUSAL)
-                    rank = rank_of(number, head_all, member, n, m, sizes, CAUSAL)
-                    place = (first_head + member) * m_blocks + m
-                    wait_for_turn(turns_ptr + place, rank)
-                    mbarrier.wait(dq_full.index(SLOT), ring & 1)
-                    for c in gl.static_range(PARTS):
-                        desc = dq_desc
-                        block = dq_smem.index(SLOT * PARTS + c)
-                        if c == 1 and rest_desc is not None:
-                            desc = rest_desc
-                            block = block._reinterpret(gl.float32, rest_desc.block_shape, rest_desc.layout)
-                        if rank == 0:
-                            tma.async_copy_shared_to_global(desc, [(place * PARTS + c) * lines, 0], block)
-                        else:
-                            add_to_global(desc, [(place * PARTS + c) * lines, 0], block)
-                    tma.store_wait(0)  # read, that is
-                    mbarrier.arrive(dq_empty.index(SLOT), count=1)
-                    pass_turn(turns_ptr + place, rank)
-                    ring += 1
-
-
-@gluon.jit
-def _by_threads(x, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """A block of dQ [lines, 128] as threads hold it, 4 elements each to a line: none waits for a bank of memory.
-
-    The first lines are those of the first columns.
-    """
-    x = x.reshape([ROWS // 16, 2, 8, COLUMNS // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
-    return x.reshape([ROWS * COLUMNS // 128, 128])
 
 
 @gluon.jit
@@ -284,7 +225,7 @@ def _block(
         mbarrier.wait(dq_empty.index(slot), parity ^ 1)
         lines: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
         out = dq_smem.index(slot * (D // together) + PART)._reinterpret(gl.float32, [rows * columns // 128, 128], lines)
-        out.store(_by_threads(dq, rows, columns))
+        out.store(by_threads(dq, rows, columns))
         fence_async_shared()
         mbarrier.arrive(dq_full.index(slot), count=1)
     if not LAST:
@@ -421,7 +362,7 @@ def attention_backward_kernel(
 ):  # fmt: skip
     """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
 
-    That of dQ's sums is of lines of 128 fp32, as :func:`_by_threads` makes them of a block, and so is ``rest_desc``, of
+    That of dQ's sums is of lines of 128 fp32, as :func:`by_threads` makes them of a block, and so is ``rest_desc``, of
     RIGHT columns, if there are any.  ``scale`` has log2(e) in it, and so has lse; ``turns_ptr`` [b h, blocks of
     queries] begins with 0.  ``group`` heads of queries share a head of keys.  If DIVIDED that stands for ``parts``, of
     ``most`` heads of queries each, the last one of what is left, whose dK and dV are written as sums of fp32.
@@ -469,41 +410,12 @@ def attention_backward_kernel(
             (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
                         CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
             (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
-            (_write, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
-            (_write, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
+            (add_in_turn, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
+            (add_in_turn, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
         ],
         [4, 1, 1, 1],
         [240, 24, 24, 24],
     )  # fmt: skip
-
-
-@gluon.jit(do_not_specialize=["heads", "len_q", "m_blocks"])
-def finish_queries_kernel(
-    sums_ptr, dq_ptr, scale, heads, len_q, m_blocks, stride_b, stride_h, stride_s,
-    HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
-):  # fmt: skip
-    """dQ in its dtype of its sums, which lie as :func:`_by_threads` says; a program owns a part of a block."""
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    rows_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
-    pid = gl.program_id(0)
-    parts: gl.constexpr = D // COLUMNS
-    part = pid % parts
-    head = pid // parts // m_blocks
-    m = pid // parts % m_blocks
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, mma))[:, None]
-    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, mma))[None, :]
-    offs = (column // 8 * (ROWS // 16) + row // 16) * 128 + row % 8 * 16 + column % 8 // 2 * 4 + row // 8 % 2 * 2
-    there = (row >= 0) & (column < HEAD_DIM - part * COLUMNS)  # of the others there are no sums
-    x = gl.load(sums_ptr + pid.to(gl.int64) * (ROWS * COLUMNS) + offs + column % 2, mask=there, other=0.0)
-    x = gl.convert_layout((x * scale).to(dq_ptr.dtype.element_ty), rows_layout)
-    rows = m * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, rows_layout))
-    columns = part * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, rows_layout))
-    dq_ptr += (head // heads).to(gl.int64) * stride_b + (head % heads).to(gl.int64) * stride_h
-    dq_ptrs = dq_ptr + rows.to(gl.int64)[:, None] * stride_s + columns[None, :]
-    mask = (rows < len_q)[:, None]
-    if HEAD_DIM < D:
-        mask = mask & (columns < HEAD_DIM)[None, :]
-    gl.store(dq_ptrs, x, mask=mask)
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):

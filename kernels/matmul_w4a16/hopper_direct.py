@@ -3,10 +3,8 @@
 A program has a multiprocessor for itself and takes one tile of y after the other.  One warp loads (the producer): a
 stage of the ring is BLOCK_M rows of x, the packed words of the tile's rows of W, their scales and zero points, all of
 64 columns.  Groups of four warps multiply (wgmma), 64 rows of W each; W_GROUPS of them share the rows of a tile, and
-K_GROUPS take its stages in turns and add their sums in the end.  W is wgmma's first operand and comes from registers.
-
-A packed tile has the lanes' weights in the order of fragments, eight neighbours along k a lane; wgmma wants two here
-and two there.  So the four lanes of a row exchange words, four shuffles for 32 weights, before they become 16 bits.
+K_GROUPS take its stages in turns and add their sums in the end.  W is wgmma's first operand and comes from registers,
+where lanes exchange packed words and make 16 bits of them (:mod:`.direct_weights`).
 
 A product with an operand in registers keeps its warp from going on until the next but one may begin.  So the weights
 of the next stage are made in between the four products of this one.
@@ -35,11 +33,9 @@ from triton.language.extra.cuda import gdc_wait
 
 from kernels.common.early import launch_early
 from kernels.common.hopper import described, tile_of
-from kernels.common.packed import unpack_8
 
 from .direct_space import tiles_to_cut
-from .exchange import exchange_4_asm, exchange_8_asm, half_4_asm
-from .hopper import scale_asm
+from .direct_weights import packed_of_stage, pin, ptx_of, weights_of_half
 from .hopper_converted import barriers
 
 ROWS = gl.constexpr(64)
@@ -47,17 +43,6 @@ ROWS = gl.constexpr(64)
 
 BLOCK_K = gl.constexpr(64)
 """Columns of a stage: a swizzled line of shared memory."""
-
-
-_PIN = gl.constexpr(
-    "{ .reg .pred p; setp.lt.s32 p, $8, 0; @p st.shared.v4.b32 [$8], {$4, $5, $6, $7};\n"
-    "mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; }"
-)
-"""PTX: a store that never happens: ptxas moves no product and no wait over it, and so not over what it would store."""
-
-_EXCHANGE_OPERANDS = gl.constexpr(",".join(["=&r"] * 4 + ["r"] * 8))
-_HALF_4_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 8))
-_HALF_8_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 4))
 
 
 @gluon.jit
@@ -121,103 +106,6 @@ def _produce(
             step += 1
 
 
-@gluon.constexpr_function
-def _numbers_layout(halves):
-    """Which lane has which numbers of a stage [8 row tiles, g, or of two halves]: those of its row tile and g."""
-    registers = [[4, 0]] + ([[0, 8]] if halves == 2 else [])
-    return gl.DistributedLinearLayout(
-        registers, [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]], [[1, 0], [2, 0]], [], [8, 8 * halves]
-    )
-
-
-@gluon.constexpr_function
-def _words_layout(tiles):
-    """Which lane has which words of packed tiles, in lines [4 row tiles, 8 lines, 16]: its own 16 bytes of each."""
-    registers = [[0, 0, 1], [0, 0, 2]] + ([[0, 8, 0]] if tiles == 2 else [])
-    lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, [[1, 0, 0], [2, 0, 0]], [], [4, 8 * tiles, 16])
-
-
-@gluon.jit
-def _numbers(smem, W_GROUP: gl.constexpr, HALVES: gl.constexpr, GROUP: gl.constexpr, four: gl.constexpr):
-    """(numbers [4, 8, 1, 1] of the lower half of the columns, of the upper) of a group."""
-    every = smem.load(_numbers_layout(HALVES)).to(gl.int32)
-    low, high = every.reshape([2, 4, 8 * HALVES]).permute(1, 2, 0).split()
-    own = low if W_GROUP % 2 == 0 else high
-    flat: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(3, four))
-    if HALVES == 2:
-        first, second = own.reshape([4, 2, 8]).permute(0, 2, 1).split()
-        first = gl.convert_layout(first, flat)[:, :, None, None]
-        second = gl.convert_layout(second, flat)[:, :, None, None] if GROUP == 32 else first
-    else:
-        first = gl.convert_layout(own, flat)[:, :, None, None]
-        second = first
-    return first, second
-
-
-@gluon.jit
-def _fours(asm: gl.constexpr, value, other):
-    """PTX of four registers of a value and one of another, to four registers."""
-    return gl.inline_asm_elementwise(asm, _EXCHANGE_OPERANDS, [value, other + gl.zeros_like(value)], dtype=gl.int32,
-                                     is_pure=True, pack=4)  # fmt: skip
-
-
-@gluon.jit
-def _pin(value, rows):
-    """Keep what follows behind the making of ``value``; there are no fewer than 0 ``rows``, which ptxas cannot know."""
-    gl.inline_asm_elementwise(_PIN, _EXCHANGE_OPERANDS, [value, rows + gl.zeros_like(value)], dtype=gl.int32,
-                              is_pure=False, pack=4)  # fmt: skip
-
-
-@gluon.jit
-def _packed(
-    smems, slot, lane, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
-    HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, four: gl.constexpr,
-):  # fmt: skip
-    """What the group's weights of a stage are made of: (words and more words, exchanged, scales and zero points)."""
-    words_smem, scales_smem, zeros_smem = smems[1], smems[2], smems[3]
-    PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
-    TILES: gl.constexpr = BITS // 4
-    EXCHANGE: gl.constexpr = PTX[0]
-    words = words_smem.index(slot * W_GROUPS + W_GROUP).load(_words_layout(TILES)).reshape([4, TILES, 8, 4, 4])
-    if BITS == 4:
-        words = _fours(EXCHANGE, gl.convert_layout(words.reshape([4, 8, 4, 4]), four), lane)
-        more = words
-    else:
-        words, more = words.permute(0, 2, 3, 4, 1).split()
-        words = _fours(EXCHANGE, gl.convert_layout(words, four), lane)
-        more = _fours(EXCHANGE, gl.convert_layout(more, four), lane)
-    at = slot * PAIRS + W_GROUP // 2
-    scales, scales_high = lane, lane  # of none, as a tuple holds no None
-    if GROUP > 0:
-        scales, scales_high = _numbers(scales_smem.index(at), W_GROUP, 2 if GROUP == 32 else 1, GROUP, four)
-    zeros, zeros_high = scales, scales
-    if HAS_ZEROS:
-        zeros, zeros_high = _numbers(zeros_smem.index(at), W_GROUP, 2, GROUP, four)
-    elif BITS == 4:
-        zeros = gl.full([4, 8, 1, 1], 0x0808, gl.int32, four)
-        zeros_high = zeros
-    return words, more, scales, scales_high, zeros, zeros_high
-
-
-@gluon.jit
-def _half(
-    words, scales, zeros, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr
-):  # fmt: skip
-    """The weights of two products, a half of a stage's columns; where a row has one scale, without it."""
-    UNPACK: gl.constexpr = PTX[1 + HALF]
-    SCALE: gl.constexpr = PTX[3]
-    if BITS == 4:
-        a, b = gl.inline_asm_elementwise(UNPACK, _HALF_4_OPERANDS, [words, zeros + gl.zeros_like(words)],
-                                         dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip
-    else:
-        a, b = gl.inline_asm_elementwise(UNPACK, _HALF_8_OPERANDS, [words], dtype=(gl.int32, gl.int32), is_pure=True,
-                                         pack=4)  # fmt: skip
-    if GROUP > 0:
-        a, b = _fours(SCALE, a, scales), _fours(SCALE, b, scales)
-    return a, b
-
-
 @gluon.jit
 def _multiply(acc, pairs, x, FIRST: gl.constexpr, layout: gl.constexpr):
     """Begin the product of 16 columns of weights, in pairs [warp, g, t, (eight of them, h)], and of x."""
@@ -241,19 +129,19 @@ def _step(
     acc = _multiply(acc, a, x, 0, layout)
     ahead = following % STAGES
     mbarrier.wait(full.index(ahead), following // STAGES & 1)
-    words, more, scales, scales_high, zeros, zeros_high = _packed(
+    words, more, scales, scales_high, zeros, zeros_high = packed_of_stage(
         smems, ahead, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
     )
-    _pin(words, rows)
+    pin(words, rows)
     acc = _multiply(acc, b, x, 16, layout)
-    e, f = _half(words, scales, zeros, BITS, GROUP, PTX, 0)
-    _pin(e, rows)
-    _pin(f, rows)
+    e, f = weights_of_half(words, scales, zeros, BITS, GROUP, PTX, 0)
+    pin(e, rows)
+    pin(f, rows)
     acc = _multiply(acc, c, x, 32, layout)
-    g, h = _half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
-    _pin(g, rows)
+    g, h = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
+    pin(g, rows)
     acc = _multiply(acc, d, x, 48, layout)
-    _pin(h, rows)
+    pin(h, rows)
     acc, e, f, g, h = warpgroup_mma_wait(0, deps=[acc, e, f, g, h])
     mbarrier.arrive(empty.index(step % STAGES), count=1)
     return acc, (e, f, g, h)
@@ -291,11 +179,11 @@ def _consume(
         tile, part, begin, end = _part(position, whole, K, splits, K_GROUPS, CUT)
         m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         mbarrier.wait(bars[0].index(step % STAGES), step // STAGES & 1)
-        words, more, scales, scales_high, zeros, zeros_high = _packed(
+        words, more, scales, scales_high, zeros, zeros_high = packed_of_stage(
             smems, step % STAGES, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
         )
-        a, b = _half(words, scales, zeros, BITS, GROUP, PTX, 0)
-        c, d = _half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
+        a, b = weights_of_half(words, scales, zeros, BITS, GROUP, PTX, 0)
+        c, d = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
         weights = a, b, c, d
         if (GROUP == 0) & (K_GROUP == 0):  # loaded here, so that nothing waits for them in the end
             row_scales = _load_row_scales(scales_ptr, n + W_GROUP * ROWS, N, gl.SliceLayout(1, acc_layout))
@@ -489,7 +377,7 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
         described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
         described(y, rows, ROWS.value), parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
-        PTX=_ptx(bits, x.dtype == torch.bfloat16), GROUP_M=band,
+        PTX=ptx_of(bits, x.dtype == torch.bfloat16), GROUP_M=band,
         STAGES=_stages(bits, rows, w_groups, k_groups, group == 32), CUT=cut > 0, num_warps=4,
     )  # fmt: skip
     if cut:
@@ -497,13 +385,6 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
             _sum_tiles_kernel, (cut * w_groups * (rows // 32),), y.device, parts, y, m, n, whole, cut,
             PARTS=splits, BLOCK_M=rows, BLOCK_N=w_groups * ROWS.value, GROUP_M=band, COLUMNS=32, num_warps=4,
         )  # fmt: skip
-
-
-def _ptx(bits, bf16):
-    """PTX that has lanes exchange words, makes either half's weights of them, and scales these."""
-    if bits == 4:
-        return exchange_4_asm(), half_4_asm(bf16, 0), half_4_asm(bf16, 1), scale_asm(bf16)
-    return exchange_8_asm(), *[unpack_8(bf16, ("$8", "$9", "$10", "$11"))] * 2, scale_asm(bf16)
 
 
 def _block(matrix, block, dtype):

@@ -170,6 +170,10 @@ _FEWEST_PARTS = 4
 """Parts of a row from which on two launches take less than one program that reads the row twice."""
 
 
+_INTERPRETED = 64
+"""Rows of which the interpreter, to which each program is a loop of Python, runs parts."""
+
+
 def _most_parts(problem: Case, gpu: GPU) -> int:
     """Parts of a row that are worth a program each, a power of 2, and no more than give each SM two."""
     worth = problem["n"] * element_size(problem.dtype) // _WORTH
@@ -182,14 +186,16 @@ def handles_split(problem: Case, gpu: GPU) -> str:
     sizes = dict(problem.sizes)
     if "mask" in sizes or sizes.get("causal"):
         return "rows under a mask"
-    if gpu.functional or _most_parts(problem, gpu) >= _FEWEST_PARTS:
-        return ""
-    return "rows that are many enough for all SMs, or too short to be cut"
+    few = problem["m"] <= _INTERPRETED if gpu.functional else _most_parts(problem, gpu) >= _FEWEST_PARTS
+    return "" if few else "rows that are many enough for all SMs, or too short to be cut"
 
 
 def fits_split(config: dict, problem: Case, gpu: GPU) -> str:
+    if gpu.functional:  # a program is a loop of Python there, and a few of them show what all do
+        few = split_default(problem, gpu) | {"SPLITS": min(config["SPLITS"], _FEWEST_PARTS)}
+        return "" if config == few else "interpreted: the default's blocks, in two parts or four"
     most = _most_parts(problem, gpu)
-    if not gpu.functional and not most // 2 <= config["SPLITS"] <= most:
+    if not most // 2 <= config["SPLITS"] <= most:
         return "as many parts as keep all SMs busy and are long enough to be worth a program"
     return fits_stream(config, problem, gpu)
 

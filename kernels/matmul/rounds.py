@@ -8,14 +8,13 @@ SM has a part.  Parts go through memory once, which a long sum outweighs.
 
 import functools
 
-import torch
 import triton
 import triton.language as tl
 from atlas.declaration import GPU, Capability, Case, Config, Variant, gpu_of
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.common.early import launch_early
-from kernels.common.parts import count_of_parts, part_of_k
+from kernels.common.parts import count_of_parts, empty_parts, part_of_k
 from kernels.common.products import describes, row_lengths
 
 from .hopper_spaces import few_tiles, microseconds_of_gluon, multiplies_by_groups, part_of_round, stages_and_buffers
@@ -94,7 +93,7 @@ def launch_rounds(a, b, tf32=False, *, config):
     whole = dict(zip(names, (*tile, 64, 8, stages, buffers), strict=True))
     product(a, b[:, :left], c[:, :left], config=whole, programs=sms)
     rest, right = _rest_config(config), c[:, left:]
-    parts = torch.empty((count_of_parts(k, rest), *right.shape), dtype=torch.float32, device=c.device)
+    parts = empty_parts(right, count_of_parts(k, rest))
     multiply_in_parts(a, b[:, left:], parts, tf32, config=rest)
     sum_columns(parts, right)
     return c

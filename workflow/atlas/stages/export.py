@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     What has no certificate is left out and named; AtlasError where that is everything.
     """
     from ..declaration.choice import TUNED, timings_file
-    from ..tuning.export import exportable, exported, left_out, overtaken, sampled, text, timed, timings_text, tuned
+    from ..tuning.export import certified, current, exportable, left_out, sampled, text, timed, timings_text, tuned
 
     blocks = load_gpus(arguments.gpus_file)
     names = gpus.names_of([arguments.gpu] if arguments.gpu else "all", blocks, "--gpu", "command line")
@@ -48,13 +47,16 @@ def run(arguments: argparse.Namespace) -> None:
         for entry in entries
     }
     devices = {name: gpus.gpu(name, blocks[name]) for name in names}
-    without = {name: functools.partial(overtaken, catalog.load, device) for name, device in devices.items()}
-    files = {
-        name: tuned(name, blocks[name]["match"], own, without[name])
-        for name in names
-        if (own := [document for (gpu, _), documents in sources.items() if gpu == name for document in documents])
+    kept = {
+        (gpu, kernel): [current(document, catalog.load(kernel), devices[gpu]) for document in documents]
+        for (gpu, kernel), documents in sources.items()
     }
-    lacking = [said for entry in entries for said in left_out(entry, without[entry.gpu])]
+    files = {
+        name: tuned(name, blocks[name]["match"], own)
+        for name in names
+        if (own := [document for (gpu, _), documents in kept.items() if gpu == name for document in documents])
+    }
+    lacking = [said for entry in entries for said in left_out(entry, kept[entry.gpu, entry.kernel][0])]
     if not any(file["entries"] for file in files.values()):
         raise AtlasError(f"{arguments.results}: nothing can be exported: {'; '.join(lacking)}")
     for name, file in files.items():
@@ -68,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
             described = [
                 _described(entry, count, samples.get((name, entry.kernel)))
                 for entry in entries
-                if entry.gpu == name and (count := exported(entry, without[name]))
+                if entry.gpu == name and (count := certified(kept[name, entry.kernel][0]))
             ]
             print(f"{path.parent.parent.name}/{path.parent.name}/{path.name}: {', '.join(described)}")
     for said in lacking:

@@ -7,7 +7,6 @@ has its name in ``KERNEL_ATLAS_TUNED``.  The configs that the library has for th
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -181,7 +180,7 @@ def _tuned(gpu: str) -> list[dict[str, Any]]:
 
 
 def _export(results: Path, gpu: str, block: Mapping[str, Any], path: Path, name: Path) -> None:
-    from ..tuning.export import exportable, left_out, overtaken, text, tuned
+    from ..tuning.export import current, exportable, left_out, text, tuned
 
     entries = exportable(collection.collect(results, gpus=[gpu]))
     if not entries:
@@ -189,8 +188,9 @@ def _export(results: Path, gpu: str, block: Mapping[str, Any], path: Path, name:
             f"{results}: no autotune document of status ok that GPU {gpu!r} measured; run the workload on that GPU: "
             f"snakemake --cores 4 --config workload={name} gpus={gpu}"
         )
-    without = functools.partial(overtaken, catalog.load, gpus.gpu(gpu, block))
-    made = tuned(gpu, block["match"], [entry.document for entry in entries], without)
+    device = gpus.gpu(gpu, block)
+    kept = [current(entry.document, catalog.load(entry.kernel), device) for entry in entries]
+    made = tuned(gpu, block["match"], kept)
     own = {_key(entry) for entry in made["entries"]}
     kernels = {entry["kernel"] for entry in made["entries"]}
     others = [entry for entry in _tuned(gpu) if entry["kernel"] in kernels and _key(entry) not in own]
@@ -199,8 +199,8 @@ def _export(results: Path, gpu: str, block: Mapping[str, Any], path: Path, name:
     documents.write_text(path, text(made | {"generated_by": command, "entries": [*made["entries"], *others]}))
     print(f"{path}: {counted(count, 'config')} of this workload, {len(others)} of kernels/tuned/{gpu}.json")
     print(f"  run with it: KERNEL_ATLAS_TUNED={path} python …")
-    for entry in entries:
-        for said in left_out(entry, without):
+    for entry, exported in zip(entries, kept, strict=True):
+        for said in left_out(entry, exported):
             print(f"left out: {said}", file=sys.stderr)
 
 

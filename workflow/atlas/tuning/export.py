@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..identity import kernel
@@ -39,36 +39,39 @@ def sampled(entries: Iterable[Entry]) -> dict[tuple[str, str | None], Document]:
     }
 
 
-def overtaken(load: Callable[[str], Declaration], gpu: GPU, document: Document, best: Mapping[str, Any]) -> bool:
-    """Whether a case's default is of a variant that was not there yet: the best of the others may well be slower.
+def current(document: Document, declaration: Declaration, gpu: GPU) -> Document:
+    """The document without cases whose default is of a variant that was not there yet.
 
-    ``load`` gives a kernel's declaration.
+    Nobody timed that default beside what won there, which may well be slower.
     """
     from ..declaration import Case
     from ..declaration.choice import untuned
 
-    default = untuned(load(document["kernel"]).passes[best["direction"]], Case.from_json(best), gpu)
     known = document.get("identities", {})
-    return default is not None and not kernel.find(known, kernel.name_of(best["direction"], default[0].name))
+
+    def stays(best: Mapping[str, Any]) -> bool:
+        default = untuned(declaration.passes[best["direction"]], Case.from_json(best), gpu)
+        return default is None or bool(kernel.find(known, kernel.name_of(best["direction"], default[0].name)))
+
+    return {**document, "best": [best for best in document["best"] if stays(best)]}
 
 
-def left_out(entry: Entry, without: Without) -> list[str]:
-    """Which of a document's best configs are not exported, why and what to do."""
-    document, bests = entry.document, entry.document["best"]
-    certified = [best for best in bests if best.get("certificate")]
+def certified(document: Document) -> int:
+    """How many of a document's best configs have a certificate."""
+    return sum(bool(best.get("certificate")) for best in document["best"])
+
+
+def left_out(entry: Entry, exported: Document) -> list[str]:
+    """Which of a document's best configs are not ``exported``, as :func:`current` gives these, why and what to do."""
+    total, having = len(entry.document["best"]), certified(entry.document)
     counts = {
-        "have no certificate that their config validates for its dtype": len(bests) - len(certified),
-        "have by default a variant that has come since, and that nobody timed beside their config": sum(
-            without(document, best) for best in certified
+        "have no certificate that their config validates for its dtype": total - having,
+        "have by default a variant that has come since, and that nobody timed beside their config": (
+            having - certified(exported)
         ),
     }
     again = f"run it again: python -m atlas autotune {entry.kernel} --gpu {entry.gpu}"
-    return [f"{count} of {len(bests)} cases of {entry.kernel} {why}; {again}" for why, count in counts.items() if count]
-
-
-def exported(entry: Entry, without: Without) -> int:
-    """How many of a document's best configs are exported."""
-    return sum(bool(best.get("certificate")) and not without(entry.document, best) for best in entry.document["best"])
+    return [f"{count} of {total} cases of {entry.kernel} {why}; {again}" for why, count in counts.items() if count]
 
 
 _VERSIONS = ("torch", "triton", "cuda")
@@ -76,31 +79,24 @@ _VERSIONS = ("torch", "triton", "cuda")
 Document = Mapping[str, Any]
 """Of the stage autotune."""
 
-Without = Callable[[Document, Mapping[str, Any]], bool]
-"""Which of a document's best configs stay out, as :func:`overtaken` says it for a GPU."""
 
-
-def _none(document: Document, best: Mapping[str, Any]) -> bool:
-    return False
-
-
-def tuned(gpu: str, match: str, documents: Sequence[Document], without: Without = _none) -> dict[str, Any]:
+def tuned(gpu: str, match: str, documents: Sequence[Document]) -> dict[str, Any]:
     """The content of ``kernels/tuned/<gpu>.json``; ``match`` is the pattern for the driver's device name."""
     return {
         "gpu": gpu,
         "match": match,
         "generated_by": f"python -m atlas export --gpu {gpu}",
         "software": _software(documents),
-        "entries": list(_rows(documents, without).values()),
+        "entries": list(_rows(documents).values()),
     }
 
 
-def _rows(documents: Sequence[Document], without: Without) -> dict[str, dict[str, Any]]:
+def _rows(documents: Sequence[Document]) -> dict[str, dict[str, Any]]:
     """By kernel, pass and case the entry of the first document that has one: a whole search's before a sample's."""
     found: dict[str, dict[str, Any]] = {}
     for document in documents:
         for best in document["best"]:
-            if best.get("certificate") and not without(document, best):
+            if best.get("certificate"):
                 named = [document["kernel"], best["direction"], best["dtype"], best["sizes"]]
                 found.setdefault(json.dumps(named, sort_keys=True), _row(document, best))
     return found

@@ -84,7 +84,7 @@ def packed_of_stage(
     smems, slot, lane, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
     HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, four: gl.constexpr,
 ):  # fmt: skip
-    """What the group's weights of a stage are made of: (words and more words, exchanged, scales and zero points)."""
+    """What the group's weights of a stage are made of: (exchanged words, more words, scales and zero points)."""
     words_smem, scales_smem, zeros_smem = smems[1], smems[2], smems[3]
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
     TILES: gl.constexpr = BITS // 4
@@ -96,7 +96,7 @@ def packed_of_stage(
     else:
         words, more = words.permute(0, 2, 3, 4, 1).split()
         words = _fours(EXCHANGE, gl.convert_layout(words, four), lane)
-        more = _fours(EXCHANGE, gl.convert_layout(more, four), lane)
+        more = gl.convert_layout(more, four)
     at = slot * PAIRS + W_GROUP // 2
     scales, scales_high = lane, lane  # of none, as a tuple holds no None
     if GROUP > 0:
@@ -108,6 +108,13 @@ def packed_of_stage(
         zeros = gl.full([4, 8, 1, 1], 0x0808, gl.int32, four)
         zeros_high = zeros
     return words, more, scales, scales_high, zeros, zeros_high
+
+
+@gluon.jit
+def upper_words(more, lane, BITS: gl.constexpr, PTX: gl.constexpr):
+    """The words of the upper half of a stage's columns: of 4 bits they are exchanged with the lower half's."""
+    EXCHANGE: gl.constexpr = PTX[0]
+    return _fours(EXCHANGE, more, lane) if BITS == 8 else more
 
 
 @gluon.jit

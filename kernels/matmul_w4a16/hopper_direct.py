@@ -7,7 +7,7 @@ K_GROUPS take its stages in turns and add their sums in the end.  W is wgmma's f
 where lanes exchange packed words and make 16 bits of them (:mod:`.direct_weights`).
 
 A product with an operand in registers keeps its warp from going on until the next but one may begin.  So the weights
-of the next stage are made in between the four products of this one.
+of the next stage are made in between the four products of this one, a quarter of the work behind each.
 
 Where a row of W has one scale its sums are multiplied by that, in fp32, instead of all of its weights.
 
@@ -35,7 +35,7 @@ from kernels.common.early import launch_early
 from kernels.common.hopper import described, tile_of
 
 from .direct_space import tiles_to_cut
-from .direct_weights import packed_of_stage, pin, ptx_of, weights_of_half
+from .direct_weights import packed_of_stage, pin, ptx_of, upper_words, weights_of_half
 from .hopper_converted import barriers
 
 ROWS = gl.constexpr(64)
@@ -117,18 +117,15 @@ def _multiply(acc, pairs, x, FIRST: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _step(
-    acc, weights, smems, bars, step, following, lane, rows, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr,
+def _go_on(
+    acc, weights, x, smems, bars, following, lane, rows, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr,
     STAGES: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr,
     four: gl.constexpr, layout: gl.constexpr,
 ):  # fmt: skip
-    """(acc plus the product of a stage, the weights of the ``following`` one)."""
-    full, empty = bars[0], bars[1]
-    a, b, c, d = weights
-    x = smems[0].index(step % STAGES)
-    acc = _multiply(acc, a, x, 0, layout)
+    """(acc with all but the first product of a stage begun, the weights of the ``following`` one, made in between)."""
+    _, b, c, d = weights
     ahead = following % STAGES
-    mbarrier.wait(full.index(ahead), following // STAGES & 1)
+    mbarrier.wait(bars[0].index(ahead), following // STAGES & 1)
     words, more, scales, scales_high, zeros, zeros_high = packed_of_stage(
         smems, ahead, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
     )
@@ -138,12 +135,41 @@ def _step(
     pin(e, rows)
     pin(f, rows)
     acc = _multiply(acc, c, x, 32, layout)
-    g, h = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
+    g, h = weights_of_half(upper_words(more, lane, BITS, PTX), scales_high, zeros_high, BITS, GROUP, PTX, 1)
     pin(g, rows)
     acc = _multiply(acc, d, x, 48, layout)
     pin(h, rows)
-    acc, e, f, g, h = warpgroup_mma_wait(0, deps=[acc, e, f, g, h])
+    return acc, (e, f, g, h)
+
+
+@gluon.jit
+def _two_steps(
+    acc, weights, smems, bars, step, following, lane, rows, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr,
+    K_GROUPS: gl.constexpr, STAGES: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr,
+    PTX: gl.constexpr, four: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """(acc plus the products of two stages, the weights of the ``following`` one).
+
+    The second stage's first product begins before the first stage's last one has ended, so tensor cores do not run
+    empty in between.  Across the loop's end ptxas would wait for each product.
+    """
+    empty = bars[1]
+    x = smems[0].index(step % STAGES)
+    acc = _multiply(acc, weights[0], x, 0, layout)
+    acc, others = _go_on(
+        acc, weights, x, smems, bars, step + K_GROUPS, lane, rows, W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS,
+        PTX, four, layout,
+    )  # fmt: skip
+    x = smems[0].index((step + K_GROUPS) % STAGES)
+    acc = _multiply(acc, others[0], x, 0, layout)
+    acc, _, _, _, _ = warpgroup_mma_wait(1, deps=[acc, weights[0], weights[1], weights[2], weights[3]])
     mbarrier.arrive(empty.index(step % STAGES), count=1)
+    acc, made = _go_on(
+        acc, others, x, smems, bars, following, lane, rows, W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS,
+        PTX, four, layout,
+    )  # fmt: skip
+    acc, e, f, g, h = warpgroup_mma_wait(0, deps=[acc, made[0], made[1], made[2], made[3]])
+    mbarrier.arrive(empty.index((step + K_GROUPS) % STAGES), count=1)
     return acc, (e, f, g, h)
 
 
@@ -183,20 +209,16 @@ def _consume(
             smems, step % STAGES, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
         )
         a, b = weights_of_half(words, scales, zeros, BITS, GROUP, PTX, 0)
-        c, d = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
+        c, d = weights_of_half(upper_words(more, lane, BITS, PTX), scales_high, zeros_high, BITS, GROUP, PTX, 1)
         weights = a, b, c, d
         if (GROUP == 0) & (K_GROUP == 0):  # loaded here, so that nothing waits for them in the end
             row_scales = _load_row_scales(scales_ptr, n + W_GROUP * ROWS, N, gl.SliceLayout(1, acc_layout))
         acc = gl.zeros([ROWS, BLOCK_M], gl.float32, acc_layout)
         for i in range(begin, end, 2 * K_GROUPS):
-            acc, others = _step(
-                acc, weights, smems, bars, step, step + K_GROUPS, lane, M,
-                W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS, PTX, four, layout,
-            )  # fmt: skip
             following = step + K_GROUPS + (i + 2 * K_GROUPS < end).to(gl.int32) * K_GROUPS  # the last one's are again
-            acc, weights = _step(
-                acc, others, smems, bars, step + K_GROUPS, following, lane, M,
-                W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS, PTX, four, layout,
+            acc, weights = _two_steps(
+                acc, weights, smems, bars, step, following, lane, M, W_GROUP, W_GROUPS, K_GROUPS, STAGES, BITS,
+                GROUP, HAS_ZEROS, PTX, four, layout,
             )  # fmt: skip
             step += 2 * K_GROUPS
         if K_GROUP > 0:

@@ -196,8 +196,9 @@ def test_packed_weights_are_made_between_the_products_of_the_stage_before(compil
     parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
     steps = [part for part in parts.split("w") if "p" in part]
     assert len(steps) == 2 * shape[1] * shape[2]  # the loop is unrolled twice
-    made = "px+p[xs]*s[xs]*p" if format_[1] else "px+p+$"  # a row's one scale is for its sums
-    assert all(re.search(made, step) and step.count("p") == 4 for step in steps)
+    made = "x+p[xs]*s[xs]*p" if format_[1] else "xxxxp[xp]*xxp"  # a row's one scale is for its sums
+    assert all(re.search("p" + made, step) and step.count("p") == 5 for step in steps[::2])  # the next stage's first
+    assert all(re.match(made, step) and step.count("p") == 3 for step in steps[1::2])
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -44,6 +44,9 @@ ROWS = gl.constexpr(64)
 BLOCK_K = gl.constexpr(64)
 """Columns of a stage: a swizzled line of shared memory."""
 
+WRITTEN = 128
+"""The most rows of y that are written at once: of 256 in two parts, which leaves a stage more to the ring."""
+
 
 @gluon.jit
 def _rounds(tiles, splits, CUT: gl.constexpr):
@@ -181,6 +184,15 @@ def _load_row_scales(scales_ptr, n, N, layout: gl.constexpr):
 
 
 @gluon.jit
+def _write(out, buffer, y_desc, m, n):
+    """Write numbers [ROWS, rows of y] to y from (m, n) on, once the buffer's last ones have been read."""
+    tma.store_wait(0)
+    buffer.permute((1, 0)).store(out)
+    fence_async_shared()
+    tma.async_copy_shared_to_global(y_desc, [m, n], buffer)
+
+
+@gluon.jit
 def _consume(
     y_desc, ptrs, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
     GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
@@ -241,11 +253,13 @@ def _consume(
                     where = (part * (tiles - whole) + tile - whole).to(gl.int64) * (BLOCK_N * BLOCK_M)
                     gl.store(parts_ptr + where + offs_n * BLOCK_M + offs_m, acc)
             if (not CUT) | (tile < whole):
-                buffer = y_smem.index(W_GROUP)
-                tma.store_wait(0)
-                buffer.permute((1, 0)).store(acc.to(y_desc.dtype))
-                fence_async_shared()
-                tma.async_copy_shared_to_global(y_desc, [m, n + W_GROUP * ROWS], buffer)
+                out = acc.to(y_desc.dtype)
+                if y_desc.block_shape[0] < BLOCK_M:
+                    low, high = out.reshape([ROWS, 2, BLOCK_M // 2]).permute((0, 2, 1)).split()
+                    _write(low, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
+                    _write(high, y_smem.index(W_GROUP), y_desc, m + BLOCK_M // 2, n + W_GROUP * ROWS)
+                else:
+                    _write(out, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
         turn += 1  # noqa: SIM113 - of Gluon
     if K_GROUP == 0:
         tma.store_wait(0)
@@ -277,7 +291,7 @@ def direct_kernel(
     zeros_smem = scales_smem
     if HAS_ZEROS:
         zeros_smem = gl.allocate_shared_memory(gl.int16, [STAGES * PAIRS, 8, 16], zeros_desc.layout)
-    y_smem = gl.allocate_shared_memory(y_desc.dtype, [W_GROUPS, BLOCK_M, ROWS], y_desc.layout)
+    y_smem = gl.allocate_shared_memory(y_desc.dtype, [W_GROUPS, y_desc.block_shape[0], ROWS], y_desc.layout)
     sums_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
     sums_smem = y_smem
     if OTHERS > 0:
@@ -371,7 +385,7 @@ def _sum_tiles_kernel(
 def _stages(bits, rows, w_groups, k_groups, narrow):
     """Stages that shared memory holds beside y and the sums on their way; ``narrow``: groups of 32."""
     stage = rows * 128 + w_groups * 512 * bits + (w_groups + 1) // 2 * (256 * (1 + narrow) + 256)
-    rest = w_groups * ROWS.value * rows * (2 + 4 * (k_groups - 1)) + 2048
+    rest = w_groups * ROWS.value * (2 * min(rows, WRITTEN) + 4 * rows * (k_groups - 1)) + 2048
     return max(2, min(12, (224 * 1024 - rest) // stage))
 
 
@@ -397,7 +411,7 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
     launch(
         direct_kernel, (min(programs, tiles * splits),),
         described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
-        described(y, rows, ROWS.value), parts, m, n, k, splits,
+        described(y, min(rows, WRITTEN), ROWS.value), parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
         PTX=ptx_of(bits, x.dtype == torch.bfloat16), GROUP_M=band,
         STAGES=_stages(bits, rows, w_groups, k_groups, group == 32), CUT=cut > 0, num_warps=4,

@@ -1,16 +1,18 @@
 """Weights of `direct`, from a stage in shared memory to wgmma's first operand: words, scales and zero points.
 
 A packed tile has the lanes' weights in the order of fragments, eight neighbours along k a lane; wgmma wants two here
-and two there.  So the four lanes of a row exchange words, four shuffles for 32 weights, before they become 16 bits, in
-two halves of a stage's columns: a half is made while products of the stage before run, and :func:`pin` keeps it there.
+and two there: what the four lanes of a row have is a 4 x 4 matrix to be turned over.  So lanes load from shared memory
+not what is their own, but a word of each of the four.
+
+Words become 16 bits in two halves of a stage's columns: a half is made while products of the stage before run, and
+:func:`pin` keeps it there.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.common.packed import unpack_8
+from kernels.common.packed import sixteen, unpack_8
 
-from .exchange import exchange_4_asm, exchange_8_asm, half_4_asm
 from .hopper import scale_asm
 
 _PIN = gl.constexpr(
@@ -25,10 +27,25 @@ _HALF_8_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 4))
 
 
 def ptx_of(bits, bf16):
-    """PTX that has lanes exchange words, makes either half's weights of them, and scales these."""
+    """PTX that makes either half's weights of words, and scales these."""
     if bits == 4:
-        return exchange_4_asm(), half_4_asm(bf16, 0), half_4_asm(bf16, 1), scale_asm(bf16)
-    return exchange_8_asm(), *[unpack_8(bf16, ("$8", "$9", "$10", "$11"))] * 2, scale_asm(bf16)
+        return _half_4_asm(bf16, 0), _half_4_asm(bf16, 1), scale_asm(bf16)
+    return *[unpack_8(bf16, ("$8", "$9", "$10", "$11"))] * 2, scale_asm(bf16)
+
+
+def _half_4_asm(bf16, half):
+    """PTX: of four words (8..11) of an operand's columns, minus zero points (12), a half's two operands."""
+    kind, magic, one = sixteen(bf16)
+    minus = magic | 0x80008000
+    lines = [f"{{ .reg .b32 t, one, z0, z1; mov.b32 one, {one};"]
+    lines += [f"prmt.b32 z0, $12, {minus}, 0x5050; prmt.b32 z1, $12, {minus}, 0x5151;"]
+    for s in range(4):
+        for h in range(2):
+            shift = 8 * half + 4 * h
+            lines.append(f"shr.u32 t, ${8 + s}, {shift};" if shift else f"mov.b32 t, ${8 + s};")
+            lines.append(f"lop3.b32 t, t, 0x000f000f, {magic}, 0xea;")
+            lines.append(f"fma.rn.{kind}x2 ${2 * s + h}, t, one, z{h};")
+    return "\n".join([*lines, "}"])
 
 
 @gluon.constexpr_function
@@ -41,11 +58,47 @@ def _numbers_layout(halves):
 
 
 @gluon.constexpr_function
-def _words_layout(tiles):
-    """Which lane has which words of packed tiles, in lines [4 row tiles, 8 lines, 16]: its own 16 bytes of each."""
-    registers = [[0, 0, 1], [0, 0, 2]] + ([[0, 8, 0]] if tiles == 2 else [])
-    lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, [[1, 0, 0], [2, 0, 0]], [], [4, 8 * tiles, 16])
+def _words_layout(bits):
+    """Which lane has which words of packed tiles, in lines [4 row tiles, 8 lines, 16]: those of an operand's columns.
+
+    Of 8 bits lane t has word t of each of a row's four lanes, of 4 bits bytes of words t / 2 and t / 2 + 2.
+    The descriptor's swizzle lets no two lanes meet a bank.
+    """
+    lanes = [[0, 0, 1], [0, 0, 2]] if bits == 8 else [[0, 0, 0], [0, 0, 1]]
+    registers = [[0, 0, 4], [0, 0, 8], [0, 8, 0]] if bits == 8 else [[0, 0, 4], [0, 0, 8], [0, 0, 2]]
+    lines = [[0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes + lines, [[1, 0, 0], [2, 0, 0]], [], [4, 2 * bits, 16])
+
+
+@gluon.jit
+def _words(smem, lane, BITS: gl.constexpr, four: gl.constexpr):
+    """(words of the lower half of a stage's columns, of the upper), word s of lane t with what lane s has packed.
+
+    Of 4 bits they are the same: number h + 2 half + 4 p is row g + 8 h, column 32 half + 8 s + 2 t + p.
+    """
+    words = smem.load(_words_layout(BITS))
+    if BITS == 8:
+        low, high = words.reshape([4, 2, 8, 4, 4]).permute(0, 2, 4, 3, 1).split()
+        low = gl.convert_layout(low, four, assert_trivial=True)
+        high = gl.convert_layout(high, four, assert_trivial=True)
+    else:
+        five: gl.constexpr = gl.BlockedLayout([1, 1, 1, 1, 4], [1, 8, 2, 2, 1], [4, 1, 1, 1, 1], [4, 3, 2, 1, 0])
+        first, second = words.reshape([4, 8, 4, 2, 2]).permute(0, 1, 4, 2, 3).split()
+        first = _for_two(first, five, four)
+        second = _for_two(second, five, four)
+        even_or_odd = (lane % 2) * 0x1111 + 0x6240 + gl.zeros_like(first)
+        low = gl.inline_asm_elementwise("prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [first, second, even_or_odd],
+                                        dtype=gl.int32, is_pure=True, pack=1)  # fmt: skip
+        high = low
+    return low, high
+
+
+@gluon.jit
+def _for_two(words, five: gl.constexpr, four: gl.constexpr):
+    """Words [4, 8, 2, 4] of two lanes each for every lane."""
+    words = gl.convert_layout(words, gl.SliceLayout(3, five), assert_trivial=True)[:, :, :, None, :]
+    words = words + gl.zeros([4, 8, 2, 2, 4], gl.int32, five)
+    return gl.convert_layout(words.reshape([4, 8, 4, 4]), four, assert_trivial=True)
 
 
 @gluon.jit
@@ -84,19 +137,10 @@ def packed_of_stage(
     smems, slot, lane, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
     HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, four: gl.constexpr,
 ):  # fmt: skip
-    """What the group's weights of a stage are made of: (exchanged words, more words, scales and zero points)."""
+    """What the group's weights of a stage are made of: (words, more words, scales and zero points)."""
     words_smem, scales_smem, zeros_smem = smems[1], smems[2], smems[3]
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
-    TILES: gl.constexpr = BITS // 4
-    EXCHANGE: gl.constexpr = PTX[0]
-    words = words_smem.index(slot * W_GROUPS + W_GROUP).load(_words_layout(TILES)).reshape([4, TILES, 8, 4, 4])
-    if BITS == 4:
-        words = _fours(EXCHANGE, gl.convert_layout(words.reshape([4, 8, 4, 4]), four), lane)
-        more = words
-    else:
-        words, more = words.permute(0, 2, 3, 4, 1).split()
-        words = _fours(EXCHANGE, gl.convert_layout(words, four), lane)
-        more = gl.convert_layout(more, four)
+    words, more = _words(words_smem.index(slot * W_GROUPS + W_GROUP), lane, BITS, four)
     at = slot * PAIRS + W_GROUP // 2
     scales, scales_high = lane, lane  # of none, as a tuple holds no None
     if GROUP > 0:
@@ -111,19 +155,12 @@ def packed_of_stage(
 
 
 @gluon.jit
-def upper_words(more, lane, BITS: gl.constexpr, PTX: gl.constexpr):
-    """The words of the upper half of a stage's columns: of 4 bits they are exchanged with the lower half's."""
-    EXCHANGE: gl.constexpr = PTX[0]
-    return _fours(EXCHANGE, more, lane) if BITS == 8 else more
-
-
-@gluon.jit
 def weights_of_half(
     words, scales, zeros, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr
 ):  # fmt: skip
     """The weights of two products, a half of a stage's columns; where a row has one scale, without it."""
-    UNPACK: gl.constexpr = PTX[1 + HALF]
-    SCALE: gl.constexpr = PTX[3]
+    UNPACK: gl.constexpr = PTX[HALF]
+    SCALE: gl.constexpr = PTX[2]
     if BITS == 4:
         a, b = gl.inline_asm_elementwise(UNPACK, _HALF_4_OPERANDS, [words, zeros + gl.zeros_like(words)],
                                          dtype=(gl.int32, gl.int32), is_pure=True, pack=4)  # fmt: skip

@@ -4,7 +4,7 @@ A program has a multiprocessor for itself and takes one tile of y after the othe
 stage of the ring is BLOCK_M rows of x, the packed words of the tile's rows of W, their scales and zero points, all of
 64 columns.  Groups of four warps multiply (wgmma), 64 rows of W each; W_GROUPS of them share the rows of a tile, and
 K_GROUPS take its stages in turns and add their sums in the end.  W is wgmma's first operand and comes from registers,
-where lanes exchange packed words and make 16 bits of them (:mod:`.direct_weights`).
+where packed words of four lanes become 16 bits (:mod:`.direct_weights`).
 
 A product with an operand in registers keeps its warp from going on until the next but one may begin.  So the weights
 of the next stage are made in between the four products of this one, a quarter of the work behind each.
@@ -35,7 +35,7 @@ from kernels.common.early import launch_early
 from kernels.common.hopper import described, tile_of
 
 from .direct_space import tiles_to_cut
-from .direct_weights import packed_of_stage, pin, ptx_of, upper_words, weights_of_half
+from .direct_weights import packed_of_stage, pin, ptx_of, weights_of_half
 from .hopper_converted import barriers
 
 ROWS = gl.constexpr(64)
@@ -138,7 +138,7 @@ def _go_on(
     pin(e, rows)
     pin(f, rows)
     acc = _multiply(acc, c, x, 32, layout)
-    g, h = weights_of_half(upper_words(more, lane, BITS, PTX), scales_high, zeros_high, BITS, GROUP, PTX, 1)
+    g, h = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
     pin(g, rows)
     acc = _multiply(acc, d, x, 48, layout)
     pin(h, rows)
@@ -221,7 +221,7 @@ def _consume(
             smems, step % STAGES, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
         )
         a, b = weights_of_half(words, scales, zeros, BITS, GROUP, PTX, 0)
-        c, d = weights_of_half(upper_words(more, lane, BITS, PTX), scales_high, zeros_high, BITS, GROUP, PTX, 1)
+        c, d = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
         weights = a, b, c, d
         if (GROUP == 0) & (K_GROUP == 0):  # loaded here, so that nothing waits for them in the end
             row_scales = _load_row_scales(scales_ptr, n + W_GROUP * ROWS, N, gl.SliceLayout(1, acc_layout))

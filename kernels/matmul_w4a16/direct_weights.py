@@ -26,11 +26,12 @@ _HALF_4_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 8))
 _HALF_8_OPERANDS = gl.constexpr(",".join(["=&r"] * 8 + ["r"] * 4))
 
 
-def ptx_of(bits, bf16):
-    """PTX that makes either half's weights of words, and scales these."""
+def ptx_of(bits, group, bf16):
+    """PTX that makes either half's weights of words, and scales these; of 8 bits and a scale a row ``_parts_asm``."""
     if bits == 4:
         return _half_4_asm(bf16, 0), _half_4_asm(bf16, 1), scale_asm(bf16)
-    return *[unpack_8(bf16, ("$8", "$9", "$10", "$11"))] * 2, scale_asm(bf16)
+    words = ("$8", "$9", "$10", "$11")
+    return *[unpack_8(bf16, words) if group else _parts_asm(bf16, words)] * 2, scale_asm(bf16)
 
 
 def _half_4_asm(bf16, half):
@@ -46,6 +47,26 @@ def _half_4_asm(bf16, half):
             lines.append(f"lop3.b32 t, t, 0x000f000f, {magic}, 0xea;")
             lines.append(f"fma.rn.{kind}x2 ${2 * s + h}, t, one, z{h};")
     return "\n".join([*lines, "}"])
+
+
+def _parts_asm(bf16, words):
+    """PTX: four words of signs and magnitudes as operands, of 64ths (fp16: of 512ths): numbers below the normal ones.
+
+    A magnitude alone is 2^-133 (fp16: 2^-24) of itself, which a factor of 2^127 (2^15) makes a normal number, exactly.
+    """
+    kind, factor = ("bf16", 0x7F007F00) if bf16 else ("f16", 0x78007800)
+    lines = [f"{{ .reg .b32 t, large; mov.b32 large, {factor};"]
+    for at, word in enumerate(words):
+        for half in range(2):
+            lines.append(f"prmt.b32 t, {word}, 0, 0x0321;" if half else f"mov.b32 t, {word};")
+            lines.append(f"and.b32 t, t, 0x807f807f; mul.rn.{kind}x2 ${2 * at + half}, t, large;")
+    return "\n".join([*lines, "}"])
+
+
+@gluon.constexpr_function
+def parts_of_one(bits, dtype):
+    """What the sums of weights with a scale a row are to be multiplied by, beside it: see ``_parts_asm``."""
+    return 1.0 if bits == 4 else 64.0 if dtype == gl.bfloat16 else 512.0
 
 
 @gluon.constexpr_function

@@ -35,7 +35,7 @@ from kernels.common.early import launch_early
 from kernels.common.hopper import described, tile_of
 
 from .direct_space import tiles_to_cut
-from .direct_weights import packed_of_stage, pin, ptx_of, weights_of_half
+from .direct_weights import packed_of_stage, parts_of_one, pin, ptx_of, weights_of_half
 from .hopper_converted import barriers
 
 ROWS = gl.constexpr(64)
@@ -245,7 +245,7 @@ def _consume(
                 acc += sums_smem.index(found).load(acc_layout)
                 mbarrier.arrive(bars[3].index(found), count=1)
             if GROUP == 0:
-                acc *= row_scales.to(gl.float32)[:, None]
+                acc *= (row_scales.to(gl.float32) * parts_of_one(BITS, row_scales.dtype))[:, None]
             if CUT:  # noqa: SIM102 - a constant, the other is none
                 if tile >= whole:
                     offs_n = gl.expand_dims(gl.arange(0, ROWS, gl.SliceLayout(1, acc_layout)), 1) + W_GROUP * ROWS
@@ -413,7 +413,7 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
         described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
         described(y, min(rows, WRITTEN), ROWS.value), parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
-        PTX=ptx_of(bits, x.dtype == torch.bfloat16), GROUP_M=band,
+        PTX=ptx_of(bits, group, x.dtype == torch.bfloat16), GROUP_M=band,
         STAGES=_stages(bits, rows, w_groups, k_groups, group == 32), CUT=cut > 0, num_warps=4,
     )  # fmt: skip
     if cut:

@@ -160,11 +160,11 @@ def directs(bits: int, problem: Case, gpu: GPU) -> str:
 
 
 def _behind(bits: int, own: float, problem: Case, gpu: GPU) -> bool:
-    """Whether `direct` should be a tenth sooner, and so leaves others nothing, not even what was tuned before it."""
+    """Whether `direct` should be a third sooner, and so leaves others nothing, not even what was tuned before it."""
     sizes = _sizes(problem)
     if math.prod(sizes) < _LITTLE or directs(bits, problem, gpu):
         return False
-    return own > 1.1 * best_direct(bits, *sizes, gpu.sms)[0]
+    return own > 1.33 * best_direct(bits, *sizes, gpu.sms)[0]
 
 
 # --- specialized -----------------------------------------------------------------------------------------------------

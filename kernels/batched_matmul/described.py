@@ -1,5 +1,7 @@
 """`persistent` and `swizzled`: the copy engine (TMA) moves blocks, of padded copies where rows are off 16 bytes."""
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -94,33 +96,35 @@ def _describe(matrices, rows, columns, precision="ieee"):
 
 
 def launch_swizzled(a, b, tf32=False, *, config):
-    """Launch the kernel in Gluon for fp32; other dtypes are read through pointers."""
+    """Launch the kernel in Gluon for fp32."""
     from kernels.matmul.hopper_fp32 import in_a_row, products
 
-    c = empty_products(a, b)
-    if a.dtype != torch.float32 or not (c.numel() and a.shape[2]):
-        return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
-    products(in_a_row(a), in_a_row(b.transpose(1, 2)).transpose(1, 2), c, config=config)
-    return c
+    def multiply(c):
+        products(in_a_row(a), in_a_row(b.transpose(1, 2)).transpose(1, 2), c, config=config)
+
+    return _by_gluon(multiply, a.dtype == torch.float32, a, b, tf32)
 
 
 def launch_registers(a, b, tf32=False, *, config):
-    """Launch the kernel in Gluon for tf32; else `tiled`."""
+    """Launch the kernel in Gluon for tf32."""
     from kernels.matmul.hopper_tf32 import products
 
-    c = empty_products(a, b)
-    if precision_of_product(a, tf32) != "tf32" or not (c.numel() and a.shape[2]):
-        return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
-    products(a, b, c, config=config, programs=gpu_of(a.device).sms)
-    return c
+    multiply = functools.partial(products, a, b, config=config, programs=gpu_of(a.device).sms)
+    return _by_gluon(multiply, precision_of_product(a, tf32) == "tf32", a, b, tf32)
 
 
 def launch_bf16x6(a, b, tf32=False, *, config):
-    """Launch the kernel in Gluon for fp32 on tensor cores; else `tiled`."""
+    """Launch the kernel in Gluon for fp32 on tensor cores."""
     from kernels.matmul.hopper_bf16x6 import products
 
+    multiply = functools.partial(products, a, b, config=config, programs=gpu_of(a.device).sms)
+    return _by_gluon(multiply, a.dtype == torch.float32, a, b, tf32)
+
+
+def _by_gluon(multiply, takes, a, b, tf32):
+    """C by ``multiply(c)`` where it ``takes`` the operands and there is something to add up; else by `tiled`."""
     c = empty_products(a, b)
-    if a.dtype != torch.float32 or not (c.numel() and a.shape[2]):
+    if not takes or not (c.numel() and a.shape[2]):
         return launch_tiled(a, b, tf32, config=dict(zip(SPACE, (64, 64, 16, 8, 4, 2), strict=True)))
-    products(a, b, c, config=config, programs=gpu_of(a.device).sms)
+    multiply(c)
     return c

@@ -21,7 +21,8 @@ def _chunk_kernel(
     q_ptr, k_ptr, v_ptr, lens_ptr, out_ptr, lse_ptr, kv_heads, seq, chunk, splits, scale,
     stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr, HAS_LENS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    HAS_LENS: tl.constexpr,
 ):  # fmt: skip
     """One program owns ``chunk`` rows, a multiple of BLOCK_N, of one head of one sequence's cache.
 
@@ -40,7 +41,7 @@ def _chunk_kernel(
         out, rest, lse = attend(
             q_ptr, k_ptr, v_ptr, batch, head, first, last, length, scale,
             stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
-            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST,
+            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST, WIDTH,
         )  # fmt: skip
         if WHOLE:
             lse = lse * LN2

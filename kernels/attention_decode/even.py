@@ -54,7 +54,8 @@ def _even_kernel(
     q_ptr, k_ptr, v_ptr, lens_ptr, out_ptr, lse_ptr, part_ptr, part_lse_ptr, batch, kv_heads, seq, scale,
     stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, REST: tl.constexpr, BATCHES: tl.constexpr, HAS_LENS: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_D: tl.constexpr, REST: tl.constexpr, WIDTH: tl.constexpr, BATCHES: tl.constexpr, HAS_LENS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program owns an equal share of the blocks of all caches.
 
@@ -84,7 +85,7 @@ def _even_kernel(
         out, rest, lse = attend(
             q_ptr, k_ptr, v_ptr, sequence, head, first, last, length, scale,
             stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
-            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST,
+            GROUP, QUERIES, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, REST, WIDTH,
         )  # fmt: skip
         if mine == count:
             pair = sequence.to(tl.int64) * kv_heads + head

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from atlas.declaration.products import as_interpreted
+from atlas.declaration.rows import VECTOR_BYTES
 
 from kernels.attention.blocks import LN2
 from kernels.common.rows import LOWEST
@@ -72,13 +73,17 @@ def attend(
     q_ptr, k_ptr, v_ptr, sequence, head, first, last, length, scale,
     stride_qb, stride_qh, stride_qt, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """(out, its REST last columns, lse to base 2) of a head of a cache's rows from ``first``, in blocks, to ``last``.
 
     BLOCK_M rows are the GROUP heads of q that use the head, QUERIES tokens each; the cache holds ``length`` rows.
-    Columns are computed in BLOCK_D and REST; if that is 0, the second result means nothing.
+    Columns are computed in BLOCK_D and REST; if that is 0, the second result means nothing.  The cache's strides are
+    multiples of WIDTH elements.
     """
+    # So said, since the compiler knows of multiples of 16 alone: rows of 72 would be read by 2 bytes, into registers.
+    stride_kb, stride_kh, stride_ks = stride_kb // WIDTH * WIDTH, stride_kh // WIDTH * WIDTH, stride_ks // WIDTH * WIDTH
+    stride_vb, stride_vh, stride_vs = stride_vb // WIDTH * WIDTH, stride_vh // WIDTH * WIDTH, stride_vs // WIDTH * WIDTH
     offs_m = tl.arange(0, BLOCK_M)
     offs_d, offs_rest = tl.arange(0, BLOCK_D), BLOCK_D + tl.arange(0, REST if REST else 16)
     member, query = offs_m // QUERIES, offs_m % QUERIES
@@ -167,11 +172,12 @@ def prepared(q, k, v, scale, config):
     group = heads // k.shape[1]
     rows = max(triton.next_power_of_2(group * queries), 16)
     columns, rest = _columns(head_dim, rows)
+    apart = (step for x in (k, v) for size, step in zip(x.shape[:3], x.stride()[:3], strict=True) if size > 1)
     out = torch.empty((batch, heads, queries, head_dim), dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     constants = {
         "GROUP": group, "QUERIES": queries, "HEAD_DIM": head_dim,
-        "BLOCK_M": rows, "BLOCK_D": columns, "REST": rest,
+        "BLOCK_M": rows, "BLOCK_D": columns, "REST": rest, "WIDTH": math.gcd(VECTOR_BYTES // k.element_size(), *apart),
         **{name: value for name, value in config.items() if name != "PROGRAMS"},
     }  # fmt: skip
     return (out, lse), tuple(map(as_interpreted, (q, k, v))), scale * math.log2(math.e), constants

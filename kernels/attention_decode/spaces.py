@@ -1,7 +1,10 @@
 """Configs of decoding worth a trial, defaults, and which variant is for what."""
 
+import math
+
 import triton
 from atlas.declaration import GPU, Case, element_size
+from atlas.declaration.rows import VECTOR_BYTES
 
 SPLIT_SPACE = {
     "BLOCK_N": (32, 64, 128),
@@ -45,7 +48,7 @@ def splits(problem: Case, gpu: GPU) -> str:
 
 
 def split_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    if _copies_asynchronously(gpu):
+    if _copies_asynchronously(problem, gpu):
         return {"BLOCK_N": _rows_of(16, problem), "PROGRAMS": 2, "num_warps": 4, "num_stages": 3}
     return {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
 
@@ -61,9 +64,11 @@ def whole_default(problem: Case, gpu: GPU) -> dict[str, int]:
     A program alone on its SM needs blocks of 32 KiB; so do two of long caches, that read in turn.  From four on, those
     of 16 KiB in two stages leave an SM room for six programs, where with three stages the fourth waits for the others:
     0.86 to 1.01 (H200).  Of three, or long ones of different lengths, larger blocks are under way: 0.90, 0.94.
+
+    Rows of other than whole 16 bytes are copied in smaller pieces, of which a thread has too many addresses for that.
     """
     plain = {name: value for name, value in split_default(problem, gpu).items() if name != "PROGRAMS"}
-    if not _copies_asynchronously(gpu):
+    if not _copies_asynchronously(problem, gpu) or _copied_at_once(problem) < VECTOR_BYTES:
         return plain
     on_sm, long = triton.cdiv(_caches(problem), gpu.sms), problem["seq"] > SHORT
     large = plain | {"BLOCK_N": _rows_of(32, problem)}
@@ -78,14 +83,20 @@ def whole_default(problem: Case, gpu: GPU) -> dict[str, int]:
     return plain if fits(config, problem, gpu) else config
 
 
-def _copies_asynchronously(gpu: GPU) -> bool:
-    return gpu.backend == "cuda" and int(gpu.arch) >= 80
+def _copied_at_once(problem: Case) -> int:
+    """Bytes that the rows of a head allow a thread to copy at a time."""
+    return math.gcd(VECTOR_BYTES, problem["head_dim"] * element_size(problem.dtype))
+
+
+def _copies_asynchronously(problem: Case, gpu: GPU) -> bool:
+    """Whether there is cp.async, which takes 4 bytes at least."""
+    return gpu.backend == "cuda" and int(gpu.arch) >= 80 and _copied_at_once(problem) >= 4
 
 
 def fits(config, problem: Case, gpu: GPU) -> str:
     block = config["BLOCK_N"] * triton.next_power_of_2(problem["head_dim"]) * element_size(problem.dtype)
-    asynchronous = _copies_asynchronously(gpu)
-    # On sm_75 tl.dot is FMA, which holds its operands in registers as fp32.
+    asynchronous = _copies_asynchronously(problem, gpu)
+    # What is not copied asynchronously goes through registers; on sm_75 tl.dot is FMA, which holds it there as fp32.
     most = 64 if gpu.backend == "cuda" and not asynchronous else 256
     if block // (32 * config["num_warps"]) > most:
         return f"more than {most} bytes of a block of K a thread: registers spill"

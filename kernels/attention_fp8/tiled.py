@@ -180,23 +180,36 @@ HALF_SPACE = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "num_warps": (4, 8), "
 HEADS = (64, 128, 256)
 """Heads that `gluon` has a kernel for."""
 
-FEW_KEYS = {64: 640, 128: 256}
+FEW_KEYS = {64: 640, 128: 256, 256: 128}
 """By the columns of a head, the keys up to which `descriptor` is faster than `gluon`.
 
 There a tile of `gluon` begins and ends too often, and its transposed V is read too seldom, to pay.  At heads of 64 and
-494 to 602 keys `descriptor` takes 0.76 to 0.85 of its time; at 128 and 128 to 256 keys 0.85 to 0.92, with 640 1.15
-(H200).
+494 to 602 keys `descriptor` takes 0.76 to 0.85 of its time; at 128 and 128 to 256 keys 0.85 to 0.92, with 640 1.15; at
+256 and 256 keys 1.04 (H200, H100).
 """
+
+LONG_DIAGONAL = 1024
+"""Keys from which on blocks of 128 queries are faster under a causal mask, too: 640 1.01, 2048 0.91 (H200, H100)."""
 
 
 def half_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Small programs share a multiprocessor; of wide heads those of 128 queries take 0.9 of the time (H200).
+    """Small programs share a multiprocessor; of wide heads those of 128 queries take 0.7 to 0.93 of the time.
 
-    Not where they are too few, nor under a causal mask, of whose diagonal they compute more.
+    Not where they are too few, nor with few keys under a causal mask, of whose diagonal they compute more.  Masks are
+    cheaper by four warps than by eight: 0.78.  Beyond 128 columns a multiprocessor has room for one program, and for a
+    third stage: 0.83, 0.9.  Narrow heads leave registers for scores of 128 keys, where these are no more blocks of 64
+    than there are and no diagonal runs through them: 0.92, 0.94 (H200, H100).
     """
-    tiles = problem["b"] * problem["h"] * -(-problem["l"] // 128)
-    large = problem["d"] > 64 and problem["l"] > 64 and not problem["causal"] and tiles >= gpu.sms
-    tile = (128, 64, 8, 2) if problem["d"] > 128 else (128, 64, 8, 3) if large else (64, 64, 4, 3)
+    queries, keys, causal = problem["l"], problem["s"], problem["causal"]
+    tiles = problem["b"] * problem["h"] * -(-queries // 128)
+    if problem["d"] > 128:
+        tile = (128, 64, 8, 3)
+    elif problem["d"] > 64 and queries > 64 and tiles >= gpu.sms and (not causal or keys >= LONG_DIAGONAL):
+        tile = (128, 64, 4 if causal else 8, 3)
+    elif problem["d"] <= 64 and not causal and keys > 128 and -keys % 128 < 64:
+        tile = (64, 128, 4, 3)
+    else:
+        tile = (64, 64, 4, 3)
     return dict(zip(HALF_SPACE, tile, strict=True))
 
 
@@ -218,7 +231,7 @@ def handles_half(problem: Case, gpu: GPU) -> str:
         return "rows of a head are not aligned to 16 bytes, or too short for a product of 8 bits"
     if problem["d"] not in HEADS:  # beside `tiled`, which transposes V once a block of queries
         return ""
-    most = FEW_KEYS[64 if problem["d"] <= 64 else 128]
+    most = FEW_KEYS[problem["d"]]
     return "" if problem["s"] <= most else f"more than {most} keys: fp8 is worth a transposed V"
 
 

@@ -318,7 +318,10 @@ def test_three_groups_are_for_long_loops_whose_tiles_fill_the_last_turn():
         (32, 256, 128, True, "descriptor", 64),  # of the diagonal larger blocks compute more
         (4, 256, 128, False, "descriptor", 64),  # 128 blocks of 128 queries for 132 SMs
         (32, 640, 128, True, "gluon", None),
-        (16, 2048, 96, True, "descriptor", 64),  # heads that gluon has not
+        (16, 512, 96, True, "descriptor", 64),  # heads that gluon has not
+        (16, 2048, 96, True, "descriptor", 128),  # a diagonal of few of the keys
+        (16, 128, 256, False, "descriptor", 128),
+        (16, 256, 256, False, "gluon", None),
     ],
 )
 def test_descriptors_are_for_few_keys_and_for_heads_that_gluon_has_not(h, length, d, causal, chosen, rows):
@@ -327,3 +330,9 @@ def test_descriptors_are_for_few_keys_and_for_heads_that_gluon_has_not(h, length
     config = variant.default(problem, GPUS["h200"])
     assert (variant.name, config.get("BLOCK_M")) == (chosen, rows)
     assert config in list(variant.configs(problem, GPUS["h200"]))
+
+
+def test_narrow_heads_take_128_keys_at_a_time_where_neither_a_tail_nor_a_diagonal_is_longer_for_it():
+    for length, causal, keys in ((512, False, 128), (560, False, 64), (128, False, 64), (512, True, 64)):
+        problem = case("fp8e4m3", b=16, h=16, g=16, l=length, s=length, d=64, causal=causal)
+        assert WORK.variant("descriptor").default(problem, GPUS["h200"])["BLOCK_N"] == keys

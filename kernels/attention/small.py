@@ -9,7 +9,7 @@ from atlas.declaration import GPU, Case
 from .few_keys import FEW
 from .hopper_few_keys import forward_takes_few_keys
 from .parts import heads_of_part, most_heads
-from .spaces import BACKWARD_SPACE, FORWARD_SPACE, backward_default, describes
+from .spaces import BACKWARD_SPACE, FEW_KEYS, FORWARD_SPACE, backward_default, describes
 
 HEADS = range(40, 129, 8)
 """Heads that `gluon` takes, too; wider ones have not been compared."""
@@ -20,8 +20,14 @@ TILE = 128
 BLOCK = 64
 """Queries and keys of what the kernels of `small` compute at a time."""
 
-LONGEST = 512
-"""Keys up to which forward it counts that a tile begins late: of more, a block of 64 queries alone is as slow."""
+BUSY = 0.75
+"""The share of multiprocessors' rounds that have a tile, of heads up to 64, up to which `small` is faster forward."""
+
+LONG = 512
+"""Keys from which on forward a loop of wide heads is long."""
+
+SHORT = 640
+"""Keys up to which a program of dQ for wide heads is too short to read far ahead."""
 
 FORWARD_SMALL = dict(zip(FORWARD_SPACE, ((64,), (64, 128), (4,), (3,)), strict=True))
 BACKWARD_SMALL = dict(
@@ -29,9 +35,21 @@ BACKWARD_SMALL = dict(
 )
 
 
+def _tiles(problem: Case) -> int:
+    return problem["b"] * problem["h"] * -(-problem["l"] // TILE)
+
+
 def small_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Small heads leave registers for scores of 128 keys, where there are more: 0.94 of the time of 64 (512 keys)."""
-    columns = 128 if problem["d"] <= 64 and problem["s"] > TILE else 64
+    """Programs alone on their multiprocessors have shared memory and registers for 128 keys at a time.
+
+    Of small heads these take 0.94 of the time of 64 (512 keys), of others 0.91 where loops are long (2048).  Where
+    programs share a multiprocessor that pays as late as with `descriptor`.
+    """
+    alone, keys = 2 * _tiles(problem) <= gpu.sms, problem["s"]
+    if problem["d"] <= 64:
+        columns = 128 if keys > (TILE if alone else FEW_KEYS) else 64
+    else:
+        columns = 128 if alone and keys > LONG else 64
     return {"BLOCK_M": 64, "BLOCK_N": columns, "num_warps": 4, "num_stages": 3}
 
 
@@ -44,34 +62,50 @@ def _other_heads(problem: Case, gpu: GPU) -> str:
 def handles_small(problem: Case, gpu: GPU) -> str:
     """Why the forward pass of a case is not for `small`.
 
-    H200, H100: with tiles for half of the multiprocessors at most 0.81 to 0.96 of the time of `gluon`; with 65 to 128
-    keys of heads of 64, which are one block, so that no softmax runs under the products of another, 0.81.
+    H200, H100: with tiles for half of the multiprocessors at most 0.81 to 0.96 of the time of `gluon`.  Of heads of 64,
+    that `gluon` gains less with, also where a second round has so few: with tiles for 1.45 rounds 0.81 and 0.91.  With
+    65 to 128 keys of those, which are one block, so that no softmax runs under the products of another, 0.81.
     """
     if reason := _other_heads(problem, gpu):
         return reason
-    if forward_takes_few_keys(problem["s"], problem["d"]) or problem["s"] > LONGEST:
-        return "`gluon` has a kernel for so few keys, or a loop long enough"
-    tiles = problem["b"] * problem["h"] * -(-problem["l"] // TILE)
-    return "" if problem["s"] <= TILE or 2 * tiles <= gpu.sms else "tiles of `gluon` for most multiprocessors"
+    if forward_takes_few_keys(problem["s"], problem["d"]):
+        return "`gluon` has a kernel for so few keys"
+    tiles = _tiles(problem)
+    most = (BUSY if problem["d"] <= 64 else 0.5) * gpu.sms * -(-tiles // gpu.sms)
+    return "" if problem["s"] <= TILE or tiles <= most else "tiles of `gluon` for most multiprocessors"
 
 
 def small_backward_default(problem: Case, gpu: GPU) -> dict[str, int]:
     """That of `descriptor`, but for the keys of dQ at a time.
 
-    Of 32 of wide heads three programs share a multiprocessor, and a tail is shorter: 0.86 of the time (541 keys).
+    Of few keys 32 of wide heads begin sooner, three programs share a multiprocessor, and a tail is shorter: 0.86 to
+    1.05 of the time of 64 (256 to 541 keys); of 1024 and 2048 1.02 to 1.22.  Where multiprocessors have few programs of
+    narrow heads, 128 at a time leave fewer, longer steps: 0.9 to 1 (512 and 768 keys; H200, H100).
     """
     default = backward_default(problem, gpu)
-    return default | {"QUERIES_N": 32} if problem["d"] > 64 else default
+    keys, programs = problem["s"], problem["b"] * problem["h"] * -(-problem["l"] // BLOCK)
+    if problem["d"] > 64:
+        return default | {"QUERIES_N": 32} if keys <= SHORT else default
+    few = keys > 2 * TILE and -keys % TILE < BLOCK and programs <= 3 * gpu.sms
+    return default | {"QUERIES_N": TILE, "QUERIES_STAGES": 3} if few else default
 
 
 _BLOCK_US = 1.5
 """A multiprocessor's time for 64 queries and as many keys of a head of 65 to 128, of seven products, by `small`."""
 
-_STEP_US = 2.5
+_STEP_US = 2.4
 """The same for 64 queries and 128 keys, of five products, by `gluon`."""
 
 _NARROW, _SHORT = 0.55, 0.85
 """The share of either that heads up to 64 take, and of the second that those of 65 to 96 do."""
+
+_PASSED_US = 3e-6
+"""What an element of q takes of either, whose gradients pass through memory while nothing is multiplied."""
+
+
+def _passed_us(problem: Case) -> float:
+    columns = 64 if problem["d"] <= 64 else 128
+    return _PASSED_US * problem["b"] * problem["h"] * problem["l"] * columns
 
 
 def _blocks_us(problem: Case, gpu: GPU) -> float:
@@ -83,10 +117,11 @@ def _blocks_us(problem: Case, gpu: GPU) -> float:
     keys = min(keys, queries) if problem["causal"] else keys
     seen = queries * keys - (keys * (keys - 1) // 2 if problem["causal"] else 0)
     places, places_k = problem["b"] * problem["h"], problem["b"] * problem["g"]
-    enter = 2.5  # blocks that beginning and ending take as long as
+    enter = 1.5  # blocks that beginning and ending take as long as
     work = (places * seen + enter * (places * queries + places_k * keys)) / gpu.sms
     longest = 1.25 * (problem["h"] // problem["g"]) * queries + enter  # alone a program takes longer than its share
-    return 9.5 + _BLOCK_US * max(work, longest) * (_NARROW if problem["d"] <= 64 else 1)
+    share = _NARROW if problem["d"] <= 64 else 1
+    return 9.5 + _passed_us(problem) + _BLOCK_US * share * max(work, longest)
 
 
 def _tiles_us(problem: Case, gpu: GPU) -> float:
@@ -98,17 +133,17 @@ def _tiles_us(problem: Case, gpu: GPU) -> float:
     heads = heads_of_part(group, blocks, queries, gpu.sms, most_heads(group, width, problem["l"], problem["causal"]))
     parts = -(-group // heads)
     # Two blocks of keys of a causal tile are seen by two blocks of queries more than there are.
-    steps = heads * (queries + (2 if problem["causal"] and problem["s"] > TILE else 0)) + 2.5
+    steps = heads * (queries + (2 if problem["causal"] and problem["s"] > TILE else 0)) + 1
     rounds = -(-blocks * parts // gpu.sms)
     share = _NARROW if problem["d"] <= 64 else _SHORT if problem["d"] <= 96 else 1
-    return 18 + (9 if parts > 1 else 0) + _STEP_US * share * rounds * steps
+    return 20 + (9 if parts > 1 else 0) + _passed_us(problem) + _STEP_US * share * rounds * steps
 
 
 def handles_small_backward(problem: Case, gpu: GPU) -> str:
     """Why the backward pass of a case is not for `small`: `gluon` is expected to be done before.
 
-    What both are expected to take was fitted to 29 cases of an H200, and tells which is faster in each of them: 0.55 to
-    0.91 of the time of `gluon` where `small` is taken, 1.03 to 1.8 elsewhere.
+    What both are expected to take was fitted to 61 timings of an H200 and an H100.  In all but four of those it tells
+    which is faster, and in these it loses 3 to 7 %.
     """
     if reason := _other_heads(problem, gpu):
         return reason

@@ -86,7 +86,7 @@ def forward_by_mma(rows, columns, warps, stages, d):
 _WGMMA_DEFAULTS = {64: (64, 128, 4, 2), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)}
 # Of few keys blocks of 64 leave less of the diagonal and of the tail: 571 keys of D 32, causal, 0.86 of the time.
 _WGMMA_FEW_KEYS = {64: (64, 64, 4, 3)}
-_FEW_KEYS = 1024
+FEW_KEYS = 1024
 _WGMMA_DEFAULTS_POINTERS = {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 3)}
 # Of B200, compiled and never run: 128 rows fill its tensor memory.
 _TCGEN05_DEFAULTS = {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 32, 8, 3)}
@@ -108,7 +108,7 @@ _FORWARD_DEFAULTS = (
 
 def forward_default(problem: Case, gpu: GPU, pointers: bool = False) -> dict[str, int]:
     if reads_shared_memory(problem, gpu):
-        few_keys = _WGMMA_FEW_KEYS if problem["s"] <= _FEW_KEYS else {}
+        few_keys = _WGMMA_FEW_KEYS if problem["s"] <= FEW_KEYS else {}
         defaults = _WGMMA_DEFAULTS_POINTERS if pointers else _WGMMA_DEFAULTS | few_keys
         if Capability.WGMMA not in gpu.capabilities:
             defaults = _TCGEN05_DEFAULTS_POINTERS if pointers else _TCGEN05_DEFAULTS

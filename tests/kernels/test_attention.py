@@ -382,13 +382,17 @@ def test_defaults_on_hopper_are_configs_of_the_space(d):
         ("forward", True, {"b": 2, "h": 8, "l": 512, "d": 64}, "small"),  # 64 tiles of 128 queries for 132 SMs
         ("forward", False, {"b": 1, "h": 28, "g": 4, "l": 256, "d": 96}, "small"),
         ("forward", True, {"b": 4, "h": 8, "l": 512, "d": 64}, "gluon"),
-        ("forward", True, {"b": 1, "h": 2, "l": 4096, "d": 64}, "gluon"),  # few tiles, but their loops are long
+        ("forward", True, {"b": 4, "h": 16, "l": 512, "d": 64}, "gluon"),  # 256: nearly two rounds
+        ("forward", False, {"b": 4, "h": 8, "l": 768, "d": 64}, "small"),  # 192: the second round has few
+        ("forward", False, {"b": 3, "h": 12, "l": 541, "d": 128}, "gluon"),  # so here, but `gluon` gains more
+        ("forward", False, {"b": 1, "h": 4, "l": 2048, "d": 128}, "small"),  # 64, however long
         ("forward", True, {"b": 12, "h": 16, "l": 128, "d": 64}, "small"),  # one block of keys: no overlap
         ("forward", True, {"b": 12, "h": 16, "l": 128, "d": 96}, "gluon"),  # has a kernel for these
         ("forward", False, {"b": 2, "h": 8, "l": 512, "d": 32}, "descriptor"),
         ("backward", True, {"b": 2, "h": 8, "l": 512, "d": 64}, "small"),  # 32 tiles of 256 keys
         ("backward", False, {"b": 3, "h": 12, "l": 541, "d": 128}, "small"),  # 180 of 128: two rounds
         ("backward", False, {"b": 11, "h": 25, "l": 474, "d": 96}, "gluon"),
+        ("backward", True, {"b": 4, "h": 16, "l": 512, "d": 64}, "small"),
         ("backward", True, {"b": 1, "h": 2, "l": 4096, "d": 64}, "small"),  # 32 tiles
         ("backward", False, {"b": 1, "h": 8, "l": 4096, "d": 128}, "gluon"),
         ("backward", True, {"b": 2, "h": 32, "g": 8, "l": 256, "d": 80}, "small"),

@@ -12,6 +12,7 @@ from kernels.attention_decode import DECLARATION, decode_operator, even
 from kernels.attention_decode.chunks import launch_chunks, rows_of_chunk
 from kernels.attention_decode.declaration import reference
 from kernels.attention_decode.even import launch_even
+from kernels.attention_decode.reading import prepared
 
 CONFIG = {"BLOCK_N": 32, "PROGRAMS": 2, "num_warps": 4, "num_stages": 2}
 H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
@@ -84,6 +85,22 @@ def test_a_query_in_any_layout_is_read():
     apart = torch.stack((q, q), -1)[..., 0]
     assert apart.stride(3) == 2
     torch.testing.assert_close(decode_attention(apart, k, v), decode_attention(q, k, v), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("head_dim", "width"), [(64, 8), (72, 8), (68, 4), (66, 2), (65, 1)])
+def test_kernels_know_how_many_elements_of_a_row_can_be_read_at_once(head_dim, width):
+    q, k, v = drawn(head_dim=head_dim)
+    assert prepared(q, k, v, 1.0, CONFIG)[3]["WIDTH"] == width
+    apart = torch.cat((k, k), 3)[..., 1 : 1 + head_dim]
+    assert prepared(q, apart, v, 1.0, CONFIG)[3]["WIDTH"] == width
+    one = k[:1, :1, :, :].as_strided((1, 1, 90, head_dim), (1, 1, head_dim, 1))  # strides that no row is found by
+    assert prepared(q[:1, :1], one, one, 1.0, CONFIG)[3]["WIDTH"] == width
+
+
+@pytest.mark.parametrize(("head_dim", "rows"), [(72, 128), (68, 64), (65, 32)])
+def test_rows_off_16_bytes_are_read_in_smaller_blocks(head_dim, rows):
+    problem = case("bf16", batch=16, heads=32, kv_heads=8, seq=4096, queries=1, head_dim=head_dim, ragged=False)
+    assert DECLARATION.forward.variant("whole").default(problem, H200)["BLOCK_N"] == rows
 
 
 @pytest.mark.parametrize("lens", [None, [1090], [1]])

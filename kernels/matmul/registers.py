@@ -31,10 +31,12 @@ _STAGES = {64: 8, 128: 6, 256: 4}
 # Microseconds of an SM of an H100.
 _MULTIPLY = {256: 6.6e-7, 128: 7.6e-7, 64: 1.2e-6}
 """For one multiplication-addition, by BLOCK_Y: of narrow tiles shared memory is the limit."""
-_ROUND = 3.0
-"""That a tile takes beyond its products."""
+_ROUND, _WRITE = 1.6, 1.7e-4
+"""That a tile takes beyond its products, and beside that for each element of C."""
 _BYTES, _SUM, _PASS = 3.0e4, 1.5, 2.4e4
 """Of memory that its share of the bandwidth moves in one; that a second kernel takes; bytes that it adds up in one."""
+_MORE = 1.2
+"""How many times its share an SM draws where others are idle."""
 _NEAR = 1.25
 """How much longer than the best a tile may take by the estimate and be worth a trial."""
 
@@ -79,8 +81,9 @@ _LEAST_BYTES = 2**22
 
 
 def _few(problem: Case, gpu: GPU) -> bool:
-    """Whether tiles of 128 x 128 leave half of the SMs idle."""
-    return 2 * _count(128, problem) <= gpu.sms
+    """Whether tiles of 128 x 128 leave half of the SMs idle; or of one product half of each tile is outside of C."""
+    thin = "b" not in dict(problem.sizes) and problem["m" if _turns(problem) else "n"] <= 64
+    return thin or 2 * _count(128, problem) <= gpu.sms
 
 
 def _turns(problem: Case) -> bool:
@@ -101,12 +104,13 @@ def _microseconds(block_y: int, splits: int, problem: Case, gpu: GPU) -> float:
     m, n, k = problem["m"], problem["n"], problem["k"]
     part = part_of_k(k, splits, 32)
     parts = max(1, triton.cdiv(k, max(1, part)))
-    busy = triton.cdiv(parts * _count(block_y, problem), gpu.sms) * (
-        ROWS * block_y * part * _MULTIPLY[block_y] + _ROUND
+    programs = parts * _count(block_y, problem)
+    busy = triton.cdiv(programs, gpu.sms) * (
+        ROWS * block_y * (part * _MULTIPLY[block_y] + _WRITE) + _ROUND
     )
     if not _few(problem, gpu):
         return busy
-    moved = 4 * (m * k + k * n + m * n) / (_BYTES * gpu.sms)
+    moved = 4 * (m * k + k * n + m * n) / (_BYTES * min(_MORE * programs, gpu.sms))
     return max(busy, moved) + (_SUM + 4 * parts * m * n / (_PASS * gpu.sms) if parts > 1 else 0.0)
 
 

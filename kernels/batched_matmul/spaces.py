@@ -5,7 +5,7 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import BARRIERS, buffers, fma_stages, layout_of, narrow, row_lengths, stage_bytes
-from kernels.matmul.swizzled import MULTIPLICATIONS, microseconds, swizzles, turns
+from kernels.matmul.swizzled import MULTIPLICATIONS, enough_warps, microseconds, swizzles, turns
 
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
@@ -103,7 +103,7 @@ def _fma_microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
     """About how long ``tiled`` takes in fp32: elements that are read one by one make it 1.4 times as long."""
     config = _fma_config(tile, problem)
     rows, columns, block_k, _, warps, _ = config.values()
-    busy = turns(_rounds((rows, columns), problem, gpu), 12 // warps, warps, problem["k"])
+    busy = turns(_rounds((rows, columns), problem, gpu), 12 // warps, warps, enough_warps(problem["k"]))
     k = triton.cdiv(problem["k"], block_k) * block_k
     return (1.4 if narrow(problem) else 1.0) * busy * rows * columns * k / (MULTIPLICATIONS * _FMA_TILES[tile])
 

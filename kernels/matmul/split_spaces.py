@@ -66,6 +66,8 @@ _PROGRAM, _CALL, _SUM, _COPY = 2.3, 1.0, 0.7, 2.6
 """For a program's begin and end, for a call, for the kernel that sums, for one that copies."""
 _READ, _PASS = 4.0e4, 2.4e4
 """Bytes that one SM's share of memory moves in one: read by the copy engine; written and read again."""
+_ENOUGH_WARPS = 10
+"""Of fp32, whose threads have few elements each, on an SM: fewer wait for what they read."""
 _HIDDEN = 0.3
 """The share of reading memory that multiplying hides, or the other way round."""
 
@@ -148,7 +150,7 @@ def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, s
     count = triton.cdiv(k, part) if k else 1
     rounds = triton.cdiv(triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
     if problem.dtype == "fp32":  # an SM has room for three programs of 4 warps, and FMA for all of them
-        rounds = turns(rounds, 3, 4, k)
+        rounds = turns(rounds, 3, 4, _ENOUGH_WARPS)
     load = (rows + columns) * (_LOAD_ONE if single else size * _LOAD)
     step = max(rows * columns * _MULTIPLY[problem.dtype], load)
     moved = (m * k + k * n + m * n) * size / (_READ * gpu.sms)

@@ -80,18 +80,23 @@ _WAITING = 0.6
 """The power of an SM's warps that its rate goes by while they are few: 4 do two thirds of what 8 do (fitted, H200)."""
 
 
-def turns(tiles: int, programs: int, warps: int, k: int) -> float:
+def turns(tiles: int, programs: int, warps: int, enough: int) -> float:
     """How long an SM takes for its tiles, so many at a time, in tiles at the best rate.
 
-    Fewer than 8 warps wait for what they read, of short sums fewer than 16; so do those of the last tiles, if few are
-    left: 24 of 197, 768, 768 leave an SM 9 tiles of 64 x 64, and 2 warps take 22 % longer for each than 4 do.
+    Fewer warps than ``enough`` wait for what they read; so do those of the last tiles, if few are left: 24 of 197, 768,
+    768 leave an SM 9 tiles of 64 x 64, and 2 warps take 22 % longer for each than 4 do.
     """
     full, rest = divmod(tiles, programs)
     return sum(
-        times * together / min(1.0, together * warps / (8 if k > 128 else 16)) ** _WAITING
+        times * together / min(1.0, together * warps / enough) ** _WAITING
         for times, together in ((full, programs), (1, rest))
         if together
     )
+
+
+def enough_warps(k: int) -> int:
+    """Warps of 8 x 8 or 4 x 8 elements a thread that an SM multiplies at its best rate with; of short sums more wait."""
+    return 8 if k > 128 else 16
 
 
 def _microseconds(tile: tuple[int, int, int], splits: int, problem: Case, gpu: GPU) -> float:
@@ -102,7 +107,7 @@ def _microseconds(tile: tuple[int, int, int], splits: int, problem: Case, gpu: G
     count = triton.cdiv(k, part) if k else 1
     batch = max(1, dict(problem.sizes).get("b", 1))
     of_one = triton.cdiv(batch * triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
-    busy = turns(of_one, _programs(tile), warps, k)
+    busy = turns(of_one, _programs(tile), warps, enough_warps(k))
     summed = _SUM + 4 * count * m * n / (_BYTES * gpu.sms) if count > 1 else 0.0
     return busy * rows * columns * part / (MULTIPLICATIONS * TILES[tile]) + summed
 

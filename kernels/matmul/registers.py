@@ -105,9 +105,7 @@ def _microseconds(block_y: int, splits: int, problem: Case, gpu: GPU) -> float:
     part = part_of_k(k, splits, 32)
     parts = max(1, triton.cdiv(k, max(1, part)))
     programs = parts * _count(block_y, problem)
-    busy = triton.cdiv(programs, gpu.sms) * (
-        ROWS * block_y * (part * _MULTIPLY[block_y] + _WRITE) + _ROUND
-    )
+    busy = triton.cdiv(programs, gpu.sms) * (ROWS * block_y * (part * _MULTIPLY[block_y] + _WRITE) + _ROUND)
     if not _few(problem, gpu):
         return busy
     moved = 4 * (m * k + k * n + m * n) / (_BYTES * min(_MORE * programs, gpu.sms))

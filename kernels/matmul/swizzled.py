@@ -95,7 +95,7 @@ def turns(tiles: int, programs: int, warps: int, enough: int) -> float:
 
 
 def enough_warps(k: int) -> int:
-    """Warps of 8 x 8 or 4 x 8 elements a thread that an SM multiplies at its best rate with; of short sums more wait."""
+    """Warps of 8 x 8 or 4 x 8 elements a thread that an SM multiplies at its best rate with: more for short sums."""
     return 8 if k > 128 else 16
 
 

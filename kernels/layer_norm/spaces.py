@@ -86,7 +86,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
 
     Short rows by several, which share weight and bias and load them early.  (8192 x 16384 of bf16 with early loads:
     257 us, late 186 us on an H100, 237 and 145 us on an H200.)  Few rows, all of them under way at once, load early,
-    too, and have twice the warps of 16 bits (246 x 3584 bf16: 7.2 us for 8.3; 540 x 2304 fp32: 8.4 for 11.2; H200).
+    too, and have twice the warps of 16 bits (246 x 3584 bf16: 7.2 us for 8.3; 540 x 2304 fp32: 8.4 for 11.2; H200);
+    longer ones, too, where each has an SM (16 x 16384 fp32: 8.1 us for 9.8; H100).
     Rows of whole 16-bit vectors in several tiles have no company, and half as many warps as the power of two beyond
     them would: warps exchange sums of more tiles (38302 x 1152 of fp16: 58.1 us, and 50.1 by a warp a row; H200).
     """
@@ -107,6 +108,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
     long = (8, 16, 32) if spills or block_n <= 16384 else (16, 32, 8)
+    if problem["m"] <= gpu.sms:  # a row has an SM, and the registers for weight and bias beside it
+        configs.append({"BLOCK_M": 1, "LATE": False, "num_warps": 16})
     configs += [{"BLOCK_M": 1, "LATE": True, "num_warps": number} for number in long]
     return next((config for config in configs if not fits_one_pass_alone(config, problem, gpu)), configs[-1])
 

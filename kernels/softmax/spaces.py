@@ -80,9 +80,9 @@ def handles_rows(kind: str, streams: int):
 _WARP = 32 * VECTOR_BYTES
 """What a warp reads at once."""
 
-_NARROW = 32
-"""Bytes of a row that memory gives at once: of rows of less the most that fill a warp are together, for two programs an
-SM (8192 x 12 of bf16: 6.2 us with four, 5.5 with 16; H200)."""
+_NARROW = 128
+"""Bytes of a line: of shorter rows the most that fill a warp are together, for two programs an SM (8192 x 12 of bf16:
+6.2 us with four, 5.5 with 16; H200; 1418 x 56 of bf16: 6.1 alone, 5.7 with four; H100)."""
 
 
 def one_pass_default(problem: Case, gpu: GPU) -> dict:
@@ -224,7 +224,8 @@ def fits_backward_stream(config: dict, problem: Case, gpu: GPU) -> str:
 
 def backward_stream_default(problem: Case, gpu: GPU) -> dict:
     """Two vectors a thread of y and dy together; where rows under way crowd the L2, as many of each as registers hold,
-    so that a row is soon done, and two programs a row where half of the rows fit or SMs would be idle.
+    so that a row is soon done, and two programs a row where half of the rows fit or SMs would be idle.  A program
+    that has an SM to itself reads as many elements of fp32 at once as of 16 bits (8 x 262144: 38.2 us, half 44.6; H100).
 
     4096 x 128256 bf16: 1211 us by two programs a row, 1373 by one, 1581 by one with a quarter of the vectors; 1024 x
     262144, of which half does not fit: 978, 817 and 870 (H100, Triton 3.6).
@@ -237,8 +238,10 @@ def backward_stream_default(problem: Case, gpu: GPU) -> dict:
     if overflow <= 0.5 or gpu.warps_per_sm <= 32:  # sm_75 spills with as many elements a thread
         return config
     whole = config | {"BLOCK_N": 2**16 // element_size(problem.dtype), "num_warps": most_warps(gpu)}
-    split = whole | {"BLOCK_N": whole["BLOCK_N"] // 2, "SPLITS": 2, "PROGRAMS_PER_SM": int(few)}
-    halved = overflow > 0.75 and (overflow < 1.5 or few)
+    block = _STREAM_BLOCKS[-2] if few else whole["BLOCK_N"] // 2
+    split = whole | {"BLOCK_N": block, "SPLITS": 2, "PROGRAMS_PER_SM": int(few)}
+    idle = 2 * problem["m"] <= gpu.sms
+    halved = idle or overflow > 0.75 and (overflow < 1.5 or few)
     preferred = split if halved else config if few else whole
     return config if fits_backward_stream(preferred, problem, gpu) else preferred
 

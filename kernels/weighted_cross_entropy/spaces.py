@@ -96,14 +96,13 @@ def forward_of_rows(m, problem, gpu):
     """Of long rows one for eight warps, for four where SMs have two each: while one ends, others read
     (4096 x 32000 of bf16 with probabilities: 165 us, with four 145; H200).  A row that has an SM for itself is read by
     sixteen, since eight with 16 KiB under way wait for memory (16 x 151936 of fp16: 27.5 us, by sixteen 20.4; H200); of
-    fp32 with probabilities by 32, with twice as many vectors (43 x 50304: 19.9 us, by 32 17.4).
+    fp32 by 32 with half as many vectors each (20 x 100000: 18.3 us, by sixteen 19.6; H100).
     """
     if problem["n"] < _LONG:
         return {"BLOCK_M": _short_rows(m, problem, gpu), "VECTORS": 4, "num_warps": 4}
     if _lone_rows(problem, gpu):
-        wide = problem["probabilities"] and element_size(problem.dtype) == 4
-        warps = most_warps(gpu) if wide else 16
-        return {"BLOCK_M": 1, "VECTORS": 2 if problem["probabilities"] else 4, "num_warps": warps}
+        wide = element_size(problem.dtype) == 4
+        return {"BLOCK_M": 1, "VECTORS": 2 if wide else 4, "num_warps": most_warps(gpu) if wide else 16}
     return {"BLOCK_M": 1, "VECTORS": 4, "num_warps": 4 if m >= 2 * gpu.sms else 8}
 
 

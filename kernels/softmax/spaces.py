@@ -224,8 +224,8 @@ def fits_backward_stream(config: dict, problem: Case, gpu: GPU) -> str:
 
 def backward_stream_default(problem: Case, gpu: GPU) -> dict:
     """Two vectors a thread of y and dy together; where rows under way crowd the L2, as many of each as registers hold,
-    so that a row is soon done, and two programs a row where half of the rows fit or SMs would be idle.  A program
-    that has an SM to itself reads as many elements of fp32 at once as of 16 bits (8 x 262144: 38.2 us, half 44.6; H100).
+    so that a row is soon done, and two programs a row where half of the rows fit or SMs would be idle.  Alone
+    on an SM a program reads as many elements of fp32 at once as of 16 bits (8 x 262144: 38.2 us, of half 44.6; H100).
 
     4096 x 128256 bf16: 1211 us by two programs a row, 1373 by one, 1581 by one with a quarter of the vectors; 1024 x
     262144, of which half does not fit: 978, 817 and 870 (H100, Triton 3.6).
@@ -241,7 +241,7 @@ def backward_stream_default(problem: Case, gpu: GPU) -> dict:
     block = _STREAM_BLOCKS[-2] if few else whole["BLOCK_N"] // 2
     split = whole | {"BLOCK_N": block, "SPLITS": 2, "PROGRAMS_PER_SM": int(few)}
     idle = 2 * problem["m"] <= gpu.sms
-    halved = idle or overflow > 0.75 and (overflow < 1.5 or few)
+    halved = idle or (overflow > 0.75 and (overflow < 1.5 or few))
     preferred = split if halved else config if few else whole
     return config if fits_backward_stream(preferred, problem, gpu) else preferred
 

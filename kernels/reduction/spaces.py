@@ -239,6 +239,9 @@ FILLED_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (4, 8)}
 _MOST_FILLED = 1024
 """Columns of a matrix whose results a program of ``filled`` asks for: all that share a matrix read their indices."""
 
+_AT_ONCE = 2**16
+"""Bytes of an SM that its programs write at once (65536 x 40 of fp16: 8.4 us, ``tiles`` 7.9; H100)."""
+
 _SHORTEST_FILLED = 32
 """The shortest row of ``filled``: a program asks for the results of its rows a few hundred at a time."""
 
@@ -247,6 +250,9 @@ def handles_filled(problem: Case, gpu: GPU) -> str:
     if problem["op"] != "max":
         return "of max alone the gradient is one element of each column, at an index that is known"
     if problem["inner"] == 1:
+        size = element_size(problem.dtype)
+        if problem["n"] * size % VECTOR_BYTES == 0 and problem["outer"] * problem["n"] * size < gpu.sms * _AT_ONCE:
+            return "rows of whole vectors, and so few that all are written at once: here results wait for zeros"
         return "short rows: nearly as many results as elements" if problem["n"] < _SHORTEST_FILLED else ""
     if problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
         return "columns are whole vectors"
@@ -328,13 +334,27 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
 
 
 def rows_default(problem: Case, gpu: GPU) -> dict:
-    """Two vectors a thread of the fewest warps, from four on, that hold a row; of many sums four of two warps.
+    """Two vectors a thread of the fewest warps, from four on, that hold a row; of many sums four of two warps; of
+    maxima with indices one vector where two leave SMs idle (128 x 1024 bf16: 5.8 us, 6.3 with two; H100).
 
     One warp where each element has an address of its own, with the most vectors that leave an SM four programs: rows
     lie across no warps (131072 x 67 bf16: 13.9 us for 18.0, 1251 x 67 fp16: 5.7 for 7.1; H200, Triton 3.6).
     """
     many = _adds(problem) and _many(problem["outer"] * problem["n"] // 2048, gpu)
-    sizes = [*(((4, 2),) if many else ()), (2, 4), (2, 8), (2, 16), (4, 16), (8, 16), (1, 4), (1, 2), (1, 1)]
+    together = _vectors({"VECTORS": 2, "num_warps": 4}, problem) // triton.next_power_of_2(problem["n"])
+    few = problem["op"] in BESIDE and problem["outer"] < gpu.sms * together
+    sizes = [
+        *(((4, 2),) if many else ()),
+        *(((1, 4),) if few else ()),
+        (2, 4),
+        (2, 8),
+        (2, 16),
+        (4, 16),
+        (8, 16),
+        (1, 4),
+        (1, 2),
+        (1, 1),
+    ]
     if is_apart(problem, problem["n"]):
         sizes = [*((v, 1) for v in (8, 4, 2) if _programs_of_rows(v, problem) >= 4 * gpu.sms),
                  *((v, 1) for v in (1, 2, 4, 8)), *sizes]  # fmt: skip

@@ -33,9 +33,10 @@ _MOST_ROWS, _MOST_ALONG_K = 8, 16
 """Of a matrix by rows, and of one along K.  Sums of 16 fill the registers: 12 x 4096 x 4096 by rows takes 47 us, for 32
 to 35 of `split_descriptor`, whose tile is the same for all; but along K that takes 91, and 16 rows 49 here (H200)."""
 _MOST_BESIDE_COPIES = 4
-"""Where `split_descriptor` is there, of a matrix by rows, or along K off 16 bytes, whose elements are read one by one.
+"""Where `split_descriptor` is there, of rows beside a matrix by rows, or of either beside one along K off 16 bytes.
 
-The more rows, the more of them is read beside each block of the matrix: 5 x 1000 x 4096 TN takes 29 us, for 19 of
+The more there are, the more of them is read beside each block of the matrix, whose elements off 16 bytes come one by
+one: 5 x 1000 x 4096 TN takes 29 us, for 19 of
 `split_descriptor`, 8 x 4096 x 4097 NT 197, for 148 with its copies (H100); 4 x 4096 x 4096 TN 31 for 34 (H200).
 """
 _MOST_BYTES_OF_TF32 = 2**25
@@ -160,9 +161,10 @@ def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
     known = layout(problem) == "NT" and problem["k"] % 16 == 0 and many % 16 == 0  # else sums of 16 rows spill
     most = _MOST_ALONG_K if known else _MOST_ROWS
     if Capability.TENSOR_DESCRIPTORS in gpu.capabilities and not gpu.functional:
-        if problem.dtype == "fp32" and not along_k and _rows_lie_along_k(layout, problem):
+        wide = problem["m"] <= problem["n"]  # few columns have no tile of so few
+        if problem.dtype == "fp32" and wide and not along_k and layout(problem)[0] == "N":
             return "`split_descriptor` reads rows along K, and a matrix by rows, as they lie"
-        if not along_k or problem["k"] % 4:
+        if (problem["k"] % 4 != 0) if along_k else wide:
             most = _MOST_BESIDE_COPIES
     return "" if least <= few <= most else f"{least} to {most} rows or columns are few"
 
@@ -170,11 +172,6 @@ def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
 def _lies_along_k(layout: Callable, problem: Case) -> bool:
     of_a, of_b = layout(problem)
     return of_b == "T" if problem["m"] <= problem["n"] else of_a == "N"
-
-
-def _rows_lie_along_k(layout: Callable, problem: Case) -> bool:
-    of_a, of_b = layout(problem)
-    return of_a == "N" if problem["m"] <= problem["n"] else of_b == "T"
 
 
 def _widest(layout: Callable, problem: Case) -> int:

@@ -18,6 +18,7 @@ from atlas.operators import launch
 from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
 from kernels.common.products import layout_of
 
+from .registers import goes_through_registers
 from .thin import part_bounds, width_of
 from .tiled import empty_product
 
@@ -33,11 +34,11 @@ _MOST_ROWS, _MOST_ALONG_K = 8, 16
 """Of a matrix by rows, and of one along K.  Sums of 16 fill the registers: 12 x 4096 x 4096 by rows takes 47 us, for 32
 to 35 of `split_descriptor`, whose tile is the same for all; but along K that takes 91, and 16 rows 49 here (H200)."""
 _MOST_BESIDE_COPIES = 4
-"""Where `split_descriptor` is there, of rows beside a matrix by rows, or of either beside one along K off 16 bytes.
+"""Where `split_descriptor` is there, or tf32's `registers`, of rows beside a matrix by rows; of either off 16 bytes.
 
-The more there are, the more of them is read beside each block of the matrix, whose elements off 16 bytes come one by
-one: 5 x 1000 x 4096 TN takes 29 us, for 19 of
-`split_descriptor`, 8 x 4096 x 4097 NT 197, for 148 with its copies (H100); 4 x 4096 x 4096 TN 31 for 34 (H200).
+The more there are, the more of them is read beside each block of the matrix, or of one along K off 16 bytes, whose
+elements come one by one: 5 x 1000 x 4096 TN takes 29 us, for 19 of `split_descriptor`, 8 x 4096 x 4097 NT 197, for 148
+with its copies (H100); 4 x 4096 x 4096 TN 31 for 34 (H200).  In tf32 8 x 2048 x 4096 TN takes 36, for 28 (H100).
 """
 _MOST_BYTES_OF_TF32 = 2**25
 """Of a matrix by rows.  `registers` has less to do for each byte, but copies or adds up first."""
@@ -164,7 +165,8 @@ def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
         wide = problem["m"] <= problem["n"]  # few columns have no tile of so few
         if problem.dtype == "fp32" and wide and not along_k and layout(problem)[0] == "N":
             return "`split_descriptor` reads rows along K, and a matrix by rows, as they lie"
-        if (problem["k"] % 4 != 0) if along_k else wide:
+        taken = problem.dtype == "fp32" or not goes_through_registers(problem, gpu)
+        if (problem["k"] % 4 != 0) if along_k else (wide and taken):
             most = _MOST_BESIDE_COPIES
     return "" if least <= few <= most else f"{least} to {most} rows or columns are few"
 

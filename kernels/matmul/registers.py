@@ -66,7 +66,7 @@ def goes_through_registers(problem: Case, gpu: GPU) -> str:
         return "written for Hopper"
     if layout_of(problem) == "NT":
         return "both operands lie along K"
-    if not _few(problem, gpu):
+    if not _leaves_sms(problem, gpu):
         return ""
     if "b" in dict(problem.sizes):
         return "too few tiles of 128 x 128 for half of all SMs, and products of a batch have one part each"
@@ -80,10 +80,15 @@ _LEAST_BYTES = 2**22
 """Of the operand in registers, where tiles are few."""
 
 
+def _leaves_sms(problem: Case, gpu: GPU) -> bool:
+    """Whether tiles of 128 x 128 leave half of the SMs idle."""
+    return 2 * _count(128, problem) <= gpu.sms
+
+
 def _few(problem: Case, gpu: GPU) -> bool:
-    """Whether tiles of 128 x 128 leave half of the SMs idle; or of one product half of each tile is outside of C."""
+    """Whether parts and narrow tiles may pay: SMs are idle, or half of each tile of one product is outside of C."""
     thin = "b" not in dict(problem.sizes) and problem["m" if _turns(problem) else "n"] <= 64
-    return thin or 2 * _count(128, problem) <= gpu.sms
+    return thin or _leaves_sms(problem, gpu)
 
 
 def _turns(problem: Case) -> bool:

@@ -78,9 +78,8 @@ def away_from(elements: int):
     """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice.
 
     Of long rows not of whole 16-byte vectors half as many: each element has an address and a mask of its own.  Forward
-    16 of short rows that are: a program that prefetches nothing is done sooner.  Many programs of a single warp become
-    half as many of two: an SM holds 32 programs, of 64 warps, and each takes time to start (22488 x 96 bf16: 8.4 us,
-    and 7.8; H200).
+    16 of short rows that are: a program that prefetches nothing is done sooner.  Many programs get two warps: an
+    SM holds 32 programs, of 64 warps (22488 x 96 bf16: 8.4 us by one warp, 8.1 by two; H200).
     """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:

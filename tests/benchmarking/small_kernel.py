@@ -3,8 +3,8 @@
 import torch
 from atlas.benchmarking.measurement import Benchmark
 from atlas.benchmarking.providers import Tuned
-from atlas.benchmarking.roofs import Survey
 from atlas.declaration import GPU, Declaration, Pass, Peer, Variant, case
+from atlas.results.surveyed import Survey
 from atlas.timing import Clock
 from atlas.timing.device import SilentBoard
 from atlas.timing.samplers import Batch

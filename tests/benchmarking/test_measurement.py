@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from atlas.benchmarking.judging import outcome
-from atlas.benchmarking.roofs import Survey
+from atlas.results.surveyed import Survey
 from atlas.validation import device
 
 from .small_kernel import CASE, GPU_HERE, Stage, trial, tuned

@@ -3,8 +3,9 @@
 import dataclasses
 
 import pytest
-from atlas.benchmarking.roofs import Cost, Survey, beyond, bound, cost
+from atlas.benchmarking.roofs import Cost, beyond, bound, cost
 from atlas.declaration import case
+from atlas.results.surveyed import Survey
 
 H200 = Survey(
     {"copy": 4271.0, "read": 4426.0, "write": 4681.0, "elementwise": 4368.0, "matmul_bf16": 800.0, "matmul_tf32": 400.0,
@@ -50,7 +51,17 @@ def test_no_figure_is_faster_than_the_longer_of_memory_and_arithmetic_permits():
 def test_tf32_and_ieee_products_of_fp32_have_different_roofs():
     work = of(3e6, 1e6, 1e12)
     assert bound(work, "tf32", H200).roof == "matmul_tf32"
-    assert bound(work, "fp32", H200).roof == "matmul_fp32"
+    only_fma = dataclasses.replace(H200, roofs={"copy": 4271.0, "matmul_fp32": 50.0})
+    assert bound(work, "fp32", only_fma).roof == "matmul_fp32"
+
+
+def test_fp32_may_be_multiplied_by_tensor_cores_in_six_products_where_that_is_faster():
+    work = of(3e6, 1e6, 1e12)
+    limit = bound(work, "fp32", H200)
+    assert (limit.roof, limit.roof_us) == ("matmul_bf16x6", pytest.approx(6 * 1e12 / 800e6))
+    assert beyond(limit.roof_us / 1.02, limit)
+    slow = dataclasses.replace(H200, roofs=dict(H200.roofs) | {"matmul_bf16": 120.0})
+    assert bound(work, "fp32", slow).roof == "matmul_fp32"
 
 
 def test_dtype_without_a_matmul_roof_is_bound_by_memory():

@@ -20,11 +20,11 @@ from .. import timing
 from ..cuda.programs import Programs
 from ..declaration import Case, Declaration
 from ..host import gpus, runtime
+from ..results.surveyed import Survey
 from ..workers.devices import ASK_SECONDS, Devices, Lease
 from ..workers.process import TRITON, Process
 from .measurement import Benchmark
 from .providers import Tuned
-from .roofs import Survey
 
 Rows = list[dict[str, Any]]
 

@@ -19,6 +19,7 @@ from ..errors import in_a_line
 from ..host import runtime
 from ..host.stopwatch import Stopwatch
 from ..results.subject import PassCase
+from ..results.surveyed import Survey
 from ..timing import Clock
 from ..timing.samples import Thunk
 from ..validation.device import check_alive
@@ -62,7 +63,7 @@ class Benchmark:
     device: torch.device
     clock: timing.Clock
     tuned: Tuned
-    survey: roofs.Survey | None
+    survey: Survey | None
     min_seconds: float
     max_samples: int
     programs: Programs | None = None

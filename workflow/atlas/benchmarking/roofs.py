@@ -13,22 +13,14 @@ of a few L2 sizes it may pass 1 a little without being suspect.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..declaration import Case, Pass
 from ..host import runtime
-
-MIXES = {"read": 0.0, "elementwise": 1 / 3, "copy": 1 / 2, "write": 1.0}
-"""Memory roofs of the survey, and the share of their bytes that is written."""
-
-MATMULS = {"fp8e4m3": "matmul_fp8", "fp8e5m2": "matmul_fp8"} | {
-    dtype: f"matmul_{dtype}" for dtype in ("fp32", "tf32", "fp16", "bf16", "int8")
-}
-"""The matmul roof of each dtype; ``tf32`` is fp32 data multiplied by tensor cores, ``fp32`` is IEEE arithmetic."""
+from ..results.surveyed import BF16X6, MATMULS, MIXES, Survey, with_bf16x6
 
 TOLERANCE = 0.01
 """How far beyond its roof a figure may be."""
@@ -41,20 +33,6 @@ class Cost:
     bytes: float
     written: float
     flops: float
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The roofs a survey document found, in GB/s and TFLOP/s by name, and the size of L2."""
-
-    roofs: Mapping[str, float]
-    l2_bytes: float = 0.0
-
-    @staticmethod
-    def of(document: Mapping[str, Any]) -> Survey:
-        """The roofs of a document that have a value."""
-        values = {row["name"]: row["value"] for row in document["roofs"] if row["value"]}
-        return Survey(values, document["properties"].get("l2_bytes") or 0.0)
 
 
 @dataclass(frozen=True)
@@ -107,9 +85,11 @@ def bound(spent: Cost, dtype: str, survey: Survey) -> Bound | None:
         if spent.bytes > kept:
             mix = (spent.written - kept) / (spent.bytes - kept)
             least.append((spent.bytes - kept) / (1e3 * float(np.interp(mix, list(known), bandwidths))))
-    matmul = MATMULS.get(dtype, "")
-    if spent.flops and matmul in survey.roofs:
-        times[matmul] = spent.flops / (1e6 * survey.roofs[matmul])
+    roofs = with_bf16x6(survey.roofs)
+    rates = {name: roofs[name] for name in (MATMULS.get(dtype), BF16X6 if dtype == "fp32" else None) if name in roofs}
+    if spent.flops and rates:
+        matmul = max(rates, key=rates.__getitem__)
+        times[matmul] = spent.flops / (1e6 * rates[matmul])
         least.append(times[matmul])
     if not times:
         return None

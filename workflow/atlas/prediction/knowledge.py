@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ..benchmarking.roofs import MATMULS, MIXES, Survey
 from ..declaration import GPU, Capability
+from ..results.surveyed import MATMULS, MIXES, Survey
 
 Block = Mapping[str, Any]
 """Of ``config/gpus.yaml``."""
@@ -49,6 +49,8 @@ class Known:
         if cores or not name:
             return self.survey, "tensor cores" if name else ""
         roofs = dict(self.survey.roofs)
+        if dtype == "fp32":
+            roofs.pop("matmul_bf16", None)  # of which six products would be one of fp32
         roofs[name] = roofs.get("matmul_fp32", 0.0)
         return Survey({key: value for key, value in roofs.items() if value}, self.survey.l2_bytes), "FMA"
 

@@ -12,6 +12,7 @@ from ..results.beyond import against_peers
 from ..results.changes import against_record
 from ..results.collection import Entry
 from ..results.subject import PassCase, as_json, label
+from ..results.surveyed import BF16X6, with_bf16x6
 from ..results.verdict import best_of_each_case, figure, geometric_mean, verdicts
 from .store import TABLES
 
@@ -236,7 +237,7 @@ def trials(entries: Iterable[Entry]) -> Iterator[Row]:
 def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     """One row per measured roof, then one per price and datasheet peak of ``blocks``, of kind published."""
     for entry in _of(entries, "survey"):
-        for roof in entry.document["roofs"]:
+        for roof in (*entry.document["roofs"], *_bf16x6(entry.document["roofs"])):
             yield (
                 {"status": "ok", "reason": ""}
                 | _shared(roof, "survey")
@@ -253,9 +254,19 @@ def survey(entries: Iterable[Entry], blocks: Mapping[str, Mapping[str, Any]]) ->
             continue
         peaks = {"bandwidth": (sheet["bandwidth_gb_per_s"], "GB/s")}
         peaks |= {f"matmul_{dtype}": (value, "TFLOP/s") for dtype, value in sheet.get("tflop_per_s", {}).items()}
+        if sixth := with_bf16x6({name: value for name, (value, _) in peaks.items()}).get(BF16X6):
+            peaks[BF16X6] = (round(sixth, 1), "TFLOP/s")
         for roof, (value, unit) in peaks.items():
             yield {"kind": "published", "gpu": gpu, "roof": roof, "value": value, "unit": unit,
                    "how": sheet["source"], "status": "ok", "reason": ""}  # fmt: skip
+
+
+def _bf16x6(roofs: Iterable[Row]) -> list[Row]:
+    """The other roof of fp32 products, which follows from one of a survey."""
+    values = {roof["name"]: roof["value"] for roof in roofs if roof["value"]}
+    sixth = with_bf16x6(values).get(BF16X6)
+    how = "a sixth of matmul_bf16: six products of three bf16 terms are as exact as one of fp32"
+    return [{"name": BF16X6, "value": sixth, "unit": "TFLOP/s", "how": how}] if sixth else []
 
 
 def predictions(entries: Iterable[Entry]) -> Iterator[Row]:

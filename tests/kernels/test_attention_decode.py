@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from atlas.declaration import GPU, case, gpu_of
+from atlas.validation.certification import certifying_cases
 
 from kernels import decode_attention
 from kernels.attention_decode import DECLARATION, decode_operator, even
@@ -234,3 +235,12 @@ def test_what_a_call_runs_untuned_goes_by_how_many_sms_have_a_cache(sizes, name,
     variant = DECLARATION.forward.preferred(problem, H200)
     assert (variant.name, tuple(variant.default(problem, H200).values())) == (name, config)
     assert not variant.fits(variant.default(problem, H200), problem, H200)
+
+
+def test_configs_are_certified_by_a_case_of_which_every_query_sees_every_key():
+    # a planted infinity behind a sequence's end is 0 times infinity to the reference, and unread by the kernels
+    forward = DECLARATION.forward
+    for variant in forward.variants:
+        config = variant.default(DECLARATION.edge_cases[0], H200)
+        hard = certifying_cases(DECLARATION, forward, variant, config, "bf16", H200)[0][0]
+        assert (hard["ragged"], hard["queries"]) == (False, 1)

@@ -78,16 +78,13 @@ def away_from(elements: int):
     """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice.
 
     Of long rows not of whole 16-byte vectors half as many: each element has an address and a mask of its own.  Forward
-    16 of short rows that are: a program that prefetches nothing is done sooner.  Many programs get two warps: an
-    SM holds 32 programs, of 64 warps (22488 x 96 bf16: 8.4 us by one warp, 8.1 by two; H200).
+    16 of short rows that are: a program that prefetches nothing is done sooner.
     """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
         long, odd = problem["n"] > 512, problem["n"] * element_size(problem.dtype) % VECTOR_BYTES
         wanted = elements / 2 if long and odd else elements if long or odd else 16
-        of_a_warp = not odd and config["BLOCK_M"] > 1 and config["num_warps"] == 1
-        many = of_a_warp and problem["m"] > 16 * gpu.sms * config["BLOCK_M"]
-        return _misfit(config, problem, wanted) + math.log2(config["BLOCK_M"]) / 4 + 0.3 * many, -config["num_warps"]
+        return _misfit(config, problem, wanted) + math.log2(config["BLOCK_M"]) / 4, -config["num_warps"]
 
     return penalty
 

@@ -226,7 +226,7 @@ def entered(function):
 def test_a_choice_is_made_in_some_thousand_steps_and_can_be_launched():
     """The slowest of the kernels, which has most configs and cases, at shapes of between half and twice its own.
 
-    Two million steps a second are usual: 4,200 of them took 1.9 ms where a call may wait for 5.
+    A call may wait for 5 ms: 4,200 took 1.9 ms on one host, 6,400 took 4.4 on a slower one.
     """
     declaration, drawing, steps = catalog.load("matmul"), random.Random(0), []
     _, entries = choice.exported("NVIDIA H200")
@@ -243,4 +243,4 @@ def test_a_choice_is_made_in_some_thousand_steps_and_can_be_launched():
         steps.append(count)
         assert not made.variant.unsupported(case, H200)
         assert made.estimate is None or not made.variant.fits(made.config, case, H200)
-    assert median(steps) < 6000
+    assert median(steps) < 7000

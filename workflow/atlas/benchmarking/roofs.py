@@ -20,7 +20,7 @@ import numpy as np
 
 from ..declaration import Case, Pass
 from ..host import runtime
-from ..results.surveyed import BF16X6, MATMULS, MIXES, Survey, with_bf16x6
+from ..results.surveyed import MIXES, Survey, matmuls_of, with_bf16x6
 
 TOLERANCE = 0.01
 """How far beyond its roof a figure may be."""
@@ -86,7 +86,7 @@ def bound(spent: Cost, dtype: str, survey: Survey) -> Bound | None:
             mix = (spent.written - kept) / (spent.bytes - kept)
             least.append((spent.bytes - kept) / (1e3 * float(np.interp(mix, list(known), bandwidths))))
     roofs = with_bf16x6(survey.roofs)
-    rates = {name: roofs[name] for name in (MATMULS.get(dtype), BF16X6 if dtype == "fp32" else None) if name in roofs}
+    rates = {name: roofs[name] for name in matmuls_of(dtype) if name in roofs}
     if spent.flops and rates:
         matmul = max(rates, key=rates.__getitem__)
         times[matmul] = spent.flops / (1e6 * rates[matmul])

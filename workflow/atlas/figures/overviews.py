@@ -9,7 +9,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..results.surveyed import BF16X6, MATMULS
+from ..results.surveyed import matmuls_of
 from ..results.verdict import PERFORMANCE, geometric_mean
 from .facts import NO_PERFORMANCE, TIMED, mark, origin, performance
 from .names import OVERVIEWS
@@ -300,7 +300,7 @@ class _Roofs:
         self.measured = not measured.empty
         rows = measured if self.measured else rows
         self.bandwidth = rows[(rows.unit == "GB/s") & rows.roof.isin(["copy", "bandwidth"])]
-        wanted = {MATMULS.get(name) for name in dtypes} | ({BF16X6} if "fp32" in dtypes else set())
+        wanted = {roof for name in dtypes for roof in matmuls_of(name)}
         self.plateaus = rows[rows.roof.isin(wanted) & (rows.unit == "TFLOP/s")].sort_values("value")
         self.labels: list[tuple[str, float]] = []
         groups: list[list] = []

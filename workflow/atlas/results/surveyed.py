@@ -18,6 +18,12 @@ BF16X6 = "matmul_bf16x6"
 """The other roof of ``fp32``: a number is three bf16 terms, and six products of those are as exact as one by FMA."""
 
 
+def matmuls_of(dtype: str) -> tuple[str, ...]:
+    """Names of the roofs that a dtype's products may go by; of ``fp32`` two, of which the higher binds."""
+    names = (MATMULS[dtype],) if dtype in MATMULS else ()
+    return (*names, BF16X6) if dtype == "fp32" else names
+
+
 @dataclass(frozen=True)
 class Survey:
     """The roofs a survey document found, in GB/s and TFLOP/s by name, and the size of L2."""

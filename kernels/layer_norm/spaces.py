@@ -86,8 +86,9 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
 
     Short rows by several, which share weight and bias and load them early.  (8192 x 16384 of bf16 with early loads:
     257 us, late 186 us on an H100, 237 and 145 us on an H200.)  Few rows, all of them under way at once, load early,
-    too, and have twice the warps of 16 bits (246 x 3584 bf16: 7.2 us for 8.3; 540 x 2304 fp32: 8.4 for 11.2; H200);
-    longer ones, too, where each has an SM (16 x 16384 fp32: 8.1 us for 9.8; H100).
+    too, up to four warps a row of 16 bits, which has more to read in a thread (519 x 2999 bf16: 9.3 us, 12.4 by
+    eight; x 6912: 10.7 and 12.3; H200).  Where each has an SM, a warp takes 256 elements (7 x 1280 fp32: 5.7 us for
+    7.3; H200), and longer rows load early as well (16 x 16384 fp32: 8.1 us for 9.8; H100).
     Rows of whole 16-bit vectors in several tiles have no company, and half as many warps as the power of two beyond
     them would: warps exchange sums of more tiles (38302 x 1152 of fp16: 58.1 us, and 50.1 by a warp a row; H200).
     """
@@ -103,8 +104,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     late = early | {"LATE": True, "num_warps": min(warps, 4) if size == 2 else warps}
     configs = [early] if together else [late, early] if block_n <= 8192 else []
     if problem["m"] <= 8 * gpu.sms and not together:
-        of_warp = 512 if size == 2 else 1024
-        configs.insert(0, {"BLOCK_M": 1, "LATE": False, "num_warps": max(1, min(8, block_n // of_warp))})
+        of_warp, most = (256, 8) if problem["m"] <= gpu.sms else (1024, 2 * size)
+        configs.insert(0, {"BLOCK_M": 1, "LATE": False, "num_warps": max(1, min(most, block_n // of_warp))})
     # With 16 warps ptxas of sm_100 spills 8 bytes of fp32 rows of 32768 elements (Triton 3.7).
     spills = gpu.backend == "cuda" and int(gpu.arch) >= 100 and problem.dtype == "fp32"
     long = (8, 16, 32) if spills or block_n <= 16384 else (16, 32, 8)

@@ -22,6 +22,10 @@ that nothing is shared; the rest as for the other variants."""
 _AT_ONCE = 2**16
 """Bytes of x an SM that its programs ask for at once: so much is read in one round trip to memory."""
 
+_ALONE = {64: 4 * _AT_ONCE, 16: 2 * _AT_ONCE}
+"""Bytes of x an SM up to which blocks of so many columns are best not shared: more of what the wide ones read is
+neighbours in memory."""
+
 
 def neighbours(handles):
     """``handles`` of a variant that takes [outer, n, inner], and no axes apart."""
@@ -64,9 +68,9 @@ def _room(config, problem: Case) -> int:
     return 32 * config["num_warps"] * config["VECTORS"] * VECTOR_BYTES // element_size(problem.dtype)
 
 
-def _in_one_trip(problem: Case, gpu: GPU) -> bool:
-    elements = problem["outer"] * problem["n"] * problem["inner"]
-    return elements * element_size(problem.dtype) <= gpu.sms * _AT_ONCE
+def _bytes_of_sm(problem: Case, gpu: GPU) -> float:
+    """Of x, for each of them."""
+    return problem["outer"] * problem["n"] * problem["inner"] * element_size(problem.dtype) / gpu.sms
 
 
 def _fits_whole(config, problem: Case, gpu: GPU) -> str:
@@ -92,7 +96,7 @@ def fits(config, problem: Case, gpu: GPU) -> str:
     smallest = config["VECTORS"] == 1 and config["num_warps"] == SPACE["num_warps"][0]
     if not smallest and tile.n1 * tile.k1 * tile.n2 * tile.k2 < room:
         return "a block larger than all there is"
-    if config["PER_SM"] > 4 and config["VECTORS"] * config["num_warps"] > 8 and _in_one_trip(problem, gpu):
+    if config["PER_SM"] > 4 and config["VECTORS"] * config["num_warps"] > 8 and _bytes_of_sm(problem, gpu) <= _AT_ONCE:
         return "so many programs for what is read in one round trip to memory"
     obstacle = _too_wide(config, problem, SPACE) or spills(config, problem)
     return obstacle or under_way(config, _programs(config, problem), gpu, SPACE["PER_SM"][-1])
@@ -110,9 +114,10 @@ def default(problem: Case, gpu: GPU) -> dict:
     Of narrow columns a thread takes one vector, in as many programs as an SM holds: with more each thread's places are
     computed one by one (64 x 3136 of 256: 45.6 us, with four vectors 60.7; H100).  Of wide ones that add up eight of
     four warps, which read as much as four of eight and exchange less (32 x 32 of 256 x 128: 43.0 us, and 28.7; H200).
-    What is read in one round trip to memory is not shared: counting programs and reading their parts would take three.
-    Of that a program has 64 columns, where there are so many, and four warps, of up to eight vectors a thread (56 of
-    14336 fp32: 7.2 us, of 16 columns and two vectors 8.9; 2 x 1024 of 2048 bf16: 12.0, by eight warps 15.0; H200).
+    What is read in one round trip to memory or little more is not shared: counting programs and reading their parts
+    would take three (256 of 15552 fp32: 12.0 us for 13.2; 128 of 49152: 14.0 for 17.3; H200).  Of that a program has
+    64 columns, where there are so many, and four warps, of up to eight vectors a thread (56 of 14336 fp32: 7.2 us, of
+    16 columns and two vectors 8.9; 2 x 1024 of 2048 bf16: 12.0, by eight warps 15.0; H200).
     """
     adds = not _scattered(problem) and problem["op"] in ("sum", "mean")
     shared = ((4, 8, 2), (4, 4, 4)) if adds else ()
@@ -130,10 +135,10 @@ def default(problem: Case, gpu: GPU) -> dict:
     by_width = [(c, one) for c in (128, 64) for one in wide] + [(16, one) for one in ((1, 4, 16), *sizes)]
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c, (v, w, p) in by_width]
     preferred = [config | {"WHOLE": False} for config in preferred]
-    if _in_one_trip(problem, gpu):
-        smallest = [(c, v, w) for c in (64, 16) for v, w in ((1, 4), (2, 4), (4, 4), (8, 4), (4, 8), (8, 8))]
-        alone = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": 1, "WHOLE": True} for c, v, w in smallest]
-        preferred = [*alone, *preferred]
+    at_all = [c for c, most in _ALONE.items() if _bytes_of_sm(problem, gpu) <= most]
+    smallest = [(c, v, w) for c in at_all for v, w in ((1, 4), (2, 4), (4, 4), (8, 4), (4, 8), (8, 8))]
+    alone = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": 1, "WHOLE": True} for c, v, w in smallest]
+    preferred = [*alone, *preferred]
     return first(SPACE, fits, problem, gpu, preferred)
 
 

@@ -1,5 +1,6 @@
 """Which configs of grouped products are worth a trial, which is the default, and what descriptors cannot take."""
 
+import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
@@ -114,6 +115,9 @@ GLUON_SPACE = {
     "BUFFERS": (2,),
 }
 
+_WIDE = 0.92
+"""What a tile of 256 columns takes beside two of 128."""
+
 _LONG = 160
 """Rows that a group has on average from which on tiles of 128 rows pay."""
 
@@ -140,6 +144,13 @@ def fits_in_gluon(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def default_in_gluon(problem: Case, gpu: GPU) -> dict[str, int]:
-    """Tiles of 128 x 256: up to 10 % sooner than 128 x 128 (8 groups of 522 rows, n 14336, k 4096, H200)."""
-    columns, stages = (256, 4) if _fills(256, problem) else (128, 6)
+    """Tiles of 128 x 256, unless their rounds over the SMs cost more than they gain.
+
+    They are up to 10 % sooner than twice as many of 128 x 128 (8 groups of 522 rows, n 14336, k 4096; H200), and the
+    more lie beyond C, the less: 32 groups of 432 rows, n and k 2880, take 415 us for 452, but 64 of 384 rows, n 1408
+    and k 2048, 233 for 218.
+    """
+    tiles = problem["groups"] * triton.cdiv(problem["m"], 128 * problem["groups"])
+    narrow, wide = (triton.cdiv(tiles * triton.cdiv(problem["n"], columns), gpu.sms) for columns in (128, 256))
+    columns, stages = (256, 4) if 2 * _WIDE * wide <= narrow else (128, 6)
     return dict(zip(GLUON_SPACE, (2, 64, columns, 64, 8, stages, 2), strict=True))

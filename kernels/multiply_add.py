@@ -162,6 +162,11 @@ def _launch_rows_backward(dout, tensor1, tensor2, value, *, config):
     return dtensor1, dtensor2
 
 
+def _rows_default(problem, gpu):
+    """Four elements a thread: rows of 16 bits off a vector are read one by one (400 x 3101: 9.1 us, of eight 9.8)."""
+    return {"BLOCK": 512, "num_warps": 4}
+
+
 def _variants(blocks, rows):
     return (
         Variant(
@@ -178,7 +183,7 @@ def _variants(blocks, rows):
             summary="a tile of rows a program, each tensor with a row stride of its own",
             launch=rows,
             space=elementwise.SPACE,
-            default=elementwise.default(vectors=1),
+            default=_rows_default,
             fits=elementwise.fits(0.5, 2),
             handles=lambda problem, gpu: "" if problem["gaps"] else "without gaps `blocks` does the same with less",
         ),

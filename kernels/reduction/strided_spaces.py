@@ -69,7 +69,7 @@ def _room(config, problem: Case) -> int:
 
 
 def _bytes_of_sm(problem: Case, gpu: GPU) -> float:
-    """Of x, for each of them."""
+    """Bytes of x that come to each SM."""
     return problem["outer"] * problem["n"] * problem["inner"] * element_size(problem.dtype) / gpu.sms
 
 

@@ -109,10 +109,10 @@ def test_timings_of_another_gpu_are_less_than_a_doubling_away():
 
 def test_timings_of_several_gpus_are_joined_by_config():
     own, other = timed((512, (10.0, 9.0, 12.0))), timed((1024, (7.0, 8.0)), configs=(OTHER, FAST))
-    found = timings.joined(own, {"h100": other})
+    found = timings.joined(own, ("h100", other))
     assert found.configs == own.configs and [case.gpu for case in found.cases] == ["", "h100"]
     assert found.cases[1].us == {2: 7.0, 1: 8.0} and found.cases[1].default == 2
-    assert timings.joined(None, {"h100": other}).configs == other.configs
+    assert timings.joined(None, ("h100", other)).configs == other.configs
 
 
 def test_an_estimate_is_that_of_the_process_as_linear_algebra_has_it():
@@ -226,7 +226,7 @@ def entered(function):
 def test_a_choice_is_made_in_some_thousand_steps_and_can_be_launched():
     """The slowest of the kernels, which has most configs and cases, at shapes of between half and twice its own.
 
-    A call may wait for 5 ms: 4,200 took 1.9 ms on one host, 6,400 took 4.4 on a slower one.
+    A call may wait for 5 ms: 4,200 took 1.9 ms on one host, 5,300 took 2.1 on another.
     """
     declaration, drawing, steps = catalog.load("matmul"), random.Random(0), []
     _, entries = choice.exported("NVIDIA H200")
@@ -243,4 +243,4 @@ def test_a_choice_is_made_in_some_thousand_steps_and_can_be_launched():
         steps.append(count)
         assert not made.variant.unsupported(case, H200)
         assert made.estimate is None or not made.variant.fits(made.config, case, H200)
-    assert median(steps) < 7000
+    assert median(steps) < 6000

@@ -8,6 +8,7 @@ constants are the same for all.  They were chosen on the H200's records with cas
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -37,6 +38,9 @@ WARPS, STAGES, NUMBER, WORD = 2.0, 4.0, 0.001, 0.5
 NOISE, SHARED, TICK_US = 0.0025, 0.001, 0.4
 """Relative error of a timing; of the default's, which all of a case share; and microseconds, for short kernels."""
 
+_NUMBERS = frozenset({int, float})
+"""Types of numbers, of which a flag's is none; looked up, since a choice asks hundreds of times."""
+
 Candidate = tuple[str, "Config"]
 """A variant's name and a config."""
 
@@ -62,7 +66,7 @@ def alike(one: Candidate, other: Candidate) -> float:
         value, there = one[1].get(name), other[1].get(name)
         if value == there:
             continue
-        if _is_number(value) and _is_number(there):
+        if type(value) in _NUMBERS and type(there) in _NUMBERS:
             apart += _rate(name) * abs(math.log2(max(value, 0.5) / max(there, 0.5)))
         else:
             apart += WORD
@@ -79,7 +83,7 @@ def near(dtype: str, sizes: Mapping[str, Any], other: AtACase, gpu: str = "") ->
         mine, theirs = sizes.get(name), other.sizes.get(name)
         if mine == theirs or name == "layout":
             continue
-        if _is_number(mine) and _is_number(theirs) and mine and theirs:
+        if type(mine) in _NUMBERS and type(theirs) in _NUMBERS and mine and theirs:
             squares += math.log2(mine / theirs) ** 2
         else:
             apart += FLAG
@@ -87,10 +91,7 @@ def near(dtype: str, sizes: Mapping[str, Any], other: AtACase, gpu: str = "") ->
     return math.exp(-apart / REACH)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
+@functools.cache
 def _rate(name: str) -> float:
     """By the words in which Triton and the kernels name a config's parameters."""
     words = name.lower().split("_")

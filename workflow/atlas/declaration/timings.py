@@ -57,9 +57,9 @@ class Trial:
     noise: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Timings:
-    """Of one pass of a kernel on one GPU, or on several that are alike."""
+    """Of one pass of a kernel on one GPU, or on several that are alike; two are equal if they are one object."""
 
     configs: tuple[Candidate, ...]
     cases: tuple[Timed, ...]
@@ -119,14 +119,16 @@ def board(gpu: GPU) -> str:
     return f"{gpu.backend} {gpu.arch}, {gpu.sms} sms"
 
 
-def joined(own: Timings | None, others: Mapping[str, Timings]) -> Timings:
-    """The timings of a GPU, if there are any, with those of others by their names.
+@functools.lru_cache(maxsize=64)
+def joined(own: Timings | None, *others: tuple[str, Timings]) -> Timings:
+    """The timings of a GPU, if there are any, with those of others, each with its name.
 
-    What is certified is left out: for its own configs a GPU has a file of entries.
+    What is certified is left out: for its own configs a GPU has a file of entries.  Remembered, as what the trials
+    have in common is with the timings: a choice for the next shape finds it there.
     """
     configs = list(own.configs if own else ())
     cases = list(own.cases if own else ())
-    for gpu, timings in others.items():
+    for gpu, timings in others:
         configs += [one for one in timings.configs if one not in configs]
         places = [configs.index(one) for one in timings.configs]
         for case in timings.cases:

@@ -88,7 +88,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     257 us, late 186 us on an H100, 237 and 145 us on an H200.)  Few rows, all of them under way at once, load early,
     too, up to four warps a row of 16 bits, which has more to read in a thread (519 x 2999 bf16: 9.3 us, 12.4 by
     eight; x 6912: 10.7 and 12.3; H200).  Where each has an SM, a warp takes 256 elements (7 x 1280 fp32: 5.7 us for
-    7.3; H200), and longer rows load early as well (16 x 16384 fp32: 8.1 us for 9.8; H100).
+    7.3; H200), and longer rows load early as well (16 x 16384 fp32: 8.1 us for 9.8; H100).  So do rows of 513 to 1023
+    elements of 32 bits, by two (7909 x 768: 17.8 us for 20.4; H200).
     Rows of whole 16-bit vectors in several tiles have no company, and half as many warps as the power of two beyond
     them would: warps exchange sums of more tiles (38302 x 1152 of fp16: 58.1 us, and 50.1 by a warp a row; H200).
     """
@@ -102,7 +103,8 @@ def one_pass_default(problem: Case, gpu: GPU) -> dict:
     warps = max(1, block_m * (block_n // 2 if tiled else block_n) // 1024)
     early = {"BLOCK_M": block_m, "LATE": False, "num_warps": warps}
     late = early | {"LATE": True, "num_warps": min(warps, 4) if size == 2 else warps}
-    configs = [early] if together else [late, early] if block_n <= 8192 else []
+    at_once = together or (size == 4 and block_m > 1 and n < block_n <= 1024)
+    configs = [early] if at_once else [late, early] if block_n <= 8192 else []
     if problem["m"] <= 8 * gpu.sms and not together:
         of_warp, most = (256, 8) if problem["m"] <= gpu.sms else (1024, 2 * size)
         configs.insert(0, {"BLOCK_M": 1, "LATE": False, "num_warps": max(1, min(most, block_n // of_warp))})

@@ -78,12 +78,14 @@ def away_from(elements: int):
     """``penalty``: doublings away from ``elements`` a thread and one row a tile; lanes beyond the row count twice.
 
     Of long rows not of whole 16-byte vectors half as many: each element has an address and a mask of its own.  Forward
-    16 of short rows that are: a program that prefetches nothing is done sooner.
+    16 of short rows that are: a program that prefetches nothing is done sooner.  Nor more of others with a residual,
+    which is loaded beside them (16384 x 389 bf16: 22.1 us for 25.0; H200).
     """
 
     def penalty(config: dict, problem: Case, gpu: GPU) -> tuple:
         long, odd = problem["n"] > 512, problem["n"] * element_size(problem.dtype) % VECTOR_BYTES
-        wanted = elements / 2 if long and odd else elements if long or odd else 16
+        many = long or (odd and not problem["residual"])
+        wanted = elements / 2 if long and odd else elements if many else 16
         return _misfit(config, problem, wanted) + math.log2(config["BLOCK_M"]) / 4, -config["num_warps"]
 
     return penalty

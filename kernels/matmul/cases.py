@@ -119,6 +119,15 @@ EDGE_CASES = (
         case(dtype, f"a round of tiles, and columns left whose long sum is cut: {layout}", m=m, n=n, k=k, layout=layout)
         for dtype, m, n, k, layout in (("bf16", 256, 8512, 5192, "TN"), ("fp16", 222, 8760, 5632, "NT"))
     ),
+    *(
+        case(dtype, f"fewer tiles than of 128 x 128 cover C: {what}", m=m, n=n, k=k, layout=layout)
+        for dtype, m, n, k, layout, what in (
+            ("bf16", 4104, 264, 72, "NN", "of 256 x 64"),
+            ("fp16", 260, 4104, 72, "NT", "of 64 x 256"),
+            ("fp16", 2056, 260, 72, "TN", "of 128 x 64, rows of C off 16 bytes"),
+            ("bf16", 2056, 136, 4104, "NN", "of 128 x 64, in parts"),
+        )
+    ),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     *(
         case("tf32", f"tiles for every SM, one operand through registers: {layout}", m=m, n=n, k=k, layout=layout)

@@ -19,10 +19,10 @@ from .hopper_spaces import few_rows, few_tiles, multiplies_by_groups, rounds_end
 from .swizzled import swizzles, turns
 
 SPLIT_DESCRIPTOR_SPACE = {
-    "BLOCK_M": (16, 32, 64, 128),
+    "BLOCK_M": (16, 32, 64, 128, 256),
     "BLOCK_N": (32, 64, 128, 256),
     "BLOCK_K": (16, 32, 64, 128, 256),
-    "GROUP_M": (8,),
+    "GROUP_M": (1, 8),
     "SPLITS": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "num_warps": (4, 8),
     "num_stages": (3, 4, 5),
@@ -53,6 +53,14 @@ _WIDE = ((16, 256, 64, 4, 5), (64, 256, 64, 4, 5))
 
 14 x 18944 x 1152 NT takes 21.1 us by 74 tiles of 16 x 256, 23.7 by 148 of 16 x 128, and `gluon` 28.6 (H200).  Beside a
 residual the larger one spills.
+"""
+
+_NARROW = ((256, 64, 64, 4, 5), (128, 64, 128, 4, 4))
+_FLAT = ((64, 256, 64, 4, 5),)
+"""Beside those, where fewer of them cover C: of a tall one, which few columns of tiles do, and of any other.
+
+2048 x 264 x 16384 takes 50 us so, 87 by those above; 264 x 4096 x 8192 51 and 62 (H200).  Beside a residual or an error
+function they spill.
 """
 
 # Microseconds on an H200, of one SM or of all.
@@ -159,6 +167,10 @@ def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, s
     return max(busy, moved) + (1 - _HIDDEN) * min(busy, moved) + summed + _CALL
 
 
+def _programs(tile: tuple[int, ...], splits: int, problem: Case) -> int:
+    return triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1]) * splits
+
+
 def _copies(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
     """Microseconds for the copies of operands whose rows are off 16 bytes."""
     m, n, k = problem["m"], problem["n"], problem["k"]
@@ -181,26 +193,70 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
     found = (
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in _tiles(row_lengths, problem, gpu)
-        for splits in (_splits(problem["k"], tile[2]) if taken else (1,))
+        for splits in (_splits(row_lengths, tile, problem, gpu) if taken else (1,))
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     )
-    return min(found, default=(math.inf, (), 1))
+    return min(found, key=lambda one: (one[0], _programs(*one[1:], problem)), default=(math.inf, (), 1))
 
 
 def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, ...], ...]:
     if problem.dtype not in ("bf16", "fp16"):
         return _TILES[problem.dtype]
-    if any(off_16_bytes(row_lengths(problem)[2:], problem)):
-        return _ODD_ROWS
-    if not few_rows(problem) or few_tiles(problem, gpu):
-        return _OF_16_BITS
-    return (*_OF_16_BITS, *(_WIDE[:1] if dict(problem.sizes).get("residual") else _WIDE))
+    residual, odd = dict(problem.sizes).get("residual"), _writes_elements(row_lengths, problem)
+    tiles = _ODD_ROWS if odd else _OF_16_BITS
+    if few_tiles(problem, gpu):
+        return (*tiles, *_of_less_waste(row_lengths, problem))
+    if odd or not few_rows(problem):
+        return tiles
+    return (*tiles, *(_WIDE[:1] if residual else _WIDE))
 
 
-def _splits(k: int, block_k: int) -> tuple[int, ...]:
-    """Numbers of parts that leave each at least two blocks; always one part."""
-    blocks = triton.cdiv(k, block_k)
-    return tuple(splits for splits in SPLIT_DESCRIPTOR_SPACE["SPLITS"] if splits == 1 or 2 * splits <= blocks)
+def _writes_elements(row_lengths: Callable, problem: Case) -> bool:
+    return any(off_16_bytes(row_lengths(problem)[2:], problem))
+
+
+def _of_less_waste(row_lengths: Callable, problem: Case) -> tuple[tuple[int, ...], ...]:
+    """Tiles of which fewer cover C than of those of 128 x 128, as large, that leave more empty."""
+    rows, columns, most = (256, 64, 0.9) if _tall(problem) else (64, 256, 0.88)
+    if problem.dtype not in ("bf16", "fp16") or problem["m"] <= 64 or problem["n"] <= 64:
+        return ()
+    if _programs((rows, columns), 1, problem) > most * _programs((128, 128), 1, problem):
+        return ()
+    flags = dict(problem.sizes)
+    if flags.get("residual") or flags.get("activation") == "gelu":
+        return ()
+    tiles = _NARROW if _tall(problem) else _FLAT
+    return tiles[1:] if _writes_elements(row_lengths, problem) else tiles
+
+
+def covers_with_fewer(row_lengths: Callable, problem: Case) -> bool:
+    """Whether the variant has tiles as large as 128 x 128 of which fewer cover C."""
+    return any(rows * columns >= 128 * 128 for rows, columns, *_ in _of_less_waste(row_lengths, problem))
+
+
+def _tall(problem: Case) -> bool:
+    return problem.dtype in ("bf16", "fp16") and problem["m"] > 2 * problem["n"]
+
+
+def _group(problem: Case) -> int:
+    """Rows of tiles in a group: of a tall C one, so that programs beside each other read the same rows of A.
+
+    4096 x 384 x 4096: 30.1 us for 32.0, 3072 x 520 x 3072: 28.9 for 31.6 (H200).
+    """
+    return 1 if _tall(problem) else 8
+
+
+def _splits(row_lengths: Callable, tile: tuple[int, ...], problem: Case, gpu: GPU) -> tuple[int, ...]:
+    """Numbers of parts that leave each at least two blocks; always one part.
+
+    Where tiles are chosen to be few, more parts than SMs take longer than by the estimate: of 4096 x 264 x 8192 three
+    of 256 x 64 64 us, one 53, two of 64 x 128 98 (H200).
+    """
+    blocks, most = triton.cdiv(problem["k"], tile[2]), math.inf
+    if _of_less_waste(row_lengths, problem):
+        most = gpu.sms // _programs(tile, 1, problem)
+    numbers = SPLIT_DESCRIPTOR_SPACE["SPLITS"]
+    return tuple(splits for splits in numbers if splits == 1 or (2 * splits <= blocks and splits <= most))
 
 
 def _shared_bytes(tile: tuple[int, ...], problem: Case) -> int:
@@ -214,15 +270,18 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
     tile, splits = tuple(config[name] for name in names), config["SPLITS"]
     if tile not in _tiles(row_lengths, problem, gpu):
         return "other tiles have as many bytes under way and spill nothing"
+    if config["GROUP_M"] != _group(problem):
+        return "an order in which programs beside each other share less"
     shared = _shared_bytes(tile, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if splits not in _splits(problem["k"], tile[2]):
-        return "parts of less than two blocks"
+    if splits not in _splits(row_lengths, tile, problem, gpu):
+        return "parts of less than two blocks, or too many"
     best = _best(row_lengths, problem, gpu)[0] - _copies(row_lengths, problem, gpu)
     return "" if _microseconds(tile, splits, problem, gpu) < _PAYS * best else "other tiles and parts should end sooner"
 
 
 def _default(row_lengths: Callable, problem: Case, gpu: GPU) -> dict[str, int]:
     _, (rows, columns, block_k, warps, stages), splits = _best(row_lengths, problem, gpu)
-    return dict(zip(SPLIT_DESCRIPTOR_SPACE, (rows, columns, block_k, 8, splits, warps, stages), strict=True))
+    values = (rows, columns, block_k, _group(problem), splits, warps, stages)
+    return dict(zip(SPLIT_DESCRIPTOR_SPACE, values, strict=True))

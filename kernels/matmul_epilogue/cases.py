@@ -190,6 +190,9 @@ EDGE_CASES = tuple(
         ("none", True, True, (17024, 40, 41), "a residual that TMA fetches beside padded copies"),
         ("silu", True, True, (14000, 40, 1032), "110 tiles of 128 x 128: one for each of most SMs"),
         ("gelu", True, True, (5, 2061, 2050), "few rows, and 8 MiB of W off 16 bytes, on 4"),
+        ("gelu_tanh", True, False, (4104, 264, 72), "fewer tiles than of 128 x 128 cover y: of 256 x 64"),
+        ("silu", True, False, (260, 4104, 72), "the same of 64 x 256"),
+        ("relu", False, False, (2056, 260, 72), "the same of 128 x 64, rows of y off 16 bytes"),
         ("none", False, False, (133, 131, 72), "dy off 16 bytes, which is copied once for both products"),
         ("gelu", True, False, (69, 325, 41), "the same of its product with act', short of lines of 128 bytes"),
     )

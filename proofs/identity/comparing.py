@@ -20,6 +20,29 @@ def variant_differences(before: Mapping[str, Any], after: Mapping[str, Any] | No
     return found
 
 
+def compiled_otherwise(before: Mapping[str, Any], answer: Mapping[str, Any]) -> list[str]:
+    """The variants of which a config, and nothing else, is not the one of the list: they may be compiled again."""
+    return [
+        name
+        for name, own in answer["variants"].items()
+        if (found := variant_differences(before["variants"][name], own))
+        and all(one.endswith("was compiled to something else") for one in found)
+    ]
+
+
+def with_matches(before: Mapping[str, Any], answer: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer, with those configs ``again`` has that are as in the list.
+
+    Triton's specialisation of warps makes one of several binaries of the same source, by chance: a source that can
+    make the listed one is of the same code.
+    """
+    variants = {name: own | {"configs": dict(own["configs"])} for name, own in answer["variants"].items()}
+    for name, own in again["variants"].items():
+        listed = before["variants"][name]["configs"]
+        variants[name]["configs"] |= {label: one for label, one in own["configs"].items() if listed.get(label) == one}
+    return {**answer, "variants": variants}
+
+
 def part_differences(before: list[str | None], identity: str, after: str | None) -> list[str]:
     """The same of an identity that is of no variant, given what it comes to in both sources."""
     then, fact = before

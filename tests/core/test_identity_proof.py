@@ -122,6 +122,22 @@ def test_an_identity_is_proved_by_itself_or_by_what_it_comes_to():
     assert comparing.proved(listed, {}, none)[NAME] == ["it is gone"]
 
 
+def test_a_binary_that_is_one_of_several_by_chance_is_proved_by_any_turn():
+    """As of kernels whose warps Triton specialises: one config comes out as listed at once, the other in a later turn."""
+    listed = {"variants": {NAME: {"identity": "v", "space": "s", "configs": {"a": "1", "b": "2"}}}, "parts": {}}
+
+    def compiled(a, b, space="s"):
+        return {"variants": {NAME: {"space": space, "configs": {"a": a, "b": b}}}, "parts": {}}
+
+    first = compiled("1", "other")
+    assert comparing.compiled_otherwise(listed, first) == [NAME]
+    unlike = comparing.with_matches(listed, first, compiled("another", "third"))
+    assert unlike == first
+    alike = comparing.with_matches(listed, unlike, compiled("another", "2"))
+    assert comparing.proved(listed, {NAME: "new"}, alike) == {NAME: []}
+    assert not comparing.compiled_otherwise(listed, compiled("1", "other", space="changed")), "no turn would help"
+
+
 UNTIMED = "forward.spare"
 """A variant of the records that the list does not name: nothing was timed of it."""
 

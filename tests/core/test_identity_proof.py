@@ -123,7 +123,7 @@ def test_an_identity_is_proved_by_itself_or_by_what_it_comes_to():
 
 
 def test_a_binary_that_is_one_of_several_by_chance_is_proved_by_any_turn():
-    """As of kernels whose warps Triton specialises: one config comes out as listed at once, the other in a later turn."""
+    """As of kernels whose warps Triton specialises: a config comes out as listed in a later turn."""
     listed = {"variants": {NAME: {"identity": "v", "space": "s", "configs": {"a": "1", "b": "2"}}}, "parts": {}}
 
     def compiled(a, b, space="s"):

@@ -126,8 +126,8 @@ def _first_match(paths: list[Path], device_name: str) -> tuple[str, list[dict[st
 SURE = 4.0
 """Standard errors by which a config must be expected to be faster than the default to be taken in its place.
 
-Where each case is left out in turn, the H200's regret is 5.4 % at the 95th percentile and the choice 0.01 % ahead of the
-default over all; by two errors 5.8 % and 0.04 % behind, by three 5.8 % and 0.03 % behind.
+Where each case is left out in turn, the H200's regret is 5.4 % at the 95th percentile and the choice 0.01 % ahead of
+the default over all; by two errors 5.8 % and 0.04 % behind, by three 5.8 % and 0.03 % behind.
 """
 
 

@@ -13,7 +13,13 @@ from pathlib import Path
 # Executors that a user has installed may import numpy and pyarrow, which would start threads.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
+import rich.progress
+import smart_open
 import snakemake.cli
+import snakemake.report
+
+PRELOADED = rich.progress, smart_open, snakemake.report
+"""What Snakemake imports as late as in a run: without it here each fork did, for a second or two."""
 
 
 def run(folder, environment, words, printed):
@@ -31,6 +37,7 @@ def run(folder, environment, words, printed):
 
 def main():
     """Answer until nobody asks."""
+    snakemake.cli.get_argument_parser()  # imports every plugin that is installed
     for line in sys.stdin:
         assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork would take another thread's locks along"
         child = os.fork()

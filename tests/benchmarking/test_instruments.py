@@ -2,9 +2,8 @@
 
 import os
 import re
-import subprocess
-import sys
 
+import preloaded
 from atlas import ROOT
 
 _INTERPRETED = """
@@ -48,7 +47,7 @@ print(made.asm["ptx"])
 def python(code, **variables):
     usual = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment = usual | {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"} | variables
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = preloaded.run(code, environment, ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

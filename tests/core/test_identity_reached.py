@@ -4,6 +4,7 @@ import dis
 import functools
 import inspect
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from atlas import ROOT, catalog
 from atlas.identity import kernel, stage, today
@@ -205,7 +207,7 @@ def watch(frame, event, argument):
         if not name.startswith("<"):
             called.add((frame.f_globals["__name__"], name))
 sys.settrace(watch)  # which is told of no return, as a profile would be, and of no call of C
-cli.main(sys.argv[1:])
+cli.main(words)
 sys.settrace(None)
 print(json.dumps(sorted(called)))
 """
@@ -223,9 +225,8 @@ print(json.dumps(sorted(called)))
     ids=lambda words: words[0],
 )
 def test_what_a_stage_calls_is_in_its_identity(results, words):
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED, *words, "--results", str(results)], capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"}
+    done = preloaded.run(f"words = {[*words, '--results', str(results)]}\n{WATCHED}", environment, ROOT)
     assert done.returncode == 0, done.stderr
     called = {tuple(one) for one in json.loads(done.stdout.splitlines()[-1])}
     code = Code({"atlas": ROOT / "workflow" / "atlas"}, stage.apart(words[0]))

@@ -3,10 +3,9 @@
 import ast
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 from atlas import ROOT, catalog
 from atlas.stages import kernels
@@ -19,8 +18,7 @@ def run(code: str, first: Path = ROOT) -> str:
     """What the code prints, in a process that looks for ``kernels`` in the folder ``first`` before the project."""
     path = f"{first}:{ROOT / 'workflow'}:{ROOT}"
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=first, env=environment)
+    done = preloaded.run(code, environment, first)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import time
 import warnings
 
+import preloaded
 import pytest
 import test_choice
 import torch
@@ -154,7 +153,8 @@ def test_importing_kernels_loads_no_library_and_nothing_that_a_first_call_wants(
     }
     code = f"import sys\nfrom kernels import softmax\nprint({libraries} & set(sys.modules))"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT / 'workflow'}:{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = preloaded.run(code, environment, ROOT)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "set()"
 
 

@@ -3,10 +3,11 @@
 import builtins
 import json
 import os
-import subprocess
 import sys
 import types
+from pathlib import Path
 
+import preloaded
 import pytest
 
 
@@ -17,8 +18,7 @@ def printed_apart():
     def run(script):
         environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
         environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        words = [sys.executable, "-c", script]
-        ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        ran = preloaded.run(script, environment, Path.cwd(), ("torch", "triton"))
         assert ran.returncode == 0, ran.stderr
         return json.loads(ran.stdout)
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 from atlas import ROOT
 from atlas.workload import calls
 
@@ -36,12 +37,16 @@ def started(code: str, path: Path | None) -> subprocess.Popen[str]:
     )
 
 
+def ended(code: str, path: Path | None) -> subprocess.CompletedProcess[str]:
+    """What became of a process that ran the code."""
+    return preloaded.run(code, environment(path), ROOT)
+
+
 def printed(code: str, path: Path | None) -> str:
     """What the code prints; it must end well."""
-    process = started(code, path)
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    return out
+    done = ended(code, path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def of(document: dict[str, Any], function: str) -> list[dict[str, Any]]:

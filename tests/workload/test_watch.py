@@ -12,7 +12,7 @@ from atlas.results.subject import PassCase
 from atlas.watching import merging
 from atlas.workload import calls, problems
 
-from .programs import DOUBLE, environment, of, printed, started, watched
+from .programs import DOUBLE, ended, environment, of, printed, started, watched
 
 PROGRAM = """
 import torch, kernels, kernels.nn
@@ -199,9 +199,8 @@ def test_a_killed_program_leaves_what_it_had_called(tmp_path):
 
 def test_a_program_that_raises_leaves_its_file_and_its_own_traceback(tmp_path):
     path = tmp_path / "calls.json"
-    process = started(DOUBLE + "double(x)\nraise RuntimeError('of the program')\n", path)
-    _, said = process.communicate()
-    assert process.returncode == 1 and "of the program" in said and "atlas/watching" not in said
+    done = ended(DOUBLE + "double(x)\nraise RuntimeError('of the program')\n", path)
+    assert done.returncode == 1 and "of the program" in done.stderr and "atlas/watching" not in done.stderr
     assert calls.read(path)["calls"][0]["count"] == 1
 
 
@@ -256,9 +255,8 @@ def test_the_command_replaces_no_file_that_is_none_of_calls(tmp_path, capsys):
 def test_a_program_begins_with_no_file_that_it_cannot_add_to(tmp_path):
     path = tmp_path / "calls.json"
     path.write_text('{"format": "kernel-atlas calls", "version": 7, "calls": []}')
-    process = started("import kernels; kernels.softmax", path)
-    _, said = process.communicate()
-    assert process.returncode == 1 and "key 'version' is 7" in said and "move it away" in said
+    done = ended("import kernels; kernels.softmax", path)
+    assert done.returncode == 1 and "key 'version' is 7" in done.stderr and "move it away" in done.stderr
 
 
 def test_what_cannot_be_written_is_kept_and_written_later(tmp_path, monkeypatch, capsys):
@@ -289,9 +287,8 @@ def test_what_cannot_be_written_is_kept_and_written_later(tmp_path, monkeypatch,
 def test_a_file_that_breaks_meanwhile_is_left_alone_and_the_calls_go_beside_it(tmp_path):
     path = tmp_path / "calls.json"
     code = DOUBLE + f"open({str(path)!r}, 'w').write('[')\ndouble(x)\n"
-    process = started(code, path)
-    _, said = process.communicate()
-    assert process.returncode == 0 and "go to" in said
+    done = ended(code, path)
+    assert done.returncode == 0 and "go to" in done.stderr
     assert path.read_text() == "["
     (beside,) = tmp_path.glob("calls-*.json")
     assert calls.read(beside)["calls"][0]["count"] == 1

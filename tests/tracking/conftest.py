@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import once
 import pytest
 import sample_documents as sample
 from atlas import cli
@@ -56,14 +57,16 @@ class Tracked:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
     """A database with its tables, which takes seconds to make."""
-    from atlas.tracking.writer import put
-
     stores.quiet()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(stores.VARIABLE, raising=False)  # whoever runs the tests may have a server
-        store = stores.store_of(tmp_path_factory.mktemp("empty"))
-    put(store, "empty", [])
-    return store.database
+        return stores.store_of(once.made(tmp_path_factory, "empty", _empty)).database
+
+
+def _empty(folder):
+    from atlas.tracking.writer import put
+
+    put(stores.store_of(folder), "empty", [])
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import once
 import pytest
 import synthetic
 from atlas import catalog, cli
@@ -26,13 +27,21 @@ def atlas() -> Callable[..., int]:
     return lambda command, results: cli.main([command, "--results", str(results)])
 
 
+NAMES = ("none", "one", "five")
+"""The scenes: of nothing, of one measured GPU among built ones, and of five GPUs of every kind."""
+
+
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Documents and tables of nothing, of one measured GPU among built ones, and of five GPUs of every kind."""
-    root = tmp_path_factory.mktemp("scenes")
+    """Documents and tables of each scene."""
+    root = once.made(tmp_path_factory, "scenes", _documents_and_tables)
+    return {name: root / name for name in NAMES}
+
+
+def _documents_and_tables(root: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "KERNELS", synthetic.use_catalog(root / "kernels", KERNELS))
-        made = {name: root / name for name in ("none", "one", "five")}
+        made = {name: root / name for name in NAMES}
         synthetic.write_everything(made["none"], kernels=(), functional=False)
         synthetic.write_everything(made["one"], KERNELS, measured=["h200"], built=["a100", "t4"])
         used = {"configs": "autotune of this run", "sha256": "0123456789ab" + 52 * "0"}
@@ -46,12 +55,16 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             )
         for results in made.values():
             assert cli.main(["tables", "--results", str(results)]) == 0
-    return made
 
 
 @pytest.fixture(scope="session")
-def pages(scenes: dict[str, Path]) -> dict[str, Path]:
+def pages(tmp_path_factory: pytest.TempPathFactory, scenes: dict[str, Path]) -> dict[str, Path]:
     """The same folders with figures and report."""
+    once.made(tmp_path_factory, "pages", lambda _: _figures_and_reports(scenes))
+    return scenes
+
+
+def _figures_and_reports(scenes: dict[str, Path]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "KERNELS", scenes["none"].parent / "kernels")
         for name, results in scenes.items():
@@ -60,4 +73,3 @@ def pages(scenes: dict[str, Path]) -> dict[str, Path]:
             else:
                 assert cli.main(["figures", "--results", str(results)]) == 0
             assert cli.main(["report", "--results", str(results)]) == 0
-    return scenes

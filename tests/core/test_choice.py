@@ -87,7 +87,7 @@ def test_without_tuned_configs_the_first_variant_that_supports_the_case_runs_its
     assert chosen(declaration, 8192) == ("long", 128)
 
 
-FASTER = {512: (10.0, 8.0, 30.0), 1024: (20.0, 16.0, 60.0), 2048: (40.0, 32.0, 90.0)}
+FASTER = {512: (100.0, 80.0, 300.0), 1024: (200.0, 160.0, 600.0), 2048: (400.0, 320.0, 900.0)}
 
 
 def test_a_tuned_case_takes_what_won_there_whatever_else_is_expected(declaration, tuned):
@@ -129,7 +129,7 @@ def test_without_timings_a_case_that_was_not_tuned_runs_the_default(declaration,
 
 
 def test_a_tuned_variant_that_cannot_run_the_case_is_passed_over(declaration, tuned):
-    slow_default = {2048: (40.0, 20.0, 30.0), 4096: (80.0, 40.0, 60.0)}
+    slow_default = {2048: (400.0, 200.0, 300.0), 4096: (800.0, 400.0, 600.0)}
     tuned(entry(4096, "short", 256), entry(2**19, "long", 512), timed=slow_default)
     assert chosen(declaration, 4000) == ("short", 256)
     assert chosen(declaration, 5000)[0] == "long", "4096 is nearer, but its variant stops there"

@@ -65,7 +65,7 @@ def test_a_default_is_told_with_what_was_considered(said):
 
 def test_what_another_gpu_of_the_board_timed_is_named(said):
     """The H100's own file is not there: it learns from the H200's."""
-    known = timed(100.0, 90.0) | {"board": "cuda 90, 132 sms"}
+    known = timed(1000.0, 800.0) | {"board": "cuda 90, 132 sms"}
     known["configs"][1]["certified"] = ["bf16"]
     text = said("--gpu", "h100", *CASE, "m=4096,n=1024", timed=known)
     assert "runs\n  one_pass BLOCK_M=1 num_warps=1\n" in text and "told by m=4096 n=1024 bf16 on h200" in text

@@ -186,7 +186,8 @@ def _copies(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
 def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...], int]:
     """The shortest time by the estimate, and its tile and parts: one, where the variant does not take the case.
 
-    It is infinite where shared memory has room for no tile, as on compute capability 12.0.
+    Of equal times that of fewer programs.  It is infinite where shared memory has room for no tile, as on compute
+    capability 12.0.
     """
     taken = not _handles(row_lengths, problem, gpu)
     copies = _copies(row_lengths, problem, gpu)
@@ -217,6 +218,7 @@ def _writes_elements(row_lengths: Callable, problem: Case) -> bool:
 
 def _of_less_waste(row_lengths: Callable, problem: Case) -> tuple[tuple[int, ...], ...]:
     """Tiles of which fewer cover C than of those of 128 x 128, as large, that leave more empty."""
+    # A tenth fewer: 3072 x 520 x 3072 takes 24.7 us for 28.9, but 520 x 3072 x 3072 26.6 for 24.4 (H200).
     rows, columns, most = (256, 64, 0.9) if _tall(problem) else (64, 256, 0.88)
     if problem.dtype not in ("bf16", "fp16") or problem["m"] <= 64 or problem["n"] <= 64:
         return ()

@@ -156,6 +156,45 @@ def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_other_tiles():
     assert variant == "specialized" and config["GROUPS"] == 3
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "layout", "tile", "parts"),
+    [
+        pytest.param(4096, 264, 8192, "NN", (256, 64), 1, id="three parts would be more programs than SMs"),
+        pytest.param(2048, 264, 16384, "NT", (256, 64), 3, id="three parts are not"),
+        pytest.param(264, 4096, 8192, "NT", (64, 256), 1, id="rows"),
+        pytest.param(3072, 520, 3072, "NN", (256, 64), 1, id="a tenth fewer of a tall one"),
+        pytest.param(520, 3072, 3072, "NT", (128, 128), 1, id="a tenth fewer of another are no sooner"),
+        pytest.param(4100, 135, 4096, "NN", (128, 64), 1, id="rows of C off 16 bytes"),
+        pytest.param(4096, 384, 4096, "NN", (128, 128), 1, id="whole tiles"),
+    ],
+)
+def test_sizes_little_beyond_whole_tiles_are_covered_by_fewer(m, n, k, layout, tile, parts):
+    """The fastest of all tiles and parts on an H200; each was timed."""
+    variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k, layout=layout)
+    assert variant == "split_descriptor"
+    assert (config["BLOCK_M"], config["BLOCK_N"]) == tile and count_of_parts(k, config) == parts
+
+
+@pytest.mark.parametrize(
+    ("flags", "variant"),
+    [
+        ({}, "split_descriptor"),
+        ({"residual": True}, "alternating"),  # it would spill beside the sums, as the error function does
+        ({"activation": "gelu"}, "alternating"),
+    ],
+    ids=str,
+)
+def test_a_linear_layer_leaves_them_to_split_descriptor_where_nothing_spills(flags, variant):
+    for m, n, k in ((4096, 264, 8192), (264, 4096, 8192)):
+        assert chosen("matmul_epilogue", "h200", "bf16", **PLAIN | flags, m=m, n=n, k=k)[0] == variant
+
+
+def test_programs_beside_each_other_share_rows_of_a_tall_product():
+    for m, n, group in ((4096, 384, 1), (8192, 256, 1), (1536, 1024, 8), (384, 4096, 8)):
+        variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=4096)
+        assert (variant, config["GROUP_M"]) == ("split_descriptor", group)
+
+
 def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
     for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
         for m, n, k, rows in ((4, 16384, 4096, 16), (14, 18944, 1152, 16), (64, 18944, 640, 64)):

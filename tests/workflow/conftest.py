@@ -36,7 +36,7 @@ PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.
 @functools.cache
 def _snakemake() -> subprocess.Popen[str]:
     """The process that has Snakemake imported; it ends with this one."""
-    words = [sys.executable, str(Path(__file__).with_name("snakemake_server.py"))]
+    words = [sys.executable, str(Path(__file__).parents[1] / "snakemake_server.py")]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -22,7 +22,7 @@ the exponentials, one for every 4 d operations.
 import torch
 from atlas.operators import autocasting
 
-from .arguments import batched, checked, empty, one_wide, scaled, window_of
+from .arguments import batched, checked, empty, one_size, one_wide, scale_of, scaled, window_of
 from .declaration import DECLARATION
 from .operators import attention_operator, varlen_operator
 
@@ -51,9 +51,7 @@ def attention_with_lse(
     """
     plain = window is None and query.dim() == key.dim() == 4 and not autocasting()
     if plain and (enable_gqa or query.shape[1] == key.shape[1]):
-        found = attention_operator.again(
-            query, key, value, is_causal, (query.shape[-1] or 1) ** -0.5 if scale is None else scale
-        )
+        found = attention_operator.again(query, key, value, is_causal, scale_of(query, scale))
         if found is not None:
             return found
     query, key, value = batched("attention", query, key, value, enable_gqa)
@@ -64,6 +62,10 @@ def attention_with_lse(
 
             return attend(query, key, value, None, scale, left, right)
         is_causal = right == 1
+    if query.shape[-1] != value.shape[-1]:
+        from kernels.attention_mla import attended
+
+        return attended(query, key, value, is_causal, scale, enable_gqa)
     if not query.shape[-1]:
         out, lse = attention_with_lse(*one_wide(query, key, value), is_causal, 1.0, enable_gqa)
         return out[..., :0], lse
@@ -90,16 +92,17 @@ def scaled_dot_product_attention(
 
     ``is_causal`` lets query i see the keys 0 … i, as torch's does also where the lengths differ.  key and value are
     [batch, heads, length of its own, head_dim], with ``enable_gqa`` of fewer heads, which then serve groups of
-    neighbouring heads of query.  head_dim is at most 256, dtypes are fp32 (multiplied in IEEE precision), fp16 and
+    neighbouring heads of query; value's may have another head_dim, which output's then have
+    (:mod:`kernels.attention_mla`).  head_dim is at most 256, dtypes are fp32 (multiplied in IEEE precision), fp16 and
     bf16; softmax and sums are fp32.  Strides may be any as long as the elements of a head lie side by side, else the
     tensor is copied.  Gradients are the same at every run.  There are no second derivatives.
 
     ``attn_mask`` and ``window`` are those of :func:`kernels.masked_attention`: bools or numbers to add, and how many
     keys a query sees before and after its own, which torch's function has not.
 
-    Raises NotImplementedError for ``dropout_p``, other numbers of dimensions, larger heads, and heads of value of
-    another size; TypeError for other dtypes, ValueError for shapes that do not agree, and for ``attn_mask`` together
-    with ``is_causal``, which exclude each other in torch.
+    Raises NotImplementedError for ``dropout_p``, other numbers of dimensions and larger heads; TypeError for other
+    dtypes, ValueError for shapes that do not agree, and for ``attn_mask`` together with ``is_causal``, which exclude
+    each other in torch.
     """
     if dropout_p:
         raise NotImplementedError(
@@ -156,6 +159,12 @@ def attention_varlen(
             f"attention_varlen takes one more cumulative length than sequences, of queries as of keys: "
             f"{cu_seqlens_q.numel()}, {cu_seqlens_k.numel()}"
         )
+    if query.shape[-1] != value.shape[-1]:
+        alike, scale = one_size(query, key, value), scale_of(query, scale)
+        out, lse = attention_varlen(
+            *alike, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, scale, window=window
+        )  # fmt: skip
+        return out[..., : value.shape[-1]], lse
     if not query.shape[-1]:
         wide = one_wide(query, key, value)
         out, lse = attention_varlen(*wide, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, 1.0, window=window)

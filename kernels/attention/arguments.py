@@ -11,7 +11,7 @@ from .operators import rows_contiguous
 
 
 def checked(name, query, key, value, dims, layout, heads_at, grouped):
-    """The three tensors as kernels take them; raises for what is not supported."""
+    """The three tensors as kernels take them, value's heads of any size; raises for what is not supported."""
     if autocasting():
         query, key, value = autocast("scaled_dot_product_attention", query, key, value)
     DECLARATION.dtype_of(query, key, value, function=name)
@@ -25,11 +25,8 @@ def checked(name, query, key, value, dims, layout, heads_at, grouped):
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
         raise ValueError(f"{name}: shapes do not agree: {shapes}")
-    if value.shape[-1] != key.shape[-1] or query.shape[-1] > LARGEST_HEAD:
-        raise NotImplementedError(
-            f"{name} takes heads of one size up to {LARGEST_HEAD} for query, key and value: {shapes}; use torch, or "
-            "pad the smaller one with zeros"
-        )
+    if max(query.shape[-1], value.shape[-1]) > LARGEST_HEAD:
+        raise NotImplementedError(f"{name} takes heads of up to {LARGEST_HEAD}: {shapes}; use torch")
     heads, heads_k = query.shape[heads_at], key.shape[heads_at]
     if heads != heads_k and not (grouped and heads_k and heads % heads_k == 0):
         raise ValueError(
@@ -66,8 +63,7 @@ def window_of(name, window, is_causal, len_q, len_k):
 
 def scaled(query, scale):
     """(query, scale > 0) of the same scores: rows' maxima are taken before scores are scaled."""
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
+    scale = scale_of(query, scale)
     if 0 < scale < math.inf:
         return query, scale
     if -math.inf < scale < 0:
@@ -80,8 +76,21 @@ def one_wide(*heads):
     return (torch.nn.functional.pad(x, (0, 1)) for x in heads)
 
 
+def one_size(query, key, value):
+    """The three with zeros behind the narrower heads: scores are the same, out has columns of 0 behind value's own."""
+    columns = max(query.shape[-1], value.shape[-1])
+    return (torch.nn.functional.pad(x, (0, columns - x.shape[-1])) for x in (query, key, value))
+
+
+def scale_of(query, scale):
+    """The scale that a call means."""
+    return (query.shape[-1] or 1) ** -0.5 if scale is None else scale
+
+
 def empty(query, key, value, rows):
     """Attention to nothing, or of nothing: 0 and -inf, with gradients of 0, whatever the inputs hold."""
     never = torch.zeros((), dtype=torch.bool, device=query.device)
+    if value.shape[-1] != query.shape[-1]:
+        query = query[..., :1].expand(*query.shape[:-1], value.shape[-1])
     out = torch.where(never, query, 0.0) + torch.where(never, key.sum() + value.sum(), 0.0)
     return out, torch.full(rows, -math.inf, dtype=torch.float32, device=query.device)

@@ -81,7 +81,7 @@ def launch_statistics(saved, turns, cu_q, lengths):
         _statistics_kernel, (programs,),
         out, dout, lse, dlse, stats, turns, cu_q, q.shape[1], len_q,
         *strides_of(out), *strides_of(dout), *strides_of_lse(lse), *stats.stride()[:3],
-        HEAD_DIM=q.shape[-1], BLOCK_M=64, BLOCK_D=block_d(q.shape[-1]),
+        HEAD_DIM=out.shape[-1], BLOCK_M=64, BLOCK_D=block_d(out.shape[-1]),
         PADDED=_STATISTICS, TURNS=1 if turns is None else turns.numel() // programs, num_warps=8,
     )  # fmt: skip
     return stats
@@ -98,9 +98,9 @@ _STATISTICS = 128
 @triton.jit
 def _gather_keys(
     dk, dv, k_n, v_n, q, dout, stats_ptr, batch, head, first, start, whole, end, len_q, shift, scale,
-    stride_qs, stride_gs, stride_part, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TAIL: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    stride_qs, stride_gs, stride_part, CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, TAIL: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(dk, dv) of BLOCK_N keys after the queries from ``start``, a multiple of BLOCK_M, to ``end``; dk not yet scaled.
 
@@ -117,7 +117,9 @@ def _gather_keys(
             if m < whole:
                 offs_n = first + tl.arange(0, BLOCK_N)
                 p = tl.where(offs_n[:, None] <= (offs_m + shift)[None, :], p, 0.0)
-        dout_m = read_rows(dout, batch, head, m, len_q - m, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, TAIL, DESCRIPTORS)
+        dout_m = read_rows(
+            dout, batch, head, m, len_q - m, stride_gs, VALUE_DIM, BLOCK_M, BLOCK_E, TAIL, DESCRIPTORS
+        )  # fmt: skip
         dp = tl.dot(v_n, tl.trans(dout_m), input_precision=PRECISION)
         dv = tl.dot(p.to(dout_m.dtype), dout_m, dv, input_precision=PRECISION)
         delta = tl.load(stats_ptr + stride_part + offs_m)
@@ -132,9 +134,9 @@ def _keys_kernel(
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_gb, stride_gh, stride_gs, stride_dkb, stride_dkh, stride_dks, stride_dvb, stride_dvh, stride_dvs,
     stride_part, stride_sb, stride_sh,
-    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, TAIL: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, TAIL: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
@@ -156,9 +158,9 @@ def _keys_kernel(
     k = head_of(k, b, head_k, first_k, stride_kb, stride_kh, stride_ks, DESCRIPTORS)
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
     k_n = read_rows(k, at_k, head_k, first, rows_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
-    v_n = read_rows(v, at_k, head_k, first, rows_k - first, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, True, DESCRIPTORS)
+    v_n = read_rows(v, at_k, head_k, first, rows_k - first, stride_vs, VALUE_DIM, BLOCK_N, BLOCK_E, True, DESCRIPTORS)
     dk = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-    dv = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dv = tl.zeros((BLOCK_N, BLOCK_E), tl.float32)
     start, whole = 0, 0
     if CAUSAL:  # the first query that sees a key of the block; the first from which on all see all
         start = tl.maximum(first - shift, 0) // BLOCK_M * BLOCK_M
@@ -171,27 +173,28 @@ def _keys_kernel(
         stats_h = stats_ptr + b * stride_sb + tl.cast(head, tl.int64) * stride_sh
         dk, dv = _gather_keys(
             dk, dv, k_n, v_n, q_h, dout_h, stats_h, at_q, head, first, start, whole, rows_q, rows_q, shift, scale,
-            stride_qs, stride_gs, stride_part, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, TAIL, DESCRIPTORS,
-            PRECISION,
+            stride_qs, stride_gs, stride_part, CAUSAL, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, TAIL,
+            DESCRIPTORS, PRECISION,
         )  # fmt: skip
     dk_ptr = head_of(dk_ptr, b, head_k, first_k, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = head_of(dv_ptr, b, head_k, first_k, stride_dvb, stride_dvh, stride_dvs, False)
     write_rows(dk_ptr, dk * scale_out, first, rows_k - first, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D)
-    write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D)
+    write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, VALUE_DIM, BLOCK_N, BLOCK_E)
 
 
 @triton.jit
 def _gather_queries(
     dq, q_m, dout_m, lse, delta, k, v, batch, head, first, start, whole, end, len_k, shift, scale,
     stride_ks, stride_vs,
-    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, MASKED: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq of BLOCK_M queries, without the scale, after the keys from ``start`` to ``end``; masks as in ``_attend``."""
     for n in tl.range(start, end, BLOCK_N):
         k_n = read_rows(k, batch, head, n, len_k - n, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
         s = tl.dot(q_m, tl.trans(k_n), input_precision=PRECISION)
-        v_n = read_rows(v, batch, head, n, len_k - n, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D, MASKED, DESCRIPTORS)
+        v_n = read_rows(v, batch, head, n, len_k - n, stride_vs, VALUE_DIM, BLOCK_N, BLOCK_E, MASKED, DESCRIPTORS)
         dp = tl.dot(dout_m, tl.trans(v_n), input_precision=PRECISION)
         p = tl.exp2(s * scale - lse[:, None])
         if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
@@ -207,9 +210,9 @@ def _queries_kernel(
     q, k, v, dout, stats_ptr, dq_ptr, list_ptr, scale, scale_out, heads, group, len_q, len_k,
     stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     stride_gb, stride_gh, stride_gs, stride_dqb, stride_dqh, stride_dqs, stride_part, stride_sb, stride_sh,
-    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, EVEN: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, EVEN: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass.
 
@@ -232,7 +235,7 @@ def _queries_kernel(
     v = head_of(v, b, head_k, first_k, stride_vb, stride_vh, stride_vs, DESCRIPTORS)
     q_m = read_rows(q, at_q, head, first, rows_q - first, stride_qs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS)
     dout_m = read_rows(
-        dout, at_q, head, first, rows_q - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, DESCRIPTORS
+        dout, at_q, head, first, rows_q - first, stride_gs, VALUE_DIM, BLOCK_M, BLOCK_E, True, DESCRIPTORS
     )
     offs_m = first + tl.arange(0, BLOCK_M)
     stats_ptr += b * stride_sb + tl.cast(head, tl.int64) * stride_sh
@@ -248,13 +251,15 @@ def _queries_kernel(
     if EVEN or not DESCRIPTORS:
         dq = _gather_queries(
             dq, q_m, dout_m, lse, delta, k, v, at_k, head_k, first, 0, whole, whole, rows_k, shift, scale,
-            stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, False, DESCRIPTORS, PRECISION,
+            stride_ks, stride_vs, CAUSAL, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, False, DESCRIPTORS,
+            PRECISION,
         )  # fmt: skip
         start = whole
     if not EVEN:
         dq = _gather_queries(
             dq, q_m, dout_m, lse, delta, k, v, at_k, head_k, first, start, whole, end, rows_k, shift, scale,
-            stride_ks, stride_vs, CAUSAL, HEAD_DIM, BLOCK_M, BLOCK_N, BLOCK_D, True, DESCRIPTORS, PRECISION,
+            stride_ks, stride_vs, CAUSAL, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_E, True, DESCRIPTORS,
+            PRECISION,
         )  # fmt: skip
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
     write_rows(dq_ptr, dq * scale_out, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
@@ -293,7 +298,7 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causa
     """One of backward's kernels: ``part`` is what a program of it owns, ``gradients`` are what it writes."""
     q, k, v, dout, stats = given
     batch, len_q, len_k = lengths
-    heads, heads_k, head_dim = q.shape[1], k.shape[1], q.shape[-1]
+    heads, heads_k, head_dim, value_dim = q.shape[1], k.shape[1], q.shape[-1], v.shape[-1]
     rows, columns, warps, stages = (config[f"{part}_{name}"] for name in PART_CONFIG)
     q, k, v, dout = (as_interpreted(x) for x in (q, k, v, dout))
     read, descriptors = as_read((q, k, v, dout), (rows, columns, columns, rows), descriptors)
@@ -312,7 +317,7 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causa
         kernel, (owners * blocks,),
         *read, stats, *gradients, tiles, scale / math.log(2), scale, owners, heads // heads_k, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
-        CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=block_d(head_dim), **special,
-        DESCRIPTORS=descriptors, PRECISION="ieee", **beside(part, cu_q is not None, q.device), num_warps=warps,
-        num_stages=stages,
+        CAUSAL=causal, HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_M=rows, BLOCK_N=columns,
+        BLOCK_D=block_d(head_dim), BLOCK_E=block_d(value_dim), **special, DESCRIPTORS=descriptors, PRECISION="ieee",
+        **beside(part, cu_q is not None, q.device), num_warps=warps, num_stages=stages,
     )  # fmt: skip

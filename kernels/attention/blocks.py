@@ -5,6 +5,7 @@ The kernels of :mod:`kernels.attention_fp8` use them, too.
 
 import math
 
+import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -123,9 +124,24 @@ def strides_of_lse(lse):
     return lse.stride()[:2] if lse.dim() == 3 else (0, lse.stride(0))
 
 
+def out_for(q, v):
+    """Memory for out [b, h, l, e], in the order in which q [b, h, l, d] lies, as far as q leaves no gaps."""
+    if v.shape[-1] == q.shape[-1]:
+        return torch.empty_like(q)
+    batch, heads, length, _ = q.shape
+    if q.stride(1) < q.stride(2):  # a model's: heads side by side
+        return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
+    return q.new_empty((batch, heads, length, v.shape[-1]))
+
+
 def block_d(head_dim):
     """Columns of a block: the least power of two that ``tl.dot`` takes and holds the head."""
     return max(16, triton.next_power_of_2(head_dim))
+
+
+def widest(k, v):
+    """K or V, whichever has the wider heads."""
+    return v if v.shape[-1] > k.shape[-1] else k
 
 
 def wide(head_dim):

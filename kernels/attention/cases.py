@@ -122,14 +122,14 @@ def backward_inputs(problem: Case, device, generator):
     inputs = forward_inputs(problem, device, generator)
     with torch.no_grad():
         out = by_torch(**inputs)
-        parts = [_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in by_groups(inputs["q"], inputs["k"])]
+        parts = [exact_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in by_groups(inputs["q"], inputs["k"])]
     dout = torch.randn(out.shape, dtype=out.dtype, device=device, generator=generator)
     lse = torch.cat(parts).view(out.shape[:3])
     parameters = {name: inputs.pop(name) for name in ("causal", "scale")}
     return inputs | {"out": out.contiguous(), "lse": lse, "dout": dout, "dlse": None} | parameters
 
 
-def _lse(q, k, causal, scale):
+def exact_lse(q, k, causal, scale):
     """As exact as fp32 holds it: an error of lse is one of all P of its query.
 
     By 512 heads, since torch's product of all in float64 has an operand of more than 2^31 elements in a huge case.
@@ -138,7 +138,7 @@ def _lse(q, k, causal, scale):
     return torch.cat([torch.logsumexp(s, dim=-1).float() for s in parts], dim=1)
 
 
-def _pairs(problem: Case) -> int:
+def pairs_of(problem: Case) -> int:
     """Pairs of a query and a key that it sees, in one head."""
     length, s = problem["l"], problem["s"]
     if not problem["causal"]:
@@ -151,7 +151,7 @@ def products_of(*names):
     """``flops`` of so many products of all pairs with d elements each."""
 
     def flops(problem: Case) -> dict[str, int]:
-        return dict.fromkeys(names, 2 * problem["b"] * problem["h"] * _pairs(problem) * problem["d"])
+        return dict.fromkeys(names, 2 * problem["b"] * problem["h"] * pairs_of(problem) * problem["d"])
 
     return flops
 

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .blocks import LOG2E, wide
+from .blocks import LOG2E, wide, widest
 from .hopper_schedule import (
     KEYS,
     ROWS,
@@ -419,7 +419,9 @@ def attention_backward_kernel(
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
-    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is at most 128.
+    """Fill dq, dk and dv; q [b, h, l, d], k [b, g, s, d], v [b, g, s, e], as the copy engine can read them.
+
+    d and e are at most 128: the copy engine fills the narrower heads up with 0.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
 
@@ -431,14 +433,15 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     dq, dk, dv = gradients
     padded = stats.shape[3]
     m_blocks, n_blocks = padded // ROWS, -(-len_k // (2 * KEYS))
-    width = wide(d)
+    columns_there = max(d, v.shape[3])
+    width, right = wide(columns_there), right_of(columns_there)
     sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
     group, sms = heads // heads_k, gpu_of(q.device).sms
     most = heads_of_part(group, batch * heads_k * tiles, m_blocks, sms, most_heads(group, width, len_q, causal))
     parts = -(-group // most)
-    dk_sums, dv_sums = key_sums = sums_for(k, parts) if parts > 1 else (None, None)
+    dk_sums, dv_sums = key_sums = sums_for(widest(k, v), parts) if parts > 1 else (None, None)
     heads_k *= parts
     tiles_all = batch * heads_k * tiles
     programs = min(sms, tiles_all)
@@ -450,12 +453,12 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
         descriptor_of(dout, ROWS, width),
         plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
         plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
-        plain_descriptor_of(sums, [ROWS * right_of(d) // 128, 128]) if right_of(d) else None,
+        plain_descriptor_of(sums, [ROWS * right // 128, 128]) if right else None,
         descriptor_of(dk, KEYS, width), descriptor_of(dv, KEYS, width), dk_sums, dv_sums, turns,
         scale * LOG2E.value, scale,
         len_k, heads_k, most, batch * heads_k, m_blocks, n_blocks, tiles, programs,
         -(-tiles_all // programs) * (2 if causal else 1), parts, group,
-        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, DIVIDED=parts > 1, D=width, RIGHT=right_of(d),
+        CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, DIVIDED=parts > 1, D=width, RIGHT=right,
         ROWS=ROWS, KEYS=KEYS, num_warps=4,
         launch_cooperative_grid=True,
     )  # fmt: skip

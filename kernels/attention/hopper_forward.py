@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.common.rows import LOWEST
 
-from .blocks import LN2, LOG2E, describable, wide
+from .blocks import LN2, LOG2E, describable, out_for, wide
 from .cases import case_of
 from .forward import launch_forward
 from .hopper_few_keys import forward_few_keys, forward_takes_few_keys
@@ -109,7 +109,8 @@ def _scaled(o, right, factor, RIGHT: gl.constexpr):
 def _block(
     o, right, p, m, sums, q, buffers, barriers, step, scale, first_n, limit, MASKED: gl.constexpr,
     OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr, s_layout: gl.constexpr, o_layout: gl.constexpr,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr, OUT_RIGHT: gl.constexpr,
+    s_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
     """One block of keys after the first: S of it, P V of the block before it, and its softmax."""
     q_smem, k_smem, v_smem, _, notes = buffers
@@ -122,13 +123,13 @@ def _block(
     s = _begin_scores(q, q_smem.index(CONSUMER), k_smem, k_full, step, BLOCK_N, STAGES, RIGHT, s_layout)
     if not OVERLAP:
         s = warpgroup_mma_wait(0, deps=[s])
-    o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, RIGHT)
+    o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, OUT_RIGHT)
     if PINGPONG:
         mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
     if OVERLAP:
-        s = warpgroup_mma_wait(1 if RIGHT == 0 else 2, deps=[s])
+        s = warpgroup_mma_wait(1 if OUT_RIGHT == 0 else 2, deps=[s])
     else:
-        p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, RIGHT)
+        p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, OUT_RIGHT)
     mbarrier.arrive(k_empty.index(slot), count=1)
     if MASKED:
         s = mask_scores(s, first_n, limit, BLOCK_N, s_layout)
@@ -141,8 +142,8 @@ def _block(
         # The assembler would move the wait up, to before the exponentials, for nothing in the registers ties the two;
         # but it moves no wait over a store to shared memory, and this one needs their sum.
         notes.index(CONSUMER).store(sums.to(notes.dtype))
-        p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, RIGHT)
-    o, right = _scaled(o, right, alpha, RIGHT)
+        p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, OUT_RIGHT)
+    o, right = _scaled(o, right, alpha, OUT_RIGHT)
     p = gl.convert_layout(e.to(k_smem.dtype), gl.DotOperandLayout(0, o_layout, 2))
     return o, right, p, m_new, sums
 
@@ -151,7 +152,7 @@ def _block(
 def _consume(
     o_desc, buffers, barriers, lse_ptr, scale, sizes,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-    TAIL: gl.constexpr, RIGHT: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr,
+    TAIL: gl.constexpr, RIGHT: gl.constexpr, OUT_RIGHT: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr,
     Q_REGISTERS: gl.constexpr, PACKED: gl.constexpr, CONSUMER: gl.constexpr,
 ):  # fmt: skip
     """Group ``CONSUMER`` of four warps: its ROWS rows of each tile."""
@@ -160,7 +161,8 @@ def _consume(
     len_q, heads, _ = sizes[0], sizes[2], sizes[3]
     head_dim: gl.constexpr = q_smem.shape[len(q_smem.shape) - 1]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    columns: gl.constexpr = head_dim if RIGHT == 0 else head_dim // 2
+    value_dim: gl.constexpr = v_smem.shape[len(v_smem.shape) - 1]
+    columns: gl.constexpr = value_dim if OUT_RIGHT == 0 else value_dim // 2
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
     q_tile = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
     step = 0
@@ -197,41 +199,41 @@ def _consume(
             p = gl.convert_layout(e.to(k_smem.dtype), gl.DotOperandLayout(0, o_layout, 2))
             o = gl.zeros([ROWS, columns], gl.float32, o_layout)
             right = 0
-            if RIGHT > 0:
-                right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
-                right = gl.zeros([ROWS, RIGHT], gl.float32, right_layout)
+            if OUT_RIGHT > 0:
+                right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, OUT_RIGHT, 16])
+                right = gl.zeros([ROWS, OUT_RIGHT], gl.float32, right_layout)
             step += 1
 
             if PACKED and CAUSAL:  # noqa: SIM102 (settled when compiled, unlike the other)
                 if mine > 1:  # the diagonal, which begins anywhere, may go through two blocks
                     o, right, p, m, sums = _block(
                         o, right, p, m, sums, q, buffers, barriers, step, scale, (mine - 2) * BLOCK_N, limit, True,
-                        OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, s_layout, o_layout,
+                        OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, OUT_RIGHT, s_layout, o_layout,
                     )  # fmt: skip
                     step += 1
             for _i in range(2 if PACKED and CAUSAL else 1, mine):  # whose blocks no mask touches
                 o, right, p, m, sums = _block(
                     o, right, p, m, sums, q, buffers, barriers, step, scale, 0, limit, False,
-                    OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, s_layout, o_layout,
+                    OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, OUT_RIGHT, s_layout, o_layout,
                 )  # fmt: skip
                 step += 1
             if not Q_REGISTERS:
                 mbarrier.arrive(q_empty.index(CONSUMER), count=1)
 
-            o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, RIGHT)
+            o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, OUT_RIGHT)
             total = gl.convert_layout(gl.sum(sums, 1), gl.SliceLayout(1, s_layout))
             lse_ptrs = lse_ptr + place.to(gl.int64) * len_q + offs_m
             if PACKED:
                 lse_ptrs += first_q
             gl.store(lse_ptrs, (m + gl.log2(total)) * LN2, mask=offs_m < rows_q)
-            p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, RIGHT)
+            p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, OUT_RIGHT)
             if PACKED:  # a query may see no key
                 total = gl.where(total == 0.0, 1.0, total)
-            o, right = _scaled(o, right, 1.0 / total, RIGHT)
-            if o_desc.block_shape[len(o_desc.block_shape) - 1] == head_dim:
+            o, right = _scaled(o, right, 1.0 / total, OUT_RIGHT)
+            if o_desc.block_shape[len(o_desc.block_shape) - 1] == value_dim:
                 write_tile(o, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
             else:
-                if RIGHT == 0:
+                if OUT_RIGHT == 0:
                     o, right = halves_of(o)
                 write_parts(o, right, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
             done += 1
@@ -242,10 +244,13 @@ def _consume(
 def attention_forward_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, scale, len_q, len_k, heads, group, m_blocks, all_heads, section,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-    TAIL: gl.constexpr, RIGHT: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, Q_REGISTERS: gl.constexpr,
-    PACKED: gl.constexpr = False,
+    TAIL: gl.constexpr, RIGHT: gl.constexpr, OUT_RIGHT: gl.constexpr, OVERLAP: gl.constexpr, PINGPONG: gl.constexpr,
+    Q_REGISTERS: gl.constexpr, PACKED: gl.constexpr = False,
 ):  # fmt: skip
-    """Descriptors are of [b, h, l, d], in blocks of a head's rows; ``scale`` has log2(e) in it; lse is contiguous."""
+    """Descriptors are of [b, h, l, d], in blocks of a head's rows; ``scale`` has log2(e) in it; lse is contiguous.
+
+    Of the second part of heads there are RIGHT columns in Q and K, and OUT_RIGHT in V and out.
+    """
     dtype: gl.constexpr = q_desc.dtype
     head_dim: gl.constexpr = q_desc.block_shape[len(q_desc.block_shape) - 1]
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -279,11 +284,11 @@ def attention_forward_kernel(
         gl.warp_specialize(
             [
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
-                            PACKED, 0)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OUT_RIGHT, OVERLAP, PINGPONG,
+                            Q_REGISTERS, PACKED, 0)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
-                            PACKED, 1)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OUT_RIGHT, OVERLAP, PINGPONG,
+                            Q_REGISTERS, PACKED, 1)),
                 (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False, PACKED)),
             ],
@@ -295,14 +300,14 @@ def attention_forward_kernel(
         gl.warp_specialize(
             [
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
-                            PACKED, 0)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OUT_RIGHT, OVERLAP, PINGPONG,
+                            Q_REGISTERS, PACKED, 0)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
-                            PACKED, 1)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OUT_RIGHT, OVERLAP, PINGPONG,
+                            Q_REGISTERS, PACKED, 1)),
                 (_consume, (o_desc, buffers, barriers, lse_ptr, scale, sizes,
-                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OVERLAP, PINGPONG, Q_REGISTERS,
-                            PACKED, 2)),
+                            CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, TAIL, RIGHT, OUT_RIGHT, OVERLAP, PINGPONG,
+                            Q_REGISTERS, PACKED, 2)),
                 (produce, (q_desc, k_desc, v_desc, buffers, barriers, sizes,
                             CAUSAL, ROWS, BLOCK_N, CONSUMERS, STAGES, False, PACKED)),
             ],
@@ -321,30 +326,38 @@ def right_columns(head_dim):
     return right_of(head_dim) if head_dim <= 128 else 0
 
 
+def score_columns(d, e):
+    """Columns of the second part that heads of Q and K are multiplied in, of values of ``e`` columns.
+
+    Wide heads whose values are as wide are in one part, as those are.
+    """
+    return right_of(d) if d != e and 128 < d <= 192 else right_columns(d)
+
+
 def out_columns(head_dim):
     """Columns of out that a group's shared memory holds."""
     return 64 if right_columns(head_dim) else min(wide(head_dim), 128)
 
 
 def launch_by_tma(q, k, v, causal, scale, *, config):
-    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d]; rows are contiguous and begin at 16 bytes.
+    """(out, lse) of q [b, h, l, d], k [b, g, s, d], v [b, g, s, e]; rows are contiguous and begin at 16 bytes.
 
-    With ``causal`` query i sees keys up to i.  out lies in memory as q does, as far as q leaves no gaps.
+    With ``causal`` query i sees keys up to i.  out lies in memory as :func:`.blocks.out_for` says.
     """
-    batch, heads, len_q, head_dim = q.shape
-    heads_k, len_k = k.shape[1:3]
-    width, keys = wide(head_dim), keys_of_block(head_dim)
-    out = torch.empty_like(q)
+    batch, heads, len_q, d = q.shape
+    heads_k, len_k, e = v.shape[1:]
+    width, keys = wide(d), keys_of_block(max(d, e))
+    out = out_for(q, v)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         attention_forward_kernel, (programs,),
-        descriptor_of(q, ROWS, width), descriptor_of(k, keys, width), descriptor_of(v, keys, width),
-        descriptor_of(out, ROWS, out_columns(head_dim)), lse, scale * LOG2E.value,
+        descriptor_of(q, ROWS, width), descriptor_of(k, keys, width), descriptor_of(v, keys, wide(e)),
+        descriptor_of(out, ROWS, out_columns(e)), lse, scale * LOG2E.value,
         len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
-        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=right_columns(head_dim),
-        num_warps=4, **config,
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=score_columns(d, e),
+        OUT_RIGHT=right_columns(e), num_warps=4, **config,
     )  # fmt: skip
     return out, lse
 

@@ -27,6 +27,6 @@ def forward_packed(q, k, v, out, lse, cu_q, cu_k, max_q, max_k, causal, scale, *
         ragged_descriptor_of(q, ROWS, width), ragged_descriptor_of(k, keys, width),
         ragged_descriptor_of(v, keys, width), ragged_descriptor_of(out, ROWS, out_columns(head_dim)), lse,
         scale * LOG2E.value, rows, 0, heads, heads // k.shape[1], 0, 0, tiles,
-        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=True, RIGHT=right_columns(head_dim), PACKED=True, num_warps=4,
-        **config,
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=True, RIGHT=right_columns(head_dim),
+        OUT_RIGHT=right_columns(head_dim), PACKED=True, num_warps=4, **config,
     )  # fmt: skip

@@ -7,7 +7,7 @@ They make seven products where :mod:`.hopper_backward` makes five.  That one's d
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .blocks import LOG2E, wide
+from .blocks import LOG2E, wide, widest
 from .hopper_keys import keys_kernel
 from .hopper_queries import GROUPS, queries_kernel
 from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, right_of, section_of
@@ -18,7 +18,9 @@ KEYS = 64
 
 
 def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
-    """Fill dq, dk and dv; q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; d is 129 to 256.
+    """Fill dq, dk and dv; q [b, h, l, d], k [b, g, s, d], v [b, g, s, e], as the copy engine can read them.
+
+    The larger of d and e is 129 to 256: the copy engine fills the narrower heads up with 0.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.  ``stats`` [2, b, h, padded] are
     log2(e) lse and D of each query, inf and 0 behind the last up to whole blocks of both groups.
@@ -29,10 +31,10 @@ def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
 
 def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
     """The first of the two kernels of :func:`launch_wide`; ``gradients`` are dk and dv."""
-    (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
-    width, m_blocks, n_blocks = wide(d), -(-len_q // ROWS), -(-len_k // KEYS)
+    (batch, heads, len_q, d), (heads_k, len_k, e) = q.shape, v.shape[1:]
+    width, m_blocks, n_blocks = wide(max(d, e)), -(-len_q // ROWS), -(-len_k // KEYS)
     parts = parts_for(q, k, KEYS, causal)
-    dk_sums, dv_sums = sums = sums_for(k, parts) if parts > 1 else (None, None)
+    dk_sums, dv_sums = sums = sums_for(widest(k, v), parts) if parts > 1 else (None, None)
     heads_k *= parts
     programs = min(gpu_of(q.device).sms, batch * heads_k * n_blocks)
     launch(
@@ -42,7 +44,7 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
         plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
         scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
         section_of(n_blocks, programs), parts, len_k,
-        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(d), num_warps=4,
+        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(max(d, e)), num_warps=4,
     )  # fmt: skip
     if parts > 1:
         add_parts(sums, gradients, parts)
@@ -50,13 +52,13 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
 
 def launch_queries(q, k, v, dout, stats, dq, causal, scale):
     """The second one."""
-    (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
-    width, m_blocks = wide(d), -(-len_q // (ROWS * GROUPS.value))
+    (batch, heads, len_q, d), (heads_k, len_k, e) = q.shape, v.shape[1:]
+    width, m_blocks = wide(max(d, e)), -(-len_q // (ROWS * GROUPS.value))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         queries_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, width), descriptor_of(k, KEYS, width),
         descriptor_of(v, KEYS, width), descriptor_of(dq, ROWS, width), stats, scale * LOG2E.value, scale,
         len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
-        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(d), num_warps=4,
+        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(max(d, e)), num_warps=4,
     )  # fmt: skip

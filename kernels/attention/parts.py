@@ -73,7 +73,10 @@ def most_heads(group, width, len_q, causal):
 
 
 def sums_for(k, parts):
-    """Memory for the sums of dK and dV: [2, b, g parts, s, columns that a head is computed in] of fp32."""
+    """Memory for the sums of dK and dV: [2, b, g parts, s, columns that a head is computed in] of fp32.
+
+    ``k`` is K, or V where its heads are wider.
+    """
     batch, heads_k, len_k, d = k.shape
     return torch.empty((2, batch, heads_k * parts, len_k, wide(d)), dtype=torch.float32, device=k.device)
 
@@ -86,14 +89,14 @@ _AT_ONCE = tl.constexpr(4)
 def _add_kernel(
     sums_ptr, dk_ptr, dv_ptr, places, parts, heads_k, len_k,
     stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
-    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_N keys of dK, or behind the ``places`` heads of K of dV."""
     blocks = tl.cdiv(len_k, BLOCK_N)
     first, place = tl.program_id(0) % blocks * BLOCK_N, tl.program_id(0) // blocks
     offs_n = first + tl.arange(0, BLOCK_N)[:, None]
     offs_d = tl.arange(0, BLOCK_D)[None, :]
-    mask = (offs_n < len_k) & (offs_d < HEAD_DIM)
+    mask = (offs_n < len_k) & (offs_d < (HEAD_DIM if HEAD_DIM > VALUE_DIM else VALUE_DIM))
     total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     for part in tl.range(0, parts, loop_unroll_factor=_AT_ONCE):
         head = tl.cast(place, tl.int64) * parts + part
@@ -104,7 +107,7 @@ def _add_kernel(
         write_rows(out_ptr, total, first, len_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D)
     else:
         out_ptr = dv_ptr + b * stride_vb + h * stride_vh
-        write_rows(out_ptr, total, first, len_k - first, stride_vs, HEAD_DIM, BLOCK_N, BLOCK_D)
+        write_rows(out_ptr, total, first, len_k - first, stride_vs, VALUE_DIM, BLOCK_N, BLOCK_D)
 
 
 def _keys_for(places, len_k, sms):
@@ -113,13 +116,16 @@ def _keys_for(places, len_k, sms):
 
 
 def add_parts(sums, gradients, parts):
-    """Fill dk and dv [b, g, s, d] with the sums of each head's ``parts``, [2, b, g parts, s, columns] of fp32."""
+    """Fill dk [b, g, s, d] and dv [b, g, s, e] with the sums of each head's ``parts``.
+
+    Those are [2, b, g parts, s, columns] of fp32.
+    """
     dk, dv = gradients
-    batch, heads_k, len_k, d = dk.shape
+    (batch, heads_k, len_k, d), e = dk.shape, dv.shape[3]
     places = 2 * batch * heads_k
     keys = _keys_for(places, len_k, gpu_of(dk.device).sms)
     launch(
         _add_kernel, (places * triton.cdiv(len_k, keys),),
         sums, dk, dv, places // 2, parts, heads_k, len_k, *strides_of(dk), *strides_of(dv),
-        HEAD_DIM=d, WIDTH=sums.shape[4], BLOCK_N=keys, BLOCK_D=block_d(d), num_warps=4,
+        HEAD_DIM=d, VALUE_DIM=e, WIDTH=sums.shape[4], BLOCK_N=keys, BLOCK_D=block_d(max(d, e)), num_warps=4,
     )  # fmt: skip

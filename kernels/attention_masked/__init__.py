@@ -16,7 +16,7 @@ is b h l s elements of traffic, which from some length on is the bound: 2 bytes 
 import torch
 from atlas.operators import autocast, autocasting
 
-from kernels.attention.arguments import batched, empty, one_wide, scaled, window_of
+from kernels.attention.arguments import batched, empty, one_size, one_wide, scale_of, scaled, window_of
 
 from .declaration import DECLARATION
 from .operators import masked_operator
@@ -65,6 +65,10 @@ def attended(query, key, value, attn_mask, window, scale, enable_gqa):
 
 def attend(query, key, value, mask, scale, left, right):
     """The same of checked arguments: a mask of four dimensions, and the window that kernels take."""
+    if query.shape[-1] != value.shape[-1]:
+        alike, scale = one_size(query, key, value), scale_of(query, scale)
+        out, lse = attend(*alike, mask, scale, left, right)
+        return out[..., : value.shape[-1]], lse
     if not query.shape[-1]:
         out, lse = attend(*one_wide(query, key, value), mask, 1.0, left, right)
         return out[..., :0], lse

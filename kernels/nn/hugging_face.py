@@ -54,8 +54,8 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """As transformers calls it: [batch, heads, length, head_dim] to ([batch, length, heads, head_dim], no weights)."""
     asked = (name for name in ("position_bias", "softcap", "cache", "s_aux") if options.get(name) is not None)
-    sizes = query.shape[-1] == value.shape[-1] <= _LARGEST_HEAD and query.dtype == key.dtype == value.dtype
-    if dropout or not sizes or not _runs(query) or next(asked, None):
+    taken = max(query.shape[-1], value.shape[-1]) <= _LARGEST_HEAD and query.dtype == key.dtype == value.dtype
+    if dropout or not taken or not _runs(query) or next(asked, None):
         return of_torch(
             module, query, key, value, attention_mask,
             dropout=dropout, scaling=scaling, is_causal=is_causal, **options,

@@ -110,7 +110,8 @@ def noted(tensors: Tensors, launches: list[Any]) -> Iterator[None]:
         own = {name: value for name, value in kwargs.items() if name in self.arg_names}
         bound = inspect.signature(self.fn).bind(*args, **own)
         bound.apply_defaults()
-        values = [tensors.told(bound.arguments[name]) for name in self.arg_names]
+        passed = [one.name for one in self.params if not one.is_constexpr]  # constants are in the binary
+        values = [tensors.told(bound.arguments[name]) for name in passed]
         options = {name: tensors.told(value) for name, value in kwargs.items() if name not in own}
         launches.append([list(grid) if isinstance(grid, tuple | list) else str(grid), values, options])
         return run(self, *args, grid=grid, warmup=warmup, **kwargs)

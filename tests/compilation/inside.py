@@ -269,13 +269,14 @@ def layouts_of_few_rows(by_rows):
     return re.findall(r"\}\) : \(tensor<[^#]*(#[^>]*)", requests[0].kernel.asm["ttgir"])
 
 
-def hopper_attention(head_dim, causal, config):
+def hopper_attention(head_dim, value_dim, causal, config):
     """The machine code of the Gluon kernel for attention, as a list of instructions' names, in order."""
     import torch
 
     from kernels.attention.hopper_forward import launch_by_tma
 
-    q, k, v = (torch.empty(1, heads, 512, head_dim, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2))
+    sizes = (4, head_dim), (2, head_dim), (2, value_dim)
+    q, k, v = (torch.empty(1, heads, 512, d, dtype=torch.bfloat16, device="meta") for heads, d in sizes)
     with compile_only(gpu_named("h200")) as requests:
         launch_by_tma(q, k, v, causal, 0.125, config=config)
     return _instructions(requests[0].kernel)

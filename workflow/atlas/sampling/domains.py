@@ -261,6 +261,16 @@ def _attention_masked(random: Random) -> Case:
     )  # fmt: skip
 
 
+def _attention_mla(random: Random) -> Case:
+    d, e = random.choice(((192, 128), (192, 128), (192, 128), (96, 64), (64, 128)))
+    heads = random.choice((16, 16, 32, 40, 64, 128))
+    length, causal = tokens(random, 64, 8192), random.random() < 0.8
+    b = max(1, min(32, log_uniform(random, 1, 32), 2**16 // length))
+    return case(
+        random.choice(("bf16", "bf16", "fp16")), b=b, h=heads, g=heads, l=length, s=length, d=d, causal=causal, e=e
+    )  # fmt: skip
+
+
 def _attention_fp8(random: Random) -> Case:
     heads, groups = random.choice(HEADS)
     length = tokens(random, 256, 8192)
@@ -306,6 +316,7 @@ DOMAINS: dict[str, Domain] = {
     "attention_decode": _decode,
     "attention_fp8": _attention_fp8,
     "attention_masked": _attention_masked,
+    "attention_mla": _attention_mla,
     "batched_matmul": _batched_matmul,
     "broadcast": _broadcast,
     "cross_entropy": _cross_entropy,

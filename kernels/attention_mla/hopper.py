@@ -1,0 +1,75 @@
+"""Variants `gluon` on Hopper (sm_90): which of attention's Gluon kernels take heads of two sizes, and their configs.
+
+Q and K are in blocks of their own columns, V and out of theirs; the backward kernels have one width for all.
+"""
+
+import torch
+from atlas.declaration import GPU, Case, Config, gpu_of
+
+from kernels.attention import hopper_backward, hopper_forward
+from kernels.attention.backward import launch_backward, launch_statistics, padded_length
+from kernels.attention.blocks import describable
+from kernels.attention.forward import launch_forward
+from kernels.attention.hopper_gradients import LARGEST, fits_hopper_backward, for_hopper_backward
+from kernels.attention.hopper_schedule import ROWS
+from kernels.attention.hopper_wide import launch_wide
+from kernels.attention.spaces import for_hopper
+
+from .cases import case_of, of_one_size
+from .spaces import backward_default, forward_default
+
+SMALLEST = 32
+"""The least columns of the smaller heads."""
+
+
+def launch_hopper(q, k, v, causal, scale, *, config):
+    """:func:`launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    if all(map(describable, (q, k, v))):
+        return hopper_forward.launch_by_tma(q, k, v, causal, scale, config=config)
+    plain = forward_default(case_of(q, k, v, causal), gpu_of(q.device), pointers=True)
+    return launch_forward(False, q, k, v, causal, scale, config=plain)
+
+
+def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
+    """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
+    gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if not all(map(describable, (q, k, v, dout, *gradients))):
+        plain = backward_default(case_of(q, k, v, causal), gpu_of(q.device), pointers=True)
+        return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
+    saved, lengths = (q, k, v, out, lse, dout, dlse), (q.shape[0], q.shape[2], k.shape[2])
+    if max(q.shape[3], v.shape[3]) > LARGEST:
+        launch_wide(q, k, v, dout, launch_statistics(saved, None, None, lengths), gradients, causal, scale)
+        return gradients
+    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
+    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
+    stats = launch_statistics(saved, turns, None, lengths)
+    hopper_backward.launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
+    return gradients
+
+
+def hopper_default(problem: Case, gpu: GPU) -> dict[str, int]:
+    return hopper_forward.hopper_default(of_one_size(problem), gpu)
+
+
+def fits_hopper(config: Config, problem: Case, gpu: GPU) -> str:
+    return hopper_forward.fits_hopper(config, of_one_size(problem), gpu)
+
+
+def handles_hopper(problem: Case, gpu: GPU) -> str:
+    """Why the Gluon kernel of the forward pass is not for a case."""
+    return _sizes(problem) or for_hopper(hopper_forward.HEADS, of_one_size(problem), gpu)
+
+
+def fits_gradient(config: Config, problem: Case, gpu: GPU) -> str:
+    return fits_hopper_backward(config, of_one_size(problem), gpu)
+
+
+def handles_gradient(problem: Case, gpu: GPU) -> str:
+    """Why those of the backward pass are not for a case."""
+    return _sizes(problem) or for_hopper_backward(of_one_size(problem), gpu)
+
+
+def _sizes(problem: Case) -> str:
+    """Why heads of these sizes are not for Gluon: of the larger one its own rules tell."""
+    fits = all(size >= SMALLEST and size % 8 == 0 for size in (problem["d"], problem["e"]))
+    return "" if fits else f"for heads of {SMALLEST} columns and more, in whole 16 bytes"

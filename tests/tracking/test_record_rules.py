@@ -38,3 +38,14 @@ def test_a_kernel_of_which_the_interpreter_ran_one_stage_is_refused_whole(tmp_pa
 )
 def test_a_record_keeps_seven_digits_and_four_of_samples(value, kept):
     assert records.slim({"key": value}) == {"key": kept}
+
+
+def test_a_record_keeps_sixteen_characters_of_a_binary_s_digest_and_all_of_others():
+    """Two of 64 characters for each of hundreds of configs were most of what a build's record weighed."""
+    kernels = [{"name": "_kernel", "ptx_sha256": "0123456789abcdef" * 4, "binary_sha256": None}]
+    found = records.slim({"configs": [{"kernels": kernels}], "kernel_digest": "f" * 64})
+    assert found["configs"][0]["kernels"] == [
+        {"name": "_kernel", "ptx_sha256": "0123456789abcdef", "binary_sha256": None}
+    ]
+    assert found["kernel_digest"] == "f" * 64
+    assert records.slim(found) == found

@@ -28,6 +28,9 @@ no commit."""
 _SAMPLE_DIGITS, _DIGITS = 4, 7
 """Significant digits kept of raw samples, which show a distribution's shape, and of every other number."""
 
+_DIGESTS, _DIGEST_CHARACTERS = ("ptx_sha256", "binary_sha256"), 16
+"""Of what was compiled, and how much of each is kept: whole they were most of what a build's record weighs."""
+
 
 @dataclass
 class RecordResult:
@@ -179,7 +182,7 @@ def pack(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 def slim(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with its numbers rounded to what was measured; nothing is left out, and the same gives the same."""
+    """The document, numbers rounded to what was measured and digests of binaries cut; the same gives the same."""
     return _rounded(dict(document), _DIGITS)
 
 
@@ -199,11 +202,18 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
+def _kept(key: str, value: Any, digits: int) -> Any:
+    """A value as the record of its document has it."""
+    if key in _DIGESTS and isinstance(value, str):
+        return value[:_DIGEST_CHARACTERS]
+    return _rounded(value, _SAMPLE_DIGITS if key == "samples_us" else digits)
+
+
 def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, float) and not value.is_integer():  # bytes and flops are whole, and exact
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {key: _rounded(item, _SAMPLE_DIGITS if key == "samples_us" else digits) for key, item in value.items()}
+        return {key: _kept(key, item, digits) for key, item in value.items()}
     if isinstance(value, list):
         return [_rounded(item, digits) for item in value]
     return value

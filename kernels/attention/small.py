@@ -108,7 +108,7 @@ def _passed_us(problem: Case) -> float:
     return _PASSED_US * problem["b"] * problem["h"] * problem["l"] * columns
 
 
-def _blocks_us(problem: Case, gpu: GPU) -> float:
+def blocks_us(problem: Case, gpu: GPU) -> float:
     """How long the kernels of `small` take: as long as all multiprocessors, or the longest program alone.
 
     The kernel of dQ begins where that of dK and dV leaves multiprocessors idle, so no rounds are counted.
@@ -124,7 +124,7 @@ def _blocks_us(problem: Case, gpu: GPU) -> float:
     return 9.5 + _passed_us(problem) + _BLOCK_US * share * max(work, longest)
 
 
-def _tiles_us(problem: Case, gpu: GPU) -> float:
+def tiles_us(problem: Case, gpu: GPU) -> float:
     """How long `gluon` takes: rounds of programs, and what adds up the parts of a group that is dealt out."""
     group, queries = problem["h"] // problem["g"], -(-problem["l"] // BLOCK)
     tiles = -(-problem["s"] // (2 * TILE if problem["causal"] else TILE))
@@ -149,4 +149,4 @@ def handles_small_backward(problem: Case, gpu: GPU) -> str:
         return reason
     if problem["s"] <= FEW:
         return "`gluon` has a kernel for so few keys"
-    return "" if _blocks_us(problem, gpu) < _tiles_us(problem, gpu) else "tiles of `gluon` are sooner done"
+    return "" if blocks_us(problem, gpu) < tiles_us(problem, gpu) else "tiles of `gluon` are sooner done"

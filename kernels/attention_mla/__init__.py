@@ -16,7 +16,8 @@ from kernels.attention.arguments import batched, empty, one_wide, scale_of, scal
 from .declaration import DECLARATION
 from .operators import latent_operator
 
-__all__ = ["latent_attention"]
+__all__ = []
+"""Users come here through :func:`kernels.scaled_dot_product_attention` and :func:`kernels.attention_with_lse`."""
 
 
 @DECLARATION.public

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from atlas.declaration.hardware import GPU
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -11,7 +12,9 @@ from kernels.attention_masked import masked_attention
 from kernels.attention_mla import latent_attention
 from kernels.attention_mla.cases import of_one_size, sized
 from kernels.attention_mla.declaration import DECLARATION
+from kernels.attention_mla.hopper import handles_gradient
 
+H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
 SIZES = pytest.mark.parametrize(("d", "e"), [(48, 32), (16, 40), (7, 13)])
 
 
@@ -118,3 +121,20 @@ def test_operations_are_counted_by_the_columns_of_each_product():
     assert forward == {"Q K^T": 2 * 6 * 48, "P V": 2 * 6 * 32}
     assert sum(backward.values()) == 2 * 6 * (3 * 48 + 2 * 32)
     assert DECLARATION.forward.bytes(problem) == {"q": 288, "k": 288, "v": 192, "out": 192, "lse": 12}
+
+
+@pytest.mark.parametrize(
+    ("b", "h", "length", "d", "e", "by_tiles"),
+    [
+        (2, 16, 194, 96, 64, False),  # 33 us by tiles, 19 by blocks
+        (14, 40, 435, 64, 128, False),  # 350, 286
+        (5, 128, 792, 64, 128, False),  # 914, 792
+        (10, 16, 1950, 96, 64, True),  # 783, 920
+        (2, 40, 4096, 96, 64, True),  # 1354, 1775
+        (4, 32, 2048, 64, 128, True),  # 748, 770
+        (11, 16, 130, 192, 128, True),  # 72, 90: wide heads have other tiles
+    ],
+)
+def test_gradients_of_small_heads_are_by_what_an_h200_was_faster_with(b, h, length, d, e, by_tiles):
+    problem = sized("bf16", causal=True, b=b, h=h, l=length, d=d, e=e)
+    assert (handles_gradient(problem, H200) == "") == by_tiles

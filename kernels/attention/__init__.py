@@ -22,7 +22,18 @@ the exponentials, one for every 4 d operations.
 import torch
 from atlas.operators import autocasting
 
-from .arguments import batched, checked, empty, one_size, one_wide, scale_of, scaled, window_of
+from .arguments import (
+    batched,
+    checked,
+    empty,
+    in_four,
+    in_one_batch,
+    one_size,
+    one_wide,
+    scale_of,
+    scaled,
+    window_of,
+)
 from .declaration import DECLARATION
 from .operators import attention_operator, varlen_operator
 
@@ -54,6 +65,10 @@ def attention_with_lse(
         found = attention_operator.again(query, key, value, is_causal, scale_of(query, scale))
         if found is not None:
             return found
+    if not in_one_batch(query, key, value):
+        *heads, leading = in_four("attention", query, key, value)
+        out, lse = attention_with_lse(*heads, is_causal, scale, enable_gqa, window=window)
+        return out.reshape(*leading, *out.shape[2:]), lse.reshape(*leading, lse.shape[2])
     query, key, value = batched("attention", query, key, value, enable_gqa)
     if window is not None:
         left, right = window_of("attention", window, is_causal, query.shape[2], key.shape[2])
@@ -93,16 +108,16 @@ def scaled_dot_product_attention(
     ``is_causal`` lets query i see the keys 0 … i, as torch's does also where the lengths differ.  key and value are
     [batch, heads, length of its own, head_dim], with ``enable_gqa`` of fewer heads, which then serve groups of
     neighbouring heads of query; value's may have another head_dim, which output's then have
-    (:mod:`kernels.attention_mla`).  head_dim is at most 256, dtypes are fp32 (multiplied in IEEE precision), fp16 and
-    bf16; softmax and sums are fp32.  Strides may be any as long as the elements of a head lie side by side, else the
-    tensor is copied.  Gradients are the same at every run.  There are no second derivatives.
+    (:mod:`kernels.attention_mla`).  Several dimensions of batch are broadcast; batch, or batch and heads, may be
+    missing.  head_dim is at most 256, dtypes are fp32 (multiplied in IEEE precision), fp16 and bf16; softmax and sums
+    are fp32.  Strides may be any as long as the elements of a head lie side by side, else the tensor is copied.
+    Gradients are the same at every run.  There are no second derivatives.
 
     ``attn_mask`` and ``window`` are those of :func:`kernels.masked_attention`: bools or numbers to add, and how many
     keys a query sees before and after its own, which torch's function has not.
 
-    Raises NotImplementedError for ``dropout_p``, other numbers of dimensions and larger heads; TypeError for other
-    dtypes, ValueError for shapes that do not agree, and for ``attn_mask`` together with ``is_causal``, which exclude
-    each other in torch.
+    Raises NotImplementedError for ``dropout_p`` and larger heads; TypeError for other dtypes, ValueError for shapes
+    that do not agree, and for ``attn_mask`` together with ``is_causal``, which exclude each other in torch.
     """
     if dropout_p:
         raise NotImplementedError(

@@ -37,12 +37,36 @@ def checked(name, query, key, value, dims, layout, heads_at, grouped):
 
 
 def batched(name, query, key, value, enable_gqa):
-    """:func:`checked` of tensors (batch, heads, length, head_dim), whose batches must agree."""
-    layout = "(batch, heads, length, head_dim)"
-    query, key, value = checked(name, query, key, value, 4, layout, 1, enable_gqa)
-    if query.shape[0] != key.shape[0]:
-        raise ValueError(f"attention takes one batch for all: {tuple(query.shape)}, {tuple(key.shape)}")
-    return query, key, value
+    """:func:`checked` of tensors (batch, heads, length, head_dim) of one batch, as :func:`in_four` gives them."""
+    return checked(name, query, key, value, 4, "(batch, heads, length, head_dim)", 1, enable_gqa)
+
+
+def in_one_batch(query, key, value):
+    """Whether the three have four dimensions and one batch, as kernels take them."""
+    return query.dim() == key.dim() == value.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]
+
+
+def in_four(name, query, key, value):
+    """(query, key, value, leading): the three as (batch, heads, length, head_dim), and what out has before its length.
+
+    Dimensions before the heads are the batch and are broadcast, as torch's function does; tensors of two have one head.
+    """
+    given = query, key, value
+    shapes = ", ".join(str(tuple(x.shape)) for x in given)
+    if min(x.dim() for x in given) < 2:
+        raise ValueError(f"{name} takes tensors of two dimensions and more, (..., length, head_dim): {shapes}")
+    heads = [x if x.dim() > 2 else x.unsqueeze(0) for x in given]
+    try:
+        batch = torch.broadcast_shapes(*(x.shape[:-3] for x in heads))
+    except RuntimeError as error:
+        raise ValueError(f"{name}: the dimensions before the heads cannot be broadcast: {shapes}") from error
+    leading = (*batch, heads[0].shape[-3]) if max(x.dim() for x in given) > 2 else ()
+    return *(in_batch(x, batch) for x in heads), leading
+
+
+def in_batch(x, batch):
+    """A tensor whose dimensions before the last three are broadcast to ``batch``, as one."""
+    return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
 
 
 def window_of(name, window, is_causal, len_q, len_k):

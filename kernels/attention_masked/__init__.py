@@ -16,7 +16,18 @@ is b h l s elements of traffic, which from some length on is the bound: 2 bytes 
 import torch
 from atlas.operators import autocast, autocasting
 
-from kernels.attention.arguments import batched, empty, one_size, one_wide, scale_of, scaled, window_of
+from kernels.attention.arguments import (
+    batched,
+    empty,
+    in_batch,
+    in_four,
+    in_one_batch,
+    one_size,
+    one_wide,
+    scale_of,
+    scaled,
+    window_of,
+)
 
 from .declaration import DECLARATION
 from .operators import masked_operator
@@ -57,6 +68,12 @@ def attended(query, key, value, attn_mask, window, scale, enable_gqa):
 
     If that imported the public function, this kernel would count as one that its launches call (:mod:`atlas.catalog`).
     """
+    if not in_one_batch(query, key, value):
+        *heads, leading = in_four("masked_attention", query, key, value)
+        if attn_mask is not None and attn_mask.dim() > 3:
+            attn_mask = in_batch(attn_mask, leading[:-1])
+        out, lse = attended(*heads, attn_mask, window, scale, enable_gqa)
+        return out.reshape(*leading, *out.shape[2:]), lse.reshape(*leading, lse.shape[2])
     query, key, value = batched("masked_attention", query, key, value, enable_gqa)
     mask = None if attn_mask is None else _checked_mask(query, key, attn_mask)
     left, right = window_of("masked_attention", window, False, query.shape[2], key.shape[2])

@@ -17,6 +17,7 @@ from kernels.attention.blocks import described
 from kernels.attention.cases import sized
 from kernels.attention.operators import attention_operator
 from kernels.attention.spaces import fits_backward, fits_forward
+from kernels.attention_masked import masked_attention
 from kernels.nn import RotaryEmbedding, SelfAttention
 
 H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
@@ -55,6 +56,37 @@ def against_torch(tensors, tolerance=5e-6, **arguments):
 @pytest.mark.parametrize(("length", "s"), [(20, 37), (37, 20)])  # the mask starts in the top left corner either way
 def test_a_causal_mask_is_aligned_as_torch_s_is(length, s):
     against_torch(qkv(length=length, s=s), is_causal=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [
+        ((20, 16), (24, 16)),
+        ((2, 20, 16), (2, 24, 16)),
+        ((2, 3, 2, 20, 16), (2, 3, 2, 24, 16)),
+        ((2, 3, 2, 20, 16), (3, 2, 24, 16)),  # one batch of keys for both
+        ((2, 2, 20, 16), (1, 2, 24, 16)),
+        ((2, 20, 16), (3, 2, 24, 16)),  # queries without a batch for each of keys
+    ],
+    ids=str,
+)
+def test_any_number_of_dimensions_of_batch_are_broadcast_as_torch_s(query, key, causal):
+    against_torch((randn(*query), randn(*key, seed=1), randn(*key, seed=2)), is_causal=causal)
+
+
+@pytest.mark.parametrize("mask", [(20, 24), (2, 20, 24), (3, 1, 20, 24), (2, 1, 1, 1, 24), (2, 3, 2, 20, 24)], ids=str)
+def test_masks_of_several_dimensions_of_batch_are_broadcast_as_torch_s(mask):
+    seen = randn(*mask, seed=5) > -1
+    tensors = randn(2, 3, 2, 20, 16), randn(2, 3, 2, 24, 16, seed=1), randn(2, 3, 2, 24, 16, seed=2)
+    against_torch(tensors, attn_mask=seen)
+
+
+def test_log_sum_exps_have_the_dimensions_of_the_output():
+    q, k, v = (randn(2, 3, 2, length, 16) for length in (20, 24, 24))
+    for out, lse in (with_lse(q, k, v), masked_attention(q, k, v, window=(3, 3))):
+        assert (out.shape, lse.shape) == ((2, 3, 2, 20, 16), (2, 3, 2, 20))
+    assert with_lse(q[0, 0, 0], k[0, 0, 0], v[0, 0, 0])[1].shape == (20,)
 
 
 def test_heads_in_groups_need_enable_gqa_as_in_torch():
@@ -332,11 +364,12 @@ def test_second_derivatives_are_refused():
         ({"attn_mask": torch.ones(20, 20), "is_causal": True}, ValueError, "window="),
         ({"window": (-2, 0)}, ValueError, "keys before"),
         ({"dropout_p": 0.1}, NotImplementedError, "dropout"),
-        ({"query": randn(2, 20, 16)}, NotImplementedError, "reshape"),
+        ({"query": randn(16)}, ValueError, "two dimensions and more"),
         ({"query": randn(1, 2, 20, 16).double()}, TypeError, "one dtype"),
         ({"query": randn(1, 2, 20, 24)}, ValueError, "do not agree"),
-        ({"query": randn(3, 2, 20, 16)}, ValueError, "one batch"),
-        ({"value": randn(1, 2, 20, 24)}, NotImplementedError, "pad"),
+        ({"query": randn(3, 2, 20, 16), "key": randn(2, 2, 20, 16)}, ValueError, "before the heads"),
+        ({"query": randn(3, 20, 16)}, ValueError, "as many heads"),
+        ({"value": randn(1, 2, 20, 264)}, NotImplementedError, "up to 256"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -123,7 +123,7 @@ def _of_rounded_outputs(call: Call, out: torch.Tensor, dout: torch.Tensor) -> li
     if groups > 1:
         of_keys = of_keys.unflatten(-3, (-1, groups)).sum(-3)
     of_mask = [] if mask is None else [of_scores.sum_to_size(mask.shape)]
-    return [rounded @ keys.abs(), of_keys, None, *of_mask]
+    return [(rounded @ keys.abs()).sum_to_size(query.shape), of_keys.sum_to_size(key.shape), None, *of_mask]
 
 
 @dataclass(frozen=True)

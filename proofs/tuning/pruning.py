@@ -1,20 +1,22 @@
 """What pruning costs: the best of each case's space against configs drawn at random from what the kernels leave out.
 
 A variant declares lists of values, and ``fits`` leaves of their product what its author thinks worth a trial.  Here
-configs that it leaves out are tried beside those that it keeps, by the tuner; many do not compile, launch or compute
-the right thing, and are none.  Where one of them wins a case, it and the fastest of the space are timed in turns.  What
-lies outside the declared values altogether is not tried.
+configs that it leaves out are tried beside those that it keeps, by the tuner.  They are drawn until so many compile for
+the GPU without spilling much, as a build judges, in a time that a tuner would wait: most do not, and a compiler works
+at those for minutes.  Where one of them wins a case, it and the fastest of the space are timed in turns.  What lies
+outside the declared values altogether is not tried.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,14 @@ LIMIT = 0.01
 CONFIGS, CASES = 300, 2
 TOP = 3
 """Of the space, timed in turns with what won from outside."""
+
+COMPILE_SECONDS = 20.0
+"""What a config from outside may take to compile; the slowest that are of use take some 10."""
+MOST_DRAWN = 6
+"""How many times as many configs as are wanted are drawn at most."""
+
+Choice = Callable[[Problem, Sequence[Candidate], int], Sequence[Candidate]]
+"""Which of those drawn for a problem, so many of them, are tried."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +87,8 @@ def _of_kernel(job: frame.Job, lease: Any, asked: argparse.Namespace) -> list[di
     widened: list[Problem] = []
 
     def question(declaration: Declaration, gpu: GPU, ruling: Ruling) -> tuple[list[Problem], Way]:
-        widened.extend(wide(declaration, gpu, asked.configs, asked.cases, asked.seed))
+        compiling = functools.partial(that_compile, job.kernel, gpu, job.arguments.jobs)
+        widened.extend(wide(declaration, gpu, asked.configs, asked.cases, asked.seed, compiling))
         return widened, ByStrategy(strategy("halving"))
 
     with called.settled(job, lease) as used:
@@ -91,8 +102,39 @@ def _of_kernel(job: frame.Job, lease: Any, asked: argparse.Namespace) -> list[di
     return [_row(job, problem, document, clock, device) for problem in widened]
 
 
-def wide(declaration: Declaration, gpu: GPU, configs: int, cases: int, seed: int) -> list[Problem]:
-    """Problems of some cases of each dtype, with ``configs`` candidates more from outside the space of each."""
+def first(problem: Problem, drawn: Sequence[Candidate], count: int) -> Sequence[Candidate]:
+    """So many of those drawn, whatever becomes of them."""
+    return drawn[:count]
+
+
+def that_compile(
+    kernel: str, gpu: GPU, jobs: int, problem: Problem, drawn: Sequence[Candidate], count: int
+) -> Sequence[Candidate]:
+    """The first so many of those drawn that compile; the tuner finds what was compiled in Triton's cache."""
+    from atlas import catalog
+    from atlas.compilation.pool import Task, compile_all
+
+    load = functools.partial(catalog.load, kernel)
+    drawn = drawn[: MOST_DRAWN * count]
+    tasks = (Task(load, problem.direction, one.variant, problem.case, one.config, gpu) for one in drawn)
+    found: list[int] = []
+    with contextlib.closing(compile_all(tasks, jobs, COMPILE_SECONDS)) as compiled:
+        for index, result in compiled:
+            if result.status == "ok":
+                found.append(index)
+            if len(found) == count:
+                break
+    print(f"{kernel} {problem}: {len(found)} configs from outside compile", flush=True)
+    return [drawn[index] for index in sorted(found)]
+
+
+def wide(
+    declaration: Declaration, gpu: GPU, configs: int, cases: int, seed: int, choice: Choice = first
+) -> list[Problem]:
+    """Problems of some cases of each dtype, with ``configs`` candidates more from outside the space of each.
+
+    They are drawn at random; ``choice`` says which are tried.
+    """
     drawing = random.Random(f"{seed} {declaration.name}")
     by_dtype: dict[str, list[Case]] = {}
     for case in declaration.cases(gpu):
@@ -102,7 +144,7 @@ def wide(declaration: Declaration, gpu: GPU, configs: int, cases: int, seed: int
     for problem in candidates.problems(declaration, gpu, Ruling(), chosen):
         variants = declaration.passes[problem.direction].variants
         out = [one for v in variants if not v.unsupported(problem.case, gpu) for one in outside(v, problem.case, gpu)]
-        more = drawing.sample(out, min(configs, len(out)))
+        more = choice(problem, drawing.sample(out, len(out)), configs)
         found.append(dataclasses.replace(problem, candidates=(*problem.candidates, *more)))
     return found
 
@@ -163,7 +205,8 @@ def evidence(rows: Sequence[Mapping[str, Any]]) -> Evidence:
     known = [row["regret %"] for row in rows if row["regret %"] is not None]
     text = f"regret of the pruned space at the 95th percentile of {len(known)} problems, %"
     notes = [
-        "outside: configs of the declared lists that `fits` refuses, drawn at random; ran: compiled and launched",
+        f"outside: configs of the declared lists that `fits` refuses, drawn at random, of those that compile within "
+        f"{COMPILE_SECONDS:.0f} s without spilling much; ran: launched",
         "a winner from outside is checked against the reference; it and the space's fastest are timed in turns",
     ]
     return Evidence([at_most(text, share(known, 0.95), 100 * LIMIT)], rows, notes)

@@ -31,6 +31,16 @@ def test_configs_from_outside_are_of_the_lists_and_refused_by_fits(problems):
     assert [problem.candidates for problem in again] == [problem.candidates for problem in problems]
 
 
+def test_those_are_tried_that_compile_for_the_gpu():
+    """A block of 512 rows of 65536 elements has more than Triton allows; the third that compiles is one too many."""
+    problem = pruning.wide(catalog.load("softmax"), H200, 0, 1, 1)[0]
+    rows = Candidate.of("one_pass", {"BLOCK_M": 512, "num_warps": 32})
+    parts = [Candidate.of("online", {"BLOCK_N": 1024, "num_warps": warps}) for warps in (4, 8, 16)]
+    assert problem.case["n"] > 2**15
+    found = pruning.that_compile("softmax", H200, 1, problem, [rows, *parts], 2)
+    assert found == parts[:2]
+
+
 def test_a_winner_of_the_space_costs_nothing_and_one_from_outside_what_it_gains(problems):
     problem = problems[0]
     kept, out = ({"status": "ok", "median_us": us} for us in (5.0, 4.0))

@@ -92,15 +92,17 @@ SIZES = {
     "b": "batch",
     "h": "heads",
     "q": "rows to a mask",
+    "s": "places behind the classes",
     "pitch": "elements from row to row",
 }
 """What a size of one letter stands for, unless a kernel means something else; longer names say it."""
 
-_OF_HEADS = {
+SIZES_OF_HEADS = {
     "g": "heads of keys",
     "l": "queries",
     "s": "keys",
     "d": "size of a head",
+    "e": "size of a value's head",
     "left": "keys up to a query's own (0: all)",
     "right": "keys from it on (0: all)",
 }
@@ -165,7 +167,7 @@ class _Names:
         self._common = {*common}
         sizes = " \u00d7 ".join(" = ".join(group) for group in self._groups)
         everywhere = ", ".join(f"{name}={_short(numbers[0][name])}" for name in fixed)
-        meant = SIZES | (_OF_HEADS if "h" in common else {})
+        meant = SIZES | (SIZES_OF_HEADS if "h" in common else {})
         known = [f"{name} {meant[name]}" for name in common if name in meant]
         words = [sizes, f"everywhere {everywhere}" if everywhere else "", ", ".join(known)]
         self.title = "; ".join(filter(None, words))

@@ -64,6 +64,11 @@ def in_four(name, query, key, value):
     return *(in_batch(x, batch) for x in heads), leading
 
 
+def as_given(leading, out, lse):
+    """out and lse of what :func:`in_four` gave, in the dimensions of what it was given."""
+    return out.reshape(*leading, *out.shape[2:]), lse.reshape(*leading, lse.shape[2])
+
+
 def in_batch(x, batch):
     """A tensor whose dimensions before the last three are broadcast to ``batch``, as one."""
     return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])

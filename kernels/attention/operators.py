@@ -108,18 +108,25 @@ def once(saved, gradients):
     return _Once.apply(*saved[:3], *gradients) if torch.is_grad_enabled() else gradients
 
 
-def _setup(ctx, inputs, output):
-    q, k, v, *ctx.parameters = inputs
-    ctx.save_for_backward(q, k, v, *output)
-    ctx.set_materialize_grads(False)
+def gradients_by(backward):
+    """What :class:`Differentiable` is given beside an operator (q, k, v, causal, scale) with such an operator backward.
 
+    That takes (q, k, v, out, lse, dout, dlse, causal, scale).
+    """
 
-def _pull_back(ctx, dout, dlse):
-    if dout is None and dlse is None:
-        return (None,) * 5
-    saved = ctx.saved_tensors
-    gradients = _backward(*saved, *incoming(saved[3], dout, dlse), *ctx.parameters)
-    return *once(saved, gradients), None, None
+    def setup(ctx, inputs, output):
+        q, k, v, *ctx.parameters = inputs
+        ctx.save_for_backward(q, k, v, *output)
+        ctx.set_materialize_grads(False)
+
+    def pull_back(ctx, dout, dlse):
+        if dout is None and dlse is None:
+            return (None,) * 5
+        saved = ctx.saved_tensors
+        gradients = backward(*saved, *incoming(saved[3], dout, dlse), *ctx.parameters)
+        return *once(saved, gradients), None, None
+
+    return {"setup_context": setup, "backward": pull_back}
 
 
 def _setup_varlen(ctx, inputs, output):
@@ -165,5 +172,5 @@ _varlen_forward = CustomOperator(
     run=_run_varlen,
     fake=fake_varlen,
 )
-attention_operator = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
+attention_operator = Differentiable(_forward, **gradients_by(_backward))
 varlen_operator = Differentiable(_varlen_forward, setup_context=_setup_varlen, backward=_pull_back_varlen)

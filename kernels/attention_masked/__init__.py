@@ -17,6 +17,7 @@ import torch
 from atlas.operators import autocast, autocasting
 
 from kernels.attention.arguments import (
+    as_given,
     batched,
     empty,
     in_batch,
@@ -73,7 +74,7 @@ def attended(query, key, value, attn_mask, window, scale, enable_gqa):
         if attn_mask is not None and attn_mask.dim() > 3:
             attn_mask = in_batch(attn_mask, leading[:-1])
         out, lse = attended(*heads, attn_mask, window, scale, enable_gqa)
-        return out.reshape(*leading, *out.shape[2:]), lse.reshape(*leading, lse.shape[2])
+        return as_given(leading, out, lse)
     query, key, value = batched("masked_attention", query, key, value, enable_gqa)
     mask = None if attn_mask is None else _checked_mask(query, key, attn_mask)
     left, right = window_of("masked_attention", window, False, query.shape[2], key.shape[2])

@@ -10,8 +10,18 @@ kernel has one width for all, TMA fills the narrower heads up with zeros on thei
 """
 
 import torch
+from atlas.operators import autocasting
 
-from kernels.attention.arguments import batched, empty, one_wide, scale_of, scaled
+from kernels.attention.arguments import (
+    as_given,
+    batched,
+    empty,
+    in_four,
+    in_one_batch,
+    one_wide,
+    scale_of,
+    scaled,
+)
 
 from .declaration import DECLARATION
 from .operators import latent_operator
@@ -46,6 +56,13 @@ def attended(query, key, value, is_causal, scale, enable_gqa):
 
     If that imported the public function, this kernel would count as one that its launches call (:mod:`atlas.catalog`).
     """
+    if not in_one_batch(query, key, value):
+        *heads, leading = in_four("latent_attention", query, key, value)
+        return as_given(leading, *attended(*heads, is_causal, scale, enable_gqa))
+    if not autocasting() and (enable_gqa or query.shape[1] == key.shape[1]):
+        found = latent_operator.again(query, key, value, is_causal, scale_of(query, scale))
+        if found is not None:
+            return found
     query, key, value = batched("latent_attention", query, key, value, enable_gqa)
     if not (query.shape[-1] and value.shape[-1]):
         wide, scale = one_wide(query, key, value), scale_of(query, scale)

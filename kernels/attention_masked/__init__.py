@@ -72,6 +72,7 @@ def attended(query, key, value, attn_mask, window, scale, enable_gqa):
     if not in_one_batch(query, key, value):
         *heads, leading = in_four("masked_attention", query, key, value)
         if attn_mask is not None and attn_mask.dim() > 3:
+            _check_broadcast(attn_mask, (*leading, query.shape[-2], key.shape[-2]))
             attn_mask = in_batch(attn_mask, leading[:-1])
         out, lse = attended(*heads, attn_mask, window, scale, enable_gqa)
         return as_given(leading, out, lse)
@@ -108,8 +109,13 @@ def _checked_mask(query, key, mask):
             f"attn_mask is of bools, {query.dtype} as query, or torch.float32, on {query.device}: {mask.dtype} on "
             f"{mask.device}"
         )
-    shape = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
+    _check_broadcast(mask, (query.shape[0], query.shape[1], query.shape[2], key.shape[2]))
     lacking = 4 - mask.dim()
+    return mask.reshape((1,) * lacking + tuple(mask.shape)) if lacking else mask
+
+
+def _check_broadcast(mask, shape):
+    """Raise ValueError for a mask that cannot be broadcast to (..., queries, keys)."""
+    lacking = len(shape) - mask.dim()
     if lacking < 0 or any(size not in (1, full) for size, full in zip(mask.shape, shape[lacking:], strict=True)):
         raise ValueError(f"attn_mask cannot be broadcast to (batch, heads, queries, keys) {shape}: {tuple(mask.shape)}")
-    return mask.reshape((1,) * lacking + tuple(mask.shape)) if lacking else mask

@@ -82,6 +82,13 @@ def test_masks_of_several_dimensions_of_batch_are_broadcast_as_torch_s(mask):
     against_torch(tensors, attn_mask=seen)
 
 
+@pytest.mark.parametrize("mask", [(4, 3, 2, 20, 24), (2, 2, 3, 2, 20, 24), (3, 1, 20, 25)], ids=str)
+def test_masks_that_cannot_be_broadcast_to_the_batch_are_told(mask):
+    tensors = randn(2, 3, 2, 20, 16), randn(2, 3, 2, 24, 16), randn(2, 3, 2, 24, 16)
+    with pytest.raises(ValueError, match=r"cannot be broadcast to .* \(2, 3, 2, 20, 24\)"):
+        attention(*tensors, attn_mask=torch.ones(mask, dtype=torch.bool))
+
+
 def test_log_sum_exps_have_the_dimensions_of_the_output():
     q, k, v = (randn(2, 3, 2, length, 16) for length in (20, 24, 24))
     for out, lse in (with_lse(q, k, v), masked_attention(q, k, v, window=(3, 3))):

@@ -72,9 +72,11 @@ def test_every_operator_finds_something_to_do_in_the_kernels():
 
 @pytest.mark.parametrize("kernel", catalog.names())
 def test_a_generated_fault_changes_one_function_and_names_where_it_is_run(kernel):
-    chosen = generated.sample(generated.mutants([kernel], source()), 4)
+    made = generated.mutants([kernel], source())  # of attention_mla few: most of its code is attention's
+    chosen = generated.sample(made, 4)
     declaration = catalog.load(kernel)
-    assert len(chosen) == 4 and len({mutant.kind for mutant in chosen}) > 1
+    assert len(chosen) == min(4, len(made))
+    assert len({mutant.kind for mutant in chosen}) == min(4, len({mutant.kind for mutant in made}))
     for mutant in chosen:
         ((path, tree),) = planting.mutated(mutant).items()
         before = ast.parse(planting.sources()[path])

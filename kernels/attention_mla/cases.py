@@ -136,3 +136,8 @@ EDGE_CASES = tuple(
     for dtype in DTYPES
     for (b, h, g, length, s, d, e, causal), reason in _EDGE_SHAPES[: 5 if dtype == "bf16" else None]  # as fp16's
 )
+
+HUGE_CASES = (  # attention's own, whose reasons for these numbers of heads, queries and keys hold here
+    sized("bf16", "offsets into queries beyond 2^31", b=2, h=2**12 + 4, g=1, l=2**11, s=64, d=128, e=64),
+    sized("bf16", "offsets into keys beyond 2^31, within a head", b=1, h=1, l=192, s=2**23 + 3, d=256, e=128),
+)

@@ -16,6 +16,7 @@ from .cases import (
     DTYPES,
     EDGE_CASES,
     FORWARD_BYTES,
+    HUGE_CASES,
     backward_inputs,
     bytes_of,
     forward_inputs,
@@ -56,6 +57,7 @@ DECLARATION = Declaration(
     dtypes=DTYPES,
     cases=sweep,
     edge_cases=EDGE_CASES,
+    huge_cases=HUGE_CASES,
     differentiable=("q", "k", "v"),
     forward=Pass(
         inputs=forward_inputs,

@@ -52,16 +52,22 @@ def in_four(name, query, key, value):
     Dimensions before the heads are the batch and are broadcast, as torch's function does; tensors of two have one head.
     """
     given = query, key, value
-    shapes = ", ".join(str(tuple(x.shape)) for x in given)
-    if min(x.dim() for x in given) < 2:
-        raise ValueError(f"{name} takes tensors of two dimensions and more, (..., length, head_dim): {shapes}")
+    dims = [x.dim() for x in given]
+    if min(dims) < 2:
+        raise ValueError(f"{name} takes tensors of two dimensions and more, (..., length, head_dim): {_shapes(given)}")
     heads = [x if x.dim() > 2 else x.unsqueeze(0) for x in given]
-    try:
-        batch = torch.broadcast_shapes(*(x.shape[:-3] for x in heads))
-    except RuntimeError as error:
-        raise ValueError(f"{name}: the dimensions before the heads cannot be broadcast: {shapes}") from error
-    leading = (*batch, heads[0].shape[-3]) if max(x.dim() for x in given) > 2 else ()
+    batch = []
+    for place in range(max(dims), 3, -1):
+        sizes = {x.shape[-place] for x in given if x.dim() >= place} - {1}
+        if len(sizes) > 1:
+            raise ValueError(f"{name}: the dimensions before the heads cannot be broadcast: {_shapes(given)}")
+        batch.append(sizes.pop() if sizes else 1)
+    leading = (*batch, heads[0].shape[-3]) if max(dims) > 2 else ()
     return *(in_batch(x, batch) for x in heads), leading
+
+
+def _shapes(tensors):
+    return ", ".join(str(tuple(x.shape)) for x in tensors)
 
 
 def as_given(leading, out, lse):

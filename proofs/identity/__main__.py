@@ -200,7 +200,7 @@ def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping
                 before["variants"][one]["identity"] = identities[name][one]
             elif not differences:
                 before["parts"][one][0] = identities[name][one]
-    for how, paths in records.write_records(listed["source"], stated, digests).items():
+    for how, paths in records.write_records(listed["source"], earlier, stated, digests).items():
         print(f"records {how}: {len(paths)}" + (f": {', '.join(map(str, paths))}" if how == "other" and paths else ""))
     for path, count in records.write_tuned(earlier, stated).items():
         print(f"{path}: {count} entries state an identity of the list")

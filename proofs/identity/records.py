@@ -29,12 +29,15 @@ def at(commit: str, folder: Path, name: str) -> dict[str, Any] | None:
     return None
 
 
-def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str], str]) -> dict[str, list[Path]]:
+def write_records(
+    commit: str, earlier: Stated, stated: Stated, digests: Mapping[tuple[str, str], str]
+) -> dict[str, list[Path]]:
     """State identities in every record that lies there as in ``commit``: ``written``, ``other`` for the rest.
 
     A record is left alone whose measurements are not those of the commit, and one that was measured with another source
-    than the list's: its digest is not the one of ``digests``.  What the list does not name, a variant of which nothing
-    was timed, stays as it is stated.
+    than the list's: its digest is not the one of ``digests``.  An identity stays as it is stated that is not the one of
+    ``earlier``, the list's own, as of a public function that changed between the validation and the list; and so does
+    what the list does not name, a variant of which nothing was timed.
     """
     found: dict[str, list[Path]] = {"written": [], "unchanged": [], "other": []}
     for path in files.listed(Path("results", "recorded"), "*/*/*"):
@@ -47,8 +50,9 @@ def write_records(commit: str, stated: Stated, digests: Mapping[tuple[str, str],
         if _measured(before) != _measured(document) or before.get("kernel_digest") != digests.get(key):
             found["other"].append(path)
             continue
-        unlisted = {one: own for one, own in before.get("identities", {}).items() if one not in stated[key]}
-        own = unlisted | needed(document["stage"], stated[key])
+        told, then = document.get("identities", {}), earlier[key]
+        listed = needed(document["stage"], stated[key])
+        own = told | {one: identity for one, identity in listed.items() if told.get(one, then[one]) == then[one]}
         made: dict[str, Any] = {}
         for field, value in before.items():
             if field not in ("identities", "identity"):

@@ -164,28 +164,35 @@ def committed(tmp_path, monkeypatch):
 
 
 STATED = {("h200", "toy"): {NAME: "v", "inputs": "i", "sweep": "s", "peers": "p"}, ("h200", "old"): {NAME: "o"}}
+EARLIER = {key: dict.fromkeys(own, "earlier") for key, own in STATED.items()}
 DIGESTS = {("h200", "toy"): "a" * 64, ("h200", "old"): None}
 TOY, OLD = (Path("results", "recorded", "h200", name, "autotune.json") for name in ("toy", "old"))
 
 
 def test_a_record_of_the_listed_source_states_what_its_stage_needs(committed):
-    found = records.write_records("HEAD", STATED, DIGESTS)
+    found = records.write_records("HEAD", EARLIER, STATED, DIGESTS)
     assert found == {"written": [TOY], "unchanged": [], "other": [OLD]}, "one was stale before"
     packed = TOY.with_name("autotune.json.xz")
     document = documents.load(packed)
     assert not TOY.exists() and document["identities"] == {UNTIMED: "u", NAME: "v", "inputs": "i", "sweep": "s"}
     assert document["kernel_digest"] == kernel.digest(document["identities"]) and document["best"] == [{"us": 1.5}]
-    assert records.write_records("HEAD", STATED, DIGESTS)["unchanged"] == [packed], "the same again"
+    assert records.write_records("HEAD", EARLIER, STATED, DIGESTS)["unchanged"] == [packed], "the same again"
+
+
+def test_an_identity_that_is_not_the_listed_source_s_stays(committed):
+    """A public function that changed behind the validation is due again, whatever the list has of it."""
+    then = EARLIER | {("h200", "toy"): EARLIER["h200", "toy"] | {NAME: "of the list"}}
+    records.write_records("HEAD", then, STATED, DIGESTS)
+    assert documents.load(TOY.with_name("autotune.json.xz"))["identities"][NAME] == "earlier"
 
 
 def test_a_record_measured_since_is_left_alone(committed):
     TOY.write_text(TOY.read_text().replace("1.5", "1.4"))
-    assert records.write_records("HEAD", STATED, DIGESTS)["written"] == []
+    assert records.write_records("HEAD", EARLIER, STATED, DIGESTS)["written"] == []
 
 
 def test_tuned_entries_state_their_variants_identity(committed):
-    before = {key: {NAME: "earlier"} for key in STATED}
-    assert records.write_tuned(before, STATED) == {"kernels/tuned/h200.json": 1}
+    assert records.write_tuned(EARLIER, STATED) == {"kernels/tuned/h200.json": 1}
     toy, old = json.loads(Path("kernels", "tuned", "h200.json").read_text())["entries"]
     assert toy["identity"] == "v" and old["identity"] == "of another time", "one was stale before"
     assert records.write_tuned(STATED, STATED) == {"kernels/tuned/h200.json": 1}, "the same again"

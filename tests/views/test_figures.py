@@ -195,7 +195,7 @@ def nothing_is_clipped_or_overlaps(figure):
         ([{"u": 1024, "w": 16}, {"u": 2048, "w": 16}], ["1024", "2048"], "u; everywhere w=16"),  # one is fixed
         ([{"u": 7}], ["7"], "u"),  # a single case
         ([{"h": 4, "s": 8}, {"h": 2, "s": 9}], ["4\u00d78", "2\u00d79"], "h \u00d7 s; h heads, s keys"),
-        ([{"u": 4, "l": 8}, {"u": 2, "l": 9}], ["4\u00d78", "2\u00d79"], "u \u00d7 l"),  # no heads: no queries
+        ([{"u": 4, "s": 8}, {"u": 2, "s": 9}], ["4\u00d78", "2\u00d79"], "u \u00d7 s"),  # no heads: no keys
         ([{"u": 8, "w": 9}, {"u": 7, "w": 8, "x": 16}], ["8\u00d79", "7\u00d78 x=16"], "u \u00d7 w"),
         ([{"u": 8, "on": True, "op": "max"}, {"u": 9, "on": False, "op": "none"}], ["8 on op=max", "9"], "u"),
     ],
@@ -376,5 +376,4 @@ def test_sizes_of_one_letter_are_explained_below_the_title(kernel):
     """A reader of ``4x16x4096x192x128`` is told what each number is of."""
     cases = catalog.load(kernel).cases(gpus.gpu("h200", load_gpus()["h200"]))
     letters = {name for case in cases for name, _ in case.sizes if len(name) == 1}
-    meant = facts.SIZES | (facts.SIZES_OF_HEADS if "h" in letters else {})
-    assert letters <= set(meant)
+    assert letters == set(facts.meanings(letters))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -92,12 +92,11 @@ SIZES = {
     "b": "batch",
     "h": "heads",
     "q": "rows to a mask",
-    "s": "places behind the classes",
     "pitch": "elements from row to row",
 }
 """What a size of one letter stands for, unless a kernel means something else; longer names say it."""
 
-SIZES_OF_HEADS = {
+_OF_HEADS = {
     "g": "heads of keys",
     "l": "queries",
     "s": "keys",
@@ -107,6 +106,16 @@ SIZES_OF_HEADS = {
     "right": "keys from it on (0: all)",
 }
 """The same of sizes that stand beside ``h``; without heads these letters mean something else, or nothing known."""
+
+_OF_CLASSES = {"s": "places behind the classes"}
+"""The same beside ``b`` and ``n``, a loss's [batch, classes, places]."""
+
+
+def meanings(names: Collection[str]) -> dict[str, str]:
+    """What each of a case's sizes stands for, as far as that is known."""
+    beside = _OF_HEADS if "h" in names else _OF_CLASSES if {"b", "n"} <= {*names} else {}
+    known = SIZES | beside
+    return {name: known[name] for name in names if name in known}
 
 
 class Cases:
@@ -167,8 +176,7 @@ class _Names:
         self._common = {*common}
         sizes = " \u00d7 ".join(" = ".join(group) for group in self._groups)
         everywhere = ", ".join(f"{name}={_short(numbers[0][name])}" for name in fixed)
-        meant = SIZES | (SIZES_OF_HEADS if "h" in common else {})
-        known = [f"{name} {meant[name]}" for name in common if name in meant]
+        known = [f"{name} {meaning}" for name, meaning in meanings(common).items()]
         words = [sizes, f"everywhere {everywhere}" if everywhere else "", ", ".join(known)]
         self.title = "; ".join(filter(None, words))
 

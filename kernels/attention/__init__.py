@@ -62,8 +62,6 @@ def attention_with_lse(
     :func:`kernels.masked_attention` gives both.
     """
     plain = window is None and query.dim() == key.dim() == 4 and not autocasting()
-    if plain and query.shape[-1] != value.shape[-1]:
-        return _of_two_sizes(query, key, value, is_causal, scale, enable_gqa)
     if plain and (enable_gqa or query.shape[1] == key.shape[1]):
         found = attention_operator.again(query, key, value, is_causal, scale_of(query, scale))
         if found is not None:
@@ -72,16 +70,18 @@ def attention_with_lse(
         *heads, leading = in_four("attention", query, key, value)
         out, lse = attention_with_lse(*heads, is_causal, scale, enable_gqa, window=window)
         return as_given(leading, out, lse)
-    query, key, value = batched("attention", query, key, value, enable_gqa)
     if window is not None:
         left, right = window_of("attention", window, is_causal, query.shape[2], key.shape[2])
         if left or right > 1:
             from kernels.attention_masked import attend
 
-            return attend(query, key, value, None, scale, left, right)
+            return attend(*batched("attention", query, key, value, enable_gqa), None, scale, left, right)
         is_causal = right == 1
     if query.shape[-1] != value.shape[-1]:
-        return _of_two_sizes(query, key, value, is_causal, scale, enable_gqa)
+        from kernels.attention_mla import attended
+
+        return attended(query, key, value, is_causal, scale, enable_gqa)
+    query, key, value = batched("attention", query, key, value, enable_gqa)
     if not query.shape[-1]:
         out, lse = attention_with_lse(*one_wide(query, key, value), is_causal, 1.0, enable_gqa)
         return out[..., :0], lse
@@ -89,12 +89,6 @@ def attention_with_lse(
     if not (query.numel() and key.numel()):
         return empty(query, key, value, query.shape[:3])
     return attention_operator(query, key, value, is_causal, scale)
-
-
-def _of_two_sizes(query, key, value, is_causal, scale, enable_gqa):
-    from kernels.attention_mla import attended
-
-    return attended(query, key, value, is_causal, scale, enable_gqa)
 
 
 @DECLARATION.public

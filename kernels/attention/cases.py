@@ -119,17 +119,21 @@ def forward_inputs(problem: Case, device, generator):
 
 
 def backward_inputs(problem: Case, device, generator):
-    inputs = forward_inputs(problem, device, generator)
+    return for_backward(forward_inputs(problem, device, generator), generator)
+
+
+def for_backward(inputs, generator):
+    """Inputs of the backward pass from those of the forward pass: what that saves, and a gradient of out."""
     with torch.no_grad():
         out = by_torch(**inputs)
-        parts = [exact_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in by_groups(inputs["q"], inputs["k"])]
-    dout = torch.randn(out.shape, dtype=out.dtype, device=device, generator=generator)
+        parts = [_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in by_groups(inputs["q"], inputs["k"])]
+    dout = torch.randn(out.shape, dtype=out.dtype, device=out.device, generator=generator)
     lse = torch.cat(parts).view(out.shape[:3])
     parameters = {name: inputs.pop(name) for name in ("causal", "scale")}
     return inputs | {"out": out.contiguous(), "lse": lse, "dout": dout, "dlse": None} | parameters
 
 
-def exact_lse(q, k, causal, scale):
+def _lse(q, k, causal, scale):
     """As exact as fp32 holds it: an error of lse is one of all P of its query.
 
     By 512 heads, since torch's product of all in float64 has an operand of more than 2^31 elements in a huge case.

@@ -433,7 +433,7 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     dq, dk, dv = gradients
     padded = stats.shape[3]
     m_blocks, n_blocks = padded // ROWS, -(-len_k // (2 * KEYS))
-    columns_there = max(d, v.shape[3])
+    columns_there = widest(k, v).shape[3]
     width, right = wide(columns_there), right_of(columns_there)
     sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value

@@ -4,7 +4,7 @@ import torch
 from atlas.declaration import GPU, Case, Config, gpu_of
 
 from .backward import launch_backward, launch_statistics, padded_length
-from .blocks import describable
+from .blocks import describable, widest
 from .cases import case_of
 from .few_keys import backward_few_keys, backward_takes_few_keys, few_keys_config
 from .hopper_backward import launch_by_tma
@@ -31,15 +31,21 @@ def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, conf
     if backward_takes_few_keys(q, k):
         config = few_keys_config(q.shape[3], k.shape[2])
         return backward_few_keys(True, q, k, v, out, lse, dout, dlse, causal, scale, config=config)
-    saved, lengths = (q, k, v, out, lse, dout, dlse), (q.shape[0], q.shape[2], k.shape[2])
-    if q.shape[3] > LARGEST:
+    into_gradients((q, k, v, out, lse, dout, dlse), gradients, causal, scale, config)
+    return gradients
+
+
+def into_gradients(saved, gradients, causal, scale, config):
+    """Fill dq, dk and dv, all of what the copy engine can read; ``saved`` are q, k, v, out, lse, dout and dlse."""
+    q, k, v, _, _, dout, _ = saved
+    lengths = q.shape[0], q.shape[2], k.shape[2]
+    if widest(k, v).shape[3] > LARGEST:
         launch_wide(q, k, v, dout, launch_statistics(saved, None, None, lengths), gradients, causal, scale)
-        return gradients
+        return
     blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
     turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
     stats = launch_statistics(saved, turns, None, lengths)
     launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
-    return gradients
 
 
 def fits_hopper_backward(config: Config, problem: Case, gpu: GPU) -> str:

@@ -31,8 +31,8 @@ def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
 
 def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
     """The first of the two kernels of :func:`launch_wide`; ``gradients`` are dk and dv."""
-    (batch, heads, len_q, d), (heads_k, len_k, e) = q.shape, v.shape[1:]
-    width, m_blocks, n_blocks = wide(max(d, e)), -(-len_q // ROWS), -(-len_k // KEYS)
+    (batch, heads, len_q), (heads_k, len_k, columns) = q.shape[:3], widest(k, v).shape[1:]
+    width, m_blocks, n_blocks = wide(columns), -(-len_q // ROWS), -(-len_k // KEYS)
     parts = parts_for(q, k, KEYS, causal)
     dk_sums, dv_sums = sums = sums_for(widest(k, v), parts) if parts > 1 else (None, None)
     heads_k *= parts
@@ -44,7 +44,7 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
         plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
         scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
         section_of(n_blocks, programs), parts, len_k,
-        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(max(d, e)), num_warps=4,
+        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(columns), num_warps=4,
     )  # fmt: skip
     if parts > 1:
         add_parts(sums, gradients, parts)
@@ -52,13 +52,13 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
 
 def launch_queries(q, k, v, dout, stats, dq, causal, scale):
     """The second one."""
-    (batch, heads, len_q, d), (heads_k, len_k, e) = q.shape, v.shape[1:]
-    width, m_blocks = wide(max(d, e)), -(-len_q // (ROWS * GROUPS.value))
+    (batch, heads, len_q), (heads_k, len_k, columns) = q.shape[:3], widest(k, v).shape[1:]
+    width, m_blocks = wide(columns), -(-len_q // (ROWS * GROUPS.value))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         queries_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, width), descriptor_of(k, KEYS, width),
         descriptor_of(v, KEYS, width), descriptor_of(dq, ROWS, width), stats, scale * LOG2E.value, scale,
         len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
-        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(max(d, e)), num_warps=4,
+        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(columns), num_warps=4,
     )  # fmt: skip

@@ -14,10 +14,15 @@ def case_of(q, k, v, causal):
     return case(of_one_size.dtype, **dict(of_one_size.sizes) | {"e": v.shape[3]})
 
 
-def of_one_size(problem: Case) -> Case:
-    """The case of attention whose heads are all as the wider ones: what its configs are chosen by."""
+def of_size(problem: Case, d: int) -> Case:
+    """The case of attention whose heads are all of this size."""
     sizes = {name: problem[name] for name in ("b", "h", "g", "l", "s")}
-    return case(problem.dtype, **sizes, d=max(problem["d"], problem["e"]), causal=problem["causal"])
+    return case(problem.dtype, **sizes, d=d, causal=problem["causal"])
+
+
+def of_one_size(problem: Case) -> Case:
+    """That of the wider heads' size: what configs are chosen by."""
+    return of_size(problem, max(problem["d"], problem["e"]))
 
 
 def reference(q, k, v, causal, scale):
@@ -42,15 +47,7 @@ def forward_inputs(problem: Case, device, generator):
 
 
 def backward_inputs(problem: Case, device, generator):
-    inputs = forward_inputs(problem, device, generator)
-    with torch.no_grad():
-        out = plain.by_torch(**inputs)
-        groups = plain.by_groups(inputs["q"], inputs["k"])
-        parts = [plain.exact_lse(q, k, inputs["causal"], inputs["scale"]) for q, k in groups]
-    dout = torch.randn(out.shape, dtype=out.dtype, device=device, generator=generator)
-    lse = torch.cat(parts).view(out.shape[:3])
-    parameters = {name: inputs.pop(name) for name in ("causal", "scale")}
-    return inputs | {"out": out.contiguous(), "lse": lse, "dout": dout, "dlse": None} | parameters
+    return plain.for_backward(forward_inputs(problem, device, generator), generator)
 
 
 def with_padded_values(attention):

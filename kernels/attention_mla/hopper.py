@@ -6,13 +6,11 @@ Q and K are in blocks of their own columns, V and out of theirs; the backward ke
 import torch
 from atlas.declaration import GPU, Case, Config, gpu_of
 
-from kernels.attention import hopper_backward, hopper_forward
-from kernels.attention.backward import launch_backward, launch_statistics, padded_length
+from kernels.attention import hopper_forward
+from kernels.attention.backward import launch_backward
 from kernels.attention.blocks import describable
 from kernels.attention.forward import launch_forward
-from kernels.attention.hopper_gradients import LARGEST, fits_hopper_backward, for_hopper_backward
-from kernels.attention.hopper_schedule import ROWS
-from kernels.attention.hopper_wide import launch_wide
+from kernels.attention.hopper_gradients import LARGEST, fits_hopper_backward, for_hopper_backward, into_gradients
 from kernels.attention.small import blocks_us, tiles_us
 from kernels.attention.spaces import for_hopper
 
@@ -40,14 +38,7 @@ def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, conf
     if not all(map(describable, (q, k, v, dout, *gradients))):
         plain = backward_default(case_of(q, k, v, causal), gpu_of(q.device), pointers=True)
         return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
-    saved, lengths = (q, k, v, out, lse, dout, dlse), (q.shape[0], q.shape[2], k.shape[2])
-    if max(q.shape[3], v.shape[3]) > LARGEST:
-        launch_wide(q, k, v, dout, launch_statistics(saved, None, None, lengths), gradients, causal, scale)
-        return gradients
-    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
-    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
-    stats = launch_statistics(saved, turns, None, lengths)
-    hopper_backward.launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
+    into_gradients((q, k, v, out, lse, dout, dlse), gradients, causal, scale, config)
     return gradients
 
 

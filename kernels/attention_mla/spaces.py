@@ -1,10 +1,10 @@
 """Configs of the tiled kernels: those of attention whose heads are all as wide as the wider ones."""
 
-from atlas.declaration import GPU, Case, Config, element_size
+from atlas.declaration import GPU, Case, Config
 
 from kernels.attention import spaces
 
-from .cases import of_one_size
+from .cases import of_one_size, of_size
 
 
 def fits_forward(config: Config, problem: Case, gpu: GPU, pointers: bool = False) -> str:
@@ -30,7 +30,5 @@ def too_wide(problem: Case, gpu: GPU) -> str:
 
 def describes(problem: Case, gpu: GPU) -> str:
     """Why descriptors are not for a case."""
-    if problem["e"] * element_size(problem.dtype) % 16:
-        return "rows of a value are not aligned to 16 bytes"
-    own = {name: problem[name] for name in ("b", "h", "g", "l", "s", "d", "causal")}
-    return spaces.describes(Case(problem.dtype, tuple(own.items())), gpu)
+    reasons = (spaces.describes(of_size(problem, problem[heads]), gpu) for heads in ("d", "e"))
+    return next(filter(None, reasons), "")

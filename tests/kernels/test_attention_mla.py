@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from atlas.declaration.hardware import GPU
+from atlas.host import gpus
+from atlas.reading.config import load_gpus
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -14,7 +15,7 @@ from kernels.attention_mla.cases import of_one_size, sized
 from kernels.attention_mla.declaration import DECLARATION
 from kernels.attention_mla.hopper import handles_gradient
 
-H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
+H200 = gpus.gpu("h200", load_gpus()["h200"])
 SIZES = pytest.mark.parametrize(("d", "e"), [(48, 32), (16, 40), (7, 13)])
 
 
@@ -90,9 +91,9 @@ def test_out_lies_in_memory_as_query_does(heads_side_by_side):
 def test_heads_of_no_columns(d, e):
     """Without columns of q and k all scores are 0: out is a mean of values."""
     q, k, v = qkv(d, e)
-    expected = v.mean(2, keepdim=True).repeat_interleave(2, 1).expand(2, 4, 20, e)
-    torch.testing.assert_close(latent_attention(q, k, v, scale=1.0, enable_gqa=True)[0], expected if d == 0 else
-                               torch.empty(2, 4, 20, 0))  # fmt: skip
+    means = v.mean(2, keepdim=True).repeat_interleave(2, 1).expand(2, 4, 20, e)
+    expected = torch.empty(2, 4, 20, 0) if d else means
+    torch.testing.assert_close(latent_attention(q, k, v, scale=1.0, enable_gqa=True)[0], expected)
 
 
 @pytest.mark.parametrize(("h", "length", "s"), [(0, 20, 24), (4, 0, 24), (4, 20, 0)])

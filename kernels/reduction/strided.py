@@ -95,7 +95,7 @@ def _strided_kernel(
                  SPLITS, OP)  # fmt: skip
 
 
-def _width(x, by_row):
+def width_of(x, by_row):
     """Elements of the widest access, up to 16 bytes, that the fastest axis and all strides allow."""
     fastest = 3 if by_row else 4
     if x.stride(fastest) != 1 and x.shape[fastest] > 1:
@@ -104,7 +104,7 @@ def _width(x, by_row):
     return math.gcd(vector_of(x), x.shape[fastest], *apart)
 
 
-def _strides(x):
+def strides_of(x):
     """The strides of x; of an axis of one element 0, which is a multiple of anything, of the fastest 1."""
     return [
         step if length > 1 else int(axis > 2)
@@ -128,13 +128,13 @@ def launch_strided(x, op, dtype=None, *, config):
     steps = triton.cdiv(n1, tile.n1) * triton.cdiv(n2, tile.n2)
     most = max(1, PART_REGISTERS * 32 * config["num_warps"] // results)
     splits = splits_of(gpu_of(x.device), config, programs, steps, most)
-    strides = _strides(x)
+    strides = strides_of(x)
     launch(
         _strided_kernel, (programs * splits,),
         x, out, out if beside is None else beside,
         out if splits == 1 else scratch_for(x, op, programs, splits * out.numel()),
         k0, n1, k1, n2, k2, *strides, splits,
-        OP=op, BLOCK_N1=tile.n1, BLOCK_K1=tile.k1, BLOCK_N2=tile.n2, BLOCK_K2=tile.k2, WIDTH=_width(x, k2 == 1),
+        OP=op, BLOCK_N1=tile.n1, BLOCK_K1=tile.k1, BLOCK_N2=tile.n2, BLOCK_K2=tile.k2, WIDTH=width_of(x, k2 == 1),
         BY_ROW=k2 == 1, FAR=_reach(tile, strides) >= 2**31, SPLITS=triton.next_power_of_2(splits),
         POLICY=cache_policy(x), num_warps=config["num_warps"],
     )  # fmt: skip
@@ -210,11 +210,11 @@ def launch_strided_backward(op, dout, x=None, out=None, ties=None, indices=None,
     tile = strided_tile(config, 1, k1, n2, k2, vector_of(dx), _RUN_OF_GRADIENTS)
     blocks = triton.cdiv(k1, tile.k1) * triton.cdiv(n2, tile.n2) * triton.cdiv(k2, tile.k2)
     like = dx if x is None else x
-    far = max(_reach(tile, _strides(like)), _reach(tile, _strides(dx))) >= 2**31
+    far = max(_reach(tile, strides_of(like)), _reach(tile, strides_of(dx))) >= 2**31
     launch(
         _strided_backward_kernel, (k0 * n1 * blocks,),
         like, dout if out is None else out, indices if op == "max" else ties, dout, dx, n1, k1, n2, k2,
-        *_strides(like), MAX=op == "max", BLOCK_K1=tile.k1, BLOCK_N2=tile.n2, BLOCK_K2=tile.k2,
-        WIDTH=_width(like, k2 == 1), BY_ROW=k2 == 1, FAR=far, num_warps=config["num_warps"],
+        *strides_of(like), MAX=op == "max", BLOCK_K1=tile.k1, BLOCK_N2=tile.n2, BLOCK_K2=tile.k2,
+        WIDTH=width_of(like, k2 == 1), BY_ROW=k2 == 1, FAR=far, num_warps=config["num_warps"],
     )  # fmt: skip
     return dx

@@ -18,7 +18,8 @@ matrices, too, in which each thread adds up columns of its own; `folded` reads r
 at once, as one line (inner > 1).  Where there are few outputs each is shared by several programs, and the last of them
 to end combines their partial results: one launch.  `stream_twice` and `columns_twice` combine them in a second launch.
 Either order of combining is fixed, so two runs agree bit by bit.  `strided` takes axes that are no neighbours in
-memory, and tensors with gaps: both as five axes with strides, of which two are reduced.
+memory, and tensors with gaps: both as five axes with strides, of which two are reduced.  `whole` holds all
+that is reduced in one program at once, of these and of odd columns, where there is little to read.
 """
 
 import math

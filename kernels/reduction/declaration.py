@@ -15,6 +15,8 @@ from . import (
     spaces,
     strided,
     strided_spaces,
+    whole,
+    whole_spaces,
 )
 from .strided_spaces import neighbours
 
@@ -43,6 +45,16 @@ DECLARATION = Declaration(
         reference=cases.reference,
         outputs=("out", "beside"),
         variants=(
+            Variant(
+                name="whole",
+                summary="all that is reduced at once in registers, of axes apart as one line; nothing is shared",
+                follows="strided",
+                launch=whole.launch_whole,
+                space=whole_spaces.SPACE,
+                default=whole_spaces.default,
+                fits=whole_spaces.fits,
+                handles=whole_spaces.handles,
+            ),
             Variant(
                 name="folded",
                 summary="several rows of no whole vectors as one line; a program adds up its places at the end",

@@ -99,3 +99,26 @@ def strided_tile(config, n1: int, k1: int, n2: int, k2: int, vector: int, run: i
     of_n1 = min(triton.next_power_of_2(n1), room // (of_k2 * of_n2 * of_k1))
     of_k2 = min(triton.next_power_of_2(k2), room // (of_n2 * of_k1 * of_n1))
     return StridedTile(of_n1, of_k1, of_n2, of_k2)
+
+
+@dataclass(frozen=True)
+class WholeTile:
+    """A block of lines of k1, of places that hold all that is reduced, and of columns of k2, or of a vector of n2."""
+
+    k1: int
+    places: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        return self.k1 * self.places * self.columns
+
+
+def whole_tile(config, n: int, k1: int, k2: int, vector: int, width: int) -> WholeTile:
+    """The block for up to VECTORS 16-byte vectors a thread; BLOCK_C columns where there are several, else vectors of
+    ``width`` of the ``n`` elements.  It has more elements than that where one line has.
+    """
+    room = 32 * config["num_warps"] * config["VECTORS"] * vector
+    columns = width if k2 == 1 else min(config["BLOCK_C"], triton.next_power_of_2(k2))
+    places = triton.next_power_of_2(triton.cdiv(n, width) if k2 == 1 else n)
+    return WholeTile(min(triton.next_power_of_2(k1), max(1, room // (places * columns))), places, columns)

@@ -14,7 +14,7 @@ from atlas.validation.problems import Problem
 from kernels.reduction import DECLARATION, amax, filled, max, mean, sum
 from kernels.reduction.layout import laid_out
 from kernels.reduction.results import cache_policy
-from kernels.reduction.tiling import Block, block_of
+from kernels.reduction.tiling import Block, block_of, whole_tile
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
@@ -32,6 +32,7 @@ SHARED = {
     "folded": (2, 333, 21),
     "columns_twice": (2, 333, 21),
     "strided": (2, 333, 21),
+    "whole": (2, 333, 21),
 }
 STRIDED = {"far": 1, "between": 1, "gap": 0}
 """What a case of `strided` has beside the sizes."""
@@ -441,9 +442,23 @@ def test_untuned_loops_over_odd_rows_load_eight_elements_a_thread_at_once():
 
 def test_untuned_what_is_read_in_one_round_trip_is_not_shared_by_programs():
     """Counting programs and reading their parts takes two more: 56 of 14336 fp32 10.8 us, torch.compile 7.6."""
-    image = {"outer": 1, "n": 8 * 196, "far": 8, "op": "amax", "gap": 0}
-    assert default_on_h200("bf16", **image, inner=2048, between=2048)["WHOLE"]
-    assert not default_on_h200("bf16", **image, inner=8192, between=8192)["WHOLE"]
+    image = {"outer": 1, "far": 8, "op": "amax", "gap": 0}
+    for n, between in ((8 * 196, 2048), (8 * 3, 128), (8 * 1000, 1024)):
+        problem = case("bf16", **image, n=n, inner=between, between=between)
+        assert DECLARATION.forward.preferred(problem, GPUS["h200"]).name == "whole"
+    assert not default_on_h200("bf16", **image, n=8 * 196, inner=2**14, between=2**14)["WHOLE"]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_what_one_program_holds_fits_its_block(name):
+    """Of any sizes: a program has no second block."""
+    space = DECLARATION.forward.variant("whole")
+    for far, length, columns in ((5, 196, 1), (16, 16, 64), (1, 61, 37), (7, 33, 3), (1, 1000, 12), (2, 3, 5000)):
+        problem = case("fp16", outer=3, n=far * length, inner=9 * columns, op="sum", far=far, between=9, gap=0)
+        for config in space.configs(problem, GPUS[name]):
+            tile = whole_tile(config, far * length, 9, columns, 8, math.gcd(8, length if columns == 1 else columns))
+            assert tile.places * (1 if columns > 1 else tile.columns) >= far * length
+            assert tile.elements <= 32 * config["num_warps"] * config["VECTORS"] * 8
 
 
 def test_untuned_few_columns_are_shared_by_as_many_programs_as_there_are_sms():

@@ -1,0 +1,110 @@
+"""Tuning space of `whole`: which reductions one program holds at once, what fits, and where tuning starts."""
+
+import math
+
+import triton
+from atlas.declaration import GPU, Case, element_size
+from atlas.declaration.rows import VECTOR_BYTES
+
+from .cases import is_strided
+from .spaces import is_apart, spills
+from .tiling import whole_tile
+
+SPACE = {"VECTORS": (1, 2, 4, 8), "BLOCK_C": (4, 8, 16, 32, 64), "num_warps": (1, 2, 4, 8)}
+"""VECTORS are of 16 bytes, each thread's; BLOCK_C is of columns."""
+
+_STRIDED = 2**18
+"""Bytes of x an SM up to which axes apart are held at once: above, programs that go through memory block after block
+keep it as busy."""
+
+_ODD = 2**14
+"""Bytes of x an SM up to which columns of no whole vectors are: of more it costs too much to read each by itself."""
+
+_SECTOR = 32
+"""Bytes that memory brings at least."""
+
+_HELD = {True: 16, False: 64}
+"""Elements that a thread has at most, where each has an address of its own or not."""
+
+
+def _sizes(problem: Case) -> tuple[int, int, int, int, int]:
+    """[k0, n1, k1, n2, k2]."""
+    if not is_strided(problem):
+        return problem["outer"], 1, 1, problem["n"], problem["inner"]
+    far, between = problem["far"], problem["between"]
+    return problem["outer"], far, between, problem["n"] // far, problem["inner"] // between
+
+
+def _fastest(problem: Case) -> int:
+    """The length of the fastest axis."""
+    *_, n2, k2 = _sizes(problem)
+    return n2 if k2 == 1 else k2
+
+
+def _tile(config, problem: Case):
+    _, n1, k1, n2, k2 = _sizes(problem)
+    vector = VECTOR_BYTES // element_size(problem.dtype)
+    return whole_tile(config, n1 * n2, k1, k2, vector, math.gcd(vector, _fastest(problem)))
+
+
+def _programs(config, problem: Case) -> int:
+    k0, _, k1, _, k2 = _sizes(problem)
+    tile = _tile(config, problem)
+    return k0 * triton.cdiv(k1, tile.k1) * (1 if k2 == 1 else triton.cdiv(k2, tile.columns))
+
+
+def _room(config, problem: Case) -> int:
+    return 32 * config["num_warps"] * config["VECTORS"] * VECTOR_BYTES // element_size(problem.dtype)
+
+
+def _configs():
+    return [
+        {"VECTORS": v, "BLOCK_C": c, "num_warps": w}
+        for v in SPACE["VECTORS"] for c in SPACE["BLOCK_C"] for w in SPACE["num_warps"]
+    ]  # fmt: skip
+
+
+def handles(problem: Case, gpu: GPU) -> str:
+    columns = _sizes(problem)[-1]
+    if not is_strided(problem) and (columns == 1 or not is_apart(problem, columns)):
+        return "the last axis is reduced, or columns are whole 8-byte vectors"
+    if problem["op"] == "max" and (problem["n"] >= 2**31 or _sizes(problem)[1] > 1):
+        return "indices along several axes, or beyond 2^31"
+    elements = problem["outer"] * problem["n"] * problem["inner"]
+    most = _STRIDED if is_strided(problem) and not is_apart(problem, _fastest(problem)) else _ODD
+    if elements * element_size(problem.dtype) > most * gpu.sms:
+        return "so much to read that programs which go through it block after block keep memory busy"
+    if all(fits(config, problem, gpu) for config in _configs()):
+        return "more to reduce than a program holds"
+    return ""
+
+
+def fits(config, problem: Case, gpu: GPU) -> str:
+    tile, room = _tile(config, problem), _room(config, problem)
+    apart, columns = is_apart(problem, _fastest(problem)), _sizes(problem)[-1]
+    if tile.elements > room:
+        return "more to reduce than a block holds"
+    smallest = config["num_warps"] * config["VECTORS"] == 1
+    if not smallest and 2 * tile.elements <= room:
+        return "a block larger than all there is"
+    if tile.elements > 32 * config["num_warps"] * _HELD[apart]:
+        return "so many loads a thread that they wait for each other"
+    if config["BLOCK_C"] > max(SPACE["BLOCK_C"][0], triton.next_power_of_2(columns) if columns > 1 else 1):
+        return "a block wider than the rows"
+    if not apart and config["BLOCK_C"] < min(columns, _SECTOR // element_size(problem.dtype)):
+        return "parts of sectors"
+    if not smallest and tile.k1 > 1 and _programs(config, problem) < gpu.sms:
+        return "several lines of results a program, and SMs without any"
+    return spills(config, problem)
+
+
+def default(problem: Case, gpu: GPU) -> dict:
+    """The most columns, and then the fewest warps, of which each SM has two programs, or else the most programs."""
+    able = [config for config in _configs() if not fits(config, problem, gpu)]
+    enough = 2 * gpu.sms
+
+    def order(config):
+        programs = min(_programs(config, problem), enough)
+        return -programs, -config["BLOCK_C"], config["num_warps"], config["VECTORS"]
+
+    return min(able, key=order)

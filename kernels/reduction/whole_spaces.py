@@ -70,6 +70,8 @@ def handles(problem: Case, gpu: GPU) -> str:
         return "the last axis is reduced, or columns are whole 8-byte vectors"
     if problem["op"] == "max" and (problem["n"] >= 2**31 or _sizes(problem)[1] > 1):
         return "indices along several axes, or beyond 2^31"
+    if is_strided(problem) and columns > 1 and is_apart(problem, columns):
+        return "columns of no whole 8-byte vectors along several axes"
     elements = problem["outer"] * problem["n"] * problem["inner"]
     most = _STRIDED if is_strided(problem) and not is_apart(problem, _fastest(problem)) else _ODD
     if elements * element_size(problem.dtype) > most * gpu.sms:
@@ -99,9 +101,9 @@ def fits(config, problem: Case, gpu: GPU) -> str:
 
 
 def default(problem: Case, gpu: GPU) -> dict:
-    """The most columns, and then the fewest warps, of which each SM has two programs, or else the most programs."""
+    """The most columns, and then the fewest warps, of which each SM has four programs, or else the most programs."""
     able = [config for config in _configs() if not fits(config, problem, gpu)]
-    enough = 2 * gpu.sms
+    enough = 4 * gpu.sms
 
     def order(config):
         programs = min(_programs(config, problem), enough)

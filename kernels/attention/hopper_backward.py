@@ -27,6 +27,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .blocks import LOG2E, wide, widest
+from .hopper_parts import (
+    add_products,
+    begin_products,
+    columns_of,
+    no_sums,
+    parts_of,
+    right_of,
+    store_sums,
+    write_sums,
+)
 from .hopper_schedule import (
     KEYS,
     ROWS,
@@ -39,16 +49,7 @@ from .hopper_schedule import (
     slots_of,
 )
 from .hopper_sums import DQ_COLUMNS, add_in_turn, by_threads, finish_queries_kernel
-from .hopper_tiles import (
-    anew,
-    begin_products,
-    columns_of,
-    descriptor_of,
-    half_of,
-    plain_descriptor_of,
-    right_of,
-    write_sums,
-)
+from .hopper_tiles import anew, descriptor_of, plain_descriptor_of
 from .parts import add_parts, heads_of_part, most_heads, sums_for
 
 GROUPS = gl.constexpr(2)
@@ -106,30 +107,6 @@ def _statistics(stats_smem, slot, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def _no_sums(KEYS: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr):
-    """Sums of a group's keys, all 0: of a head's columns, or of two parts of them, of which RIGHT has the second."""
-    columns: gl.constexpr = D if RIGHT == 0 else D // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-    sums = (gl.zeros([KEYS, columns], gl.float32, layout),)
-    if RIGHT > 0:
-        right: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
-        sums = (sums[0], gl.zeros([KEYS, RIGHT], gl.float32, right))
-    return sums
-
-
-@gluon.jit
-def _add(sums, operand, block, RIGHT: gl.constexpr):
-    """Begin to add the product of an operand in registers with a block of a head's rows to sums."""
-    if RIGHT == 0:
-        rows = block.reshape([block.shape[2], block.shape[3]])
-        added = (warpgroup_mma(operand, rows, sums[0], is_async=True),)
-    else:
-        left = warpgroup_mma(operand, half_of(block, 0, RIGHT), sums[0], is_async=True)
-        added = (left, warpgroup_mma(operand, half_of(block, 1, RIGHT), sums[1], is_async=True))
-    return added
-
-
-@gluon.jit
 def _wait(pending: gl.constexpr, dk, dv, p, ds, RIGHT: gl.constexpr):
     """The sums and operands of products once no more than ``pending`` later ones are under way."""
     if RIGHT == 0:
@@ -141,24 +118,6 @@ def _wait(pending: gl.constexpr, dk, dv, p, ds, RIGHT: gl.constexpr):
         )
         dk, dv = (keys, more_keys), (values, more_values)
     return dk, dv, p, ds
-
-
-@gluon.jit
-def _store(sums, smem, scale, RIGHT: gl.constexpr):
-    """Write sums times ``scale`` to shared memory, where a block of a head's rows lies."""
-    if RIGHT == 0:
-        smem.reshape([smem.shape[2], smem.shape[3]]).store((sums[0] * scale).to(smem.dtype))
-    else:
-        for half in gl.static_range(2):
-            half_of(smem, half, RIGHT).store((sums[half] * scale).to(smem.dtype))
-
-
-@gluon.jit
-def _write_all(sums, scale, sums_ptr, head, first_n, len_k, D: gl.constexpr, RIGHT: gl.constexpr):
-    """:func:`.hopper_tiles.write_sums` of sums in one part or two."""
-    write_sums(sums[0] * scale, sums_ptr, head, first_n, len_k, D, 0)
-    if RIGHT > 0:
-        write_sums(sums[1] * scale, sums_ptr, head, first_n, len_k, D, D // 2)
 
 
 @gluon.jit
@@ -187,7 +146,7 @@ def _block(
     BEGUN: gl.constexpr = 2 if RIGHT > 0 else 1  # products of the next scores, or of one sum
     zero = anew(base)
     zeros = gl.zeros([keys, rows], gl.float32, s_layout)
-    dp = begin_products(v_smem.index(zero + GROUP), dout_smem.index(slot), zeros, RIGHT)
+    dp = begin_products(parts_of(v_smem.index(zero + GROUP), RIGHT), dout_smem.index(slot), zeros, RIGHT)
     p = gl.exp2(s * scale - lse[None, :])
     if MASKED:  # noqa: SIM102 (settled when compiled, unlike the other)
         if masked:
@@ -195,7 +154,7 @@ def _block(
             offs_m = first_m + gl.arange(0, rows, layout=row_layout)
             p = gl.where(offs_n[:, None] <= gl.minimum(offs_m, limit)[None, :], p, 0.0)
     p_operand = gl.convert_layout(p.to(dtype), operand)
-    dv = _add(dv, p_operand, dout_smem.index(slot), RIGHT)
+    dv = add_products(dv, p_operand, dout_smem.index(slot), RIGHT)
     dp = warpgroup_mma_wait(BEGUN, deps=[dp])
     delta = _statistics(stats_smem, slot, rows).index(1).load(row_layout)
     ds = (p * (dp - delta[None, :])).to(dtype)
@@ -203,7 +162,7 @@ def _block(
     fence_async_shared()
     mbarrier.arrive(ds_full.index(slot), count=1)
     ds_operand = gl.convert_layout(ds, operand)
-    dk = _add(dk, ds_operand, q_smem.index(slot), RIGHT)
+    dk = add_products(dk, ds_operand, q_smem.index(slot), RIGHT)
     if QUERIES:
         mbarrier.wait(ds_full.index(slot), parity)
         dq = gl.zeros([rows, columns], gl.float32, dq_layout)
@@ -215,7 +174,7 @@ def _block(
     s_next = s
     if not LAST:
         mbarrier.wait(q_full.index(next_slot), next_parity)
-        s_next = begin_products(k_smem.index(zero + GROUP), q_smem.index(next_slot), zeros, RIGHT)
+        s_next = begin_products(parts_of(k_smem.index(zero + GROUP), RIGHT), q_smem.index(next_slot), zeros, RIGHT)
     if QUERIES:
         dq = warpgroup_mma_wait(0 if LAST else BEGUN, deps=[dq])
     else:
@@ -283,15 +242,15 @@ def _consume(
             _, members = members_of(head_all, sizes)
             steps = count * members
             limit = len_k - 1
-            dk = _no_sums(KEYS, D, RIGHT)
-            dv = _no_sums(KEYS, D, RIGHT)
+            dk = no_sums(KEYS, D, RIGHT)
+            dv = no_sums(KEYS, D, RIGHT)
             block = done % BLOCKS
             base = block * GROUPS
             mbarrier.wait(k_full.index(block), done // BLOCKS & 1)
             slot = step % STAGES
             mbarrier.wait(q_full.index(slot), step // STAGES & 1)
             s = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
-            s = begin_products(k_smem.index(base + GROUP), q_smem.index(slot), s, RIGHT)
+            s = begin_products(parts_of(k_smem.index(base + GROUP), RIGHT), q_smem.index(slot), s, RIGHT)
             lse = _statistics(stats_smem, slot, ROWS).index(0).load(gl.SliceLayout(0, s_layout))
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
             s = warpgroup_mma_wait(0, deps=[s])
@@ -331,17 +290,17 @@ def _consume(
             done += 1
             if DIVIDED:
                 mbarrier.arrive(k_empty.index(block), count=1)
-                _write_all(dv, 1.0, dv_sums_ptr, head_all, first_n, len_k, D, RIGHT)
-                _write_all(dk, scale_out, dk_sums_ptr, head_all, first_n, len_k, D, RIGHT)
+                write_sums(dv, 1.0, dv_sums_ptr, head_all, first_n, len_k, D, RIGHT)
+                write_sums(dk, scale_out, dk_sums_ptr, head_all, first_n, len_k, D, RIGHT)
             else:
                 # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
                 place = [head_all // heads_k, head_all % heads_k, first_n, 0]
-                _store(dv, v_smem.index(base + GROUP), 1.0, RIGHT)
+                store_sums(dv, v_smem.index(base + GROUP), 1.0, RIGHT)
                 fence_async_shared()
                 tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
                 mbarrier.arrive(k_read, count=1)
                 mbarrier.wait(k_read, (done & 1) ^ 1)
-                _store(dk, k_smem.index(base + GROUP), scale_out, RIGHT)
+                store_sums(dk, k_smem.index(base + GROUP), scale_out, RIGHT)
                 fence_async_shared()
                 tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
                 tma.store_wait(0)

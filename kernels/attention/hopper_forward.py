@@ -6,8 +6,9 @@ while the group works at the softmax.
     OVERLAP    S of the next block is begun before P V of this one, and its softmax runs while P V does
     PINGPONG   the groups take turns at issuing products, so that one's softmax runs under the other's products
 
-Heads are computed in 64, 128 or 256 columns, those of 65 to 96 in two parts of 128: of the second one, RIGHT, they have
-few.  Heads of 256 have blocks of half as many keys, and their out leaves by halves: there is memory for no more.
+Heads are computed in 64, 128 or 256 columns, those of 65 to 96 and of 129 to 192 in two parts of these: of the second
+one, RIGHT, they have few.  Heads of more than 128 have blocks of half as many keys, and their out leaves by halves:
+there is memory for no more.
 """
 
 import torch
@@ -29,20 +30,17 @@ from .blocks import LN2, LOG2E, describable, out_for, wide
 from .cases import case_of
 from .forward import launch_forward
 from .hopper_few_keys import forward_few_keys, forward_takes_few_keys
+from .hopper_parts import half_of, halves_of, operands_of, right_of
 from .hopper_tiles import (
     ROWS,
-    begin_products,
     begin_scores,
     blocks_within,
     descriptor_of,
     first_scores,
-    half_of,
-    halves_of,
     mask_scores,
     partial_sums,
     pass_block,
     produce,
-    right_of,
     section_of,
     seen_by,
     tile_within,
@@ -54,21 +52,6 @@ from .spaces import forward_default, too_much_shared
 
 HEADS = range(40, 257, 8)
 """Heads that there is a kernel for; of 32 `descriptor` is as fast, for it adds no columns."""
-
-
-@gluon.jit
-def _begin_scores(
-    q, q_smem, k_smem, k_full, step,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr, s_layout: gl.constexpr,
-):  # fmt: skip
-    """Begin S = Q K^T with the block of keys number ``step``."""
-    if RIGHT == 0:
-        s = begin_scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
-    else:
-        rows: gl.constexpr = q.shape[0]
-        s = gl.zeros([rows, BLOCK_N], gl.float32, s_layout)
-        s = begin_products(q_smem, k_smem.index(step % STAGES), s, RIGHT)
-    return s
 
 
 @gluon.jit
@@ -113,14 +96,14 @@ def _block(
     s_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
     """One block of keys after the first: S of it, P V of the block before it, and its softmax."""
-    q_smem, k_smem, v_smem, _, notes = buffers
+    _, k_smem, v_smem, _, notes = buffers
     _, _, k_full, k_empty, v_full, v_empty, turns = barriers
-    rows: gl.constexpr = q.shape[0]
+    rows: gl.constexpr = q[0].shape[0]
     slot = step % STAGES
     mbarrier.wait(k_full.index(slot), step // STAGES & 1)
     if PINGPONG:  # the first group's n-th turn comes after the last group's n-1-th
         mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
-    s = _begin_scores(q, q_smem.index(CONSUMER), k_smem, k_full, step, BLOCK_N, STAGES, RIGHT, s_layout)
+    s = begin_scores(q, k_smem, step, BLOCK_N, STAGES, RIGHT, s_layout)
     if not OVERLAP:
         s = warpgroup_mma_wait(0, deps=[s])
     o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, OUT_RIGHT)
@@ -159,12 +142,10 @@ def _consume(
     q_smem, k_smem, v_smem, o_smem, _ = buffers
     q_full, q_empty, _, _, v_full, v_empty, _ = barriers
     len_q, heads, _ = sizes[0], sizes[2], sizes[3]
-    head_dim: gl.constexpr = q_smem.shape[len(q_smem.shape) - 1]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     value_dim: gl.constexpr = v_smem.shape[len(v_smem.shape) - 1]
     columns: gl.constexpr = value_dim if OUT_RIGHT == 0 else value_dim // 2
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-    q_tile = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
     step = 0
     done = 0
     for turn in range(turns_of(sizes, PACKED)):
@@ -186,10 +167,10 @@ def _consume(
                     step += 1
 
             mbarrier.wait(q_full.index(CONSUMER), done & 1)
-            q = q_tile.load(gl.DotOperandLayout(0, s_layout, 2)) if Q_REGISTERS else q_tile
+            q = operands_of(q_smem.index(CONSUMER), s_layout, RIGHT, Q_REGISTERS)
             s = first_scores(
                 q, k_smem, barriers, step, (mine - 1) * BLOCK_N, limit,
-                CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout,
+                CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, s_layout,
             )  # fmt: skip
             if Q_REGISTERS:  # behind its first use: TMA waits for no load that is still under way
                 mbarrier.arrive(q_empty.index(CONSUMER), count=1)
@@ -322,21 +303,13 @@ def keys_of_block(head_dim):
 
 
 def right_columns(head_dim):
-    """Columns of the second part that O is summed in; wide heads have one, 4 % faster than two."""
-    return right_of(head_dim) if head_dim <= 128 else 0
-
-
-def score_columns(d, e):
-    """Columns of the second part that heads of Q and K are multiplied in, of values of ``e`` columns.
-
-    Wide heads whose values are as wide are in one part, as those are.
-    """
-    return right_of(d) if d != e and 128 < d <= 192 else right_columns(d)
+    """Columns of a head's second part, or 0 where it has one alone, as the widest have: 4 % faster than two."""
+    return right_of(head_dim) if head_dim <= 192 else 0
 
 
 def out_columns(head_dim):
     """Columns of out that a group's shared memory holds."""
-    return 64 if right_columns(head_dim) else min(wide(head_dim), 128)
+    return 64 if 64 < head_dim <= 96 else min(wide(head_dim), 128)
 
 
 def launch_by_tma(q, k, v, causal, scale, *, config):
@@ -356,7 +329,7 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
         descriptor_of(q, ROWS, width), descriptor_of(k, keys, width), descriptor_of(v, keys, wide(e)),
         descriptor_of(out, ROWS, out_columns(e)), lse, scale * LOG2E.value,
         len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
-        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=score_columns(d, e),
+        CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=right_columns(d),
         OUT_RIGHT=right_columns(e), num_warps=4, **config,
     )  # fmt: skip
     return out, lse

@@ -23,7 +23,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .hopper_tiles import LEFT, begin_products, columns_of, half_of, tile_of, write_sums
+from .hopper_parts import (
+    add_products,
+    begin_products,
+    columns_of,
+    no_sums,
+    parts_of,
+    store_sums,
+    wait_for_sums,
+    write_sums,
+)
+from .hopper_tiles import tile_of
 
 HALVES = gl.constexpr(5)
 """Halves of blocks of Q in shared memory."""
@@ -123,36 +133,49 @@ def _statistic(smem, slot, layout: gl.constexpr):
 
 @gluon.jit
 def _begin_scores(k, q_smem, q_full, step, zeros, RIGHT: gl.constexpr):
-    """Begin S^T = K Q^T with the block of queries number ``step``, a part of the head after the other."""
+    """Begin S^T = K Q^T with the block of queries number ``step``, a part of the head after the other.
+
+    ``k`` are :func:`.hopper_parts.parts_of` K.
+    """
     s = zeros
     for half in gl.static_range(2):
         part = 2 * step + half
         slot = part % HALVES
         mbarrier.wait(q_full.index(slot), part // HALVES & 1)
-        q = columns_of(q_smem.index(slot), 0, RIGHT if half == 1 else LEFT).permute((1, 0))
-        s = warpgroup_mma(half_of(k, half, RIGHT), q, s, use_acc=half > 0, is_async=True)
+        q = columns_of(q_smem.index(slot), 0, RIGHT if half == 1 else q_smem.shape[4]).permute((1, 0))
+        s = warpgroup_mma(k[half], q, s, use_acc=half > 0, is_async=True)
     return s
 
 
 @gluon.jit
-def _leave(left, right, desc, sums_ptr, smem, empty, place, heads, first, len_k, DIVIDED: gl.constexpr):
-    """Write a group's block of sums, by way of shared memory that the group alone reads, and give that back."""
+def _leave(
+    sums, scale, desc, sums_ptr, smem, empty, place, heads, first, len_k,
+    DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
+):  # fmt: skip
+    """Write a group's sums times ``scale``, by way of shared memory that the group alone reads, and give that back.
+
+    Where that is for one part alone, the two leave one after the other.  In fp32 sums have D columns.
+    """
     if DIVIDED:
         mbarrier.arrive(empty, count=1)
-        write_sums(left, sums_ptr, place, first, len_k, smem.shape[3], 0)
-        write_sums(right, sums_ptr, place, first, len_k, smem.shape[3], LEFT)
+        write_sums(sums, scale, sums_ptr, place, first, len_k, D, RIGHT)
     else:
-        half_of(smem, 0, right.shape[1]).store(left.to(desc.dtype))
-        half_of(smem, 1, right.shape[1]).store(right.to(desc.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(desc, [place // heads, place % heads, first, 0], smem)
-        tma.store_wait(0)
+        APART: gl.constexpr = RIGHT > 0 and smem.shape[3] == sums[0].shape[1]
+        for part in gl.static_range(2 if APART else 1):
+            if APART:
+                columns_of(smem, 0, sums[part].shape[1]).store((sums[part] * scale).to(smem.dtype))
+            else:
+                store_sums(sums, smem, scale, RIGHT)
+            fence_async_shared()
+            corner = [place // heads, place % heads, first, part * smem.shape[3]]
+            tma.async_copy_shared_to_global(desc, corner, smem)
+            tma.store_wait(0)
         mbarrier.arrive(empty, count=1)
 
 
 @gluon.jit
-def _weights(s, buffers, barriers, step, scale, masked, CAUSAL: gl.constexpr):
-    """2^SHIFT P^T of the queries' block number ``step`` from its scores; ``masked`` where the diagonal runs through.
+def _weights(s, buffers, barriers, step, scale, MASKED: gl.constexpr):
+    """2^SHIFT P^T of the queries' block number ``step`` from its scores; MASKED where the diagonal runs through.
 
     In fp32, and for the other group in shared memory.  Q has been read, as far as this group is concerned.
     """
@@ -161,11 +184,10 @@ def _weights(s, buffers, barriers, step, scale, masked, CAUSAL: gl.constexpr):
     layout: gl.constexpr = s.type.layout
     lse = _statistic(lse_smem, step % NOTES, layout) - SHIFT
     p = gl.exp2(s * scale - lse[None, :])
-    if CAUSAL:  # noqa: SIM102 (settled when compiled, unlike the other)
-        if masked:
-            offs_n = gl.arange(0, s.shape[0], layout=gl.SliceLayout(1, layout))
-            offs_m = gl.arange(0, s.shape[1], layout=gl.SliceLayout(0, layout))
-            p = gl.where(offs_n[:, None] <= offs_m[None, :], p, 0.0)
+    if MASKED:
+        offs_n = gl.arange(0, s.shape[0], layout=gl.SliceLayout(1, layout))
+        offs_m = gl.arange(0, s.shape[1], layout=gl.SliceLayout(0, layout))
+        p = gl.where(offs_n[:, None] <= offs_m[None, :], p, 0.0)
     slot = step % STAGES
     mbarrier.wait(p_empty.index(slot), (step // STAGES & 1) ^ 1)
     p_smem.index(slot).store(p.to(gl.float16))
@@ -176,67 +198,80 @@ def _weights(s, buffers, barriers, step, scale, masked, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def _add(sums, operand, block, RIGHT: gl.constexpr):
-    """Begin to add the product of P^T with a block of dO to the two parts of dV."""
-    left, right = sums
-    left = warpgroup_mma(operand, half_of(block, 0, RIGHT), left, is_async=True)
-    right = warpgroup_mma(operand, half_of(block, 1, RIGHT), right, is_async=True)
-    return left, right
+def _next_values(
+    dv, p, k, buffers, barriers, step, scale,
+    MASKED: gl.constexpr, RIGHT: gl.constexpr, VALUES_RIGHT: gl.constexpr, operand: gl.constexpr,
+):  # fmt: skip
+    """(dV, P^T) of the next block of queries: the product of block number ``step`` is added under its scores."""
+    _, _, q_smem, dout_smem, _, _, _ = buffers
+    _, _, _, _, q_full, _, dout_full, dout_empty, _, _ = barriers
+    layout: gl.constexpr = p.type.layout
+    slot = step % STAGES
+    mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
+    p_operand = gl.convert_layout(p.to(dout_smem.dtype), operand)
+    dv = add_products(dv, p_operand, dout_smem.index(slot), VALUES_RIGHT)
+    s = _begin_scores(k, q_smem, q_full, step + 1, gl.zeros(p.shape, gl.float32, layout), RIGHT)
+    dv, p_operand = wait_for_sums(2, dv, p_operand, VALUES_RIGHT)
+    mbarrier.arrive(dout_empty.index(slot), count=1)
+    s = warpgroup_mma_wait(0, deps=[s])
+    return dv, _weights(s, buffers, barriers, step + 1, scale, MASKED)
 
 
 @gluon.jit
 def _sum_values(
     dv_desc, dv_sums_ptr, buffers, barriers, scale, sizes, len_k,
     CAUSAL: gl.constexpr, DIVIDED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, RIGHT: gl.constexpr,
+    VALUES_RIGHT: gl.constexpr,
 ):  # fmt: skip
-    """The group that owns dV, and computes P^T for both."""
+    """The group that owns dV, and computes P^T for both.
+
+    Of each head's queries the first block alone is on the diagonal: the loop over the others has no branch to a mask,
+    across which the assembler moves nothing.
+    """
     k_smem, _, q_smem, dout_smem, _, _, _ = buffers
     k_full, k_empty, _, _, q_full, _, dout_full, dout_empty, _, _ = barriers
     heads_k, group, _, n_blocks, all_heads, _ = sizes
-    dtype: gl.constexpr = dv_desc.dtype
+    D: gl.constexpr = dv_desc.block_shape[3]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LEFT, 16])
-    right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, q_smem.shape[4], 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
-    k = k_smem.index(0)
-    zeros = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
+    WIDTH: gl.constexpr = k_smem.shape[4]
+    k = parts_of(k_smem.index(0), RIGHT)
+    out = k_smem._reinterpret(k_smem.dtype, [WIDTH // D, 1, 1, KEYS, D], dv_desc.layout).index(0)
     step = 0
     done = 0
     for turn in range(gl.cdiv(n_blocks * all_heads, gl.num_programs(0))):
         n, place, _, count, there = job_of(turn, sizes, CAUSAL)
         if there:
             mbarrier.wait(k_full, done & 1)
-            s = _begin_scores(k, q_smem, q_full, step, zeros, RIGHT)
+            s = _begin_scores(k, q_smem, q_full, step, gl.zeros([KEYS, ROWS], gl.float32, s_layout), RIGHT)
             s = warpgroup_mma_wait(0, deps=[s])
-            p = _weights(s, buffers, barriers, step, scale, True, CAUSAL)
-            left = gl.zeros([KEYS, LEFT], gl.float32, left_layout)
-            right = gl.zeros([KEYS, RIGHT], gl.float32, right_layout)
-            for i in range(1, count * group):
-                slot = step % STAGES
-                mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
-                p_operand = gl.convert_layout(p.to(dtype), operand)
-                left, right = _add((left, right), p_operand, dout_smem.index(slot), RIGHT)
-                step += 1
-                s = _begin_scores(k, q_smem, q_full, step, zeros, RIGHT)
-                left, right, p_operand = warpgroup_mma_wait(2, deps=[left, right, p_operand])
-                mbarrier.arrive(dout_empty.index(slot), count=1)
-                s = warpgroup_mma_wait(0, deps=[s])
-                p = _weights(s, buffers, barriers, step, scale, i % count == 0, CAUSAL)
+            p = _weights(s, buffers, barriers, step, scale, CAUSAL)
+            dv = no_sums(KEYS, D, VALUES_RIGHT)
+            for member in range(group):
+                if member > 0:
+                    dv, p = _next_values(dv, p, k, buffers, barriers, step, scale, CAUSAL, RIGHT, VALUES_RIGHT, operand)
+                    step += 1
+                for _ in range(1, count):
+                    dv, p = _next_values(dv, p, k, buffers, barriers, step, scale, False, RIGHT, VALUES_RIGHT, operand)
+                    step += 1
             slot = step % STAGES
             mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
-            p_operand = gl.convert_layout(p.to(dtype), operand)
-            left, right = _add((left, right), p_operand, dout_smem.index(slot), RIGHT)
-            left, right, p_operand = warpgroup_mma_wait(0, deps=[left, right, p_operand])
+            p_operand = gl.convert_layout(p.to(dout_smem.dtype), operand)
+            dv = add_products(dv, p_operand, dout_smem.index(slot), VALUES_RIGHT)
+            dv, p_operand = wait_for_sums(0, dv, p_operand, VALUES_RIGHT)
             mbarrier.arrive(dout_empty.index(slot), count=1)
             step += 1
             done += 1
-            left, right = left * UNSHIFT, right * UNSHIFT
-            _leave(left, right, dv_desc, dv_sums_ptr, k, k_empty, place, heads_k, n * KEYS, len_k, DIVIDED)
+            _leave(
+                dv, UNSHIFT, dv_desc, dv_sums_ptr, out, k_empty, place, heads_k, n * KEYS, len_k,
+                DIVIDED, WIDTH, VALUES_RIGHT,
+            )  # fmt: skip
 
 
 @gluon.jit
 def _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT: gl.constexpr):
-    """Begin dP^T = V dO^T with the block of queries number ``step``."""
+    """Begin dP^T = V dO^T with the block of queries number ``step``; ``v`` are :func:`.hopper_parts.parts_of` V."""
     slot = step % STAGES
     mbarrier.wait(dout_full.index(slot), step // STAGES & 1)
     return begin_products(v, dout_smem.index(slot), zeros, RIGHT)
@@ -255,12 +290,13 @@ def _scores_gradients(dp, buffers, barriers, step, dtype: gl.constexpr, operand:
 
 
 @gluon.jit
-def _add_keys(left, right, ds, q_smem, barriers, step):
+def _add_keys(dk, ds, q_smem, barriers, step):
     """Begin to add dS^T Q of the block of queries number ``step``, half by half, and give back what dS is made of.
 
     Not before: a product has its operand from registers, where all loads have arrived by then.
     """
     q_full, dout_empty, p_empty = barriers[4], barriers[7], barriers[9]
+    left, right = dk
     for half in gl.static_range(2):
         part = 2 * step + half
         slot = part % HALVES
@@ -278,17 +314,19 @@ def _add_keys(left, right, ds, q_smem, barriers, step):
 def _sum_keys(
     dk_desc, dk_sums_ptr, buffers, barriers, scale_out, sizes, len_k,
     CAUSAL: gl.constexpr, DIVIDED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, RIGHT: gl.constexpr,
+    VALUES_RIGHT: gl.constexpr,
 ):  # fmt: skip
     """The group that owns dK."""
-    _, v_smem, q_smem, dout_smem, _, _, _ = buffers
+    k_smem, v_smem, q_smem, dout_smem, _, _, _ = buffers
     _, _, v_full, v_empty, _, q_empty, dout_full, _, _, _ = barriers
     heads_k, group, _, n_blocks, all_heads, _ = sizes
     dtype: gl.constexpr = dk_desc.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LEFT, 16])
-    right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, q_smem.shape[4], 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
-    v = v_smem.index(0)
+    D: gl.constexpr = k_smem.shape[4]
+    BEGUN: gl.constexpr = 1 if VALUES_RIGHT == 0 else 2  # products of a block's dP
+    v = parts_of(v_smem.index(0), VALUES_RIGHT)
     zeros = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
     step = 0
     done = 0
@@ -296,31 +334,33 @@ def _sum_keys(
         n, place, _, count, there = job_of(turn, sizes, CAUSAL)
         if there:
             mbarrier.wait(v_full, done & 1)
-            dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT)
+            dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, VALUES_RIGHT)
             dp = warpgroup_mma_wait(0, deps=[dp])
             ds = _scores_gradients(dp, buffers, barriers, step, dtype, operand)
-            left = gl.zeros([KEYS, LEFT], gl.float32, left_layout)
-            right = gl.zeros([KEYS, RIGHT], gl.float32, right_layout)
+            dk = no_sums(KEYS, D, RIGHT)
             for _ in range(1, count * group):
                 part = 2 * step
-                left, right = _add_keys(left, right, ds, q_smem, barriers, step)
+                left, right = _add_keys(dk, ds, q_smem, barriers, step)
                 step += 1
-                dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, RIGHT)
-                left = warpgroup_mma_wait(3, deps=[left])
+                dp = _begin_gradients(v, dout_smem, dout_full, step, zeros, VALUES_RIGHT)
+                left = warpgroup_mma_wait(BEGUN + 1, deps=[left])
                 mbarrier.arrive(q_empty.index(part % HALVES), count=1)
-                right, ds = warpgroup_mma_wait(2, deps=[right, ds])
+                right, ds = warpgroup_mma_wait(BEGUN, deps=[right, ds])
                 mbarrier.arrive(q_empty.index((part + 1) % HALVES), count=1)
+                dk = (left, right)
                 dp = warpgroup_mma_wait(0, deps=[dp])
                 ds = _scores_gradients(dp, buffers, barriers, step, dtype, operand)
             part = 2 * step
-            left, right = _add_keys(left, right, ds, q_smem, barriers, step)
-            left, right, ds = warpgroup_mma_wait(0, deps=[left, right, ds])
+            dk = _add_keys(dk, ds, q_smem, barriers, step)
+            dk, ds = wait_for_sums(0, dk, ds, RIGHT)
             mbarrier.arrive(q_empty.index(part % HALVES), count=1)
             mbarrier.arrive(q_empty.index((part + 1) % HALVES), count=1)
             step += 1
             done += 1
-            left, right = left * scale_out, right * scale_out
-            _leave(left, right, dk_desc, dk_sums_ptr, v, v_empty, place, heads_k, n * KEYS, len_k, DIVIDED)
+            _leave(
+                dk, scale_out, dk_desc, dk_sums_ptr, v_smem.index(0), v_empty, place, heads_k, n * KEYS, len_k,
+                DIVIDED, D, RIGHT,
+            )  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["heads_k", "group", "m_blocks", "n_blocks", "all_heads", "section", "parts", "len_k"])
@@ -328,20 +368,24 @@ def keys_kernel(
     q_desc, dout_desc, k_desc, v_desc, dk_desc, dv_desc, stats_desc, dk_sums_ptr, dv_sums_ptr, scale, scale_out,
     heads_k, group, m_blocks, n_blocks, all_heads, section, parts, len_k,
     CAUSAL: gl.constexpr, DIVIDED: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, RIGHT: gl.constexpr,
+    VALUES_RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Descriptors are of [b, h, l, d], that of Q in blocks of half a head, and of statistics [2, b h, l].
+
+    Those of V, dO, dK and dV have V's columns, which may be those of the first part of a head alone: VALUES_RIGHT is 0.
 
     ``scale`` has log2(e) in it, and so has lse, the first of the statistics; D is the second.  If DIVIDED each head
     of keys stands for ``parts``, of fewer heads of queries each, whose dK and dV are written as sums of fp32.
     """
     D: gl.constexpr = k_desc.block_shape[3]
+    VALUES: gl.constexpr = v_desc.block_shape[3]
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     p_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], gl.float16)
     k_smem = gl.allocate_shared_memory(dtype, [1, 1, 1, KEYS, D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [1, 1, 1, KEYS, D], v_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [1, 1, 1, KEYS, VALUES], v_desc.layout)
     q_smem = gl.allocate_shared_memory(dtype, [HALVES, 1, 1, ROWS, D // 2], q_desc.layout)
-    dout_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], dout_desc.layout)
+    dout_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, VALUES], dout_desc.layout)
     lse_smem = gl.allocate_shared_memory(gl.float32, [NOTES, 1, 1, ROWS], stats_desc.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 1, 1, ROWS], stats_desc.layout)
     p_smem = gl.allocate_shared_memory(gl.float16, [STAGES, KEYS, ROWS], p_layout)
@@ -374,9 +418,9 @@ def keys_kernel(
     gl.warp_specialize(
         [
             (_sum_values, (dv_desc, dv_sums_ptr, buffers, barriers, scale, sizes, len_k,
-                           CAUSAL, DIVIDED, ROWS, KEYS, RIGHT)),
+                           CAUSAL, DIVIDED, ROWS, KEYS, RIGHT, VALUES_RIGHT)),
             (_sum_keys, (dk_desc, dk_sums_ptr, buffers, barriers, scale_out, sizes, len_k,
-                         CAUSAL, DIVIDED, ROWS, KEYS, RIGHT)),
+                         CAUSAL, DIVIDED, ROWS, KEYS, RIGHT, VALUES_RIGHT)),
             (_load_keys, (k_desc, v_desc, buffers, barriers, sizes, parts, CAUSAL)),
             (_load_queries, (q_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
         ],

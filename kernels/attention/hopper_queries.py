@@ -16,11 +16,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from .hopper_tiles import LEFT, anew, begin_products, blocks_of, half_of, mask_scores, seen_by, tile_of
+from .hopper_parts import (
+    add_products,
+    begin_products,
+    columns_of,
+    no_sums,
+    parts_of,
+    store_sums,
+    wait_for_sums,
+)
+from .hopper_tiles import anew, blocks_of, mask_scores, seen_by, tile_of
 
 GROUPS = gl.constexpr(2)
 """Groups of warps that multiply."""
@@ -72,23 +80,15 @@ def _produce(q_desc, dout_desc, k_desc, v_desc, buffers, barriers, sizes, CAUSAL
 
 @gluon.jit
 def _begin(own, group, smem, slot, zeros, RIGHT: gl.constexpr):
-    """Begin the product of a group's queries, or their dO, with a block of keys or values: [queries, keys]."""
-    return begin_products(own.index(anew(group)), smem.index(anew(slot)), zeros, RIGHT)
-
-
-@gluon.jit
-def _add(left, right, ds, k, RIGHT: gl.constexpr):
-    """Begin to add the product of dS with a block of keys to the two parts of dQ."""
-    left = warpgroup_mma(ds, half_of(k, 0, RIGHT), left, is_async=True)
-    right = warpgroup_mma(ds, half_of(k, 1, RIGHT), right, is_async=True)
-    return left, right
+    """Begin the product of a group's queries with a block of keys, or of their dO with one of values."""
+    return begin_products(parts_of(own.index(anew(group)), RIGHT), smem.index(anew(slot)), zeros, RIGHT)
 
 
 @gluon.jit
 def _consume(
     dq_desc, stats_ptr, buffers, barriers, scale, scale_out, sizes,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
-    RIGHT: gl.constexpr, GROUP: gl.constexpr,
+    RIGHT: gl.constexpr, VALUES_RIGHT: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its half of each tile's queries."""
     q_smem, dout_smem, k_smem, v_smem = buffers
@@ -96,9 +96,11 @@ def _consume(
     len_k, heads, _, m_blocks, all_heads, section, padded = sizes
     dtype: gl.constexpr = dq_desc.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
-    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LEFT, 16])
-    right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, RIGHT, 16])
+    D: gl.constexpr = q_smem.shape[4]
+    left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
+    BEGUN: gl.constexpr = 1 if VALUES_RIGHT == 0 else 2  # products of a block's dP
+    APART: gl.constexpr = dout_smem.shape[4] < D
     zeros = gl.zeros([ROWS, KEYS], gl.float32, s_layout)
     step = 0
     done = 0
@@ -123,26 +125,26 @@ def _consume(
             s = _begin(q_smem, GROUP, k_smem, step % STAGES, zeros, RIGHT)
             mbarrier.wait(dout_full.index(GROUP), done & 1)
             mbarrier.wait(v_full, step & 1)
-            dp = _begin(dout_smem, GROUP, v_smem, 0, zeros, RIGHT)
-            s = warpgroup_mma_wait(2, deps=[s])
+            dp = _begin(dout_smem, GROUP, v_smem, 0, zeros, VALUES_RIGHT)
+            s = warpgroup_mma_wait(BEGUN, deps=[s])
             if CAUSAL or TAIL:
                 s = mask_scores(s, (mine - 1) * KEYS, limit, KEYS, s_layout)
             p = gl.exp2(s * scale - lse[:, None])
             dp = warpgroup_mma_wait(0, deps=[dp])
             mbarrier.arrive(v_empty, count=1)
             ds = gl.convert_layout((p * (dp - delta[:, None])).to(dtype), operand)
-            left = gl.zeros([ROWS, LEFT], gl.float32, left_layout)
-            right = gl.zeros([ROWS, RIGHT], gl.float32, right_layout)
+            dq = no_sums(ROWS, D, RIGHT)
             step += 1
             for _i in range(1, mine):  # no mask touches their blocks
                 slot = step % STAGES
                 slot_before = (step - 1) % STAGES
-                left, right = _add(left, right, ds, k_smem.index(slot_before), RIGHT)
+                dq = add_products(dq, ds, k_smem.index(slot_before), RIGHT)
                 mbarrier.wait(k_full.index(slot), step // STAGES & 1)
                 s = _begin(q_smem, GROUP, k_smem, slot, zeros, RIGHT)
                 mbarrier.wait(v_full, step & 1)
-                dp = _begin(dout_smem, GROUP, v_smem, 0, zeros, RIGHT)
-                s, left, right, ds = warpgroup_mma_wait(2, deps=[s, left, right, ds])
+                dp = _begin(dout_smem, GROUP, v_smem, 0, zeros, VALUES_RIGHT)
+                s, left, right, ds = warpgroup_mma_wait(BEGUN, deps=[s, dq[0], dq[1], ds])
+                dq = (left, right)
                 mbarrier.arrive(k_empty.index(slot_before), count=1)
                 p = gl.exp2(s * scale - lse[:, None])
                 dp = warpgroup_mma_wait(0, deps=[dp])
@@ -151,15 +153,19 @@ def _consume(
                 step += 1
             mbarrier.arrive(q_empty.index(GROUP), count=1)
             slot = (step - 1) % STAGES
-            left, right = _add(left, right, ds, k_smem.index(slot), RIGHT)
-            left, right, ds = warpgroup_mma_wait(0, deps=[left, right, ds])
+            dq = add_products(dq, ds, k_smem.index(slot), RIGHT)
+            dq, ds = wait_for_sums(0, dq, ds, RIGHT)
             mbarrier.arrive(k_empty.index(slot), count=1)
             out = dout_smem.index(GROUP)
-            half_of(out, 0, RIGHT).store((left * scale_out).to(dtype))
-            half_of(out, 1, RIGHT).store((right * scale_out).to(dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(dq_desc, [place // heads, place % heads, first, 0], out)
-            tma.store_wait(0)
+            for part in gl.static_range(2 if APART else 1):
+                if APART:
+                    columns_of(out, 0, dq[part].shape[1]).store((dq[part] * scale_out).to(dtype))
+                else:
+                    store_sums(dq, out, scale_out, RIGHT)
+                fence_async_shared()
+                corner = [place // heads, place % heads, first, part * out.shape[3]]
+                tma.async_copy_shared_to_global(dq_desc, corner, out)
+                tma.store_wait(0)
             mbarrier.arrive(dout_empty.index(GROUP), count=1)
             done += 1
 
@@ -169,19 +175,22 @@ def queries_kernel(
     q_desc, dout_desc, k_desc, v_desc, dq_desc, stats_ptr, scale, scale_out,
     len_k, heads, group, m_blocks, all_heads, section, padded,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr,
-    RIGHT: gl.constexpr,
+    RIGHT: gl.constexpr, VALUES_RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Descriptors are of [b, h, l, d], in blocks of a head's rows; ``stats_ptr`` is of [2, b h, padded].
+
+    Those of V, dO and dQ have V's columns, which may be those of the first part of a head alone: VALUES_RIGHT is 0.
 
     ``scale`` has log2(e) in it, and so has lse, the first of the statistics; D is the second.
     """
     dtype: gl.constexpr = q_desc.dtype
     D: gl.constexpr = q_desc.block_shape[3]
+    VALUES: gl.constexpr = v_desc.block_shape[3]
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
-    dout_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, D], dout_desc.layout)
+    dout_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, VALUES], dout_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, D], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [1, 1, 1, KEYS, D], v_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [1, 1, 1, KEYS, VALUES], v_desc.layout)
     q_full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
     dout_full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
@@ -207,9 +216,9 @@ def queries_kernel(
     gl.warp_specialize(
         [
             (_consume, (dq_desc, stats_ptr, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, ROWS, KEYS, RIGHT, 0)),
+                        CAUSAL, TAIL, ROWS, KEYS, RIGHT, VALUES_RIGHT, 0)),
             (_consume, (dq_desc, stats_ptr, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, ROWS, KEYS, RIGHT, 1)),
+                        CAUSAL, TAIL, ROWS, KEYS, RIGHT, VALUES_RIGHT, 1)),
             (_produce, (q_desc, dout_desc, k_desc, v_desc, buffers, barriers, sizes, CAUSAL)),
         ],
         [4, 1],

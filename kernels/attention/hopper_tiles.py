@@ -17,20 +17,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .blocks import FAR, ragged
+from .hopper_parts import begin_products, columns_of
 from .listing import tile_at
 
 ROWS = 64
 """Queries of a group of warps: what one wgmma multiplies."""
-
-
-LEFT = gl.constexpr(128)
-"""Columns of a wide head's first part; a second one, RIGHT, has 64 or 128."""
 
 
 @gluon.jit
@@ -190,13 +186,13 @@ def mask_scores(s, first_n, limit, BLOCK_N: gl.constexpr, s_layout: gl.constexpr
 
 
 @gluon.jit
-def begin_scores(q, k_smem, k_full, step, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr):
-    """Begin S = Q K^T with the block of keys number ``step``."""
-    rows: gl.constexpr = q.shape[0]
-    head_dim: gl.constexpr = q.shape[1]
-    k = k_smem.index(step % STAGES).reshape([BLOCK_N, head_dim]).permute((1, 0))
+def begin_scores(
+    q, k_smem, step, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr, s_layout: gl.constexpr
+):
+    """Begin S = Q K^T with the block of keys number ``step``; ``q`` are :func:`operands_of` Q."""
+    rows: gl.constexpr = q[0].shape[0]
     zeros = gl.zeros([rows, BLOCK_N], gl.float32, s_layout)
-    return warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+    return begin_products(q, k_smem.index(step % STAGES), zeros, RIGHT)
 
 
 @gluon.jit
@@ -237,14 +233,15 @@ def seen_by(
 @gluon.jit
 def first_scores(
     q, k_smem, barriers, step, first_n, limit, MASKED: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr,
-    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, s_layout: gl.constexpr,
+    CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr,
+    s_layout: gl.constexpr,
 ):  # fmt: skip
     """S of a tile's first block of keys, which runs under nothing."""
     _, _, k_full, k_empty, _, _, turns = barriers
     mbarrier.wait(k_full.index(step % STAGES), step // STAGES & 1)
     if PINGPONG:
         mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
-    s = begin_scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+    s = begin_scores(q, k_smem, step, BLOCK_N, STAGES, RIGHT, s_layout)
     if PINGPONG:
         mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
     s = warpgroup_mma_wait(0, deps=[s])
@@ -265,54 +262,6 @@ def write_tile(o, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.c
 
 
 @gluon.jit
-def columns_of(smem, first: gl.constexpr, columns: gl.constexpr):
-    """So many columns of a block of a head's rows in shared memory, [rows, columns].
-
-    ``first`` is a multiple of ``columns``, or, of fewer than the 64 that lie together, of 64.
-    """
-    rows: gl.constexpr = smem.shape[len(smem.shape) - 2]
-    together: gl.constexpr = columns if columns > 64 else 64
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([rows, together], smem.dtype)
-    parts = smem._reinterpret(smem.dtype, [smem.shape[len(smem.shape) - 1] // together, rows, together], layout)
-    part = parts.index(first // together)
-    if columns < together:
-        part = part.slice(0, columns, dim=1)
-    return part
-
-
-@gluon.jit
-def half_of(smem, half: gl.constexpr, RIGHT: gl.constexpr):
-    """One of the two parts of a block of a head's rows in shared memory: its left half, or RIGHT columns behind it."""
-    left: gl.constexpr = smem.shape[len(smem.shape) - 1] // 2
-    return columns_of(smem, half * left, RIGHT if half == 1 else left)
-
-
-@gluon.jit
-def begin_products(a, b, zeros, RIGHT: gl.constexpr):
-    """Begin A B^T of two blocks of heads' rows in shared memory; of heads in two parts with those columns alone."""
-    if RIGHT == 0:
-        left = a.reshape([a.shape[len(a.shape) - 2], a.shape[len(a.shape) - 1]])
-        right = b.reshape([b.shape[len(b.shape) - 2], b.shape[len(b.shape) - 1]]).permute((1, 0))
-        s = warpgroup_mma(left, right, zeros, use_acc=False, is_async=True)
-    else:
-        s = zeros
-        for half in gl.static_range(2):
-            right = half_of(b, half, RIGHT).permute((1, 0))
-            s = warpgroup_mma(half_of(a, half, RIGHT), right, s, use_acc=half > 0, is_async=True)
-    return s
-
-
-@gluon.jit
-def halves_of(x):
-    """The left and the right columns of a block of sums; every thread has its own already."""
-    rows: gl.constexpr = x.shape[0]
-    columns: gl.constexpr = x.shape[1] // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-    left, right = x.reshape([rows, 2, columns]).permute((0, 2, 1)).split()
-    return gl.convert_layout(left, layout), gl.convert_layout(right, layout)
-
-
-@gluon.jit
 def write_parts(left, right, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.constexpr):
     """:func:`write_tile` of a head in two parts, by way of shared memory for one of them."""
     for part in gl.static_range(2):
@@ -325,27 +274,11 @@ def write_parts(left, right, o_desc, out, place, heads, first, first_q, len_q, P
         tma.async_copy_shared_to_global(o_desc, corner, out)
 
 
-@gluon.jit
-def write_sums(x, sums_ptr, head, first, len_k, width: gl.constexpr, column: gl.constexpr):
-    """Write a block of one head's dK, or dV, from key ``first`` and ``column`` on, as :func:`.parts.sums_for` lies."""
-    rows = first + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, x.type.layout))
-    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, x.type.layout))
-    sums_ptr += head.to(gl.int64) * len_k * width
-    gl.store(sums_ptr + rows.to(gl.int64)[:, None] * width + columns[None, :], x, mask=(rows < len_k)[:, None])
-
-
 _DTYPES = {
     torch.bfloat16: gl.bfloat16,
     torch.float16: gl.float16,
     torch.float8_e4m3fn: gl.float8e4nv,
 }
-
-
-def right_of(head_dim):
-    """Columns of a head's second part, 0 of one in one part; the first one has half of the columns."""
-    if 64 < head_dim <= 96:
-        return 16 if head_dim <= 80 else 32
-    return 0 if head_dim <= 128 else 64 if head_dim <= 192 else 128
 
 
 def head_strides(x):

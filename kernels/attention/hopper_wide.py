@@ -9,9 +9,13 @@ from atlas.operators import launch
 
 from .blocks import LOG2E, wide, widest
 from .hopper_keys import keys_kernel
+from .hopper_parts import right_of
 from .hopper_queries import GROUPS, queries_kernel
-from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, right_of, section_of
+from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, section_of
 from .parts import add_parts, parts_for, sums_for
+
+LEFT = 128
+"""Columns of a wide head's first part."""
 
 KEYS = 64
 """Keys of a block, in both kernels."""
@@ -20,7 +24,7 @@ KEYS = 64
 def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
     """Fill dq, dk and dv; q [b, h, l, d], k [b, g, s, d], v [b, g, s, e], as the copy engine can read them.
 
-    The larger of d and e is 129 to 256: the copy engine fills the narrower heads up with 0.
+    The larger of d and e is 129 to 256: the copy engine fills narrower heads up with 0, V's to 128 columns if d is it.
 
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.  ``stats`` [2, b, h, padded] are
     log2(e) lse and D of each query, inf and 0 behind the last up to whole blocks of both groups.
@@ -32,19 +36,20 @@ def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
 def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
     """The first of the two kernels of :func:`launch_wide`; ``gradients`` are dk and dv."""
     (batch, heads, len_q), (heads_k, len_k, columns) = q.shape[:3], widest(k, v).shape[1:]
-    width, m_blocks, n_blocks = wide(columns), -(-len_q // ROWS), -(-len_k // KEYS)
+    width, values = wide(columns), columns_of_values(k, v)
+    m_blocks, n_blocks = -(-len_q // ROWS), -(-len_k // KEYS)
     parts = parts_for(q, k, KEYS, causal)
     dk_sums, dv_sums = sums = sums_for(widest(k, v), parts) if parts > 1 else (None, None)
     heads_k *= parts
     programs = min(gpu_of(q.device).sms, batch * heads_k * n_blocks)
     launch(
         keys_kernel, (programs,),
-        descriptor_of(q, ROWS, width // 2), descriptor_of(dout, ROWS, width),
-        *(descriptor_of(x, KEYS, width) for x in (k, v, *gradients)),
+        descriptor_of(q, ROWS, width // 2), descriptor_of(dout, ROWS, values), descriptor_of(k, KEYS, width),
+        *(descriptor_of(x, KEYS, values) for x in (v, *gradients)),
         plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
         scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
         section_of(n_blocks, programs), parts, len_k,
-        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(columns), num_warps=4,
+        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, **parts_of_columns(columns, values), num_warps=4,
     )  # fmt: skip
     if parts > 1:
         add_parts(sums, gradients, parts)
@@ -53,12 +58,24 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
 def launch_queries(q, k, v, dout, stats, dq, causal, scale):
     """The second one."""
     (batch, heads, len_q), (heads_k, len_k, columns) = q.shape[:3], widest(k, v).shape[1:]
-    width, m_blocks = wide(columns), -(-len_q // (ROWS * GROUPS.value))
+    width, values, m_blocks = wide(columns), columns_of_values(k, v), -(-len_q // (ROWS * GROUPS.value))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         queries_kernel, (programs,),
-        descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, width), descriptor_of(k, KEYS, width),
-        descriptor_of(v, KEYS, width), descriptor_of(dq, ROWS, width), stats, scale * LOG2E.value, scale,
+        descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, values), descriptor_of(k, KEYS, width),
+        descriptor_of(v, KEYS, values), descriptor_of(dq, ROWS, values), stats, scale * LOG2E.value, scale,
         len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
-        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, RIGHT=right_of(columns), num_warps=4,
+        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, **parts_of_columns(columns, values), num_warps=4,
     )  # fmt: skip
+
+
+def columns_of_values(k, v):
+    """Columns that V is computed in: of V narrower than K those of a head's first part may do."""
+    columns = widest(k, v).shape[3]
+    return wide(columns) // 2 if 2 * v.shape[3] <= wide(columns) else wide(columns)
+
+
+def parts_of_columns(columns, values):
+    """What the kernels know of a head's second part, of so many columns, and of V's."""
+    right = right_of(columns)
+    return {"RIGHT": right, "VALUES_RIGHT": right if values > LEFT else 0}

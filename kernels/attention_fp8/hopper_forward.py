@@ -119,12 +119,12 @@ def _block(
     """
     _, k_smem, v_smem, _, notes = buffers
     _, _, k_full, k_empty, v_full, v_empty, turns = barriers
-    rows: gl.constexpr = q.shape[0]
+    rows: gl.constexpr = q[0].shape[0]
     slot = step % STAGES
     mbarrier.wait(k_full.index(slot), step // STAGES & 1)
     if PINGPONG:  # the first group's n-th turn comes after the last group's n-1-th
         mbarrier.wait(turns.index(CONSUMER), (step & 1) ^ (1 if CONSUMER == 0 else 0))
-    s = begin_scores(q, k_smem, k_full, step, BLOCK_N, STAGES, s_layout)
+    s = begin_scores(q, k_smem, step, BLOCK_N, STAGES, 0, s_layout)
     part = _begin_output(p, _values(v_smem, v_full, step - 1, STAGES), o, PROMOTE)
     if PINGPONG:
         mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
@@ -160,7 +160,7 @@ def _consume(
     head_dim: gl.constexpr = o_desc.block_shape[3]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, head_dim, 32])
-    q = q_smem.index(CONSUMER).reshape([ROWS, head_dim])
+    q = (q_smem.index(CONSUMER).reshape([ROWS, head_dim]),)
     step = 0
     done = 0
     for turn in range(gl.cdiv(m_blocks * all_heads, gl.num_programs(0))):
@@ -180,7 +180,7 @@ def _consume(
             mbarrier.wait(q_full.index(CONSUMER), done & 1)
             s = first_scores(
                 q, k_smem, barriers, step, (mine - 1) * BLOCK_N, limit,
-                CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, s_layout,
+                CAUSAL or TAIL, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, 0, s_layout,
             )  # fmt: skip
             m = gl.maximum(gl.max(s, 1) * scale, LOWEST)
             p, sums = _weights(s, m, scale, ROWS, BLOCK_N)

@@ -5,7 +5,9 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .row import edges, factors_of, gradient_of, lanes_of
+from kernels.common.lanes import edges, lanes_of
+
+from .row import factors_of, gradient_of
 from .total import empty_like, lanes, stride
 
 

@@ -1,4 +1,4 @@
-"""One row of logits on the device: its loss and gradient from its statistics, and how it is cut into vectors."""
+"""One row of logits on the device: its loss and gradient from its statistics."""
 
 import triton
 import triton.language as tl
@@ -39,29 +39,3 @@ def gradient_of(x, shift, weight, floor, peak, g, at_target, counted):
     """dx; multiplied by g last and once, since an infinite g times a term that is 0 would be NaN."""
     dx = tl.exp(x - shift) * weight - floor - tl.where(at_target, peak, 0.0)
     return tl.where(counted, dx * g, 0.0)
-
-
-@triton.jit
-def lanes_of(row, n, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
-    """(base, begin, body, end) of a row whose first element is number `row` of the tensor.
-
-    `base` is the first of its elements that starts a lane, WIDTH neighbours on 16 bytes; relative to it the row reaches
-    from `begin` <= 0 to `end`, and its whole lanes from 0 to `body`.  What lies outside those are its edges, fewer than
-    WIDTH elements at either end.
-    """
-    if ALIGNED:
-        base = row // WIDTH * WIDTH
-        begin, body, end = 0, n // WIDTH * WIDTH, n
-    else:
-        base = (row + WIDTH - 1) // WIDTH * WIDTH
-        begin = (row - base).to(tl.int32)
-        end = begin + n
-        body = tl.maximum(end, 0) // WIDTH * WIDTH
-    return base, begin, body, end
-
-
-@triton.jit
-def edges(body, WIDTH: tl.constexpr):
-    """Where a row's edges may lie: WIDTH elements before its whole lanes, and WIDTH behind them."""
-    offs = tl.arange(0, 2 * WIDTH)
-    return tl.where(offs < WIDTH, offs - WIDTH, body + offs - WIDTH)

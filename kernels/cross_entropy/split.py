@@ -11,9 +11,10 @@ from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.common.early import launch_early
+from kernels.common.lanes import lanes_of
 from kernels.common.rows import LOWEST
 
-from .row import lanes_of, loss_of, target_of
+from .row import loss_of, target_of
 from .stream import row_statistics
 from .total import lanes, loss_dtype, rows_and_scale, stride
 

@@ -5,9 +5,10 @@ import triton
 import triton.language as tl
 from atlas.operators import launch
 
+from kernels.common.lanes import edges, lanes_of
 from kernels.common.rows import LOWEST
 
-from .row import edges, factors_of, gradient_of, lanes_of, loss_of, target_of
+from .row import factors_of, gradient_of, loss_of, target_of
 from .total import empty_like, lanes, launch_total, loss_dtype, rows_and_scale, stride, total_of
 
 

@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
+from kernels.common.lanes import edges, lanes_of
 from kernels.common.rows import LOWEST
-from kernels.cross_entropy.row import edges, factors_of, gradient_of, lanes_of, loss_of, target_of
+from kernels.cross_entropy.row import factors_of, gradient_of, loss_of, target_of
 
 
 @triton.jit

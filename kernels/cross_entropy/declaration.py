@@ -4,6 +4,7 @@ from atlas.declaration import Declaration, Pass, Variant, peers, rowwise
 
 from . import cases, references, spaces
 from .backward import launch_backward
+from .flat import launch_flat
 from .one_pass import launch_one_pass
 from .split import launch_split
 from .stream import launch_stream, launch_stream_gradient
@@ -92,6 +93,16 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx",),
         variants=(
+            Variant(
+                name="flat",
+                summary="rows of few classes as one stretch of memory, many a program",
+                launch=launch_flat,
+                space=spaces.FLAT_SPACE,
+                default=spaces.flat_default,
+                fits=spaces.fits_flat,
+                handles=spaces.handles_flat,
+                follows="blocks",
+            ),
             Variant(
                 name="blocks",
                 summary="one block of a row a program, from the logits and lse",

@@ -166,3 +166,34 @@ _WORTH = 16 * 1024
 """Bytes of a row that a program should read at least; one SM of an H200 reads some 40 in a nanosecond."""
 
 SPLIT_SPACE = {"BLOCK_N": (1024, 2048, 4096), "SPLITS": (2, 4, 8, 16, 32, 64), "num_warps": (4, 8)}
+
+
+_SHORT = 64
+"""Classes of a row of which a program's shortest block would be one sixteenth, and a whole program's start."""
+
+FLAT_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (1, 2, 4, 8)}
+
+
+def handles_flat(problem, gpu):
+    if problem["n"] > _SHORT:
+        return f"rows of {problem['n']} classes, over {_SHORT}"
+    return only(False, problem)
+
+
+def _flat_programs(config, problem):
+    held = config["VECTORS"] * 32 * config["num_warps"] * VECTOR_BYTES
+    return triton.cdiv(problem["m"] * problem["n"] * element_size(problem.dtype), held)
+
+
+def fits_flat(config, problem, gpu):
+    vectors, warps = config["VECTORS"], config["num_warps"]
+    if vectors * warps > 1 and _flat_programs({"VECTORS": 1, "num_warps": vectors * warps // 2}, problem) == 1:
+        return "a program with room for twice the rows there are"
+    return "fewer lanes than classes" if 32 * warps * vectors < problem["n"] and warps == 1 else ""
+
+
+def flat_default(problem, gpu):
+    """One vector a thread; of four warps where each SM has several such programs, else of as many as leave it one."""
+    fitting = [config for config in rows.points(FLAT_SPACE) if not fits_flat(config, problem, gpu)]
+    wanted = 4 if _flat_programs({"VECTORS": 1, "num_warps": 4}, problem) >= 2 * gpu.sms else 1
+    return min(fitting, key=lambda config: (config["VECTORS"], abs(config["num_warps"] - wanted)))

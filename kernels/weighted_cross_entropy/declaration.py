@@ -5,6 +5,7 @@ from atlas.declaration import Declaration, Pass, Variant, peers
 from . import cases, references, spaces
 from .backward import launch_backward
 from .forward import launch_stream
+from .lanes import launch_lanes, launch_lanes_backward
 
 DECLARATION = Declaration(
     name="weighted_cross_entropy",
@@ -19,6 +20,16 @@ DECLARATION = Declaration(
         reference=references.reference,
         outputs=("loss", "saved", "scale"),
         variants=(
+            Variant(
+                name="lanes",
+                summary="rows that may begin anywhere, in whole lanes of 16 bytes and their edges",
+                launch=launch_lanes,
+                space=spaces.LANES_SPACE,
+                default=spaces.lanes_default(4, spaces.forward_in_lanes),
+                fits=spaces.fits_lanes(4),
+                handles=spaces.handles_lanes,
+                follows="stream",
+            ),
             Variant(
                 name="stream",
                 summary="rows or columns of classes read once, with a running maximum and sums for each lane",
@@ -38,6 +49,16 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx",),
         variants=(
+            Variant(
+                name="lanes",
+                summary="the same of rows that may begin anywhere, in whole lanes of 16 bytes and their edges",
+                launch=launch_lanes_backward,
+                space=spaces.LANES_SPACE,
+                default=spaces.lanes_default(4, spaces.backward_in_lanes),
+                fits=spaces.fits_lanes(4),
+                handles=spaces.handles_lanes,
+                follows="blocks",
+            ),
             Variant(
                 name="blocks",
                 summary="blocks of rows and classes, from the logits and lse",

@@ -1,16 +1,14 @@
-"""The loss: variant `stream`, and the sum over all rows."""
+"""The loss: variant `stream`."""
 
-import torch
 import triton
 import triton.language as tl
 from atlas.operators import launch
-from triton.language.extra.cuda import gdc_wait
 
-from kernels.common.early import launch_early
 from kernels.common.rows import LOWEST
 
-from .row import coefficients_of, is_last, loss_dtype, places_of, saved_rows, strides_of, width_of
+from .row import coefficients_of, is_last, loss_dtype, places_of, strides_of, width_of
 from .tiling import tile_of
+from .total import outputs, total_of, write_rows
 
 
 @triton.jit
@@ -26,30 +24,6 @@ def _held_classes(x_ptr, row, stride_xn, read, n, BLOCK_M: tl.constexpr, WIDTH: 
     for i in tl.static_range(WIDTH):
         total += tl.exp(held[i] - row_max)
     return held, row_max, tl.log(total)
-
-
-@triton.jit
-def _write(
-    rows_ptr, saved_ptr, scale_ptr, m, offs_m, mask_m, counted, loss, weight, row_max, log_l, c,
-    SUMS: tl.constexpr, PER_ROW: tl.constexpr,
-):  # fmt: skip
-    """Write what the gradient needs of rows, and their losses or the sums of these and of weights."""
-    loss = tl.where(counted, loss, 0.0)
-    # Apart, since lse is rounded to its own size: where x is the maximum, exp(x - lse) would be.
-    finite = log_l > -float("inf")  # else both are NaN, and so is the gradient
-    row_max, log_l = tl.where(finite, row_max, float("nan")), tl.where(finite, log_l, float("nan"))
-    tl.store(saved_ptr + offs_m, tl.where(counted, row_max, 0.0), mask=mask_m)
-    tl.store(saved_ptr + m + offs_m, tl.where(counted, log_l, 0.0), mask=mask_m)
-    if SUMS:
-        tl.store(saved_ptr + 2 * m + offs_m, tl.where(counted, c, 0.0), mask=mask_m)
-    pid = tl.program_id(0)
-    if PER_ROW:
-        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
-        if pid == 0:
-            tl.store(scale_ptr, 1.0)
-    else:
-        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
-        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(weight, axis=0))
 
 
 @triton.jit
@@ -145,30 +119,9 @@ def _forward_kernel(
         loss += peak * (row_max - logit + log_l)
         c += peak
         log_l = tl.where(valid, log_l, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
-    _write(
+    write_rows(
         rows_ptr, saved_ptr, scale_ptr, m, offs_m, mask_m, counted, loss, weight, row_max, log_l, c, SUMS, PER_ROW
     )  # fmt: skip
-
-
-@triton.jit
-def _total_kernel(parts_ptr, loss_ptr, scale_ptr, parts, MEAN: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """One program owns all parts: the sums of losses, then those of what the mean divides by.
-
-    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.
-    """
-    if EARLY:
-        gdc_wait()
-    total, divisor = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, parts, BLOCK):
-        offs = start + tl.arange(0, BLOCK)
-        total += tl.load(parts_ptr + offs, mask=offs < parts, other=0.0)
-        if MEAN:
-            divisor += tl.load(parts_ptr + parts + offs, mask=offs < parts, other=0.0)
-    scale = 1.0
-    if MEAN:
-        scale = 1.0 / tl.sum(divisor, axis=0)
-    tl.store(scale_ptr, scale)
-    tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
 
 
 _HELD = 8
@@ -180,11 +133,8 @@ def launch_stream(
 ):  # fmt: skip
     b, n, length = x.shape
     m, last, probabilities = b * length, is_last(x), target.dim() == 3
-    programs = triton.cdiv(m, config["BLOCK_M"])
-    dtype, per_row = loss_dtype(x, wide_loss), reduction == "none"
-    rows = torch.empty(m if per_row else 2 * programs, dtype=dtype if per_row else torch.float32, device=x.device)
-    saved = torch.empty((saved_rows(target, label_smoothing), m), dtype=torch.float32, device=x.device)
-    scale = torch.empty(1, dtype=torch.float32, device=x.device)
+    programs, dtype, per_row = triton.cdiv(m, config["BLOCK_M"]), loss_dtype(x, wide_loss), reduction == "none"
+    rows, saved, scale = outputs(x, target, label_smoothing, m if per_row else 2 * programs, per_row, dtype)
     of_target = strides_of(target if probabilities else target[:, None])
     lanes, width = tile_of(config, n, x.element_size())
     launch(
@@ -196,12 +146,4 @@ def launch_stream(
         HELD=lanes == 1 and n <= width <= _HELD and not probabilities and label_smoothing == 0,
         VECTOR=width_of(last, x, *((target,) if probabilities else ())), num_warps=config["num_warps"],
     )  # fmt: skip
-    if per_row:
-        return rows, saved, scale
-    loss = torch.empty((), dtype=dtype, device=x.device)
-    block = min(16384, max(128, triton.next_power_of_2(programs)))
-    launch_early(
-        _total_kernel, (1,), x.device, rows, loss, scale, programs,
-        MEAN=reduction == "mean", BLOCK=block, num_warps=max(4, block // 512),
-    )  # fmt: skip
-    return loss, saved, scale
+    return total_of(rows, saved, scale, programs, reduction, dtype)

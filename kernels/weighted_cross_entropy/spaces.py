@@ -159,3 +159,60 @@ def backward_of_columns(m, problem, gpu):
     if _OF_VECTORS < problem["n"] <= _FEW and _programs(whole, m, problem) >= 64 * gpu.sms:
         return whole
     return _spread(config, m, problem, gpu)
+
+
+LANES_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (1, 2, 4, 8, 16, 32)}
+
+_SHORTEST = 128
+"""Classes of a row that is worth a program of one warp."""
+
+
+def handles_lanes(problem, gpu):
+    if not problem["last"]:
+        return "classes that are not neighbours"
+    if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES == 0:
+        return "rows of whole vectors"
+    if gpu.functional:
+        return ""
+    return "short rows, or class indices" if problem["n"] < _SHORTEST or not problem["probabilities"] else ""
+
+
+def fits_lanes(live):
+    """``fits`` of a pass that keeps ``live`` numbers of each element of a block in registers."""
+
+    def obstacle(config, problem, gpu):
+        vectors, warps = config["VECTORS"], config["num_warps"]
+        if warps > most_warps(gpu):
+            return "more threads than a program can have"
+        if vectors * warps > 1 and vectors * warps * _of_warp(problem) >= 2 * problem["n"]:
+            return "a block with room for twice the classes there are"
+        needed = vectors * VECTOR_BYTES // element_size(problem.dtype) * live + OTHER_REGISTERS
+        return registers_obstacle(needed, 32 * warps)
+
+    return obstacle
+
+
+def lanes_default(live, of_rows):
+    """``default`` of the same pass: the config of ``of_rows``, with fewer vectors or warps where it does not fit."""
+    obstacle = fits_lanes(live)
+
+    def chosen(problem, gpu):
+        vectors, warps = of_rows(rows_of(problem), problem, gpu)
+        fitting = [config for config in points(LANES_SPACE) if not obstacle(config, problem, gpu)]
+        smaller = [one for one in fitting if one["VECTORS"] <= vectors and one["num_warps"] <= warps]
+        return max(smaller or fitting[:1], key=lambda one: (one["num_warps"] * one["VECTORS"], one["num_warps"]))
+
+    return chosen
+
+
+def forward_in_lanes(m, problem, gpu):
+    """(vectors, warps) as of other long rows: four warps where SMs have several rows each, more where they have one."""
+    if _lone_rows(problem, gpu):
+        return (2, most_warps(gpu)) if element_size(problem.dtype) == 4 else (4, 16)
+    return 2, 4 if m >= 2 * gpu.sms else 8
+
+
+def backward_in_lanes(m, problem, gpu):
+    """(vectors, warps): two vectors of four warps, one where that leaves SMs less than four programs each."""
+    few = m * triton.cdiv(problem["n"], 8 * _of_warp(problem)) < 4 * gpu.sms
+    return 1 if few else 2, 4

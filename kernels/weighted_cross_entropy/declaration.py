@@ -5,6 +5,7 @@ from atlas.declaration import Declaration, Pass, Variant, peers
 from . import cases, references, spaces
 from .backward import launch_backward
 from .forward import launch_stream
+from .held import launch_held
 from .lanes import launch_lanes, launch_lanes_backward
 
 DECLARATION = Declaration(
@@ -57,6 +58,16 @@ DECLARATION = Declaration(
                 default=spaces.lanes_default(4, spaces.backward_in_lanes),
                 fits=spaces.fits_lanes(4),
                 handles=spaces.handles_lanes,
+                follows="blocks",
+            ),
+            Variant(
+                name="held",
+                summary="columns of few classes, which a thread has all of: nothing is read of what is known of rows",
+                launch=launch_held,
+                space=spaces.HELD_SPACE,
+                default=spaces.held_default,
+                fits=spaces.fits_held,
+                handles=spaces.handles_held,
                 follows="blocks",
             ),
             Variant(

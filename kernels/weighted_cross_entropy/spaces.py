@@ -216,3 +216,29 @@ def backward_in_lanes(m, problem, gpu):
     """(vectors, warps): two vectors of four warps, one where that leaves SMs less than four programs each."""
     few = m * triton.cdiv(problem["n"], 8 * _of_warp(problem)) < 4 * gpu.sms
     return 1 if few else 2, 4
+
+
+HELD_SPACE = {"num_warps": (1, 2, 4, 8)}
+"""Each thread has one vector of rows."""
+
+_HELD = 8
+"""Classes of which a thread holds those of eight rows, logits and coefficients."""
+
+
+def handles_held(problem, gpu):
+    if problem["last"]:
+        return "classes that are neighbours"
+    return f"{problem['n']} classes, over {_HELD}" if problem["n"] > _HELD else ""
+
+
+def fits_held(config, problem, gpu):
+    rows = _vectors(config, problem)
+    if config["num_warps"] > 1 and rows >= 2 * rows_of(problem):
+        return "a block with room for twice the rows there are"
+    return ""
+
+
+def held_default(problem, gpu):
+    """Four warps where each SM has several programs of them, else one."""
+    many = rows_of(problem) >= 4 * gpu.sms * _vectors({"num_warps": 4}, problem)
+    return {"num_warps": 4 if many else 1}

@@ -32,7 +32,7 @@ def fits(live):
             return "more rows than a vector of each thread"
         if config["num_warps"] > SPACE["num_warps"][-1] and (rows > 1 or not _lone_rows(problem, gpu)):
             return "more warps than one row needs, where SMs have several programs"
-        if problem["last"] != (rows < 16) and (problem["last"] or rows_of(problem) > 16):
+        if problem["last"] != (rows < 16) and (not _narrow(problem) if problem["last"] else rows_of(problem) > 16):
             return "rows side by side" if problem["last"] else "rows cut into less than 32 bytes"
         _, width = tile_of(config, problem["n"], element_size(problem.dtype))
         if not smallest and width < config["VECTORS"]:
@@ -84,9 +84,20 @@ def _lone_rows(problem, gpu):
     return problem["last"] and problem["n"] >= _LONGEST and rows_of(problem) <= gpu.sms
 
 
+_NARROW = 64
+"""Classes of so short rows that eight of them would be less than a vector for each thread of a program."""
+
+
+def _narrow(problem):
+    """Whether rows are so short that a program takes as many as its threads have vectors for."""
+    return problem["last"] and problem["n"] <= _NARROW
+
+
 def _short_rows(m, problem, gpu):
-    """Rows of a program of four warps: what its vectors have room for, 8 at most, while each SM has a program."""
-    rows = max(1, min(8, 4 * _of_warp(problem) // triton.next_power_of_2(problem["n"])))
+    """Rows of a program of four warps: what its vectors have room for, 8 at most of those that are not narrow, while
+    each SM has a program."""
+    room = 4 * _of_warp(problem) // triton.next_power_of_2(problem["n"])
+    rows = max(1, room if _narrow(problem) else min(8, room))
     while rows > 1 and m < gpu.sms * rows:
         rows //= 2
     return rows

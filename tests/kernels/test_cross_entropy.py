@@ -50,6 +50,19 @@ def test_every_reduction_and_smoothing_has_torch_s_value_and_gradient(reduction,
     close(x.grad, exact.grad)
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 7, 13, 64])
+@pytest.mark.parametrize("apart", [0, 3], ids=["", "rows apart"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_rows_of_few_classes_are_torch_s_wherever_a_row_begins(n, apart, dtype):
+    x, target = randn(301, n + apart, dtype=dtype)[:, :n], targets(301, n)
+    target[::3] = -100
+    ours, theirs = x.detach().requires_grad_(), x.double().requires_grad_()
+    cross_entropy(ours, target, label_smoothing=0.1, reduction="none").backward(randn(301, dtype=dtype))
+    expected = functional.cross_entropy(theirs, target, label_smoothing=0.1, reduction="none")
+    expected.backward(randn(301, dtype=dtype).double())
+    close(ours.grad, theirs.grad, 3e-6 if dtype == torch.float32 else 1e-2)
+
+
 def test_the_z_loss_is_the_mean_of_squares_over_the_rows_that_count():
     x, target = randn(4, 30).requires_grad_(), torch.tensor([3, -100, 29, 0])
     exact = x.detach().double().requires_grad_()

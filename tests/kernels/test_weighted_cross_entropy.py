@@ -72,6 +72,42 @@ def test_blocks_of_a_row_are_a_program_s_or_many_programs(n):
     assert_as_torch(x, torch.softmax(randn(3, n, seed=2), 1), None, label_smoothing=0.1)
 
 
+@pytest.mark.parametrize("pitch", [301, 304, 602], ids=["odd rows", "padded rows", "each second class"])
+def test_rows_that_begin_anywhere_are_read_in_whole_lanes(pitch):
+    """Logits and targets alike, and with targets that begin elsewhere in a lane."""
+    x, weight = randn(5, pitch)[:, :: pitch // 301][:, :301], torch.linspace(0.1, 2.0, 301)
+    for target in (randn(*x.shape, seed=2), randn(5, 306, seed=2)[:, 1:302]):
+        assert_as_torch(x, torch.softmax(target, 1), None, reduction="none")
+        assert_as_torch(x, target.softmax(1).as_strided(x.shape, (301, 1)), weight, label_smoothing=0.1)
+    assert_as_torch(x, torch.tensor([0, 300, -100, 7, 8]), weight)
+    assert_as_torch(x, torch.tensor([0, 300, -100, 7, 8]), weight, label_smoothing=0.1, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("direction", "sizes", "probabilities", "expected"),
+    [
+        ("forward", (512, 50257, 1), True, "lanes"),
+        ("backward", (512, 50257, 1), True, "lanes"),
+        ("forward", (512, 50304, 1), True, "stream"),
+        ("backward", (844, 100277, 1), False, "blocks"),
+        ("backward", (3, 2, 65536), True, "held"),
+        ("backward", (8, 19, 65536), True, "blocks"),
+    ],
+)
+def test_each_layout_of_the_loss_has_its_variant(direction, sizes, probabilities, expected):
+    h200 = gpu("h200", load_gpus()["h200"])
+    flags = {"last": sizes[2] == 1, "weight": False, "probabilities": probabilities}
+    problem = case("bf16", **dict(zip("bns", sizes, strict=True)), **flags)
+    assert DECLARATION.passes[direction].preferred(problem, h200).name == expected
+
+
+def test_untuned_rows_of_few_classes_fill_the_vectors_of_a_program():
+    h200 = gpu("h200", load_gpus()["h200"])
+    problem = case("bf16", b=1_000_000, n=13, s=1, last=True, weight=True, probabilities=False)
+    for work in DECLARATION.passes.values():
+        assert work.preferred(problem, h200).default(problem, h200)["BLOCK_M"] == 64
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_loss_has_torch_s_dtype(dtype):
     x, index = randn(4, N, 3).to(dtype), torch.zeros(4, 3, dtype=torch.int64)

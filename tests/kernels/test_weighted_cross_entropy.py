@@ -91,7 +91,7 @@ def test_rows_that_begin_anywhere_are_read_in_whole_lanes(pitch):
         ("forward", (512, 50304, 1), True, "stream"),
         ("backward", (844, 100277, 1), False, "blocks"),
         ("backward", (3, 2, 65536), True, "held"),
-        ("backward", (8, 19, 65536), True, "blocks"),
+        ("backward", (8, 4, 65536), True, "blocks"),
     ],
 )
 def test_each_layout_of_the_loss_has_its_variant(direction, sizes, probabilities, expected):

@@ -168,7 +168,7 @@ _WORTH = 16 * 1024
 SPLIT_SPACE = {"BLOCK_N": (1024, 2048, 4096), "SPLITS": (2, 4, 8, 16, 32, 64), "num_warps": (4, 8)}
 
 
-_SHORT = 64
+_SHORT = 128
 """Classes of a row of which a program's shortest block would be one sixteenth, and a whole program's start."""
 
 FLAT_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (1, 2, 4, 8)}

@@ -50,7 +50,7 @@ def test_every_reduction_and_smoothing_has_torch_s_value_and_gradient(reduction,
     close(x.grad, exact.grad)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 7, 13, 64])
+@pytest.mark.parametrize("n", [1, 2, 5, 7, 13, 64, 127])
 @pytest.mark.parametrize("apart", [0, 3], ids=["", "rows apart"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_rows_of_few_classes_are_torch_s_wherever_a_row_begins(n, apart, dtype):

@@ -17,13 +17,13 @@ from .row import coefficients_of, places_of, strides_of, width_of
 
 @triton.jit
 def _held_kernel(
-    x_ptr, target_ptr, weight_ptr, scale_ptr, dloss_ptr, dx_ptr, dtarget_ptr, m, n, length,
+    x_ptr, target_ptr, weight_ptr, scale_ptr, dloss_ptr, dx_ptr, dtarget_ptr, m, length,
     stride_xb, stride_xn, stride_xs, stride_tb, stride_tn, stride_ts,
     stride_db, stride_dn, stride_ds, stride_eb, stride_en, stride_es, ignore_index, label_smoothing, z_loss,
     PROBABILITIES: tl.constexpr, OF_TARGET: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTHING: tl.constexpr,
     PER_ROW: tl.constexpr, BLOCK_M: tl.constexpr, CLASSES: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """One program owns BLOCK_M rows of n <= CLASSES classes each; ``stride_d`` are of dx, ``stride_e`` of the targets'
+    """One program owns BLOCK_M rows of CLASSES each; ``stride_d`` are of dx, ``stride_e`` of the targets'
     gradient.  VECTOR divides ``length`` and the strides of the other axes."""
     length, m = length // VECTOR * VECTOR, m // VECTOR * VECTOR
     stride_xb, stride_xn = stride_xb // VECTOR * VECTOR, stride_xn // VECTOR * VECTOR
@@ -39,16 +39,14 @@ def _held_kernel(
     row_max = tl.full([BLOCK_M], LOWEST, tl.float32)
     for j in tl.static_range(CLASSES):
         # Rows that do not count are read as well: side by side they are, in whole vectors.
-        held += (tl.load(x_ptr + tl.cast(j, tl.int64) * stride_xn, mask=mask_m & (j < n), other=-float("inf")),)
+        held += (tl.load(x_ptr + tl.cast(j, tl.int64) * stride_xn, mask=mask_m, other=0.0),)
     for j in tl.static_range(CLASSES):
         c = tl.zeros([BLOCK_M], tl.float32)
         if PROBABILITIES or SMOOTHING:
-            mask = mask_m & (j < n)
             c += coefficients_of(
-                target_ptr + tl.cast(j, tl.int64) * stride_tn, weight_ptr, j, mask, n, label_smoothing, PROBABILITIES,
-                HAS_WEIGHT,
+                target_ptr + tl.cast(j, tl.int64) * stride_tn, weight_ptr, j, mask_m, CLASSES, label_smoothing,
+                PROBABILITIES, HAS_WEIGHT,
             )  # fmt: skip
-            c = tl.where(mask, c, 0.0)
         coefficients += (c,)
     g = tl.load(scale_ptr)
     if PER_ROW:
@@ -60,7 +58,7 @@ def _held_kernel(
     if not PROBABILITIES:
         target = tl.load(target_ptr, mask=mask_m, other=ignore_index)
         counted = target != ignore_index
-        valid = counted & (target >= 0) & (target < n)
+        valid = counted & (target >= 0) & (target < CLASSES)
         # NaN, and so is the gradient, where the target is impossible.
         peak = tl.where(valid, 1.0 - label_smoothing, float("nan"))
         if HAS_WEIGHT:
@@ -77,18 +75,17 @@ def _held_kernel(
     if OF_TARGET:
         dtarget_ptr += places_of(offs_m, length, stride_eb, stride_es)
     for j in tl.static_range(CLASSES):
-        inside = mask_m & (j < n)
         below = held[j].to(tl.float32) - row_max
         dx = tl.exp(below) * total - coefficients[j]
         if not PROBABILITIES:
             dx -= tl.where(target == j, peak, 0.0)
         # Multiplied by g last and once: an infinite g times a term that is 0 would be NaN.
-        tl.store(dx_ptr + tl.cast(j, tl.int64) * stride_dn, tl.where(counted, dx * g, 0.0), mask=inside)
+        tl.store(dx_ptr + tl.cast(j, tl.int64) * stride_dn, tl.where(counted, dx * g, 0.0), mask=mask_m)
         if OF_TARGET:
             share = (label_smoothing - 1.0) * (below - log_l)
             if HAS_WEIGHT:
-                share *= tl.load(weight_ptr + j, mask=j < n, other=0.0).to(tl.float32)
-            tl.store(dtarget_ptr + tl.cast(j, tl.int64) * stride_en, share * g, mask=inside)
+                share *= tl.load(weight_ptr + j).to(tl.float32)
+            tl.store(dtarget_ptr + tl.cast(j, tl.int64) * stride_en, share * g, mask=mask_m)
 
 
 def launch_held(
@@ -103,10 +100,10 @@ def launch_held(
     rows = 32 * config["num_warps"] * VECTOR_BYTES // x.element_size()
     launch(
         _held_kernel, (triton.cdiv(m, rows),),
-        x, target, weight, scale, dloss, dx, dtarget, m, n, length,
+        x, target, weight, scale, dloss, dx, dtarget, m, length,
         *[step for tensor in strided for step in strides_of(tensor)], ignore_index, label_smoothing, z_loss,
         PROBABILITIES=probabilities, OF_TARGET=of_target, HAS_WEIGHT=weight is not None, SMOOTHING=label_smoothing != 0,
-        PER_ROW=dloss.dim(), BLOCK_M=rows, CLASSES=triton.next_power_of_2(n), VECTOR=width_of(False, *along),
+        PER_ROW=dloss.dim(), BLOCK_M=rows, CLASSES=n, VECTOR=width_of(False, *along),
         num_warps=config["num_warps"],
     )  # fmt: skip
     return (dx, dtarget) if of_target else dx

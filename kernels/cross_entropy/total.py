@@ -43,6 +43,47 @@ def _early_total_kernel(
     _total_kernel(rows_ptr, target_ptr, loss_ptr, scale_ptr, m, ignore_index, MEAN, TOTAL, BLOCK)
 
 
+@triton.jit
+def _parts_kernel(
+    rows_ptr, target_ptr, parts_ptr, m, ignore_index,
+    MEAN: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """One program owns BLOCK rows: with TOTAL the sum of their losses, for the MEAN how many count."""
+    if EARLY:
+        gdc_wait()
+    pid = tl.program_id(0)
+    offs = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if TOTAL:
+        tl.store(parts_ptr + pid, tl.sum(tl.load(rows_ptr + offs, mask=offs < m, other=0.0), axis=0))
+    if MEAN:
+        target = tl.load(target_ptr + offs, mask=offs < m, other=ignore_index)
+        count = tl.sum((target != ignore_index).to(tl.int32), axis=0)
+        tl.store(parts_ptr + tl.num_programs(0) + pid, count.to(tl.float32))
+
+
+@triton.jit
+def _together_kernel(
+    parts_ptr, loss_ptr, scale_ptr, parts,
+    MEAN: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """One program owns all parts [2, parts], sums and then counts: as ``_total_kernel`` of the rows."""
+    if EARLY:
+        gdc_wait()
+    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
+    for start in tl.range(0, parts, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        if MEAN:
+            count += tl.load(parts_ptr + parts + offs, mask=offs < parts, other=0.0).to(tl.int32)
+        if TOTAL:
+            total += tl.load(parts_ptr + offs, mask=offs < parts, other=0.0)
+    scale = 1.0
+    if MEAN:
+        scale = 1.0 / tl.sum(count, axis=0).to(tl.float32)
+    tl.store(scale_ptr, scale)
+    if TOTAL:
+        tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
+
+
 def stride(x):
     """Elements from one row to the next."""
     return x.stride(0) if x.shape[0] > 1 else x.shape[1]
@@ -69,19 +110,54 @@ def loss_dtype(x, wide_loss):
     return torch.float32 if wide_loss else x.dtype
 
 
+MOST = 2**14
+"""Rows that one program sums; a million losses and targets are 12 MB, some 240 us for one SM of an H200."""
+
+_OF_PART = 2048
+"""Rows of a program where they are more."""
+
+
 def total_of(rows, target, scale, ignore_index, reduction, dtype):
     """The loss; ``scale`` is written."""
     loss = rows if reduction == "none" else torch.empty((), dtype=dtype, device=rows.device)
+    total = reduction != "none"
+    if total and rows.shape[0] > MOST:
+        _total_of_parts(rows, target, loss, scale, ignore_index, reduction, total)
+        return loss
     launch_early(
         _early_total_kernel, (1,), rows.device, rows, target, loss, scale, rows.shape[0], ignore_index,
-        **_totals(rows.shape[0], reduction, reduction != "none"),
+        **_totals(rows.shape[0], reduction, total),
     )  # fmt: skip
     return loss
 
 
 def launch_total(rows, target, loss, scale, ignore_index, reduction, total):
     m = target.shape[0]
-    launch(_total_kernel, (1,), rows, target, loss, scale, m, ignore_index, **_totals(m, reduction, total))
+    if m > MOST and (total or reduction == "mean"):
+        _total_of_parts(rows, target, loss, scale, ignore_index, reduction, total)
+    else:
+        launch(_total_kernel, (1,), rows, target, loss, scale, m, ignore_index, **_totals(m, reduction, total))
+
+
+def _total_of_parts(rows, target, loss, scale, ignore_index, reduction, total):
+    """The same of many rows: each program sums some of them, and one what these leave, in the same order each time."""
+    m = target.shape[0]
+    programs, mean = triton.cdiv(m, _OF_PART), reduction == "mean"
+    parts = torch.empty((2, programs), dtype=torch.float32, device=target.device)
+    launch_early(
+        _parts_kernel, (programs,), target.device, rows, target, parts, m, ignore_index,
+        MEAN=mean, TOTAL=total, BLOCK=_OF_PART, num_warps=8,
+    )  # fmt: skip
+    launch_together(parts, loss, scale, mean, total)
+
+
+def launch_together(parts, loss, scale, mean, total=True):
+    """Write ``scale`` and the loss from parts [2, programs]: sums of losses, then numbers of rows that count."""
+    block = min(4096, max(128, triton.next_power_of_2(parts.shape[1])))
+    launch_early(
+        _together_kernel, (1,), parts.device, parts, loss, scale, parts.shape[1],
+        MEAN=mean, TOTAL=total, BLOCK=block, num_warps=max(4, block // 256),
+    )  # fmt: skip
 
 
 def _totals(m, reduction, total):

@@ -11,6 +11,7 @@ from atlas.validation.problems import Problem
 from torch.nn import functional
 
 from kernels.cross_entropy import DECLARATION, _forward, cross_entropy
+from kernels.cross_entropy.total import launch_total, total_of
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
@@ -61,6 +62,21 @@ def test_gradients_of_rows_of_few_classes_are_torch_s_wherever_a_row_begins(n, a
     expected = functional.cross_entropy(theirs, target, label_smoothing=0.1, reduction="none")
     expected.backward(randn(301, dtype=dtype).double())
     close(ours.grad, theirs.grad, 3e-6 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("m", [16_384, 16_385, 300_001])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_total_of_however_many_rows_is_their_sum_over_those_that_count(m, reduction):
+    rows, target, scale, again = torch.rand(m), targets(m, 5), torch.empty(1), torch.empty(1)
+    target[::3] = -100
+    count = (target != -100).sum().double() if reduction == "mean" else torch.ones((), dtype=torch.float64)
+    loss = total_of(rows, target, scale, -100, reduction, torch.float32)
+    close(loss, rows.double().sum() / count)
+    close(scale[0], 1 / count)
+    launch_total(rows, target, rows, again, -100, reduction, total=False)
+    assert torch.equal(scale, again)
+    launch_total(rows, target, loss.zero_(), again, -100, reduction, total=True)
+    close(loss, rows.double().sum() / count)
 
 
 def test_the_z_loss_is_the_mean_of_squares_over_the_rows_that_count():

@@ -13,6 +13,7 @@ import kernels.nn
 from kernels.cross_entropy import cross_entropy
 from kernels.weighted_cross_entropy import DECLARATION
 from kernels.weighted_cross_entropy.tiling import tile_of
+from kernels.weighted_cross_entropy.total import total_of
 
 N = 7
 
@@ -99,6 +100,15 @@ def test_each_layout_of_the_loss_has_its_variant(direction, sizes, probabilities
     flags = {"last": sizes[2] == 1, "weight": False, "probabilities": probabilities}
     problem = case("bf16", **dict(zip("bns", sizes, strict=True)), **flags)
     assert DECLARATION.passes[direction].preferred(problem, h200).name == expected
+
+
+@pytest.mark.parametrize("programs", [16_384, 16_385, 300_001])
+def test_the_total_of_however_many_parts_is_their_sum(programs):
+    parts, scale = torch.rand(2 * programs), torch.empty(1)
+    loss, _, _ = total_of(parts, None, scale, programs, "mean", torch.float32)
+    total, divisor = parts.double().view(2, -1).sum(1)
+    torch.testing.assert_close(loss.double(), total / divisor, rtol=3e-6, atol=0.0)
+    torch.testing.assert_close(scale[0].double(), 1 / divisor, rtol=3e-6, atol=0.0)
 
 
 def test_untuned_rows_of_few_classes_fill_the_vectors_of_a_program():

@@ -5,6 +5,7 @@ from atlas.declaration import Declaration, Pass, Variant, peers, rowwise
 from . import cases, references, spaces
 from .backward import launch_backward
 from .flat import launch_flat
+from .held import launch_held
 from .one_pass import launch_one_pass
 from .split import launch_split
 from .stream import launch_stream, launch_stream_gradient
@@ -50,6 +51,16 @@ DECLARATION = Declaration(
                 fits=spaces.fits_split,
                 handles=spaces.handles_split,
                 follows="stream",
+            ),
+            Variant(
+                name="held",
+                summary="many rows of few classes: a thread holds all of a row, and a program leaves one sum of losses",
+                launch=launch_held,
+                space=spaces.HELD_SPACE,
+                default=spaces.held_default,
+                fits=spaces.fits_held,
+                handles=spaces.handles_held,
+                follows="one_pass",
             ),
             Variant(
                 name="one_pass",

@@ -15,6 +15,7 @@ from atlas.declaration.rows import (
 )
 
 from .cases import flags_of
+from .total import MOST
 
 _LIVE = {False: 1, True: 2}
 """Registers for each element of a tile in registers: the logit; with the gradient the logit and its exponential."""
@@ -197,3 +198,27 @@ def flat_default(problem, gpu):
     fitting = [config for config in rows.points(FLAT_SPACE) if not fits_flat(config, problem, gpu)]
     wanted = 4 if _flat_programs({"VECTORS": 1, "num_warps": 4}, problem) >= 2 * gpu.sms else 1
     return min(fitting, key=lambda config: (config["VECTORS"], abs(config["num_warps"] - wanted)))
+
+
+HELD_SPACE = {"ROWS": (1, 2, 4), "num_warps": (4, 8)}
+"""Rows of each thread."""
+
+_HELD = 16
+"""Classes up to which a warp's loads of its rows, one class after the other, find them in L1 soon enough."""
+
+
+def handles_held(problem, gpu):
+    if problem["n"] > _HELD:
+        return f"rows of {problem['n']} classes, over {_HELD}"
+    if problem["m"] <= MOST and not gpu.functional:
+        return f"{problem['m']} rows, not over {MOST}"
+    return only(False, problem)
+
+
+def fits_held(config, problem, gpu):
+    needed = config["ROWS"] * (problem["n"] + OTHER_REGISTERS // 2) + OTHER_REGISTERS
+    return registers_obstacle(needed, 32 * config["num_warps"])
+
+
+def held_default(problem, gpu):
+    return {"ROWS": 1, "num_warps": 8}

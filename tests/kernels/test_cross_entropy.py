@@ -79,6 +79,22 @@ def test_the_total_of_however_many_rows_is_their_sum_over_those_that_count(m, re
     close(loss, rows.double().sum() / count)
 
 
+@pytest.mark.parametrize("n", [1, 2, 13, 16])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_thread_that_holds_rows_of_few_classes_leaves_what_one_pass_does(n, reduction):
+    x, target = randn(1001, n + 3)[:, :n], targets(1001, n)
+    x[4], target[::3], target[5] = -float("inf"), -100, n if reduction == "none" else 0
+    x[6] = float("nan")
+    target[4] = target[6] = -100
+    parameters = {"reduction": reduction, "label_smoothing": 0.1, "z_loss": 0.01}
+    found, expected = (
+        launched(DECLARATION.passes["forward"].variant(name), x, target, False, **parameters)
+        for name in ("held", "one_pass")
+    )
+    for one, other in zip(found, expected, strict=True):
+        close(one, other.double())
+
+
 def test_the_z_loss_is_the_mean_of_squares_over_the_rows_that_count():
     x, target = randn(4, 30).requires_grad_(), torch.tensor([3, -100, 29, 0])
     exact = x.detach().double().requires_grad_()
@@ -106,7 +122,8 @@ def test_every_variant_sums_the_losses_of_rows_that_count(variant, reduction):
     exact = x.double().requires_grad_()
     expected = functional.cross_entropy(exact, target, reduction=reduction, label_smoothing=0.1)
     expected.backward()
-    for gradient in {"stream_gradient": [True], "split": [False], "stream": [False]}.get(variant.name, [False, True]):
+    only = {"stream_gradient": [True], "split": [False], "stream": [False], "held": [False]}
+    for gradient in only.get(variant.name, [False, True]):
         arguments = {"reduction": reduction, "label_smoothing": 0.1}
         loss, saved, scale = launched(variant, x, target, gradient, **arguments)
         close(loss, expected.detach())
@@ -118,7 +135,7 @@ def test_every_variant_sums_the_losses_of_rows_that_count(variant, reduction):
 @pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
 @pytest.mark.parametrize("n", [33, 2100], ids=["one block", "two blocks"])
 def test_infinities_and_impossible_targets_make_their_row_what_torch_makes_of_it(variant, n):
-    gradient = variant.name == "stream_gradient"
+    gradient, n = variant.name == "stream_gradient", 13 if variant.name == "held" else n
     x, target = randn(8, n), targets(8, n)
     x[0, 3] = float("nan")
     x[1, 5] = float("inf")

@@ -9,6 +9,7 @@ from atlas.declaration import gpu_of, rows
 from atlas.operators import launch
 
 from kernels.common.few_rows import launch_few_rows
+from kernels.common.odd_rows import launch_odd_backward, programs_apart
 from kernels.common.rows import load_tiles, programs_for, still_packed, tiles_of_vectors
 
 from .forward import parameter_flags, statistics
@@ -276,6 +277,13 @@ def launch_few(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     sums = _empty_sums(x, weight, bias)
     wanted = (None if like is None else one for one, like in zip(sums, (weight, bias), strict=True))
     return launch_few_rows(x, weight, mean, rstd, dy, dsum, *wanted, config), *sums
+
+
+def launch_odd(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
+    programs, flags = programs_apart(x, config), parameter_flags(weight, bias)
+    partial = partials(x, programs, flags)
+    dx = launch_odd_backward(x, weight, mean, rstd, dy, dsum, partial, *flags.values(), config)
+    return dx, *sum_partials(partial, weight, bias, programs)
 
 
 @triton.jit

@@ -6,6 +6,7 @@ import triton.language as tl
 from atlas.declaration import rows
 from atlas.operators import launch
 
+from kernels.common.odd_rows import launch_odd_forward
 from kernels.common.rows import programs_for, still_packed, tiles_of_row
 
 
@@ -191,3 +192,8 @@ def launch_one_pass(x, weight, bias, eps, residual=None, *, config, rest=False):
 
 def launch_stream(x, weight, bias, eps, residual=None, *, config):
     return _launch_forward(_stream_kernel, x, weight, bias, eps, residual, config, **rows.lanes(x, config["BLOCK_N"]))
+
+
+def launch_odd(x, weight, bias, eps, residual=None, *, config):
+    out, total, mean, rstd = launch_odd_forward(x, weight, bias, eps, residual, True, config)
+    return (out, mean, rstd) if total is None else (out, mean, rstd, total)

@@ -5,6 +5,7 @@ from atlas.declaration import GPU, Capability, Case, element_size, rows
 
 from kernels.common.exchange import team_obstacle
 from kernels.common.norms import has_residual
+from kernels.common.odd_rows import fits_odd
 from kernels.common.rows import ENOUGH_IN_FLIGHT, EXCHANGE_BYTES, MOST_CHUNKS, spans, tiles_of_row, tiles_of_vectors
 
 _STREAM_BLOCKS = (1024, 2048, 4096, 8192, 16384)
@@ -260,3 +261,7 @@ def fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
 def columns_default(problem: Case, gpu: GPU) -> dict:
     """Tiles of 16 elements a thread: as wide as the matrix, up to a kilobyte of a row, four warps of them."""
     return {"BLOCK_M": 4, "BLOCK_N": _COLUMN_BLOCKS[0], "num_warps": 4, "PROGRAMS_PER_SM": 4}
+
+
+fits_odd_forward, fits_odd_backward = fits_odd((0.25, 3), streams=1), fits_odd((2.25, 3), streams=2)
+"""Row, weight and bias; sums of dweight and dbias, x, dy and weight."""

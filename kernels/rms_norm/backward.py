@@ -10,6 +10,7 @@ from atlas.declaration.rows import VECTOR_BYTES, width
 from atlas.operators import launch
 
 from kernels.common.few_rows import launch_few_rows
+from kernels.common.odd_rows import launch_odd_backward, programs_apart
 from kernels.common.rows import programs_for, still_packed
 
 from .forward import load_rows, size_of, store_tile, tiles
@@ -163,6 +164,16 @@ def launch_columns(x, weight, rstd, dy, dsum, *, config):
 def launch_few(x, weight, rstd, dy, dsum, *, config):
     dweight = None if weight is None else torch.empty_like(weight)
     return launch_few_rows(x, weight, None, rstd, dy, dsum, dweight, None, config), dweight
+
+
+def launch_odd(x, weight, rstd, dy, dsum, *, config):
+    partial = dweight = None
+    if weight is not None:
+        dweight = torch.empty_like(weight)
+        partial = torch.empty((programs_apart(x, config), x.shape[-1]), dtype=torch.float32, device=x.device)
+    dx = launch_odd_backward(x, weight, None, rstd, dy, dsum, partial, weight is not None, False, config)
+    sum_partials(partial, dweight)
+    return dx, dweight
 
 
 @triton.jit

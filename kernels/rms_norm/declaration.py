@@ -3,7 +3,7 @@
 from atlas.declaration import Declaration, Pass, Variant, compiled, eager
 from atlas.declaration.rows import fits_stream, stream_default
 
-from kernels.common import few_rows
+from kernels.common import few_rows, odd_rows
 from kernels.common.exchange import handles_team
 from kernels.common.norms import traffic
 
@@ -25,6 +25,15 @@ DECLARATION = Declaration(
         reference=references.reference,
         outputs=("out", "sum or rstd", "rstd"),  # there is a sum only where there is a residual
         variants=(
+            Variant(
+                name="odd",
+                summary="long rows of no whole 16-byte vectors: those that begin at one place of a vector in a program",
+                launch=forward.launch_odd,
+                space=odd_rows.SPACE,
+                default=odd_rows.odd_default(spaces.fits_odd_forward, warps_per_sm=16),
+                fits=spaces.fits_odd_forward,
+                handles=odd_rows.handles_odd(spaces.fits_odd_forward),
+            ),
             Variant(
                 name="one_pass",
                 summary="rows in registers, one block of rows a program",
@@ -73,6 +82,15 @@ DECLARATION = Declaration(
         outputs=("dx", "dweight"),
         variants=(
             few_rows.variant(backward.launch_few),
+            Variant(
+                name="odd",
+                summary="long rows of no whole 16-byte vectors: those that begin at one place of a vector in a program",
+                launch=backward.launch_odd,
+                space=odd_rows.SPACE,
+                default=odd_rows.odd_default(spaces.fits_odd_backward, warps_per_sm=8),
+                fits=spaces.fits_odd_backward,
+                handles=odd_rows.handles_odd(spaces.fits_odd_backward),
+            ),
             Variant(
                 name="rows",
                 summary="rows and partial sums of dweight in registers, next rows prefetched",

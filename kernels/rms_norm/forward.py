@@ -6,6 +6,7 @@ import triton.language as tl
 from atlas.declaration.rows import widest, width
 from atlas.operators import launch
 
+from kernels.common.odd_rows import launch_odd_forward
 from kernels.common.rows import programs_for, still_packed, tiles_of_row
 
 
@@ -170,3 +171,8 @@ def launch_stream(x, residual, weight, eps, *, config):
         _stream_kernel, x, residual, weight, eps, n, grid=m,
         BLOCK_N=config["BLOCK_N"], WIDTH=width(x), num_warps=config["num_warps"],
     )  # fmt: skip
+
+
+def launch_odd(x, residual, weight, eps, *, config):
+    out, added, _, rstd = launch_odd_forward(x, weight, None, eps, residual, False, config)
+    return (out, rstd) if residual is None else (out, added, rstd)

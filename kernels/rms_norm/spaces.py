@@ -16,6 +16,7 @@ from atlas.declaration.rows import (
 )
 
 from kernels.common.exchange import team_obstacle
+from kernels.common.odd_rows import fits_odd
 from kernels.common.rows import ENOUGH_IN_FLIGHT, EXCHANGE_BYTES, MOST_CHUNKS, tiles_of_row
 
 ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8, 16, 32, 64), "num_warps": (1, 2, 4, 8, 16)}
@@ -222,3 +223,5 @@ def fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
 
 
 fits_backward_rows = _fits_persistent(_BACKWARD_LIVE, streams=2)
+fits_odd_forward, fits_odd_backward = fits_odd((0.25, 2), streams=1), fits_odd((1.25, 3), streams=2)
+"""Row and weight; sum of dweight, x, dy and weight."""

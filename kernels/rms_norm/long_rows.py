@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 from atlas.declaration import gpu_of
-from atlas.declaration.rows import lanes, width
+from atlas.declaration.rows import lanes, widest
 from atlas.operators import launch
 
 from kernels.common.exchange import hear, look, tell, unset_slots
@@ -91,7 +91,7 @@ def launch_team(x, weight, rstd, dy, dsum, *, config):
     launch(
         _backward_team_kernel, (teams * team,), x, weight, rstd, dy, dsum, dx, partial, slots, m, n, span,
         HAS_WEIGHT=weight is not None, HAS_DSUM=dsum is not None, TEAM=team, BLOCK_N=block_n, CHUNKS=chunks,
-        WIDTH=width(x), WHOLE=min(span, n - span * (team - 1)) // block_n, NUM_STAGES=config["num_stages"],
+        WIDTH=widest(x), WHOLE=min(span, n - span * (team - 1)) // block_n, NUM_STAGES=config["num_stages"],
         num_warps=config["num_warps"], launch_cooperative_grid=True,
     )  # fmt: skip
     sum_partials(partial, dweight)

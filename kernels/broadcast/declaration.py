@@ -48,13 +48,16 @@ def reference(a, b, c, op, value):
 
 
 def _default(problem: Case, gpu: GPU):
-    """Two 16-byte vectors a thread; one where that leaves SMs idle, four of many rows that are no whole vectors.
+    """Two 16-byte vectors a thread; one where that leaves SMs idle, or of three operands has few programs on an SM;
+    four of many rows that are no whole vectors.
 
-    16 x 16384 bf16: 6.0 us with one, 6.7 with two; 7864 x 333 fp16: 9.4 with four, 10.1 with two; H200.
+    16 x 16384 bf16: 6.0 us with one, 6.7 with two; 512 x 2048 fp16 of three operands: 6.9 and 7.3; 7864 x 333 fp16:
+    9.4 with four, 10.1 with two; H200.
     """
     elements, size = problem["m"] * problem["n"], cases.element_size(problem.dtype)
     one, two, four = (elementwise.default(vectors)(problem, gpu) for vectors in (1, 2, 4))
-    if elements < gpu.sms * two["BLOCK"]:
+    programs_per_sm = 4 if len(problem["of"]) > 2 else 1
+    if elements < programs_per_sm * gpu.sms * two["BLOCK"]:
         return one
     odd = problem["n"] * size % VECTOR_BYTES != 0
     return four if odd and elements >= 4 * gpu.sms * four["BLOCK"] else two

@@ -75,9 +75,10 @@ def handles_team(space: dict, fits):
     def handles(problem: Case, gpu: GPU) -> str:
         if gpu.backend != "cuda" or int(gpu.arch) < 80:
             return "programs that wait for one another: written for NVIDIA's GPUs from sm_80 on"
-        if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES:
-            return "rows not of whole 16-byte vectors: their masks spill"
-        if problem["n"] <= (16384 if element_size(problem.dtype) == 2 else 8192):
+        size, n = element_size(problem.dtype), problem["n"]
+        if n * size % (VECTOR_BYTES // 2):
+            return "rows not of whole 8 bytes: their masks spill"
+        if n <= (16384 if size == 2 and n * size % VECTOR_BYTES == 0 else 8192):
             return "rows short enough for one program"
         fitting = any(not fits(config, problem, gpu) for config in points(space))
         return "" if fitting else "rows longer than the registers of a team"

@@ -25,8 +25,14 @@ from .rows import EXCHANGE_BYTES, MOST_CHUNKS, load_tiles, still_packed, tiles_o
 
 SPACE = {"num_warps": (4, 8, 16), "num_stages": (1, 3), "PROGRAMS_PER_SM": (1, 2, 4)}
 
-_SHORTEST = 2048
+_SHORTEST = 4096
 """Columns from which a row is worth a program: the edge's accesses are as many whatever its length."""
+
+_NARROW_BYTES = 8
+"""Rows of whole so many bytes are read as fast as they lie."""
+
+_MOST_OF_FOUR_WARPS = 7 * 1024
+"""Columns up to which programs of four warps, more of them on an SM, are faster than those of eight."""
 
 _FEWEST = 8
 """Rows a program from which it pays to load weight once."""
@@ -294,14 +300,21 @@ def fits_odd(live: tuple[float, float], streams: int):
     return fits
 
 
-def handles_odd(fits):
-    """``handles`` of a variant with that ``fits``: many long rows that are no whole 16-byte vectors."""
+def handles_odd(fits, held=None):
+    """``handles`` of a variant with that ``fits``: many long rows that are no whole 16-byte vectors.
+
+    Of rows that other variants read once, only those that these read slowly: of 16 bits an element, no whole 8 bytes.
+    ``held``: for each element size, the columns up to which other variants read such a row once; None: always.
+    """
 
     def handles(problem: Case, gpu: GPU) -> str:
-        if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES == 0:
+        size, n = element_size(problem.dtype), problem["n"]
+        if n * size % VECTOR_BYTES == 0:
             return "rows of whole 16-byte vectors"
-        if problem["n"] < _SHORTEST or problem["m"] < _FEWEST * gpu.sms:
+        if n < _SHORTEST or problem["m"] < _FEWEST * gpu.sms:
             return "short rows, or few: the edges are most of the work, or weight"
+        if (held is None or n <= held[size]) and (size > 2 or n * size % _NARROW_BYTES == 0):
+            return "rows of 32-bit elements or whole 8 bytes, as fast in variants that read them as they lie"
         if all(fits(config, problem, gpu) for config in points(SPACE)):
             return "rows longer than the registers of a program"
         return ""
@@ -310,16 +323,17 @@ def handles_odd(fits):
 
 
 def odd_default(fits, warps_per_sm: int):
-    """``default``: rows prefetched where they can be, so many warps on an SM, in programs of 8 where these fit."""
+    """``default``: rows prefetched where they can be, so many warps on an SM, in programs of four or eight of them."""
 
     def default(problem: Case, gpu: GPU) -> dict:
         fitting = [config for config in points(SPACE) if not fits(config, problem, gpu)] or list(points(SPACE))
+        wanted = 4 if problem["n"] <= _MOST_OF_FOUR_WARPS else 8
         return min(
             fitting,
             key=lambda c: (
                 -c["num_stages"],
                 abs(c["num_warps"] * c["PROGRAMS_PER_SM"] - warps_per_sm),
-                abs(c["num_warps"] - 8),
+                abs(c["num_warps"] - wanted),
             ),
         )
 

@@ -73,7 +73,8 @@ EDGE_CASES = edge_cases(
         (3, 4100, {"residual": True}, "a residual, several blocks and a tail"),
         (700, 40, "few short rows, but more than a program's tile of them: several, the last one cut"),
         (5, 17_001, "odd rows, longer than a program holds: several own parts and read all of each"),
-        (1100, 2315, "many odd rows: those that begin at one place of a vector belong to one program"),
+        (6, 20_004, "rows of whole 8 bytes, cut among programs: the last part ends within a tile"),
+        (1100, 4099, "many odd rows: those that begin at one place of a vector belong to one program"),
         (35, 520, {"wide": True}, "weight and bias in fp32, whatever the input's dtype"),
     ),
 )

@@ -86,7 +86,7 @@ DECLARATION = Declaration(
                 space=odd_rows.SPACE,
                 default=odd_rows.odd_default(spaces.fits_odd_backward, warps_per_sm=8),
                 fits=spaces.fits_odd_backward,
-                handles=odd_rows.handles_odd(spaces.fits_odd_backward),
+                handles=odd_rows.handles_odd(spaces.fits_odd_backward, spaces.HELD_BACKWARD),
             ),
             Variant(
                 name="rows",

@@ -265,3 +265,6 @@ def columns_default(problem: Case, gpu: GPU) -> dict:
 
 fits_odd_forward, fits_odd_backward = fits_odd((0.25, 3), streams=1), fits_odd((2.25, 3), streams=2)
 """Row, weight and bias; sums of dweight and dbias, x, dy and weight."""
+
+HELD_BACKWARD = {2: 4096, 4: 4096}
+"""For each element size, columns up to which `rows` reads a row of no whole 16-byte vectors once."""

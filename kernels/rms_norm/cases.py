@@ -66,7 +66,8 @@ EDGE_CASES = edge_cases(
         (40, 8, True, "more rows than programs: each owns several and adds them up"),
         (700, 40, False, "few short rows, but more than a program's tile of them: several, the last one cut"),
         (5, 17_001, True, "odd rows, longer than a program holds: several own parts and read all of each"),
-        (1100, 2315, True, "many odd rows: those that begin at one place of a vector belong to one program"),
+        (6, 20_004, True, "rows of whole 8 bytes, cut among programs: the last part ends within a tile"),
+        (1100, 4099, True, "many odd rows: those that begin at one place of a vector belong to one program"),
         (35, 520, False, {"wide": True}, "a weight in fp32, whatever the input's dtype"),
     ),
 )

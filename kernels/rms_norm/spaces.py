@@ -225,3 +225,6 @@ def fits_columns(config: dict, problem: Case, gpu: GPU) -> str:
 fits_backward_rows = _fits_persistent(_BACKWARD_LIVE, streams=2)
 fits_odd_forward, fits_odd_backward = fits_odd((0.25, 2), streams=1), fits_odd((1.25, 3), streams=2)
 """Row and weight; sum of dweight, x, dy and weight."""
+
+HELD_BACKWARD = {2: 16384, 4: 8192}
+"""For each element size, columns up to which `rows` reads a row of no whole 16-byte vectors once."""

@@ -51,13 +51,48 @@ def test_parameters_left_out_leave_the_rest_as_with_weight_1_and_bias_0(declarat
 
 @pytest.mark.parametrize("declaration", NORMS, ids=lambda d: d.name)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_it_is_for_many_long_rows_of_no_whole_vectors(declaration, direction):
-    def unsupported(**sizes):
-        variant = declaration.passes[direction].variant("odd")
-        return variant.unsupported(case("bf16", residual=False, **sizes), H200)
+def test_rows_of_a_tensor_that_begins_off_16_bytes_give_the_same(declaration, direction):
+    inputs = problem_of(declaration, direction, "bf16", 19, 2313, True).inputs
+    shifted = {
+        name: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape) if torch.is_tensor(x) else x
+        for name, x in inputs.items()
+    }
+    assert shifted["x"].data_ptr() % 16 == inputs["x"].data_ptr() % 16 + 2
+    variant = declaration.passes[direction].variant("odd")
+    found, expected = (variant.launch(**given, config=CONFIG) for given in (shifted, inputs))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
-    assert not unsupported(m=16384, n=12668)
-    assert "whole" in unsupported(m=16384, n=12672)
-    assert "short" in unsupported(m=16384, n=1001)
-    assert "few" in unsupported(m=10, n=12667)
-    assert "longer" in unsupported(m=16384, n=2**17 + 1)
+
+def unsupported(declaration, direction, dtype, **sizes):
+    return declaration.passes[direction].variant("odd").unsupported(case(dtype, residual=False, **sizes), H200)
+
+
+@pytest.mark.parametrize("declaration", NORMS, ids=lambda d: d.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_it_is_for_many_long_rows_of_no_whole_vectors(declaration, direction):
+    assert not unsupported(declaration, direction, "bf16", m=16384, n=12667)
+    assert not unsupported(declaration, direction, "fp16", m=16384, n=4098)
+    assert "whole 16" in unsupported(declaration, direction, "bf16", m=16384, n=12672)
+    assert "short" in unsupported(declaration, direction, "bf16", m=16384, n=2311)
+    assert "few" in unsupported(declaration, direction, "bf16", m=10, n=12667)
+    assert "longer" in unsupported(declaration, direction, "bf16", m=16384, n=2**17 + 1)
+
+
+def test_rows_of_whole_8_bytes_or_fp32_only_where_they_would_be_read_twice():
+    for dtype, n in (("bf16", 9004), ("fp32", 6001)):
+        assert "as fast" in unsupported(RMS_NORM, "forward", dtype, m=4096, n=n)
+        assert "as fast" in unsupported(LAYER_NORM, "forward", dtype, m=4096, n=n)
+        assert "as fast" in unsupported(RMS_NORM, "backward", dtype, m=4096, n=n)
+        assert not unsupported(LAYER_NORM, "backward", dtype, m=4096, n=n)
+    assert not unsupported(RMS_NORM, "backward", "bf16", m=4096, n=18004)
+    assert not unsupported(RMS_NORM, "backward", "fp32", m=4096, n=9001)
+
+
+@pytest.mark.parametrize("declaration", NORMS, ids=lambda d: d.name)
+def test_programs_of_shorter_rows_have_four_warps(declaration):
+    def default(direction, n):
+        config = declaration.passes[direction].variant("odd").default(case("bf16", m=9999, n=n, residual=False), H200)
+        return tuple(config[name] for name in ("num_warps", "num_stages", "PROGRAMS_PER_SM"))
+
+    assert [default("forward", n) for n in (5001, 7001, 9001, 14103)] == [(4, 3, 4), (4, 3, 4), (8, 3, 2), (8, 3, 2)]
+    assert [default("backward", n) for n in (5001, 7001, 9001, 14103)] == [(4, 3, 2), (4, 3, 2), (8, 3, 1), (8, 3, 1)]

@@ -147,6 +147,10 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     return "tiles reach every SM, and kernels in Gluon copy rows off 16 bytes, too"
 
 
+def _programs(tile: tuple[int, ...], splits: int, problem: Case) -> int:
+    return triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1]) * splits
+
+
 def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, single: bool = False) -> float:
     """How long a product takes in tiles of BLOCK_M x BLOCK_N x BLOCK_K and K in ``splits`` parts, copies apart.
 
@@ -156,7 +160,7 @@ def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, s
     m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
     part = part_of_k(k, splits, block_k)
     count = triton.cdiv(k, part) if k else 1
-    rounds = triton.cdiv(triton.cdiv(m, rows) * triton.cdiv(n, columns) * count, gpu.sms)
+    rounds = triton.cdiv(_programs(tile, count, problem), gpu.sms)
     if problem.dtype == "fp32":  # an SM has room for three programs of 4 warps, and FMA for all of them
         rounds = turns(rounds, 3, 4, _ENOUGH_WARPS)
     load = (rows + columns) * (_LOAD_ONE if single else size * _LOAD)
@@ -165,10 +169,6 @@ def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, s
     summed = _SUM + 4 * count * m * n / (_PASS * gpu.sms) if count > 1 else 0.0
     busy = rounds * (part * step + _PROGRAM)
     return max(busy, moved) + (1 - _HIDDEN) * min(busy, moved) + summed + _CALL
-
-
-def _programs(tile: tuple[int, ...], splits: int, problem: Case) -> int:
-    return triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1]) * splits
 
 
 def _copies(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
@@ -191,10 +191,11 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
     """
     taken = not _handles(row_lengths, problem, gpu)
     copies = _copies(row_lengths, problem, gpu)
+    most = _most_programs(row_lengths, problem, gpu)
     found = (
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in _tiles(row_lengths, problem, gpu)
-        for splits in (_splits(row_lengths, tile, problem, gpu) if taken else (1,))
+        for splits in (_splits(tile, most, problem) if taken else (1,))
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     )
     return min(found, key=lambda one: (one[0], _programs(*one[1:], problem)), default=(math.inf, (), 1))
@@ -248,17 +249,23 @@ def _group(problem: Case) -> int:
     return 1 if _tall(problem) else 8
 
 
-def _splits(row_lengths: Callable, tile: tuple[int, ...], problem: Case, gpu: GPU) -> tuple[int, ...]:
-    """Numbers of parts that leave each at least two blocks; always one part.
+def _most_programs(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
+    """How many programs parts of K may make.
 
-    Where tiles are chosen to be few, more parts than SMs take longer than by the estimate: of 4096 x 264 x 8192 three
+    Where tiles are chosen to be few, more than SMs take longer than by the estimate: of 4096 x 264 x 8192 three parts
     of 256 x 64 64 us, one 53, two of 64 x 128 98 (H200).
     """
-    blocks, most = triton.cdiv(problem["k"], tile[2]), math.inf
-    if _of_less_waste(row_lengths, problem):
-        most = gpu.sms // _programs(tile, 1, problem)
-    numbers = SPLIT_DESCRIPTOR_SPACE["SPLITS"]
-    return tuple(splits for splits in numbers if splits == 1 or (2 * splits <= blocks and splits <= most))
+    return gpu.sms if _of_less_waste(row_lengths, problem) else math.inf
+
+
+def _splits(tile: tuple[int, ...], most: float, problem: Case) -> tuple[int, ...]:
+    """Numbers of parts that leave each at least two blocks, and ``most`` programs; always one part."""
+    blocks = triton.cdiv(problem["k"], tile[2])
+    return tuple(
+        splits
+        for splits in SPLIT_DESCRIPTOR_SPACE["SPLITS"]
+        if splits == 1 or (2 * splits <= blocks and _programs(tile, splits, problem) <= most)
+    )
 
 
 def _shared_bytes(tile: tuple[int, ...], problem: Case) -> int:
@@ -277,7 +284,7 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
     shared = _shared_bytes(tile, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if splits not in _splits(row_lengths, tile, problem, gpu):
+    if splits not in _splits(tile, _most_programs(row_lengths, problem, gpu), problem):
         return "parts of less than two blocks, or too many"
     best = _best(row_lengths, problem, gpu)[0] - _copies(row_lengths, problem, gpu)
     return "" if _microseconds(tile, splits, problem, gpu) < _PAYS * best else "other tiles and parts should end sooner"

@@ -63,6 +63,15 @@ _FLAT = ((64, 256, 64, 4, 5),)
 function they spill.
 """
 
+_SHORT = 1024
+"""Elements of K beyond which tiles of 32 rows are for at most 64 rows of C.
+
+Tensor cores take a tile of 64 rows at once, from shared memory (wgmma); one of 32 goes through registers (mma.sync),
+with a stage less under way, and costs more than it gains by reaching more SMs: 135 x 2048 x 3072 NT takes 15.3 us by 80
+tiles of 32 x 128, 11.3 by 96 of 64 x 64; 256 x 2048 x 2048 NT 11.6 by 128, 7.9 by as many of 64 x 64 (H200).  A short
+sum is begin and end for the most part.
+"""
+
 # Microseconds on an H200, of one SM or of all.
 _MULTIPLY = {"bf16": 3.0e-7, "fp16": 3.0e-7, "tf32": 8.4e-7, "fp32": 1.5e-5}
 """For one multiplication-addition of a tile."""
@@ -206,6 +215,8 @@ def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, .
         return _TILES[problem.dtype]
     residual, odd = dict(problem.sizes).get("residual"), _writes_elements(row_lengths, problem)
     tiles = _ODD_ROWS if odd else _OF_16_BITS
+    if problem["m"] > 64 and problem["k"] > _SHORT:
+        tiles = tuple(tile for tile in tiles if tile[0] != 32)
     if few_tiles(problem, gpu):
         return (*tiles, *_of_less_waste(row_lengths, problem))
     if odd or not few_rows(problem):

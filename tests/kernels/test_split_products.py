@@ -203,6 +203,12 @@ def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
         assert chosen(kernel, "h200", "bf16", **flags, m=109, n=22016, k=2560)[0] != "split_descriptor"
 
 
+def test_more_than_64_rows_of_a_long_sum_take_tiles_of_64():
+    for m, n, k, rows in ((135, 3072, 2048, 64), (160, 3072, 3072, 64), (32, 2048, 8192, 32), (512, 512, 512, 64)):
+        variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
+        assert (variant, config["BLOCK_M"]) == ("split_descriptor", rows)
+
+
 @pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 8}], ids=str)
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than_run_at_once(layout, sizes):

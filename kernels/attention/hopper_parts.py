@@ -63,10 +63,14 @@ def operands_of(block, layout: gl.constexpr, RIGHT: gl.constexpr, REGISTERS: gl.
 @gluon.jit
 def begin_products(operands, b, zeros, RIGHT: gl.constexpr):
     """Begin A B^T of :func:`operands_of` A with a block of a head's rows in shared memory."""
-    parts = parts_of(b, RIGHT)
-    s = zeros
-    for part in gl.static_range(1 if RIGHT == 0 else 2):
-        s = warpgroup_mma(operands[part], parts[part].permute((1, 0)), s, use_acc=part > 0, is_async=True)
+    if RIGHT == 0:
+        right = b.reshape([b.shape[len(b.shape) - 2], b.shape[len(b.shape) - 1]]).permute((1, 0))
+        s = warpgroup_mma(operands[0], right, zeros, use_acc=False, is_async=True)
+    else:
+        s = zeros
+        for part in gl.static_range(2):
+            right = half_of(b, part, RIGHT).permute((1, 0))
+            s = warpgroup_mma(operands[part], right, s, use_acc=part > 0, is_async=True)
     return s
 
 

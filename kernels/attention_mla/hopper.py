@@ -1,7 +1,7 @@
 """Variants `gluon` on Hopper (sm_90): which of attention's Gluon kernels take heads of two sizes, and their configs.
 
-Q and K are in blocks of their own columns, V and out of theirs.  The backward kernels have one width for all, but beside
-heads of Q and K of more than 128 columns 128 for narrower values.
+Q and K are in blocks of their own columns, V and out of theirs.  The backward kernels have one width for all, but 128
+columns for V beside heads of Q and K of more, where they are enough.
 """
 
 import torch

@@ -204,14 +204,17 @@ def fits_lanes(live):
 
 
 def lanes_default(live, of_rows):
-    """``default`` of the same pass: the config of ``of_rows``, with fewer vectors or warps where it does not fit."""
+    """``default`` of the same pass: the config of ``of_rows``, with fewer warps or else vectors if it is too large.
+
+    (20000 x 301 of bf16: 28.5 us by two warps of a vector each, 22.4 by one of two; H200.)
+    """
     obstacle = fits_lanes(live)
 
     def chosen(problem, gpu):
         vectors, warps = of_rows(rows_of(problem), problem, gpu)
         fitting = [config for config in points(LANES_SPACE) if not obstacle(config, problem, gpu)]
         smaller = [one for one in fitting if one["VECTORS"] <= vectors and one["num_warps"] <= warps]
-        return max(smaller or fitting[:1], key=lambda one: (one["num_warps"] * one["VECTORS"], one["num_warps"]))
+        return max(smaller or fitting[:1], key=lambda one: (one["num_warps"] * one["VECTORS"], one["VECTORS"]))
 
     return chosen
 

@@ -153,12 +153,14 @@ class Kernel:
         return digest([launches, [self._compiled[key] for key in keys], operations.done])
 
     def space(self, direction: str, variant: str) -> str:
-        """A digest of what the variant supports of the sweep, with its default and all configs that fit."""
+        """A digest of what the variant supports of the sweep, with its default and all configs that fit.
+
+        Why it does not support a case is a message.
+        """
         own, found = self.declaration.passes[direction].variant(variant), []
         for case in self.declaration.cases(self.gpu):
-            unsupported = own.unsupported(case, self.gpu)
-            if unsupported:
-                found.append([told(case), unsupported])
+            if own.unsupported(case, self.gpu):
+                found.append([told(case), None])
             else:
                 default = dict(own.default(case, self.gpu))
                 found.append([told(case), default, list(own.configs(case, self.gpu))])

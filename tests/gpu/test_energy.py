@@ -30,9 +30,7 @@ def test_a_sum_s_joules_lie_between_rest_and_the_power_cap(clock, cuda, meter, f
         loop.close()
     uuid = str(torch.cuda.get_device_properties(cuda).uuid)
     cap = described(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}").get("power_cap_w")
-    figure(
-        f"{meter.how}: {found['joules']:.4g} J a sum of 2^27 elements, {found['watts']:.0f} W, at rest {rest:.0f} W"
-    )
+    figure(f"{meter.how}: {found['joules']:.4g} J a sum of 2^27 elements, {found['watts']:.0f} W, at rest {rest:.0f} W")
     assert rest < found["watts"] and (cap is None or found["watts"] < 1.1 * cap)
     assert found["loop_us"] == pytest.approx(alone, rel=0.25), "nothing waits in between"
     assert found["joules_most"] < 1.2 * found["joules_least"]

@@ -19,7 +19,7 @@ from typing import Any
 from atlas.identity import kernel, today
 from atlas.results import documents, files
 
-from . import comparing, listing, records
+from . import added, comparing, listing, records
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".identity"
@@ -105,13 +105,14 @@ def _configs(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _ask(
     tree: Path, name: str, gpu: str, configs: list[dict[str, Any]], variants: list[str], identities: dict[str, str],
-    turn: int = 0,
+    turn: int = 0, new: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Have a kernel of a source tree compiled; asked again of the same code, the answer is the one that is kept.
 
-    In another ``turn`` everything is compiled anew.
+    In another ``turn`` everything is compiled anew.  Of ``new`` variants come those of their cases that they take.
     """
-    asked = json.dumps({"kernel": name, "gpu": gpu, "configs": configs, "variants": variants})
+    asked = json.dumps({"kernel": name, "gpu": gpu, "configs": configs, "variants": variants} |
+                       ({"added": new} if new else {}))  # fmt: skip
     key = hashlib.sha256(
         json.dumps([asked, identities, _WORKER.read_text(), turn], sort_keys=True).encode()
     ).hexdigest()[:16]
@@ -205,6 +206,12 @@ def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping
     for path, count in records.write_tuned(earlier, stated).items():
         print(f"{path}: {count} entries state an identity of the list")
     listing.write(listed)
+
+    def taken(gpu: str, own: str, cases: Mapping[str, added.Cases]) -> Mapping[str, added.Cases]:
+        return _ask(ROOT, own, gpu, [], [], dict(identities[f"{gpu} {own}"]), new=cases)["added"]
+
+    for path, variants in added.write(found, identities, taken).items():
+        print(f"{path}: has no case for {', '.join(variants)}, which came since")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
 _DIGITS = 12
+_LABEL_OF_POSITION = re.compile(r"\$L__tmp\d+:")
 _OPTIONS = ("num_warps", "num_ctas", "shared", "tmem_size", "global_scratch_size", "global_scratch_align",
             "cluster_dims", "launch_cooperative_grid", "launch_pdl", "ptx_options", "maxnreg")  # fmt: skip
 _SMALL, _DRAWN = 2**20, 4
@@ -53,10 +55,14 @@ def without_machine_code() -> None:
 
 
 def binary(kernel: Any) -> str:
-    """What a GPU would run: PTX without positions, comments and the kernel's name, and how it is to be launched."""
+    """What a GPU would run: PTX without positions, comments and the kernel's name, and how it is to be launched.
+
+    Labels of positions go, too: there is one more where a function of the source was divided in two.
+    """
     metadata = kernel.metadata
     lines = [line.partition("//")[0].rstrip() for line in strip_debug(kernel.asm["ptx"]).splitlines()]
-    text = "\n".join(filter(None, lines)).replace(metadata.name, "kernel")
+    lines = [line for line in lines if line and not _LABEL_OF_POSITION.fullmatch(line)]
+    text = "\n".join(lines).replace(metadata.name, "kernel")
     return digest([text, {name: getattr(metadata, name, None) for name in _OPTIONS}])
 
 
@@ -166,6 +172,15 @@ class Kernel:
                 found.append([told(case), default, list(own.configs(case, self.gpu))])
         return digest([found, sorted(map(str, own.needs)), own.deterministic])
 
+    def taken(self, direction: str, variant: str, cases: list[Any]) -> list[Any]:
+        """Those of the cases [dtype, sizes] that the variant supports."""
+        own = self.declaration.passes[direction].variant(variant)
+        return [
+            [dtype, sizes]
+            for dtype, sizes in cases
+            if not own.unsupported(Case.from_json({"dtype": dtype, "sizes": sizes}), self.gpu)
+        ]
+
     def defaults(self) -> Iterator[tuple[str, str, Case, dict[str, Any]]]:
         """The default of every variant for every case of the sweep that it supports."""
         for direction, work in self.declaration.passes.items():
@@ -226,7 +241,7 @@ def label(direction: str, variant: str, case: Case, config: dict[str, Any]) -> t
 
 
 def main(asked: Path, answer: Path) -> None:
-    """Answer for one kernel and GPU; ``variants`` that are named alone are compiled."""
+    """Answer for one kernel and GPU: ``variants`` alone are compiled, and ``added`` are asked which cases they take."""
     torch.set_num_threads(1)
     without_machine_code()
     question = json.loads(asked.read_text())
@@ -243,7 +258,8 @@ def main(asked: Path, answer: Path) -> None:
             own["configs"][words] = kernel.launched(direction, variant, case, config)
     for name, own in variants.items():
         own["space"] = kernel.space(*name.split(".", 1))
-    found = {"variants": variants, "parts": kernel.parts(), "triton": triton.__version__}
+    added = {name: kernel.taken(*name.split(".", 1), cases) for name, cases in question.get("added", {}).items()}
+    found = {"variants": variants, "parts": kernel.parts(), "added": added, "triton": triton.__version__}
     answer.write_text(json.dumps(found))
 
 

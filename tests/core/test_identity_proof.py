@@ -12,7 +12,7 @@ from atlas import ROOT, catalog
 from atlas.identity import kernel
 from atlas.results import documents, files
 
-from proofs.identity import comparing, listing, records
+from proofs.identity import added, comparing, listing, records
 
 WORKER = ROOT / "proofs" / "identity" / "worker.py"
 NAME = "forward.blocks"
@@ -20,6 +20,7 @@ ASKED = {
     "kernel": "vector_add",
     "gpu": "h200",
     "variants": [NAME],
+    "added": {NAME: [["fp32", {"n": 2**20}], ["fp32", {"n": 2**31}]]},
     "configs": [
         {"direction": "forward", "variant": "blocks", "dtype": "fp32", "sizes": {"n": 2**20},
          "config": {"BLOCK": 512, "num_warps": 2}},
@@ -62,6 +63,10 @@ def test_the_worker_compiles_the_recorded_configs_and_every_default(before):
     assert len(found) == len(catalog.load("vector_add").cases(_h200())) + 1
     assert not any(one.startswith("error") for one in found.values())
     assert all(before["parts"].values()), "the sweep, costs, cases and inputs can be told by running them"
+
+
+def test_the_worker_tells_which_cases_a_variant_takes(before):
+    assert before["added"] == {NAME: ASKED["added"][NAME]}, "vector_add's only variant takes any"
 
 
 def _h200():
@@ -196,6 +201,41 @@ def test_tuned_entries_state_their_variants_identity(committed):
     toy, old = json.loads(Path("kernels", "tuned", "h200.json").read_text())["entries"]
     assert toy["identity"] == "v" and old["identity"] == "of another time", "one was stale before"
     assert records.write_tuned(STATED, STATED) == {"kernels/tuned/h200.json": 1}, "the same again"
+
+
+@pytest.mark.parametrize(
+    ("stage", "taken", "stated"),
+    [
+        pytest.param("autotune", [], True, id="it takes none of the record's cases"),
+        pytest.param("autotune", [["fp16", {"n": 8}]], True, id="it takes a case of another record alone"),
+        pytest.param("autotune", [["fp16", {"n": 4}]], False, id="it takes one, so the record would be another"),
+        pytest.param("validate", [], False, id="validation tries it at edge cases, which no row holds"),
+    ],
+)
+def test_a_new_variant_is_stated_where_it_takes_no_case(tmp_path, monkeypatch, stage, taken, stated):
+    monkeypatch.chdir(tmp_path)
+    path = Path("results", "recorded", "h200", "toy", f"{stage}.json")
+    path.parent.mkdir(parents=True)
+    row = {"direction": "forward", "variant": "blocks", "dtype": "fp16", "sizes": {"n": 4}, "us": 1.5}
+    others = [{"direction": "backward", "dtype": "fp16", "sizes": {"n": 16}}, {"direction": "forward"}]
+    document = {"stage": stage, "kernel": "toy", "gpu": "h200", "kernel_digest": "a" * 64,
+                "identities": {NAME: "old"}, "trials": [row, *others]}  # fmt: skip
+    path.write_text(json.dumps(document))
+    asked = []
+
+    def ask(gpu, own, cases):
+        asked.append((gpu, own, cases))
+        return dict.fromkeys(cases, taken)
+
+    today = {"h200 toy": {NAME: "changed", "forward.late": "new", "inputs": "i"}}
+    found = added.write(["h200 toy"], today, ask)
+    assert found == ({path: ["forward.late"]} if stated else {})
+    assert asked == ([("h200", "toy", {"forward.late": [["fp16", {"n": 4}]]})] if stage == "autotune" else [])
+    assert path.exists() != stated, "a document lies there in one form"
+    if stated:
+        written = documents.load(path.with_name(f"{stage}.json.xz"))
+        assert written["identities"] == {NAME: "old", "forward.late": "new"}, "what changed stays as it is stated"
+        assert written["kernel_digest"] == kernel.digest(written["identities"]) and written["trials"][0] == row
 
 
 def test_the_committed_list_reads_back_as_it_was_written(tmp_path, monkeypatch):

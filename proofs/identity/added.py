@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from atlas.identity import kernel
-from atlas.results import documents, files, records
+from atlas.results import documents, files
+
+from .records import replace
 
 STAGES = ("build", "autotune", "sample", "benchmark")
 """Those whose documents hold every case that they are of.  Validation's has more than cases: it is due."""
@@ -44,24 +46,22 @@ def write(chosen: Iterable[str], today: Mapping[str, Mapping[str, str]], ask: As
         paths = [path for path in files.listed(Path("results", "recorded", gpu, own), "*") if
                  files.name_of(path) in STAGES]  # fmt: skip
         made = {path: documents.load(path) for path in paths}
-        made = {path: document for path, document in made.items() if lacking(document, today[name])}
+        lacked = {
+            path: {variant: cases_of(document, variant.partition(".")[0]) for variant in lacking(document, today[name])}
+            for path, document in made.items()
+        }
         asked: dict[str, Cases] = {}
-        for document in made.values():
-            for variant in lacking(document, today[name]):
-                cases = asked.setdefault(variant, [])
-                cases += [case for case in cases_of(document, variant.partition(".")[0]) if case not in cases]
+        for variants in lacked.values():
+            for variant, cases in variants.items():
+                known = asked.setdefault(variant, [])
+                known += [case for case in cases if case not in known]
         taken = ask(gpu, own, asked) if asked else {}
-        for path, document in made.items():
+        for path, variants in lacked.items():
             spared = [
-                variant
-                for variant in lacking(document, today[name])
-                if not any(case in taken[variant] for case in cases_of(document, variant.partition(".")[0]))
+                variant for variant, cases in variants.items() if not any(case in taken[variant] for case in cases)
             ]
             if spared:
-                identities = document["identities"] | {variant: today[name][variant] for variant in spared}
-                document |= {"identities": identities, "kernel_digest": kernel.digest(identities)}
-                records.write(path.with_name(files.name_of(path) + files.PACKED), document)
-                if path.suffix != ".xz":
-                    path.unlink()
+                identities = made[path]["identities"] | {variant: today[name][variant] for variant in spared}
+                replace(path, made[path] | {"identities": identities, "kernel_digest": kernel.digest(identities)})
                 found[path] = spared
     return found

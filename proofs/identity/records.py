@@ -61,10 +61,15 @@ def write_records(
                 made |= {"kernel_digest": kernel.digest(own), "identities": own}
         found["unchanged" if made == document else "written"].append(path)
         if made != document:
-            records.write(path.with_name(files.name_of(path) + files.PACKED), made)
-            if path.suffix != ".xz":
-                path.unlink()
+            replace(path, made)
     return found
+
+
+def replace(path: Path, document: dict[str, Any]) -> None:
+    """Write a record, packed, in the place of the file that holds it in whichever form."""
+    records.write(path.with_name(files.name_of(path) + files.PACKED), document)
+    if path.suffix != ".xz":
+        path.unlink()
 
 
 def write_tuned(before: Stated, stated: Stated) -> dict[str, int]:

@@ -193,6 +193,18 @@ def _write(out, buffer, y_desc, m, n):
 
 
 @gluon.jit
+def _store_part(ptr, acc):
+    """Write sums [ROWS, rows of x] as lanes have them: 16 bytes of each, side by side.
+
+    By rows of W and of x a lane would write 8 bytes, and a warp to eight rows at a time.
+    """
+    eights: gl.constexpr = acc.shape[1] // 8
+    split = acc.reshape([4, 2, 8, eights, 4, 2])  # warp, h, g, eight rows of x, t, p
+    lanes = split.permute(0, 3, 2, 4, 1, 5).reshape([ROWS * acc.shape[1]])
+    gl.store(ptr + gl.arange(0, ROWS * acc.shape[1], lanes.type.layout), lanes)
+
+
+@gluon.jit
 def _consume(
     y_desc, ptrs, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
     GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
@@ -248,10 +260,8 @@ def _consume(
                 acc *= (row_scales.to(gl.float32) * parts_of_one(BITS, row_scales.dtype))[:, None]
             if CUT:  # noqa: SIM102 - a constant, the other is none
                 if tile >= whole:
-                    offs_n = gl.expand_dims(gl.arange(0, ROWS, gl.SliceLayout(1, acc_layout)), 1) + W_GROUP * ROWS
-                    offs_m = gl.expand_dims(gl.arange(0, BLOCK_M, gl.SliceLayout(0, acc_layout)), 0)
-                    where = (part * (tiles - whole) + tile - whole).to(gl.int64) * (BLOCK_N * BLOCK_M)
-                    gl.store(parts_ptr + where + offs_n * BLOCK_M + offs_m, acc)
+                    where = (part * (tiles - whole) + tile - whole).to(gl.int64) * W_GROUPS + W_GROUP
+                    _store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
             if (not CUT) | (tile < whole):
                 out = acc.to(y_desc.dtype)
                 if y_desc.block_shape[0] < BLOCK_M:
@@ -275,7 +285,8 @@ def direct_kernel(
 
     Where a row of W has one scale there is no descriptor of them but their pointer.
 
-    With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, columns, rows].
+    With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, groups of rows of W] in
+    the order of ``_store_part``.
     """
     BLOCK_M: gl.constexpr = x_desc.block_shape[0]
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
@@ -364,12 +375,15 @@ def _sum_tiles_kernel(
     within = tl.program_id(0) % per
     first_n = within // (BLOCK_M // COLUMNS) * 64
     first_m = within % (BLOCK_M // COLUMNS) * COLUMNS
-    offs_n, offs_m = first_n + tl.arange(0, 64), first_m + tl.arange(0, COLUMNS)
-    ptrs = parts_ptr + tile.to(tl.int64) * (BLOCK_M * BLOCK_N) + offs_n[:, None] * BLOCK_M + offs_m[None, :]
-    acc = tl.zeros((64, COLUMNS), tl.float32)
+    warp, lane = tl.arange(0, 4), tl.arange(0, 16 * COLUMNS)
+    ptrs = parts_ptr + tile.to(tl.int64) * (BLOCK_M * BLOCK_N) + first_n * BLOCK_M + first_m * 16
+    ptrs += warp[:, None] * (16 * BLOCK_M) + lane[None, :]
+    acc = tl.zeros((4, 16 * COLUMNS), tl.float32)
     for _ in tl.static_range(PARTS):
         acc += tl.load(ptrs)
         ptrs += rest.to(tl.int64) * (BLOCK_M * BLOCK_N)
+    split = acc.reshape(4, COLUMNS // 8, 8, 4, 2, 2)  # warp, eight rows of x, g, t, h, p: see ``_store_part``
+    out = split.permute(1, 3, 5, 0, 4, 2).reshape(COLUMNS, 64).to(y_ptr.dtype.element_ty)
     position = whole + tile
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     band = GROUP_M * tiles_n
@@ -378,7 +392,6 @@ def _sum_tiles_kernel(
     inside = position % band
     m = (first + inside % rows) * BLOCK_M + first_m + tl.arange(0, COLUMNS)
     n = inside // rows * BLOCK_N + first_n + tl.arange(0, 64)
-    out = tl.trans(acc).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + m.to(tl.int64)[:, None] * N + n[None, :], out, mask=(m[:, None] < M) & (n[None, :] < N))
 
 

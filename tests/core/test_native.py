@@ -79,13 +79,25 @@ def test_a_launch_is_told_in_numbers(driver):
     allocations, launches, outputs, single, kept = direct.direct(
         [Launch(compiled(KINDS), (3, 1, 1), VALUES)], {0: geometry}, [(Source(True, 0, 4), geometry)], True, ()
     )
-    ((of_torch, (function, grid, threads, shared, cooperative, slots, maps), dropped),) = launches
-    assert (function, grid, threads, shared, cooperative) == (99, (3, 1, 1), 128, 512, False)
+    ((of_torch, (function, grid, threads, shared, cooperative, early, slots, maps), dropped),) = launches
+    assert (function, grid, threads, shared, cooperative, early) == (99, (3, 1, 1), 128, 512, False, False)
     assert not of_torch and not maps and not dropped
     assert slots == ((0, 0, 8, 0), (1, 0, 0, 0), (3, 0, 0, 0xFFFFFFFD), (3, 0, 0, 0x3F000000), (2, 2, 0, 0),
                      (3, 0, 0, 0), (3, 0, 0, 0))  # fmt: skip
     assert allocations == (((4, 6), (6, 1), torch.float16, False),)
     assert outputs == ((0, False, (4, 6), (6, 1), 2),) and single and not kept
+
+
+@pytest.mark.parametrize(
+    ("attribute", "told"),
+    [("launch_cooperative_grid", (True, False)), ("launch_pdl", (False, True))],
+    ids=["cooperative", "early"],
+)
+def test_how_a_kernel_is_launched_is_told(attribute, told, driver):
+    run = CudaLauncher()
+    setattr(run, attribute, True)
+    _, launches, *_ = direct.direct([Launch(compiled(KINDS, run), (1, 1, 1), VALUES)], {}, [], True, ())
+    assert launches[0][1][4:6] == told
 
 
 @pytest.mark.parametrize(
@@ -111,7 +123,7 @@ def test_what_is_not_returned_is_allocated_at_once(driver):
         two, {0: row, 1: square, 2: square}, [(Source(True, 1, 4), row)], True, (),
     )  # fmt: skip
     assert allocations == (((4, 6), (6, 1), torch.float32, False), ((1024,), (1,), torch.uint8, False))
-    assert [launch[1][5][:2] for launch in launches] == [
+    assert [launch[1][6][:2] for launch in launches] == [
         ((1, 1, 8, 0), (1, 1, 512, 0)), ((1, 0, 0, 0), (1, 1, 512, 0))
     ]  # fmt: skip
     assert [output[0] for output in outputs] == [0] and outputs[0][4] == 1

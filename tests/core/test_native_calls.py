@@ -401,7 +401,7 @@ def test_a_gradient_that_is_scaled_in_its_place_can_be_asked_for_once(extension)
 
 def with_driver(extension, module, monkeypatch, launched):
     """A call of the extension whose launches go to ``launched``."""
-    functions = ctypes.cast(launched, ctypes.c_void_p).value, 0, 0, 0, 0, ctypes.cast(replace, ctypes.c_void_p).value
+    functions = ctypes.cast(launched, ctypes.c_void_p).value, 0, 0, 0, ctypes.cast(replace, ctypes.c_void_p).value
     monkeypatch.setattr(native, "addresses", lambda: functions)
     extension.use(module, torch.device("cpu"), stream=lambda index: 5)
     return module.call("trial", 0b10, 0, None)
@@ -412,7 +412,7 @@ def test_a_map_is_passed_with_the_address_of_the_call(extension, module, monkeyp
     seen = []
 
     @LAUNCH
-    def launched(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+    def launched(config, function, parameters, extra):
         given = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
         seen.append((given[0] % 64, ctypes.string_at(given[0], 128), ctypes.string_at(given[2], 128)))
         return 0
@@ -420,7 +420,8 @@ def test_a_map_is_passed_with_the_address_of_the_call(extension, module, monkeyp
     called = with_driver(extension, module, monkeypatch, launched)
     slots = ((4, 0, 0, 0), (3, 0, 0, 4), (4, 1, 0, 0))
     maps = (((0, 0, 8, 0), a_map(1)), ((1, 0, 4, 0), a_map(2)))
-    recording = ((((4, 7), (7, 1), torch.float16, False),), ((False, (99, (1, 1, 1), 128, 0, False, slots, maps), ()),),
+    one = (99, (1, 1, 1), 128, 0, False, False, slots, maps)
+    recording = ((((4, 7), (7, 1), torch.float16, False),), ((False, one, ()),),
                  ((0, True, (4, 7), (7, 1), 0),), True, ())  # fmt: skip
     assert called.learn((torch.randn(4, 6), 3), recording, True)
     for _ in range(3):
@@ -429,17 +430,45 @@ def test_a_map_is_passed_with_the_address_of_the_call(extension, module, monkeyp
         assert seen[-1] == (0, a_map(x.data_ptr() + 8), a_map(out.data_ptr() + 4))
 
 
-LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+class Attribute(ctypes.Structure):
+    """The driver's CUlaunchAttribute, of those whose value is a number."""
+
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class Config(ctypes.Structure):
+    """The driver's CUlaunchConfig."""
+
+    _fields_ = (("grid", ctypes.c_uint * 3), ("threads", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)),
+                ("count", ctypes.c_uint))  # fmt: skip
+
+    def told(self):
+        attributes = {self.attributes[n].id: self.attributes[n].value for n in range(self.count)}
+        return tuple(self.grid), tuple(self.threads), self.shared, self.stream, attributes
+
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), *[ctypes.c_void_p] * 3)
+COOPERATIVE, EARLY = 2, 6
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _PROGRAMMATIC_STREAM_SERIALIZATION of cuda.h."""
 
 
 @pytest.mark.slow
-def test_a_recording_in_numbers_is_allocated_and_launched(extension, module, monkeypatch):
+@pytest.mark.parametrize(
+    ("cooperative", "early", "attributes"),
+    [(False, False, {}), (True, False, {COOPERATIVE: 1}), (False, True, {EARLY: 1}),
+     (True, True, {COOPERATIVE: 1, EARLY: 1})],
+    ids=["plain", "cooperative", "early", "both"],
+)  # fmt: skip
+def test_a_recording_in_numbers_is_allocated_and_launched(
+    cooperative, early, attributes, extension, module, monkeypatch
+):
     seen = []
 
     @LAUNCH
-    def launched(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+    def launched(config, function, parameters, extra):
         given = ctypes.cast(parameters, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
-        seen.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, [given[n][0] for n in range(4)]))
+        seen.append((function, *config[0].told(), [given[n][0] for n in range(4)]))
         return 0 if function == 99 else 7
 
     called = with_driver(extension, module, monkeypatch, launched)
@@ -447,16 +476,17 @@ def test_a_recording_in_numbers_is_allocated_and_launched(extension, module, mon
     for function in (99, 98):
         slots = ((0, 0, 8, 0), (1, 0, 4, 0), (2, 1, 0, 0), (3, 0, 0, 77))
         recording = ((((4, 7), (7, 1), torch.float16, False),),
-                     ((False, (function, (3, 2, 1), 128, 512, False, slots, ()), ()),),
+                     ((False, (function, (3, 2, 1), 128, 512, cooperative, early, slots, ()), ()),),
                      ((0, False, (2, 7), (7, 1), 14), (0, True, (4, 7), (7, 1), 0)), False, ())  # fmt: skip
         assert called.learn((x, 3), recording, False) and not called.learn((x, 4), recording, False)
         if function == 98:
-            with pytest.raises(RuntimeError, match="cuLaunchKernel failed: CUDA driver error 7"):
+            with pytest.raises(RuntimeError, match="cuLaunchKernelEx failed: CUDA driver error 7"):
                 called(x, 5)
             break
         part, whole = called(x, 12345)
         assert (part.shape, whole.shape, whole.dtype) == ((2, 7), (4, 7), torch.float16)
         assert part.data_ptr() == whole.data_ptr() + 28
-        assert seen == [(99, (3, 2, 1), (128, 1, 1), 512, 5, [x.data_ptr() + 8, whole.data_ptr() + 4, 12345, 77])]
+        given = [x.data_ptr() + 8, whole.data_ptr() + 4, 12345, 77]
+        assert seen == [(99, (3, 2, 1), (128, 1, 1), 512, 5, attributes, given)]
         called.forget()
         assert called(x, 1) is NotImplemented

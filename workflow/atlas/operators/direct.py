@@ -18,8 +18,8 @@ from .recording import Constant, Described, Geometry, Launch, OfTorch, Operand, 
 INPUT, MADE, VARYING, CONSTANT, MAP = range(5)
 """What an argument of a kernel is: the address of an input or of an allocation, a varying input, a constant, a map."""
 
-_FUNCTIONS = ("cuLaunchKernel", "cuLaunchCooperativeKernel", "cuCtxGetCurrent", "cuDevicePrimaryCtxRetain",
-              "cuCtxSetCurrent", "cuTensorMapReplaceAddress")  # fmt: skip
+_FUNCTIONS = ("cuLaunchKernelEx", "cuCtxGetCurrent", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent",
+              "cuTensorMapReplaceAddress")  # fmt: skip
 
 _FORMATS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?", "u8": "B", "u16": "H", "u32": "I",
             "u64": "Q", "fp32": "f", "f32": "f", "fp64": "d"}  # fmt: skip
@@ -162,7 +162,7 @@ def _launch(launch: Launch, kept: list[torch.Tensor]) -> tuple[Any, ...]:
     compiled, run = launch.compiled, launch.compiled.run
     if type(run).__module__ != _LAUNCHERS:
         raise Indirect
-    if run.launch_pdl or run.global_scratch_size or run.profile_scratch_size or len(compiled.packed_metadata) != 3:
+    if run.global_scratch_size or run.profile_scratch_size or len(compiled.packed_metadata) != 3:
         raise Indirect
     warps, cluster, shared = compiled.packed_metadata
     kinds = list(compiled.src.signature.values())
@@ -179,8 +179,8 @@ def _launch(launch: Launch, kept: list[torch.Tensor]) -> tuple[Any, ...]:
         raise Indirect
     _check_parameters(compiled.function, [slot[0] for slot in slots])
     arguments = (*(slot[1] for slot in slots), *((CONSTANT, 0, 0, 0),) * _SCRATCH)
-    grid, cooperative = launch.grid, bool(run.launch_cooperative_grid)
-    return compiled.function, grid, 32 * warps, shared, cooperative, arguments, tuple(maps)
+    cooperative, early = bool(run.launch_cooperative_grid), bool(run.launch_pdl)
+    return compiled.function, launch.grid, 32 * warps, shared, cooperative, early, arguments, tuple(maps)
 
 
 def _expansions(launch: Launch) -> list[Any]:

@@ -149,15 +149,16 @@ Slot slot_of(PyObject* words) {
   return {static_cast<Slot::Kind>(kind), number, offset, bits};
 }
 
-// (function, grid, threads, shared, cooperative, (slot, …), ((slot, bytes), …))
+// (function, grid, threads, shared, cooperative, early, (slot, …), ((slot, bytes), …))
 void fill(Launch& one, PyObject* words) {
   PyObject *slots, *maps;
   unsigned long long function;
-  int cooperative;
-  parse(words, "K(III)IIpO!O!", &function, &one.grid[0], &one.grid[1], &one.grid[2], &one.threads, &one.shared,
-        &cooperative, &PyTuple_Type, &slots, &PyTuple_Type, &maps);
+  int cooperative, early;
+  parse(words, "K(III)IIppO!O!", &function, &one.grid[0], &one.grid[1], &one.grid[2], &one.threads, &one.shared,
+        &cooperative, &early, &PyTuple_Type, &slots, &PyTuple_Type, &maps);
   one.function = reinterpret_cast<void*>(function);
   one.cooperative = cooperative;
+  one.early = early;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); ++i) one.slots.push_back(slot_of(item(slots, i)));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(maps); ++i) {
     PyObject *memory, *bytes;
@@ -333,13 +334,13 @@ void deallocate(PyObject* self) {
 }
 
 // configure(keys of plain tensors, transforms, forward_ad's names, entering, leaving, stream, precision, addresses of
-// six functions of the driver)
+// five functions of the driver)
 PyObject* configure(PyObject*, PyObject* words) {
   HANDLE_TH_ERRORS
   PyObject *transforms, *forward_ad, *entering, *leaving, *stream, *precision;
-  unsigned long long plain, driver[6];
-  parse(words, "KOO!OOOO(KKKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
-        &precision, &driver[0], &driver[1], &driver[2], &driver[3], &driver[4], &driver[5]);
+  unsigned long long plain, driver[5];
+  parse(words, "KOO!OOOO(KKKKK)", &plain, &transforms, &PyDict_Type, &forward_ad, &entering, &leaving, &stream,
+        &precision, &driver[0], &driver[1], &driver[2], &driver[3], &driver[4]);
   world.plain = plain;
   world.transforms = Py_NewRef(transforms);
   world.forward_ad = Py_NewRef(forward_ad);
@@ -348,11 +349,10 @@ PyObject* configure(PyObject*, PyObject* words) {
   world.stream = Py_NewRef(stream);
   world.precision = Py_NewRef(precision);
   world.launch = reinterpret_cast<LaunchKernel>(driver[0]);
-  world.cooperative = reinterpret_cast<LaunchCooperative>(driver[1]);
-  world.get_context = reinterpret_cast<GetContext>(driver[2]);
-  world.retain_context = reinterpret_cast<RetainContext>(driver[3]);
-  world.set_context = reinterpret_cast<SetContext>(driver[4]);
-  world.replace_address = reinterpret_cast<ReplaceAddress>(driver[5]);
+  world.get_context = reinterpret_cast<GetContext>(driver[1]);
+  world.retain_context = reinterpret_cast<RetainContext>(driver[2]);
+  world.set_context = reinterpret_cast<SetContext>(driver[3]);
+  world.replace_address = reinterpret_cast<ReplaceAddress>(driver[4]);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -62,7 +62,7 @@ struct Launch {
   std::unique_ptr<Computation> of_torch;  // or null, and a kernel:
   void* function;
   unsigned grid[3], threads, shared;
-  bool cooperative;
+  bool cooperative, early;  // early: it may begin before the launch before it has ended
   std::vector<Slot> slots;
   std::vector<Map> maps;
   std::vector<int> dropped;  // allocations that nothing uses afterwards

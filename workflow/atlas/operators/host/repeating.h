@@ -55,13 +55,12 @@ void launch(const Launch& one, const Memory& memory, void* stream) {
       pointers.push_back(&values.back());
     }
   }
+  std::array<Attribute, 2> attributes;
   const auto* g = one.grid;
-  if (one.cooperative)
-    check(world.cooperative(one.function, g[0], g[1], g[2], one.threads, 1, 1, one.shared, stream, pointers.data()),
-          "cuLaunchCooperativeKernel");
-  else
-    check(world.launch(one.function, g[0], g[1], g[2], one.threads, 1, 1, one.shared, stream, pointers.data(), nullptr),
-          "cuLaunchKernel");
+  Config config{{g[0], g[1], g[2]}, {one.threads, 1, 1}, one.shared, stream, attributes.data(), 0};
+  if (one.cooperative) attributes[config.count++] = {Attribute::cooperative, 1, {}};
+  if (one.early) attributes[config.count++] = {Attribute::early, 1, {}};
+  check(world.launch(&config, one.function, pointers.data(), nullptr), "cuLaunchKernelEx");
 }
 
 Tensor computed(const Computation& one, const Given& given, const Tensors& made) {

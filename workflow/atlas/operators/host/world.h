@@ -9,10 +9,21 @@
 
 namespace {
 
-using LaunchKernel = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
-                             void**);
-using LaunchCooperative = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
-                                  void**);
+// The driver's CUlaunchAttribute and CUlaunchConfig, whose headers need not be here.
+struct Attribute {
+  enum Id : unsigned { cooperative = 2, early = 6 } id;  // early: programmatic stream serialization
+  alignas(8) int value;
+  char rest[60];
+};
+struct Config {
+  unsigned grid[3], threads[3], shared;
+  void* stream;
+  Attribute* attributes;
+  unsigned count;
+};
+static_assert(sizeof(Attribute) == 72 && sizeof(Config) == 56);
+
+using LaunchKernel = int (*)(const Config*, void*, void**, void**);
 using GetContext = int (*)(void**);
 using RetainContext = int (*)(void**, int);
 using SetContext = int (*)(void*);
@@ -29,7 +40,6 @@ struct World {
   PyObject* level = nullptr;   // names of attributes
   PyObject* calls = nullptr;
   LaunchKernel launch = nullptr;  // the CUDA driver's
-  LaunchCooperative cooperative = nullptr;
   GetContext get_context = nullptr;
   RetainContext retain_context = nullptr;
   SetContext set_context = nullptr;

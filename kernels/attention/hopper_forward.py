@@ -20,7 +20,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -30,7 +29,7 @@ from .blocks import LN2, LOG2E, describable, out_for, wide
 from .cases import case_of
 from .forward import launch_forward
 from .hopper_few_keys import forward_few_keys, forward_takes_few_keys
-from .hopper_parts import half_of, halves_of, operands_of, right_of
+from .hopper_parts import add_products, halves_of, no_sums, operands_of, right_of, scaled_rows, wait_for_sums
 from .hopper_tiles import (
     ROWS,
     begin_scores,
@@ -55,42 +54,25 @@ HEADS = range(40, 257, 8)
 
 
 @gluon.jit
-def _begin_output(p, v_smem, v_full, step, o, right, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr):
+def _begin_output(p, v_smem, v_full, step, o, STAGES: gl.constexpr, RIGHT: gl.constexpr):
     """Begin O += P V with the block of values number ``step``."""
     slot = step % STAGES
     v = v_smem.index(slot)  # before the wait: behind it three groups' registers spill (Triton 3.6)
     mbarrier.wait(v_full.index(slot), step // STAGES & 1)
-    if RIGHT == 0:
-        o = warpgroup_mma(p, v.reshape([BLOCK_N, o.shape[1]]), o, is_async=True)
-    else:
-        o = warpgroup_mma(p, half_of(v, 0, RIGHT), o, is_async=True)
-        right = warpgroup_mma(p, half_of(v, 1, RIGHT), right, is_async=True)
-    return o, right
+    return add_products(o, p, v, RIGHT)
 
 
 @gluon.jit
-def _output(p, o, right, v_empty, step, STAGES: gl.constexpr, RIGHT: gl.constexpr):
+def _output(p, o, v_empty, step, STAGES: gl.constexpr, RIGHT: gl.constexpr):
     """(P, O) once P V is computed; the block of values number ``step`` is given back."""
-    if RIGHT == 0:
-        o, p = warpgroup_mma_wait(0, deps=[o, p])
-    else:
-        o, right, p = warpgroup_mma_wait(0, deps=[o, right, p])
+    o, p = wait_for_sums(0, o, p, RIGHT)
     mbarrier.arrive(v_empty.index(step % STAGES), count=1)
-    return p, o, right
-
-
-@gluon.jit
-def _scaled(o, right, factor, RIGHT: gl.constexpr):
-    """O with each row multiplied by its factor."""
-    o = o * gl.convert_layout(factor, gl.SliceLayout(1, o.type.layout))[:, None]
-    if RIGHT > 0:
-        right = right * gl.convert_layout(factor, gl.SliceLayout(1, right.type.layout))[:, None]
-    return o, right
+    return p, o
 
 
 @gluon.jit
 def _block(
-    o, right, p, m, sums, q, buffers, barriers, step, scale, first_n, limit, MASKED: gl.constexpr,
+    o, p, m, sums, q, buffers, barriers, step, scale, first_n, limit, MASKED: gl.constexpr,
     OVERLAP: gl.constexpr, PINGPONG: gl.constexpr, CONSUMER: gl.constexpr, CONSUMERS: gl.constexpr,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, RIGHT: gl.constexpr, OUT_RIGHT: gl.constexpr,
     s_layout: gl.constexpr, o_layout: gl.constexpr,
@@ -106,13 +88,13 @@ def _block(
     s = begin_scores(q, k_smem, step, BLOCK_N, STAGES, RIGHT, s_layout)
     if not OVERLAP:
         s = warpgroup_mma_wait(0, deps=[s])
-    o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, OUT_RIGHT)
+    o = _begin_output(p, v_smem, v_full, step - 1, o, STAGES, OUT_RIGHT)
     if PINGPONG:
         mbarrier.arrive(turns.index((CONSUMER + 1) % CONSUMERS), count=1)
     if OVERLAP:
         s = warpgroup_mma_wait(1 if OUT_RIGHT == 0 else 2, deps=[s])
     else:
-        p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, OUT_RIGHT)
+        p, o = _output(p, o, v_empty, step - 1, STAGES, OUT_RIGHT)
     mbarrier.arrive(k_empty.index(slot), count=1)
     if MASKED:
         s = mask_scores(s, first_n, limit, BLOCK_N, s_layout)
@@ -125,10 +107,10 @@ def _block(
         # The assembler would move the wait up, to before the exponentials, for nothing in the registers ties the two;
         # but it moves no wait over a store to shared memory, and this one needs their sum.
         notes.index(CONSUMER).store(sums.to(notes.dtype))
-        p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, OUT_RIGHT)
-    o, right = _scaled(o, right, alpha, OUT_RIGHT)
+        p, o = _output(p, o, v_empty, step - 1, STAGES, OUT_RIGHT)
+    o = scaled_rows(o, alpha, OUT_RIGHT)
     p = gl.convert_layout(e.to(k_smem.dtype), gl.DotOperandLayout(0, o_layout, 2))
-    return o, right, p, m_new, sums
+    return o, p, m_new, sums
 
 
 @gluon.jit
@@ -178,45 +160,41 @@ def _consume(
             e = gl.exp2(s * scale - m[:, None])
             sums = partial_sums(e, ROWS, BLOCK_N)
             p = gl.convert_layout(e.to(k_smem.dtype), gl.DotOperandLayout(0, o_layout, 2))
-            o = gl.zeros([ROWS, columns], gl.float32, o_layout)
-            right = 0
-            if OUT_RIGHT > 0:
-                right_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, OUT_RIGHT, 16])
-                right = gl.zeros([ROWS, OUT_RIGHT], gl.float32, right_layout)
+            o = no_sums(ROWS, value_dim, OUT_RIGHT)
             step += 1
 
             if PACKED and CAUSAL:  # noqa: SIM102 (settled when compiled, unlike the other)
                 if mine > 1:  # the diagonal, which begins anywhere, may go through two blocks
-                    o, right, p, m, sums = _block(
-                        o, right, p, m, sums, q, buffers, barriers, step, scale, (mine - 2) * BLOCK_N, limit, True,
+                    o, p, m, sums = _block(
+                        o, p, m, sums, q, buffers, barriers, step, scale, (mine - 2) * BLOCK_N, limit, True,
                         OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, OUT_RIGHT, s_layout, o_layout,
                     )  # fmt: skip
                     step += 1
             for _i in range(2 if PACKED and CAUSAL else 1, mine):  # whose blocks no mask touches
-                o, right, p, m, sums = _block(
-                    o, right, p, m, sums, q, buffers, barriers, step, scale, 0, limit, False,
+                o, p, m, sums = _block(
+                    o, p, m, sums, q, buffers, barriers, step, scale, 0, limit, False,
                     OVERLAP, PINGPONG, CONSUMER, CONSUMERS, BLOCK_N, STAGES, RIGHT, OUT_RIGHT, s_layout, o_layout,
                 )  # fmt: skip
                 step += 1
             if not Q_REGISTERS:
                 mbarrier.arrive(q_empty.index(CONSUMER), count=1)
 
-            o, right = _begin_output(p, v_smem, v_full, step - 1, o, right, BLOCK_N, STAGES, OUT_RIGHT)
+            o = _begin_output(p, v_smem, v_full, step - 1, o, STAGES, OUT_RIGHT)
             total = gl.convert_layout(gl.sum(sums, 1), gl.SliceLayout(1, s_layout))
             lse_ptrs = lse_ptr + place.to(gl.int64) * len_q + offs_m
             if PACKED:
                 lse_ptrs += first_q
             gl.store(lse_ptrs, (m + gl.log2(total)) * LN2, mask=offs_m < rows_q)
-            p, o, right = _output(p, o, right, v_empty, step - 1, STAGES, OUT_RIGHT)
+            p, o = _output(p, o, v_empty, step - 1, STAGES, OUT_RIGHT)
             if PACKED:  # a query may see no key
                 total = gl.where(total == 0.0, 1.0, total)
-            o, right = _scaled(o, right, 1.0 / total, OUT_RIGHT)
+            o = scaled_rows(o, 1.0 / total, OUT_RIGHT)
             if o_desc.block_shape[len(o_desc.block_shape) - 1] == value_dim:
-                write_tile(o, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
+                write_tile(o[0], o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
             else:
                 if OUT_RIGHT == 0:
-                    o, right = halves_of(o)
-                write_parts(o, right, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
+                    o = halves_of(o[0])
+                write_parts(o, o_desc, o_smem.index(CONSUMER), place, heads, first, first_q, rows_q, PACKED)
             done += 1
     tma.store_wait(0)
 

@@ -121,6 +121,16 @@ def wait_for_sums(pending: gl.constexpr, sums, operand, RIGHT: gl.constexpr):
 
 
 @gluon.jit
+def scaled_rows(sums, factor, RIGHT: gl.constexpr):
+    """Sums with each row multiplied by its factor."""
+    left = sums[0] * gl.convert_layout(factor, gl.SliceLayout(1, sums[0].type.layout))[:, None]
+    scaled = (left,)
+    if RIGHT > 0:
+        scaled = (left, sums[1] * gl.convert_layout(factor, gl.SliceLayout(1, sums[1].type.layout))[:, None])
+    return scaled
+
+
+@gluon.jit
 def store_sums(sums, smem, scale, RIGHT: gl.constexpr):
     """Write sums times ``scale`` to shared memory, where a block of a head's rows lies."""
     parts = parts_of(smem, RIGHT)

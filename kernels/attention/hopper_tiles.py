@@ -262,14 +262,13 @@ def write_tile(o, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.c
 
 
 @gluon.jit
-def write_parts(left, right, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.constexpr):
+def write_parts(parts, o_desc, out, place, heads, first, first_q, len_q, PACKED: gl.constexpr):
     """:func:`write_tile` of a head in two parts, by way of shared memory for one of them."""
     for part in gl.static_range(2):
-        o = left if part == 0 else right
         tma.store_wait(0)
-        columns_of(out, 0, o.shape[1]).store(o.to(o_desc.dtype))
+        columns_of(out, 0, parts[part].shape[1]).store(parts[part].to(o_desc.dtype))
         fence_async_shared()
-        column = part * left.shape[1]
+        column = part * parts[0].shape[1]
         corner = corner_of(place // heads, place % heads, first, column, first_q, len_q, PACKED)
         tma.async_copy_shared_to_global(o_desc, corner, out)
 

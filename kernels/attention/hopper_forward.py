@@ -286,8 +286,8 @@ def right_columns(head_dim):
 
 
 def out_columns(head_dim):
-    """Columns of out that a group's shared memory holds."""
-    return 64 if 64 < head_dim <= 96 else min(wide(head_dim), 128)
+    """Columns of out that a group's shared memory holds: half of those of a head in two parts, and of the widest."""
+    return wide(head_dim) // 2 if right_of(head_dim) else wide(head_dim)
 
 
 def launch_by_tma(q, k, v, causal, scale, *, config):

@@ -14,9 +14,6 @@ from .hopper_queries import GROUPS, queries_kernel
 from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, section_of
 from .parts import add_parts, parts_for, sums_for
 
-LEFT = 128
-"""Columns of a wide head's first part."""
-
 KEYS = 64
 """Keys of a block, in both kernels."""
 
@@ -35,8 +32,8 @@ def launch_wide(q, k, v, dout, stats, gradients, causal, scale):
 
 def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
     """The first of the two kernels of :func:`launch_wide`; ``gradients`` are dk and dv."""
-    (batch, heads, len_q), (heads_k, len_k, columns) = q.shape[:3], widest(k, v).shape[1:]
-    width, values = wide(columns), columns_of_values(k, v)
+    (batch, heads, len_q), (heads_k, len_k) = q.shape[:3], k.shape[1:3]
+    width, values, second = widths_of(k, v)
     m_blocks, n_blocks = -(-len_q // ROWS), -(-len_k // KEYS)
     parts = parts_for(q, k, KEYS, causal)
     dk_sums, dv_sums = sums = sums_for(widest(k, v), parts) if parts > 1 else (None, None)
@@ -49,7 +46,7 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
         plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
         scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
         section_of(n_blocks, programs), parts, len_k,
-        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, **parts_of_columns(columns, values), num_warps=4,
+        CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, **second, num_warps=4,
     )  # fmt: skip
     if parts > 1:
         add_parts(sums, gradients, parts)
@@ -57,25 +54,26 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
 
 def launch_queries(q, k, v, dout, stats, dq, causal, scale):
     """The second one."""
-    (batch, heads, len_q), (heads_k, len_k, columns) = q.shape[:3], widest(k, v).shape[1:]
-    width, values, m_blocks = wide(columns), columns_of_values(k, v), -(-len_q // (ROWS * GROUPS.value))
+    (batch, heads, len_q), (heads_k, len_k) = q.shape[:3], k.shape[1:3]
+    width, values, second = widths_of(k, v)
+    m_blocks = -(-len_q // (ROWS * GROUPS.value))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
         queries_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, values), descriptor_of(k, KEYS, width),
         descriptor_of(v, KEYS, values), descriptor_of(dq, ROWS, values), stats, scale * LOG2E.value, scale,
         len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
-        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, **parts_of_columns(columns, values), num_warps=4,
+        CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, **second, num_warps=4,
     )  # fmt: skip
 
 
-def columns_of_values(k, v):
-    """Columns that V is computed in: of V narrower than K those of a head's first part may do."""
+def widths_of(k, v):
+    """(columns that K is computed in, those that V is, what the kernels know of the second parts of either).
+
+    Of V narrower than K the columns of a head's first part may do, half of K's.
+    """
     columns = widest(k, v).shape[3]
-    return wide(columns) // 2 if 2 * v.shape[3] <= wide(columns) else wide(columns)
-
-
-def parts_of_columns(columns, values):
-    """What the kernels know of a head's second part, of so many columns, and of V's."""
-    right = right_of(columns)
-    return {"RIGHT": right, "VALUES_RIGHT": right if values > LEFT else 0}
+    width, right = wide(columns), right_of(columns)
+    if 2 * v.shape[3] <= width:
+        return width, width // 2, {"RIGHT": right, "VALUES_RIGHT": 0}
+    return width, width, {"RIGHT": right, "VALUES_RIGHT": right}

@@ -29,7 +29,7 @@ from .hopper_parts import (
     columns_of,
     no_sums,
     parts_of,
-    store_sums,
+    send_sums,
     wait_for_sums,
     write_sums,
 )
@@ -154,22 +154,13 @@ def _leave(
 ):  # fmt: skip
     """Write a group's sums times ``scale``, by way of shared memory that the group alone reads, and give that back.
 
-    Where that is for one part alone, the two leave one after the other.  In fp32 sums have D columns.
+    In fp32 sums have D columns.
     """
     if DIVIDED:
         mbarrier.arrive(empty, count=1)
         write_sums(sums, scale, sums_ptr, place, first, len_k, D, RIGHT)
     else:
-        APART: gl.constexpr = RIGHT > 0 and smem.shape[3] == sums[0].shape[1]
-        for part in gl.static_range(2 if APART else 1):
-            if APART:
-                columns_of(smem, 0, sums[part].shape[1]).store((sums[part] * scale).to(smem.dtype))
-            else:
-                store_sums(sums, smem, scale, RIGHT)
-            fence_async_shared()
-            corner = [place // heads, place % heads, first, part * smem.shape[3]]
-            tma.async_copy_shared_to_global(desc, corner, smem)
-            tma.store_wait(0)
+        send_sums(sums, desc, smem, scale, place, heads, first, RIGHT)
         mbarrier.arrive(empty, count=1)
 
 

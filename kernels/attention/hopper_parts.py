@@ -6,7 +6,7 @@ half, and RIGHT columns behind that; with RIGHT 0 it is in one.  Sums are a tupl
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma, warpgroup_mma_wait
 
 
 def right_of(head_dim):
@@ -136,6 +136,24 @@ def store_sums(sums, smem, scale, RIGHT: gl.constexpr):
     parts = parts_of(smem, RIGHT)
     for part in gl.static_range(1 if RIGHT == 0 else 2):
         parts[part].store((sums[part] * scale).to(smem.dtype))
+
+
+@gluon.jit
+def send_sums(sums, desc, smem, scale, place, heads, first, RIGHT: gl.constexpr):
+    """Write sums times ``scale`` to head ``place`` of a tensor, from row ``first`` on, by way of shared memory.
+
+    Where that is for one part alone, the two leave one after the other.  It is free again behind this.
+    """
+    APART: gl.constexpr = RIGHT > 0 and smem.shape[3] == sums[0].shape[1]
+    for part in gl.static_range(2 if APART else 1):
+        if APART:
+            columns_of(smem, 0, sums[part].shape[1]).store((sums[part] * scale).to(smem.dtype))
+        else:
+            store_sums(sums, smem, scale, RIGHT)
+        fence_async_shared()
+        corner = [place // heads, place % heads, first, part * smem.shape[3]]
+        tma.async_copy_shared_to_global(desc, corner, smem)
+        tma.store_wait(0)
 
 
 @gluon.jit

@@ -22,10 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from .hopper_parts import (
     add_products,
     begin_products,
-    columns_of,
     no_sums,
     parts_of,
-    store_sums,
+    send_sums,
     wait_for_sums,
 )
 from .hopper_tiles import anew, blocks_of, mask_scores, seen_by, tile_of
@@ -100,7 +99,6 @@ def _consume(
     left_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, left_layout, 2)
     BEGUN: gl.constexpr = 1 if VALUES_RIGHT == 0 else 2  # products of a block's dP
-    APART: gl.constexpr = dout_smem.shape[4] < D
     zeros = gl.zeros([ROWS, KEYS], gl.float32, s_layout)
     step = 0
     done = 0
@@ -156,16 +154,7 @@ def _consume(
             dq = add_products(dq, ds, k_smem.index(slot), RIGHT)
             dq, ds = wait_for_sums(0, dq, ds, RIGHT)
             mbarrier.arrive(k_empty.index(slot), count=1)
-            out = dout_smem.index(GROUP)
-            for part in gl.static_range(2 if APART else 1):
-                if APART:
-                    columns_of(out, 0, dq[part].shape[1]).store((dq[part] * scale_out).to(dtype))
-                else:
-                    store_sums(dq, out, scale_out, RIGHT)
-                fence_async_shared()
-                corner = [place // heads, place % heads, first, part * out.shape[3]]
-                tma.async_copy_shared_to_global(dq_desc, corner, out)
-                tma.store_wait(0)
+            send_sums(dq, dq_desc, dout_smem.index(GROUP), scale_out, place, heads, first, RIGHT)
             mbarrier.arrive(dout_empty.index(GROUP), count=1)
             done += 1
 

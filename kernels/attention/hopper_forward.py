@@ -17,7 +17,6 @@ from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma_wait,
@@ -42,6 +41,7 @@ from .hopper_tiles import (
     produce,
     section_of,
     seen_by,
+    shared_memory,
     tile_within,
     turns_of,
     write_parts,
@@ -210,34 +210,9 @@ def attention_forward_kernel(
 
     Of the second part of heads there are RIGHT columns in Q and K, and OUT_RIGHT in V and out.
     """
-    dtype: gl.constexpr = q_desc.dtype
     head_dim: gl.constexpr = q_desc.block_shape[len(q_desc.block_shape) - 1]
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS] + q_desc.block_shape, q_desc.layout)  # noqa: RUF005
-    k_smem = gl.allocate_shared_memory(dtype, [STAGES] + k_desc.block_shape, k_desc.layout)  # noqa: RUF005
-    v_smem = gl.allocate_shared_memory(dtype, [STAGES] + v_desc.block_shape, v_desc.layout)  # noqa: RUF005
-    o_smem = gl.allocate_shared_memory(dtype, [CONSUMERS] + o_desc.block_shape, o_desc.layout)  # noqa: RUF005
-    noted: gl.constexpr = gl.float32 if head_dim <= 128 else dtype  # nobody reads them
-    notes = gl.allocate_shared_memory(noted, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
-        mbarrier.init(q_empty.index(c), count=1)
-        mbarrier.init(turns.index(c), count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(slot), count=1)
-        mbarrier.init(k_empty.index(slot), count=CONSUMERS)
-        mbarrier.init(v_full.index(slot), count=1)
-        mbarrier.init(v_empty.index(slot), count=CONSUMERS)
-    fence_async_shared()
-    buffers = (q_smem, k_smem, v_smem, o_smem, notes)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
+    noted: gl.constexpr = gl.float32 if head_dim <= 128 else q_desc.dtype
+    buffers, barriers = shared_memory(q_desc, k_desc, v_desc, o_desc, noted, ROWS, CONSUMERS, STAGES)
     sizes = (len_q, len_k, heads, group, m_blocks, all_heads, section)
     if CONSUMERS == 2:
         gl.warp_specialize(

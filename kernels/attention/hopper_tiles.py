@@ -115,6 +115,42 @@ def blocks_within(
 
 
 @gluon.jit
+def shared_memory(
+    q_desc, k_desc, v_desc, o_desc, noted: gl.constexpr,
+    ROWS: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """(buffers, barriers) of a program, these ready to be waited for.
+
+    Buffers are Q of each group, rings of K and V, out of each group, and notes in dtype ``noted``, which nobody reads:
+    a wait stays behind the store of sums to them.
+    """
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_shape, q_desc.layout)  # noqa: RUF005
+    k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_shape, k_desc.layout)  # noqa: RUF005
+    v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_shape, v_desc.layout)  # noqa: RUF005
+    o_smem = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS] + o_desc.block_shape, o_desc.layout)  # noqa: RUF005
+    notes = gl.allocate_shared_memory(noted, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for c in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(c), count=1)
+        mbarrier.init(q_empty.index(c), count=1)
+        mbarrier.init(turns.index(c), count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(slot), count=1)
+        mbarrier.init(k_empty.index(slot), count=CONSUMERS)
+        mbarrier.init(v_full.index(slot), count=1)
+        mbarrier.init(v_empty.index(slot), count=CONSUMERS)
+    fence_async_shared()
+    return (q_smem, k_smem, v_smem, o_smem, notes), (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
+
+
+@gluon.jit
 def produce(
     q_desc, k_desc, v_desc, buffers, barriers, sizes,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,

@@ -16,7 +16,6 @@ from atlas.operators import launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma,
@@ -37,6 +36,7 @@ from kernels.attention.hopper_tiles import (
     produce,
     section_of,
     seen_by,
+    shared_memory,
     tile_of,
     write_tile,
 )
@@ -227,32 +227,7 @@ def attention_fp8_kernel(
     TAIL: gl.constexpr, PROMOTE: gl.constexpr, PINGPONG: gl.constexpr,
 ):  # fmt: skip
     """Descriptors are of [b, h, l, d], V's of [b, g, d, s]; ``scale`` has log2(e) in it, the others multiply it."""
-    head_dim: gl.constexpr = q_desc.block_shape[3]
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS, 1, 1, ROWS, head_dim], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, head_dim], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, head_dim, BLOCK_N], v_desc.layout)
-    o_smem = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS, 1, 1, ROWS, head_dim], o_desc.layout)
-    notes = gl.allocate_shared_memory(gl.float32, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
-        mbarrier.init(q_empty.index(c), count=1)
-        mbarrier.init(turns.index(c), count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(slot), count=1)
-        mbarrier.init(k_empty.index(slot), count=CONSUMERS)
-        mbarrier.init(v_full.index(slot), count=1)
-        mbarrier.init(v_empty.index(slot), count=CONSUMERS)
-    fence_async_shared()
-    buffers = (q_smem, k_smem, v_smem, o_smem, notes)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
+    buffers, barriers = shared_memory(q_desc, k_desc, v_desc, o_desc, gl.float32, ROWS, CONSUMERS, STAGES)
     scales = (scale, q_scale_ptr, k_scale_ptr, v_scale_ptr)
     sizes = (len_q, len_k, heads, group, m_blocks, all_heads, section)
     if CONSUMERS == 2:

@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.attention.blocks import LN2, LOG2E, describable
 from kernels.attention.cases import case_of
+from kernels.attention.hopper_forward import keys_of_block
 from kernels.attention.hopper_tiles import (
     ROWS,
     begin_scores,
@@ -261,11 +262,6 @@ def attention_fp8_kernel(
         )  # fmt: skip
 
 
-def _keys(head_dim):
-    """Keys of a block: of so many a thread's scores are 64 registers, or 32 where its sums of out are 128."""
-    return 128 if head_dim <= 128 else 64
-
-
 def launch_by_tma(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, *, config):
     """(out, lse) of q [b, h, l, d], k and v [b, g, s, d] of e4m3; rows begin at 16 bytes.
 
@@ -276,7 +272,7 @@ def launch_by_tma(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, 
     heads_k, len_k = k.shape[1:3]
     out = torch.empty_like(q, dtype=out_dtype)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
-    keys = _keys(head_dim)
+    keys = keys_of_block(head_dim)
     m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
     programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
     launch(
@@ -303,7 +299,7 @@ def launch_hopper(q, k, v, scales, causal, scale, out_dtype=torch.bfloat16, *, c
 
 def shared_bytes(config, head_dim):
     """Shared memory of a config, in bytes: Q and out of each group, the rings of K and V, notes and barriers."""
-    return head_dim * (3 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * _keys(head_dim)) + 4096
+    return head_dim * (3 * config["CONSUMERS"] * ROWS + 2 * config["STAGES"] * keys_of_block(head_dim)) + 4096
 
 
 HOPPER_SPACE = {"CONSUMERS": (2, 3), "STAGES": (2, 3, 4), "PINGPONG": (False, True)}

@@ -11,7 +11,7 @@ from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
 from kernels.attention.blocks import as_read, block_d, head_of, read_rows, strides_of, strides_of_lse, write_rows
-from kernels.attention.few_keys import FEW, ROWS, dealt_out, gradients_of_block, read_queries
+from kernels.attention.few_keys import FEW, ROWS, dealt_out, few_keys_config, gradients_of_block, read_queries
 from kernels.attention.parts import add_parts, sums_for
 from kernels.attention.spaces import describes
 
@@ -95,9 +95,7 @@ def fits_few_keys(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def few_keys_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    columns = 64 if problem["s"] <= 64 else FEW
-    small = columns == 64 and block_d(problem["d"]) <= 64
-    return {"BLOCK_N": columns, "num_warps": 4 if small else 8, "num_stages": 1 if small else 2}
+    return few_keys_config(problem["d"], problem["s"])
 
 
 def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, config):

@@ -108,39 +108,27 @@ def once(saved, gradients):
     return _Once.apply(*saved[:3], *gradients) if torch.is_grad_enabled() else gradients
 
 
-def gradients_by(backward):
-    """What :class:`Differentiable` is given beside an operator (q, k, v, causal, scale) with such an operator backward.
+def gradients_by(backward, packed=False):
+    """What :class:`Differentiable` is given beside an operator (q, k, v, *others) with such an operator backward.
 
-    That takes (q, k, v, out, lse, dout, dlse, causal, scale).
+    That takes (q, k, v, out, lse, dout, dlse, *others).  The first two others are tensors if ``packed``, else none is.
     """
+    tensors = 5 if packed else 3
 
     def setup(ctx, inputs, output):
-        q, k, v, *ctx.parameters = inputs
-        ctx.save_for_backward(q, k, v, *output)
+        ctx.parameters = inputs[tensors:]
+        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:tensors])
         ctx.set_materialize_grads(False)
 
     def pull_back(ctx, dout, dlse):
+        nothing = (None,) * (tensors - 3 + len(ctx.parameters))
         if dout is None and dlse is None:
-            return (None,) * 5
-        saved = ctx.saved_tensors
-        gradients = backward(*saved, *incoming(saved[3], dout, dlse), *ctx.parameters)
-        return *once(saved, gradients), None, None
+            return None, None, None, *nothing
+        saved, lengths = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        gradients = backward(*saved, *incoming(saved[3], dout, dlse), *lengths, *ctx.parameters)
+        return *once(saved, gradients), *nothing
 
     return {"setup_context": setup, "backward": pull_back}
-
-
-def _setup_varlen(ctx, inputs, output):
-    q, k, v, cu_q, cu_k, *ctx.parameters = inputs
-    ctx.save_for_backward(q, k, v, *output, cu_q, cu_k)
-    ctx.set_materialize_grads(False)
-
-
-def _pull_back_varlen(ctx, dout, dlse):
-    if dout is None and dlse is None:
-        return (None,) * 9
-    *saved, cu_q, cu_k = ctx.saved_tensors
-    gradients = _varlen_backward(*saved, *incoming(saved[3], dout, dlse), cu_q, cu_k, *ctx.parameters)
-    return *once(saved, gradients), *(None,) * 6
 
 
 _backward = Operator(
@@ -173,4 +161,4 @@ _varlen_forward = CustomOperator(
     fake=fake_varlen,
 )
 attention_operator = Differentiable(_forward, **gradients_by(_backward))
-varlen_operator = Differentiable(_varlen_forward, setup_context=_setup_varlen, backward=_pull_back_varlen)
+varlen_operator = Differentiable(_varlen_forward, **gradients_by(_varlen_backward, packed=True))

@@ -5,7 +5,7 @@ from atlas.declaration import case, gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import CustomOperator, Differentiable, Operator
 
-from kernels.attention.operators import fake_backward, fake_forward, fake_varlen, incoming, once
+from kernels.attention.operators import fake_backward, fake_forward, fake_varlen, gradients_by, incoming, once
 
 from .backward import into_backward
 from .cases import case_of
@@ -59,20 +59,6 @@ def _pull_back(ctx, dout, dlse):
     return *once((q, k, v), (*gradients, _mask_gradient(*given))), None, None, None
 
 
-def _setup_varlen(ctx, inputs, output):
-    q, k, v, cu_q, cu_k, *ctx.parameters = inputs
-    ctx.save_for_backward(q, k, v, *output, cu_q, cu_k)
-    ctx.set_materialize_grads(False)
-
-
-def _pull_back_varlen(ctx, dout, dlse):
-    if dout is None and dlse is None:
-        return (None,) * 10
-    *saved, cu_q, cu_k = ctx.saved_tensors
-    gradients = _varlen_backward(*saved, *incoming(saved[3], dout, dlse), cu_q, cu_k, *ctx.parameters)
-    return *once(saved, gradients), *(None,) * 7
-
-
 _SAVED = (
     "(Tensor q, Tensor k, Tensor v, Tensor{} mask, Tensor out, Tensor lse, Tensor dout, Tensor? dlse, float scale, "
     "int left, int right)"
@@ -112,4 +98,4 @@ _varlen_forward = CustomOperator(
     fake=fake_varlen,
 )
 masked_operator = Differentiable(_forward, setup_context=_setup, backward=_pull_back)
-window_varlen_operator = Differentiable(_varlen_forward, setup_context=_setup_varlen, backward=_pull_back_varlen)
+window_varlen_operator = Differentiable(_varlen_forward, **gradients_by(_varlen_backward, packed=True))

@@ -8,7 +8,7 @@ while the group works at the softmax.
 
 Heads are computed in 64, 128 or 256 columns, those of 65 to 96 and of 129 to 192 in two parts of these: of the second
 one, RIGHT, they have few.  Heads of more than 128 have blocks of half as many keys, and their out leaves by halves:
-there is memory for no more.
+there is memory for no more.  That of all heads in two parts does.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What the forward kernels for Hopper (sm_90) share, of 16 bits and of fp8: tiles, loads, scores and masks.
+"""What the forward kernels for Hopper (sm_90) share, of 16 bits and of fp8: memory, tiles, loads, scores, masks.
 
 A program has a multiprocessor for itself.  One of its warps loads (the producer): Q, K and V go by TMA into rings of
 shared memory.  CONSUMERS groups of four warps multiply, each for ROWS rows of Q.  Barriers in shared memory hand

@@ -97,7 +97,7 @@ def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_g
     described = c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
     if in_gluon:
         if described and a.element_size() == 2:
-            from .hopper import sums_by_tma
+            from .hopper_sums import sums_by_tma
 
             sums_by_tma(a, b, offs, c, config=config | _SUMS_IN_GLUON)
             return c

@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from atlas.declaration import Capability, gpu_of
 from atlas.declaration.products import as_interpreted, describable, fp32_precision
 from atlas.operators import launch
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -90,21 +91,25 @@ def _sums_descriptor_kernel(
 def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_gluon=False):
     """c [groups, m, n] for a [m, k], b [k, n], whose k is what the groups share.
 
-    ``in_gluon``: by Hopper's own kernel, where the copy engine reads a and b and writes c, of their dtype.
+    ``in_gluon``: by Hopper's own kernels, where the copy engine reads a and b and writes c, of their dtype.
     """
-    (m, _), n, groups = a.shape, b.shape[1], offs.shape[0]
+    (m, length), n, groups = a.shape, b.shape[1], offs.shape[0]
     c = torch.empty((groups, m, n), dtype=out_dtype or a.dtype, device=a.device)
     described = c.dtype == a.dtype and all(map(describable, (a.t(), b, c)))
-    if in_gluon:
-        if described and a.element_size() == 2:
-            from .hopper_sums import sums_by_tma
+    rows = length // max(groups, 1)
+    if described and a.element_size() == 2 and (in_gluon or (by_descriptor and _alternates(rows, gpu_of(a.device)))):
+        from .hopper_sums import alternating_sums, sums_by_tma
 
+        if rows <= _SHORT:
+            alternating_sums(a, b, offs, c, config=_ALTERNATING)
+        else:
             sums_by_tma(a, b, offs, c, config=config | _SUMS_IN_GLUON)
-            return c
+        return c
+    if in_gluon:
         config, by_descriptor = PLAIN, True
     by_descriptor = by_descriptor and described
     if by_descriptor:
-        config = _with_tile_of_sums(config, a.shape[1] // max(groups, 1))
+        config = _with_tile_of_sums(config, rows)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     grid = (groups * triton.cdiv(m, rows) * triton.cdiv(n, columns),)
     a, b = as_interpreted(a), as_interpreted(b)
@@ -121,8 +126,25 @@ def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_g
     return c
 
 
+_FEW = 96
+"""Rows of a group on average up to which small tiles make sums."""
+
+_SHORT = 448
+"""The same for groups of warps that alternate: 735 us for 16 groups of 272 rows, 8192 x 5120, where two that share a
+tile take 872, and 889 for 979 of 448 rows (H200)."""
+
+
+def _alternates(rows, gpu):
+    """Whether `descriptor`, too, leaves sums of so many rows to two groups of warps that alternate.
+
+    16 groups of 100 rows, 8192 x 5120, take 437 us so, 710 in its own tiles (H200); of 64 groups of 384 on average, of
+    which one has half of all rows, 312 and 277.
+    """
+    return _FEW < rows <= 256 and Capability.WGMMA in gpu.capabilities
+
+
 # (most rows of a group on average, BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
-_TILES = ((32, 64, 128, 16, 4, 3), (256, 64, 128, 64, 4, 2), (LARGEST, 128, 128, 64, 4, 3))
+_TILES = ((32, 64, 128, 16, 4, 3), (_FEW, 64, 128, 64, 4, 2), (LARGEST, 128, 128, 64, 4, 3))
 
 
 def _with_tile_of_sums(config, rows):
@@ -135,6 +157,9 @@ def _with_tile_of_sums(config, rows):
     _, *tile = next(tile for tile in _TILES if rows <= tile[0])
     return {**config, **dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), tile, strict=True))}
 
+
+_ALTERNATING = {"ROWS": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 6, "BUFFERS": 1}
+"""The tile of each of two groups of warps that alternate; with five stages and two buffers 0.95 to 1.03 of it."""
 
 _SUMS_IN_GLUON = {"BLOCK_N": 256, "GROUP_M": 16, "STAGES": 4}
 """The tile of sums in Gluon: on an H200 it takes 1367 us for 8 groups of 1024 rows, 14336 x 4096; 128 wide 1500."""

@@ -119,6 +119,29 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
     assert sum(name.startswith("HGMMA") for name in code) == 2 * tile[1] // 64 * waits  # a wait in the loop, one after
 
 
+@pytest.mark.parametrize(
+    ("variant", "rows", "kernel"),
+    [
+        ("descriptor", 96, "_sums_descriptor_kernel"),
+        ("descriptor", 97, "alternating_sums_kernel"),
+        ("descriptor", 257, "_sums_descriptor_kernel"),
+        ("gluon", 448, "alternating_sums_kernel"),
+        ("gluon", 449, "sums_kernel"),
+    ],
+)
+def test_groups_of_warps_alternate_at_sums_over_few_rows(compiling, variant, rows, kernel):
+    assert compiling(inside.grouped_sums, variant, rows)[0] == kernel
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(200, 2), (1000, 1)], ids=["alternating", "sharing a tile"])
+def test_ragged_sums_overlap_their_wgmmas_and_spill_nothing(compiling, rows, tile):
+    """For each group of warps there are products in the loop and of the last block, and a wait more at the end."""
+    _, code = compiling(inside.grouped_sums, "gluon", rows, True)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    assert sum(name.startswith("HGMMA") for name in code) == 2 * 2 * 4 * tile
+    assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2 * 3
+
+
 @pytest.mark.parametrize(("layout", "tile"), in_turns(["NN", "TT", "TN"], [(256, 4), (128, 6), (64, 8)]))
 def test_tf32_reads_the_next_operand_while_it_multiplies_and_spills_nothing(compiling, layout, tile):
     """16 numbers of each thread, one each lane and bank; four products a wait."""

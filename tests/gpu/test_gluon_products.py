@@ -168,3 +168,23 @@ def test_a_group_ends_in_a_tile_after_one_that_still_leaves_its_buffers(cuda, n,
         c = grouped_mm(leaf, b, offs=offs)
         near(c.detach(), expected)
         near(torch.autograd.grad(c, leaf, dc)[0], expected_gradient)
+
+
+@pytest.mark.parametrize("alternate", [False, True], ids=["sharing a tile", "alternating"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ragged_sums(cuda, dtype, alternate):
+    """Groups of no rows, of less than a block and of whole ones, rows of no group; from one tile a program to many."""
+    from kernels.grouped_matmul import hopper_sums
+
+    make, config = hopper_sums.sums_by_tma, {"GROUPS": 2, "ROWS": 64, "BLOCK_N": 256, "STAGES": 4, "BUFFERS": 2}
+    if alternate:
+        make, config = hopper_sums.alternating_sums, {"ROWS": 128, "BLOCK_N": 128, "STAGES": 6, "BUFFERS": 1}
+    ends = [0, 5, 69, 69, 197, 330, 1100, 1100]
+    offs = torch.tensor(ends, device=cuda, dtype=torch.int32)
+    for m, n in ((8, 8), (136, 264), (1032, 2056), (2048, 1408), (4104, 3000)):
+        a, b = matrix(cuda, m, 1111, "T", dtype), matrix(cuda, 1111, n, "N", dtype)
+        b[1100:] = torch.inf
+        c = torch.full((len(ends), m, n), torch.nan, device=cuda, dtype=dtype)
+        make(a, b, offs, c, config=config | {"BLOCK_K": 64, "GROUP_M": 8})
+        for group, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+            near(c[group], a[:, start:end].float() @ b[start:end].float())

@@ -9,19 +9,9 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .folded_spaces import run_of
+from .folded_spaces import run_of, shares_of
 from .folding import collapse, fold, identity_of
-from .results import (
-    PART_REGISTERS,
-    cache_policy,
-    open_counter,
-    read_parts,
-    results_like,
-    scratch_for,
-    splits_of,
-    vector_of,
-    write_shared,
-)
+from .results import cache_policy, open_counter, read_parts, results_like, scratch_for, vector_of, write_shared
 
 _ALIGNED = 4
 """Elements by which what a program keeps for itself may begin later, so that it begins on 16 bytes."""
@@ -100,8 +90,7 @@ def launch_folded(x, op, dtype=None, *, config):
     outer, n, inner = x.shape
     run = run_of(config, inner, vector_of(x))
     threads, wide = 32 * config["num_warps"], triton.next_power_of_2(inner)
-    most = max(1, PART_REGISTERS * threads // wide)
-    splits = splits_of(gpu_of(x.device), config, outer, n // (2 * run.rows), most)
+    splits = shares_of(gpu_of(x.device), config, outer, n, inner, run.rows)
     launch(
         _folded_kernel,
         (outer * splits,),

@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 
+import triton
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
-from .results import BESIDE
+from .results import BESIDE, PART_REGISTERS, splits_of
 from .spaces import first, is_apart, spills, under_way
 
 SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (2, 4, 8), "PER_SM": (1, 2, 4, 8, 16)}
@@ -22,6 +23,10 @@ _FEWEST = 64
 
 _WIDEST = 1024
 """Columns up to which a group of rows is a block."""
+
+_FEW = {2: 1 / 2, 4: 2}
+"""Programs an SM, by bytes of an element, up to which ``blocks`` is faster, whose parts are of fewer columns: of 4-byte
+elements a vector saves the fewest loads."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +46,40 @@ def run_of(config, inner: int, vector: int) -> Run:
     return Run(group, block // (group * inner) * group, block)
 
 
+def shares_of(gpu: GPU, config, outer: int, n: int, inner: int, rows: int) -> int:
+    """Programs that share a matrix: no more than whose parts one program holds while it combines them."""
+    most = max(1, PART_REGISTERS * 32 * config["num_warps"] // triton.next_power_of_2(inner))
+    return splits_of(gpu, config, outer, n // (2 * rows), most)
+
+
 def _run(config, problem: Case) -> Run:
     return run_of(config, problem["inner"], VECTOR_BYTES // element_size(problem.dtype))
 
 
+def _leaves_sms(config, problem: Case, gpu: GPU) -> bool:
+    """Whether few programs share the matrices, since one cannot hold the parts of more."""
+    outer, n, inner = problem["outer"], problem["n"], problem["inner"]
+    rows = _run(config, problem).rows
+    shares = shares_of(gpu, config, outer, n, inner, rows)
+    return shares < n // (2 * rows) and outer * shares <= _FEW[element_size(problem.dtype)] * gpu.sms
+
+
 def handles(problem: Case, gpu: GPU) -> str:
-    """What has an address for nearly every element else; of those that compare and count, ``blocks`` is faster."""
+    """What has an address for nearly every element else; of those that compare and count, ``blocks`` is faster.
+
+    So it is where parts are of such long rows that few programs may share a matrix (1 x 4096 x 449 fp32 amax: 16 take
+    41.9 us, ``blocks`` 10.5; 1 x 32768 x 102 bf16: 64 take 21.2 us, and 10.3; H200).
+    """
     if problem["inner"] == 1 or not is_apart(problem, problem["inner"]):
         return "the last axis is reduced, or rows are whole 8-byte vectors"
     if problem["op"] in BESIDE:
         return "a second result: each place of a line would have one"
     if problem["inner"] > _WIDEST:
         return f"rows of more than {_WIDEST} elements"
-    if problem["n"] >= _FEWEST and any(not _obstacle(config, problem) for config in _configs()):
-        return ""
-    return "few rows: a program would begin and end with each run of them"
+    if problem["n"] < _FEWEST or all(_obstacle(config, problem) for config in _configs()):
+        return "few rows: a program would begin and end with each run of them"
+    few = _leaves_sms(default(problem, gpu), problem, gpu)
+    return "few programs: one has no registers for the parts of more" if few else ""
 
 
 def _configs():

@@ -194,10 +194,11 @@ def _programs(problem: Case, gpu: GPU, config) -> int:
     return triton.cdiv(problem["outer"], block.matrices) * triton.cdiv(problem["inner"], block.columns)
 
 
-def _leaves_sms(config, problem: Case, gpu: GPU) -> bool:
-    """Whether ``blocks`` has fewer programs than SMs: one takes two blocks at least where results are shared."""
+def _sharing(values, problem: Case, gpu: GPU) -> int:
+    """Programs of ``blocks`` by a config of these values: one takes two blocks at least where results are shared."""
+    config = dict(zip(BLOCKS_SPACE, values, strict=True))
     programs, blocks = _programs(problem, gpu, config), problem["n"] // (2 * _block(config, problem, gpu).rows)
-    return programs * splits_of(gpu, config, programs, blocks, blocks) < gpu.sms
+    return programs * splits_of(gpu, config, programs, blocks, blocks)
 
 
 def fits_blocks(config, problem: Case, gpu: GPU) -> str:
@@ -306,7 +307,8 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     """A warp for columns of its own, of few of them with parts of the rows; four warps for fewer results than SMs use.
 
     Where even these leave SMs idle, of a quarter of the vectors (1 x 13394 x 56 of bf16: 52 programs and 12.5 us, 208
-    and 9.0; H200).
+    and 9.0; H200); of rows with addresses of their own, where they are less than three an SM, of half (4 x 448 x 695
+    of bf16: 88 programs and 12.4 us, 264 and 10.6; of fp32 264 and 11.3, 616 and 9.4; H200).
     """
     n, inner = problem["n"], problem["inner"]
     alone = _of_one_warp(problem, gpu)
@@ -320,12 +322,15 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
         preferred += [(vectors, least, 1, share)]
     if apart:
         lone = [(2, least, 4, 8), (4, least, 1, 16), (4, least, 1, 1)]  # 16: two share where SMs are not full
-        preferred += [(4, least, 4, 8), (4, least, 4, 1)] if adds else lone
+        shared = [(4, least, 4, 8), (4, least, 4, 1)]
+        few = inner >= least and _sharing(shared[0], problem, gpu) < 3 * gpu.sms
+        spread = [(2, least, 4, 8)] if few else []
+        preferred += [*spread, *shared] if adds else lone
     else:
         wide = 128 if inner >= 512 else least
         shared = [(8, wide, 1, 16)] if adds and inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
         whole = (8, wide, 4, 4) if problem["op"] not in BESIDE else (4, least, 4, 4)
-        idle = inner >= least and _leaves_sms(dict(zip(BLOCKS_SPACE, whole, strict=True)), problem, gpu)
+        idle = inner >= least and _sharing(whole, problem, gpu) < gpu.sms
         spread = [(2, least, 4, 8)] if idle else []
         rest = [(8, least, 4, 1)] if adds else [(4, least, 4, 4), (4, least, 1, 1)]
         preferred += [*shared, *spread, whole, *rest]

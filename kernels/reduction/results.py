@@ -141,7 +141,7 @@ def splits_of(gpu, config, outputs, blocks, most):
     return max(1, min(config["PER_SM"] * gpu.sms // outputs, blocks, most))
 
 
-_CACHES = 4
+CACHES = 4
 """Up to so many times the L2 x is marked to leave it first."""
 
 
@@ -152,7 +152,7 @@ def cache_policy(x):
     drop x first, it replaces x by x and leaves most of that alone: of 67 MB a mere read takes 24.0 us and not 27.2
     (H200, Triton 3.6).  Where x is several times the cache all of it is pushed out either way.
     """
-    return "evict_first" if x.numel() * x.element_size() <= _CACHES * gpu_of(x.device).l2_bytes else ""
+    return "evict_first" if x.numel() * x.element_size() <= CACHES * gpu_of(x.device).l2_bytes else ""
 
 
 @triton.jit

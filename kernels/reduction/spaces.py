@@ -6,7 +6,7 @@ import triton
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import OTHER_REGISTERS, REGISTERS, VECTOR_BYTES, points, registers_obstacle
 
-from .results import BESIDE, splits_of
+from .results import BESIDE, CACHES, splits_of
 from .tiling import Block, block_of
 
 ROWS_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (1, 2, 4, 8, 16)}
@@ -25,6 +25,9 @@ FLAT_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (4, 8)}
 
 _FARTHEST = 2**30
 """Elements of a row whose places, with those of a program, are counted in 32 bits."""
+
+_BEGUN = 2**17
+"""Bytes of x an SM from which on it does not matter how soon a program's first loads begin."""
 
 _UNDER_WAY = (2**15, 3 * 2**15)
 """Bytes that an SM's programs read at once: 32 KiB is what a microsecond's latency needs at an H200's 4.4 TB/s, and
@@ -61,14 +64,27 @@ def _many(outputs: int, gpu: GPU) -> bool:
 
 
 def handles_rows(problem: Case, gpu: GPU) -> str:
-    """Not amax of many rows that ``stream`` takes: there x leaves the cache first, and what lay in it before is not
-    written back meanwhile (8192 x 4096 fp16: 28.3 us, ``rows`` 33.4, H100; 21.7 and 25.1, H200).
+    """Not sums and amax of many rows that ``stream`` takes: there x leaves the cache first, and what lay in it before
+    is not written back meanwhile (amax of 8192 x 4096 fp16: 28.3 us, ``rows`` 33.4, H100; 21.7 and 25.1, H200), and odd
+    rows are read in whole vectors (sums of 16384 x 4154 bf16: 44.2 us, ``rows`` 52.8, of 4096 x 4099 15.3 and 21.0).
+
+    But sums of little to read, which programs of more rows begin earlier (1200 x 2304: 8.1 us, ``rows`` 7.8), and of so
+    much that x stays in no cache (65536 x 3000: 106.9, and 100.4; H200).
     """
-    if problem["op"] == "amax" and _many(problem["outer"], gpu) and not handles_stream(problem, gpu):
-        return "many long rows of maxima: stream is to keep none of them in the cache"
+    many = _many(problem["outer"], gpu) and not handles_stream(problem, gpu)
+    if many and (problem["op"] == "amax" or (_adds(problem) and _leaves_cache_first(problem, gpu))):
+        return "many long rows: stream is to keep none of them in the cache"
     longest = _longest_row(problem)
     too_long = f"rows of {problem['n']} elements, over {longest}" if problem["n"] > longest else ""
     return _of_axis(True, problem) or too_long
+
+
+def _leaves_cache_first(problem: Case, gpu: GPU) -> bool:
+    """Whether x is marked to leave the cache first, or has odd rows, and is more than programs read as they begin."""
+    size = element_size(problem.dtype)
+    read = problem["outer"] * problem["n"] * size
+    marked = read <= CACHES * gpu.l2_bytes or is_apart(problem, problem["n"])
+    return marked and read >= _BEGUN * gpu.sms
 
 
 def _longest_row(problem: Case) -> int:
@@ -376,9 +392,11 @@ def stream_default(problem: Case, gpu: GPU) -> dict:
     """64 KiB of an SM under way in four programs of eight warps; of short rows fewer warps have more programs.
 
     Maxima take so many registers that two vectors a thread are faster, but of amax in a program alone; with a second
-    result of each program half as many are faster.
+    result of each program half as many are faster.  Of many rows that one program each adds up, and ``rows`` would
+    hold, too, two of four warps are (8192 x 4096 bf16: 23.1 us, 26.6 with four of eight; H200).
     """
-    few = {"amax": ((2, 4, 8), (4, 4, 1)), "sum": (), "mean": ()}.get(problem["op"], ((2, 8, 4), (2, 4, 1)))
+    adds = ((2, 4, 1),) if _many(problem["outer"], gpu) and problem["n"] <= _longest_row(problem) else ()
+    few = {"amax": ((2, 4, 8), (4, 4, 1)), "sum": adds, "mean": adds}.get(problem["op"], ((2, 8, 4), (2, 4, 1)))
     sizes = (*few, (4, 8, 4), (2, 8, 4), (2, 8, 8), (2, 4, 8), (4, 8, 1), (2, 8, 1), (2, 4, 1))
     preferred = [{"VECTORS": v, "num_warps": w, "PER_SM": p} for v, w, p in sizes]
     return first(STREAM_SPACE, fits_stream, problem, gpu, preferred)

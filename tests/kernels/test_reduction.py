@@ -398,6 +398,18 @@ def test_many_short_rows_have_no_program_each():
     assert running("sum", 1, 9001, 33) == {"folded", "blocks"}
 
 
+def test_sums_of_many_long_rows_are_streamed_up_to_a_few_times_the_cache():
+    def preferred(outer, n):
+        problem = case("bf16", outer=outer, n=n, inner=1, op="mean")
+        variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
+        return variant.name, variant.default(problem, GPUS["h200"])
+
+    for outer, n in ((8192, 4096), (4096, 4099), (32768, 2048), (65536, 3001)):
+        assert preferred(outer, n) == ("stream", {"VECTORS": 2, "num_warps": 4, "PER_SM": 1})
+    for outer, n in ((1200, 2304), (65536, 3000), (1000, 8192)):
+        assert preferred(outer, n)[0] == "rows"
+
+
 def test_what_is_a_few_times_the_cache_leaves_it_first():
     def policy(megabytes):
         with pretend(GPUS["h200"]):  # an L2 of 63 MB

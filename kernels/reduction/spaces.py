@@ -324,7 +324,9 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
 
     Where even these leave SMs idle, of a quarter of the vectors (1 x 13394 x 56 of bf16: 52 programs and 12.5 us, 208
     and 9.0; H200); of rows with addresses of their own, where they are less than three an SM, of half (4 x 448 x 695
-    of bf16: 88 programs and 12.4 us, 264 and 10.6; of fp32 264 and 11.3, 616 and 9.4; H200).
+    of bf16: 88 programs and 12.4 us, 264 and 10.6; of fp32 264 and 11.3, 616 and 9.4; H200).  Of amax a warp alone has
+    two vectors, so where the warps are too few to keep memory busy there are four (126 x 541 x 612 bf16: 33.7 us, of
+    one 47.1; H200).
     """
     n, inner = problem["n"], problem["inner"]
     alone = _of_one_warp(problem, gpu)
@@ -351,7 +353,11 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
         rest = [(8, least, 4, 1)] if adds else [(4, least, 4, 4), (4, least, 1, 1)]
         preferred += [*shared, *spread, whole, *rest]
     configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in preferred]
-    return first(BLOCKS_SPACE, fits_blocks, problem, gpu, [alone, *configs] if _many(programs, gpu) else configs)
+    if _many(programs, gpu):
+        reads = programs * 32 * VECTOR_BYTES * alone["VECTORS"]  # bytes at once
+        idle = problem["op"] == "amax" and not apart and n >= 512 and reads < _UNDER_WAY[0] * gpu.sms
+        configs = [alone | {"num_warps": 4 if idle else 1}, *configs]
+    return first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
 
 
 def rows_default(problem: Case, gpu: GPU) -> dict:

@@ -125,6 +125,8 @@ _EDGE_CASES = tuple(
         ((16, 40, 1120, 0), "k in parts of unequal length, the last of which ends within a step"),
         ((17, 33, 288, 0), "17 rows, a tail of one row of weights, nine tiles along k"),
         ((24, 72, 352, 0), "17 to 32 rows, tails in m and n; eleven tiles in parts of unequal length"),
+        ((24, 200, 2112, 0), "17 to 32 rows by TMA: tails in m and n; the last of many parts ends past k"),
+        ((32, 264, 1696, 32), "32 rows: a whole tile; stages in turns, half a stage at the end of k"),
         ((33, 72, 160, 0), "33 to 64 rows, of which the last 31 are one again; five tiles"),
         (
             (64, 264, 288, 32),

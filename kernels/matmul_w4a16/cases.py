@@ -120,6 +120,8 @@ EDGE_CASES = tuple(
             (24, 72, 640, 128, True),
             "17 to 32 rows, tails in m and n; five groups in parts of unequal length",
         ),
+        ((24, 200, 2112, 64, False), "17 to 32 rows by TMA: tails in m and n; the last of many parts ends past k"),
+        ((32, 264, 1696, 32, True), "32 rows: a whole tile; stages in turns, half a stage at the end of k"),
         ((33, 72, 384, 128, True), "33 to 64 rows, of which the last 31 are one again; weights scaled in 16 bits"),
         ((64, 264, 576, 64, False), "64 rows; a tail in n for every block, half a step at the end; symmetric"),
         ((64, 512, 512, 128, True), "64 rows; whole blocks and steps, so that nothing is masked"),

@@ -84,7 +84,7 @@ def _of_many_rows(bits):
     return (
         Variant(
             name="direct",
-            summary="from 33 rows on: all by TMA; lanes load words of four, which become 16 bits in registers",
+            summary="from 17 rows on: all by TMA; lanes load words of four, which become 16 bits in registers",
             launch=functools.partial(launch_direct, bits),
             space=DIRECT_SPACE,
             default=functools.partial(direct_default, bits),

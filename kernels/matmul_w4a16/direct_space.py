@@ -6,7 +6,7 @@ import triton
 from atlas.declaration import GPU, Case, Config
 
 DIRECT_SPACE = {
-    "BLOCK_M": (64, 128, 256),
+    "BLOCK_M": (32, 64, 128, 256),
     "W_GROUPS": (1, 2, 3),
     "K_GROUPS": (1, 2),
     "SPLITS": (1, 2, 3, 4, 6, 8),
@@ -17,7 +17,12 @@ SPLITS: parts of k of the tiles that are beyond full rounds of programs, each a 
 STAGE = 64
 """Columns of a stage, and rows of W of a group."""
 
+FEWEST_ROWS = 17
+"""The fewest rows of x that are timed."""
+
 _STAGE_US = {
+    (32, 1, 2): (0.182, 0.178),
+    (32, 2, 2): (0.248, 0.238),
     (64, 1, 2): (0.195, 0.202),
     (64, 2, 1): (0.35, 0.36),
     (64, 2, 2): (0.29, 0.292),
@@ -29,7 +34,7 @@ _STAGE_US = {
 """What a stage takes, of 4 bits and of 8, by BLOCK_M, W_GROUPS and K_GROUPS.
 
 With the constants of `_direct_us` a fit to 94 times of an H100, 3.5 % off on average; three groups of 4 bits were not
-timed and are taken to be as 8 bits.
+timed and are taken to be as 8 bits.  Of 32 rows to 12 times of an H200, 2.5 % off.
 """
 
 _LATE = 1.2
@@ -55,7 +60,8 @@ def _direct_us(bits: int, shape: Shape, splits: int, m: int, n: int, k: int, sms
     tiles, turns = _tiles_and_turns(shape, m, n, k)
     cut = tiles_to_cut(tiles, splits, sms)
     rounds = triton.cdiv(tiles - cut, sms) * turns + triton.cdiv(cut * splits, sms) * triton.cdiv(turns, splits)
-    adding = 1.2 + splits * (0.5 + cut * rows * w_groups * STAGE * 8 / 4.4e6) if cut else 0.0
+    once, each = (1.2, 0.5) if rows > 32 else (0.7, 0.2)
+    adding = once + splits * (each + cut * rows * w_groups * STAGE * 8 / 4.4e6) if cut else 0.0
     launching = 7.7 + 1.2 * (w_groups * k_groups > 3)
     return launching + rounds * 2 * k_groups * _STAGE_US[shape][bits == 8] + adding
 
@@ -63,8 +69,11 @@ def _direct_us(bits: int, shape: Shape, splits: int, m: int, n: int, k: int, sms
 def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str:
     """Why a config is not worth an estimate."""
     rows, _, k_groups = shape
-    if rows > 64 and rows >= 2 * m:
+    low = 32 if triton.cdiv(n, 2 * STAGE) <= sms else 64  # of 32 rows there are none for more tiles than programs
+    if rows >= 2 * m and rows > low:
         return "a tile twice as high as y"
+    if rows == 32 and m > rows:
+        return "weights brought for 32 rows alone, and again for others"
     if rows > 128 and 0 < m % rows <= rows // 2:
         return "half of the last tile empty: 165 us, by 128 rows 133 (526x10240x6144)"
     tiles, turns = _tiles_and_turns(shape, m, n, k)

@@ -10,8 +10,8 @@ import math
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
 
-from .direct_space import best_direct
-from .spaces import FEW_ROWS
+from .direct_space import FEWEST_ROWS, best_direct
+from .spaces import FEW_ROWS, shared_us
 
 SPECIALIZED_SPACE = {
     "BLOCK_M": (64, 128, 256),
@@ -125,12 +125,12 @@ def _sizes(problem: Case) -> tuple[int, int, int]:
     return problem["m"], problem["n"], problem["k"]
 
 
-def _beyond_gluon(problem: Case, gpu: GPU) -> str:
-    """Why no kernel in Gluon writes the case's many rows by TMA."""
+def _beyond_gluon(problem: Case, gpu: GPU, few: int = FEW_ROWS) -> str:
+    """Why no kernel in Gluon writes the case's rows, more than a ``few``, by TMA."""
     if gpu.functional:
         return "Gluon is not interpreted"
-    if problem["m"] <= FEW_ROWS:
-        return f"no more than {FEW_ROWS} rows"
+    if problem["m"] <= few:
+        return f"no more than {few} rows"
     return "TMA writes rows of whole 16 bytes" if problem["n"] % 8 else ""
 
 
@@ -148,7 +148,7 @@ _TIMED_ROWS = 4096
 
 def directs(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``direct`` does not take a case."""
-    if reason := _beyond_gluon(problem, gpu):
+    if reason := _beyond_gluon(problem, gpu, FEWEST_ROWS - 1):
         return reason
     if problem["m"] > _TIMED_ROWS:
         return f"more than {_TIMED_ROWS} rows: not timed beside `specialized`"
@@ -156,6 +156,8 @@ def directs(bits: int, problem: Case, gpu: GPU) -> str:
     if math.prod(sizes) < _LITTLE:
         return ""
     own = best_direct(bits, *sizes, gpu.sms)[0]
+    if problem["m"] <= FEW_ROWS:
+        return "`shared` should end sooner" if own > _BRIGHT * shared_us(bits, problem, gpu) else ""
     if own > _SURELY * _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
         return "to write all weights out should cost less"
     others = min(_best_specialized(*sizes, gpu.sms)[0], best_converted(*sizes, gpu.sms)[0])

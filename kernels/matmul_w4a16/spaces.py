@@ -6,6 +6,7 @@ from atlas.declaration.products import reads_shared_memory
 
 from kernels.common.packed import ROWS
 
+from .direct_space import FEWEST_ROWS, best_direct
 from .fragments import ring_stages, stage_bytes
 from .shared import shared_bytes
 
@@ -86,8 +87,11 @@ _WARPS_OF_SM = (6, 16)
 
 def shares(bits, problem: Case, gpu: GPU) -> str:
     """Why ``shared`` does not take a case."""
-    if problem["m"] > FEW_ROWS and Capability.WGMMA in gpu.capabilities and problem["n"] % 8 == 0:
-        return f"more than {FEW_ROWS} rows, of which `specialized` multiplies more at a time"
+    if Capability.WGMMA in gpu.capabilities and problem["n"] % 8 == 0:
+        if problem["m"] > FEW_ROWS:
+            return f"more than {FEW_ROWS} rows, of which `specialized` multiplies more at a time"
+        if _directly(bits, problem, gpu):
+            return "`direct` should end sooner"
     return _foreign(gpu) or ("" if problem["m"] <= SHARED_ROWS else f"more than {SHARED_ROWS} rows")
 
 
@@ -133,6 +137,39 @@ def shared_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
     while config["SPLITS"] < 16 and 8 * config["SPLITS"] <= steps and config["SPLITS"] * warps < fewest:
         config["SPLITS"] *= 2
     return config
+
+
+_SHARED_US = {4: 7.3, 8: 9.1}
+"""What `shared` takes by bits, without its steps, for more than 16 rows."""
+
+
+def shared_us(bits, problem: Case, gpu: GPU) -> float:
+    """When the default of ``shared`` should end for 17 to 32 rows, in microseconds.
+
+    Steps and programs of the busiest SM, and parts, which the last program adds: 18 times of an H200, 4 % off at most.
+    """
+    config = shared_default(bits, problem, gpu)
+    splits = config["SPLITS"]
+    steps, warps = _steps_and_warps(bits, config, problem)
+    programs = triton.cdiv(warps * splits // config["num_warps"], gpu.sms)
+    return _SHARED_US[bits] + programs * (1.4 + 0.475 * triton.cdiv(steps, splits)) + 0.28 * splits
+
+
+_FOR_DIRECT = {4: (6e6, 30e6), 8: (6e6, 36e6)}
+"""By bits the least and the most weights that `direct` multiplies by 17 to 32 rows.
+
+With less it was not timed; 34.9 million of 4 bits are even (32x9728x3584: 19.9 us, by `shared` 19.5), 67 million late
+(32x8192x8192: 24.2, 22.7).
+"""
+
+
+def _directly(bits, problem: Case, gpu: GPU) -> bool:
+    """Whether ``direct`` should be sooner on a GPU that has it."""
+    m, n, k = problem["m"], problem["n"], problem["k"]
+    least, most = _FOR_DIRECT[bits]
+    if m < FEWEST_ROWS or not least <= n * k <= most:
+        return False
+    return best_direct(bits, m, n, k, gpu.sms)[0] < shared_us(bits, problem, gpu)
 
 
 TILES_SPACE = {

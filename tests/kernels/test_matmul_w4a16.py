@@ -232,3 +232,43 @@ def test_defaults_are_points_of_the_space_that_fit(name, declaration):
             if not variant.unsupported(problem, GPUS[name]):
                 config = variant.default(problem, GPUS[name])
                 assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+
+
+def chosen(declaration, problem, gpu="h200"):
+    """The first variant that takes a case, which a call runs untuned."""
+    return next(v.name for v in declaration.forward.variants if not v.unsupported(problem, GPUS[gpu]))
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+@pytest.mark.parametrize(("sizes", "four", "eight"), [
+    ((32, 6144, 2560), "direct", "direct"),  # 4 bits 12.3 us and 12.2 by `shared` (H200), 8 bits 11.8 and 14.4
+    ((20, 1536, 8960), "direct", "direct"),  # 12.2, 15.7; 12.2, 17.5
+    ((20, 4096, 4096), "direct", "direct"),  # 11.4, 13.1; 12.4, 14.9
+    ((32, 4608, 3584), "direct", "direct"),  # 12.9, 13.8
+    ((32, 2304, 3072), "direct", "direct"),  # 8.8, 9.5
+    ((32, 9728, 3584), "shared", "direct"),  # 19.9, 19.5; 19.2, 21.8
+    ((32, 8192, 8192), "shared", "shared"),  # 24.2, 22.7
+    ((32, 14336, 4096), "shared", "shared"),
+    ((16, 4096, 4096), "shared", "shared"),
+    ((17, 1024, 2048), "shared", "shared"),
+    ((20, 4097, 4096), "shared", "shared"),
+    ((33, 4096, 4096), "direct", "direct"),
+], ids=str)  # fmt: skip
+def test_17_to_32_rows_go_to_whom_measurements_say(sizes, four, eight, name):
+    for bits, declaration, groups in WIDTHS:
+        for group, dtype, zeros in itertools.product(groups, ("bf16", "fp16"), (True, False)):
+            m, n, k = sizes
+            problem = case(dtype, m=m, n=n, k=k, group=group, zeros=zeros and bits == 4)
+            assert chosen(declaration, problem, name) == (four if bits == 4 else eight), str(problem)
+
+
+@pytest.mark.parametrize(("bits", "declaration", "groups"), WIDTHS, ids=["w4", "w8"])
+def test_direct_has_a_config_for_all_rows_that_it_takes(bits, declaration, groups):
+    variant, hopper = declaration.forward.variant("direct"), GPUS["h200"]
+    for m, n, k in itertools.product((17, 24, 32, 33), (8, 72, 8192, 16896, 16904, 65536), (64, 128, 1024, 14336)):
+        problem = case("bf16", m=m, n=n, k=k, group=64, zeros=bits == 4)
+        assert chosen(declaration, problem) != "tiles", str(problem)
+        if not variant.unsupported(problem, hopper):
+            config = variant.default(problem, hopper)
+            assert not variant.fits(config, problem, hopper), str(problem)
+            assert config["BLOCK_M"] == 32 or m > 32 or n > 16896, str(problem)

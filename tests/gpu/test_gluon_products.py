@@ -84,7 +84,7 @@ def test_linear_layers_of_operands_by_columns(cuda, orders):
         near(linear(x, weight), x.float() @ weight.float().t())
 
 
-@pytest.mark.parametrize("shape", [(64, 1, 2), (64, 2, 2), (128, 3, 1), (256, 2, 1)])
+@pytest.mark.parametrize("shape", [(32, 1, 2), (32, 2, 2), (64, 1, 2), (64, 2, 2), (128, 3, 1), (256, 2, 1)])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
 def test_packed_weights_by_tma(cuda, bits, group, shape):
     """Tails of every kind, tiles that are cut and that are not, several a program; half a stage at the end of k."""

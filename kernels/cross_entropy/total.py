@@ -8,6 +8,7 @@ from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.common.early import launch_early
+from kernels.common.totals import folded, together_kernel, write_total
 
 
 @triton.jit
@@ -24,12 +25,7 @@ def _total_kernel(
             count += (target != ignore_index).to(tl.int32)
         if TOTAL:
             total += tl.load(rows_ptr + offs, mask=offs < m, other=0.0)
-    scale = 1.0
-    if MEAN:
-        scale = 1.0 / tl.sum(count, axis=0).to(tl.float32)
-    tl.store(scale_ptr, scale)
-    if TOTAL:
-        tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
+    write_total(total, count, loss_ptr, scale_ptr, MEAN, TOTAL)
 
 
 @triton.jit
@@ -59,29 +55,6 @@ def _parts_kernel(
         target = tl.load(target_ptr + offs, mask=offs < m, other=ignore_index)
         count = tl.sum((target != ignore_index).to(tl.int32), axis=0)
         tl.store(parts_ptr + tl.num_programs(0) + pid, count.to(tl.float32))
-
-
-@triton.jit
-def _together_kernel(
-    parts_ptr, loss_ptr, scale_ptr, parts,
-    MEAN: tl.constexpr, TOTAL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """One program owns all parts [2, parts], sums and then counts: as ``_total_kernel`` of the rows."""
-    if EARLY:
-        gdc_wait()
-    total, count = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.int32)
-    for start in tl.range(0, parts, BLOCK):
-        offs = start + tl.arange(0, BLOCK)
-        if MEAN:
-            count += tl.load(parts_ptr + parts + offs, mask=offs < parts, other=0.0).to(tl.int32)
-        if TOTAL:
-            total += tl.load(parts_ptr + offs, mask=offs < parts, other=0.0)
-    scale = 1.0
-    if MEAN:
-        scale = 1.0 / tl.sum(count, axis=0).to(tl.float32)
-    tl.store(scale_ptr, scale)
-    if TOTAL:
-        tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
 
 
 def stride(x):
@@ -153,10 +126,11 @@ def _total_of_parts(rows, target, loss, scale, ignore_index, reduction, total):
 
 def launch_together(parts, loss, scale, mean, total=True):
     """Write ``scale`` and the loss from parts [2, programs]: sums of losses, then numbers of rows that count."""
-    block = min(4096, max(128, triton.next_power_of_2(parts.shape[1])))
+    left, count = folded(parts, parts.shape[1])
+    block = min(4096, max(128, triton.next_power_of_2(count)))
     launch_early(
-        _together_kernel, (1,), parts.device, parts, loss, scale, parts.shape[1],
-        MEAN=mean, TOTAL=total, BLOCK=block, num_warps=max(4, block // 256),
+        together_kernel, (1,), parts.device, left, loss, scale, count,
+        MEAN=mean, TOTAL=total, COUNTS=True, BLOCK=block, num_warps=max(4, block // 256),
     )  # fmt: skip
 
 

@@ -3,9 +3,9 @@
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
 
 from kernels.common.early import launch_early
+from kernels.common.totals import folded, together_kernel
 
 from .row import saved_rows
 
@@ -34,39 +34,6 @@ def write_rows(
         tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(weight, axis=0))
 
 
-@triton.jit
-def _total_kernel(parts_ptr, loss_ptr, scale_ptr, parts, MEAN: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """One program owns all parts: the sums of losses, then those of what the mean divides by.
-
-    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.
-    """
-    if EARLY:
-        gdc_wait()
-    total, divisor = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, parts, BLOCK):
-        offs = start + tl.arange(0, BLOCK)
-        total += tl.load(parts_ptr + offs, mask=offs < parts, other=0.0)
-        if MEAN:
-            divisor += tl.load(parts_ptr + parts + offs, mask=offs < parts, other=0.0)
-    scale = 1.0
-    if MEAN:
-        scale = 1.0 / tl.sum(divisor, axis=0)
-    tl.store(scale_ptr, scale)
-    tl.store(loss_ptr, tl.sum(total, axis=0) * scale)
-
-
-@triton.jit
-def _fold_kernel(parts_ptr, folded_ptr, parts, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    """One program owns BLOCK of the parts [2, parts]: their sums, to [2, programs]."""
-    if EARLY:
-        gdc_wait()
-    pid = tl.program_id(0)
-    offs = pid * BLOCK + tl.arange(0, BLOCK)
-    for i in tl.static_range(2):
-        part = tl.load(parts_ptr + i * parts + offs, mask=offs < parts, other=0.0)
-        tl.store(folded_ptr + i * tl.num_programs(0) + pid, tl.sum(part, axis=0))
-
-
 def outputs(x, target, label_smoothing, parts, per_row, dtype):
     """(rows, saved, scale), empty: losses of rows, or ``parts`` sums of these and of weights in fp32."""
     m = x.shape[0] * x.shape[2]
@@ -75,31 +42,15 @@ def outputs(x, target, label_smoothing, parts, per_row, dtype):
     return rows, saved, torch.empty(1, dtype=torch.float32, device=x.device)
 
 
-_MOST = 2**14
-"""Parts that one program sums: one SM of an H200 reads some 50 bytes of them in a nanosecond."""
-
-_FOLDED = 2048
-"""Parts of a program where they are more."""
-
-
-def _folded(rows, programs):
-    """(parts, how many): sums of ``_FOLDED`` of them each, in the same order each time."""
-    fewer = triton.cdiv(programs, _FOLDED)
-    folded = torch.empty(2 * fewer, dtype=torch.float32, device=rows.device)
-    launch_early(_fold_kernel, (fewer,), rows.device, rows, folded, programs, BLOCK=_FOLDED, num_warps=8)
-    return folded, fewer
-
-
 def total_of(rows, saved, scale, programs, reduction, dtype):
     """(loss, saved, scale): of each row, or what ``programs`` have left added up."""
     if reduction == "none":
         return rows, saved, scale
     loss = torch.empty((), dtype=dtype, device=rows.device)
-    if programs > _MOST:
-        rows, programs = _folded(rows, programs)
+    rows, programs = folded(rows, programs)
     block = min(16384, max(128, triton.next_power_of_2(programs)))
     launch_early(
-        _total_kernel, (1,), rows.device, rows, loss, scale, programs,
-        MEAN=reduction == "mean", BLOCK=block, num_warps=max(4, block // 512),
+        together_kernel, (1,), rows.device, rows, loss, scale, programs,
+        MEAN=reduction == "mean", TOTAL=True, COUNTS=False, BLOCK=block, num_warps=max(4, block // 512),
     )  # fmt: skip
     return loss, saved, scale

@@ -71,8 +71,9 @@ def _lanes_kernel(
                 target_ptr + classes * stride_tn, weight_ptr, start + offs - begin, mask, n, label_smoothing,
                 PROBABILITIES, HAS_WEIGHT,
             )  # fmt: skip
+            c = tl.where(mask, c, tl.zeros([LANES, WIDTH], tl.float32))  # of each class, also where it is one number
             d_i += tl.where(c_i == 0.0, 0.0, c_i * (m_new - m_i)) + tl.sum(tl.where(mask, c * (shift - x), 0.0), axis=1)
-            c_i += tl.sum(tl.where(mask, c, 0.0), axis=1)
+            c_i += tl.sum(c, axis=1)
         m_i = m_new
     edge = edges(body, WIDTH)
     inside = (edge >= begin) & (edge < end)

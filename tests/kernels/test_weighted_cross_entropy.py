@@ -5,8 +5,10 @@ import itertools
 import pytest
 import torch
 from atlas.declaration import case
+from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
+from atlas.validation.problems import Problem
 from torch.nn import functional as F
 
 import kernels.nn
@@ -116,6 +118,26 @@ def test_untuned_rows_of_few_classes_fill_the_vectors_of_a_program():
     problem = case("bf16", b=1_000_000, n=13, s=1, last=True, weight=True, probabilities=False)
     for work in DECLARATION.passes.values():
         assert work.preferred(problem, h200).default(problem, h200)["BLOCK_M"] == 64
+
+
+@pytest.mark.parametrize("n", [3, 8, 13, 21, 50, 100, 257])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("direction", DECLARATION.passes)
+def test_every_variant_takes_rows_and_columns_of_few_classes(direction, dtype, n):
+    """70 of them: more than one program of any variant has, the last not full."""
+    work, cpu = DECLARATION.passes[direction], torch.device("cpu")
+    for weight, probabilities in ((False, False), (True, False), (True, True)):
+        for sizes, flags in (
+            ({"b": 70, "s": 1, "last": True}, {"ignored": True}),
+            ({"b": 35, "s": 2, "last": True}, {"gap": 3, "smoothing": 0.1, "reduction": "none"}),
+            ({"b": 2, "s": 36, "last": False}, {"z_loss": 0.01, "smoothing": 0.1}),
+        ):
+            problem = case(dtype, n=n, weight=weight, probabilities=probabilities, **sizes, **flags)
+            drawn = Problem(DECLARATION, direction, problem, cpu, seed=2)
+            for variant in work.variants:
+                if not variant.unsupported(problem, INTERPRETER):
+                    out = variant.launch(**drawn.inputs, config=variant.default(problem, INTERPRETER))
+                    assert not drawn.judge(out).reason, (variant.name, str(problem))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

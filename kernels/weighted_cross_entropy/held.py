@@ -7,7 +7,6 @@ is exchanged between threads, and nothing waits for anything but memory.
 import torch
 import triton
 import triton.language as tl
-from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import launch
 
 from kernels.common.rows import LOWEST
@@ -97,7 +96,7 @@ def launch_held(
     dx, dtarget = torch.empty_like(x), torch.empty_like(target) if of_target else None
     along = [tensor for tensor in (x, dx, target if probabilities else None, dtarget) if tensor is not None]
     strided = (x, target if probabilities else target[:, None], dx, along[-1])
-    rows = 32 * config["num_warps"] * VECTOR_BYTES // x.element_size()
+    rows = 32 * config["num_warps"] * config["BYTES"] // x.element_size()
     launch(
         _held_kernel, (triton.cdiv(m, rows),),
         x, target, weight, scale, dloss, dx, dtarget, m, length,

@@ -235,22 +235,29 @@ def backward_in_lanes(m, problem, gpu):
     return 1 if few else 2, 4
 
 
-HELD_SPACE = {"num_warps": (1, 2, 4, 8)}
-"""Each thread has one vector of rows."""
+HELD_SPACE = {"BYTES": (8, 16), "num_warps": (1, 2, 4, 8)}
+"""Bytes of each thread's rows of one class."""
 
 _HELD = 3
 """Classes up to which what the forward pass kept of rows is as much to read as they are (3 x 2 x 65536 of bf16: 6.8 us,
 and 7.5 by ``blocks``; 16 x 5 x 4096 9.2 and 7.3; H200)."""
 
+_HELD_OF_MANY = 21
+"""The same of so many rows of class indices that SMs are full, with 8 bytes a thread (8 x 21 x 262144 of bf16: 59 us,
+and 77 by ``blocks``; with 16 bytes 75; H200)."""
+
 
 def handles_held(problem, gpu):
     if problem["last"]:
         return "classes that are neighbours"
-    return f"{problem['n']} classes, over {_HELD}" if problem["n"] > _HELD else ""
+    threads = 32 * gpu.warps_per_sm * gpu.sms
+    many = not problem["probabilities"] and rows_of(problem) * element_size(problem.dtype) >= 8 * threads
+    most = _HELD_OF_MANY if many or gpu.functional else _HELD
+    return f"{problem['n']} classes, over {most}" if problem["n"] > most else ""
 
 
 def fits_held(config, problem, gpu):
-    rows = _vectors(config, problem)
+    rows = 32 * config["num_warps"] * config["BYTES"] // element_size(problem.dtype)
     if config["num_warps"] > 1 and rows >= 2 * rows_of(problem):
         return "a block with room for twice the rows there are"
     return ""
@@ -259,4 +266,4 @@ def fits_held(config, problem, gpu):
 def held_default(problem, gpu):
     """Four warps where each SM has a program of them, else one."""
     many = rows_of(problem) >= gpu.sms * _vectors({"num_warps": 4}, problem)
-    return {"num_warps": 4 if many else 1}
+    return {"BYTES": 16 if problem["n"] <= _HELD else 8, "num_warps": 4 if many else 1}

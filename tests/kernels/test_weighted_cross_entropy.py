@@ -99,6 +99,8 @@ def test_rows_that_begin_anywhere_are_read_in_whole_lanes(pitch):
         ("forward", (4096, 257, 1), False, "lanes"),
         ("backward", (3, 2, 65536), True, "held"),
         ("backward", (8, 4, 65536), True, "blocks"),
+        ("backward", (8, 19, 524288), False, "held"),
+        ("backward", (16, 10, 4096), False, "blocks"),
     ],
 )
 def test_each_layout_of_the_loss_has_its_variant(direction, sizes, probabilities, expected):

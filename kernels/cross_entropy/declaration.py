@@ -2,6 +2,8 @@
 
 from atlas.declaration import Declaration, Pass, Variant, peers, rowwise
 
+from kernels.common import strip_configs
+
 from . import cases, references, spaces
 from .backward import launch_backward
 from .flat import launch_flat
@@ -9,6 +11,7 @@ from .held import launch_held
 from .one_pass import launch_one_pass
 from .split import launch_split
 from .stream import launch_stream, launch_stream_gradient
+from .strips import launch_strips, launch_strips_backward
 from .whole import launch_whole
 
 DECLARATION = Declaration(
@@ -63,6 +66,16 @@ DECLARATION = Declaration(
                 follows="one_pass",
             ),
             Variant(
+                name="strips",
+                summary="many rows of up to a thousand classes: a few lanes of a warp hold a row",
+                launch=launch_strips,
+                space=strip_configs.SPACE,
+                default=strip_configs.forward_default,
+                fits=spaces.fits_strips,
+                handles=spaces.handles_strips,
+                follows="one_pass",
+            ),
+            Variant(
                 name="one_pass",
                 summary="rows in registers, one block of rows a program; the gradient where it is asked for",
                 launch=launch_one_pass,
@@ -104,6 +117,16 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx",),
         variants=(
+            Variant(
+                name="strips",
+                summary="many rows of up to 512 classes: a few lanes of a warp hold a row",
+                launch=launch_strips_backward,
+                space=strip_configs.SPACE,
+                default=strip_configs.backward_default,
+                fits=spaces.fits_strips,
+                handles=spaces.handles_strips_backward,
+                follows="blocks",
+            ),
             Variant(
                 name="flat",
                 summary="rows of few classes as one stretch of memory, many a program",

@@ -14,6 +14,8 @@ from atlas.declaration.rows import (
     rows_obstacle,
 )
 
+from kernels.common import strip_configs
+
 from .cases import flags_of
 from .total import MOST
 
@@ -211,6 +213,8 @@ bf16: 31 us, 156 by ``one_pass``; of 32 classes 77 and 48; H200)."""
 def handles_held(problem, gpu):
     if problem["n"] > _HELD:
         return f"rows of {problem['n']} classes, over {_HELD}"
+    if problem["n"] * element_size(problem.dtype) % VECTOR_BYTES == 0 and not gpu.functional:
+        return "rows of whole vectors"  # 10^6 x 16 of bf16: 28 us, 22 by ``strips`` (H200)
     if problem["m"] <= MOST and not gpu.functional:
         return f"{problem['m']} rows, not over {MOST}"
     return only(False, problem)
@@ -223,3 +227,20 @@ def fits_held(config, problem, gpu):
 
 def held_default(problem, gpu):
     return {"ROWS": 1, "num_warps": 8}
+
+
+def handles_strips(problem, gpu):
+    return strip_configs.handles(problem["m"], problem, gpu) or only(False, problem)
+
+
+def handles_strips_backward(problem, gpu):
+    """Lanes of ``flat`` write whole vectors of any rows, but of rows of such read what is known of them too often."""
+    if problem["n"] % 4 and problem["n"] <= _SHORT:
+        return "short rows of narrow vectors"
+    if 2 * problem["n"] > BLOCKS[0]:
+        return f"rows of {problem['n']} classes, over half a block of `blocks`"
+    return handles_strips(problem, gpu)
+
+
+def fits_strips(config, problem, gpu):
+    return strip_configs.fits(config, problem)

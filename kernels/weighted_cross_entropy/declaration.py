@@ -2,11 +2,15 @@
 
 from atlas.declaration import Declaration, Pass, Variant, peers
 
+from kernels.common import strip_configs
+
 from . import cases, references, spaces
 from .backward import launch_backward
+from .flat import launch_flat
 from .forward import launch_stream
 from .held import launch_held
 from .lanes import launch_lanes, launch_lanes_backward
+from .strips import launch_strips, launch_strips_backward
 
 DECLARATION = Declaration(
     name="weighted_cross_entropy",
@@ -21,6 +25,16 @@ DECLARATION = Declaration(
         reference=references.reference,
         outputs=("loss", "saved", "scale"),
         variants=(
+            Variant(
+                name="strips",
+                summary="many rows of up to a thousand classes: a few lanes of a warp hold a row",
+                launch=launch_strips,
+                space=strip_configs.SPACE,
+                default=strip_configs.forward_default,
+                fits=spaces.fits_strips,
+                handles=spaces.handles_strips,
+                follows="stream",
+            ),
             Variant(
                 name="lanes",
                 summary="rows that may begin anywhere, in whole lanes of 16 bytes and their edges",
@@ -50,6 +64,26 @@ DECLARATION = Declaration(
         reference=references.backward_reference,
         outputs=("dx",),
         variants=(
+            Variant(
+                name="strips",
+                summary="many rows of up to a thousand classes: a few lanes of a warp hold a row",
+                launch=launch_strips_backward,
+                space=strip_configs.SPACE,
+                default=strip_configs.backward_default,
+                fits=spaces.fits_strips,
+                handles=spaces.handles_strips_backward,
+                follows="blocks",
+            ),
+            Variant(
+                name="flat",
+                summary="probabilities of few classes as one stretch of memory, many a program",
+                launch=launch_flat,
+                space=spaces.FLAT_SPACE,
+                default=spaces.flat_default,
+                fits=spaces.fits_flat,
+                handles=spaces.handles_flat,
+                follows="blocks",
+            ),
             Variant(
                 name="lanes",
                 summary="the same of rows that may begin anywhere, in whole lanes of 16 bytes and their edges",

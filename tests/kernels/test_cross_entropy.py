@@ -51,7 +51,7 @@ def test_every_reduction_and_smoothing_has_torch_s_value_and_gradient(reduction,
     close(x.grad, exact.grad)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 7, 13, 64, 127])
+@pytest.mark.parametrize("n", [1, 2, 5, 7, 13, 64, 127, 129, 260])
 @pytest.mark.parametrize("apart", [0, 3], ids=["", "rows apart"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_rows_of_few_classes_are_torch_s_wherever_a_row_begins(n, apart, dtype):
@@ -79,17 +79,21 @@ def test_the_total_of_however_many_rows_is_their_sum_over_those_that_count(m, re
     close(loss, rows.double().sum() / count)
 
 
-@pytest.mark.parametrize("n", [1, 2, 13, 16])
+@pytest.mark.parametrize(
+    ("name", "n", "apart"),
+    [("held", 1, 3), ("held", 2, 3), ("held", 13, 3), ("held", 16, 3)]
+    + [("strips", n, apart) for n, apart in ((1, 0), (2, 3), (13, 0), (13, 3), (40, 4), (101, 0), (257, 6))],
+)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_a_thread_that_holds_rows_of_few_classes_leaves_what_one_pass_does(n, reduction):
-    x, target = randn(1001, n + 3)[:, :n], targets(1001, n)
+def test_rows_that_threads_hold_leave_what_one_pass_does(name, n, apart, reduction):
+    x, target = randn(1001, n + apart)[:, :n], targets(1001, n)
     x[4], target[::3], target[5] = -float("inf"), -100, n if reduction == "none" else 0
     x[6] = float("nan")
     target[4] = target[6] = -100
     parameters = {"reduction": reduction, "label_smoothing": 0.1, "z_loss": 0.01}
     found, expected = (
-        launched(DECLARATION.passes["forward"].variant(name), x, target, False, **parameters)
-        for name in ("held", "one_pass")
+        launched(DECLARATION.passes["forward"].variant(one), x, target, False, **parameters)
+        for one in (name, "one_pass")
     )
     for one, other in zip(found, expected, strict=True):
         close(one, other.double())
@@ -113,6 +117,24 @@ def test_few_rows_of_few_classes_are_one_program_s():
     assert found == ["whole"] * 3 + ["one_pass"] * 3 + ["split"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "forward", "backward"),
+    [
+        ("bf16", 1_000_000, 13, "held", "flat"),
+        ("bf16", 1_000_000, 16, "strips", "strips"),
+        ("bf16", 8192, 100, "strips", "strips"),
+        ("fp32", 131_072, 257, "strips", "strips"),
+        ("bf16", 65_536, 1000, "strips", "blocks"),
+        ("bf16", 8192, 1000, "one_pass", "blocks"),
+        ("fp32", 65_536, 1000, "one_pass", "blocks"),
+        ("bf16", 4096, 100, "one_pass", "flat"),
+    ],
+)
+def test_many_short_rows_are_held_by_a_thread_or_a_few(dtype, m, n, forward, backward):
+    found = [work.preferred(case(dtype, m=m, n=n), GPUS["h200"]).name for work in DECLARATION.passes.values()]
+    assert found == [forward, backward]
+
+
 @pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_every_variant_sums_the_losses_of_rows_that_count(variant, reduction):
@@ -122,7 +144,7 @@ def test_every_variant_sums_the_losses_of_rows_that_count(variant, reduction):
     exact = x.double().requires_grad_()
     expected = functional.cross_entropy(exact, target, reduction=reduction, label_smoothing=0.1)
     expected.backward()
-    only = {"stream_gradient": [True], "split": [False], "stream": [False], "held": [False]}
+    only = {"stream_gradient": [True], "split": [False], "stream": [False], "held": [False], "strips": [False]}
     for gradient in only.get(variant.name, [False, True]):
         arguments = {"reduction": reduction, "label_smoothing": 0.1}
         loss, saved, scale = launched(variant, x, target, gradient, **arguments)

@@ -75,15 +75,17 @@ def test_blocks_of_a_row_are_a_program_s_or_many_programs(n):
     assert_as_torch(x, torch.softmax(randn(3, n, seed=2), 1), None, label_smoothing=0.1)
 
 
-@pytest.mark.parametrize("pitch", [301, 304, 602], ids=["odd rows", "padded rows", "each second class"])
-def test_rows_that_begin_anywhere_are_read_in_whole_lanes(pitch):
+@pytest.mark.parametrize("n", [301, 521], ids=["by few lanes of a warp", "by a program"])
+@pytest.mark.parametrize(("step", "gap"), [(1, 0), (1, 3), (2, 0)], ids=["odd rows", "padded", "each second class"])
+def test_rows_that_begin_anywhere_are_read_in_whole_lanes(n, step, gap):
     """Logits and targets alike, and with targets that begin elsewhere in a lane."""
-    x, weight = randn(5, pitch)[:, :: pitch // 301][:, :301], torch.linspace(0.1, 2.0, 301)
-    for target in (randn(*x.shape, seed=2), randn(5, 306, seed=2)[:, 1:302]):
+    x, weight = randn(5, step * n + gap)[:, ::step][:, :n], torch.linspace(0.1, 2.0, n)
+    for target in (randn(*x.shape, seed=2), randn(5, n + 5, seed=2)[:, 1 : n + 1]):
         assert_as_torch(x, torch.softmax(target, 1), None, reduction="none")
-        assert_as_torch(x, target.softmax(1).as_strided(x.shape, (301, 1)), weight, label_smoothing=0.1)
-    assert_as_torch(x, torch.tensor([0, 300, -100, 7, 8]), weight)
-    assert_as_torch(x, torch.tensor([0, 300, -100, 7, 8]), weight, label_smoothing=0.1, reduction="none")
+        assert_as_torch(x, target.softmax(1).as_strided(x.shape, (n, 1)), weight, label_smoothing=0.1)
+    index = torch.tensor([0, n - 1, -100, 7, 8])
+    assert_as_torch(x, index, weight)
+    assert_as_torch(x, index, weight, label_smoothing=0.1, reduction="none")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,12 @@ def test_rows_that_begin_anywhere_are_read_in_whole_lanes(pitch):
         ("backward", (844, 100277, 1), False, "lanes"),
         ("forward", (32, 50257, 1), False, "stream"),
         ("backward", (2048, 129, 1), False, "blocks"),
+        ("forward", (1_000_000, 13, 1), False, "strips"),
+        ("backward", (65536, 257, 1), False, "strips"),
         ("forward", (4096, 257, 1), False, "lanes"),
+        ("forward", (262144, 100, 1), True, "strips"),
+        ("backward", (262144, 100, 1), True, "flat"),
+        ("forward", (262144, 301, 1), True, "lanes"),
         ("backward", (3, 2, 65536), True, "held"),
         ("backward", (8, 4, 65536), True, "blocks"),
         ("backward", (8, 19, 524288), False, "held"),
@@ -123,7 +130,7 @@ def test_untuned_rows_of_few_classes_fill_the_vectors_of_a_program():
     h200 = gpu("h200", load_gpus()["h200"])
     problem = case("bf16", b=1_000_000, n=13, s=1, last=True, weight=True, probabilities=False)
     for work in DECLARATION.passes.values():
-        assert work.preferred(problem, h200).default(problem, h200)["BLOCK_M"] == 64
+        assert work.variants[-1].default(problem, h200)["BLOCK_M"] == 64
 
 
 @pytest.mark.parametrize("n", [3, 8, 13, 21, 50, 100, 257])
@@ -144,6 +151,15 @@ def test_every_variant_takes_rows_and_columns_of_few_classes(direction, dtype, n
                 if not variant.unsupported(problem, INTERPRETER):
                     out = variant.launch(**drawn.inputs, config=variant.default(problem, INTERPRETER))
                     assert not drawn.judge(out).reason, (variant.name, str(problem))
+
+
+def test_rows_that_share_elements_may_all_end_where_the_logits_do():
+    """As many as two programs have, so that one that is not the last reads the end, too."""
+    target = torch.arange(300) % 101
+    for x in (randn(1, 101).expand(300, 101), randn(400).unfold(0, 101, 1)):
+        for weight in (None, torch.ones(101)):
+            found, expected = cross_entropy(x, target, weight), F.cross_entropy(x, target, weight)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -211,7 +211,7 @@ def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping
         return _ask(ROOT, own, gpu, [], [], dict(identities[f"{gpu} {own}"]), new=cases)["added"]
 
     for path, variants in added.write(found, identities, taken).items():
-        print(f"{path}: has no case for {', '.join(variants)}, which came since")
+        print(f"{path}: has no case for {', '.join(variants)}, which came or changed since")
 
 
 if __name__ == "__main__":

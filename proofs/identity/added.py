@@ -1,4 +1,5 @@
-"""Variants that came since a document was made: where they take none of its cases, it would be made as it was."""
+"""Variants that came since a document was made, or changed and had nothing there: where they take none of its cases, it
+would be made as it was."""
 
 from __future__ import annotations
 
@@ -22,24 +23,31 @@ Ask = Callable[[str, str, Mapping[str, Cases]], Mapping[str, Cases]]
 """Of a kernel for a GPU, and of cases for each variant: those that it takes."""
 
 
+def _rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tables = (table for table in document.values() if isinstance(table, list))
+    return [row for table in tables for row in table if isinstance(row, dict)]
+
+
 def cases_of(document: Mapping[str, Any], direction: str) -> Cases:
     """Every case of a pass that any row of the document is of."""
-    rows = (row for table in document.values() if isinstance(table, list) for row in table if isinstance(row, dict))
     found = {
         json.dumps([row["dtype"], row["sizes"]], sort_keys=True)
-        for row in rows
+        for row in _rows(document)
         if row.get("direction") == direction and row.get("sizes")
     }
     return [json.loads(one) for one in sorted(found)]
 
 
 def lacking(document: Mapping[str, Any], today: Mapping[str, str]) -> list[str]:
-    """Today's variants that a document does not state."""
-    return [name for name in today if "." in name and name not in document["identities"]]
+    """Today's variants that a document does not state, or states otherwise, though no row is of them."""
+    rows, stated = _rows(document), document["identities"]
+    of_rows = {f"{row.get('direction')}.{row.get('variant') or row.get('provider')}" for row in rows}
+    changed = (name for name in today if "." in name and stated.get(name) != today[name])
+    return [name for name in changed if name not in stated or name not in of_rows]
 
 
 def write(chosen: Iterable[str], today: Mapping[str, Mapping[str, str]], ask: Ask) -> dict[Path, list[str]]:
-    """State new variants in the records of ``chosen``, as ``h200 softmax``, that have no case for them: by record."""
+    """State such variants in the records of ``chosen``, as ``h200 softmax``, that have no case for them: by record."""
     found = {}
     for name in chosen:
         gpu, own = name.split()

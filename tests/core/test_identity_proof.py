@@ -219,7 +219,7 @@ def test_a_new_variant_is_stated_where_it_takes_no_case(tmp_path, monkeypatch, s
     row = {"direction": "forward", "variant": "blocks", "dtype": "fp16", "sizes": {"n": 4}, "us": 1.5}
     others = [{"direction": "backward", "dtype": "fp16", "sizes": {"n": 16}}, {"direction": "forward"}]
     document = {"stage": stage, "kernel": "toy", "gpu": "h200", "kernel_digest": "a" * 64,
-                "identities": {NAME: "old"}, "trials": [row, *others]}  # fmt: skip
+                "identities": {NAME: "old", "forward.idle": "older"}, "trials": [row, *others]}  # fmt: skip
     path.write_text(json.dumps(document))
     asked = []
 
@@ -227,14 +227,16 @@ def test_a_new_variant_is_stated_where_it_takes_no_case(tmp_path, monkeypatch, s
         asked.append((gpu, own, cases))
         return dict.fromkeys(cases, taken)
 
-    today = {"h200 toy": {NAME: "changed", "forward.late": "new", "inputs": "i"}}
+    today = {"h200 toy": {NAME: "changed", "forward.idle": "now", "forward.late": "new", "inputs": "i"}}
     found = added.write(["h200 toy"], today, ask)
-    assert found == ({path: ["forward.late"]} if stated else {})
-    assert asked == ([("h200", "toy", {"forward.late": [["fp16", {"n": 4}]]})] if stage == "autotune" else [])
+    assert found == ({path: ["forward.idle", "forward.late"]} if stated else {})
+    cases = {name: [["fp16", {"n": 4}]] for name in ("forward.idle", "forward.late")}
+    assert asked == ([("h200", "toy", cases)] if stage == "autotune" else [])
     assert path.exists() != stated, "a document lies there in one form"
     if stated:
         written = documents.load(path.with_name(f"{stage}.json.xz"))
-        assert written["identities"] == {NAME: "old", "forward.late": "new"}, "what changed stays as it is stated"
+        identities = {NAME: "old", "forward.idle": "now", "forward.late": "new"}
+        assert written["identities"] == identities, "what changed and has a row stays as it is stated"
         assert written["kernel_digest"] == kernel.digest(written["identities"]) and written["trials"][0] == row
 
 

@@ -39,7 +39,7 @@ from .hopper_tiles import (
     partial_sums,
     pass_block,
     produce,
-    section_of,
+    section_for,
     seen_by,
     shared_memory,
     tile_within,
@@ -276,12 +276,14 @@ def launch_by_tma(q, k, v, causal, scale, *, config):
     out = out_for(q, v)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
-    programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
+    gpu = gpu_of(q.device)
+    programs = min(gpu.sms, batch * heads * m_blocks)
     launch(
         attention_forward_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(k, keys, width), descriptor_of(v, keys, wide(e)),
         descriptor_of(out, ROWS, out_columns(e)), lse, scale * LOG2E.value,
-        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
+        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads,
+        section_for(m_blocks, programs, batch * heads, heads // heads_k, len_k * (d + e) * k.itemsize, gpu.l2_bytes),
         CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, RIGHT=right_columns(d),
         OUT_RIGHT=right_columns(e), num_warps=4, **config,
     )  # fmt: skip

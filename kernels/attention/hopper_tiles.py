@@ -8,6 +8,8 @@ Blocks of keys are walked from the last to the first: those with masks (the diag
 over the others has none.  Programs are persistent: the producer loads for the next tile under this one's end.
 """
 
+import functools
+import itertools
 import math
 
 import torch
@@ -34,8 +36,8 @@ def tile_of(turn, m_blocks, heads, section, CAUSAL: gl.constexpr):
     """(block of rows, head, whether there is one) of this program's ``turn``-th tile.
 
     Tiles of a head run at about the same time, for they read the same keys.  With CAUSAL that goes for the heads of a
-    section: its longest tiles come first, and every other turn runs backwards over the programs.  A section fills an
-    even number of turns (:func:`section_of`), so that all programs get about the same work.
+    section: its longest tiles come first, and every other turn runs backwards over the programs.  How many heads those
+    are is chosen (:func:`section_for`) so that all programs get about the same work.
     """
     width = gl.num_programs(0)
     pid = gl.program_id(0)
@@ -343,3 +345,41 @@ def plain_descriptor_of(x, block):
 def section_of(m_blocks, programs):
     """The least number of heads whose tiles fill an even number of turns."""
     return 2 * programs // math.gcd(2 * programs, m_blocks)
+
+
+SHARERS = 3
+"""Programs that at least read a head's K and V at about the same time, where heads at work outgrow L2."""
+
+UNEVEN = 0.02
+"""The share of a program's work that one may have more than the mean for that."""
+
+
+def most_uneven(section, m_blocks, heads, programs):
+    """How many of the longest tiles a program has more than the mean, by sections that begin within two turns.
+
+    A section that begins in the first turn of two gives the programs from there on one more, in the second one less.
+    """
+    starts = (k * section * m_blocks % (2 * programs) for k in range(1, -(-heads // section)))
+    changes = sorted((min(start, 2 * programs - start), 1 if start <= programs else -1) for start in starts)
+    mean = sum(change * (programs - first) for first, change in changes) / programs
+    return max(itertools.accumulate((change for _, change in changes), initial=0)) - mean
+
+
+@functools.lru_cache(maxsize=1024)
+def section_for(m_blocks, programs, heads, group, head_bytes, l2_bytes):
+    """How many heads a causal schedule takes together, so that what programs read comes from L2.
+
+    As many as :func:`section_of` says are, of an odd number of blocks, all heads: each tile then reads K and V from
+    memory, alone.  Where these, ``head_bytes`` of every ``group`` heads, are more than L2 holds, fewer heads are taken,
+    the most even number of which SHARERS programs or up to twice as many share each.
+    """
+    section, most = section_of(m_blocks, programs), programs // SHARERS * group
+    at_work = min(section, heads)
+    if at_work <= most or -(-at_work // group) * head_bytes <= l2_bytes:
+        return section
+    # A last section of few turns would be more work for the programs that it reaches.
+    fewer = range(most, most // 2 - 1, -1)
+    choices = [c for c in fewer if heads % c == 0 or 2 * (heads % c) * m_blocks >= 3 * programs]
+    uneven, best = min(((most_uneven(c, m_blocks, heads, programs), c) for c in choices), default=(math.inf, 0))
+    work = heads * m_blocks * (m_blocks + 1) / 2 / programs
+    return best if uneven * m_blocks <= UNEVEN * work else section

@@ -11,7 +11,7 @@ from .blocks import LOG2E, wide, widest
 from .hopper_keys import keys_kernel
 from .hopper_parts import right_of
 from .hopper_queries import GROUPS, queries_kernel
-from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, section_of
+from .hopper_tiles import ROWS, descriptor_of, plain_descriptor_of, section_for
 from .parts import add_parts, parts_for, sums_for
 
 KEYS = 64
@@ -38,14 +38,16 @@ def launch_keys(q, k, v, dout, stats, gradients, causal, scale):
     parts = parts_for(q, k, KEYS, causal)
     dk_sums, dv_sums = sums = sums_for(widest(k, v), parts) if parts > 1 else (None, None)
     heads_k *= parts
-    programs = min(gpu_of(q.device).sms, batch * heads_k * n_blocks)
+    gpu = gpu_of(q.device)
+    programs = min(gpu.sms, batch * heads_k * n_blocks)
+    read = heads // heads_k * len_q * (q.shape[3] + v.shape[3]) * q.itemsize
     launch(
         keys_kernel, (programs,),
         descriptor_of(q, ROWS, width // 2), descriptor_of(dout, ROWS, values), descriptor_of(k, KEYS, width),
         *(descriptor_of(x, KEYS, values) for x in (v, *gradients)),
         plain_descriptor_of(stats.view(2, batch * heads, stats.shape[3]), [1, 1, ROWS]), dk_sums, dv_sums,
         scale * LOG2E.value, scale, heads_k, heads // heads_k, m_blocks, n_blocks, batch * heads_k,
-        section_of(n_blocks, programs), parts, len_k,
+        section_for(n_blocks, programs, batch * heads_k, 1, read, gpu.l2_bytes), parts, len_k,
         CAUSAL=causal, DIVIDED=parts > 1, ROWS=ROWS, KEYS=KEYS, **second, num_warps=4,
     )  # fmt: skip
     if parts > 1:
@@ -57,12 +59,15 @@ def launch_queries(q, k, v, dout, stats, dq, causal, scale):
     (batch, heads, len_q), (heads_k, len_k) = q.shape[:3], k.shape[1:3]
     width, values, second = widths_of(k, v)
     m_blocks = -(-len_q // (ROWS * GROUPS.value))
-    programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
+    gpu = gpu_of(q.device)
+    programs = min(gpu.sms, batch * heads * m_blocks)
+    read = len_k * (k.shape[3] + v.shape[3]) * k.itemsize
     launch(
         queries_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(dout, ROWS, values), descriptor_of(k, KEYS, width),
         descriptor_of(v, KEYS, values), descriptor_of(dq, ROWS, values), stats, scale * LOG2E.value, scale,
-        len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs), stats.shape[3],
+        len_k, heads, heads // heads_k, m_blocks, batch * heads,
+        section_for(m_blocks, programs, batch * heads, heads // heads_k, read, gpu.l2_bytes), stats.shape[3],
         CAUSAL=causal, TAIL=len_k % KEYS != 0, ROWS=ROWS, KEYS=KEYS, **second, num_warps=4,
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ from kernels.attention.hopper_tiles import (
     partial_sums,
     pass_block,
     produce,
-    section_of,
+    section_for,
     seen_by,
     shared_memory,
     tile_of,
@@ -274,13 +274,15 @@ def launch_by_tma(q, k, v, q_scale, k_scale, v_scale, causal, scale, out_dtype, 
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     keys = keys_of_block(head_dim)
     m_blocks = -(-len_q // (ROWS * config["CONSUMERS"]))
-    programs = min(gpu_of(q.device).sms, batch * heads * m_blocks)
+    gpu = gpu_of(q.device)
+    programs = min(gpu.sms, batch * heads * m_blocks)
     launch(
         attention_fp8_kernel, (programs,),
         descriptor_of(q, ROWS, head_dim), descriptor_of(k, keys, head_dim),
         descriptor_of(transposed(v), head_dim, keys), descriptor_of(out, ROWS, head_dim), lse,
         scale * LOG2E.value, q_scale, k_scale, v_scale,
-        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads, section_of(m_blocks, programs),
+        len_q, len_k, heads, heads // heads_k, m_blocks, batch * heads,
+        section_for(m_blocks, programs, batch * heads, heads // heads_k, 2 * len_k * head_dim, gpu.l2_bytes),
         CAUSAL=causal, ROWS=ROWS, BLOCK_N=keys, TAIL=len_k % keys != 0, PROMOTE=head_dim <= 128, num_warps=4, **config,
     )  # fmt: skip
     return out, lse

@@ -12,11 +12,15 @@ from atlas.reading.config import load_gpus
 SMS = 132
 
 
-def _schedule(monkeypatch, m_blocks, heads, causal, programs):
+L2 = 60 * 2**20
+"""Bytes of an H200's."""
+
+
+def _schedule(monkeypatch, m_blocks, heads, causal, programs, head_bytes=0):
     """The tiles of each program, in its order, by the kernel's own function."""
     from kernels.attention import hopper_tiles as module
 
-    section, schedule = module.section_of(m_blocks, programs), []
+    section, schedule = module.section_for(m_blocks, programs, heads, 1, head_bytes, L2), []
     for pid in range(programs):
         language = SimpleNamespace(
             num_programs=lambda axis: programs, program_id=lambda axis, pid=pid: pid,
@@ -38,12 +42,47 @@ def test_every_tile_has_one_program(monkeypatch, m_blocks, heads, causal):
     assert sorted(tiles) == [(m, h) for m in range(m_blocks) for h in range(heads)]
 
 
-@pytest.mark.parametrize(("m_blocks", "heads"), [(8, 256), (32, 64), (128, 16)])  # 1024, 4096 and 16384 rows
+@pytest.mark.parametrize(
+    ("m_blocks", "heads"),
+    [(8, 256), (32, 64), (128, 16), (29, 128), (15, 256), (59, 64), (13, 120)],  # 1024 to 16384 rows; odd lengths
+)
 def test_under_a_causal_mask_no_program_has_much_more_to_do_than_the_others(monkeypatch, m_blocks, heads):
     """A tile's work is its blocks of keys.  With sections that begin within a turn some programs got a third more."""
-    schedule = _schedule(monkeypatch, m_blocks, heads, True, SMS)
+    schedule = _schedule(monkeypatch, m_blocks, heads, True, SMS, 2**16 * m_blocks)
     work = [sum(m + 1 for m, _ in program) for program in schedule]
     assert max(work) < 1.04 * sum(work) / SMS
+
+
+def _sections(m_blocks, heads, group, head_bytes):
+    """(heads taken together, those of whole turns)."""
+    from kernels.attention.hopper_tiles import section_for, section_of
+
+    return section_for(m_blocks, SMS, heads, group, head_bytes, L2), section_of(m_blocks, SMS)
+
+
+@pytest.mark.parametrize(
+    ("m_blocks", "heads", "group", "head_bytes"),
+    [
+        (32, 128, 1, 2**21),  # a third of the programs at most: 4096 rows, as all powers of two from 1024 on
+        (29, 128, 4, 3700 * 512),  # of 128 heads at work 4 programs read each of K
+        (191, 40, 1, 12200 * 640),  # no more heads than that
+        (9, 64, 1, 1100 * 512),  # L2 holds K and V of all of them
+        (7, 96, 1, 2**21),  # so few tiles that no other section is even
+    ],
+)
+def test_sections_of_whole_turns_stay_where_programs_share_what_they_read(m_blocks, heads, group, head_bytes):
+    section, whole = _sections(m_blocks, heads, group, head_bytes)
+    assert section == whole
+
+
+@pytest.mark.parametrize(
+    ("m_blocks", "heads", "group", "head_bytes"),
+    [(29, 128, 1, 3700 * 512), (15, 256, 1, 1900 * 512), (59, 128, 1, 7500 * 256), (29, 256, 2, 3700 * 512)],
+)
+def test_of_an_odd_number_of_blocks_fewer_heads_are_at_work_than_programs(m_blocks, heads, group, head_bytes):
+    """All heads at once would each have one program, that reads K and V from memory."""
+    section, whole = _sections(m_blocks, heads, group, head_bytes)
+    assert min(whole, heads) > SMS // 3 * group >= section >= SMS // 6 * group
 
 
 def _jobs(monkeypatch, length, s, heads, group, causal, programs, parts=1):
@@ -145,7 +184,7 @@ def test_every_block_of_keys_of_wide_heads_is_one_job(monkeypatch, n_blocks, m_b
     from kernels.attention import hopper_keys, hopper_tiles
 
     programs = min(SMS, n_blocks * heads)
-    sizes = 1, 1, m_blocks, n_blocks, heads, hopper_tiles.section_of(n_blocks, programs)
+    sizes = 1, 1, m_blocks, n_blocks, heads, hopper_tiles.section_for(n_blocks, programs, heads, 1, 2**23, L2)
     monkeypatch.setattr(hopper_keys, "tile_of", hopper_tiles.tile_of.fn)
     found = collections.Counter()
     for pid in range(programs):

@@ -8,6 +8,7 @@ from .blocks import describable, widest
 from .cases import case_of
 from .few_keys import backward_few_keys, backward_takes_few_keys, few_keys_config
 from .hopper_backward import launch_by_tma
+from .hopper_few_keys_backward import backward_few_keys_by_tma, sooner_by_tma
 from .hopper_schedule import ROWS
 from .hopper_wide import launch_wide
 from .spaces import backward_default, for_hopper
@@ -29,6 +30,8 @@ def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, conf
         plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
         return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
     if backward_takes_few_keys(q, k):
+        if describable(out) and sooner_by_tma(q, k):
+            return backward_few_keys_by_tma(q, k, v, out, lse, dout, dlse, causal, scale)
         config = few_keys_config(q.shape[3], k.shape[2])
         return backward_few_keys(True, q, k, v, out, lse, dout, dlse, causal, scale, config=config)
     into_gradients((q, k, v, out, lse, dout, dlse), gradients, causal, scale, config)

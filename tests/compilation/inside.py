@@ -300,6 +300,20 @@ def hopper_few_keys(head_dim, queries, keys, packed):
     return _instructions(requests[0].kernel)
 
 
+def hopper_few_keys_backward(head_dim, keys, causal):
+    """The same of its backward pass."""
+    import torch
+
+    from kernels.attention.hopper_few_keys_backward import backward_few_keys_by_tma
+
+    q = torch.empty(3, 4, 3000, head_dim, dtype=torch.bfloat16, device="meta")
+    k = torch.empty(3, 2, keys, head_dim, dtype=torch.bfloat16, device="meta")
+    lse = torch.empty(3, 4, 3000, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        backward_few_keys_by_tma(q, k, k, q, lse, q, lse, causal, 0.125)
+    return _instructions(requests[0].kernel)
+
+
 def hopper_packed_attention(head_dim, causal, config):
     """The same of packed sequences."""
     import torch

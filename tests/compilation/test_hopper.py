@@ -52,6 +52,19 @@ def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_di
 
 
 @pytest.mark.parametrize(
+    ("head_dim", "keys", "causal", "spilled"),
+    [(32, 77, True, 0), (40, 33, True, 0), (64, 77, False, 16), (128, 60, False, 4)],
+)
+def test_gradients_of_few_keys_keep_sums_of_all_keys_in_registers(compiling, head_dim, keys, causal, spilled):
+    """Where those are 128 a thread, some words more than there is room for are; loops are long and wait for memory."""
+    code = compiling(inside.hopper_few_keys_backward, head_dim, keys, causal)
+    assert sum(name.startswith("STL") for name in code) <= spilled
+    if head_dim <= 64:  # else the assembler waits for each product (C7514)
+        halves, groups = -(-keys // 64), 2
+        assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 3 * halves * groups
+
+
+@pytest.mark.parametrize(
     ("head_dim", "causal"),
     [
         (128, True),

@@ -15,6 +15,7 @@ from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
 from kernels.attention.blocks import described
 from kernels.attention.cases import sized
+from kernels.attention.hopper_few_keys_backward import sooner_by_tma
 from kernels.attention.operators import attention_operator
 from kernels.attention.spaces import fits_backward, fits_forward
 from kernels.attention_masked import masked_attention
@@ -315,6 +316,25 @@ def test_queries_of_few_keys_are_dealt_out_where_heads_are_few(monkeypatch):
     assert dealt(2, 10, 10, 4096, 77, 64) == (6, 11)
     assert dealt(1, 1, 1, 2**20, 77, 64)[0] <= 132
     assert dealt(32, 32, 32, 129, 129, 64)[0] == dealt(32, 32, 32, 64, 64, 136)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("b", "h", "g", "length", "s", "d", "sooner"),
+    [
+        (8, 28, 4, 8192, 77, 64, True),
+        (2, 10, 10, 1024, 77, 64, True),  # six programs a head, of three blocks
+        (2, 8, 8, 768, 77, 32, False),  # of two, and one of its two groups begins late
+        (16, 16, 16, 256, 64, 64, False),  # undivided heads of four: their sums would be of parts
+        (8, 32, 32, 2048, 64, 128, True),
+        (8, 32, 32, 2048, 65, 128, False),  # sums of two halves of keys outgrow the registers
+    ],
+)
+def test_few_keys_go_by_the_copy_engine_where_programs_have_blocks_of_queries_enough(
+    monkeypatch, b, h, g, length, s, d, sooner
+):
+    monkeypatch.setattr(few_keys, "gpu_of", lambda device: H200)
+    q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
+    assert sooner_by_tma(q, k) == sooner
 
 
 def _sequences(tensors, queries, keys):

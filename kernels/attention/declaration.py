@@ -25,7 +25,7 @@ from .cases import (
 )
 from .forward import launch_forward
 from .hopper_forward import HEADS, HOPPER_SPACE, fits_hopper, hopper_default, launch_hopper
-from .hopper_gradients import fits_hopper_backward, for_hopper_backward, launch_hopper_backward
+from .hopper_gradients import fits_hopper_backward, handles_hopper_backward, launch_hopper_backward
 from .small import (
     BACKWARD_SMALL,
     FORWARD_SMALL,
@@ -146,7 +146,7 @@ DECLARATION = Declaration(
                 space={"EVEN": (True, False)},
                 default=lambda problem, gpu: {"EVEN": True},
                 fits=fits_hopper_backward,
-                handles=for_hopper_backward,
+                handles=handles_hopper_backward,
                 needs=HOPPER,
                 follows="descriptor",
             ),

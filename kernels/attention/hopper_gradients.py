@@ -6,7 +6,7 @@ from atlas.declaration import GPU, Case, Config, gpu_of
 from .backward import launch_backward, launch_statistics, padded_length
 from .blocks import describable, widest
 from .cases import case_of
-from .few_keys import backward_few_keys, backward_takes_few_keys, few_keys_config
+from .few_keys import FEW, backward_few_keys, backward_takes_few_keys, few_keys_config
 from .hopper_backward import launch_by_tma
 from .hopper_few_keys_backward import backward_few_keys_by_tma, sooner_by_tma
 from .hopper_schedule import ROWS
@@ -18,6 +18,9 @@ HEADS = range(40, 257, 8)
 
 Those of 32 in 64 take 1.38 of the time of `descriptor`, which adds no columns (571 keys, causal, H200).
 """
+
+HEADS_OF_FEW_KEYS = range(16, 257, 8)
+"""The same where one block holds all keys; smaller ones are computed in 32 columns, or in 16."""
 
 LARGEST = 128
 """The largest head of those whose gradients are all computed in one kernel; of others dQ has a kernel of its own."""
@@ -55,7 +58,12 @@ def fits_hopper_backward(config: Config, problem: Case, gpu: GPU) -> str:
     return "" if config["EVEN"] or problem["d"] <= LARGEST else "of wide heads no program waits for another"
 
 
-def for_hopper_backward(problem: Case, gpu: GPU) -> str:
+def for_hopper_backward(problem: Case, gpu: GPU, heads=HEADS) -> str:
     if problem["causal"] and problem["s"] > problem["l"]:
         return "a program's first blocks of keys have as many queries as there are, its last ones none"
-    return for_hopper(HEADS, problem, gpu)
+    return for_hopper(heads, problem, gpu)
+
+
+def handles_hopper_backward(problem: Case, gpu: GPU) -> str:
+    """Why a case is not for this variant: of few keys narrower heads are, which `descriptor` takes longer for."""
+    return for_hopper_backward(problem, gpu, HEADS_OF_FEW_KEYS if problem["s"] <= FEW else HEADS)

@@ -16,6 +16,7 @@ from kernels.attention import scaled_dot_product_attention as attention
 from kernels.attention.blocks import described
 from kernels.attention.cases import sized
 from kernels.attention.hopper_few_keys_backward import sooner_by_tma
+from kernels.attention.hopper_gradients import for_hopper_backward, handles_hopper_backward
 from kernels.attention.operators import attention_operator
 from kernels.attention.spaces import fits_backward, fits_forward
 from kernels.attention_masked import masked_attention
@@ -335,6 +336,15 @@ def test_few_keys_go_by_the_copy_engine_where_programs_have_blocks_of_queries_en
     monkeypatch.setattr(few_keys, "gpu_of", lambda device: H200)
     q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
     assert sooner_by_tma(q, k) == sooner
+
+
+def test_narrow_heads_of_few_keys_have_gradients_of_one_kernel():
+    def reason(s, d, causal=False):
+        return handles_hopper_backward(sized("bf16", "", causal, b=1, h=2, l=100, s=s, d=d), H200)
+
+    assert not reason(77, 16) and not reason(128, 32) and not reason(129, 40) and not reason(77, 256)
+    assert reason(129, 32) and reason(77, 8) and reason(77, 20) and reason(101, 32, True)
+    assert for_hopper_backward(sized("bf16", "", b=1, h=2, l=100, s=77, d=32), H200)  # attention_mla's
 
 
 def _sequences(tensors, queries, keys):

@@ -6,6 +6,7 @@ Where heads of K are too few for the multiprocessors, the blocks of queries are 
 dK and dV in fp32; a second kernel adds these.
 """
 
+import functools
 import itertools
 import math
 
@@ -127,15 +128,20 @@ def dealt_out(q, k, num_warps):
     us in 14 parts, five rounds of programs that had little to do but to write sums; three of five blocks are one round.
     """
     (batch, heads, len_q, _), heads_k = q.shape, k.shape[1]
-    all_steps = heads // heads_k * triton.cdiv(len_q, ROWS)
-    slots = gpu_of(q.device).sms * 8 // num_warps
+    blocks = heads // heads_k * triton.cdiv(len_q, ROWS)
+    return _dealt_out(batch * heads_k, blocks, gpu_of(q.device).sms * 8 // num_warps)
+
+
+@functools.lru_cache(maxsize=1024)
+def _dealt_out(places, all_steps, slots):
+    """:func:`dealt_out` of so many heads of K, blocks of queries of each, and programs at a time."""
 
     def cost(steps):
         parts = triton.cdiv(all_steps, steps)
-        rounds = triton.cdiv(batch * heads_k * parts, slots)
+        rounds = triton.cdiv(places * parts, slots)
         return rounds * (_ENTER + steps) + (_ADD + rounds * _SUMS if parts > 1 else 0), parts
 
-    most = min(all_steps, max(1, 2 * slots // (batch * heads_k)))  # parts: of more than two rounds none is sooner done
+    most = min(all_steps, max(1, 2 * slots // places))  # parts: of more than two rounds none is sooner done
     steps = min({triton.cdiv(all_steps, parts) for parts in range(1, most + 1)}, key=cost)
     return triton.cdiv(all_steps, steps), steps
 

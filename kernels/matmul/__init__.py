@@ -15,6 +15,7 @@ import torch
 from atlas.declaration import case
 from atlas.operators import Differentiable, Operator, autocast, autocasting
 
+from kernels.common.gradients import read_twice
 from kernels.common.products import LARGEST, by_columns, precision_of_product, wants_tf32
 
 from .declaration import DECLARATION
@@ -40,6 +41,8 @@ def _backward(ctx, dc):
     # as torch is told to be when it is made.
     a, b = ctx.saved_tensors
     tf32 = wants_tf32(a)
+    if ctx.needs_input_grad[0] and ctx.needs_input_grad[1]:
+        dc = read_twice(dc, tf32)
     da = product_2d(dc, b.t(), tf32) if ctx.needs_input_grad[0] else None
     db = product_2d(a.t(), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None

@@ -37,6 +37,7 @@ from atlas.operators import (
     torch_gradients,
 )
 
+from kernels.common.gradients import copies_gradient
 from kernels.common.padded import padded_length
 from kernels.common.products import LARGEST
 from kernels.matmul import matmul
@@ -45,7 +46,7 @@ from .cases import ACTIVATIONS, reference
 from .declaration import DECLARATION
 from .few_rows import launch_gradients
 from .pull import launch_pull
-from .spaces import copies_gradient, many_rows
+from .spaces import many_rows
 
 __all__ = ["linear"]
 

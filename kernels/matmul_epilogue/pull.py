@@ -6,10 +6,10 @@ import triton.language as tl
 from atlas.operators import launch
 
 from kernels.activation.tiles import share_and_slope
+from kernels.common.gradients import copies_gradient
 from kernels.common.padded import padded
 from kernels.matmul import matmul
 
-from .spaces import copies_gradient
 from .tiled import accurate
 
 

@@ -2,7 +2,7 @@
 
 import torch
 import triton
-from atlas.declaration import GPU, Capability, Case, Config, element_size, gpu_of, torch_dtype
+from atlas.declaration import GPU, Capability, Case, Config, element_size, torch_dtype
 from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
@@ -315,14 +315,6 @@ def many_rows(m: int, k: int, n: int, dtype: torch.dtype, activation: str, gpu: 
     # By comparisons alone: torch.compile keeps them as bounds of a size that it was told changes.
     computed = next(block for block in (16, 32, 64) if m <= block) if activation != "none" else 16
     return "W is so large that launches take less than computing act' again" if n * k * computed > most else ""
-
-
-def copies_gradient(m: int, n: int, like: torch.Tensor) -> bool:
-    """Whether products of a gradient [m, n] with x and with W would each copy it, to rows that begin at 16 bytes."""
-    if like.element_size() != 2 or n % 8 == 0 or m <= 64:  # of fewer rows, some are read as they lie
-        return False
-    gpu = gpu_of(like.device)
-    return Capability.TENSOR_DESCRIPTORS in gpu.capabilities or gpu.functional
 
 
 def has_few_rows(problem: Case, gpu: GPU) -> str:

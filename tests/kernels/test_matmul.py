@@ -10,7 +10,7 @@ from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.batched_matmul import bmm
-from kernels.common import products
+from kernels.common import gradients, products
 from kernels.common.parts import part_of_k
 from kernels.common.products import precision_of_product
 from kernels.matmul import DECLARATION, case_of, described, matmul, product_2d
@@ -230,6 +230,24 @@ def test_gradients_agree_with_float64(dtype, transposed):
     da, db = torch.autograd.grad(matmul(a, b), (a, b), dc)
     assert not judged(da, dc, b.detach().t())
     assert not judged(db, a.detach().t(), dc)
+
+
+def test_a_gradient_off_16_bytes_is_copied_once_for_both_products(monkeypatch):
+    monkeypatch.setattr(gradients, "_LEAST", 0)
+    copies, original = [], gradients.padded_rows
+    monkeypatch.setattr(gradients, "padded_rows", lambda *x: copies.append(x[0].shape) or original(*x))
+    a, b, dc = randn(70, 20).bfloat16(), randn(20, 47, seed=1).bfloat16(), randn(70, 47, seed=2).bfloat16()
+    a.requires_grad_(), b.requires_grad_()
+    for function in (matmul, torch.compile(matmul, backend="aot_eager", fullgraph=True)):
+        da, db = torch.autograd.grad(function(a, b), (a, b), dc)
+        assert copies.pop() == (1, 70, 47) and not copies
+        assert not judged(da, dc, b.detach().t())
+        assert not judged(db, a.detach().t(), dc)
+    torch.autograd.grad(matmul(a, b.detach()), a, dc)
+    assert not copies
+    torch.library.opcheck(torch.ops.kernel_atlas.padded.default, (dc.requires_grad_(),))
+    da, _ = torch.autograd.grad(matmul(a, b), (a, b), dc, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(da.float().sum(), dc)[0], b.detach().sum(0).expand(70, 47))
 
 
 def test_an_expanded_gradient_is_read_through_its_zero_strides():

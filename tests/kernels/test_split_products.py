@@ -314,6 +314,13 @@ def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies_and_few_product
         assert chosen("matmul", on, "bf16", **sizes)[0] == variant
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("fp32", 8), ("tf32", 4), ("fp16", 4)])
+def test_products_are_added_up_without_the_dot_while_that_takes_less_than_writing_c(dtype, most):
+    for layout in ("NN", "TN"):
+        of = [chosen("matmul", "h200", dtype, m=1000, n=1001, k=k, layout=layout)[0] for k in (most, most + 1)]
+        assert of[0] == "outer" != of[1]
+
+
 def test_a_vector_is_multiplied_in_narrower_blocks_before_k_is_cut():
     for sizes, block_n in (
         ({"m": 1, "n": 4096, "k": 256}, 32),

@@ -110,6 +110,21 @@ EDGE_CASES = (
         )
     ),
     *(
+        case(
+            dtype,
+            f"few rows or columns times a matrix off 16 bytes, or of rows across K: {layout}",
+            **sizes,
+            layout=layout,
+        )
+        for dtype, layout, sizes in (
+            ("fp32", "TN", {"m": 3, "n": 131, "k": 1027}),
+            ("fp32", "NN", {"m": 7, "n": 134, "k": 1300}),
+            ("fp32", "NT", {"m": 13, "n": 83, "k": 1031}),
+            ("fp32", "NN", {"m": 70, "n": 3, "k": 524}),
+            ("tf32", "TT", {"m": 5, "n": 69, "k": 1030}),
+        )
+    ),
+    *(
         case("fp32", f"terms of bf16, tails and rows off 16 bytes: {layout}", m=1021, n=1019, k=1037, layout=layout)
         for layout in ("NN", "NT", "TN", "TT")
     ),

@@ -40,6 +40,7 @@ from .spaces import (
 )
 from .split_described import launch_split_descriptor, launch_swizzled
 from .split_spaces import split_descriptor
+from .streamed import launch_streamed, streamed
 from .swizzled import swizzled
 from .thin import launch_split, launch_vector
 from .thin_spaces import (
@@ -89,6 +90,7 @@ DECLARATION = Declaration(
                 handles=multiplies_outer,
                 follows="naive",
             ),
+            streamed(launch_streamed),
             few_rows(launch_few_rows),
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),

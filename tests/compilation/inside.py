@@ -369,6 +369,24 @@ def hopper_fp32(layout, config, activation="relu"):
     return _instructions(kernel), resources.spill_bytes, resources.registers
 
 
+def streamed(layout, m, n, k):
+    """(names of instructions, bytes spilled) of the Gluon kernel for fp32 of few rows, in its default tile."""
+    import torch
+    from atlas.compilation.resources import resources_of
+
+    from kernels.matmul.declaration import DECLARATION
+
+    variant, gpu = DECLARATION.forward.variant("streamed"), gpu_named("h200")
+    config = variant.default(case("fp32", m=m, n=n, k=k, layout=layout), gpu)
+    a, b = (
+        torch.empty(*shape, device="meta") if name == "N" else torch.empty(*reversed(shape), device="meta").t()
+        for shape, name in zip(((m, k), (k, n)), layout, strict=True)
+    )
+    with compile_only(gpu) as requests:
+        variant.launch(a, b, config=config)
+    return _instructions(requests[0].kernel), resources_of(requests[0].kernel).spill_bytes
+
+
 def hopper_product(layout, config):
     """Instructions of the Gluon kernel for 16-bit products, its last round in parts."""
     import torch

@@ -250,3 +250,16 @@ def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_over
     assert sum(name.startswith("HGMMA") for name in code) == rows // 32 * waits
     weights = 64 * 128 * 2 * 2 // 16 // (32 * (4 if rows == 64 else 2))  # of two converters' blocks, a lane's stores
     assert sum(name == "STS.128" for name in code) >= weights
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes"),
+    [("TN", (3, 2051, 4096)), ("NN", (7, 4098, 3000)), ("NT", (8, 4096, 4097)), ("TT", (8, 4096, 4096))],
+    ids=str,
+)
+def test_few_rows_of_fp32_go_to_registers_past_shared_memory(compiling, layout, sizes):
+    """But for the last sum across warps.  16 rows along K fill registers, and Triton 3.7 spills 8 bytes."""
+    names, spilled = compiling(inside.streamed, layout, *sizes)
+    assert spilled == 0
+    loop = names[: max(i for i, name in enumerate(names) if name.startswith("LDG"))]
+    assert not [name for name in loop if name.startswith(("LDS", "STS", "BAR", "LDGSTS"))]

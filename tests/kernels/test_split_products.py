@@ -215,9 +215,39 @@ def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than
     variant, config = chosen("matmul", "h200", "fp32", layout=layout, k=4096, **sizes)
     if layout == "NN" and sizes["m"] == 4:  # as the copy engine reads both
         assert variant == "split_descriptor"
-        return
-    assert variant == "few_rows"
-    assert 132 < 4096 // config["BLOCK_N"] * config["SPLITS"] <= 3 * 132
+    elif (layout, sizes["m"]) in (("TT", 4), ("NN", 4096)):  # rows across K, beside a matrix along it
+        assert (variant, config["COLUMNS"] * config["SPLITS"]) == ("streamed", 8 if sizes["m"] == 4 else 4)
+    else:
+        assert variant == "few_rows"
+        assert 132 < 4096 // config["BLOCK_N"] * config["SPLITS"] <= 3 * 132
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "tile"),
+    [
+        ("fp32", {"m": 3, "n": 2051, "k": 4096, "layout": "TN"}, (64, 4, 12, 8)),
+        ("fp32", {"m": 2051, "n": 3, "k": 4096, "layout": "TN"}, (64, 4, 12, 8)),
+        ("fp32", {"m": 6, "n": 4099, "k": 3000}, (64, 4, 6, 4)),
+        ("fp32", {"m": 5, "n": 4098, "k": 1024, "layout": "TN"}, (128, 4, 12, 4)),
+        ("tf32", {"m": 8, "n": 4096, "k": 2051, "layout": "NT"}, (8, 1, 1, 4)),
+        ("fp32", {"m": 12, "n": 4096, "k": 2051, "layout": "NT"}, (8, 1, 1, 4)),
+        ("fp32", {"m": 8, "n": 1000, "k": 16385, "layout": "NT"}, (8, 1, 3, 4)),
+        ("fp32", {"m": 12, "n": 4096, "k": 2051, "layout": "TT"}, None),  # too much is read beside sums of 16
+        ("fp32", {"m": 9, "n": 2051, "k": 4096, "layout": "TN"}, None),
+        ("tf32", {"m": 4, "n": 4096, "k": 4096, "layout": "TT"}, None),  # that tensor cores read
+        ("bf16", {"m": 3, "n": 2051, "k": 4096, "layout": "TN"}, None),
+    ],
+    ids=str,
+)
+def test_few_rows_times_a_matrix_off_16_bytes_are_streamed(dtype, sizes, tile):
+    variant, config = chosen("matmul", "h200", dtype, **sizes)
+    assert (tuple(config.values()) if variant == "streamed" else None) == tile
+
+
+@pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 8}], ids=str)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_without_groups_of_warps_that_multiply_few_rows_are_few_rows_s(layout, sizes):
+    assert chosen("matmul", "a100", "fp32", layout=layout, k=4096, **sizes)[0] == "few_rows"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +262,7 @@ def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than
         ("tf32", {"m": 8, "layout": "NN"}, False),  # so many are read beside each block of the matrix
         ("fp32", {"m": 8, "layout": "TN"}, False),
         ("fp32", {"m": 8, "layout": "NT", "k": 2049}, False),
-        ("fp32", {"m": 4, "layout": "NT", "k": 2049}, True),
+        ("fp32", {"m": 4, "layout": "NT", "k": 2049}, False),  # which is streamed
         ("tf32", {"m": 8, "layout": "NN", "k": 8192}, False),  # a copy is little beside so large a matrix
     ],
     ids=str,

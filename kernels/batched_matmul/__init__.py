@@ -13,6 +13,7 @@ from atlas.declaration import case
 from atlas.operators import Differentiable, Operator, autocast, autocasting
 
 from kernels.common.batches import by_columns
+from kernels.common.gradients import read_twice
 from kernels.common.products import LARGEST, precision_of_product, wants_tf32
 
 from .declaration import DECLARATION
@@ -35,6 +36,8 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, dc):
     a, b = ctx.saved_tensors
     tf32 = wants_tf32(a)
+    if ctx.needs_input_grad[0] and ctx.needs_input_grad[1]:
+        dc = read_twice(dc, tf32=False)  # where it would be turned for one of them, too
     da = _products(dc, b.transpose(1, 2), tf32) if ctx.needs_input_grad[0] else None
     db = _products(a.transpose(1, 2), dc, tf32) if ctx.needs_input_grad[1] else None
     return da, db, None

@@ -252,6 +252,20 @@ def test_a_gradient_off_16_bytes_is_copied_once_for_both_products(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(da.float().sum(), dc)[0], b.detach().sum(0).expand(70, 47))
 
 
+def test_gradients_of_a_batch_are_copied_once_too(monkeypatch):
+    monkeypatch.setattr(gradients, "_LEAST", 0)
+    copies, original = [], gradients.padded_rows
+    monkeypatch.setattr(gradients, "padded_rows", lambda *x: copies.append(x[0].shape) or original(*x))
+    a, b, dc = randn(2, 70, 20).half(), randn(2, 20, 47, seed=1).half(), randn(2, 70, 47, seed=2).half()
+    a.requires_grad_(), b.requires_grad_()
+    for function in (bmm, torch.compile(bmm, backend="aot_eager", fullgraph=True)):
+        found = torch.autograd.grad(function(a, b), (a, b), dc)
+        assert copies.pop() == (2, 70, 47) and not copies
+        for got, right in zip(found, (dc @ b.detach().mT, a.detach().mT @ dc), strict=True):
+            torch.testing.assert_close(got, right, rtol=2e-3, atol=2e-3)
+    torch.library.opcheck(torch.ops.kernel_atlas.padded.default, (dc.requires_grad_(),))
+
+
 def test_an_expanded_gradient_is_read_through_its_zero_strides():
     a, b = randn(9, 5).requires_grad_(), randn(5, 7, seed=1)
     matmul(a, b).sum().backward()

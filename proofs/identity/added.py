@@ -39,9 +39,14 @@ def cases_of(document: Mapping[str, Any], direction: str) -> Cases:
 
 
 def lacking(document: Mapping[str, Any], today: Mapping[str, str]) -> list[str]:
-    """Today's variants that a document does not state, or states otherwise, though no row is of them."""
-    rows, stated = _rows(document), document["identities"]
-    of_rows = {f"{row.get('direction')}.{row.get('variant') or row.get('provider')}" for row in rows}
+    """Today's variants that a document does not state, or states otherwise, though none of them ran: at most a row says
+    that they do not take a case."""
+    rows, stated = [row for row in _rows(document) if row.get("dtype")], document["identities"]
+    of_rows = {
+        f"{row.get('direction')}.{row.get('variant') or row.get('provider')}"
+        for row in rows
+        if row.get("status") != "unsupported"
+    }
     changed = (name for name in today if "." in name and stated.get(name) != today[name])
     return [name for name in changed if name not in stated or name not in of_rows]
 

@@ -217,7 +217,8 @@ def test_a_new_variant_is_stated_where_it_takes_no_case(tmp_path, monkeypatch, s
     path = Path("results", "recorded", "h200", "toy", f"{stage}.json")
     path.parent.mkdir(parents=True)
     row = {"direction": "forward", "variant": "blocks", "dtype": "fp16", "sizes": {"n": 4}, "us": 1.5}
-    others = [{"direction": "backward", "dtype": "fp16", "sizes": {"n": 16}}, {"direction": "forward"}]
+    refused = row | {"variant": "idle", "status": "unsupported"}
+    others = [{"direction": "backward", "dtype": "fp16", "sizes": {"n": 16}}, {"direction": "forward"}, refused]
     document = {"stage": stage, "kernel": "toy", "gpu": "h200", "kernel_digest": "a" * 64,
                 "identities": {NAME: "old", "forward.idle": "older"}, "trials": [row, *others]}  # fmt: skip
     path.write_text(json.dumps(document))

@@ -91,6 +91,7 @@ EDGE_CASES = cases.edge_cases(
         (3, 5, 64, False, False, False, {"smoothing": 0.1, "z_loss": 1e-2}, "whole vectors of columns; all terms"),
         (1, 130, 7, False, False, True, {"reduction": "none"}, "few columns of probabilities, a loss each"),
         (2, 12, 40, False, True, True, {"smoothing": 0.1, "reduction": "sum", "gap": 8}, "columns with gaps, weighted"),
+        (2, 3, 600, False, True, False, {"ignored": True, "smoothing": 0.1}, "columns of few classes, held at once"),
         (37, 129, 1, True, True, False, {"smoothing": 0.1, "ignored": True}, "odd rows, weighted and smoothed"),
         (9, 301, 1, True, False, False, {"smoothing": 0.1}, "odd rows, smoothed alike for all classes"),
         (5, 2049, 1, True, False, True, {"z_loss": 1e-2}, "rows of probabilities, one element longer than a block"),

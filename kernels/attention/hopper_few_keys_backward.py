@@ -107,6 +107,33 @@ def _statistic(x_ptr, strides, batch, number, head_k, sizes, other: gl.constexpr
 
 
 @gluon.jit
+def _seen(p, first_key, first_query, len_k, CAUSAL: gl.constexpr, layout: gl.constexpr):
+    """P^T of keys that are there and, where CAUSAL, not after their query; else 0."""
+    keys: gl.constexpr = p.shape[0]
+    rows: gl.constexpr = p.shape[1]
+    offs_n = first_key + gl.arange(0, keys, layout=gl.SliceLayout(1, layout))
+    seen = (offs_n < len_k)[:, None]
+    if CAUSAL:
+        offs_m = first_query + gl.arange(0, rows, layout=gl.SliceLayout(0, layout))
+        seen = seen & (offs_n[:, None] <= offs_m[None, :])
+    return gl.where(seen, p, 0.0)
+
+
+@gluon.jit
+def _begin_dq(ds_smem, k_smem, first_ds, first_half, HALVES: gl.constexpr, layout: gl.constexpr):
+    """Begin dQ = dS K of a block of queries, of all halves of the keys."""
+    KEYS: gl.constexpr = ds_smem.shape[1]
+    ROWS: gl.constexpr = ds_smem.shape[2]
+    D: gl.constexpr = k_smem.shape[4]
+    dq = gl.zeros([ROWS, D], gl.float32, layout)
+    for c in gl.static_range(HALVES):
+        ds = ds_smem.index(first_ds + c).permute((1, 0))
+        k = k_smem.index(first_half + c).reshape([KEYS, D])
+        dq = warpgroup_mma(ds, k, dq, use_acc=c > 0, is_async=True)
+    return dq
+
+
+@gluon.jit
 def _consume(
     dq_desc, lse_ptr, dlse_ptr, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, strides, sizes,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr,
@@ -163,12 +190,7 @@ def _consume(
             lse = notes.index(zero + 2 * GROUP).load(of_queries)
             p = gl.exp2(s * scale - lse[None, :])
             if CAUSAL or (TAIL and c == HALVES - 1):
-                offs_n = c * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(1, s_layout))
-                seen = (offs_n < len_k)[:, None]
-                if CAUSAL:
-                    offs_m = (first + i) % blocks * ROWS + gl.arange(0, ROWS, layout=of_queries)
-                    seen = seen & (offs_n[:, None] <= offs_m[None, :])
-                p = gl.where(seen, p, 0.0)
+                p = _seen(p, c * KEYS, (first + i) % blocks * ROWS, len_k, CAUSAL, s_layout)
             p_operand = gl.convert_layout(p.to(dtype), operand)
             values = warpgroup_mma(p_operand, dout.reshape([ROWS, D]), dv[c], is_async=True)
             dp = warpgroup_mma_wait(1, deps=[dp])
@@ -189,10 +211,7 @@ def _consume(
                 dk = (dk[0], keys)
                 dv = (dv[0], values)
         fence_async_shared()
-        dq = gl.zeros([ROWS, D], gl.float32, sums_layout)
-        for c in gl.static_range(HALVES):
-            ds = ds_smem.index(zero + GROUP * HALVES + c).permute((1, 0))
-            dq = warpgroup_mma(ds, k_smem.index(zero + c).reshape([KEYS, D]), dq, use_acc=c > 0, is_async=True)
+        dq = _begin_dq(ds_smem, k_smem, zero + GROUP * HALVES, zero, HALVES, sums_layout)
         if HALVES == 1:
             dq, keys, values, p_operand, ds_operand = warpgroup_mma_wait(
                 0, deps=[dq, dk[0], dv[0], p_operand, ds_operand]

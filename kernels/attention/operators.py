@@ -124,7 +124,8 @@ def gradients_by(backward, packed=False):
         nothing = (None,) * (tensors - 3 + len(ctx.parameters))
         if dout is None and dlse is None:
             return None, None, None, *nothing
-        saved, lengths = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        kept = ctx.saved_tensors  # asked for once: checkpoints give what they compute again once
+        saved, lengths = kept[:5], kept[5:]
         gradients = backward(*saved, *incoming(saved[3], dout, dlse), *lengths, *ctx.parameters)
         return *once(saved, gradients), *nothing
 

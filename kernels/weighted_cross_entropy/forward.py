@@ -6,7 +6,7 @@ from atlas.operators import launch
 
 from kernels.common.rows import LOWEST
 
-from .row import coefficients_of, is_last, loss_dtype, places_of, strides_of, width_of
+from .row import coefficients_of, is_last, loss_dtype, places_of, strides_of, width_of, with_target
 from .tiling import tile_of
 from .total import outputs, total_of, write_rows
 
@@ -113,12 +113,9 @@ def _forward_kernel(
             logit = tl.where(valid, logit, float("nan"))
         else:
             logit = tl.load(x_ptr + row + target * stride_xn, mask=valid, other=float("nan")).to(tl.float32)
-        if HAS_WEIGHT:
-            weight = tl.load(weight_ptr + target, mask=valid, other=0.0).to(tl.float32)
-        peak = (1.0 - label_smoothing) * weight
-        loss += peak * (row_max - logit + log_l)
-        c += peak
-        log_l = tl.where(valid, log_l, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
+        loss, c, log_l, weight = with_target(
+            loss, c, log_l, row_max, logit, target, valid, weight, weight_ptr, label_smoothing, HAS_WEIGHT
+        )
     write_rows(
         rows_ptr, saved_ptr, scale_ptr, m, offs_m, mask_m, counted, loss, weight, row_max, log_l, c, SUMS, PER_ROW
     )  # fmt: skip

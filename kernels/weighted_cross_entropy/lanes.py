@@ -13,7 +13,7 @@ from atlas.operators import launch
 from kernels.common.lanes import edges, lanes_of
 from kernels.common.rows import LOWEST
 
-from .row import coefficients_of, loss_dtype, places_of, strides_of
+from .row import coefficients_of, loss_dtype, places_of, strides_of, with_target
 from .total import outputs, total_of, write_rows
 
 
@@ -96,12 +96,9 @@ def _lanes_kernel(
     if not PROBABILITIES:
         valid = counted & (target >= 0) & (target < n)
         logit = tl.load(x_row + target * stride_xn, mask=valid, other=float("nan")).to(tl.float32)
-        if HAS_WEIGHT:
-            weight = tl.load(weight_ptr + target, mask=valid, other=0.0).to(tl.float32)
-        peak = (1.0 - label_smoothing) * weight
-        loss += peak * (row_max - logit + log_l)
-        sum_c += peak
-        log_l = tl.where(valid, log_l, float("nan"))  # so that the gradient is NaN, too, where the target is impossible
+        loss, sum_c, log_l, weight = with_target(
+            loss, sum_c, log_l, row_max, logit, target, valid, weight, weight_ptr, label_smoothing, HAS_WEIGHT
+        )
     one = tl.zeros([1], tl.float32)
     offs_m = pid + tl.arange(0, 1)
     write_rows(

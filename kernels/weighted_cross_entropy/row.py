@@ -27,6 +27,20 @@ def coefficients_of(
     return c
 
 
+@triton.jit
+def with_target(
+    loss, c, log_l, row_max, logit, target, valid, weight, weight_ptr, label_smoothing, HAS_WEIGHT: tl.constexpr
+):
+    """(loss, c, log_l, weight) of rows with what their targets' own classes, of those logits, add to them.
+
+    log_l is NaN where a target is impossible, so that the gradient is, too.
+    """
+    if HAS_WEIGHT:
+        weight = tl.load(weight_ptr + target, mask=valid, other=0.0).to(tl.float32)
+    peak = (1.0 - label_smoothing) * weight
+    return loss + peak * (row_max - logit + log_l), c + peak, tl.where(valid, log_l, float("nan")), weight
+
+
 def is_last(x):
     """Whether the classes of x [b, n, s] are what lies closest together."""
     return x.stride(1) == 1 or x.shape[2] == 1

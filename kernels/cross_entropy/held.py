@@ -3,7 +3,6 @@
 Nothing is exchanged between threads but that sum, and no loss of a row is written to be read again.
 """
 
-import torch
 import triton
 import triton.language as tl
 from atlas.operators import launch
@@ -11,7 +10,7 @@ from atlas.operators import launch
 from kernels.common.rows import LOWEST
 
 from .row import loss_of
-from .total import launch_together, loss_dtype, stride
+from .total import left_by, loss_dtype, stride, total_of_left, write_rows
 
 
 @triton.jit
@@ -46,29 +45,16 @@ def _held_kernel(
     for j in tl.static_range(CLASSES):
         row_sum += tl.exp(held[j] - row_max)
     loss, lse = loss_of(row_max, row_sum, total, logit, CLASSES, label_smoothing, z_loss, counted, valid, SMOOTHING)
-    tl.store(lse_ptr + offs_m, lse, mask=mask_m)
-    if PER_ROW:
-        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
-        if pid == 0:
-            tl.store(scale_ptr, 1.0)
-    else:
-        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
-        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(counted.to(tl.int32), axis=0).to(tl.float32))
+    write_rows(rows_ptr, lse_ptr, scale_ptr, offs_m, mask_m, counted, loss, lse, PER_ROW)
 
 
 def launch_held(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, wide_loss=False):
     m, n = x.shape
     block, per_row, dtype = 32 * config["num_warps"] * config["ROWS"], reduction == "none", loss_dtype(x, wide_loss)
     programs = triton.cdiv(m, block)
-    lse = torch.empty(m, dtype=torch.float32, device=x.device)
-    scale = torch.empty(1, dtype=torch.float32, device=x.device)
-    left = torch.empty(m if per_row else (2, programs), dtype=dtype if per_row else torch.float32, device=x.device)
+    left, lse, scale = left_by(programs, x, reduction, dtype)
     launch(
         _held_kernel, (programs,), x, target, left, lse, scale, m, stride(x), ignore_index, label_smoothing, z_loss,
         SMOOTHING=label_smoothing != 0, PER_ROW=per_row, BLOCK_M=block, CLASSES=n, num_warps=config["num_warps"],
     )  # fmt: skip
-    if per_row:
-        return left, lse, scale
-    loss = torch.empty((), dtype=dtype, device=x.device)
-    launch_together(left, loss, scale, reduction == "mean")
-    return loss, lse, scale
+    return total_of_left(left, lse, scale, reduction, dtype)

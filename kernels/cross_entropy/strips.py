@@ -4,7 +4,6 @@ Logits are read beside the targets, not after them: rows that do not count, too.
 leaves one sum of losses.
 """
 
-import torch
 import triton
 import triton.language as tl
 from atlas.operators import launch
@@ -13,7 +12,7 @@ from kernels.common.rows import LOWEST
 from kernels.common.strips import begin_of, columns_of, cut, strip_of, widest
 
 from .row import factors_of, gradient_of, loss_of, target_of
-from .total import empty_like, launch_together, loss_dtype, stride
+from .total import empty_like, left_by, loss_dtype, stride, total_of_left, write_rows
 
 
 @triton.jit
@@ -49,14 +48,7 @@ def _strips_kernel(
             totals += tl.where((column >= 0) & (column < CLASSES), held[i], 0.0)
     row_sum, total = tl.sum(sums, axis=1), tl.sum(totals, axis=1)
     loss, lse = loss_of(row_max, row_sum, total, logit, CLASSES, label_smoothing, z_loss, counted, valid, SMOOTHING)
-    tl.store(lse_ptr + offs_m, lse, mask=mask_m)
-    if PER_ROW:
-        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
-        if pid == 0:
-            tl.store(scale_ptr, 1.0)
-    else:
-        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
-        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(counted.to(tl.int32), axis=0).to(tl.float32))
+    write_rows(rows_ptr, lse_ptr, scale_ptr, offs_m, mask_m, counted, loss, lse, PER_ROW)
 
 
 def launch_strips(x, target, ignore_index, reduction, label_smoothing, z_loss, gradient, *, config, wide_loss=False):
@@ -64,18 +56,12 @@ def launch_strips(x, target, ignore_index, reduction, label_smoothing, z_loss, g
     size, per_row, dtype = x.element_size(), reduction == "none", loss_dtype(x, wide_loss)
     shape = cut(n, size, widest(size, n, stride(x)), True, config)
     programs = triton.cdiv(m, shape["BLOCK_M"])
-    lse = torch.empty(m, dtype=torch.float32, device=x.device)
-    scale = torch.empty(1, dtype=torch.float32, device=x.device)
-    left = torch.empty(m if per_row else (2, programs), dtype=dtype if per_row else torch.float32, device=x.device)
+    left, lse, scale = left_by(programs, x, reduction, dtype)
     launch(
         _strips_kernel, (programs,), x, target, left, lse, scale, m, stride(x), ignore_index, label_smoothing, z_loss,
         SMOOTHING=label_smoothing != 0, PER_ROW=per_row, CLASSES=n, **shape, num_warps=config["num_warps"],
     )  # fmt: skip
-    if per_row:
-        return left, lse, scale
-    loss = torch.empty((), dtype=dtype, device=x.device)
-    launch_together(left, loss, scale, reduction == "mean")
-    return loss, lse, scale
+    return total_of_left(left, lse, scale, reduction, dtype)
 
 
 @triton.jit

@@ -57,6 +57,37 @@ def _parts_kernel(
         tl.store(parts_ptr + tl.num_programs(0) + pid, count.to(tl.float32))
 
 
+@triton.jit
+def write_rows(rows_ptr, lse_ptr, scale_ptr, offs_m, mask_m, counted, loss, lse, PER_ROW: tl.constexpr):
+    """Write lse of a program's rows, and their losses PER_ROW, else the sum of these and how many rows count."""
+    pid = tl.program_id(0)
+    tl.store(lse_ptr + offs_m, lse, mask=mask_m)
+    if PER_ROW:
+        tl.store(rows_ptr + offs_m, loss, mask=mask_m)
+        if pid == 0:
+            tl.store(scale_ptr, 1.0)
+    else:
+        tl.store(rows_ptr + pid, tl.sum(loss, axis=0))
+        tl.store(rows_ptr + tl.num_programs(0) + pid, tl.sum(counted.to(tl.int32), axis=0).to(tl.float32))
+
+
+def left_by(programs, x, reduction, dtype):
+    """(rows, lse, scale), empty, for :func:`write_rows`: losses in ``dtype``, or [2, programs] sums and counts."""
+    m, per_row = x.shape[0], reduction == "none"
+    rows = torch.empty(m if per_row else (2, programs), dtype=dtype if per_row else torch.float32, device=x.device)
+    lse = torch.empty(m, dtype=torch.float32, device=x.device)
+    return rows, lse, torch.empty(1, dtype=torch.float32, device=x.device)
+
+
+def total_of_left(rows, lse, scale, reduction, dtype):
+    """(loss, lse, scale): of each row, or what programs have left added up."""
+    if reduction == "none":
+        return rows, lse, scale
+    loss = torch.empty((), dtype=dtype, device=rows.device)
+    launch_together(rows, loss, scale, reduction == "mean")
+    return loss, lse, scale
+
+
 def stride(x):
     """Elements from one row to the next."""
     return x.stride(0) if x.shape[0] > 1 else x.shape[1]

@@ -153,6 +153,7 @@ EDGE_CASES = tuple(
         ("skewed", 5, (41, 48, 24), "a long group and short ones; a tail in k"),
         ("even", 16, (9, 32, 16), "more groups than rows"),
         ("ragged", 3, (488, 72, 40), "long groups and an empty one, which end within a tile; tails in n and k"),
+        ("skewed", 2, (4184, 72, 40), "groups so long that warps share the tiles of their sums; tails everywhere"),
     )
 ) + tuple(
     case("bf16", "tiles of a group alone and tiles that it ends in, by turns in one program; sums of one step",

@@ -129,18 +129,19 @@ def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_g
 _FEW = 96
 """Rows of a group on average up to which small tiles make sums."""
 
-_SHORT = 448
+_SHORT = 2048
 """The same for groups of warps that alternate: 735 us for 16 groups of 272 rows, 8192 x 5120, where two that share a
-tile take 872, and 889 for 979 of 448 rows (H200)."""
+tile take 872, 1295 for 1388 of 8 groups of 1024, 14336 x 4096, 713 for 730 of 2048 rows, 4096 x 4096 (H200); 554 for
+529 of 32 groups of 640 rows, 2880 x 2880."""
 
 
 def _alternates(rows, gpu):
     """Whether `descriptor`, too, leaves sums of so many rows to two groups of warps that alternate.
 
-    16 groups of 100 rows, 8192 x 5120, take 437 us so, 710 in its own tiles (H200); of 64 groups of 384 on average, of
-    which one has half of all rows, 312 and 277.
+    16 groups of 100 rows, 8192 x 5120, take 437 us so, 710 in its own tiles (H200), 8 groups of 8, 14336 x 4096, 270
+    and 286.  Where one group has half of all rows, 64 groups of 49 take 147 and 131, of 384 312 and 277.
     """
-    return _FEW < rows <= 256 and Capability.WGMMA in gpu.capabilities
+    return rows <= 256 and Capability.WGMMA in gpu.capabilities
 
 
 # (most rows of a group on average, BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)

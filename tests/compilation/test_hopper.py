@@ -135,18 +135,17 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
 @pytest.mark.parametrize(
     ("variant", "rows", "kernel"),
     [
-        ("descriptor", 96, "_sums_descriptor_kernel"),
-        ("descriptor", 97, "alternating_sums_kernel"),
+        ("descriptor", 256, "alternating_sums_kernel"),
         ("descriptor", 257, "_sums_descriptor_kernel"),
-        ("gluon", 448, "alternating_sums_kernel"),
-        ("gluon", 449, "sums_kernel"),
+        ("gluon", 2048, "alternating_sums_kernel"),
+        ("gluon", 2049, "sums_kernel"),
     ],
 )
-def test_groups_of_warps_alternate_at_sums_over_few_rows(compiling, variant, rows, kernel):
+def test_groups_of_warps_alternate_at_sums_over_short_groups(compiling, variant, rows, kernel):
     assert compiling(inside.grouped_sums, variant, rows)[0] == kernel
 
 
-@pytest.mark.parametrize(("rows", "tile"), [(200, 2), (1000, 1)], ids=["alternating", "sharing a tile"])
+@pytest.mark.parametrize(("rows", "tile"), [(1000, 2), (3000, 1)], ids=["alternating", "sharing a tile"])
 def test_ragged_sums_overlap_their_wgmmas_and_spill_nothing(compiling, rows, tile):
     """For each group of warps there are products in the loop and of the last block, and a wait more at the end."""
     _, code = compiling(inside.grouped_sums, "gluon", rows, True)

@@ -7,14 +7,15 @@ Forward reads three tensors and writes one, 4 N elements; backward, of dout,
 reads three and writes two, 5 N (dinput is dout itself and costs nothing).  A handful of operations an element, so
 memory bounds both.  Arithmetic is fp32 whatever the dtype, rounded once.
 
-Variants: `blocks` for tensors without gaps; `rows` for rows with gaps between them, such as the halves of a wide
-matrix, which need not be copied first.
+Variants: `blocks` for tensors without gaps; for rows with gaps between them, such as the halves of a wide matrix, which
+need not be copied first, `rows` where tiles end with them, else `flat`.
 """
 
 import torch
 import triton
 import triton.language as tl
 from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, peers
+from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import Differentiable, Operator, as_laid_out, autocast, autocasting, contiguous, launch
 
 from kernels.broadcast import broadcast, is_alike
@@ -121,6 +122,83 @@ def _rows_backward_kernel(
         )
 
 
+@triton.jit
+def _lanes(n, LANES: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr):
+    """(rows as int64, columns, places in [m, n]) of a program's LANES x WIDTH neighbours, each [LANES, WIDTH].
+
+    One division for the WIDTH <= n elements of a lane, of which WHOLE says that they lie in one row.
+    """
+    lane = tl.program_id(0) * (LANES * WIDTH) + tl.arange(0, LANES)[:, None] * WIDTH
+    within = tl.arange(0, WIDTH)[None, :]
+    row = lane // n
+    column = lane - row * n + within
+    if not WHOLE:
+        beyond = column >= n
+        row += beyond.to(tl.int32)
+        column = tl.where(beyond, column - n, column)
+    return row.to(tl.int64), column, lane + within
+
+
+@triton.jit
+def _read(ptrs, mask):
+    """In fp32, and evicted first, since nothing is read twice."""
+    return tl.load(ptrs, mask=mask, eviction_policy="evict_first").to(tl.float32)
+
+
+@triton.jit
+def _flat(input_ptrs, tensor1_ptrs, tensor2_ptrs, out_ptrs, mask, value):
+    """The lanes of a program, from load to store."""
+    x, a, b = _read(input_ptrs, mask), _read(tensor1_ptrs, mask), _read(tensor2_ptrs, mask)
+    tl.store(out_ptrs, x + value * a * b, mask=mask)
+
+
+@triton.jit
+def _flat_backward(dout_ptrs, tensor1_ptrs, tensor2_ptrs, dtensor1_ptrs, dtensor2_ptrs, mask, value):
+    """The lanes of a program in both gradients."""
+    dout, a, b = value * _read(dout_ptrs, mask), _read(tensor1_ptrs, mask), _read(tensor2_ptrs, mask)
+    tl.store(dtensor1_ptrs, dout * b, mask=mask)
+    tl.store(dtensor2_ptrs, dout * a, mask=mask)
+
+
+@triton.jit
+def _flat_kernel(
+    input_ptr, tensor1_ptr, tensor2_ptr, out_ptr, value, n_elements, n, stride_xm, stride_am, stride_bm,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
+    """One program owns LANES x WIDTH neighbours in out, wherever rows end; PLAIN: input has no gaps.
+
+    WHOLE: n and the strides are multiples of WIDTH.
+    """
+    if WHOLE:  # so said, the compiler accesses WIDTH elements at once
+        n, stride_xm = n // WIDTH * WIDTH, stride_xm // WIDTH * WIDTH
+        stride_am, stride_bm = stride_am // WIDTH * WIDTH, stride_bm // WIDTH * WIDTH
+    offs_m, offs_n, offs = _lanes(n, LANES, WIDTH, WHOLE)
+    input_ptrs = input_ptr + (offs if PLAIN else offs_m * stride_xm + offs_n)
+    tensor1_ptrs, tensor2_ptrs = tensor1_ptr + offs_m * stride_am + offs_n, tensor2_ptr + offs_m * stride_bm + offs_n
+    if (tl.program_id(0) + 1) * (LANES * WIDTH) <= n_elements:
+        _flat(input_ptrs, tensor1_ptrs, tensor2_ptrs, out_ptr + offs, None, value)
+    else:
+        _flat(input_ptrs, tensor1_ptrs, tensor2_ptrs, out_ptr + offs, offs < n_elements, value)
+
+
+@triton.jit
+def _flat_backward_kernel(
+    dout_ptr, tensor1_ptr, tensor2_ptr, dtensor1_ptr, dtensor2_ptr, value, n_elements, n, stride_am, stride_bm,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One program owns LANES x WIDTH neighbours in the gradients, as in _flat_kernel."""
+    if WHOLE:
+        n, stride_am, stride_bm = n // WIDTH * WIDTH, stride_am // WIDTH * WIDTH, stride_bm // WIDTH * WIDTH
+    offs_m, offs_n, offs = _lanes(n, LANES, WIDTH, WHOLE)
+    tensor1_ptrs, tensor2_ptrs = tensor1_ptr + offs_m * stride_am + offs_n, tensor2_ptr + offs_m * stride_bm + offs_n
+    dout_ptrs, dtensor1_ptrs, dtensor2_ptrs = dout_ptr + offs, dtensor1_ptr + offs, dtensor2_ptr + offs
+    if (tl.program_id(0) + 1) * (LANES * WIDTH) <= n_elements:
+        _flat_backward(dout_ptrs, tensor1_ptrs, tensor2_ptrs, dtensor1_ptrs, dtensor2_ptrs, None, value)
+    else:
+        mask = offs < n_elements
+        _flat_backward(dout_ptrs, tensor1_ptrs, tensor2_ptrs, dtensor1_ptrs, dtensor2_ptrs, mask, value)
+
+
 def _launch_blocks(input, tensor1, tensor2, value, *, config):
     out = torch.empty_like(input)
     launch(
@@ -143,7 +221,7 @@ def _launch_blocks_backward(dout, tensor1, tensor2, value, *, config):
 def _launch_rows(input, tensor1, tensor2, value, *, config):
     out = torch.empty(input.shape, dtype=input.dtype, device=input.device)
     x, a, b = (tensor.view(-1, tensor.shape[-1]) for tensor in (input, tensor1, tensor2))
-    grid, tile = elementwise.tiles(*x.shape, config["BLOCK"], narrowest=128)
+    grid, tile = elementwise.tiles(*x.shape, config["BLOCK"], narrowest=_LINE)
     launch(
         _rows_kernel, grid, x, a, b, out, value, *x.shape, x.stride(0), a.stride(0), b.stride(0), **tile,
         num_warps=config["num_warps"],
@@ -154,7 +232,7 @@ def _launch_rows(input, tensor1, tensor2, value, *, config):
 def _launch_rows_backward(dout, tensor1, tensor2, value, *, config):
     dtensor1, dtensor2 = torch.empty_like(dout), torch.empty_like(dout)
     a, b = (tensor.view(-1, tensor.shape[-1]) for tensor in (tensor1, tensor2))
-    grid, tile = elementwise.tiles(*a.shape, config["BLOCK"], narrowest=128)
+    grid, tile = elementwise.tiles(*a.shape, config["BLOCK"], narrowest=_LINE)
     launch(
         _rows_backward_kernel, grid, dout, a, b, dtensor1, dtensor2, value, *a.shape, a.stride(0), b.stride(0), **tile,
         num_warps=config["num_warps"],
@@ -162,12 +240,62 @@ def _launch_rows_backward(dout, tensor1, tensor2, value, *, config):
     return dtensor1, dtensor2
 
 
+def _lanes_of(x, strides, config):
+    """Grid and meta-parameters of lanes over [m, n] like ``x``, of which other tensors have these row strides."""
+    width = VECTOR_BYTES // x.element_size()
+    lanes = {
+        "LANES": config["BLOCK"] // width,
+        "WIDTH": width,
+        "WHOLE": not any(length % width for length in (x.shape[1], *strides)),
+    }
+    return (triton.cdiv(x.numel(), config["BLOCK"]),), lanes
+
+
+def _launch_flat(input, tensor1, tensor2, value, *, config):
+    out = torch.empty(input.shape, dtype=input.dtype, device=input.device)
+    x, a, b = (tensor.view(-1, tensor.shape[-1]) for tensor in (input, tensor1, tensor2))
+    n, strides = x.shape[1], (x.stride(0), a.stride(0), b.stride(0))
+    grid, lanes = _lanes_of(x, strides, config)
+    launch(
+        _flat_kernel, grid, x, a, b, out, value, x.numel(), n, *strides, **lanes, PLAIN=x.stride(0) == n,
+        num_warps=config["num_warps"],
+    )  # fmt: skip
+    return out
+
+
+def _launch_flat_backward(dout, tensor1, tensor2, value, *, config):
+    dtensor1, dtensor2 = torch.empty_like(dout), torch.empty_like(dout)
+    a, b = (tensor.view(-1, tensor.shape[-1]) for tensor in (tensor1, tensor2))
+    strides = a.stride(0), b.stride(0)
+    grid, lanes = _lanes_of(a, strides, config)
+    launch(
+        _flat_backward_kernel, grid, dout, a, b, dtensor1, dtensor2, value, a.numel(), a.shape[1], *strides, **lanes,
+        num_warps=config["num_warps"],
+    )  # fmt: skip
+    return dtensor1, dtensor2
+
+
+_LINE = 128
+"""Columns of the narrowest tiles of rows."""
+
+
+def _handles_flat(problem, gpu):
+    if not problem["gaps"]:
+        return "without gaps `blocks` does the same with less"
+    if problem["n"] % _LINE == 0:
+        return "tiles of rows end where these do"
+    if problem["n"] < VECTOR_BYTES // cases.element_size(problem.dtype):
+        return "rows shorter than a vector"
+    most = 2**31 - elementwise.SPACE["BLOCK"][-1]
+    return "" if problem["m"] * problem["n"] <= most else "more elements than 32 bits count"
+
+
 def _rows_default(problem, gpu):
     """Four elements a thread: rows of 16 bits off a vector are read one by one (400 x 3101: 9.1 us, of eight 9.8)."""
     return {"BLOCK": 512, "num_warps": 4}
 
 
-def _variants(blocks, rows):
+def _variants(blocks, flat, rows):
     return (
         Variant(
             name="blocks",
@@ -177,6 +305,15 @@ def _variants(blocks, rows):
             default=elementwise.default(vectors=1),
             fits=elementwise.fits(0.5, 2),
             handles=lambda problem, gpu: "the rows have gaps between them" if problem["gaps"] else "",
+        ),
+        Variant(
+            name="flat",
+            summary="a block of the result's consecutive elements a program, wherever rows end",
+            launch=flat,
+            space=elementwise.SPACE,
+            default=elementwise.default(vectors=1),
+            fits=elementwise.fits(1, 2),
+            handles=_handles_flat,
         ),
         Variant(
             name="rows",
@@ -254,6 +391,7 @@ DECLARATION = Declaration(
             (2, 4097, True, "rows one element longer than a tile"),
             (5, 2048, True, "whole tiles only: no masks"),
             (21, 384, True, "tiles a third of a row wide, the last of them not full"),
+            (13, 331, True, "rows that end inside vectors and blocks, the last of them not full"),
         ),
     ),
     huge_cases=(
@@ -268,7 +406,7 @@ DECLARATION = Declaration(
         inputs=_inputs,
         reference=_reference,
         outputs=("out",),
-        variants=_variants(_launch_blocks, _launch_rows),
+        variants=_variants(_launch_blocks, _launch_flat, _launch_rows),
         peers={"torch": peers.eager(_reference), "torch.compile": peers.compiled(_reference)},
         bytes=cases.traffic("input", "tensor1", "tensor2", "out"),
         flops=lambda c: {"multiply": 2 * c["m"] * c["n"], "add": c["m"] * c["n"]},
@@ -277,7 +415,7 @@ DECLARATION = Declaration(
         inputs=_backward_inputs,
         reference=_backward_reference,
         outputs=("dtensor1", "dtensor2"),
-        variants=_variants(_launch_blocks_backward, _launch_rows_backward),
+        variants=_variants(_launch_blocks_backward, _launch_flat_backward, _launch_rows_backward),
         peers={
             "torch": peers.gradients(_torch_forward, ("tensor1", "tensor2"), "dout"),
             "torch.compile": peers.compiled_gradients(_torch_forward, ("tensor1", "tensor2"), "dout"),

@@ -220,6 +220,25 @@ def test_what_is_not_supported_is_refused_by_name():
             embedding(index, weight, **arguments)
 
 
+ROUNDS = {
+    # tiles of four warps in the rounds they take on an H200: (case, warps of a tile by default)
+    "begin a second one": (case("bf16", m=3036, v=49152, n=2880), 1),
+    "fill most of a second one": (case("bf16", m=4096, v=128256, n=3584), 4),
+    "fill nearly one, by single elements": (case("bf16", m=6000, v=50257, n=777), 1),
+    "fill little of one, by single elements": (case("fp32", m=500, v=50257, n=333), 4),
+    "of whole narrow rows begin a second one": (case("fp16", m=70000, v=50257, n=64), 1),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_tiles_are_of_a_warp_where_those_of_four_leave_sms_idle(name):
+    problem, warps = ROUNDS[name]
+    variant = DECLARATION.forward.variant("tiles")
+    config = variant.default(problem, GPUS["h200"])
+    assert config["num_warps"] == warps
+    assert config in list(variant.configs(problem, GPUS["h200"]))
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():

@@ -5,8 +5,8 @@ own, here it needs a column.  `movmatrix` turns blocks of 8 x 8 weights over, on
 is a packed tile of 16 rows of W for each warp, of 64 columns: four products of 16 columns each, whose sums are kept
 apart.  One of the warps loads dy; a block of it serves four steps.
 
-Programs share n, in parts: each leaves its sums, in fp32 and in the order that columns have in packed tiles, and a
-second kernel adds them and brings the columns into their own.
+Programs share n, in parts, up to a hundred where columns are few: each leaves its sums, in fp32 and in the order
+that columns have in packed tiles, and a second kernel adds them and brings the columns into their own.
 """
 
 import math
@@ -25,8 +25,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.common.hopper import described
+from kernels.common.many_parts import sum_many_parts
 from kernels.common.packed import sixteen
-from kernels.common.parts import sum_parts
 
 from .hopper import numbers_of, unpack_4_asm, unpack_8_asm
 
@@ -129,18 +129,18 @@ def _all_turned(a, b, c, d, loaded, TURN: gl.constexpr, DTYPE: gl.constexpr, lay
 
 
 @gluon.jit
-def _own_part(M, N, K, BLOCK_M: gl.constexpr, SPLITS: gl.constexpr):
+def _own_part(M, N, K, splits, BLOCK_M: gl.constexpr):
     """(first row, first column, part, its first row of W, its last one's end) of this program."""
     tiles_k, spans = gl.cdiv(K, COLUMNS), gl.cdiv(N, 16 * STEPS)
-    part, position = gl.program_id(0) % SPLITS, gl.program_id(0) // SPLITS
-    begin, end = part * spans // SPLITS * (16 * STEPS), (part + 1) * spans // SPLITS * (16 * STEPS)
+    part, position = gl.program_id(0) % splits, gl.program_id(0) // splits
+    begin, end = part * spans // splits * (16 * STEPS), (part + 1) * spans // splits * (16 * STEPS)
     return position // tiles_k * BLOCK_M, position % tiles_k * COLUMNS, part, begin, end
 
 
 @gluon.jit
-def _produce(dy_desc, dy_smem, full, empty, M, N, K, STAGES: gl.constexpr, SPLITS: gl.constexpr):
+def _produce(dy_desc, dy_smem, full, empty, M, N, K, splits, STAGES: gl.constexpr):
     BLOCK_M: gl.constexpr = dy_desc.block_shape[0]
-    m, _, _, begin, end = _own_part(M, N, K, BLOCK_M, SPLITS)
+    m, _, _, begin, end = _own_part(M, N, K, splits, BLOCK_M)
     for n in range(begin, end, 16 * STEPS):
         turn = (n - begin) // (16 * STEPS)
         slot = turn % STAGES
@@ -153,9 +153,8 @@ def _produce(dy_desc, dy_smem, full, empty, M, N, K, STAGES: gl.constexpr, SPLIT
 
 @gluon.jit
 def _consume(
-    parts_ptr, words_ptr, scales_ptr, zeros_ptr, dy_smem, full, empty, M, N, K, groups,
+    parts_ptr, words_ptr, scales_ptr, zeros_ptr, dy_smem, full, empty, M, N, K, groups, splits,
     BITS: gl.constexpr, GROUP: gl.constexpr, UNPACK: gl.constexpr, TURN: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr,
 ):  # fmt: skip
     """Four warps: 64 columns of dx each, which a row of packed tiles has side by side."""
     TILE_K: gl.constexpr = 256 // BITS
@@ -171,7 +170,7 @@ def _consume(
     word = gl.set_auto_layout(gl.arange(0, 4)[None, None, None, :], words_layout)
     eights = gl.full([4, 8, 4, 1], 0x0808, gl.int32, words_layout)
     tiles_k, last = gl.cdiv(K, TILE_K), gl.cdiv(N, 16) - 1
-    m, first_k, part, begin, end = _own_part(M, N, K, BLOCK_M, SPLITS)
+    m, first_k, part, begin, end = _own_part(M, N, K, splits, BLOCK_M)
     tile_k = gl.minimum(first_k // TILE_K + warp * TILES, tiles_k - 1)  # columns past K are not stored
     word_ptrs = words_ptr + tile_k * 128 + (g * 4 + t) * 4 + word
     to_more = gl.minimum(tile_k + 1, tiles_k - 1) * 128 - tile_k * 128
@@ -229,13 +228,12 @@ def _consume(
         gl.store(part_ptrs + 16 * i, sums[i], mask=(offs_k + 16 * i < K) & (offs_m < M))
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["splits"])
 def matmul_w4a16_pull_kernel(
-    dy_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, M, N, K, groups,
+    dy_desc, parts_ptr, words_ptr, scales_ptr, zeros_ptr, M, N, K, groups, splits,
     BITS: gl.constexpr, GROUP: gl.constexpr, UNPACK: gl.constexpr, TURN: gl.constexpr, STAGES: gl.constexpr,
-    SPLITS: gl.constexpr,
 ):  # fmt: skip
-    """The descriptor is of blocks of dy of BLOCK_M rows and 16 columns; parts are [SPLITS, M, K].
+    """The descriptor is of blocks of dy of BLOCK_M rows and 16 columns; parts are [splits, M, K].
 
     Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word).
     """
@@ -251,9 +249,9 @@ def matmul_w4a16_pull_kernel(
         [
             (_consume, (
                 parts_ptr, words_ptr, scales_ptr, zeros_ptr, dy_smem, full, empty, M, N, K, groups,
-                BITS, GROUP, UNPACK, TURN, STAGES, SPLITS,
+                splits, BITS, GROUP, UNPACK, TURN, STAGES,
             )),
-            (_produce, (dy_desc, dy_smem, full, empty, M, N, K, STAGES, SPLITS)),
+            (_produce, (dy_desc, dy_smem, full, empty, M, N, K, splits, STAGES)),
         ],
         [1],
         [24],
@@ -272,7 +270,8 @@ def hopper_pull_config(m, n, k, sms):
     rows = 32 if m <= 32 else 64
     tiles, blocks = triton.cdiv(m, rows) * triton.cdiv(k, COLUMNS.value), triton.cdiv(n, 16 * STEPS.value)
     best = math.sqrt(0.65 * blocks / (m * k * 8 / 3.9e6))
-    return {"BLOCK_M": rows, "SPLITS": max(1, min(round(best), 2 * sms // tiles, blocks, 16))}
+    each = triton.cdiv(blocks, max(1, min(round(best), 2 * sms // tiles, blocks)))  # of a program: the longest end last
+    return {"BLOCK_M": rows, "SPLITS": triton.cdiv(blocks, each)}
 
 
 def pull_on_hopper(bits, dy, words, scales, zeros, dx, group, *, config):
@@ -283,8 +282,8 @@ def pull_on_hopper(bits, dy, words, scales, zeros, dx, group, *, config):
     launch(
         matmul_w4a16_pull_kernel, (splits * triton.cdiv(m, rows) * triton.cdiv(k, COLUMNS.value),),
         described(dy, rows, 16), parts, words, scales.view(torch.int32),
-        None if zeros is None else zeros.view(torch.int16), m, n, k, k // group if group else 1,
+        None if zeros is None else zeros.view(torch.int16), m, n, k, k // group if group else 1, splits,
         BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), TURN=_turn_asm(bf16),
-        STAGES=8, SPLITS=splits, num_warps=4, maxnreg=_REGISTERS[rows],
+        STAGES=8, num_warps=4, maxnreg=_REGISTERS[rows],
     )  # fmt: skip
-    sum_parts(parts, dx, packed=True)
+    sum_many_parts(parts, dx)

@@ -49,7 +49,7 @@ WRITTEN = 128
 
 
 @gluon.jit
-def _rounds(tiles, splits, CUT: gl.constexpr):
+def rounds_of(tiles, splits, CUT: gl.constexpr):
     """(tiles that are not cut, positions)."""
     whole = tiles
     if CUT:
@@ -58,7 +58,7 @@ def _rounds(tiles, splits, CUT: gl.constexpr):
 
 
 @gluon.jit
-def _part(position, whole, K, splits, K_GROUPS: gl.constexpr, CUT: gl.constexpr):
+def part_at(position, whole, K, splits, K_GROUPS: gl.constexpr, CUT: gl.constexpr):
     """(tile, part, its first step, its last) at ``position``: each group has an even number of steps of a part."""
     TURN: gl.constexpr = 2 * K_GROUPS
     turns = gl.cdiv(K, TURN * BLOCK_K)
@@ -88,9 +88,9 @@ def _produce(
     BYTES: gl.constexpr = x_desc.block_type.nbytes + W_GROUPS * words_desc.block_type.nbytes + NUMBERS
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    whole, positions = _rounds(tiles, splits, CUT)
+    whole, positions = rounds_of(tiles, splits, CUT)
     for position in range(gl.program_id(0), positions, gl.num_programs(0)):
-        tile, _, begin, end = _part(position, whole, K, splits, K_GROUPS, CUT)
+        tile, _, begin, end = part_at(position, whole, K, splits, K_GROUPS, CUT)
         m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         for i in range(begin, end):
             slot, k = step % STAGES, i * BLOCK_K
@@ -110,7 +110,7 @@ def _produce(
 
 
 @gluon.jit
-def _multiply(acc, pairs, x, FIRST: gl.constexpr, layout: gl.constexpr):
+def multiply_sixteen(acc, pairs, x, FIRST: gl.constexpr, layout: gl.constexpr):
     """Begin the product of 16 columns of weights, in pairs [warp, g, t, (eight of them, h)], and of x."""
     low = (pairs & 0xFFFF).to(gl.int16).to(x.dtype, bitcast=True)
     high = (pairs >> 16).to(gl.int16).to(x.dtype, bitcast=True)
@@ -133,14 +133,14 @@ def _go_on(
         smems, ahead, lane, W_GROUP, W_GROUPS, BITS, GROUP, HAS_ZEROS, PTX, four
     )
     pin(words, rows)
-    acc = _multiply(acc, b, x, 16, layout)
+    acc = multiply_sixteen(acc, b, x, 16, layout)
     e, f = weights_of_half(words, scales, zeros, BITS, GROUP, PTX, 0)
     pin(e, rows)
     pin(f, rows)
-    acc = _multiply(acc, c, x, 32, layout)
+    acc = multiply_sixteen(acc, c, x, 32, layout)
     g, h = weights_of_half(more, scales_high, zeros_high, BITS, GROUP, PTX, 1)
     pin(g, rows)
-    acc = _multiply(acc, d, x, 48, layout)
+    acc = multiply_sixteen(acc, d, x, 48, layout)
     pin(h, rows)
     return acc, (e, f, g, h)
 
@@ -158,13 +158,13 @@ def _two_steps(
     """
     empty = bars[1]
     x = smems[0].index(step % STAGES)
-    acc = _multiply(acc, weights[0], x, 0, layout)
+    acc = multiply_sixteen(acc, weights[0], x, 0, layout)
     acc, others = _go_on(
         acc, weights, x, smems, bars, step + K_GROUPS, lane, rows, W_GROUP, W_GROUPS, STAGES, BITS, GROUP, HAS_ZEROS,
         PTX, four, layout,
     )  # fmt: skip
     x = smems[0].index((step + K_GROUPS) % STAGES)
-    acc = _multiply(acc, others[0], x, 0, layout)
+    acc = multiply_sixteen(acc, others[0], x, 0, layout)
     acc, _, _, _, _ = warpgroup_mma_wait(1, deps=[acc, weights[0], weights[1], weights[2], weights[3]])
     mbarrier.arrive(empty.index(step % STAGES), count=1)
     acc, made = _go_on(
@@ -184,7 +184,7 @@ def _load_row_scales(scales_ptr, n, N, layout: gl.constexpr):
 
 
 @gluon.jit
-def _write(out, buffer, y_desc, m, n):
+def write_block(out, buffer, y_desc, m, n):
     """Write numbers [ROWS, rows of y] to y from (m, n) on, once the buffer's last ones have been read."""
     tma.store_wait(0)
     buffer.permute((1, 0)).store(out)
@@ -193,7 +193,7 @@ def _write(out, buffer, y_desc, m, n):
 
 
 @gluon.jit
-def _store_part(ptr, acc):
+def store_part(ptr, acc):
     """Write sums [ROWS, rows of x] as lanes have them: 16 bytes of each, side by side.
 
     By rows of W and of x a lane would write 8 bytes, and a warp to eight rows at a time.
@@ -224,9 +224,9 @@ def _consume(
     lane = gl.set_auto_layout(gl.arange(0, 4)[None, None, :, None], four)
     step, turn = K_GROUP, 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    whole, positions = _rounds(tiles, splits, CUT)
+    whole, positions = rounds_of(tiles, splits, CUT)
     for position in range(gl.program_id(0), positions, gl.num_programs(0)):
-        tile, part, begin, end = _part(position, whole, K, splits, K_GROUPS, CUT)
+        tile, part, begin, end = part_at(position, whole, K, splits, K_GROUPS, CUT)
         m, n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         mbarrier.wait(bars[0].index(step % STAGES), step // STAGES & 1)
         words, more, scales, scales_high, zeros, zeros_high = packed_of_stage(
@@ -261,15 +261,15 @@ def _consume(
             if CUT:  # noqa: SIM102 - a constant, the other is none
                 if tile >= whole:
                     where = (part * (tiles - whole) + tile - whole).to(gl.int64) * W_GROUPS + W_GROUP
-                    _store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
+                    store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
             if (not CUT) | (tile < whole):
                 out = acc.to(y_desc.dtype)
                 if y_desc.block_shape[0] < BLOCK_M:
                     low, high = out.reshape([ROWS, 2, BLOCK_M // 2]).permute((0, 2, 1)).split()
-                    _write(low, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
-                    _write(high, y_smem.index(W_GROUP), y_desc, m + BLOCK_M // 2, n + W_GROUP * ROWS)
+                    write_block(low, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
+                    write_block(high, y_smem.index(W_GROUP), y_desc, m + BLOCK_M // 2, n + W_GROUP * ROWS)
                 else:
-                    _write(out, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
+                    write_block(out, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
         turn += 1  # noqa: SIM113 - of Gluon
     if K_GROUP == 0:
         tma.store_wait(0)
@@ -286,7 +286,7 @@ def direct_kernel(
     Where a row of W has one scale there is no descriptor of them but their pointer.
 
     With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, groups of rows of W] in
-    the order of ``_store_part``.
+    the order of ``store_part``.
     """
     BLOCK_M: gl.constexpr = x_desc.block_shape[0]
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
@@ -382,7 +382,7 @@ def _sum_tiles_kernel(
     for _ in tl.static_range(PARTS):
         acc += tl.load(ptrs)
         ptrs += rest.to(tl.int64) * (BLOCK_M * BLOCK_N)
-    split = acc.reshape(4, COLUMNS // 8, 8, 4, 2, 2)  # warp, eight rows of x, g, t, h, p: see ``_store_part``
+    split = acc.reshape(4, COLUMNS // 8, 8, 4, 2, 2)  # warp, eight rows of x, g, t, h, p: see ``store_part``
     out = split.permute(1, 3, 5, 0, 4, 2).reshape(COLUMNS, 64).to(y_ptr.dtype.element_ty)
     position = whole + tile
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
@@ -418,12 +418,12 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
     of_lines = words.view(-1, triton.cdiv(k, 256 // bits) * 8, 16)
     of_scales, of_zeros = None, None
     if group:
-        of_scales = _block(scales.view(torch.int32).view(-1, groups * 8), numbers, gl.int32)
+        of_scales = described_block(scales.view(torch.int32).view(-1, groups * 8), numbers, gl.int32)
     if zeros is not None:
-        of_zeros = _block(zeros.view(torch.int16).view(-1, groups * 8), zero_points, gl.int16)
+        of_zeros = described_block(zeros.view(torch.int16).view(-1, groups * 8), zero_points, gl.int16)
     launch(
         direct_kernel, (min(programs, tiles * splits),),
-        described(x, rows, BLOCK_K.value), _block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
+        described(x, rows, BLOCK_K.value), described_block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
         described(y, min(rows, WRITTEN), ROWS.value), parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
         PTX=ptx_of(bits, group, x.dtype == torch.bfloat16), GROUP_M=band,
@@ -436,5 +436,5 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
         )  # fmt: skip
 
 
-def _block(matrix, block, dtype):
+def described_block(matrix, block, dtype):
     return TensorDescriptor.from_tensor(matrix, block, gl.NVMMASharedLayout.get_default_for(block, dtype))

@@ -10,7 +10,7 @@ from kernels.matmul_w4a16 import hopper_direct
 
 
 class Sums:
-    """A tensor with what ``_store_part`` asks of Gluon's."""
+    """A tensor with what ``store_part`` asks of Gluon's."""
 
     def __init__(self, numbers):
         self.numbers, self.shape, self.type = numbers, list(numbers.shape), types.SimpleNamespace(layout=None)
@@ -23,7 +23,7 @@ class Sums:
 
 
 def stored(sums):
-    """What ``_store_part`` leaves in memory of sums [64 rows of W, rows of x]."""
+    """What ``store_part`` leaves in memory of sums [64 rows of W, rows of x]."""
     memory = torch.full((sums.numel(),), torch.nan)
 
     def store(places, values):
@@ -32,7 +32,7 @@ def stored(sums):
     instead = types.SimpleNamespace(
         arange=lambda begin, end, layout: torch.arange(begin, end), store=store, constexpr=object
     )
-    function = as_python([hopper_direct])["_store_part"]
+    function = as_python([hopper_direct])["store_part"]
     scope = function.__globals__ | {"gl": instead, "ROWS": 64}
     types.FunctionType(function.__code__, scope)(0, Sums(sums))
     return memory

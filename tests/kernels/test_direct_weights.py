@@ -204,7 +204,7 @@ MOVED = [
     (8, 0, exchanged("_words_layout", (0, 0), (1, 0)), "a lane's words among lanes"),
     (8, 0, exchanged("_words_layout", (1, 3), (1, 4)), "rows"),
     (8, 0, edited("_words", "permute(0, 2, 4, 3, 1)", "permute(0, 2, 3, 4, 1)"), "words for lanes"),
-    (8, 0, edited("_multiply", "permute(0, 4, 1, 3, 2, 5)", "permute(0, 4, 1, 2, 3, 5)"), "columns of fragments"),
+    (8, 0, edited("multiply_sixteen", "permute(0, 4, 1, 3, 2, 5)", "permute(0, 4, 1, 2, 3, 5)"), "columns"),
 ]
 
 WRONG = [
@@ -217,9 +217,9 @@ WRONG = [
     (4, 64, edited("_numbers", "W_GROUP % 2 == 0", "W_GROUP % 2 == 1"), "scales of other row tiles"),
     (8, 128, edited("packed_of_stage", "slot * PAIRS + W_GROUP // 2", "slot * PAIRS"), "scales of the first pair"),
     (8, 0, edited("_words", "return low, high", "return high, low"), "halves of the columns"),
-    (8, 0, edited("_multiply", "gl.join(low, high)", "gl.join(high, low)"), "neighbours"),
-    (8, 0, edited("_multiply", "permute(0, 4, 1, 3, 2, 5)", "permute(0, 3, 1, 4, 2, 5)"), "rows 8 apart"),
-    (8, 0, edited("_go_on", "_multiply(acc, c, x, 32, layout)", "_multiply(acc, d, x, 32, layout)"), "a product"),
+    (8, 0, edited("multiply_sixteen", "gl.join(low, high)", "gl.join(high, low)"), "neighbours"),
+    (8, 0, edited("multiply_sixteen", "permute(0, 4, 1, 3, 2, 5)", "permute(0, 3, 1, 4, 2, 5)"), "rows 8 apart"),
+    (8, 0, edited("_go_on", "sixteen(acc, c, x, 32", "sixteen(acc, d, x, 32"), "a product"),
     (8, 0, edited("_two_steps", "others, x, smems, bars, following", "others, x, smems, bars, step"), "an old stage"),
 ]
 

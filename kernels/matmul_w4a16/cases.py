@@ -137,5 +137,7 @@ EDGE_CASES = tuple(
         ((40, 70, 384, 128, True), "more than 32 rows, and rows of y that TMA does not write"),
         ((136, 200, 1696, 32, True), "tiles of 64 to 192 rows of W; stages in turns, half a stage at the end of k"),
         ((264, 8, 64, 64, True), "a second tile of 256 rows; fewer weights than a packed tile has"),
+        ((40, 1032, 96, 32, True), "the gradient's sum in unequal parts, with a tail, and half a tile of its columns"),
+        ((200, 200, 96, 32, False), "the gradient by tiles of 128 rows, with tails in m, n and k"),
     )
 )

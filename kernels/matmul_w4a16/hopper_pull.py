@@ -1,4 +1,4 @@
-"""The gradient of x for Hopper (sm_90): dx^T = W^T dy^T, W of 4 or 8 bits, for up to some hundred rows.
+"""The gradient of x for Hopper (sm_90): dx^T = W^T dy^T, W of 4 or 8 bits, for few rows.
 
 As in `hopper.py` weights are wgmma's first operand and come from registers; there a lane has a row of W for each of its
 own, here it needs a column.  `movmatrix` turns blocks of 8 x 8 weights over, once they are numbers of 16 bits.  A step
@@ -6,10 +6,9 @@ is a packed tile of 16 rows of W for each warp, of 64 columns: four products of 
 apart.  One of the warps loads dy; a block of it serves four steps.
 
 Programs share n, in parts, up to a hundred where columns are few: each leaves its sums, in fp32 and in the order
-that columns have in packed tiles, and a second kernel adds them and brings the columns into their own.
+that columns have in packed tiles, and a second kernel adds them and brings the columns into their own.  It is launched
+as soon as all programs have begun.
 """
-
-import math
 
 import torch
 import triton
@@ -29,14 +28,16 @@ from kernels.common.many_parts import sum_many_parts
 from kernels.common.packed import sixteen
 
 from .hopper import numbers_of, unpack_4_asm, unpack_8_asm
+from .pull_space import BLOCK_N, COLUMNS
 
-COLUMNS = gl.constexpr(256)
+_COLUMNS = gl.constexpr(COLUMNS)
 """Columns of dx of a program: 64 for each of four warps."""
 
-STEPS = gl.constexpr(4)
+STEPS = gl.constexpr(BLOCK_N // 16)
 """Steps that a block of dy serves, and that weights are loaded ahead."""
 
 _TURN_OPERANDS = gl.constexpr(",".join(["=&r"] * 4 + ["r"] * 8))
+_TRIGGER = gl.constexpr("griddepcontrol.launch_dependents; mov.b32 $0, 0;")
 _PREFETCH = gl.constexpr("prefetch.global.L2 [$1]; mov.b32 $0, 0;")
 
 
@@ -131,10 +132,10 @@ def _all_turned(a, b, c, d, loaded, TURN: gl.constexpr, DTYPE: gl.constexpr, lay
 @gluon.jit
 def _own_part(M, N, K, splits, BLOCK_M: gl.constexpr):
     """(first row, first column, part, its first row of W, its last one's end) of this program."""
-    tiles_k, spans = gl.cdiv(K, COLUMNS), gl.cdiv(N, 16 * STEPS)
+    tiles_k, spans = gl.cdiv(K, _COLUMNS), gl.cdiv(N, 16 * STEPS)
     part, position = gl.program_id(0) % splits, gl.program_id(0) // splits
     begin, end = part * spans // splits * (16 * STEPS), (part + 1) * spans // splits * (16 * STEPS)
-    return position // tiles_k * BLOCK_M, position % tiles_k * COLUMNS, part, begin, end
+    return position // tiles_k * BLOCK_M, position % tiles_k * _COLUMNS, part, begin, end
 
 
 @gluon.jit
@@ -238,6 +239,7 @@ def matmul_w4a16_pull_kernel(
     Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word).
     """
     BLOCK_M: gl.constexpr = dy_desc.block_shape[0]
+    gl.inline_asm_elementwise(_TRIGGER, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     dy_smem = gl.allocate_shared_memory(dy_desc.dtype, [STAGES * STEPS, BLOCK_M, 16], dy_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -258,29 +260,17 @@ def matmul_w4a16_pull_kernel(
     )  # fmt: skip
 
 
-_REGISTERS = {32: 80, 64: 128}
-"""Registers of a thread, by BLOCK_M, before warps take and give some: three programs share an SM, or two."""
-
-
-def hopper_pull_config(m, n, k, sms):
-    """BLOCK_M, and the parts of n with which reading W and adding sums take least time, two programs an SM at most.
-
-    On an H200 a block of dy takes a program 0.65 us, and an element of a part 8 bytes at 3.9 TB/s.
-    """
-    rows = 32 if m <= 32 else 64
-    tiles, blocks = triton.cdiv(m, rows) * triton.cdiv(k, COLUMNS.value), triton.cdiv(n, 16 * STEPS.value)
-    best = math.sqrt(0.65 * blocks / (m * k * 8 / 3.9e6))
-    each = triton.cdiv(blocks, max(1, min(round(best), 2 * sms // tiles, blocks)))  # of a program: the longest end last
-    return {"BLOCK_M": rows, "SPLITS": triton.cdiv(blocks, each)}
+_REGISTERS = {16: 96, 32: 80}
+"""Registers of a thread, by BLOCK_M, before warps take and give some: two programs share an SM, or three."""
 
 
 def pull_on_hopper(bits, dy, words, scales, zeros, dx, group, *, config):
     """Write dx [m, k] = dy W; n is a multiple of 8, as TMA wants it."""
     (m, n), k, bf16, rows = dy.shape, dx.shape[1], dy.dtype == torch.bfloat16, config["BLOCK_M"]
-    splits = min(config["SPLITS"], triton.cdiv(n, 16 * STEPS.value))
+    splits = min(config["SPLITS"], triton.cdiv(n, BLOCK_N))
     parts = torch.empty((splits, m, k), dtype=torch.float32, device=dy.device)
     launch(
-        matmul_w4a16_pull_kernel, (splits * triton.cdiv(m, rows) * triton.cdiv(k, COLUMNS.value),),
+        matmul_w4a16_pull_kernel, (splits * triton.cdiv(m, rows) * triton.cdiv(k, COLUMNS),),
         described(dy, rows, 16), parts, words, scales.view(torch.int32),
         None if zeros is None else zeros.view(torch.int16), m, n, k, k // group if group else 1, splits,
         BITS=bits, GROUP=group, UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), TURN=_turn_asm(bf16),

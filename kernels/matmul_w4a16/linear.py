@@ -11,8 +11,8 @@ from .tiles import launch_dequantise
 def linear_operator(declaration, bits):
     """(linear, dequantise): the differentiable operator of x [m, k] with weights of so many bits, and their operator.
 
-    x alone has a gradient, dy times the weights.  For few rows a kernel brings them to 16 bits where it multiplies; for
-    more they are written out and the product is torch's.
+    x alone has a gradient, dy times the weights.  For few rows, and for more of large ones, a kernel brings them to 16
+    bits where it multiplies; for others they are written out and the product is torch's.
     """
 
     def case_of(x, words, scales, zeros, n, group):  # `group` 0 for one scale a row
@@ -67,7 +67,8 @@ def _pull_operator(declaration, bits, backward):
     def run(dy, words, scales, zeros, n, k, group):
         if not dy.shape[0]:
             return dy.new_empty((0, k))
-        return launch_pull(bits, _aligned(dy), _aligned(words), scales, zeros, n, k, group)
+        numbers = _aligned(scales), None if zeros is None else _aligned(zeros)
+        return launch_pull(bits, _aligned(dy), _aligned(words), *numbers, n, k, group)
 
     def keep(ctx, inputs, output):
         _, words, scales, zeros, ctx.n, _, ctx.group = inputs

@@ -49,7 +49,7 @@ _STEP_US = {64: 0.367, 128: 0.451, 256: 0.687}
 """What a step of `specialized` takes, by BLOCK_M: with the constants below a fit to 112 times, 3 % off on average."""
 
 _CONVERTED_US = {64: 0.512, 128: 0.749}
-"""What a step of `converted` takes, for y and for the gradient alike, by ROWS."""
+"""What a step of `converted` takes, by ROWS."""
 
 _LATE = 1.1
 """Configs whose estimates are so many times the best one are no worth a trial.
@@ -295,11 +295,3 @@ def fits_separate(config: Config, problem: Case, gpu: GPU) -> str:
     weights = config["BLOCK_N"] * config["BLOCK_K"] // (32 * config["num_warps"])
     fewest = 32 if in_fragments(gpu) else 16
     return "" if fewest <= weights <= 2 * fewest else f"{weights} weights a thread"
-
-
-# --- The gradient ----------------------------------------------------------------------------------------------------
-
-
-def pull_by_conversion(m: int, n: int, k: int, sms: int) -> bool:
-    """Whether on Hopper `converted` should give dx [m, k] of dy [m, n] sooner than to write W out and multiply."""
-    return best_converted(m, k, n, sms)[0] < _separate_us(m, k, n, sms)

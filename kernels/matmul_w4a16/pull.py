@@ -1,7 +1,7 @@
 """The gradient of x for few rows: dx[m, k] = dy[m, n] W[n, k]; weights are brought to 16 bits between load and dot.
 
 With few rows to write W out in 16 bits, and to read it again, would be most of the work.  Programs share n, in parts,
-since dx has few tiles.
+since dx has few tiles.  Hopper has kernels of its own, see :mod:`.pull_space`.
 """
 
 import torch
@@ -12,20 +12,18 @@ from atlas.operators import launch
 
 from kernels.common.parts import sum_parts
 
-from .many_rows import best_converted, converted_config, pull_by_conversion
+from .pull_space import FEW_ROWS, best_direct_pull, few_pull_config, pulls_directly
 from .tiles import block_of_weights, operand_of
 
 _ROWS, _FMA_ROWS = 64, 16
-"""The most rows of dy of the kernels for few: plain Triton's, where more spill without tensor cores, and Hopper's.
-
-On an H200 the latter took 23.6 us for 128 rows of 8192 x 1280 weights, `converted` 21.0 and W written out 23.8."""
+"""The most rows of dy of plain Triton's kernel, with tensor cores and without, where more spill."""
 
 
 def pulls(dy, k):
     """Whether ``launch_pull`` is for dy [m, n] and weights [n, k]; else to write them all out costs less."""
     m, n = dy.shape
     if _on_hopper(dy):
-        return m <= _ROWS or pull_by_conversion(m, n, k, gpu_of(dy.device).sms)
+        return m <= FEW_ROWS or pulls_directly(m, n, k, gpu_of(dy.device).sms)
     return m <= (_ROWS if Capability.TENSOR_CORES in gpu_of(dy.device).capabilities else _FMA_ROWS)
 
 
@@ -69,18 +67,16 @@ def launch_pull(bits, dy, words, scales, zeros, n, k, group):
     """dx [m, k] for dy [m, n], of few enough rows for ``pulls``."""
     m, sms = dy.shape[0], gpu_of(dy.device).sms
     dx = torch.empty((m, k), dtype=dy.dtype, device=dy.device)
-    if _on_hopper(dy) and m > _ROWS:
-        from .hopper_converted import multiply_converted
+    if _on_hopper(dy) and m > FEW_ROWS:
+        from .hopper_direct_pull import pull_direct
 
-        config = converted_config(*best_converted(m, k, n, sms)[1:])
-        multiply_converted(
-            bits, dy, words, scales, zeros, dx, k, group, config=config, programs=sms, pulls=True
-        )  # fmt: skip
+        config = best_direct_pull(m, n, k, sms)[1]
+        pull_direct(bits, dy, words, scales, zeros, dx, group, config=config, programs=sms)
         return dx
     if _on_hopper(dy):
-        from .hopper_pull import hopper_pull_config, pull_on_hopper
+        from .hopper_pull import pull_on_hopper
 
-        pull_on_hopper(bits, dy, words, scales, zeros, dx, group, config=hopper_pull_config(m, n, k, sms))
+        pull_on_hopper(bits, dy, words, scales, zeros, dx, group, config=few_pull_config(m, n, k, sms))
         return dx
     config = pull_config(m, n, k, sms)
     splits = config.pop("SPLITS")

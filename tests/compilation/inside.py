@@ -471,11 +471,12 @@ def packed_on_hopper(bits, gradient, config):
     return _instructions(next(request.kernel for request in requests if "matmul" in request.kernel.name))
 
 
-def packed_by_tma(bits, group, config):
-    """Instructions of the product with packed weights that has all operands by TMA, 1024 x 1024."""
+def packed_by_tma(bits, group, gradient, config):
+    """Instructions of the product with packed weights, or its gradient, that has all operands by TMA, 1024 x 1024."""
     import torch
 
     from kernels.matmul_w4a16.hopper_direct import multiply_direct
+    from kernels.matmul_w4a16.hopper_direct_pull import pull_direct
 
     groups = 1024 // group if group else 1
     x, y, scales = (
@@ -485,11 +486,12 @@ def packed_by_tma(bits, group, config):
     words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
     zeros = torch.empty(64, groups, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("h200")) as requests:
-        multiply_direct(bits, x, words, scales, zeros, y, group, config=config, programs=132)
+        launch = pull_direct if gradient else multiply_direct
+        launch(bits, x, words, scales, zeros, y, group, config=config, programs=132)
     return _instructions(requests[0].kernel)
 
 
-def packed_in_shared_memory(bits, pulls, config):
+def packed_in_shared_memory(bits, config):
     """Instructions of the kernel that converts blocks of packed weights, 1024 x 1024 in groups of 128."""
     import torch
 
@@ -501,9 +503,7 @@ def packed_in_shared_memory(bits, pulls, config):
     words = torch.empty(1024 * 1024 * bits // 32, dtype=torch.int32, device="meta")
     zeros = torch.empty(64, 8, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("h200")) as requests:
-        multiply_converted(
-            bits, a, words, scales, zeros, c, 1024, 128, config=config, programs=132, pulls=pulls
-        )  # fmt: skip
+        multiply_converted(bits, a, words, scales, zeros, c, 1024, 128, config=config, programs=132)
     return _instructions(requests[0].kernel)
 
 

@@ -204,7 +204,9 @@ def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activati
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize(("gradient", "rows", "products"), [(False, 64, 4), (False, 256, 4), (True, 64, 4)])
+@pytest.mark.parametrize(
+    ("gradient", "rows", "products"), [(False, 64, 4), (False, 256, 4), (True, 16, 4), (True, 32, 4)]
+)
 def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, rows, products):
     """No register spills, and the products of a step are awaited together: ptxas may wait for each (C7513)."""
     config = {"BLOCK_M": rows, "SPLITS": 2} | ({} if gradient else {"GROUP_M": 1, "AHEAD": 16})
@@ -228,7 +230,7 @@ def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, 
 def test_packed_weights_are_made_between_the_products_of_the_stage_before(compiling, format_, shape):
     """No register spills, and ptxas keeps the order: it would gather products, whose warps then wait (and C7513)."""
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": 2}
-    code = compiling(inside.packed_by_tma, *format_, config)
+    code = compiling(inside.packed_by_tma, *format_, False, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert not any(name.startswith("SHFL") for name in code), "lanes exchange what they might load"
     letters = {"WARPGROUP": "w", "HGMMA": "p", "HMUL2": "s"}
@@ -239,11 +241,26 @@ def test_packed_weights_are_made_between_the_products_of_the_stage_before(compil
     assert all(re.match("s*ps+ps+p", step) and step.count("p") == 3 for step in steps[1::2])
 
 
+@pytest.mark.parametrize(
+    ("shape", "format_"),
+    in_turns([(64, 1, 2), (64, 2, 1), (128, 1, 2), (128, 2, 1), (256, 2, 1)], [(4, 32), (4, 128), (8, 0)]),
+)
+def test_packed_weights_are_turned_over_between_the_products_of_the_stage_before(compiling, format_, shape):
+    config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": 2}
+    code = compiling(inside.packed_by_tma, *format_, True, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    letters = {"WARPGROUP": "w", "HGMMA": "p", "MOVM": "t"}
+    parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
+    steps = [part for part in parts.split("w") if "p" in part]
+    assert len(steps) == 4  # of two groups, each of whose loops is unrolled twice
+    assert all(re.search("pt*pt+pt+pp$", step) and step.count("p") == 5 for step in steps[::2])  # the next one's first
+    assert all(re.match("t*pt+pt+p", step) and step.count("p") == 3 for step in steps[1::2])
+
+
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("pulls", [False, True])
 @pytest.mark.parametrize("rows", [64, 128])
-def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_overlap(compiling, bits, pulls, rows):
-    code = compiling(inside.packed_in_shared_memory, bits, pulls, {"ROWS": rows, "GROUP_M": 8, "SPLITS": 1})
+def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_overlap(compiling, bits, rows):
+    code = compiling(inside.packed_in_shared_memory, bits, {"ROWS": rows, "GROUP_M": 8, "SPLITS": 1})
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
     assert sum(name.startswith("HGMMA") for name in code) == rows // 32 * waits

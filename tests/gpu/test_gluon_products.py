@@ -105,10 +105,30 @@ def test_packed_weights_by_tma(cuda, bits, group, shape):
         near(y, x.float() @ dequantise(packed).float().t())
 
 
+@pytest.mark.parametrize("shape", [(64, 1, 2), (64, 2, 1), (128, 1, 2), (128, 2, 1), (256, 2, 1)])
+@pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
+def test_gradients_by_packed_weights_by_tma(cuda, bits, group, shape):
+    """The same of dx [m, k]: half a stage at the end of n."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+    from kernels.matmul_w4a16.hopper_direct_pull import pull_direct
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    for (m, n, k), splits, dtype in itertools.product(
+        ((1, 16, 128), (300, 1160, 384), (257, 1024, 4096), (129, 424, 96)), (1, 3), (torch.bfloat16, torch.float16)
+    ):
+        if k % (group or 32):
+            continue
+        packed = pack(matrix(cuda, n, k, "N", dtype), group)
+        dy, dx = matrix(cuda, m, n, "N", dtype), torch.full((m, k), torch.nan, device=cuda, dtype=dtype)
+        words, scales, zeros, _, _, group_size = packed
+        config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
+        pull_direct(bits, dy, words, scales, zeros, dx, group_size, config=config, programs=40)
+        near(dx, dy.float() @ dequantise(packed).float())
+
+
 @pytest.mark.parametrize("rows", [64, 128])
-@pytest.mark.parametrize("pulls", [False, True], ids=["product", "gradient"])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])
-def test_packed_weights_converted_in_shared_memory(cuda, bits, group, pulls, rows):
+def test_packed_weights_converted_in_shared_memory(cuda, bits, group, rows):
     """Tails of every kind, sums in unequal parts, rows of y off 16 bytes; several tiles a program."""
     from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
     from kernels.matmul_w4a16.hopper_converted import multiply_converted
@@ -117,18 +137,16 @@ def test_packed_weights_converted_in_shared_memory(cuda, bits, group, pulls, row
     for (m, n, k), splits, dtype in itertools.product(
         ((1, 16, 128), (300, 264, 1152), (257, 4096, 1024), (129, 71, 384)), (1, 3), (torch.bfloat16, torch.float16)
     ):
-        if pulls and n % 8:
-            continue
         packed = pack(matrix(cuda, n, k, "N", dtype), group)
-        weight, a = dequantise(packed).float(), matrix(cuda, m, n if pulls else k, "N", dtype)
-        c = torch.full((m, k if pulls else n), torch.nan, device=cuda, dtype=dtype)
+        weight, a = dequantise(packed).float(), matrix(cuda, m, k, "N", dtype)
+        c = torch.full((m, n), torch.nan, device=cuda, dtype=dtype)
         words, scales, zeros, _, _, group_size = packed
         config = {"ROWS": rows, "GROUP_M": 8, "SPLITS": splits}
         multiply_converted(
             bits, a, words, scales, zeros, c, k, group_size,
-            config=config, programs=gpu_of(cuda).sms, pulls=pulls,
+            config=config, programs=gpu_of(cuda).sms,
         )  # fmt: skip
-        near(c, a.float() @ (weight if pulls else weight.t()))
+        near(c, a.float() @ weight.t())
 
 
 @pytest.mark.parametrize("config", [(32, 128, 4), (32, 256, 8)])

@@ -199,6 +199,15 @@ def by_table(a, b, c, table):
     return out
 
 
+def turned_over(words):
+    """``movmatrix``: of 8 x 8 numbers of 16 bits, two neighbours of row lane / 4 a lane, those of column lane / 4."""
+    warps, _, registers = words.shape
+    numbers = np.stack((words & 0xFFFF, words >> 16), -1).reshape(warps, 8, 4, registers, 2)
+    turned = numbers.transpose(0, 2, 4, 3, 1).reshape(warps, 8, registers, 4, 2)  # column, register, row in pairs
+    low, high = np.moveaxis(turned.transpose(0, 1, 3, 2, 4).reshape(warps, 32, registers, 2), -1, 0)
+    return low | high << 16
+
+
 def run_ptx(text, registers):
     """Write to ``registers``, arrays of words by name ($0 on), what PTX does with those that are there."""
     declared = {}
@@ -222,6 +231,9 @@ def run_ptx(text, registers):
                 out = permuted_bytes(*given)
             case "lop3":
                 out = by_table(*given)
+            case "movmatrix":
+                assert of == ["sync", "aligned", "m8n8", "trans", "b16"]
+                out = turned_over(*given)
             case "mul" | "fma":
                 assert of[0] == "rn"
                 multiply = (lambda a, b: a * b) if operation == "mul" else (lambda a, b, c: a * b + c)

@@ -1,0 +1,86 @@
+"""The gradient dx = dy W on Hopper: which kernel is for what, and its config, by when each should end on an H200.
+
+The constants are fits to some hundred times, of weights that the forward pass has just read, 4 % off on average.  m are
+rows, n is the sum's length and k columns of dx.
+"""
+
+import functools
+
+import triton
+
+from .direct_space import tiles_to_cut
+
+FEW_ROWS = 32
+"""The most rows that `hopper_pull` takes; `hopper_direct_pull` was behind it for fewer, ahead for more."""
+
+COLUMNS, BLOCK_N = 256, 64
+"""Columns of a program of `hopper_pull`, and rows of W that a block of dy serves."""
+
+_BLOCK_US = {16: (0.85, 1.1), 32: (0.9, 1.2)}
+"""What a block takes a program, by BLOCK_M: of one program an SM, and of two."""
+
+_STAGE_US = {(64, 1, 2): 0.216, (64, 2, 1): 0.42, (128, 1, 2): 0.258, (128, 2, 1): 0.491, (256, 2, 1): 0.69}
+"""What a stage of `hopper_direct_pull` takes, by BLOCK_M, W_GROUPS and K_GROUPS."""
+
+_SPLITS = (1, 2, 3, 4, 6, 8)
+
+_LITTLE = 2**22
+"""Multiplications of a product that `hopper_direct_pull` takes whatever the estimates say, so that it is checked."""
+
+_CLEARLY = 0.92
+"""Of the estimate for weights written out: 303x11008x4608 takes 82.5 us by these, 86.3 without (estimates: 93, 89)."""
+
+
+@functools.lru_cache(maxsize=1024)
+def few_pull_config(m: int, n: int, k: int, sms: int) -> dict[str, int]:
+    """BLOCK_M, and the parts of n with which reading W and adding sums take least time, two programs an SM at most."""
+    rows = 16 if m <= 16 else 32
+    tiles, blocks = triton.cdiv(k, COLUMNS), triton.cdiv(n, BLOCK_N)
+
+    def us(splits):
+        return triton.cdiv(blocks, splits) * _BLOCK_US[rows][tiles * splits > sms] + splits * (0.04 + m * k * 8 / 4e6)
+
+    most = max(1, min(2 * sms // tiles, blocks))
+    return {"BLOCK_M": rows, "SPLITS": min(range(1, most + 1), key=us)}
+
+
+def _written_us(m: int, n: int, k: int, sms: int) -> float:
+    """To write W out, and cuBLAS's product in tiles of 128 x 128, of few tiles in up to four parts."""
+    weights, tiles = n * k / 1e6, triton.cdiv(m, 128) * triton.cdiv(k, 128)
+    busy = max(tiles * parts / (triton.cdiv(tiles * parts, sms) * sms) for parts in (1, 2, 3, 4)) if tiles < sms else 1
+    return 4 + 0.65 * weights + max(0.5 * weights, 2 * 128 * triton.cdiv(m, 128) * weights / 850 / busy)
+
+
+def _direct_us(shape: tuple[int, int, int], splits: int, m: int, n: int, k: int, sms: int) -> float:
+    """Rounds of whole tiles, those of parts, and the kernel that adds them."""
+    rows, w_groups, k_groups = shape
+    tiles, turns = triton.cdiv(m, rows) * triton.cdiv(k, 64 * w_groups), triton.cdiv(n, 128 * k_groups)
+    cut = tiles_to_cut(tiles, splits, sms)
+    rounds = triton.cdiv(tiles - cut, sms) * turns + triton.cdiv(cut * splits, sms) * triton.cdiv(turns, splits)
+    adding = splits * (0.3 + cut * rows * w_groups * 64 * 8 / 4.4e6) if cut else 0
+    return 4.5 + rounds * 2 * k_groups * _STAGE_US[shape] + adding
+
+
+@functools.lru_cache(maxsize=1024)
+def best_direct_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str, int]]:
+    """(us, config) of `hopper_direct_pull` that should end first."""
+    found = []
+    for shape in _STAGE_US:
+        rows, w_groups, k_groups = shape
+        tiles, turns = triton.cdiv(m, rows) * triton.cdiv(k, 64 * w_groups), triton.cdiv(n, 128 * k_groups)
+        if (rows >= 2 * m and rows > 64) or (rows > 128 and 0 < m % rows <= rows // 2):
+            continue  # a tile twice as high as dx, or half of the last one empty
+        for splits in _SPLITS:
+            cut = tiles_to_cut(tiles, splits, sms)
+            if splits > 1 and not (splits <= turns and 0 < cut * splits <= 2 * sms):
+                continue  # nothing to cut, or parts of nothing, or more than run at once
+            if k_groups > 1 and tiles * splits > sms:
+                continue  # groups that take turns add their sums between a program's tiles
+            config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
+            found.append((_direct_us(shape, splits, m, n, k, sms), config))
+    return min(found, key=lambda one: one[0])
+
+
+def pulls_directly(m: int, n: int, k: int, sms: int) -> bool:
+    """Whether `hopper_direct_pull` should be clearly sooner than to write W out and multiply."""
+    return m * n * k < _LITTLE or best_direct_pull(m, n, k, sms)[0] < _CLEARLY * _written_us(m, n, k, sms)

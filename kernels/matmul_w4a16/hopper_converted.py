@@ -1,4 +1,4 @@
-"""Many rows times packed weights for Hopper (sm_90), by blocks of weights in shared memory: y = x W^T, and dx = dy W.
+"""Many rows times packed weights for Hopper (sm_90), by blocks of weights in shared memory: y = x W^T.
 
 A program has a multiprocessor for itself and takes one tile after the other.  One warp loads (the producer): blocks of
 the rows' matrix and of packed words go by TMA into rings of shared memory.  Four warps (the converter) bring a block of
@@ -8,9 +8,8 @@ rows of the tile by all of its columns, and lag behind each other, so that one's
 A lane has 8 neighbours of a packed row: 16 bytes of 16-bit weights.  Which lane has which is chosen so that eight
 neighbouring lanes meet no bank twice, neither where they load words nor where they store weights in wgmma's swizzle.
 
-For y a block of W is BLOCK_N rows by 64 columns, and lies by columns as wgmma's second factor; for dx it is 64 rows by
-BLOCK_N columns.  Where there are few tiles the sum is cut into SPLITS parts: each program sums one of a tile, in fp32,
-and a second kernel adds the parts.
+A block of W is BLOCK_N rows by 64 columns, and lies by columns as wgmma's second factor.  Where there are few tiles the
+sum is cut into SPLITS parts: each program sums one of a tile, in fp32, and a second kernel adds the parts.
 """
 
 import torch
@@ -91,13 +90,12 @@ def _positions(sizes, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SPLITS: gl.c
 @gluon.jit
 def _produce(
     a_desc, words_desc, a_smem, words_smem, bars, sizes, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-    GROUP_M: gl.constexpr, SPLITS: gl.constexpr, PULLS: gl.constexpr, BITS: gl.constexpr,
+    GROUP_M: gl.constexpr, SPLITS: gl.constexpr, BITS: gl.constexpr,
 ):  # fmt: skip
     """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
     a_full, a_empty, words_full, words_empty = bars[0], bars[1], bars[4], bars[5]
     STAGES: gl.constexpr = a_smem.shape[0] // GROUPS
-    PIECES: gl.constexpr = BLOCK_N // BLOCK_K if PULLS else 1
-    WORDS_STAGES: gl.constexpr = words_smem.shape[0] // PIECES
+    WORDS_STAGES: gl.constexpr = words_smem.shape[0]
     LINES: gl.constexpr = 2 * BITS  # of 16 words for 64 columns
     step = 0
     for position in range(gl.program_id(0), _positions(sizes, GROUPS * ROWS, BLOCK_N, SPLITS), gl.num_programs(0)):
@@ -106,13 +104,9 @@ def _produce(
             slot = step % WORDS_STAGES
             bar = words_full.index(slot)
             mbarrier.wait(words_empty.index(slot), (step // WORDS_STAGES & 1) ^ 1)
-            mbarrier.expect(bar, PIECES * words_desc.block_type.nbytes)
-            for piece in gl.static_range(PIECES):
-                words = words_smem.index(slot * PIECES + piece)
-                if PULLS:
-                    tma.async_copy_global_to_shared(words_desc, [k // 16, (n // 64 + piece) * LINES, 0], bar, words)
-                else:
-                    tma.async_copy_global_to_shared(words_desc, [n // 16, k // 64 * LINES, 0], bar, words)
+            mbarrier.expect(bar, words_desc.block_type.nbytes)
+            words = words_smem.index(slot)
+            tma.async_copy_global_to_shared(words_desc, [n // 16, k // 64 * LINES, 0], bar, words)
             slot = step % STAGES
             bar = a_full.index(slot)
             mbarrier.wait(a_empty.index(slot), (step // STAGES & 1) ^ 1)
@@ -184,48 +178,23 @@ def _spread(numbers, layout: gl.constexpr):
 
 
 @gluon.jit
-def _load_scales_of_block(
-    scales_ptr, zeros_ptr, n, k, sizes, groups, row_tiles: gl.constexpr, PIECES: gl.constexpr, PULLS: gl.constexpr,
-    GROUP: gl.constexpr,
-):  # fmt: skip
-    """``_load_scales`` of each piece of the block of W at column n of C and k of the sum."""
-    N, K = sizes[1], sizes[2]
-    if PULLS:
-        gl.static_assert(PIECES == 2)
-        first = _load_scales(scales_ptr, zeros_ptr, k, n, K, N, groups, row_tiles, GROUP)
-        second = _load_scales(scales_ptr, zeros_ptr, k, n + BLOCK_K, K, N, groups, row_tiles, GROUP)
-    else:
-        first = _load_scales(scales_ptr, zeros_ptr, n, k, N, K, groups, row_tiles, GROUP)
-        second = first
-    return first, second
-
-
-@gluon.jit
 def _convert_step(
-    words_smem, w_smem, bars, scales, step, PIECES: gl.constexpr, PULLS: gl.constexpr, GROUP: gl.constexpr,
-    BITS: gl.constexpr, HAS_ZEROS: gl.constexpr, UNPACK: gl.constexpr, SCALE: gl.constexpr,
+    words_smem, w_smem, bars, scales, step, GROUP: gl.constexpr, BITS: gl.constexpr, HAS_ZEROS: gl.constexpr,
+    UNPACK: gl.constexpr, SCALE: gl.constexpr,
 ):  # fmt: skip
     """Bring block number ``step`` to 16 bits."""
     w_full, w_empty, words_full, words_empty = bars[2], bars[3], bars[4], bars[5]
     STAGES: gl.constexpr = w_smem.shape[0]
-    WORDS_STAGES: gl.constexpr = words_smem.shape[0] // PIECES
+    WORDS_STAGES: gl.constexpr = words_smem.shape[0]
     row_tiles: gl.constexpr = words_smem.shape[1]
     layout: gl.constexpr = _words_layout(row_tiles, BITS // 4, gl.num_warps())
     words_slot, slot = step % WORDS_STAGES, step % STAGES
     mbarrier.wait(words_full.index(words_slot), step // WORDS_STAGES & 1)
-    first = words_smem.index(words_slot * PIECES).load(layout)
-    if PULLS:
-        second = words_smem.index(words_slot * PIECES + 1).load(layout)
+    words = words_smem.index(words_slot).load(layout)
     block = w_smem.index(slot)
-    first = _converted(first, scales[0], GROUP, BITS, HAS_ZEROS, UNPACK, SCALE, block.dtype)
-    if PULLS:
-        second = _converted(second, scales[1], GROUP, BITS, HAS_ZEROS, UNPACK, SCALE, block.dtype)
+    weights = _converted(words, scales, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE, block.dtype)
     mbarrier.wait(w_empty.index(slot), (step // STAGES & 1) ^ 1)
-    if PULLS:
-        block.slice(0, BLOCK_K, dim=1).store(first)
-        block.slice(BLOCK_K, BLOCK_K, dim=1).store(second)
-    else:
-        block.store(first)
+    block.store(weights)
     fence_async_shared()
     mbarrier.arrive(w_full.index(slot), count=1)
     mbarrier.arrive(words_empty.index(words_slot), count=1)  # not before all words are in registers: TMA waits for none
@@ -234,11 +203,11 @@ def _convert_step(
 @gluon.jit
 def _convert(
     words_smem, w_smem, bars, scales_ptr, zeros_ptr, sizes, groups, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-    GROUP_M: gl.constexpr, SPLITS: gl.constexpr, PULLS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr,
+    GROUP_M: gl.constexpr, SPLITS: gl.constexpr, GROUP: gl.constexpr, BITS: gl.constexpr,
     UNPACK: gl.constexpr, SCALE: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Converter ``HALF``: every other block.  Scales and zero points are loaded while the other one is at work."""
-    PIECES: gl.constexpr = BLOCK_N // BLOCK_K if PULLS else 1
+    N, K = sizes[1], sizes[2]
     row_tiles: gl.constexpr = words_smem.shape[1]
     HAS_ZEROS: gl.constexpr = zeros_ptr is not None
     step = 0
@@ -247,14 +216,10 @@ def _convert(
         other = (step + HALF) % 2  # whether the tile's first block is the other converter's
         first = begin + other * BLOCK_K
         own = step + other
-        scales = _load_scales_of_block(scales_ptr, zeros_ptr, n, first, sizes, groups, row_tiles, PIECES, PULLS, GROUP)
+        scales = _load_scales(scales_ptr, zeros_ptr, n, first, N, K, groups, row_tiles, GROUP)
         for k in range(first, end, 2 * BLOCK_K):
-            _convert_step(
-                words_smem, w_smem, bars, scales, own, PIECES, PULLS, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE
-            )  # fmt: skip
-            scales = _load_scales_of_block(
-                scales_ptr, zeros_ptr, n, k + 2 * BLOCK_K, sizes, groups, row_tiles, PIECES, PULLS, GROUP
-            )  # fmt: skip
+            _convert_step(words_smem, w_smem, bars, scales, own, GROUP, BITS, HAS_ZEROS, UNPACK, SCALE)
+            scales = _load_scales(scales_ptr, zeros_ptr, n, k + 2 * BLOCK_K, N, K, groups, row_tiles, GROUP)
             own += 2
         step += (end - begin) // BLOCK_K
 
@@ -269,9 +234,7 @@ def _write_sums(part_ptr, acc, m, n, M, N):
 
 
 @gluon.jit
-def _multiply(
-    a_smem, w_smem, bars, step, steps, GROUP: gl.constexpr, BLOCK_N: gl.constexpr, PULLS: gl.constexpr
-):  # fmt: skip
+def _multiply(a_smem, w_smem, bars, step, steps, GROUP: gl.constexpr, BLOCK_N: gl.constexpr):
     """(sums of the group's rows of a tile, blocks there have been) from the next ``steps`` blocks."""
     a_full, a_empty, w_full, w_empty, turn = bars[0], bars[1], bars[2], bars[3], bars[6]
     A_STAGES: gl.constexpr = a_smem.shape[0] // GROUPS
@@ -283,9 +246,7 @@ def _multiply(
         a_slot, w_slot = step % A_STAGES, step % W_STAGES
         mbarrier.wait(a_full.index(a_slot), step // A_STAGES & 1)
         mbarrier.wait(w_full.index(w_slot), step // W_STAGES & 1)
-        w = w_smem.index(w_slot)
-        if not PULLS:
-            w = w.permute((1, 0))
+        w = w_smem.index(w_slot).permute((1, 0))
         acc = warpgroup_mma(a_smem.index(a_slot * GROUPS + GROUP), w, acc, use_acc=i > 0, is_async=True)
         acc = warpgroup_mma_wait(1, deps=[acc])  # the product before this one has read its blocks
         mbarrier.arrive(a_empty.index((step + A_STAGES - 1) % A_STAGES), count=1, pred=i > 0)
@@ -302,7 +263,7 @@ def _multiply(
 @gluon.jit
 def _consume(
     c_desc, c_ptr, a_smem, w_smem, c_smem, bars, sizes, GROUP: gl.constexpr, ROWS: gl.constexpr,
-    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, SPLITS: gl.constexpr, BUFFERS: gl.constexpr, PULLS: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, SPLITS: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its rows of each of the program's tiles."""
     M, N = sizes[0], sizes[1]
@@ -311,7 +272,7 @@ def _consume(
         mbarrier.wait(bars[6], 0)
     for position in range(gl.program_id(0), _positions(sizes, GROUPS * ROWS, BLOCK_N, SPLITS), gl.num_programs(0)):
         m, n, part, begin, end = _part(position, sizes, GROUPS * ROWS, BLOCK_N, GROUP_M, SPLITS)
-        acc, step = _multiply(a_smem, w_smem, bars, step, (end - begin) // BLOCK_K, GROUP, BLOCK_N, PULLS)
+        acc, step = _multiply(a_smem, w_smem, bars, step, (end - begin) // BLOCK_K, GROUP, BLOCK_N)
         m += GROUP * ROWS
         if SPLITS > 1:
             _write_sums(c_ptr + part.to(gl.int64) * M * N, acc, m, n, M, N)
@@ -333,20 +294,17 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 def converted_kernel(
     a_desc, words_desc, c_desc, c_ptr, scales_ptr, zeros_ptr, M, N, K, groups, ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, SPLITS: gl.constexpr, A_STAGES: gl.constexpr,
-    W_STAGES: gl.constexpr, WORDS_STAGES: gl.constexpr, BUFFERS: gl.constexpr, PULLS: gl.constexpr,
-    BITS: gl.constexpr, GROUP: gl.constexpr, UNPACK: gl.constexpr, SCALE: gl.constexpr,
+    W_STAGES: gl.constexpr, WORDS_STAGES: gl.constexpr, BUFFERS: gl.constexpr, BITS: gl.constexpr,
+    GROUP: gl.constexpr, UNPACK: gl.constexpr, SCALE: gl.constexpr,
 ):  # fmt: skip
-    """C [M, N] of A [M, K] and of W [N, K], or with PULLS of W [K, N]; with SPLITS of several, parts [SPLITS, M, N].
+    """C [M, N] of A [M, K] and of W [N, K]; with SPLITS of several, parts [SPLITS, M, N].
 
     Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word).
     """
-    PIECES: gl.constexpr = BLOCK_N // BLOCK_K if PULLS else 1
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [A_STAGES * GROUPS, ROWS, BLOCK_K], a_desc.layout)
-    w_smem = gl.allocate_shared_memory(
-        a_desc.dtype, [W_STAGES, BLOCK_K if PULLS else BLOCK_N, BLOCK_N if PULLS else BLOCK_K], SWIZZLED
-    )
+    w_smem = gl.allocate_shared_memory(a_desc.dtype, [W_STAGES, BLOCK_N, BLOCK_K], SWIZZLED)
     words_smem = gl.allocate_shared_memory(
-        gl.int32, [WORDS_STAGES * PIECES, words_desc.block_shape[0], 2 * BITS, 16], words_desc.layout
+        gl.int32, [WORDS_STAGES, words_desc.block_shape[0], 2 * BITS, 16], words_desc.layout
     )
     c_smem = gl.allocate_shared_memory(
         a_desc.dtype, [GROUPS * BUFFERS if SPLITS == 1 else 1, ROWS if SPLITS == 1 else 8, WIDTH], _NARROW
@@ -362,15 +320,15 @@ def converted_kernel(
     gl.warp_specialize(
         [
             (_consume, (c_desc, c_ptr, a_smem, w_smem, c_smem, bars, sizes,
-                        0, ROWS, BLOCK_N, GROUP_M, SPLITS, BUFFERS, PULLS)),
+                        0, ROWS, BLOCK_N, GROUP_M, SPLITS, BUFFERS)),
             (_consume, (c_desc, c_ptr, a_smem, w_smem, c_smem, bars, sizes,
-                        1, ROWS, BLOCK_N, GROUP_M, SPLITS, BUFFERS, PULLS)),
+                        1, ROWS, BLOCK_N, GROUP_M, SPLITS, BUFFERS)),
             (_convert, (words_smem, w_smem, bars, scales_ptr, zeros_ptr, sizes, groups,
-                        ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, GROUP, BITS, UNPACK, SCALE, 0)),
+                        ROWS, BLOCK_N, GROUP_M, SPLITS, GROUP, BITS, UNPACK, SCALE, 0)),
             (_convert, (words_smem, w_smem, bars, scales_ptr, zeros_ptr, sizes, groups,
-                        ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, GROUP, BITS, UNPACK, SCALE, 1)),
+                        ROWS, BLOCK_N, GROUP_M, SPLITS, GROUP, BITS, UNPACK, SCALE, 1)),
             (_produce, (a_desc, words_desc, a_smem, words_smem, bars, sizes,
-                        ROWS, BLOCK_N, GROUP_M, SPLITS, PULLS, BITS)),
+                        ROWS, BLOCK_N, GROUP_M, SPLITS, BITS)),
         ],
         [4, 2, 2, 1] if FEW else [4, 4, 4, 1],
         [184, 120, 120, 24] if FEW else [120, 104, 104, 24],
@@ -381,8 +339,8 @@ _RINGS = {(64, 4): (6, 5, 6, 2), (64, 8): (6, 5, 4, 2), (128, 4): (4, 4, 4, 1), 
 """A_STAGES, W_STAGES, WORDS_STAGES, BUFFERS by ROWS and bits: what shared memory holds."""
 
 
-def multiply_converted(bits, a, words, scales, zeros, c, k, group, *, config, programs, pulls=False):
-    """Write c = a W^T, of weights with ``k`` columns, or with ``pulls`` c = a W; ``programs`` is the number of SMs.
+def multiply_converted(bits, a, words, scales, zeros, c, k, group, *, config, programs):
+    """Write c = a W^T, of weights with ``k`` columns; ``programs`` is the number of SMs.
 
     a's rows are of whole 16 bytes.
     """
@@ -391,9 +349,8 @@ def multiply_converted(bits, a, words, scales, zeros, c, k, group, *, config, pr
     splits = min(config["SPLITS"], triton.cdiv(length, BLOCK_K.value))
     out = c if splits == 1 else torch.empty((splits, m, n), dtype=torch.float32, device=a.device)
     tiles = triton.cdiv(m, GROUPS.value * rows) * triton.cdiv(n, COLUMNS.value)
-    packed_rows = BLOCK_K.value if pulls else COLUMNS.value
     a_stages, w_stages, words_stages, buffers = _RINGS[rows, bits]
-    lines = [packed_rows // 16, 2 * bits, 16]
+    lines = [COLUMNS.value // 16, 2 * bits, 16]
     launch(
         converted_kernel, (min(tiles * splits, programs),),
         described(a, rows, BLOCK_K.value),
@@ -405,7 +362,7 @@ def multiply_converted(bits, a, words, scales, zeros, c, k, group, *, config, pr
         scales.view(torch.int32), None if zeros is None else zeros.view(torch.int16), m, n, length,
         k // group if group else 1,
         ROWS=rows, BLOCK_N=COLUMNS.value, GROUP_M=config["GROUP_M"], SPLITS=splits, A_STAGES=a_stages,
-        W_STAGES=w_stages, WORDS_STAGES=words_stages, BUFFERS=buffers, PULLS=pulls, BITS=bits, GROUP=group,
+        W_STAGES=w_stages, WORDS_STAGES=words_stages, BUFFERS=buffers, BITS=bits, GROUP=group,
         UNPACK=(unpack_4_asm if bits == 4 else unpack_8_asm)(bf16), SCALE=scale_asm(bf16), num_warps=4,
     )  # fmt: skip
     if splits > 1:

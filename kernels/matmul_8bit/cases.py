@@ -108,7 +108,7 @@ _SHAPES = (
     ((16, 528, 64), "more columns of tiles than rows: the last group is not full"),
     ((1100, 32, 16), "more rows of tiles than a group has"),
     ((1100, 1168, 160), "a tile of 128 x 128 for most SMs; tails in m, n and k"),
-    ((1100, 2320, 160), "more tiles of 128 x 128 than SMs, the last of them cut in two; tails in m, n and k"),
+    ((1100, 3728, 160), "more tiles of 128 x 128 than SMs, the last of them cut in two; tails in m, n and k"),
 )
 
 _PARTS = {"m": 20, "n": 72, "k": 2064}

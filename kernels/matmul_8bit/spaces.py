@@ -26,7 +26,27 @@ def persists(problem: Case, gpu: GPU) -> str:
     Of seven cases with sums in fp32 it takes 1.01 to 1.19 of the time of ``descriptor`` (H200).
     """
     waits = Capability.WGMMA in gpu.capabilities and _promotes(problem)
-    return describes(problem, gpu) or ("partial sums are added while tensor cores wait" if waits else "")
+    if reason := describes(problem, gpu) or small_tiles_make_a_round(problem, gpu):
+        return reason
+    return "partial sums are added while tensor cores wait" if waits else ""
+
+
+_SHORT = {True: 2048, False: 4096}
+"""Elements of K up to which `descriptor` has tiles of 64 x 128, by whether sums stay in tensor cores."""
+
+
+def small_tiles_make_a_round(problem: Case, gpu: GPU) -> str:
+    """Why `descriptor` alone takes a case: of 64 x 128 all tiles run at a time, of 128 x 128 there are more than SMs.
+
+    An SM has room for three programs of the former.  254 x 12288 x 1280 take 10.8 us so, 11.3 by `alternating`, and
+    11.2 for 13.1 of `specialized` with sums in fp32; at 256 x 9216 x 4096 25.8 and 24.3, and 27.6 and 28.6 (H200).
+    """
+    if problem.dtype == "int8" or problem["m"] <= 64 or Capability.WGMMA not in gpu.capabilities:
+        return ""
+    if problem["k"] > _SHORT[not _promotes(problem)] or describes(problem, gpu):
+        return ""
+    one = _tiles_of(128, 128, problem) > gpu.sms and _tiles_of(64, 128, problem) <= 3 * gpu.sms
+    return "tiles of 64 x 128, three on an SM, are one round" if one else ""
 
 
 def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
@@ -34,6 +54,8 @@ def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
     if gpu.functional:
         return "Gluon is not interpreted"
     if reason := describes(problem, gpu):
+        return reason
+    if reason := small_tiles_make_a_round(problem, gpu):
         return reason
     tiles = _tiles_of(128, 128, problem)
     # 32 x 1152 x 1600 takes 9.1 us by `persistent`, 11.3 by groups; 1024 each way 9.5 and 9.8; with sums in fp32 40 x
@@ -176,6 +198,10 @@ _PROMOTING_TILES = {(64, 128, 4): 1.0, (64, 64, 4): 0.7}
 
 def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]:
     """Of a few tiles the one that ends first if all SMs take tiles in step."""
+    if not persistent and small_tiles_make_a_round(problem, gpu):
+        # Four stages leave room for two programs: 254 x 8448 x 1600, 264 tiles, take 10.1 us so, 11.3 by three (H200).
+        stages = 3 if _tiles_of(64, 128, problem) > 2 * gpu.sms else 4
+        return dict(zip(SPACE, (64, 128, 128, 8, 4, stages), strict=True))
     shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
 
     def config(rows, columns, warps):

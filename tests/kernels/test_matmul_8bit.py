@@ -268,6 +268,27 @@ def test_groups_multiply_where_their_tiles_reach_most_sms_and_in_better_rounds(m
         assert DECLARATION.forward.preferred(problem, GPUS[on]).name == chosen
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "fast", "stages"),
+    [
+        (254, 12288, 1280, True, 3),  # 192 tiles of 128 x 128, 384 of 64 x 128: three an SM
+        (250, 8704, 3072, False, 3),
+        (320, 6400, 1600, True, 4),  # 250: two an SM
+        (254, 8448, 1600, True, None),  # one round of 132 of 128 x 128
+        (254, 16384, 1280, True, None),  # 512 of 64 x 128
+        (256, 9216, 4096, True, None),  # a long sum
+        (16, 65536, 1024, True, None),  # few rows
+    ],
+)
+def test_tiles_of_64_rows_are_one_round_where_those_of_128_are_a_round_and_a_bit(m, n, k, fast, stages):
+    problem = case("fp8e4m3", m=m, n=n, k=k, scales="tensor", fast=fast)
+    variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
+    default, tile = variant.default(problem, GPUS["h200"]), ("BLOCK_M", "BLOCK_N", "num_stages")
+    small = (variant.name, *(default.get(name) for name in tile)) == ("descriptor", 64, 128, stages)
+    assert small == (stages is not None)
+    assert default in list(variant.configs(problem, GPUS["h200"]))
+
+
 def test_thin_products_on_hopper_have_one_round_and_sums_in_fp32_no_persistent_programs():
     for fast, chosen in ((True, "persistent"), (False, "descriptor")):
         problem = case("fp8e4m3", m=48, n=9728, k=2560, scales="row", fast=fast)

@@ -1,5 +1,7 @@
 """Which configs of products of 8 bits are worth a trial, which is each variant's default, and what none can take."""
 
+import functools
+
 import triton
 from atlas.declaration import GPU, Capability, Case, Config
 from atlas.declaration.products import reads_shared_memory
@@ -26,12 +28,12 @@ def persists(problem: Case, gpu: GPU) -> str:
     Of seven cases with sums in fp32 it takes 1.01 to 1.19 of the time of ``descriptor`` (H200).
     """
     waits = Capability.WGMMA in gpu.capabilities and _promotes(problem)
-    if reason := describes(problem, gpu) or small_tiles_make_a_round(problem, gpu):
+    if reason := describes(problem, gpu) or _described_alone(problem, gpu):
         return reason
     return "partial sums are added while tensor cores wait" if waits else ""
 
 
-_SHORT = {True: 2048, False: 4096}
+_SHORT = {True: 2560, False: 4096}
 """Elements of K up to which `descriptor` has tiles of 64 x 128, by whether sums stay in tensor cores."""
 
 
@@ -49,13 +51,66 @@ def small_tiles_make_a_round(problem: Case, gpu: GPU) -> str:
     return "tiles of 64 x 128, three on an SM, are one round" if one else ""
 
 
+# Microseconds on an H200 of a step along K, by BLOCK_M, BLOCK_N, BLOCK_K, num_stages; by whether sums stay in tensor
+# cores.  Of four stages of 64 x 128 x 128 an SM has room for two programs.
+_STEPS = {
+    True: {(64, 64, 256, 5): 0.28, (64, 128, 256, 4): 0.42},
+    False: {(64, 64, 256, 5): 0.49, (64, 128, 128, 4): 0.42},
+}
+_ADD_UP = {True: 3.3, False: 4.1}
+"""Microseconds of the kernel that adds parts of K up."""
+
+
+def _has_few_tiles(problem: Case, gpu: GPU) -> bool:
+    """Whether fp8 leaves SMs idle by tiles of 128 x 128 and has a long sum, to be cut where the estimate says so.
+
+    256 x 2048 x 2560 takes 6.3 us by 128 whole tiles of 64 x 64, 10.6 by parts of 128 x 128; 112 x 6144 x 5120 15.6 by
+    96 of 64 x 128, and 18.2; with sums in fp32 384 x 1536 x 4096 12.5 by three parts of 64 x 128 (H200).
+    """
+    if problem.dtype == "int8" or problem["m"] <= 64 or Capability.WGMMA not in gpu.capabilities:
+        return False
+    few = problem["k"] >= 2048 and 2 * _tiles_of(128, 128, problem) <= gpu.sms
+    return few and not describes(problem, gpu)
+
+
+@functools.lru_cache(maxsize=4096)
+def _best_of_few(problem: Case, gpu: GPU) -> tuple[tuple[int, ...], int]:
+    """The tile that ends first by the estimate, and its parts of K: all of them run at a time."""
+    fast = not _promotes(problem)
+
+    def microseconds(tile, parts):
+        return triton.cdiv(triton.cdiv(problem["k"], tile[2]), parts) * _STEPS[fast][tile] + (parts > 1) * _ADD_UP[fast]
+
+    def runs(tile, parts):
+        room = gpu.sms * (1 if tile[2] == 256 else 2)
+        return parts * _tiles_of(*tile[:2], problem) <= room and (parts == 1 or problem["k"] >= 2 * parts * tile[2])
+
+    every = [(tile, parts) for tile in _STEPS[fast] for parts in (1, *SPLIT_SPACE["SPLITS"]) if runs(tile, parts)]
+    return min(every, key=lambda found: microseconds(*found))
+
+
+def _whole_tile(problem: Case, gpu: GPU) -> tuple[int, ...] | None:
+    """The tile by which `descriptor` takes few tiles and does not cut K; None where others do."""
+    if not _has_few_tiles(problem, gpu):
+        return None
+    tile, parts = _best_of_few(problem, gpu)
+    return tile if parts == 1 else None
+
+
+def _described_alone(problem: Case, gpu: GPU) -> str:
+    """Why `descriptor` alone takes a case."""
+    if _whole_tile(problem, gpu):
+        return "a round of small tiles ends sooner than a kernel that adds parts up"
+    return small_tiles_make_a_round(problem, gpu)
+
+
 def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
     """Why no variant in Gluon takes a case."""
     if gpu.functional:
         return "Gluon is not interpreted"
     if reason := describes(problem, gpu):
         return reason
-    if reason := small_tiles_make_a_round(problem, gpu):
+    if reason := _described_alone(problem, gpu):
         return reason
     tiles = _tiles_of(128, 128, problem)
     # 32 x 1152 x 1600 takes 9.1 us by `persistent`, 11.3 by groups; 1024 each way 9.5 and 9.8; with sums in fp32 40 x
@@ -112,6 +167,8 @@ def parts_of_tile(tile_bytes):
 
 def fits(config: Config, problem: Case, gpu: GPU, persistent: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
+    if config == _whole_config(problem, gpu):
+        return ""
     shared = _shared_bytes(config, problem, gpu, persistent)
     if shared > gpu.shared_bytes - 1024 * persistent:  # and some barriers
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
@@ -198,6 +255,8 @@ _PROMOTING_TILES = {(64, 128, 4): 1.0, (64, 64, 4): 0.7}
 
 def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]:
     """Of a few tiles the one that ends first if all SMs take tiles in step."""
+    if not persistent and (whole := _whole_config(problem, gpu)):
+        return whole
     if not persistent and small_tiles_make_a_round(problem, gpu):
         # Four stages leave room for two programs: 254 x 8448 x 1600, 264 tiles, take 10.1 us so, 11.3 by three (H200).
         stages = 3 if _tiles_of(64, 128, problem) > 2 * gpu.sms else 4
@@ -217,6 +276,13 @@ def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]
 
     fitting = [tile for tile in shares if not fits(config(*tile), problem, gpu, persistent)]
     return config(*min(fitting or list(shares)[-1:], key=seconds))
+
+
+def _whole_config(problem: Case, gpu: GPU) -> dict[str, int] | None:
+    """The config of that tile."""
+    if not (tile := _whole_tile(problem, gpu)):
+        return None
+    return dict(zip(SPACE, (*tile[:3], 8, 4, tile[3]), strict=True))
 
 
 SPECIALIZED_SPACE = {
@@ -317,6 +383,8 @@ def splits(problem: Case, gpu: GPU) -> str:
     tiles = _tiles_of(128, 128, problem)
     if not gpu.functional and (2 * tiles > gpu.sms or problem["k"] < 2048):
         return f"{tiles} tiles of 128 x 128, or sums too short to be cut"
+    if _whole_tile(problem, gpu):
+        return _described_alone(problem, gpu)
     # 32 x 4864 x 3072 takes 12.4 us by 76 tiles of 64 x 64, 14.2 in parts; 64 x 6912 x 2560 12.4 and 16.4; 16 x 8192 x
     # 8192 31.5 and 29.5 (H200).
     small = _tiles_of(64, 64, problem)
@@ -336,13 +404,12 @@ SPLIT_SPACE = {
 
 _SPLIT_TILES = {16: ((16, 128, 256, 4), (16, 64, 256, 5)), 32: ((32, 128, 256, 4), (32, 64, 256, 5)),
                 64: ((64, 64, 256, 5), (64, 128, 256, 4)), 128: ((128, 128, 128, 5), (64, 128, 256, 4))}  # fmt: skip
-"""By rows of C up to 16, 32, 64 and more: BLOCK_M, BLOCK_N, BLOCK_K, num_stages; some 120 to 190 KiB under way.
-
-112 x 6144 x 5120 takes 21.0 us by 128 rows, which read B once, and 24.4 by 64 (H200).
-"""
+"""By rows of C up to 16, 32, 64 and more: BLOCK_M, BLOCK_N, BLOCK_K, num_stages; some 120 to 190 KiB under way."""
 
 
-def _split_tiles(problem: Case) -> tuple[tuple[int, ...], ...]:
+def _split_tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, ...], ...]:
+    if _has_few_tiles(problem, gpu):
+        return tuple(_STEPS[not _promotes(problem)])
     rows = next((most for most in _SPLIT_TILES if problem["m"] <= most), 128)
     tiles = _SPLIT_TILES[rows]
     if problem.dtype != "int8" and not problem["fast"]:  # partial sums take registers of their own
@@ -360,11 +427,13 @@ def _parts_wanted(tile: tuple[int, ...], problem: Case, gpu: GPU) -> int:
 def fits_split(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``split_descriptor`` cannot launch, or cannot be the best."""
     tile = tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages"))
-    if tile not in _split_tiles(problem):
+    if tile not in _split_tiles(problem, gpu):
         return "other tiles have as many bytes under way, and rows that C has"
     shared = config["num_stages"] * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"]
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
+    if config == default_split(problem, gpu):
+        return ""
     wanted = _parts_wanted(tile, problem, gpu)
     if not wanted / 2 <= config["SPLITS"] <= wanted:
         return "parts that leave SMs idle, or more than there are SMs for"
@@ -372,8 +441,10 @@ def fits_split(config: Config, problem: Case, gpu: GPU) -> str:
 
 
 def default_split(problem: Case, gpu: GPU) -> dict[str, int]:
-    """The first of the tiles."""
-    rows, columns, block_k, stages = tile = _split_tiles(problem)[0]
-    return dict(
-        zip(SPLIT_SPACE, (rows, columns, block_k, 8, 4, stages, _parts_wanted(tile, problem, gpu)), strict=True)
-    )
+    """The first of the tiles, or of those with an estimate the best."""
+    if _has_few_tiles(problem, gpu):
+        tile, parts = _best_of_few(problem, gpu)
+    else:
+        tile = _split_tiles(problem, gpu)[0]
+        parts = _parts_wanted(tile, problem, gpu)
+    return dict(zip(SPLIT_SPACE, (*tile[:3], 8, 4, tile[3], parts), strict=True))

@@ -254,7 +254,7 @@ def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
     [
         (32, 1152, 1600, "persistent"),  # half of a tile's rows would be empty, of a sum too short for parts
         (1024, 1024, 1024, "persistent"),  # half of the SMs
-        (112, 6144, 5120, "split_descriptor"),
+        (112, 6144, 5120, "descriptor"),
         (32, 4864, 3072, "persistent"),  # tiles of 64 x 64 for more than half of the SMs, of a sum soon done
         (16, 8192, 8192, "split_descriptor"),
         (4096, 4096, 4096, "specialized"),
@@ -275,6 +275,7 @@ def test_groups_multiply_where_their_tiles_reach_most_sms_and_in_better_rounds(m
         (250, 8704, 3072, False, 3),
         (320, 6400, 1600, True, 4),  # 250: two an SM
         (254, 8448, 1600, True, None),  # one round of 132 of 128 x 128
+        (510, 4608, 2560, True, 3),
         (254, 16384, 1280, True, None),  # 512 of 64 x 128
         (256, 9216, 4096, True, None),  # a long sum
         (16, 65536, 1024, True, None),  # few rows
@@ -289,6 +290,26 @@ def test_tiles_of_64_rows_are_one_round_where_those_of_128_are_a_round_and_a_bit
     assert default in list(variant.configs(problem, GPUS["h200"]))
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "fast", "variant", "tile"),
+    [
+        (310, 1280, 5376, True, "descriptor", (64, 64, 256, 5)),  # 100 of 64 x 64
+        (384, 1536, 4096, True, "descriptor", (64, 128, 256, 4)),  # 144 of 64 x 64, 72 of 64 x 128
+        (128, 1024, 8192, True, "split_descriptor", (64, 128, 256, 4)),  # 16 of 64 x 128, in 8 parts
+        (256, 2048, 2560, False, "descriptor", (64, 64, 256, 5)),
+        (384, 1536, 4096, False, "split_descriptor", (64, 128, 128, 4)),  # 216 programs, two an SM
+        (64, 4096, 8192, True, "split_descriptor", (64, 64, 256, 5)),  # few rows
+    ],
+)
+def test_few_tiles_of_fp8_are_small_ones_and_their_sums_cut_where_that_ends_sooner(m, n, k, fast, variant, tile):
+    problem = case("fp8e4m3", m=m, n=n, k=k, scales="row", fast=fast)
+    preferred = DECLARATION.forward.preferred(problem, GPUS["h200"])
+    default = preferred.default(problem, GPUS["h200"])
+    assert preferred.name == variant
+    assert tuple(default[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages")) == tile
+    assert default in list(preferred.configs(problem, GPUS["h200"]))
+
+
 def test_thin_products_on_hopper_have_one_round_and_sums_in_fp32_no_persistent_programs():
     for fast, chosen in ((True, "persistent"), (False, "descriptor")):
         problem = case("fp8e4m3", m=48, n=9728, k=2560, scales="row", fast=fast)
@@ -297,8 +318,3 @@ def test_thin_products_on_hopper_have_one_round_and_sums_in_fp32_no_persistent_p
         assert variant.name == chosen
         assert variant.default(problem, GPUS["h200"]) in configs
         assert {config["BLOCK_N"] for config in configs} == {128}  # 76 tiles; of 64 columns there are 152
-
-
-def test_parts_of_a_sum_take_tiles_that_read_b_once():
-    problem = case("fp8e4m3", m=112, n=6144, k=5120, scales="tensor", fast=True)
-    assert DECLARATION.forward.variant("split_descriptor").default(problem, GPUS["h200"])["BLOCK_M"] == 128

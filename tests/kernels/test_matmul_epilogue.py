@@ -207,6 +207,27 @@ def test_gradients_of_few_rows_are_one_launch_of_what_is_wanted(sizes, splits):
                     assert_close(one, other)
 
 
+@pytest.mark.parametrize(
+    ("activation", "sizes", "splits"),
+    [
+        ("none", (64, 2048, 2048), 4),
+        ("none", (64, 2048, 6144), None),  # two products take less
+        ("none", (64, 2048, 6146), 2),  # for which these would copy W
+        ("none", (32, 2048, 6144), 2),
+        ("none", (32, 2048, 8192), 1),  # 128 programs sum dx
+        ("relu", (64, 2048, 2048), 4),
+        ("relu", (32, 2048, 6144), None),
+    ],
+)
+def test_gradients_of_few_rows_are_one_launch_up_to_a_size_of_w(activation, sizes, splits):
+    m, n, k = sizes
+    problem = case("bf16", m=m, n=n, k=k, activation=activation, bias=False, residual=False)
+    variant = DECLARATION.backward.preferred(problem, GPUS["h200"])
+    default = variant.default(problem, GPUS["h200"])
+    assert (variant.name, default.get("SPLITS")) == ("few_rows" if splits else "pull", splits)
+    assert default in list(variant.configs(problem, GPUS["h200"]))
+
+
 @pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (True, True, True)])
 def test_gradients_of_few_rows_in_16_bits_reach_what_asks_for_them(wanted):
     x, weight, bias = randn(3, 5, 24).half(), randn(24, 40, seed=1).half().t(), randn(40, seed=2).half()

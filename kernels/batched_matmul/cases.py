@@ -63,6 +63,8 @@ EDGE_CASES = (
         case("bf16", f"rows off 16 bytes, and enough to be copied: {layout}", b=3, m=132, n=69, k=333, layout=layout)
         for layout in ("NN", "TT")
     ),
+    case("bf16", "few tiles, a long sum: deep blocks, with tails", b=3, m=72, n=136, k=840),
+    case("fp32", "a short sum, half of a tile's columns: two warps", b=50, m=200, n=80, k=40),
     case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
     case("tf32", "rows off 16 bytes", b=3, m=69, n=77, k=131),
     *(

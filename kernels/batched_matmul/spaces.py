@@ -30,6 +30,8 @@ def _fits_tile(config: Config, problem: Case, gpu: GPU, singly: bool) -> str:
         if config in [_fma_config(tile, problem) for tile in near]:
             return ""
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
+    if warps == 2:
+        return "too few warps to share what they read"
     if rows >= max(32, 2 * problem["m"]) or columns >= max(64, 2 * problem["n"]):
         return "a tile twice as large as C"
     few = singly and _few(problem, gpu)
@@ -59,7 +61,7 @@ SPACE = {
     "BLOCK_N": (32, 64, 128, 256),
     "BLOCK_K": (16, 32, 64),
     "GROUP_M": (8,),
-    "num_warps": (4, 8),
+    "num_warps": (2, 4, 8),
     "num_stages": (2, 3, 4),
 }
 
@@ -75,12 +77,15 @@ _FMA_TILES = {
     (16, 256, 4, 4): 0.77,
     (64, 32, 8, 3): 0.35,
     (32, 32, 4, 3): 0.33,
+    (64, 32, 2, 4): 0.85,
 }
 """BLOCK_M, BLOCK_N, num_warps, num_stages of `tiled` in fp32, and the share of an SM's best rate that they reach.
 
 Wide ones where 64 rows would be empty in part: 24 of 197, 768, 768 take 166 us by 32 x 256, 183 by 64 x 64 of
-`swizzled`.  Small ones where others leave SMs idle: 24 of 64, 128, 768 take 24 us by 64 x 32, 30 by 64 x 64 (H200).
+`swizzled`.  Small ones where others leave SMs idle: 24 of 64, 128, 768 take 24 us by 64 x 32, 30 by 64 x 64.  Two warps
+for short sums, where 64 columns would be half empty: 96 of 333 x 96 x 77 TN take 23.4 us so, 25.4 by 64 x 64 (H200).
 """
+
 
 _SMALLEST = (32, 32, 4, 3)
 
@@ -95,29 +100,39 @@ def _fma_config(tile: tuple[int, ...], problem: Case) -> dict[str, int]:
     rows, columns, warps, stages = tile
     rows = min(rows, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(columns, max(32, triton.next_power_of_2(problem["n"])))
-    block_k = 16 if problem["k"] < 128 and 0 < problem["k"] % 32 <= 16 else 32  # of a short sum, no empty half
+    # Of a short sum, no empty half.
+    block_k = 16 if warps == 2 or (problem["k"] < 128 and 0 < problem["k"] % 32 <= 16) else 32
     return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
 
 
 def _fma_microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
-    """About how long ``tiled`` takes in fp32: elements that are read one by one make it 1.4 times as long."""
+    """About how long ``tiled`` takes in fp32: elements that are read one by one make it longer.
+
+    1.4 times, and 3.2 times where A along k and B are, of many tiles: 24 of 333 x 333 x 77 take 56.6 us, 34.0 by
+    `swizzled` (H200).
+    """
     config = _fma_config(tile, problem)
     rows, columns, block_k, _, warps, _ = config.values()
     busy = turns(_rounds((rows, columns), problem, gpu), 12 // warps, warps, enough_warps(problem["k"]))
     k = triton.cdiv(problem["k"], block_k) * block_k
-    return (1.4 if narrow(problem) else 1.0) * busy * rows * columns * k / (MULTIPLICATIONS * _FMA_TILES[tile])
+    both = layout_of(problem)[0] == "N" and problem["k"] % 16 and problem["n"] % 16
+    singly = 3.2 if both and not _few(problem, gpu) else 1.4 if narrow(problem) else 1.0
+    return singly * busy * rows * columns * k / (MULTIPLICATIONS * _FMA_TILES[tile])
 
 
 def _fma_times(problem: Case, gpu: GPU) -> dict[tuple[int, ...], float]:
     """The tiles that are not far larger than C, and how long they take."""
     rows, columns = max(16, triton.next_power_of_2(problem["m"])), max(32, triton.next_power_of_2(problem["n"]))
     tiles = (tile for tile in _FMA_TILES if tile[0] <= rows and tile[1] <= columns)
+    short = problem["k"] < 128 and 0 < problem["n"] % 64 <= 32
+    tiles = (tile for tile in tiles if tile[2] > 2 or short)
     return {tile: _fma_microseconds(tile, problem, gpu) for tile in (*tiles, _SMALLEST)}
 
 
-_SHORT = 96
+_SHORT = 128
 """Elements of K up to which reading singly, tiles of 64 x 64 begin and end sooner than those of 128 x 128: 16 of
-512 x 333 x 32 in bf16 take 9.0 us for 11.7, 24 of 256 x 333 x 96 13.3 for 21.1 (H200)."""
+512 x 333 x 32 in bf16 take 9.0 us for 11.7, 24 of 256 x 333 x 96 13.3 for 21.1, 16 of 577 x 99 x 128 TN 10.6 for 11.4
+(H200)."""
 
 
 def default(problem: Case, gpu: GPU) -> dict[str, int]:
@@ -180,21 +195,25 @@ def fits_persistent(config: Config, problem: Case, gpu: GPU) -> str:
     if rows * columns == 128 * 256 and columns < 256:
         return "wide tiles, as matmul's"
     tile = (rows, columns, config["num_warps"], config["num_stages"])
-    if tile not in _tiles(problem):
+    if tile not in _tiles(problem, gpu) or config["BLOCK_K"] != _block_k(tile, problem):
         return "other tiles spill nothing and have as much under way"
-    best = min(_microseconds(other, problem, gpu) for other in _tiles(problem) if _has_room(other, 2, problem, gpu))
+    if tile == _DEEP:
+        return ""
+    best = min(
+        _microseconds(other, problem, gpu) for other in _tiles(problem, gpu) if _has_room(other, 2, problem, gpu)
+    )
     if _microseconds(tile, problem, gpu) > 1.3 * best:
         return "another tile should end sooner"
     return _fits_tile(config, problem, gpu, False)
 
 
-PERSISTENT_SPACE = {**SPACE, "PARTS": (1, 2)}
+PERSISTENT_SPACE = {**SPACE, "BLOCK_K": (16, 32, 64, 128), "num_stages": (2, 3, 4, 6), "PARTS": (1, 2)}
 
 
 def default_persistent(problem: Case, gpu: GPU) -> dict[str, int]:
     """Of the tiles that there is room for the one that ends first if SMs take tiles in step."""
-    tiles = [tile for tile in _tiles(problem) if _has_room(tile, _parts(tile, problem), problem, gpu)]
-    tile = min(tiles or _tiles(problem), key=lambda tile: _microseconds(tile, problem, gpu))
+    tiles = [tile for tile in _tiles(problem, gpu) if _has_room(tile, _parts(tile, problem), problem, gpu)]
+    tile = min(tiles or _tiles(problem, gpu), key=lambda tile: _microseconds(tile, problem, gpu))
     return _persistent_config(tile, _parts(tile, problem), problem)
 
 
@@ -209,8 +228,11 @@ def _parts(tile: tuple[int, ...], problem: Case) -> int:
 
 def _persistent_config(tile: tuple[int, int, int, int], parts: int, problem: Case) -> dict[str, int]:
     rows, columns, warps, stages = tile
-    block_k = 128 // element_size(problem.dtype)
-    return dict(zip(PERSISTENT_SPACE, (rows, columns, block_k, 8, warps, stages, parts), strict=True))
+    return dict(zip(PERSISTENT_SPACE, (rows, columns, _block_k(tile, problem), 8, warps, stages, parts), strict=True))
+
+
+def _block_k(tile: tuple[int, int, int, int], problem: Case) -> int:
+    return (256 if tile == _DEEP else 128) // element_size(problem.dtype)
 
 
 def _free(config: Config, problem: Case, gpu: GPU) -> int:
@@ -223,8 +245,19 @@ def _has_room(tile: tuple[int, int, int, int], parts: int, problem: Case, gpu: G
     return _free(_persistent_config(tile, parts, problem), problem, gpu) >= 0
 
 
-def _tiles(problem: Case) -> tuple[tuple[int, int, int, int], ...]:
+_DEEP = (64, 64, 4, 6)
+"""Of few tiles, each alone on its SM, with a long sum: blocks of twice the K, and 160 KiB under way.
+
+16 of 128 x 128 x 2048 take 9.9 us so, 13.4 by four stages of 64 and 12.2 by eight; 6 of k 4096 11.1, 21.0 and 18.1;
+12 of 96 x 128 x 1024 6.4, 8.0 and 8.1 (H200).
+"""
+
+
+def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int, int], ...]:
     """BLOCK_M, BLOCK_N, num_warps, num_stages of the tiles worth a thought."""
+    few = problem["k"] >= 768 and _count((64, 64), problem) <= gpu.sms
+    if few and problem.dtype != "tf32" and Capability.WGMMA in gpu.capabilities:
+        return (_DEEP,)
     small = ((64, 64, 4, 4), (64, 128, 4, 4), (128, 64, 4, 4))
     if problem.dtype == "tf32":
         return (*small, (128, 128, 8, 3), (64, 256, 8, 4))
@@ -241,6 +274,8 @@ _SINGLY = 0.018
 By it 24 of 256 x 333 x 64 in bf16 are, in 10.7 us for 12.0 of a copy and `persistent`, and 48 of 197 x 197 x 64 are
 not, in 11.8 for 14.9 (H200).
 """
+_SINGLY_BY_COLUMNS = 0.0135
+"""The same of A alone, by columns: 192 of 577 x 64 x 77 TN in bf16 take 16.7 us so, 25.2 of a copy (H200)."""
 _LAUNCH, _COPIED = 2.6, 3.2e6
 """For a kernel that copies; bytes that all SMs copy in one."""
 
@@ -304,5 +339,6 @@ def copies(problem: Case, gpu: GPU) -> str:
     if gpu.functional or not (of_a or of_b):
         return ""
     copies = (of_a + of_b) * _LAUNCH + 2 * b * size * (of_a * m * k + of_b * k * n) / _COPIED
-    singly = _rounds((64, 64), problem, gpu) * k * _SINGLY
+    one = _SINGLY_BY_COLUMNS if layout_of(problem)[0] == "T" and of_a and not of_b else _SINGLY
+    singly = _rounds((64, 64), problem, gpu) * k * one
     return "" if copies + 3 < singly else "rows off 16 bytes or not along K, and too few for copies of them to pay"

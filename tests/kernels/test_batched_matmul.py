@@ -64,6 +64,37 @@ def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_on
     assert default_tile("fp32", b=24, m=64, n=128, k=768) == ("tiled", 64, 32)
 
 
+def test_fp32_takes_two_warps_where_64_columns_would_be_half_empty_and_copies_of_operands_both_read_singly():
+    for sizes in ({"m": 333, "n": 96, "k": 77, "layout": "TN"}, {"m": 200, "n": 96, "k": 64}):
+        variant, config = untuned(DECLARATION.forward, case("fp32", b=96, **sizes), H200)
+        assert (variant.name, config["BLOCK_N"], config["BLOCK_K"], config["num_warps"]) == ("tiled", 32, 16, 2)
+        assert config in list(variant.configs(case("fp32", b=96, **sizes), H200))
+    assert default_tile("fp32", b=96, m=333, n=64, k=77, layout="TN") == ("tiled", 64, 64)
+    assert default_tile("fp32", b=24, m=333, n=333, k=77)[0] == "swizzled"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "deep"),
+    [
+        ({"b": 16, "m": 128, "n": 128, "k": 2048}, True),  # 64 tiles of 64 x 64
+        ({"b": 12, "m": 96, "n": 128, "k": 1024, "layout": "TN"}, True),
+        ({"b": 64, "m": 128, "n": 128, "k": 2048}, False),  # 256
+        ({"b": 16, "m": 128, "n": 128, "k": 512}, False),
+    ],
+)
+def test_few_tiles_of_long_sums_have_deep_blocks(sizes, deep):
+    variant, config = untuned(DECLARATION.forward, case("bf16", **sizes), H200)
+    assert variant.name == "persistent"
+    found = tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages"))
+    assert (found == (64, 64, 128, 6)) == deep
+    assert config in list(variant.configs(case("bf16", **sizes), H200))
+
+
+def test_an_a_by_columns_off_16_bytes_is_read_singly_where_a_copy_takes_longer():
+    assert default_tile("bf16", b=192, m=577, n=64, k=77, layout="TN") == ("tiled", 128, 64)
+    assert default_tile("bf16", b=192, m=77, n=577, k=64)[0] == "persistent"
+
+
 def test_fp32_goes_to_tensor_cores_where_products_outweigh_the_terms_that_are_made_of_operands():
     sizes = {"b": 16, "m": 512, "n": 512, "k": 512}
     assert untuned(DECLARATION.forward, case("fp32", **sizes), H200)[0].name == "bf16x6"

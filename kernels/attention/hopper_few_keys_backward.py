@@ -155,15 +155,15 @@ def _consume(
     batch, head_k, first, count = _place_of(sizes)
     EARLY: gl.constexpr = D * HALVES <= 64  # else there are no registers for scores while D is computed
     zeros = gl.zeros([KEYS, ROWS], gl.float32, s_layout)
-    dk = no_sums(KEYS, D, 0) if HALVES == 1 else (no_sums(KEYS, D, 0)[0], no_sums(KEYS, D, 0)[0])
-    dv = no_sums(KEYS, D, 0) if HALVES == 1 else (no_sums(KEYS, D, 0)[0], no_sums(KEYS, D, 0)[0])
+    dk = no_sums(KEYS, D, 0) if HALVES == 1 else no_sums(KEYS, D, 0) + no_sums(KEYS, D, 0)
+    dv = dk
     infinite: gl.constexpr = float("inf")
     lse_ahead = _statistic(lse_ptr, strides, batch, first + GROUP, head_k, sizes, infinite, of_row, ROWS)
     mbarrier.wait(k_full, 0)
     for i in range(GROUP, count, GROUPS):
         slot = i % STAGES
         parity = i // STAGES & 1
-        zero = anew(i - i)
+        zero = anew(0)
         q = q_smem.index(slot)
         dout = dout_smem.index(slot)
         mbarrier.wait(q_full.index(slot), parity)

@@ -18,6 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .blocks import (
     LOG2E,
+    aligned_rows,
     as_read,
     block_d,
     head_of,
@@ -40,6 +41,7 @@ def _statistics_kernel(
     stride_ob, stride_oh, stride_os, stride_gb, stride_gh, stride_gs, stride_lb, stride_lh,
     stride_part, stride_sb, stride_sh,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, PADDED: tl.constexpr, TURNS: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head: log2(e) lse, and D = sum(dout out) less the gradient of lse.
 
@@ -55,8 +57,8 @@ def _statistics_kernel(
             return
     out_ptr = head_of(out_ptr, b, h, first_q, stride_ob, stride_oh, stride_os, False)
     dout_ptr = head_of(dout_ptr, b, h, first_q, stride_gb, stride_gh, stride_gs, False)
-    out = read_rows(out_ptr, 0, 0, first, rows - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
-    dout = read_rows(dout_ptr, 0, 0, first, rows - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, False)
+    out = read_rows(out_ptr, 0, 0, first, rows - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, True, False, ALIGNED)
+    dout = read_rows(dout_ptr, 0, 0, first, rows - first, stride_gs, HEAD_DIM, BLOCK_M, BLOCK_D, True, False, ALIGNED)
     delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), axis=1)
     offs_m = first + tl.arange(0, BLOCK_M)
     statistic = b * stride_lb + h * stride_lh + first_q + offs_m
@@ -82,7 +84,8 @@ def launch_statistics(saved, turns, cu_q, lengths):
         out, dout, lse, dlse, stats, turns, cu_q, q.shape[1], len_q,
         *strides_of(out), *strides_of(dout), *strides_of_lse(lse), *stats.stride()[:3],
         HEAD_DIM=out.shape[-1], BLOCK_M=64, BLOCK_D=block_d(out.shape[-1]),
-        PADDED=_STATISTICS, TURNS=1 if turns is None else turns.numel() // programs, num_warps=8,
+        PADDED=_STATISTICS, TURNS=1 if turns is None else turns.numel() // programs,
+        ALIGNED=cu_q is None and aligned_rows(out, dout), num_warps=8,
     )  # fmt: skip
     return stats
 
@@ -136,7 +139,7 @@ def _keys_kernel(
     stride_part, stride_sb, stride_sh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, TAIL: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
@@ -178,8 +181,8 @@ def _keys_kernel(
         )  # fmt: skip
     dk_ptr = head_of(dk_ptr, b, head_k, first_k, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = head_of(dv_ptr, b, head_k, first_k, stride_dvb, stride_dvh, stride_dvs, False)
-    write_rows(dk_ptr, dk * scale_out, first, rows_k - first, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D)
-    write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, VALUE_DIM, BLOCK_N, BLOCK_E)
+    write_rows(dk_ptr, dk * scale_out, first, rows_k - first, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D, ALIGNED)
+    write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, VALUE_DIM, BLOCK_N, BLOCK_E, ALIGNED)
 
 
 @triton.jit
@@ -212,7 +215,7 @@ def _queries_kernel(
     stride_gb, stride_gh, stride_gs, stride_dqb, stride_dqh, stride_dqs, stride_part, stride_sb, stride_sh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, EVEN: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass.
 
@@ -262,7 +265,7 @@ def _queries_kernel(
             PRECISION,
         )  # fmt: skip
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
-    write_rows(dq_ptr, dq * scale_out, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
+    write_rows(dq_ptr, dq * scale_out, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D, ALIGNED)
     if EARLY:
         gdc_wait()
 
@@ -319,5 +322,6 @@ def _launch_part(part, descriptors, given, gradients, cu_q, cu_k, lengths, causa
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         CAUSAL=causal, HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_M=rows, BLOCK_N=columns,
         BLOCK_D=block_d(head_dim), BLOCK_E=block_d(value_dim), **special, DESCRIPTORS=descriptors, PRECISION="ieee",
-        **beside(part, cu_q is not None, q.device), num_warps=warps, num_stages=stages,
+        ALIGNED=cu_q is None and aligned_rows(*gradients), **beside(part, cu_q is not None, q.device),
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip

@@ -50,23 +50,26 @@ def sees(first, n, len_k, shift, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BL
 
 
 @triton.jit
-def _rows_at(x_ptr, first, stride_xs, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
+def _rows_at(x_ptr, first, stride_xs, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr):
     """Pointers to BLOCK rows from ``first`` on, [BLOCK, BLOCK_D]; the last dimension is contiguous."""
     offs = tl.arange(0, BLOCK)[:, None] * stride_xs + tl.arange(0, BLOCK_D)[None, :]
-    return x_ptr + tl.cast(first, tl.int64) * stride_xs + offs
+    x_ptrs = x_ptr + tl.cast(first, tl.int64) * stride_xs + offs
+    if ALIGNED:
+        x_ptrs = tl.multiple_of(x_ptrs, (1, 16))  # here, for a call that is inlined keeps no hints
+    return x_ptrs
 
 
 @triton.jit
 def read_rows(
     x, batch, head, first, rows, stride_xs,
     HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, ALIGNED: tl.constexpr = False,
 ):  # fmt: skip
     """BLOCK rows of a head from ``first`` on, [BLOCK, BLOCK_D], of which ``rows`` are there and HEAD_DIM columns.
 
     What is not there is 0 and adds nothing to a product; without MASKED all rows are there.  ``x`` is a descriptor of
-    all heads, or a pointer to this one.  Of packed sequences, :func:`described_sequences`, ``batch`` is the row behind
-    the sequence's last.
+    all heads, or a pointer to this one, with ALIGNED as of :func:`aligned_rows`.  Of packed sequences,
+    :func:`described_sequences`, ``batch`` is the row behind the sequence's last.
     """
     if DESCRIPTORS:
         if len(x.block_shape) == 5:
@@ -74,7 +77,7 @@ def read_rows(
         else:
             block = x.load([batch, head, first, 0]).reshape(BLOCK, BLOCK_D)
     else:
-        x_ptrs = _rows_at(x, first, stride_xs, BLOCK, BLOCK_D)
+        x_ptrs = _rows_at(x, first, stride_xs, BLOCK, BLOCK_D, ALIGNED)
         mask_d = tl.arange(0, BLOCK_D)[None, :] < HEAD_DIM
         if MASKED:
             block = tl.load(x_ptrs, mask=(tl.arange(0, BLOCK)[:, None] < rows) & mask_d, other=0.0)
@@ -86,10 +89,16 @@ def read_rows(
 
 
 @triton.jit
-def write_rows(x_ptr, x, first, rows, stride_xs, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr):
-    """BLOCK rows of a head from ``first`` on, as far as they are there; rounded to the output's dtype."""
+def write_rows(
+    x_ptr, x, first, rows, stride_xs,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr = False,
+):  # fmt: skip
+    """BLOCK rows of a head from ``first`` on, as far as they are there; rounded to the output's dtype.
+
+    ALIGNED: :func:`aligned_rows`.
+    """
     mask = (tl.arange(0, BLOCK)[:, None] < rows) & (tl.arange(0, BLOCK_D)[None, :] < HEAD_DIM)
-    x_ptrs = _rows_at(x_ptr, first, stride_xs, BLOCK, BLOCK_D)
+    x_ptrs = _rows_at(x_ptr, first, stride_xs, BLOCK, BLOCK_D, ALIGNED)
     tl.store(x_ptrs, x.to(x_ptr.dtype.element_ty), mask=mask)
 
 
@@ -189,6 +198,14 @@ def describable(x):
         if length > 1 and (stride <= 0 or stride * size % 16):
             return False
     return x.shape[-1] * size % 16 == 0 and x.data_ptr() % 16 == 0
+
+
+def aligned_rows(*tensors):
+    """Whether rows begin on 16 bytes and compilers do not know it, for they ask of strides for 16 elements alone.
+
+    They would read and write heads of 72 of 16 bits, an odd multiple of 16 bytes, 2 bytes at a time.
+    """
+    return tensors[0].shape[-1] % 16 > 0 and all(map(describable, tensors))
 
 
 def as_read(tensors, rows, descriptors):

@@ -17,7 +17,7 @@ from atlas.declaration import gpu_of
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
-from .blocks import LOG2E, as_read, block_d, head_of, read_rows, strides_of, strides_of_lse, write_rows
+from .blocks import LOG2E, aligned_rows, as_read, block_d, head_of, read_rows, strides_of, strides_of_lse, write_rows
 from .parts import add_parts, sums_for
 
 
@@ -66,7 +66,7 @@ def _few_keys_kernel(
     stride_gb, stride_gh, stride_gs, stride_ob, stride_oh, stride_os, stride_dqb, stride_dqh, stride_dqs,
     stride_dkb, stride_dkh, stride_dks, stride_dvb, stride_dvh, stride_dvs, stride_lb, stride_lh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_D: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """A program owns ``steps`` blocks of queries of the heads that share one of the ``heads`` of K, ``parts`` of each.
 
@@ -98,11 +98,11 @@ def _few_keys_kernel(
         p = tl.where(seen, tl.exp2(s * scale - lse[None, :]), 0.0)
         dq, dk, dv = gradients_of_block(p, k_n, v_n, q_m, dout_m, delta, dk, dv, PRECISION)
         dq_h = head_of(dq_ptr, b, head, 0, stride_dqb, stride_dqh, stride_dqs, False)
-        write_rows(dq_h, dq * scale_out, m, len_q - m, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
+        write_rows(dq_h, dq * scale_out, m, len_q - m, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D, ALIGNED)
     dk_ptr = head_of(dk_ptr, b, part, 0, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = head_of(dv_ptr, b, part, 0, stride_dvb, stride_dvh, stride_dvs, False)
-    write_rows(dk_ptr, dk * scale_out, 0, len_k, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D)
-    write_rows(dv_ptr, dv, 0, len_k, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D)
+    write_rows(dk_ptr, dk * scale_out, 0, len_k, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D, ALIGNED)
+    write_rows(dv_ptr, dv, 0, len_k, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D, ALIGNED)
 
 
 FEW = 128
@@ -167,7 +167,7 @@ def backward_few_keys(descriptors, q, k, v, out, lse, dout, dlse, causal, scale,
         *read, lse, dlse, dq, *sums, scale / math.log(2), scale, heads_k, heads // heads_k, parts, steps, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, out, dq, *sums))), *strides_of_lse(lse),
         CAUSAL=causal, HEAD_DIM=head_dim, BLOCK_M=ROWS, BLOCK_D=block_d(head_dim), DESCRIPTORS=descriptors,
-        PRECISION="ieee", **config,
+        PRECISION="ieee", ALIGNED=aligned_rows(dq, *of_keys), **config,
     )  # fmt: skip
     if parts > 1:
         add_parts(sums, of_keys, parts)

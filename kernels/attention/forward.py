@@ -16,6 +16,7 @@ from kernels.common.rows import LOWEST
 
 from .blocks import (
     LN2,
+    aligned_rows,
     as_read,
     block_d,
     head_of,
@@ -65,7 +66,7 @@ def _forward_kernel(
     stride_ob, stride_oh, stride_os, stride_lb, stride_lh,
     CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, EVEN: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it; EVEN: no block of keys needs a mask.
 
@@ -110,7 +111,7 @@ def _forward_kernel(
     tl.store(lse_ptr + offs_m, (m_i + tl.log2(l_i)) * LN2, mask=offs_m < rows_q)
     out_ptr = head_of(out_ptr, b, head, first_q, stride_ob, stride_oh, stride_os, False)
     out = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]  # 0 for a query that sees no key
-    write_rows(out_ptr, out, first, rows_q - first, stride_os, VALUE_DIM, BLOCK_M, BLOCK_E)
+    write_rows(out_ptr, out, first, rows_q - first, stride_os, VALUE_DIM, BLOCK_M, BLOCK_E, ALIGNED)
 
 
 def launch_forward(descriptors, q, k, v, causal, scale, *, config):
@@ -138,5 +139,6 @@ def into_forward(descriptors, q, k, v, out, lse, cu_q, cu_k, lengths, causal, sc
         *read, out, lse, tiles, scale / math.log(2), heads, heads // heads_k, len_q, len_k,
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse),
         CAUSAL=causal, HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_D=block_d(head_dim), BLOCK_E=block_d(value_dim),
-        EVEN=cu_q is None and not causal and len_k % columns == 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
+        EVEN=cu_q is None and not causal and len_k % columns == 0, DESCRIPTORS=descriptors, PRECISION="ieee",
+        ALIGNED=cu_q is None and aligned_rows(out), **config,
     )  # fmt: skip

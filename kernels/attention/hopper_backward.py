@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .blocks import LOG2E, wide, widest
+from .blocks import LOG2E, aligned_rows, wide, widest
 from .hopper_parts import (
     add_products,
     begin_products,
@@ -426,5 +426,5 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     launch(
         finish_queries_kernel, (batch * heads * m_blocks * width // columns,),
         sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3],
-        HEAD_DIM=d, ROWS=ROWS, D=width, COLUMNS=columns, num_warps=4,
+        HEAD_DIM=d, ROWS=ROWS, D=width, COLUMNS=columns, ALIGNED=aligned_rows(dq), num_warps=4,
     )  # fmt: skip

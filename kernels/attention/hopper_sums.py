@@ -81,9 +81,12 @@ def add_in_turn(
 @gluon.jit(do_not_specialize=["heads", "len_q", "m_blocks"])
 def finish_queries_kernel(
     sums_ptr, dq_ptr, scale, heads, len_q, m_blocks, stride_b, stride_h, stride_s,
-    HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
+    HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr, ALIGNED: gl.constexpr,
 ):  # fmt: skip
-    """dQ in its dtype of its sums, which lie as :func:`by_threads` says; a program owns a part of a block."""
+    """dQ in its dtype of its sums, which lie as :func:`by_threads` says; a program owns a part of a block.
+
+    ALIGNED: :func:`.blocks.aligned_rows`.
+    """
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     rows_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
     pid = gl.program_id(0)
@@ -101,6 +104,8 @@ def finish_queries_kernel(
     columns = part * COLUMNS + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, rows_layout))
     dq_ptr += (head // heads).to(gl.int64) * stride_b + (head % heads).to(gl.int64) * stride_h
     dq_ptrs = dq_ptr + rows.to(gl.int64)[:, None] * stride_s + columns[None, :]
+    if ALIGNED:
+        dq_ptrs = gl.multiple_of(dq_ptrs, (1, 16))
     mask = (rows < len_q)[:, None]
     if HEAD_DIM < D:
         mask = mask & (columns < HEAD_DIM)[None, :]

@@ -11,7 +11,7 @@ import triton.language as tl
 from atlas.declaration import gpu_of
 from atlas.operators import launch
 
-from .blocks import block_d, strides_of, wide, write_rows
+from .blocks import aligned_rows, block_d, strides_of, wide, write_rows
 
 BUSY = 0.85
 """The share of the multiprocessors' time with which one is content."""
@@ -90,6 +90,7 @@ def _add_kernel(
     sums_ptr, dk_ptr, dv_ptr, places, parts, heads_k, len_k,
     stride_kb, stride_kh, stride_ks, stride_vb, stride_vh, stride_vs,
     HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_N keys of dK, or behind the ``places`` heads of K of dV."""
     blocks = tl.cdiv(len_k, BLOCK_N)
@@ -104,10 +105,10 @@ def _add_kernel(
     b, h = (place % places // heads_k).to(tl.int64), (place % places % heads_k).to(tl.int64)
     if place < places:
         out_ptr = dk_ptr + b * stride_kb + h * stride_kh
-        write_rows(out_ptr, total, first, len_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D)
+        write_rows(out_ptr, total, first, len_k - first, stride_ks, HEAD_DIM, BLOCK_N, BLOCK_D, ALIGNED)
     else:
         out_ptr = dv_ptr + b * stride_vb + h * stride_vh
-        write_rows(out_ptr, total, first, len_k - first, stride_vs, VALUE_DIM, BLOCK_N, BLOCK_D)
+        write_rows(out_ptr, total, first, len_k - first, stride_vs, VALUE_DIM, BLOCK_N, BLOCK_D, ALIGNED)
 
 
 def _keys_for(places, len_k, sms):
@@ -127,5 +128,6 @@ def add_parts(sums, gradients, parts):
     launch(
         _add_kernel, (places * triton.cdiv(len_k, keys),),
         sums, dk, dv, places // 2, parts, heads_k, len_k, *strides_of(dk), *strides_of(dv),
-        HEAD_DIM=d, VALUE_DIM=e, WIDTH=sums.shape[4], BLOCK_N=keys, BLOCK_D=block_d(max(d, e)), num_warps=4,
+        HEAD_DIM=d, VALUE_DIM=e, WIDTH=sums.shape[4], BLOCK_N=keys, BLOCK_D=block_d(max(d, e)),
+        ALIGNED=aligned_rows(dk, dv), num_warps=4,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.attention.backward import beside, launch_statistics
 from kernels.attention.blocks import (
     LOG2E,
+    aligned_rows,
     block_d,
     head_of,
     place_of,
@@ -118,7 +119,7 @@ def _keys_kernel(
     stride_part, stride_sb, stride_sh, stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, CUT: tl.constexpr, TAIL: tl.constexpr,
-    STEP: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
+    STEP: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """dK and dV: one program owns BLOCK_N keys of one head of K and goes through the queries of its group's heads.
 
@@ -165,8 +166,8 @@ def _keys_kernel(
     dk_ptr = head_of(dk_ptr, b, part, first_k, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = head_of(dv_ptr, b, part, first_k, stride_dvb, stride_dvh, stride_dvs, False)
     dk = [part * scale_out for part in dk]
-    write_parts(dk_ptr, dk, first, rows_k - first, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D, REST)
-    write_parts(dv_ptr, dv, first, rows_k - first, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D, REST)
+    write_parts(dk_ptr, dk, first, rows_k - first, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D, REST, ALIGNED)
+    write_parts(dv_ptr, dv, first, rows_k - first, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D, REST, ALIGNED)
 
 
 @triton.jit
@@ -214,7 +215,7 @@ def _queries_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
-    EARLY: tl.constexpr,
+    EARLY: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """dQ: one program owns BLOCK_M queries of one head, as in the forward pass.
 
@@ -254,7 +255,7 @@ def _queries_kernel(
     )  # fmt: skip
     dq_ptr = head_of(dq_ptr, b, head, first_q, stride_dqb, stride_dqh, stride_dqs, False)
     dq = [part * scale_out for part in dq]
-    write_parts(dq_ptr, dq, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D, REST)
+    write_parts(dq_ptr, dq, first, rows_q - first, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D, REST, ALIGNED)
     if EARLY:
         gdc_wait()
 
@@ -325,5 +326,6 @@ def _launch_part(part, descriptors, given, gradients, parts, cu_q, cu_k, lengths
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, *gradients))), *stats.stride()[:3],
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=rows, BLOCK_N=columns, BLOCK_D=of_first, REST=of_rest,
         **masked, **special, TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors,
-        PRECISION="ieee", **beside(part, cu_q is not None, q.device), num_warps=warps, num_stages=stages,
+        PRECISION="ieee", ALIGNED=cu_q is None and aligned_rows(*gradients),
+        **beside(part, cu_q is not None, q.device), num_warps=warps, num_stages=stages,
     )  # fmt: skip

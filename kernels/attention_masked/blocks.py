@@ -45,12 +45,12 @@ def read_parts(
 @triton.jit
 def write_parts(
     x_ptr, x, first, rows, stride_xs,
-    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """:func:`write_rows` of each part."""
-    write_rows(x_ptr, x[0], first, rows, stride_xs, HEAD_DIM, BLOCK, BLOCK_D)
+    write_rows(x_ptr, x[0], first, rows, stride_xs, HEAD_DIM, BLOCK, BLOCK_D, ALIGNED)
     if REST:
-        write_rows(x_ptr + BLOCK_D, x[1], first, rows, stride_xs, HEAD_DIM - BLOCK_D, BLOCK, REST)
+        write_rows(x_ptr + BLOCK_D, x[1], first, rows, stride_xs, HEAD_DIM - BLOCK_D, BLOCK, REST, ALIGNED)
 
 
 @triton.jit

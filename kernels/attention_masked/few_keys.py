@@ -10,7 +10,16 @@ from atlas.declaration import GPU, Case, Config
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 
-from kernels.attention.blocks import as_read, block_d, head_of, read_rows, strides_of, strides_of_lse, write_rows
+from kernels.attention.blocks import (
+    aligned_rows,
+    as_read,
+    block_d,
+    head_of,
+    read_rows,
+    strides_of,
+    strides_of_lse,
+    write_rows,
+)
 from kernels.attention.few_keys import FEW, ROWS, dealt_out, few_keys_config, gradients_of_block, read_queries
 from kernels.attention.parts import add_parts, sums_for
 from kernels.attention.spaces import describes
@@ -33,7 +42,7 @@ def _few_keys_kernel(
     stride_mb, stride_mh, stride_mm, stride_mn,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, TAIL: tl.constexpr, STEP: tl.constexpr,
-    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """A program owns ``steps`` blocks of queries of the heads that share one of the ``heads`` of K, ``parts`` of each.
 
@@ -69,11 +78,11 @@ def _few_keys_kernel(
         p = tl.where(inside(offs_m, offs_n[:, None], len_k, 0, left, right, WINDOW), p, 0.0)
         dq, dk, dv = gradients_of_block(p, k_n, v_n, q_m, dout_m, delta, dk, dv, PRECISION)
         dq_h = head_of(dq_ptr, b, head, 0, stride_dqb, stride_dqh, stride_dqs, False)
-        write_rows(dq_h, dq * scale_out, m, len_q - m, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D)
+        write_rows(dq_h, dq * scale_out, m, len_q - m, stride_dqs, HEAD_DIM, BLOCK_M, BLOCK_D, ALIGNED)
     dk_ptr = head_of(dk_ptr, b, part, 0, stride_dkb, stride_dkh, stride_dks, False)
     dv_ptr = head_of(dv_ptr, b, part, 0, stride_dvb, stride_dvh, stride_dvs, False)
-    write_rows(dk_ptr, dk * scale_out, 0, len_k, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D)
-    write_rows(dv_ptr, dv, 0, len_k, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D)
+    write_rows(dk_ptr, dk * scale_out, 0, len_k, stride_dks, HEAD_DIM, BLOCK_N, BLOCK_D, ALIGNED)
+    write_rows(dv_ptr, dv, 0, len_k, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_D, ALIGNED)
 
 
 def handles_few_keys(problem: Case, gpu: GPU) -> str:
@@ -119,7 +128,8 @@ def launch_few_keys(q, k, v, mask, out, lse, dout, dlse, scale, left, right, *, 
         *window_of(masked, (batch, len_q, len_k), left, right), heads_k, heads // heads_k, parts, steps, len_q, len_k,
         *itertools.chain.from_iterable(map(strides_of, (q, k, v, dout, out, dq, *sums))), *strides_of_lse(lse),
         *mask_strides(mask), HEAD_DIM=head_dim, BLOCK_M=ROWS, BLOCK_D=block_d(head_dim), **masked,
-        TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors, PRECISION="ieee", **config,
+        TAIL=tail_of(mask, len_k, columns), STEP=step_of(mask), DESCRIPTORS=descriptors, PRECISION="ieee",
+        ALIGNED=aligned_rows(dq, *of_keys), **config,
     )  # fmt: skip
     if parts > 1:
         add_parts(sums, of_keys, parts)

@@ -17,6 +17,7 @@ from atlas.operators import launch
 from kernels.attention.blocks import (
     LN2,
     LOG2E,
+    aligned_rows,
     head_of,
     place_of,
     span_of,
@@ -108,6 +109,7 @@ def _forward_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, REST: tl.constexpr,
     MASK: tl.constexpr, WINDOW: tl.constexpr, BORDERS: tl.constexpr, TAIL: tl.constexpr,
     STEP: tl.constexpr, REVERSED: tl.constexpr, DESCRIPTORS: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M queries of one head.  ``scale`` has log2(e) in it, but where numbers are added.
 
@@ -150,7 +152,7 @@ def _forward_kernel(
     out_ptr = head_of(out_ptr, b, head, first_q, stride_ob, stride_oh, stride_os, False)
     l_i = tl.where(l_i == 0.0, 1.0, l_i)  # 0 for a query that sees no key
     out = [part / l_i[:, None] for part in acc]
-    write_parts(out_ptr, out, first, rows_q - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, REST)
+    write_parts(out_ptr, out, first, rows_q - first, stride_os, HEAD_DIM, BLOCK_M, BLOCK_D, REST, ALIGNED)
 
 
 def launch_forward(descriptors, q, k, v, mask, scale, left, right, *, config):
@@ -181,7 +183,8 @@ def into_forward(descriptors, q, k, v, mask, out, lse, cu_q, cu_k, lengths, scal
         *strides_of(q), *strides_of(k), *strides_of(v), *strides_of(out), *strides_of_lse(lse), *mask_strides(mask),
         HEAD_DIM=head_dim, BLOCK_D=parts[0], REST=parts[1], **masked,
         BORDERS=cu_q is not None or masked["WINDOW"] or len_k % columns != 0, TAIL=tail_of(mask, len_k, columns),
-        STEP=step_of(mask), REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee", **config,
+        STEP=step_of(mask), REVERSED=not left and right > 0, DESCRIPTORS=descriptors, PRECISION="ieee",
+        ALIGNED=cu_q is None and aligned_rows(out), **config,
     )  # fmt: skip
 
 

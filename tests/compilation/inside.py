@@ -507,6 +507,17 @@ def packed_in_shared_memory(bits, config):
     return _instructions(requests[0].kernel)
 
 
+def accesses_of_rows(kernel, variants, sizes):
+    """{kernel: its accesses of global memory} of a kernel's {direction: variant} in bf16, on an H200."""
+    declaration, gpu = catalog.load(kernel), gpu_named("h200")
+    problem, found = case("bf16", **sizes), {}
+    for direction, name in variants.items():
+        config = declaration.passes[direction].variant(name).default(problem, gpu)
+        one = inspection.inspect(declaration, direction, name, problem, config, gpu, "", "")
+        found |= {kernel["name"]: kernel["accesses"] for kernel in one.kernels}
+    return found
+
+
 def mask_reads(rows):
     """{kernel: its accesses of global memory} of attention under a mask of numbers, of so many keys, on an H200."""
     declaration, gpu = catalog.load("attention_masked"), gpu_named("h200")

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.common.rows import LOWEST
 
-from .blocks import LN2, LOG2E, wide
+from .blocks import LN2, LOG2E, out_for, wide
 from .hopper_tiles import ROWS, corner_of, descriptor_of, mask_scores, ragged_descriptor_of
 
 
@@ -39,8 +39,9 @@ def _attend(
     rows: gl.constexpr = q_desc.block_shape[dims - 2]
     keys: gl.constexpr = k_desc.block_shape[dims - 2]
     head_dim: gl.constexpr = q_desc.block_shape[dims - 1]
+    value_dim: gl.constexpr = v_desc.block_shape[dims - 1]
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, keys, 16])
-    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, head_dim, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, value_dim, 16])
     q_smem = gl.allocate_shared_memory(dtype, q_desc.block_shape, q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, k_desc.block_shape, k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, v_desc.block_shape, v_desc.layout)
@@ -73,12 +74,15 @@ def _attend(
         total = gl.where(total == 0.0, 1.0, total)
     p = gl.convert_layout((p / total[:, None]).to(dtype), gl.DotOperandLayout(0, o_layout, 2))
     mbarrier.wait(ready.index(1), 0)
-    o = gl.zeros([rows, head_dim], gl.float32, o_layout)
-    o = warpgroup_mma(p, v_smem.reshape([keys, head_dim]), o, use_acc=False, is_async=True)
+    o = gl.zeros([rows, value_dim], gl.float32, o_layout)
+    o = warpgroup_mma(p, v_smem.reshape([keys, value_dim]), o, use_acc=False, is_async=True)
     o = warpgroup_mma_wait(0, deps=[o])
-    q_smem.reshape([rows, head_dim]).store(o.to(dtype))  # all of the group have read Q
+    o_smem = q_smem  # all of the group have read Q
+    if value_dim < head_dim:
+        o_smem = q_smem._reinterpret(dtype, o_desc.block_shape, o_desc.layout)
+    o_smem.reshape([rows, value_dim]).store(o.to(dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(o_desc, of_queries, q_smem)
+    tma.async_copy_shared_to_global(o_desc, of_queries, o_smem)
     tma.store_wait(0)
 
 
@@ -119,19 +123,22 @@ def _blocks(len_q, len_k):
 
 
 def forward_few_keys(q, k, v, causal, scale):
-    """(out, lse) of q [b, h, l, d], k and v [b, g, s, d], as the copy engine can read them; s and d are at most 128."""
+    """(out, lse) of q [b, h, l, d], k [b, g, s, d] and v [b, g, s, e], as the copy engine can read them.
+
+    s and d are at most 128, and V is computed in no more columns than Q; out lies as :func:`.blocks.out_for` says.
+    """
     batch, heads, len_q, head_dim = q.shape
     heads_k, len_k = k.shape[1:3]
-    width = wide(head_dim)
+    width, of_values = wide(head_dim), wide(v.shape[3])
     rows, keys = _blocks(len_q, len_k)
-    out = torch.empty_like(q)
+    out = out_for(q, v)
     lse = torch.empty((batch, heads, len_q), dtype=torch.float32, device=q.device)
     m_blocks = -(-len_q // rows)
     launch(
         few_keys_kernel, (batch * heads * m_blocks,),
-        descriptor_of(q, rows, width), descriptor_of(k, keys, width), descriptor_of(v, keys, width),
-        descriptor_of(out, rows, width), lse, None, None, scale * LOG2E.value, len_q, len_k, heads, heads // heads_k,
-        m_blocks, CAUSAL=causal, num_warps=rows // 16,
+        descriptor_of(q, rows, width), descriptor_of(k, keys, width), descriptor_of(v, keys, of_values),
+        descriptor_of(out, rows, of_values), lse, None, None, scale * LOG2E.value, len_q, len_k, heads,
+        heads // heads_k, m_blocks, CAUSAL=causal, num_warps=rows // 16,
     )  # fmt: skip
     return out, lse
 

@@ -282,7 +282,7 @@ def hopper_attention(head_dim, value_dim, causal, config):
     return _instructions(requests[0].kernel)
 
 
-def hopper_few_keys(head_dim, queries, keys, packed):
+def hopper_few_keys(head_dim, value_dim, queries, keys, packed):
     """The same of attention to few keys."""
     import torch
 
@@ -296,7 +296,7 @@ def hopper_few_keys(head_dim, queries, keys, packed):
         else:
             q = torch.empty(3, 4, queries, head_dim, dtype=torch.bfloat16, device="meta")
             k = torch.empty(3, 2, keys, head_dim, dtype=torch.bfloat16, device="meta")
-            forward_few_keys(q, k, k, True, 0.125)
+            forward_few_keys(q, k, k[..., :value_dim], True, 0.125)
     return _instructions(requests[0].kernel)
 
 

@@ -43,10 +43,19 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("head_dim", "queries", "keys"), [(128, 128, 128), (128, 40, 50), (64, 300, 100)])
-def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_dim, queries, keys, packed):
-    code = compiling(inside.hopper_few_keys, head_dim, queries, keys, packed)
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim", "queries", "keys", "packed"),
+    [
+        *(
+            (d, d, *few, packed)
+            for d, *few in ((128, 128, 128), (128, 40, 50), (64, 300, 100))
+            for packed in (False, True)
+        ),
+        (96, 64, 128, 128, False),
+    ],
+)
+def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_dim, value_dim, queries, keys, packed):
+    code = compiling(inside.hopper_few_keys, head_dim, value_dim, queries, keys, packed)
     assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 

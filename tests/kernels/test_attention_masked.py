@@ -199,6 +199,23 @@ def test_defaults_on_hopper_go_by_what_a_mask_takes(sizes, forward, keys):
     assert (tuple(config.values())[:4], spaces.fits_backward(config, problem, H200)) == (keys, "")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "forward"),
+    [
+        ({"mask": "bool", "h": 14, "l": 1024, "d": 128}, (64, 64, 4, 2)),  # more programs than SMs: two to one
+        ({"mask": "bool", "h": 12, "l": 700, "d": 128}, (64, 64, 4, 3)),  # each has one
+        ({"mask": "bool", "h": 16, "l": 1000, "d": 80}, (64, 64, 4, 3)),  # of heads in two parts two fit anyway
+        ({"mask": "bool", "h": 14, "l": 1024, "d": 64}, (64, 64, 4, 3)),
+        ({"mask": "bool keys", "h": 14, "l": 1024, "d": 128}, (64, 64, 4, 3)),
+        ({"mask": "added", "h": 12, "l": 1024, "d": 128}, (128, 64, 8, 3)),
+    ],
+)
+def test_few_programs_are_as_large_as_lets_all_of_them_run_at_once(sizes, forward):
+    problem = sized("bf16", b=1, s=sizes["l"], **sizes)
+    config = spaces.forward_default(problem, H200)
+    assert (tuple(config.values()), spaces.fits_forward(config, problem, H200)) == (forward, "")
+
+
 def test_heads_of_65_to_96_are_computed_in_two_parts():
     assert {d: columns_of(d) for d in (64, 65, 80, 81, 96, 97)} == {
         64: (64, 0), 65: (64, 16), 80: (64, 16), 81: (64, 32), 96: (64, 32), 97: (128, 0)

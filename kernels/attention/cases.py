@@ -224,14 +224,17 @@ _EDGE_SHAPES = (
     ((1, 2, 1, 140, 200, 112, False), "columns in one part, of which the head has not all"),
 )
 
-_MANY_HEADS = ((1, 144, 2, 70, 70, 24, True), "several blocks of queries a program, of few keys in two halves")
+_MANY_HEADS = (
+    ((1, 144, 2, 70, 70, 24, True), "several blocks of queries a program, of few keys in two halves"),
+    ((1, 272, 136, 66, 66, 72, True), "several heads of keys a program, of few keys in one block"),
+)
 """What kernels do on many multiprocessors alone; of one dtype, for the interpreter takes seconds."""
 
 EDGE_CASES = tuple(
     sized(dtype, reason, causal, b=b, h=h, g=g, l=length, s=s, d=d)
     for dtype, shapes in (
         ("fp32", _EDGE_SHAPES),
-        ("fp16", (*_EDGE_SHAPES, _MANY_HEADS)),
+        ("fp16", (*_EDGE_SHAPES, *_MANY_HEADS)),
         ("bf16", _EDGE_SHAPES[:7]),  # the same code as fp16
     )
     for (b, h, g, length, s, d, causal), reason in shapes

@@ -11,6 +11,9 @@ which each group computes half of the columns.  Softmax, the exchange of dS and 
 One warp loads (the producer): K and V once (of heads of 64 while the block before is worked on), Q, dO and their
 statistics into a ring of two blocks, by TMA.  Two others (the writers) add the dQ of a block of keys to what others
 have added, in memory, in fp32, by TMA (:mod:`.hopper_sums`), in the order of :mod:`.hopper_schedule`.
+
+Where one block holds all keys of a head of more than 64 columns (WHOLE), dQ is complete as it is computed, and each
+group writes its columns of it.
 """
 
 import torch
@@ -48,7 +51,7 @@ from .hopper_schedule import (
     part_of,
     slots_of,
 )
-from .hopper_sums import DQ_COLUMNS, add_in_turn, by_threads, finish_queries_kernel
+from .hopper_sums import DQ_COLUMNS, add_in_turn, by_threads, finish_queries_kernel, leave_queries
 from .hopper_tiles import anew, descriptor_of, plain_descriptor_of
 from .parts import add_parts, heads_of_part, most_heads, sums_for
 
@@ -60,7 +63,7 @@ def _produce(q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, s
              CAUSAL: gl.constexpr):  # fmt: skip
     """The producer: each job's K and V, and its Q, dO and statistics block by block."""
     q_smem, dout_smem, stats_smem, k_smem, v_smem, _, _ = buffers
-    k_full, k_empty, _, q_full, q_empty, dout_full, _, _, _ = barriers
+    k_full, k_empty, _, q_full, q_empty, dout_full, _, _, _, _ = barriers
     _, heads_k, _, _, m_blocks, _, _, _, jobs, parts, group = sizes
     rows: gl.constexpr = q_desc.block_shape[2]
     keys: gl.constexpr = k_desc.block_shape[2]
@@ -123,16 +126,16 @@ def _wait(pending: gl.constexpr, dk, dv, p, ds, RIGHT: gl.constexpr):
 @gluon.jit
 def _block(
     dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m, masked,
-    limit, MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
-    RIGHT: gl.constexpr,
+    limit, leaving, place, MASKED: gl.constexpr, LAST: gl.constexpr, QUERIES: gl.constexpr, GROUP: gl.constexpr,
+    D: gl.constexpr, RIGHT: gl.constexpr,
 ):  # fmt: skip
     """(dk, dv, s, lse) after a block of queries, of which come S^T and the statistics: the new ones, unless LAST.
 
     K and V lie from ``base`` on in their rings.  With QUERIES the group computes dQ of the block, or of half of its
-    columns.
+    columns, which goes to the writers or, where they are all there is, to place ``place`` of :func:`leave_queries`.
     """
     q_smem, dout_smem, stats_smem, k_smem, v_smem, ds_smem, dq_smem = buffers
-    _, _, _, q_full, q_empty, dout_full, ds_full, dq_full, dq_empty = barriers
+    _, _, _, q_full, q_empty, dout_full, ds_full, ds_empty, dq_full, dq_empty = barriers
     dtype: gl.constexpr = q_smem.dtype
     keys: gl.constexpr = s.shape[0]
     rows: gl.constexpr = s.shape[1]
@@ -158,17 +161,24 @@ def _block(
     dp = warpgroup_mma_wait(BEGUN, deps=[dp])
     delta = _statistics(stats_smem, slot, rows).index(1).load(row_layout)
     ds = (p * (dp - delta[None, :])).to(dtype)
-    ds_smem.index(slot * GROUPS + GROUP).store(ds)
+    ds_slot = slot
+    ds_parity = parity
+    if leaving is not None:
+        ds_slot = 0
+        ds_parity = slot
+        mbarrier.wait(ds_empty.index(0), slot ^ 1)
+    ds_smem.index(ds_slot * GROUPS + GROUP).store(ds)
     fence_async_shared()
-    mbarrier.arrive(ds_full.index(slot), count=1)
+    mbarrier.arrive(ds_full.index(ds_slot), count=1)
     ds_operand = gl.convert_layout(ds, operand)
     dk = add_products(dk, ds_operand, q_smem.index(slot), RIGHT)
     if QUERIES:
-        mbarrier.wait(ds_full.index(slot), parity)
+        mbarrier.wait(ds_full.index(ds_slot), ds_parity)
         dq = gl.zeros([rows, columns], gl.float32, dq_layout)
         for c in gl.static_range(GROUPS):
             part = columns_of(k_smem.index(zero + c), PART * together, columns)
-            dq = warpgroup_mma(ds_smem.index(slot * GROUPS + c).permute((1, 0)), part, dq, use_acc=c > 0, is_async=True)
+            share = ds_smem.index(ds_slot * GROUPS + c).permute((1, 0))
+            dq = warpgroup_mma(share, part, dq, use_acc=c > 0, is_async=True)
         # The registers of the other products' left operands are free for the next scores.
         dk, dv, p_operand, ds_operand = _wait(GROUPS, dk, dv, p_operand, ds_operand, RIGHT)
     s_next = s
@@ -177,10 +187,14 @@ def _block(
         s_next = begin_products(parts_of(k_smem.index(zero + GROUP), RIGHT), q_smem.index(next_slot), zeros, RIGHT)
     if QUERIES:
         dq = warpgroup_mma_wait(0 if LAST else BEGUN, deps=[dq])
+        if leaving is not None:
+            mbarrier.arrive(ds_empty.index(0), count=1)
     else:
         dk, dv, p_operand, ds_operand = _wait(0 if LAST else BEGUN, dk, dv, p_operand, ds_operand, RIGHT)
     mbarrier.arrive(q_empty.index(slot), count=1)
-    if QUERIES:
+    if QUERIES and leaving is not None:
+        leave_queries(dq, dq_smem.index(GROUP), leaving, place, PART * together)
+    elif QUERIES:
         mbarrier.wait(dq_empty.index(slot), parity ^ 1)
         lines: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
         out = dq_smem.index(slot * (D // together) + PART)._reinterpret(gl.float32, [rows * columns // 128, 128], lines)
@@ -197,12 +211,14 @@ def _block(
 @gluon.jit
 def _blocks(
     dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale, first_n, limit, sizes,
+    leaving, place,
     MASKED: gl.constexpr, ALL: gl.constexpr, LAST: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr,
     GROUP: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr, ROWS: gl.constexpr, UNROLL: gl.constexpr,
 ):  # fmt: skip
     """(dk, dv, s, lse) after UNROLL blocks of queries, from step ``within`` of a head on; LAST: the job's last ones.
 
-    Without MASKED they need no mask, with ALL each does; else it is looked up.
+    Without MASKED they need no mask, with ALL each does; else it is looked up.  The block of step 0 is number ``place``
+    of all heads'.
     """
     for u in gl.static_range(UNROLL):
         first_m = 0
@@ -214,20 +230,21 @@ def _blocks(
         slot, next_slot, parity, next_parity = slots_of(step + u, u, UNROLL)
         dk, dv, s, lse = _block(
             dk, dv, s, lse, buffers, barriers, base, slot, next_slot, parity, next_parity, scale, first_n, first_m,
-            masked, limit, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP, GROUP, D, RIGHT,
+            masked, limit, leaving, place + step + u, MASKED, LAST and u == UNROLL - 1, UNROLL == 1 or u == GROUP,
+            GROUP, D, RIGHT,
         )  # fmt: skip
     return dk, dv, s, lse
 
 
 @gluon.jit
 def _consume(
-    dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
+    dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, leaving, buffers, barriers, scale, scale_out, sizes,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
     ROWS: gl.constexpr, KEYS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: its half of each job's keys."""
     q_smem, _, stats_smem, k_smem, v_smem, _, _ = buffers
-    k_full, k_empty, k_read, q_full, _, dout_full, _, _, _ = barriers
+    k_full, k_empty, k_read, q_full, _, dout_full, _, _, _, _ = barriers
     len_k, heads_k, _, _, _, n_blocks, _, _, jobs, _, _ = sizes
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     BLOCKS: gl.constexpr = k_full.shape[0]
@@ -239,7 +256,10 @@ def _consume(
         head_all, n, first, count, there = job_of(number, sizes, CAUSAL)
         if there:
             first_n = (n * GROUPS + GROUP) * KEYS
-            _, members = members_of(head_all, sizes)
+            first_head, members = members_of(head_all, sizes)
+            place = 0
+            if leaving is not None:
+                place = first_head * sizes[4] - step
             steps = count * members
             limit = len_k - 1
             dk = no_sums(KEYS, D, RIGHT)
@@ -265,26 +285,28 @@ def _consume(
                             within = i - part // 2 * count
                             dk, dv, s, lse = _blocks(
                                 dk, dv, s, lse, buffers, barriers, base, step, within, number, n, first, count, scale,
-                                first_n, limit, sizes, True, True, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
+                                first_n, limit, sizes, leaving, place, True, True, False, CAUSAL, TAIL, GROUP, D, RIGHT,
+                                ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
                     else:
                         for _ in range(begin, end, UNROLL):
                             dk, dv, s, lse = _blocks(
                                 dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale,
-                                first_n, limit, sizes, False, False, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
+                                first_n, limit, sizes, leaving, place, False, False, False, CAUSAL, TAIL, GROUP, D,
+                                RIGHT, ROWS, UNROLL,
                             )  # fmt: skip
                             step += UNROLL
             else:
                 for _ in range(steps // UNROLL - 1):
                     dk, dv, s, lse = _blocks(
                         dk, dv, s, lse, buffers, barriers, base, step, 0, number, n, first, count, scale, first_n,
-                        limit, sizes, TAIL, False, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
+                        limit, sizes, leaving, place, TAIL, False, False, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
                     )  # fmt: skip
                     step += UNROLL
             dk, dv, s, lse = _blocks(
                 dk, dv, s, lse, buffers, barriers, base, step, count - UNROLL, number, n, first, count, scale, first_n,
-                limit, sizes, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
+                limit, sizes, leaving, place, CAUSAL or TAIL, False, True, CAUSAL, TAIL, GROUP, D, RIGHT, ROWS, UNROLL,
             )  # fmt: skip
             step += UNROLL
             done += 1
@@ -294,15 +316,15 @@ def _consume(
                 write_sums(dk, scale_out, dk_sums_ptr, head_all, first_n, len_k, D, RIGHT)
             else:
                 # They leave through the shared memory of V, which this group alone reads, and of K, which both do.
-                place = [head_all // heads_k, head_all % heads_k, first_n, 0]
+                corner = [head_all // heads_k, head_all % heads_k, first_n, 0]
                 store_sums(dv, v_smem.index(base + GROUP), 1.0, RIGHT)
                 fence_async_shared()
-                tma.async_copy_shared_to_global(dv_desc, place, v_smem.index(base + GROUP))
+                tma.async_copy_shared_to_global(dv_desc, corner, v_smem.index(base + GROUP))
                 mbarrier.arrive(k_read, count=1)
                 mbarrier.wait(k_read, (done & 1) ^ 1)
                 store_sums(dk, k_smem.index(base + GROUP), scale_out, RIGHT)
                 fence_async_shared()
-                tma.async_copy_shared_to_global(dk_desc, place, k_smem.index(base + GROUP))
+                tma.async_copy_shared_to_global(dk_desc, corner, k_smem.index(base + GROUP))
                 tma.store_wait(0)
                 mbarrier.arrive(k_empty.index(block), count=1)
 
@@ -317,7 +339,7 @@ def attention_backward_kernel(
     turns_ptr, scale, scale_out, len_k, heads_k, most, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts,
     group,
     CAUSAL: gl.constexpr, TAIL: gl.constexpr, DIVIDED: gl.constexpr, D: gl.constexpr, RIGHT: gl.constexpr,
-    ROWS: gl.constexpr, KEYS: gl.constexpr,
+    ROWS: gl.constexpr, KEYS: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Descriptors of q, k, v, dout, dk and dv are of [b, h, l, d], of statistics [2, b h, l].
 
@@ -325,18 +347,27 @@ def attention_backward_kernel(
     RIGHT columns, if there are any.  ``scale`` has log2(e) in it, and so has lse; ``turns_ptr`` [b h, blocks of
     queries] begins with 0.  ``group`` heads of queries share a head of keys.  If DIVIDED that stands for ``parts``, of
     ``most`` heads of queries each, the last one of what is left, whose dK and dV are written as sums of fp32.
+
+    WHOLE: a head's keys are one block, ``dq_desc`` is of dQ itself, in blocks of DQ_COLUMNS, and D is 128.  The room of
+    dQ's sums is that of a second block of keys then, so that a job's loads lie under the one before.
     """
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, ROWS], dtype)
     q_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], q_desc.layout)
     dout_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, ROWS, D], dout_desc.layout)
-    BLOCKS: gl.constexpr = 3 - D // DQ_COLUMNS  # of keys: heads of 128 leave no room for a second one
+    # Of keys: else heads of 128 leave no room for a second one.
+    BLOCKS: gl.constexpr = 2 if WHOLE else 3 - D // DQ_COLUMNS
+    DS_STAGES: gl.constexpr = 1 if WHOLE else STAGES
     k_smem = gl.allocate_shared_memory(dtype, [BLOCKS * GROUPS, 1, 1, KEYS, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [BLOCKS * GROUPS, 1, 1, KEYS, D], v_desc.layout)
-    ds_smem = gl.allocate_shared_memory(dtype, [STAGES * GROUPS, KEYS, ROWS], ds_layout)
+    ds_smem = gl.allocate_shared_memory(dtype, [DS_STAGES * GROUPS, KEYS, ROWS], ds_layout)
     PARTS: gl.constexpr = D // DQ_COLUMNS
-    dq_smem = gl.allocate_shared_memory(gl.float32, [STAGES * PARTS, ROWS * DQ_COLUMNS // 128, 128], dq_desc.layout)
+    if WHOLE:
+        dq_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, DQ_COLUMNS], dq_desc.layout)
+        leaving = (dq_desc, scale_out, heads_k // parts * group, m_blocks)
+    else:
+        dq_smem = gl.allocate_shared_memory(gl.float32, [STAGES * PARTS, ROWS * DQ_COLUMNS // 128, 128], dq_desc.layout)
     stats_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2, 1, ROWS], stats_desc.layout)
     k_full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], barrier)
     k_empty = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], barrier)
@@ -344,7 +375,11 @@ def attention_backward_kernel(
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     dout_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    ds_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    ds_full = gl.allocate_shared_memory(gl.int64, [DS_STAGES, 1], barrier)
+    ds_empty = ds_full
+    if WHOLE:
+        ds_empty = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+        mbarrier.init(ds_empty.index(0), count=GROUPS)
     dq_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     dq_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     for block in gl.static_range(BLOCKS):
@@ -355,26 +390,40 @@ def attention_backward_kernel(
         mbarrier.init(q_full.index(slot), count=1)
         mbarrier.init(q_empty.index(slot), count=GROUPS)
         mbarrier.init(dout_full.index(slot), count=1)
-        mbarrier.init(ds_full.index(slot), count=GROUPS)
+        if slot < DS_STAGES:
+            mbarrier.init(ds_full.index(slot), count=GROUPS)
         mbarrier.init(dq_full.index(slot), count=PARTS)
         mbarrier.init(dq_empty.index(slot), count=1)
     fence_async_shared()
     buffers = (q_smem, dout_smem, stats_smem, k_smem, v_smem, ds_smem, dq_smem)
-    barriers = (k_full, k_empty, k_read, q_full, q_empty, dout_full, ds_full, dq_full, dq_empty)
+    barriers = (k_full, k_empty, k_read, q_full, q_empty, dout_full, ds_full, ds_empty, dq_full, dq_empty)
     sizes = (len_k, heads_k, most, all_heads, m_blocks, n_blocks, tiles, programs, jobs, parts, group)
-    gl.warp_specialize(
-        [
-            (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 0)),
-            (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, buffers, barriers, scale, scale_out, sizes,
-                        CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
-            (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
-            (add_in_turn, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
-            (add_in_turn, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
-        ],
-        [4, 1, 1, 1],
-        [240, 24, 24, 24],
-    )  # fmt: skip
+    if WHOLE:
+        gl.warp_specialize(
+            [
+                (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, leaving, buffers, barriers, scale, scale_out,
+                            sizes, CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 0)),
+                (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, leaving, buffers, barriers, scale, scale_out,
+                            sizes, CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
+                (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
+            ],
+            [4, 1],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, None, buffers, barriers, scale, scale_out,
+                            sizes, CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 0)),
+                (_consume, (dk_desc, dv_desc, dk_sums_ptr, dv_sums_ptr, None, buffers, barriers, scale, scale_out,
+                            sizes, CAUSAL, TAIL, DIVIDED, D, RIGHT, ROWS, KEYS, 1)),
+                (_produce, (q_desc, k_desc, v_desc, dout_desc, stats_desc, buffers, barriers, sizes, CAUSAL)),
+                (add_in_turn, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 0)),
+                (add_in_turn, (dq_desc, rest_desc, turns_ptr, buffers, barriers, sizes, CAUSAL, PARTS, 1)),
+            ],
+            [4, 1, 1, 1],
+            [240, 24, 24, 24],
+        )  # fmt: skip
 
 
 def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, config):
@@ -385,8 +434,9 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     With ``causal`` query i sees keys up to i, and there are no more keys than queries.
 
     ``stats`` [2, b, h, padded] are log2(e) lse and D of each query, inf and 0 behind the last up to whole blocks;
-    ``turns`` [b h padded / ROWS] of int32 are 0.  With EVEN each program has as many blocks of keys as any other, else
-    those of the last turn lie idle that it has none for.
+    ``turns`` [b h padded / ROWS] of int32 are 0, or None where nobody adds up dQ: of at most 128 keys, and heads of
+    more than 64.  With EVEN each program has as many blocks of keys as any other, else those of the last turn lie idle
+    that it has none for.
     """
     (batch, heads, len_q, d), (heads_k, len_k) = q.shape, k.shape[1:3]
     dq, dk, dv = gradients
@@ -394,8 +444,16 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
     m_blocks, n_blocks = padded // ROWS, -(-len_k // (2 * KEYS))
     columns_there = widest(k, v).shape[3]
     width, right = wide(columns_there), right_of(columns_there)
-    sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
     columns = DQ_COLUMNS.value
+    whole = turns is None
+    if whole:
+        described = descriptor_of(dq, ROWS, columns), None
+    else:
+        sums = torch.empty((batch * heads * padded * width // 128, 128), dtype=torch.float32, device=q.device)
+        described = (
+            plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
+            plain_descriptor_of(sums, [ROWS * right // 128, 128]) if right else None,
+        )
     tiles = -(-n_blocks // 2) if causal else n_blocks  # of a head
     group, sms = heads // heads_k, gpu_of(q.device).sms
     most = heads_of_part(group, batch * heads_k * tiles, m_blocks, sms, most_heads(group, width, len_q, causal))
@@ -410,19 +468,19 @@ def launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, *, conf
         attention_backward_kernel, (programs,),
         descriptor_of(q, ROWS, width), descriptor_of(k, KEYS, width), descriptor_of(v, KEYS, width),
         descriptor_of(dout, ROWS, width),
-        plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]),
-        plain_descriptor_of(sums, [ROWS * columns // 128, 128]),
-        plain_descriptor_of(sums, [ROWS * right // 128, 128]) if right else None,
+        plain_descriptor_of(stats.view(2, batch * heads, padded), [2, 1, ROWS]), *described,
         descriptor_of(dk, KEYS, width), descriptor_of(dv, KEYS, width), dk_sums, dv_sums, turns,
         scale * LOG2E.value, scale,
         len_k, heads_k, most, batch * heads_k, m_blocks, n_blocks, tiles, programs,
         -(-tiles_all // programs) * (2 if causal else 1), parts, group,
         CAUSAL=causal, TAIL=len_k % (2 * KEYS) != 0, DIVIDED=parts > 1, D=width, RIGHT=right,
-        ROWS=ROWS, KEYS=KEYS, num_warps=4,
-        launch_cooperative_grid=True,
+        ROWS=ROWS, KEYS=KEYS, WHOLE=whole, num_warps=4,
+        **({} if whole else {"launch_cooperative_grid": True}),
     )  # fmt: skip
     if parts > 1:
         add_parts(key_sums, (dk, dv), parts)
+    if whole:
+        return
     launch(
         finish_queries_kernel, (batch * heads * m_blocks * width // columns,),
         sums, dq, scale, heads, len_q, m_blocks, *dq.stride()[:3],

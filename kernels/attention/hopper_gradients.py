@@ -6,10 +6,10 @@ from atlas.declaration import GPU, Case, Config, gpu_of
 from .backward import launch_backward, launch_statistics, padded_length
 from .blocks import describable, widest
 from .cases import case_of
-from .few_keys import FEW, backward_few_keys, backward_takes_few_keys, few_keys_config
+from .few_keys import FEW, backward_few_keys, backward_takes_few_keys, dealt_out, few_keys_config
 from .hopper_backward import launch_by_tma
 from .hopper_few_keys_backward import backward_few_keys_by_tma, sooner_by_tma
-from .hopper_schedule import ROWS
+from .hopper_schedule import KEYS, ROWS
 from .hopper_wide import launch_wide
 from .spaces import backward_default, for_hopper
 
@@ -25,6 +25,25 @@ HEADS_OF_FEW_KEYS = range(16, 257, 8)
 LARGEST = 128
 """The largest head of those whose gradients are all computed in one kernel; of others dQ has a kernel of its own."""
 
+_BUSY_STEPS = 4
+"""Blocks of queries of a multiprocessor from which on tiles that hold all keys of a head are sooner done (H200).
+
+Their statistics have a kernel of their own, 6 us.  Measured from 9 on.
+"""
+
+
+def whole_sooner(q, k):
+    """Whether tiles take few keys of wide heads sooner than programs that begin and end with each head of K.
+
+    Their loads run under the head before.  With 64 keys or queries half of a tile would be for nothing, and heads of K
+    too few for the multiprocessors are dealt out by :func:`.few_keys.dealt_out` alone.
+    """
+    (batch, heads, len_q, head_dim), len_k = q.shape, k.shape[2]
+    if not 64 < head_dim <= LARGEST or not KEYS < len_k <= 2 * KEYS or len_q <= ROWS:
+        return False
+    parts, _ = dealt_out(q, k, few_keys_config(head_dim, len_k)["num_warps"])
+    return parts == 1 and batch * heads * -(-len_q // ROWS) >= _BUSY_STEPS * gpu_of(q.device).sms
+
 
 def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, config):
     """:func:`launch_backward` in Gluon; what the copy engine cannot read goes the way of pointers."""
@@ -32,7 +51,7 @@ def launch_hopper_backward(q, k, v, out, lse, dout, dlse, causal, scale, *, conf
     if not all(map(describable, (q, k, v, dout, *gradients))):
         plain = backward_default(case_of(q, k, causal), gpu_of(q.device), pointers=True)
         return launch_backward(False, q, k, v, out, lse, dout, dlse, causal, scale, config=plain)
-    if backward_takes_few_keys(q, k):
+    if backward_takes_few_keys(q, k) and not whole_sooner(q, k):
         if describable(out) and sooner_by_tma(q, k):
             return backward_few_keys_by_tma(q, k, v, out, lse, dout, dlse, causal, scale)
         config = few_keys_config(q.shape[3], k.shape[2])
@@ -48,8 +67,10 @@ def into_gradients(saved, gradients, causal, scale, config):
     if widest(k, v).shape[3] > LARGEST:
         launch_wide(q, k, v, dout, launch_statistics(saved, None, None, lengths), gradients, causal, scale)
         return
-    blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
-    turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
+    turns = None
+    if lengths[2] > 2 * KEYS or widest(k, v).shape[3] <= 64:  # blocks of keys add up dQ in turn
+        blocks = q.shape[0] * q.shape[1] * padded_length(q.shape[2]) // ROWS
+        turns = torch.empty(blocks, dtype=torch.int32, device=q.device)
     stats = launch_statistics(saved, turns, None, lengths)
     launch_by_tma(q, k, v, dout, stats, turns, gradients, causal, scale, config=config)
 

@@ -3,13 +3,14 @@
 A block of keys has a share in the dQ of every query that sees it.  The kernel of :mod:`.hopper_backward` leaves each
 block of that in shared memory, in the order in which threads hold it; two of its warps, the writers, add it to those of
 other blocks of keys, in fp32, by TMA, in the order of :mod:`.hopper_schedule`.  A second kernel makes rows of the sums,
-in dQ's dtype.
+in dQ's dtype.  Of a block that holds all keys the groups themselves write dQ (:func:`leave_queries`).
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from .hopper_parts import columns_of
 from .hopper_schedule import (
     STAGES,
     add_to_global,
@@ -47,7 +48,7 @@ def add_in_turn(
     columns, of which a head has not all.
     """
     _, _, _, _, _, _, dq_smem = buffers
-    _, _, _, _, _, _, _, dq_full, dq_empty = barriers
+    _, _, _, _, _, _, _, _, dq_full, dq_empty = barriers
     _, _, _, _, m_blocks, _, _, _, jobs, _, _ = sizes
     lines: gl.constexpr = dq_desc.block_shape[0]
     ring = 0
@@ -76,6 +77,21 @@ def add_in_turn(
                     mbarrier.arrive(dq_empty.index(SLOT), count=1)
                     pass_turn(turns_ptr + place, rank)
                     ring += 1
+
+
+@gluon.jit
+def leave_queries(dq, smem, leaving, place, column: gl.constexpr):
+    """Write a group's columns of dQ, from ``column`` on, of a block of queries: number ``place`` of all heads' blocks.
+
+    They leave by way of shared memory that the group alone uses, and may still be on their way behind this.
+    """
+    dq_desc, scale_out, heads, m_blocks = leaving
+    tma.store_wait(0)
+    columns_of(smem, 0, dq.shape[1]).store((dq * scale_out).to(smem.dtype))
+    fence_async_shared()
+    head = place // m_blocks
+    corner = [head // heads, head % heads, place % m_blocks * dq.shape[0], column]
+    tma.async_copy_shared_to_global(dq_desc, corner, smem)
 
 
 @gluon.jit(do_not_specialize=["heads", "len_q", "m_blocks"])

@@ -314,6 +314,19 @@ def hopper_few_keys_backward(head_dim, keys, causal):
     return _instructions(requests[0].kernel)
 
 
+def hopper_whole_backward(head_dim, causal):
+    """The same of tiles that hold all keys of a head."""
+    import torch
+
+    from kernels.attention.hopper_gradients import into_gradients
+
+    q = torch.empty(30, 32, 86, head_dim, dtype=torch.bfloat16, device="meta")
+    lse = torch.empty(30, 32, 86, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        into_gradients((q, q, q, q, lse, q, None), (q, q, q), causal, 0.125, {"EVEN": True})
+    return _instructions(requests[-1].kernel)
+
+
 def hopper_packed_attention(head_dim, causal, config):
     """The same of packed sequences."""
     import torch

@@ -74,6 +74,16 @@ def test_gradients_of_few_keys_keep_sums_of_all_keys_in_registers(compiling, hea
 
 
 @pytest.mark.parametrize(
+    ("head_dim", "causal", "spilled"), [(72, False, 0), pytest.param(128, True, 32, marks=pytest.mark.slow)]
+)
+def test_gradients_of_few_keys_by_tiles_wait_for_several_products(compiling, head_dim, causal, spilled):
+    code = compiling(inside.hopper_whole_backward, head_dim, causal)
+    products, waits = (sum(name.startswith(x) for name in code) for x in ("HGMMA", "WARPGROUP.DEPBAR"))
+    assert products > 7 * waits > 0, "products are waited for one by one"
+    assert sum(name.startswith("STL") for name in code) <= spilled
+
+
+@pytest.mark.parametrize(
     ("head_dim", "causal"),
     [
         (128, True),

@@ -9,7 +9,7 @@ from atlas.declaration import GPU
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels.attention import DECLARATION, few_keys, listing, operators
+from kernels.attention import DECLARATION, few_keys, hopper_gradients, listing, operators
 from kernels.attention import attention_varlen as varlen
 from kernels.attention import attention_with_lse as with_lse
 from kernels.attention import scaled_dot_product_attention as attention
@@ -336,6 +336,29 @@ def test_few_keys_go_by_the_copy_engine_where_programs_have_blocks_of_queries_en
     monkeypatch.setattr(few_keys, "gpu_of", lambda device: H200)
     q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
     assert sooner_by_tma(q, k) == sooner
+
+
+@pytest.mark.parametrize(
+    ("b", "h", "g", "length", "s", "d", "sooner"),
+    [
+        (30, 32, 32, 86, 86, 72, True),
+        (16, 40, 8, 128, 128, 112, True),  # almost a round
+        (30, 32, 32, 86, 86, 64, False),
+        (30, 32, 32, 86, 64, 72, False),  # half a tile of keys
+        (30, 32, 32, 64, 86, 72, False),  # of queries
+        (30, 32, 32, 86, 129, 72, False),
+        (30, 32, 32, 86, 86, 136, False),
+        (8, 32, 8, 128, 128, 128, False),  # a head's queries are dealt out
+        (4, 16, 16, 86, 86, 72, False),  # little to do for each multiprocessor
+    ],
+)
+def test_few_keys_of_wide_heads_go_by_tiles_where_multiprocessors_have_heads_enough(
+    monkeypatch, b, h, g, length, s, d, sooner
+):
+    for module in (few_keys, hopper_gradients):
+        monkeypatch.setattr(module, "gpu_of", lambda device: H200)
+    q, k = torch.empty(b, h, length, d, device="meta"), torch.empty(b, g, s, d, device="meta")
+    assert hopper_gradients.whole_sooner(q, k) == sooner
 
 
 def test_narrow_heads_of_few_keys_have_gradients_of_one_kernel():

@@ -146,6 +146,22 @@ def test_shares_of_dq_are_added_in_an_order_and_nobody_waits_in_a_circle(
     assert added == {block: min(block[1] // 2 + 1, keys) if causal else keys for block in blocks}
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_block_of_all_keys_meets_its_heads_queries_from_first_to_last(monkeypatch, causal):
+    """The place of a complete dQ is counted on with the steps."""
+    heads = collections.Counter()
+    for module, sizes in _jobs(monkeypatch, 300, 100, 9, 2, causal, 4):
+        m_blocks, jobs = sizes[4], sizes[8]
+        for number in range(jobs):
+            head, n, first, count, there = module.job_of.fn(number, sizes, causal)
+            if there:
+                heads[head] += 1
+                assert (n, first, count) == (0, 0, m_blocks)
+                order = [module.block_of.fn(number, step, first, m_blocks, causal) for step in range(count)]
+                assert order == list(range(m_blocks))
+    assert heads == dict.fromkeys(range(9), 1)
+
+
 @pytest.mark.parametrize(("length", "heads"), [(1024, 40), (2048, 19), (2304, 9)])
 def test_causal_additions_to_a_block_of_queries_lie_two_steps_apart(monkeypatch, length, heads):
     """One takes longer than a step.  Jobs of a turn are as long together as any other's, so places are times."""

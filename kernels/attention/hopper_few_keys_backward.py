@@ -41,7 +41,7 @@ GROUPS = gl.constexpr(2)
 _ALONE = 8
 """Warps of a program that has a multiprocessor for itself, as :func:`.few_keys.dealt_out` counts."""
 
-_LEAST, _LEAST_UNDIVIDED = 3, 8
+_LEAST, _LEAST_UNDIVIDED = 3, 7
 """Blocks of a program from which on it is sooner done than the kernel of :mod:`.few_keys` (H200).
 
 Beginning takes longer, and sums of both groups are written and added up.  That kernel writes them where a head's

@@ -326,6 +326,7 @@ def test_queries_of_few_keys_are_dealt_out_where_heads_are_few(monkeypatch):
         (2, 10, 10, 1024, 77, 64, True),  # six programs a head, of three blocks
         (2, 8, 8, 768, 77, 32, False),  # of two, and one of its two groups begins late
         (16, 16, 16, 256, 64, 64, False),  # undivided heads of four: their sums would be of parts
+        (32, 28, 4, 64, 64, 72, True),  # of seven
         (8, 32, 32, 2048, 64, 128, True),
         (8, 32, 32, 2048, 65, 128, False),  # sums of two halves of keys outgrow the registers
     ],

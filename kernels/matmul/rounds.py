@@ -140,6 +140,11 @@ def _handles(problem: Case, gpu: GPU) -> str:
     return "a last round of tiles takes `gluon` no longer" if late else ""
 
 
+def microseconds_of_rounds(problem: Case, gpu: GPU) -> float:
+    """How long the best of its tiles and parts take; infinite where the variant does not take the case."""
+    return float("inf") if _handles(problem, gpu) else _best(problem, gpu)[0]
+
+
 def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
     """About how long a product takes; infinite where there is no whole round, or nothing beside."""
     m, n, k = problem["m"], problem["n"], problem["k"]

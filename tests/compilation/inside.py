@@ -434,6 +434,23 @@ def grouped_sums(variant, rows, compiling=False):
     return request.key.partition("[")[0].split(".")[-1], _instructions(request.kernel) if compiling else None
 
 
+def hopper_columns(layout, config, rows_of_c):
+    """Instructions of the Gluon kernel for tiles of 160 and 192 columns; C is ``rows_of_c`` long."""
+    import torch
+
+    from kernels.matmul.hopper_columns import product_by_columns
+
+    def matrix(rows, columns, name):
+        made = torch.empty(*((rows, columns) if name == "N" else (columns, rows)), dtype=torch.bfloat16, device="meta")
+        return made if name == "N" else made.t()
+
+    a, b = matrix(1024, 4000, layout[0]), matrix(4000, 2560, layout[1])[:, :rows_of_c]
+    c = torch.empty(1024, rows_of_c, dtype=torch.bfloat16, device="meta")
+    with compile_only(gpu_named("h200")) as requests:
+        product_by_columns(a, b, c, config=config)
+    return _instructions(requests[0].kernel)
+
+
 def hopper_tf32(layout, config):
     """Instructions of the Gluon kernel for tf32."""
     import torch

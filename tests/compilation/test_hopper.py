@@ -173,6 +173,17 @@ def test_ragged_sums_overlap_their_wgmmas_and_spill_nothing(compiling, rows, til
     assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2 * 3
 
 
+@pytest.mark.parametrize("columns", [2560, pytest.param(2559, id="rows of C off 16 bytes")])
+@pytest.mark.parametrize(("layout", "tile"), in_turns(["NN", "NT", "TN", "TT"], [(32, 6), (64, 5)]))
+def test_products_of_a_block_and_of_what_lies_beside_are_waited_for_together(compiling, layout, tile, columns):
+    """Four products of 16 of k each."""
+    config = dict(zip(("BESIDE", "STAGES"), tile, strict=True)) | {"BLOCK_K": 64, "GROUP_M": 8}
+    code = compiling(inside.hopper_columns, layout, config, columns)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
+    assert sum(name.startswith("HGMMA") for name in code) == 4 * waits == 16  # a wait in the loop, one after
+
+
 @pytest.mark.parametrize(("layout", "tile"), in_turns(["NN", "TT", "TN"], [(256, 4), (128, 6), (64, 8)]))
 def test_tf32_reads_the_next_operand_while_it_multiplies_and_spills_nothing(compiling, layout, tile):
     """16 numbers of each thread, one each lane and bank; four products a wait."""

@@ -52,6 +52,20 @@ def test_products(cuda, layout, tile):
         near(c, a.float() @ b.float())
 
 
+@pytest.mark.parametrize("tile", [(32, 6), (64, 5)], ids=["128x160", "128x192"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products_in_one_round(cuda, layout, tile):
+    from kernels.common.padded import padded
+    from kernels.matmul.hopper_columns import product_by_columns
+
+    config = dict(zip(("BESIDE", "STAGES"), tile, strict=True)) | {"BLOCK_K": 64, "GROUP_M": 8}
+    for (m, n, k), dtype in itertools.product(SHAPES, (torch.bfloat16, torch.float16)):
+        a, b = matrix(cuda, m, k, layout[0], dtype), matrix(cuda, k, n, layout[1], dtype)
+        c = torch.full((m, n), torch.nan, device=cuda, dtype=dtype)
+        product_by_columns(padded(a), padded(b), c, config=config)
+        near(c, a.float() @ b.float())
+
+
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(
     ("alternate", "config"),

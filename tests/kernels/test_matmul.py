@@ -54,9 +54,10 @@ def laid(rows, columns, layout, dtype=torch.float32, seed=0):
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 
 
-@pytest.mark.parametrize(
-    "variant", [v for v in WORK.variants if v.name not in ("gluon", "streamed")], ids=lambda v: v.name
-)
+INTERPRETED = [v for v in WORK.variants if v.name not in ("gluon", "columns", "streamed")]
+
+
+@pytest.mark.parametrize("variant", INTERPRETED, ids=lambda v: v.name)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_variant_reads_every_layout_and_nothing_outside(variant, layout):
     # sizes all different, so that a swapped stride reads other elements; rows of whole 16 bytes, and tails everywhere

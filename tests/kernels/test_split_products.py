@@ -6,6 +6,7 @@ from atlas import catalog
 from atlas.declaration import case
 from atlas.declaration.choice import explained, exported
 from atlas.declaration.products import describable
+from atlas.declaration.rows import points
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 
@@ -144,9 +145,9 @@ def test_large_products_are_left_to_the_variants_that_overlap_tiles():
 def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_other_tiles():
     """282 tiles of 128 x 256 take three rounds of 132 SMs; 384 of 192 x 128 three of three quarters the time each.
 
-    1024 x 2560 are 80 of the former, and 120 of the latter: a round of all, and one of three quarters the time.
+    1152 x 2304 are 81 of the former, and 108 of the latter: a round of all, and one of three quarters the time.
     """
-    for m, n, k in ((6000, 1536, 2048), (1024, 2560, 4000)):
+    for m, n, k in ((6000, 1536, 2048), (1152, 2304, 4096)):
         variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
         assert (variant, config["GROUPS"] * config["ROWS"], config["BLOCK_N"]) == ("gluon", 192, 128)
     for m, n, k in ((4096, 2560, 6656), (2048, 5120, 1536)):  # 320: the third round's 56 are cut in two
@@ -400,10 +401,38 @@ def test_columns_of_whole_rounds_are_as_many_as_all_sms_take_in_step():
     assert columns_of_rounds(128, 132 * 256, tile, 132) == 132 * 256
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "layout", "beside"),
+    [
+        pytest.param(1024, 2560, 4096, "TN", 32, id="120 of 192 x 128 are 128 of 128 x 160"),
+        pytest.param(768, 3328, 4096, "NT", 32, id="104 are 126"),
+        pytest.param(2048, 1280, 3072, "TN", 32, id="110 are 128"),
+        pytest.param(896, 3456, 4096, "NN", 64, id="135 of 192 x 128 are 126 of 128 x 192"),
+        pytest.param(1152, 2304, 4096, "NT", None, id="135 of 128 x 160 are a round and a bit"),
+        pytest.param(1536, 1792, 4096, "TN", None, id="120 of 128 x 192 take as long as 112 of 192 x 128"),
+        pytest.param(1024, 2048, 4096, "NN", None, id="128 of 128 x 128"),
+        pytest.param(2048, 2048, 4096, "NN", None, id="128 of 128 x 256"),
+        pytest.param(1024, 2560, 256, "TN", None, id="a sum so short that tiles are little of the time"),
+        pytest.param(816, 2368, 23168, "NN", None, id="one so long that `rounds` spares more"),
+    ],
+)
+def test_one_round_of_tiles_of_160_or_192_columns_where_others_make_a_worse_one(m, n, k, layout, beside):
+    for kind in ("bf16", "fp16"):
+        variant, config = chosen("matmul", "h200", kind, m=m, n=n, k=k, layout=layout)
+        assert (variant == "columns", config.get("BESIDE")) == (beside is not None, beside)
+
+
+def test_a_tile_of_columns_no_larger_than_need_be_is_tried_with_all_stages():
+    way, on = catalog.load("matmul").forward.variant("columns"), GPUS["h200"]
+    problem = case("bf16", m=1024, n=2560, k=4000, layout="TN")
+    tried = [config for config in points(way.space) if not way.fits(config, problem, on)]
+    assert tried == [way.default(problem, on)]
+
+
 def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14336, layout="NT")[0] == "rounds"
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=2048, layout="NT")[0] != "rounds"
-    assert chosen("matmul", "h200", "bf16", m=516, n=3408, k=5000)[0] == "gluon"  # rows off 128 bytes
+    assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14344, layout="NT")[0] == "gluon"  # off 128 bytes
 
 
 def test_tf32_of_few_tiles_goes_through_registers_in_parts_where_else_a_large_matrix_would_be_turned():

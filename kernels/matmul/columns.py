@@ -28,7 +28,7 @@ _MULTIPLY = {32: 3.42e-7, 64: 3.0e-7}
 """Of an SM for one multiplication-addition, by BESIDE: 32 columns take tensor cores longer than half of 64."""
 _ROUND, _CALL = 0.85, 3.0
 """What a round takes beyond its products, and a call beyond its rounds."""
-_PAYS = 0.96
+_PAYS = 0.98
 """The share of another variant's time from which on this one is left out."""
 _NEAR = 1.04
 """How much longer than the best a tile may take by the estimate and be worth a trial."""

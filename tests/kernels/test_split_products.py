@@ -145,9 +145,9 @@ def test_large_products_are_left_to_the_variants_that_overlap_tiles():
 def test_a_last_round_that_leaves_half_of_the_sms_idle_wants_other_tiles():
     """282 tiles of 128 x 256 take three rounds of 132 SMs; 384 of 192 x 128 three of three quarters the time each.
 
-    1152 x 2304 are 81 of the former, and 108 of the latter: a round of all, and one of three quarters the time.
+    2304 x 1408 are 108 of the former, and 132 of the latter: a round of all, and one of three quarters the time.
     """
-    for m, n, k in ((6000, 1536, 2048), (1152, 2304, 4096)):
+    for m, n, k in ((6000, 1536, 2048), (2304, 1408, 4096)):
         variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
         assert (variant, config["GROUPS"] * config["ROWS"], config["BLOCK_N"]) == ("gluon", 192, 128)
     for m, n, k in ((4096, 2560, 6656), (2048, 5120, 1536)):  # 320: the third round's 56 are cut in two
@@ -408,11 +408,13 @@ def test_columns_of_whole_rounds_are_as_many_as_all_sms_take_in_step():
         pytest.param(768, 3328, 4096, "NT", 32, id="104 are 126"),
         pytest.param(2048, 1280, 3072, "TN", 32, id="110 are 128"),
         pytest.param(896, 3456, 4096, "NN", 64, id="135 of 192 x 128 are 126 of 128 x 192"),
-        pytest.param(1152, 2304, 4096, "NT", None, id="135 of 128 x 160 are a round and a bit"),
-        pytest.param(1536, 1792, 4096, "TN", None, id="120 of 128 x 192 take as long as 112 of 192 x 128"),
+        pytest.param(1152, 2304, 4096, "NT", 64, id="135 of 128 x 160 are a round and a bit, 108 of 128 x 192 one"),
+        pytest.param(1502, 1536, 16384, "TN", 32, id="96 of 192 x 128 are 120 of 128 x 160"),
+        pytest.param(512, 6144, 8960, "NN", 64, id="192 of 128 x 128 are 128 of 128 x 192"),
+        pytest.param(2304, 1408, 4096, "NN", None, id="144 of 128 x 192, and 132 of 192 x 128"),
         pytest.param(1024, 2048, 4096, "NN", None, id="128 of 128 x 128"),
         pytest.param(2048, 2048, 4096, "NN", None, id="128 of 128 x 256"),
-        pytest.param(1024, 2560, 256, "TN", None, id="a sum so short that tiles are little of the time"),
+        pytest.param(1024, 2560, 128, "TN", None, id="a sum so short that tiles are little of the time"),
         pytest.param(816, 2368, 23168, "NN", None, id="one so long that `rounds` spares more"),
     ],
 )

@@ -25,6 +25,31 @@ def _arange(SIZE: gl.constexpr, AXIS: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
+def _sum_blocks(
+    acc, x_ptrs, w_ptrs, x_there, w_there, x_k, w_k, length, x_apart, w_apart, BLOCK_K: gl.constexpr,
+    LACKED: gl.constexpr, ALONG: gl.constexpr,
+):  # fmt: skip
+    """acc + the sum of x[m, k] w[k, n] over ``length`` of K, BLOCK_K at a time; a block's k are ``x_k`` and ``w_k``.
+
+    ``x_apart``, ``w_apart``: elements from a block to the next.  Axes of a block of both: LACKED, that of columns,
+    which x does not have, and ALONG, that a thread sums over; w lacks the first.
+    """
+    blocks = length // BLOCK_K
+    for _ in range(blocks):
+        w = gl.load(w_ptrs, mask=w_there).to(gl.float32)
+        x = gl.load(x_ptrs, mask=x_there).to(gl.float32)
+        acc += gl.sum(gl.expand_dims(x, LACKED) * gl.expand_dims(w, 0), axis=ALONG)
+        x_ptrs += x_apart
+        w_ptrs += w_apart
+    left = length - blocks * BLOCK_K
+    if left > 0:
+        w = gl.load(w_ptrs, mask=w_there & (w_k < left), other=0.0).to(gl.float32)
+        x = gl.load(x_ptrs, mask=x_there & (x_k < left), other=0.0).to(gl.float32)
+        acc += gl.sum(gl.expand_dims(x, LACKED) * gl.expand_dims(w, 0), axis=ALONG)
+    return acc
+
+
+@gluon.jit
 def _by_rows_kernel(
     x_ptr, w_ptr, out_ptr, M, N, K, K_PART, stride_xm, stride_xk, stride_w, stride_om, stride_on,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, STEPS: gl.constexpr, WIDTH: gl.constexpr, num_warps: gl.constexpr,
@@ -54,18 +79,10 @@ def _by_rows_kernel(
     w_ptrs = w_ptr + start.to(gl.int64) * stride_w + first + w_k * stride_w + columns
     block_k = gl.full((), BLOCK_K, gl.int64)  # times a stride it may pass 2^31
     acc = gl.zeros([ROWS, num_warps, COLUMNS], gl.float32, gl.SliceLayout(2, layout))
-    blocks = (end - start) // BLOCK_K
-    for _ in range(blocks):
-        w = gl.load(w_ptrs, mask=w_there).to(gl.float32)
-        x = gl.load(x_ptrs, mask=x_there).to(gl.float32)
-        acc += gl.sum(gl.expand_dims(x, 3) * gl.expand_dims(w, 0), axis=2)
-        x_ptrs += block_k * stride_xk
-        w_ptrs += block_k * stride_w
-    left = end - start - blocks * BLOCK_K
-    if left > 0:
-        w = gl.load(w_ptrs, mask=w_there & (w_k < left), other=0.0).to(gl.float32)
-        x = gl.load(x_ptrs, mask=x_there & (x_k < left), other=0.0).to(gl.float32)
-        acc += gl.sum(gl.expand_dims(x, 3) * gl.expand_dims(w, 0), axis=2)
+    acc = _sum_blocks(
+        acc, x_ptrs, w_ptrs, x_there, w_there, x_k, w_k, end - start, block_k * stride_xk, block_k * stride_w,
+        BLOCK_K, 3, 2,
+    )  # fmt: skip
     out = gl.sum(acc, axis=1)
     _store(out_ptr, out, first, M, N, stride_om, stride_on, ROWS, COLUMNS, of_out)
 
@@ -113,18 +130,10 @@ def _along_k_kernel(
     w_ptrs = w_ptr + first.to(gl.int64) * stride_w + start + columns * stride_w + w_k
     block_k = gl.full((), BLOCK_K, gl.int64)  # times a stride it may pass 2^31
     acc = gl.zeros([ROWS, COLUMNS, LANES], gl.float32, gl.SliceLayout(3, layout))
-    blocks = (end - start) // BLOCK_K
-    for _ in range(blocks):
-        w = gl.load(w_ptrs, mask=w_there).to(gl.float32)
-        x = gl.load(x_ptrs, mask=x_there).to(gl.float32)
-        acc += gl.sum(gl.expand_dims(x, 1) * gl.expand_dims(w, 0), axis=3)
-        x_ptrs += block_k * stride_xk
-        w_ptrs += BLOCK_K
-    left = end - start - blocks * BLOCK_K
-    if left > 0:
-        w = gl.load(w_ptrs, mask=w_there & (w_k < left), other=0.0).to(gl.float32)
-        x = gl.load(x_ptrs, mask=x_there & (x_k < left), other=0.0).to(gl.float32)
-        acc += gl.sum(gl.expand_dims(x, 1) * gl.expand_dims(w, 0), axis=3)
+    acc = _sum_blocks(
+        acc, x_ptrs, w_ptrs, x_there, w_there, x_k, w_k, end - start, block_k * stride_xk, BLOCK_K,
+        BLOCK_K, 1, 3,
+    )  # fmt: skip
     out = gl.sum(acc, axis=2)
     _store(out_ptr, out, first, M, N, stride_om, stride_on, ROWS, COLUMNS, of_out)
 

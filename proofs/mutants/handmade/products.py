@@ -39,7 +39,7 @@ MUTANTS = (
         "tl.range(tl.program_id(0), tl.minimum(tiles, 4), tl.num_programs(0), flatten=True)"),), WRITTEN, "forward",
         "persistent", "fp16"),
     Mutant("matmul", "steps of K beyond whole blocks left out", "wrong partial sum",
-        (Edit("left > 0", "left > BLOCK_K", "_by_rows_kernel"),), VALUES, "forward", "streamed", "fp32",
+        (Edit("left > 0", "left > BLOCK_K", "_sum_blocks"),), VALUES, "forward", "streamed", "fp32",
         gpu_only="Gluon is not interpreted", needs=frozenset({Capability.WGMMA})),
     Mutant("matmul", "what lies beside a tile from its first column on", "wrong tile", (Edit("n + COLUMNS", "n",
         "_produce"),), VALUES, "forward", "columns", "bf16", gpu_only="Gluon is not interpreted",

@@ -138,8 +138,8 @@ EDGE_CASES = (
         case(dtype, f"one round of tiles of {what}: {layout}", m=m, n=n, k=k, layout=layout)
         for dtype, m, n, k, layout, what in (
             ("bf16", 72, 17000, 520, "NN", "128 x 160"),
-            ("fp16", 72, 17096, 136, "TT", "128 x 160, the last one with columns beyond 128"),
-            ("bf16", 584, 4360, 392, "NT", "128 x 192, the last one with columns beyond 128"),
+            ("fp16", 72, 17096, 192, "TT", "128 x 160, the last one with columns beyond 128"),
+            ("bf16", 584, 4360, 393, "NT", "128 x 192 of copies, the last one with columns beyond 128"),
             ("fp16", 577, 4244, 72, "TN", "128 x 192, rows off 16 bytes"),
         )
     ),

@@ -411,6 +411,8 @@ def test_columns_of_whole_rounds_are_as_many_as_all_sms_take_in_step():
         pytest.param(1152, 2304, 4096, "NT", 64, id="135 of 128 x 160 are a round and a bit, 108 of 128 x 192 one"),
         pytest.param(1502, 1536, 16384, "TN", 32, id="96 of 192 x 128 are 120 of 128 x 160"),
         pytest.param(512, 6144, 8960, "NN", 64, id="192 of 128 x 128 are 128 of 128 x 192"),
+        pytest.param(1032, 2504, 4104, "NT", None, id="rows of B along K, off 128 bytes"),
+        pytest.param(1032, 2504, 4104, "NN", 64, id="rows of B across K"),
         pytest.param(2304, 1408, 4096, "NN", None, id="144 of 128 x 192, and 132 of 192 x 128"),
         pytest.param(1024, 2048, 4096, "NN", None, id="128 of 128 x 128"),
         pytest.param(2048, 2048, 4096, "NN", None, id="128 of 128 x 256"),

@@ -373,12 +373,12 @@ def section_for(m_blocks, programs, heads, group, head_bytes, l2_bytes):
     memory, alone.  Where these, ``head_bytes`` of every ``group`` heads, are more than L2 holds, fewer heads are taken,
     the most even number of which SHARERS programs or up to twice as many share each.
     """
-    section, most = section_of(m_blocks, programs), programs // SHARERS * group
+    section, most = section_of(m_blocks, programs), max(programs // SHARERS, 1) * group
     at_work = min(section, heads)
     if at_work <= most or -(-at_work // group) * head_bytes <= l2_bytes:
         return section
     # A last section of few turns would be more work for the programs that it reaches.
-    fewer = range(most, most // 2 - 1, -1)
+    fewer = range(most, max(most // 2, 1) - 1, -1)
     choices = [c for c in fewer if heads % c == 0 or 2 * (heads % c) * m_blocks >= 3 * programs]
     uneven, best = min(((most_uneven(c, m_blocks, heads, programs), c) for c in choices), default=(math.inf, 0))
     work = heads * m_blocks * (m_blocks + 1) / 2 / programs

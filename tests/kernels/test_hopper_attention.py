@@ -85,6 +85,15 @@ def test_of_an_odd_number_of_blocks_fewer_heads_are_at_work_than_programs(m_bloc
     assert min(whole, heads) > SMS // 3 * group >= section >= SMS // 6 * group
 
 
+def test_few_programs_take_a_head_at_least_however_long_its_keys():
+    """One head of 2^23 keys has no three programs to share it, nor have five of a hundred tiles."""
+    from kernels.attention.hopper_tiles import section_for
+
+    for programs in range(1, 20):
+        for m_blocks, heads, group in itertools.product((1, 2, 3, 7), (1, 2, 5, 100), (1, 4)):
+            assert section_for(m_blocks, programs, heads, group, 2**33, L2) >= 1
+
+
 def _jobs(monkeypatch, length, s, heads, group, causal, programs, parts=1):
     """Of each program the kernel's module, as it runs there, and the sizes that all its functions take."""
     from kernels.attention import hopper_schedule as module

@@ -104,8 +104,8 @@ def test_a_process_that_somebody_kills_is_tried_again_alone(work):
 def test_it_is_given_up_when_every_task_loses_its_worker(work, monkeypatch):
     monkeypatch.setattr(pool, "MOST_LOSSES", 3)
     outcomes, _, losses = work(*["loses"] * 9, workers=2)
-    assert len(losses) == 3
-    assert found(outcomes).count(None) == 6
+    assert len(losses) in (3, 4)  # the other worker, which is at a task, may be lost at the same moment
+    assert found(outcomes).count(None) == 9 - len(losses)
 
 
 def test_what_keeps_a_worker_from_planning_is_said():

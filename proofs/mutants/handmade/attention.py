@@ -38,9 +38,9 @@ MUTANTS = (
     Mutant("attention_mla", "D of as many columns as a query has", "wrong size",
         (Edit("block_d(out.shape[-1])", "block_d(q.shape[-1])", "launch_statistics"),), VALUES, "backward", "tiled"),
     Mutant("attention_mla", "dV as wide as dK", "unwritten tail", (Edit(
-        "write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, VALUE_DIM, BLOCK_N, BLOCK_E)",
-        "write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_E)"),), VALUES, "backward",
-        "tiled"),
+        "write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, VALUE_DIM, BLOCK_N, BLOCK_E, ALIGNED)",
+        "write_rows(dv_ptr, dv, first, rows_k - first, stride_dvs, HEAD_DIM, BLOCK_N, BLOCK_E, ALIGNED)"),), VALUES,
+        "backward", "tiled"),
     Mutant("attention_decode", "chunks weighed by their own maximum", "wrong formula", (Edit("m_i - top",
         "m_i - m_i", "weighed"),), VALUES, "forward", "split",
         sizes={"batch": 3, "heads": 4, "kv_heads": 1, "seq": 300, "queries": 1, "head_dim": 64, "ragged": True}),

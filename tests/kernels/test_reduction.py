@@ -1,20 +1,17 @@
 """Reductions on the interpreter: values, NaN, ties, axes and layouts, gradients, refusals."""
 
-import math
-
 import numpy
 import pytest
 import torch
 from atlas.declaration import case
-from atlas.declaration.hardware import INTERPRETER, pretend
+from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.reduction import DECLARATION, amax, filled, max, mean, sum
 from kernels.reduction.layout import laid_out
-from kernels.reduction.results import cache_policy
-from kernels.reduction.tiling import Block, block_of, whole_tile
+from kernels.reduction.tiling import Block
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
@@ -353,186 +350,11 @@ def test_other_dtypes_and_axes_that_are_not_there_are_refused():
     assert DECLARATION.forward.preferred(many, GPUS["h200"]) is None  # an index is 32 bits wide on its way
 
 
-def test_few_results_are_shared_by_programs_and_many_are_not():
-    def shared(outer, n):
-        problem = case("fp32", outer=outer, n=n, inner=1, op="sum")
-        return not DECLARATION.forward.variant("stream_twice").unsupported(problem, GPUS["h200"])
-
-    assert shared(1, 2**20) and shared(16, 2**20) and not shared(8192, 2**15)
-
-
-@pytest.mark.parametrize("warps", [1, 4])
-@pytest.mark.parametrize(
-    ("outer", "n", "inner"),
-    [(1, 1, 1), (16384, 8, 128), (512, 16, 4096), (512, 2048, 5), (1, 2**20, 12), (2**17, 291, 1), (64, 513, 1001)],
-    ids=str,
-)
-def test_a_block_fits_its_room_and_what_it_reduces(outer, n, inner, warps):
-    config = {"VECTORS": 4, "BLOCK_C": 32, "num_warps": warps}
-    block = block_of(config, outer, n, inner, 8, GPUS["h200"])
-    assert block.matrices * block.rows * block.columns <= 32 * warps * 4 * 8
-    assert block.matrices < 2 * outer and block.rows < 2 * n and block.columns < 2 * inner
-    assert block.down == (inner >= 32)
-    if block.down and warps == 1 and outer > 100:  # each thread has columns of its own, of whole vectors
-        assert block.matrices * block.columns >= min(32 * math.gcd(inner, 8), block.columns)
-
-
 def test_blocks_are_read_alike_by_offsets_of_64_bits(monkeypatch):
     blocks, x = DECLARATION.forward.variant("blocks"), randn(9, 5, 40)
     near = run(blocks, x, "max")
     monkeypatch.setattr(Block, "reach", lambda block, n, inner: 2**31)
     assert all(map(torch.equal, run(blocks, x, "max"), near))
-
-
-def test_many_short_rows_have_no_program_each():
-    def running(op, outer, n, inner=1):
-        problem = case("bf16", outer=outer, n=n, inner=inner, op=op)
-        return {v.name for v in FORWARD if not v.unsupported(problem, GPUS["h200"])}
-
-    assert running("sum", 2**17, 291) == {"rows"}
-    assert running("max", 2**17, 291) == {"blocks", "rows"}
-    assert "stream" in running("sum", 2**12, 2**15) and "stream" in running("max", 16, 291)
-    assert running("sum", 16384, 8, 128) == {"blocks"}
-    assert running("sum", 512, 1024, 33) == {"folded", "blocks"}
-    assert running("sum", 1, 32768, 102) == {"blocks"}, "64 programs of folded, with the parts of 64 each"
-    assert running("sum", 1, 9001, 33) == {"folded", "blocks"}
-
-
-def test_sums_of_many_long_rows_are_streamed_up_to_a_few_times_the_cache():
-    def preferred(outer, n):
-        problem = case("bf16", outer=outer, n=n, inner=1, op="mean")
-        variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
-        return variant.name, variant.default(problem, GPUS["h200"])
-
-    for outer, n in ((8192, 4096), (4096, 4099), (32768, 2048), (65536, 3001)):
-        assert preferred(outer, n) == ("stream", {"VECTORS": 2, "num_warps": 4, "PER_SM": 1})
-    for outer, n in ((1200, 2304), (65536, 3000), (1000, 8192)):
-        assert preferred(outer, n)[0] == "rows"
-
-
-def test_what_is_a_few_times_the_cache_leaves_it_first():
-    def policy(megabytes):
-        with pretend(GPUS["h200"]):  # an L2 of 63 MB
-            return cache_policy(torch.empty((1, megabytes * 10**6 // 4, 1), device="meta"))
-
-    assert [policy(4), policy(67), policy(134)] == ["evict_first"] * 3
-    assert [policy(1074), policy(2147)] == [""] * 2
-
-
-@pytest.mark.parametrize("name", GPUS)
-def test_defaults_are_points_of_the_space_that_fit(name):
-    for work in DECLARATION.passes.values():
-        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases, *DECLARATION.huge_cases):
-            for variant in work.variants:
-                if not variant.unsupported(problem, GPUS[name]):
-                    configs = list(variant.configs(problem, GPUS[name]))
-                    assert dict(variant.default(problem, GPUS[name])) in configs, (variant.name, str(problem))
-                    assert len(configs) <= 45, (variant.name, str(problem), len(configs))
-
-
-def default_on_h200(dtype, **sizes):
-    """The config that an untuned call runs, of `blocks` or `strided`."""
-    problem = case(dtype, **sizes)
-    variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
-    assert variant.name == ("strided" if "far" in sizes else "blocks")
-    return variant.default(problem, GPUS["h200"])
-
-
-def test_untuned_programs_have_several_short_rows():
-    """A program that begins and ends with two rows of 122 fp16 numbers takes 1.6 times as long."""
-    of_one_block = default_on_h200("fp16", outer=32768, n=122, inner=1, op="amax")
-    of_several = default_on_h200("fp16", outer=32768, n=300, inner=1, op="amax")
-    assert (of_one_block["VECTORS"], of_several["VECTORS"]) == (4, 2)
-
-
-def test_untuned_loops_over_odd_rows_load_eight_elements_a_thread_at_once():
-    """Beyond them Triton 3.7 waits for one load after the other, but not in a first block, nor of maxima's indices."""
-    sizes = {"outer": 256, "n": 29, "inner": 3877}
-    assert default_on_h200("fp16", **sizes, op="mean")["VECTORS"] == 1
-    assert default_on_h200("fp32", **sizes, op="mean")["VECTORS"] == 2
-    assert default_on_h200("fp16", **sizes, op="max")["VECTORS"] == 2
-    assert default_on_h200("fp16", **sizes | {"n": 7}, op="mean")["VECTORS"] == 2
-
-
-def test_untuned_what_is_read_in_one_round_trip_is_not_shared_by_programs():
-    """Counting programs and reading their parts takes two more: 56 of 14336 fp32 10.8 us, torch.compile 7.6."""
-    image = {"outer": 1, "far": 8, "op": "amax", "gap": 0}
-    for n, between in ((8 * 196, 2048), (8 * 3, 128), (8 * 1000, 1024)):
-        problem = case("bf16", **image, n=n, inner=between, between=between)
-        assert DECLARATION.forward.preferred(problem, GPUS["h200"]).name == "whole"
-    assert not default_on_h200("bf16", **image, n=8 * 196, inner=2**14, between=2**14)["WHOLE"]
-
-
-def test_untuned_columns_of_little_to_read_are_held_at_once_by_four_vectors_a_thread():
-    """Of eight 214 x 64 takes 7.7 us, of four 5.5; what shares results is as fast from 2 MB and 512 rows on (H200)."""
-
-    def preferred(dtype, outer, n, inner, op="sum"):
-        problem = case(dtype, outer=outer, n=n, inner=inner, op=op)
-        variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
-        return variant.name, variant.default(problem, GPUS["h200"])["VECTORS"]
-
-    for dtype, *sizes in (("bf16", 1, 214, 64), ("bf16", 4, 300, 64), ("fp32", 1, 500, 512), ("fp32", 8, 200, 96)):
-        assert preferred(dtype, *sizes) == preferred(dtype, *sizes, op="amax") == ("whole", 4)
-        assert preferred(dtype, *sizes, op="ties")[0] != "whole"
-    for sizes in ((1, 1000, 256), (64, 196, 768), (1, 40, 512), (1, 200, 8)):
-        assert preferred("bf16", *sizes)[0] != "whole"
-
-
-def test_untuned_axes_apart_of_4_bytes_are_held_at_once_up_to_more():
-    """8 x 300 x 64 x 64 fp32 20.0 us, in blocks 31.4; 16 x 300 x 64 x 128 bf16 44.5, in blocks 29.4 (H200)."""
-    found = [
-        DECLARATION.forward.preferred(
-            case(dtype, outer=1, n=far * n, inner=between * columns, op="sum", far=far, between=between, gap=0),
-            GPUS["h200"],
-        ).name
-        for dtype, far, between, n, columns in (
-            ("fp32", 8, 300, 64, 64),
-            ("fp32", 12, 400, 32, 128),
-            ("fp32", 16, 300, 64, 64),
-            ("fp32", 8, 6000, 64, 4),
-            ("fp32", 12, 600, 32, 128),
-            ("bf16", 8, 600, 64, 64),
-        )
-    ]
-    assert found == ["whole"] * 2 + ["strided"] * 4
-
-
-@pytest.mark.parametrize("name", GPUS)
-def test_what_one_program_holds_fits_its_block(name):
-    """Of any sizes: a program has no second block."""
-    space = DECLARATION.forward.variant("whole")
-    for far, length, columns in ((5, 196, 1), (16, 16, 64), (1, 61, 37), (7, 33, 3), (1, 1000, 12), (2, 3, 5000)):
-        problem = case("fp16", outer=3, n=far * length, inner=9 * columns, op="sum", far=far, between=9, gap=0)
-        for config in space.configs(problem, GPUS[name]):
-            tile = whole_tile(config, far * length, 9, columns, 8, math.gcd(8, length if columns == 1 else columns))
-            assert tile.places * (1 if columns > 1 else tile.columns) >= far * length
-            assert tile.elements <= 32 * config["num_warps"] * config["VECTORS"] * 8
-
-
-def test_untuned_few_columns_are_shared_by_as_many_programs_as_there_are_sms():
-    outer, n, inner = 1, 13394, 56
-    config = default_on_h200("bf16", outer=outer, n=n, inner=inner, op="amax")
-    block = block_of(config, outer, n, inner, 8, GPUS["h200"])
-    assert n // (2 * block.rows) * math.ceil(inner / block.columns) >= GPUS["h200"].sms
-
-
-def test_untuned_wide_pieces_apart_are_added_up_by_four_warps():
-    for far, n, between, columns in ((32, 1024, 256, 128), (7, 112, 2865, 64)):
-        sizes = {"outer": 1, "n": n, "inner": between * columns, "far": far, "between": between, "gap": 0}
-        config = default_on_h200("bf16", **sizes, op="mean")
-        assert (config["VECTORS"], config["num_warps"]) == (8, 4)
-
-
-def test_untuned_odd_rows_of_little_to_read_are_shared_by_more_programs():
-    """Of 88 programs 12.4 us, of 264 10.6; of 6.7 MB four vectors are faster, 10.3 us for 12.4 (H200)."""
-    assert default_on_h200("bf16", outer=4, n=448, inner=695, op="sum")["VECTORS"] == 2
-    assert default_on_h200("bf16", outer=1, n=32768, inner=102, op="sum")["VECTORS"] == 4
-
-
-def test_untuned_maxima_of_two_vectors_a_thread_have_warps_enough_to_keep_memory_busy():
-    """1260 warps leave it idle, and take 47.1 us for 33.7 (H200)."""
-    warps = [default_on_h200("bf16", outer=o, n=541, inner=612, op="amax")["num_warps"] for o in (126, 900)]
-    assert warps == [4, 1]
 
 
 @pytest.mark.parametrize("vectors", [1, 4])

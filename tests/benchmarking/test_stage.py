@@ -59,6 +59,37 @@ def test_a_functional_benchmark_runs_every_provider_and_compiles_nothing(results
     assert 0 < sum(phases.values()) <= found["seconds"], "no second counts twice"
 
 
+CUT_OFF = """
+import os, sys
+from atlas.benchmarking.measurement import Benchmark
+from atlas.cli import main
+rows, done = Benchmark.rows, []
+def timed(self, *case):
+    if len(done) == 3:
+        os._exit(9)
+    done.append(case)
+    return rows(self, *case)
+Benchmark.rows = timed
+main(sys.argv[1:])
+"""
+
+
+def test_a_run_that_is_cut_off_keeps_its_cases_and_the_next_one_times_the_others(results):
+    _, whole = benchmark(results)
+    folder = results / "measured" / "cpu" / "vector_add"
+    (folder / "benchmark.json").unlink()
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"}
+    words = ["benchmark", "vector_add", "--gpu", "cpu", "--results", str(results)]
+    killed = subprocess.run([sys.executable, "-c", CUT_OFF, *words], cwd=ROOT, env=environment, check=False)
+    assert killed.returncode == 9 and not (folder / "benchmark.json").exists()
+    _, found = benchmark(results)
+    assert found["resumed"] == 3 and "resumed" not in whole
+    assert [(row["provider"], row["dtype"], row["sizes"]) for row in found["rows"]] == [
+        (row["provider"], row["dtype"], row["sizes"]) for row in whole["rows"]
+    ]
+    assert not (folder / "benchmark.jsonl").exists(), "the document has them all"
+
+
 def test_a_kernel_that_is_wrong_is_not_benchmarked(results):
     document(results, "validate", "wrong", protocol="validation/1", seeds=[0], checks=[])
     done, found = benchmark(results)

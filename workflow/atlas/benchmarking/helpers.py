@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .. import timing
@@ -73,13 +74,22 @@ def serve(connection: Connection, setting: Setting) -> None:
 
 
 class Shared:
-    """The cases of one benchmark, and the rows of those that are done, each in its place."""
+    """The cases of one benchmark, and the rows of those that are done, each in its place.
 
-    def __init__(self, work: Sequence[tuple[str, Case]]):
+    ``found`` are rows of an earlier run; ``keep`` is told of each case that is done in this one.
+    """
+
+    def __init__(
+        self,
+        work: Sequence[tuple[str, Case]],
+        found: Mapping[int, Rows] = MappingProxyType({}),
+        keep: Callable[[int, Rows], None] = lambda case, rows: None,
+    ):
         self._work = work
         self._changed = threading.Condition()
-        self._waiting = deque(range(len(work)))
-        self._done: dict[int, Rows] = {}
+        self._waiting = deque(case for case in range(len(work)) if case not in found)
+        self._done = dict(found)
+        self._keep = keep
         self._away = 0
 
     @property
@@ -119,6 +129,7 @@ class Shared:
             self._done[case] = rows
             self._away -= by_helper
             self._changed.notify_all()
+            self._keep(case, rows)
 
 
 class Helpers:

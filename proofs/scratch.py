@@ -1,4 +1,4 @@
-"""Where a proof puts what it makes on the way: its folder, stages run there, and what is measured so far.
+"""Where a proof puts what it makes on the way: its folder, stages run there, and what its pieces hold for.
 
 A long proof that was cut off goes on from its pieces instead of starting again.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,36 +147,3 @@ def context(job: frame.Job, kernel: str) -> dict[str, Any]:
 def context_of_all(job: frame.Job) -> dict[str, Any]:
     """As :func:`context`, of what all kernels together are measured for."""
     return {name: context(job, name) for name in catalog.names()}
-
-
-class Pieces:
-    """A file of finished pieces, one JSON object a line, each true of the ``context`` it carries."""
-
-    def __init__(self, path: Path, context: Mapping[str, Any]):
-        self._path, self._context = path, dict(context)
-        self._known: dict[str, Any] = {}
-        text = path.read_text() if path.exists() else ""
-        self._cut_off = bool(text) and not text.endswith("\n")
-        for line in text.splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:  # cut off with the run that wrote it
-                continue
-            if entry["context"] == self._context:
-                self._known[entry["name"]] = entry["piece"]
-
-    def all(self) -> dict[str, Any]:
-        """Every piece by name, in the order in which they were made."""
-        return dict(self._known)
-
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """The piece of this name, made and kept where it is not there yet; it must be what JSON can hold."""
-        if name not in self._known:
-            piece = make()
-            line = json.dumps({"context": self._context, "name": name, "piece": piece})
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a") as file:
-                file.write(f"\n{line}\n" if self._cut_off else f"{line}\n")
-            self._cut_off = False
-            self._known[name] = json.loads(line)["piece"]
-        return self._known[name]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from atlas.errors import AtlasError, in_a_line
 from atlas.operators import native
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 from torch.nn import functional as F
 
@@ -143,14 +144,14 @@ def run(job: frame.Job) -> Evidence:
 
         device = runtime.device_of(job.gpu_name, job.block)
         there = native.extension.ready(device)
-        kept = scratch.Pieces(folder / "host.jsonl", scratch.context_of_all(job) | {"extension": there})
+        kept = Pieces(folder / "host.jsonl", scratch.context_of_all(job) | {"extension": there})
         rows = measured(pairs, SIZES[: job.arguments.sizes], device, kept)
     how = "by the extension" if there else f"without the extension: {native.extension.reason}"
     return evidence(rows, [f"calls are made {how}"])
 
 
 def measured(
-    pairs: Sequence[Pair], sizes: Sequence[tuple[int, int]], device: torch.device, kept: scratch.Pieces
+    pairs: Sequence[Pair], sizes: Sequence[tuple[int, int]], device: torch.device, kept: Pieces
 ) -> list[dict[str, Any]]:
     """The rows of every pair, size and dtype, each made once in ``kept``."""
     rows = []

@@ -24,13 +24,14 @@ from atlas import ROOT
 from atlas.errors import AtlasError
 from atlas.host import devices, gpus
 from atlas.results import documents
+from atlas.results.pieces import Pieces
 from atlas.results.subject import PassCase, label
 from atlas.stages import frame
 from atlas.tuning.strategies import strategy
 
 from .. import scratch
 from ..evidence import Evidence, at_least, at_most
-from ..scratch import Pieces, context
+from ..scratch import context
 
 LIMITS = {2: 1.9, 4: 3.6, 8: 6.5}
 """The least ratio of trials per second to those with one GPU, by the count of GPUs."""

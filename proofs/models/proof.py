@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from atlas.errors import AtlasError, in_a_line
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 
 import kernels.nn
@@ -62,13 +63,13 @@ def run(job: frame.Job) -> Evidence:
 
         device = runtime.device_of(job.gpu_name, job.block)
         asked = {"steps": given.steps, "timed": given.timed, "leave": list(leave)}
-        kept = scratch.Pieces(folder / "models.jsonl", scratch.context_of_all(job) | asked)
+        kept = Pieces(folder / "models.jsonl", scratch.context_of_all(job) | asked)
         rows = [row_of(name, given.steps, given.timed, device, leave, kept) for name in names]
     return evidence(rows)
 
 
 def row_of(
-    name: str, steps: int, timed: int, device: torch.device, leave: Sequence[str], kept: scratch.Pieces
+    name: str, steps: int, timed: int, device: torch.device, leave: Sequence[str], kept: Pieces
 ) -> dict[str, Any]:
     """What became of one model, each way once in ``kept``; ``reason`` says what kept it from ending."""
     row = dict.fromkeys(("apart", "noise", "first", "last", *WAYS))
@@ -121,7 +122,7 @@ def _made(name: str, steps: int, device: torch.device, leave: Sequence[str]) -> 
 
 def _ways(
     name: str, plain: torch.nn.Module, of_kernels: Callable, loss_of: Callable[[Any], Step], compared: Sequence,
-    timed: Sequence, kept: scratch.Pieces,
+    timed: Sequence, kept: Pieces,
 ) -> dict[str, tuple[list[float], float]]:  # fmt: skip
     """By way its losses over the ``compared`` batches from the same parameters, and its tokens a second when warm."""
     state = copy.deepcopy(plain.state_dict())

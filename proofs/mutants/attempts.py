@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from atlas import catalog
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 
 from .. import scratch
 from ..inspecting import DEVICE_LOST
-from ..scratch import Pieces, context
+from ..scratch import context
 from . import generated, planting
 from .planting import Mutant
 

@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 from atlas.errors import AtlasError
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 from atlas.validation import PROTOCOL
 from atlas.workers.process import Died, TimedOut
@@ -17,7 +18,7 @@ from atlas.workers.process import Died, TimedOut
 from .. import inspecting, scratch
 from ..evidence import Evidence, at_least, none_of
 from ..inspecting import Outcome, Request
-from ..scratch import Pieces, context
+from ..scratch import context
 from .proof import shortened
 
 _SILENCE_GPU, _SILENCE_INTERPRETER = 300.0, 1800.0

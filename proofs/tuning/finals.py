@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from atlas.declaration import Declaration
 from atlas.host import runtime
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 from atlas.timing.samples import median_interval
 from atlas.tuning import candidates
 from atlas.tuning.candidates import Candidate, Problem
 from atlas.tuning.outcome import reason_of
 
-from ..scratch import Pieces, context
+from ..scratch import context
 
 if TYPE_CHECKING:
     from atlas.timing import Clock, Timing

@@ -22,6 +22,7 @@ from typing import Any
 
 from atlas.declaration import GPU, Case, Declaration, Variant
 from atlas.errors import AtlasError
+from atlas.results.pieces import Pieces
 from atlas.stages import called, frame, searching
 from atlas.tuning import candidates
 from atlas.tuning.candidates import Candidate, Problem, Ruling
@@ -67,7 +68,7 @@ def run(job: frame.Job) -> Evidence:
         for kernel in scratch.kernels_of(job.arguments):
             context = scratch.context(job, kernel) | _asked(job.arguments)
             found = functools.partial(_of_kernel, _tuning(job, kernel, folder), lease, job.arguments)
-            rows += scratch.Pieces(folder / f"{kernel}.jsonl", context).once(kernel, found)
+            rows += Pieces(folder / f"{kernel}.jsonl", context).once(kernel, found)
     return evidence(rows)
 
 

@@ -19,11 +19,12 @@ from typing import Any
 from atlas.errors import AtlasError
 from atlas.host import gpus
 from atlas.results import documents
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 
 from .. import scratch
 from ..evidence import Claim, Evidence, at_most, none_of
-from ..scratch import Pieces, context
+from ..scratch import context
 from .regret import alike, regret, share
 
 TIME_LIMIT = 0.2

@@ -15,12 +15,13 @@ from typing import Any
 
 from atlas.declaration import Case, Declaration
 from atlas.host import runtime
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 from atlas.tuning import candidates
 from atlas.tuning.candidates import Problem
 from atlas.tuning.outcome import reason_of
 
-from ..scratch import Pieces, context
+from ..scratch import context
 
 _SEED = 0
 

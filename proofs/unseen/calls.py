@@ -11,9 +11,8 @@ from typing import Any
 
 from atlas.benchmarking import beyond
 from atlas.declaration import GPU, Case, Declaration
+from atlas.results.pieces import Pieces
 from atlas.sampling import drawing
-
-from .. import scratch
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Kept:
 
     def __init__(self, folder: Path, kernels: Sequence[str], seed: int, context_of: Callable[[str], dict[str, Any]]):
         self._seed = seed
-        self._pieces = {name: scratch.Pieces(folder / f"{name}.jsonl", context_of(name)) for name in kernels}
+        self._pieces = {name: Pieces(folder / f"{name}.jsonl", context_of(name)) for name in kernels}
         self._known = {name: pieces.all() for name, pieces in self._pieces.items()}
 
     def __contains__(self, call: Call) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 from atlas import catalog
 from atlas.reading.config import GPUS_FILE, load_gpus
 from atlas.results import documents
+from atlas.results.pieces import Pieces
 from atlas.stages import frame
 from atlas.tuning.summary import EMPTY
 
-from proofs.scratch import Pieces, context
+from proofs.scratch import context
 from proofs.tuning import speed
 
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from atlas.errors import AtlasError
+from atlas.results.pieces import Pieces
 from proof_doubles import job
 
 import kernels
 from proofs.measuring import host
 from proofs.measuring.host import PAIRS, Pair, evidence, rows_of
-from proofs.scratch import Pieces
 
 
 def row(mode="call", us=10.0, torchs=8.0):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from atlas.results.pieces import Pieces
 
 from proofs.models import hugging_face, proof
-from proofs.scratch import Pieces
 
 
 def row(model, torch_=100.0, compiled=120.0, ours=110.0, ours_compiled=140.0, apart=0.01, noise=0.01, reason=""):

@@ -2,7 +2,7 @@
 
 import json
 
-from proofs.scratch import Pieces
+from atlas.results.pieces import Pieces
 
 CONTEXT = {"kernel_digest": "a", "gpu": "h200"}
 

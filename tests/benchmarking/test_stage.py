@@ -35,10 +35,11 @@ def results(tmp_path):
     return tmp_path
 
 
-def benchmark(results):
-    """Run the command in a process of its own: the interpreter is chosen once a process."""
+def benchmark(results, *program):
+    """Run the command, or a program that gets its words, in a process of its own: the interpreter is chosen once."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"}
-    words = [sys.executable, "-m", "atlas", "benchmark", "vector_add", "--gpu", "cpu", "--results", str(results)]
+    program = [sys.executable, *(program or ("-m", "atlas"))]
+    words = [*program, "benchmark", "vector_add", "--gpu", "cpu", "--results", str(results)]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     path = results / "measured" / "cpu" / "vector_add" / "benchmark.json"
     return done, json.loads(path.read_text()) if path.exists() else None
@@ -78,10 +79,8 @@ def test_a_run_that_is_cut_off_keeps_its_cases_and_the_next_one_times_the_others
     _, whole = benchmark(results)
     folder = results / "measured" / "cpu" / "vector_add"
     (folder / "benchmark.json").unlink()
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'workflow'}{os.pathsep}{ROOT}"}
-    words = ["benchmark", "vector_add", "--gpu", "cpu", "--results", str(results)]
-    killed = subprocess.run([sys.executable, "-c", CUT_OFF, *words], cwd=ROOT, env=environment, check=False)
-    assert killed.returncode == 9 and not (folder / "benchmark.json").exists()
+    killed, found = benchmark(results, "-c", CUT_OFF)
+    assert killed.returncode == 9 and found is None
     _, found = benchmark(results)
     assert found["resumed"] == 3 and "resumed" not in whole
     assert [(row["provider"], row["dtype"], row["sizes"]) for row in found["rows"]] == [

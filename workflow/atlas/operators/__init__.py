@@ -8,6 +8,7 @@ import importlib
 import os
 
 from .autocast import autocast, autocast_rule, autocasting, autocasts_to_fp32
+from .clusters import Clustered
 from .constant import constant_result
 from .launching import launch
 from .layout import as_laid_out, as_rows
@@ -16,6 +17,7 @@ from .operator import CustomOperator, Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients, transformed
 
 __all__ = [
+    "Clustered",
     "CustomOperator",
     "Differentiable",
     "Operator",

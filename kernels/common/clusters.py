@@ -1,0 +1,181 @@
+"""Programs of a cluster add what each has summed of one tile, through shared memory: no parts, and no second kernel.
+
+A kernel is compiled for one program and launched in clusters of C (:class:`atlas.operators.Clustered`).  Each of these
+programs has sums [P, Q] of a part of k, in wgmma's registers.  It sends them in blocks of 16 bytes a thread, block b to
+program b % C of the cluster, which adds up the C of them in the order of programs, so bits are the same at every run,
+and writes the result.
+
+Gluon has no words for this, so it is PTX.  A program's room is for a barrier for each group of warps that has sums,
+which counts the bytes that are to come, and for what comes:
+
+- static shared memory (48 KiB at most) that only the kernel's inline assembly knows, or
+- where that is too small, the beginning of Triton's own, once nothing is read from there any more.  Triton puts what is
+  allocated first at the beginning: that must be the ring of the kernel's operands, and at least as large.
+
+The cluster's barrier counts all threads: each arrives once, of whichever role, then waits once, and roles fill up whole
+groups of four warps.  Nobody waits in the end: a program is sent nothing more when it has all its sums.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+BARRIERS = gl.constexpr(1024)
+"""Bytes of static shared memory for barriers, 16 for each group; so swizzled blocks begin on 1 KiB behind it."""
+
+_STATIC_BYTES = 48 * 1024
+"""The most static shared memory of a program."""
+
+_DYNAMIC = gl.constexpr("mov.u32 $0, global_smem;")
+"""The address at which Triton's own shared memory begins."""
+
+_ARRIVE = gl.constexpr("{ barrier.cluster.arrive.relaxed.aligned; mov.b32 $0, 0; }")
+"""Relaxed: of what comes before only barriers must be seen, which ``_EXPECT`` fences; to release all takes longer."""
+
+_AWAIT = gl.constexpr("{ barrier.cluster.wait.acquire.aligned; mov.b32 $0, 0; }")
+
+_EXPECT = gl.constexpr("""{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0;
+@p mbarrier.init.shared::cta.b64 [$1], 1;
+@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2;
+@p fence.mbarrier_init.release.cluster; mov.b32 $0, 0; }""")
+"""The barrier at $1 awaits $2 bytes; the first thread says so."""
+
+_SEND = gl.constexpr("""{ .reg .b32 a, m; mapa.shared::cluster.u32 a, $8, $12; mapa.shared::cluster.u32 m, $16, $12;
+st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [a], {$4, $5, $6, $7}, [m];
+mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; }""")
+"""Four sums, $4 on, to address $8 of program $12, whose barrier $16 counts them; of all but sums four are equal."""
+
+_OF_SEND = gl.constexpr(",".join(["=&r"] * 4 + ["f"] * 4 + ["r"] * 12))
+
+_WAIT = gl.constexpr("""{ .reg .pred done;
+waiting: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$1], 0; @!done bra waiting;
+mov.b32 $0, 0; }""")
+
+_LOAD = gl.constexpr("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];")
+
+_OF_LOAD = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 4))
+
+
+@gluon.constexpr_function
+def _static(size):
+    return "{ .shared .align 1024 .b8 room[%d]; mov.u32 $0, room; }" % size  # noqa: UP031 - braces are PTX's
+
+
+@gluon.jit
+def _ask(ASM: gl.constexpr):
+    return gl.inline_asm_elementwise(ASM, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def _blocks(P, Q, W):
+    """Blocks that W warps have of sums [P, Q]."""
+    return P * Q // (128 * W)
+
+
+@gluon.constexpr_function
+def own_blocks(P, Q, W, C):
+    """The most of them that one program of C adds up."""
+    return (P * Q // (128 * W) + C - 1) // C
+
+
+@gluon.constexpr_function
+def buffer_bytes(P, Q, W, C):
+    """What a program receives of one group: its blocks, of each of C programs."""
+    return C * ((P * Q // (128 * W) + C - 1) // C) * W * 512
+
+
+def static_bytes(buffers):
+    """Static shared memory of a program that receives so many bytes: ``BARRIERS`` alone where they come to the ring."""
+    whole = -(-(BARRIERS.value + buffers) // 1024) * 1024
+    return whole if whole <= _STATIC_BYTES else BARRIERS.value
+
+
+@gluon.jit
+def room_of(rank, GROUPS: gl.constexpr, P: gl.constexpr, Q: gl.constexpr, W: gl.constexpr, C: gl.constexpr,
+            STATIC: gl.constexpr):  # fmt: skip
+    """(address of barriers, of buffers) of GROUPS groups of W warps, each with sums [P, Q]; made before roles part.
+
+    ``rank``: the program's number in its cluster, ``gl.program_id(0) % C``.
+    """
+    barriers = _ask(_static(STATIC))
+    buffers = barriers + BARRIERS
+    if STATIC == BARRIERS:
+        buffers = _ask(_DYNAMIC)
+    blocks = (_blocks(P, Q, W) - rank + C - 1) // C
+    for group in gl.static_range(GROUPS):
+        gl.inline_asm_elementwise(
+            _EXPECT, "=r,r,r", [barriers + 16 * group, blocks * (C * W * 512)], dtype=gl.int32, is_pure=False, pack=1
+        )
+    return barriers, buffers
+
+
+@gluon.jit
+def arrive():
+    """Tell the cluster's programs that this thread reads nothing of where they send."""
+    _ask(_ARRIVE)
+
+
+@gluon.jit
+def await_all():
+    """Wait until all threads of the cluster's programs have arrived."""
+    _ask(_AWAIT)
+
+
+@gluon.jit
+def arrive_first(STATIC: gl.constexpr):
+    """Arrive at the beginning of a role that reads the ring, where nothing is sent to there."""
+    if STATIC > BARRIERS:
+        arrive()
+
+
+@gluon.jit
+def meet(STATIC: gl.constexpr):
+    """Arrive if that is still to be done, now that the ring is read, and wait for all."""
+    if STATIC == BARRIERS:
+        arrive()
+    await_all()
+
+
+@gluon.jit
+def send(acc, room, rank, GROUP: gl.constexpr, W: gl.constexpr, C: gl.constexpr):
+    """Send a group's sums [P, Q] to the programs that add them, once the cluster has met."""
+    P: gl.constexpr = acc.shape[0]
+    Q: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = acc.type.layout
+    p = gl.arange(0, P, gl.SliceLayout(1, layout))[:, None]
+    q = gl.arange(0, Q, gl.SliceLayout(0, layout))[None, :]
+    block = p // (16 * W) * (Q // 8) + q // 8  # of 16 W rows and 8 columns: two of either for each lane
+    thread = p // 16 % W * 32 + p % 8 * 4 + q % 8 // 2
+    place = (rank * own_blocks(P, Q, W, C) + block // C) * (32 * W) + thread
+    at = room[1] + GROUP * buffer_bytes(P, Q, W, C) + place * 16
+    barrier = room[0] + 16 * GROUP + gl.zeros_like(at)
+    gl.inline_asm_elementwise(
+        _SEND, _OF_SEND, [acc, at, block % C, barrier], dtype=gl.int32, is_pure=False, pack=4
+    )  # fmt: skip
+
+
+@gluon.jit
+def await_sums(room, GROUP: gl.constexpr):
+    """Wait for all that is sent to this program's group."""
+    gl.inline_asm_elementwise(
+        _WAIT, "=r,r", [gl.to_tensor(room[0] + 16 * GROUP)], dtype=gl.int32, is_pure=False, pack=1
+    )  # fmt: skip
+
+
+@gluon.jit
+def added(room, rank, number, GROUP: gl.constexpr, P: gl.constexpr, Q: gl.constexpr, W: gl.constexpr, C: gl.constexpr):
+    """(sums of all programs, their p, their q, whether there are any) of this program's block ``number`` [128 W].
+
+    There are ``own_blocks`` of them, but some programs have one less.
+    """
+    flat: gl.constexpr = gl.BlockedLayout([4], [32], [W], [0])
+    own: gl.constexpr = own_blocks(P, Q, W, C)
+    element = gl.arange(0, 128 * W, flat)
+    at = room[1] + GROUP * buffer_bytes(P, Q, W, C) + (number * (32 * W) + element // 4) * 16
+    total = gl.inline_asm_elementwise(_LOAD, _OF_LOAD, [at], dtype=gl.float32, is_pure=False, pack=4)
+    for _ in gl.static_range(1, C):
+        at += own * W * 512
+        total += gl.inline_asm_elementwise(_LOAD, _OF_LOAD, [at], dtype=gl.float32, is_pure=False, pack=4)
+    block, lane = number * C + rank, element // 4 % 32
+    p = block // (Q // 8) * (16 * W) + element // 128 * 16 + element % 4 // 2 * 8 + lane // 4
+    q = block % (Q // 8) * 8 + lane % 4 * 2 + element % 2
+    return total, p, q, block < _blocks(P, Q, W)

@@ -1,0 +1,122 @@
+"""Sums through a cluster's shared memory: the module's Gluon functions, Triton's layouts, each program's memory.
+
+Time is not modelled: what barriers order is a GPU's to show (``tests/gpu/test_gluon_products.py``).
+"""
+
+import itertools
+import types
+from collections import Counter
+
+import numpy as np
+import pytest
+from gluon_by_lane import as_python, held, shape_of
+from triton.experimental.gluon import language
+
+from kernels.common import clusters
+
+BUFFERS = 4096  # where they begin: any address will do
+
+
+class Sums(np.ndarray):
+    """A program's sums [P, Q], of which Gluon's layout can be asked."""
+
+    @property
+    def type(self):
+        return types.SimpleNamespace(layout=self.layout)
+
+
+class Cluster:
+    """C programs with groups of W warps: what is sent to whom, what its barriers await and have counted."""
+
+    def __init__(self, layout, size, edits=()):
+        self.layout, self.memory = layout, [np.full(2**17, np.nan) for _ in range(size)]
+        self.awaited, self.counted = [Counter() for _ in range(size)], [Counter() for _ in range(size)]
+        self.functions = as_python([clusters], {"BARRIERS": clusters.BARRIERS.value}, edits)
+        self.functions["send"].__globals__["gl"] = self
+
+    def __getattr__(self, name):
+        return getattr(language, name)
+
+    def arange(self, begin, end, layout):
+        self.flat = layout
+        return np.arange(begin, end)
+
+    zeros_like, static_range, to_tensor = staticmethod(np.zeros_like), range, int
+
+    def inline_asm_elementwise(self, asm, constraints, args, dtype, is_pure, pack):
+        if asm in (clusters._SEND, clusters._LOAD):
+            given = np.broadcast_arrays(*args)
+            lanes = held(self.layout if asm is clusters._SEND else self.flat, given[0].shape)
+            registers = [one.reshape(-1)[lanes].reshape(-1, pack) for one in given]
+            assert all((one == one[:, :1]).all() for one in registers[asm is clusters._SEND :])
+            return self._send(*registers) if asm is clusters._SEND else self._load(given[0].shape, lanes, *registers)
+        if asm is clusters._EXPECT:
+            barrier, count = args
+            self.awaited[self.rank][int(barrier)] += int(count)
+            return None
+        return BUFFERS if asm is clusters._DYNAMIC else 0
+
+    def _send(self, sums, places, owners, barriers):
+        for four, place, owner, barrier in zip(sums, places[:, 0], owners[:, 0], barriers[:, 0], strict=True):
+            assert place % 16 == 0
+            where = slice(place // 4, place // 4 + 4)
+            assert np.isnan(self.memory[owner][where]).all(), "sent to where something lies"
+            self.memory[owner][where] = four
+            self.counted[owner][int(barrier)] += 16
+
+    def _load(self, shape, lanes, places):
+        found = np.empty(np.prod(shape))
+        found[lanes.reshape(-1)] = self.memory[self.rank][places[:, :1] // 4 + np.arange(4)].reshape(-1)
+        return found.reshape(shape)
+
+    def call(self, name, rank, *args):
+        self.rank = rank
+        return self.functions[name](*args)
+
+
+def check(P, Q, W, C, groups, edits=()):
+    """That all that C programs leave of sums [P, Q] is their sum, each element once."""
+    layout = language.NVMMADistributedLayout([3, 0], [W, 1], [16, Q, 16])
+    cluster, random = Cluster(layout, C, edits), np.random.default_rng(0)
+    sums = random.integers(-99, 100, (groups, C, P, Q)).astype(float)
+    static = clusters.static_bytes(groups * clusters.buffer_bytes(P, Q, W, C))
+    rooms = [cluster.call("room_of", rank, rank, groups, P, Q, W, C, static) for rank in range(C)]
+    for group, rank in itertools.product(range(groups), range(C)):
+        acc = sums[group, rank].view(Sums)
+        acc.layout = layout
+        cluster.call("send", rank, acc, rooms[rank], rank, group, W, C)
+    assert cluster.awaited == cluster.counted
+    ends = rooms[0][1] + groups * clusters.buffer_bytes(P, Q, W, C)
+    assert all(np.isnan(memory[ends // 4 :]).all() for memory in cluster.memory)
+    for group in range(groups):
+        result = np.full((P, Q), np.nan)
+        for rank, number in itertools.product(range(C), range(clusters.own_blocks(P, Q, W, C))):
+            total, p, q, inside = cluster.call("added", rank, rooms[rank], rank, number, group, P, Q, W, C)
+            if inside:
+                assert np.isnan(result[p, q]).all()
+                result[p, q] = total
+        assert np.array_equal(result, sums[group].sum(0))
+
+
+@pytest.mark.parametrize(("P", "Q", "W"), [(64, 32, 4), (64, 128, 4), (64, 256, 4), (128, 64, 8), (128, 16, 4)])
+@pytest.mark.parametrize("C", [2, 3, 5, 8])
+def test_every_sum_is_sent_to_one_program_which_adds_it(P, Q, W, C):
+    check(P, Q, W, C, groups=2)
+
+
+@pytest.mark.parametrize("edit", [
+    ("send", "p % 8 * 4", "p % 4 * 8"),  # a thread's place
+    ("send", "block % C", "block // C % C"),  # the program that adds
+    ("send", "16 * GROUP", "0 * GROUP"),  # its barrier
+    ("room_of", "- rank + C - 1", "+ C - 1"),  # what that awaits
+    ("added", "element // 128 * 16", "element // 64 * 8"),  # where a sum belongs
+    ("added", "own * W * 512", "own * W * 256"),  # where the next program's lies
+])  # fmt: skip
+def test_a_fault_is_seen(edit):
+    with pytest.raises((AssertionError, IndexError)):
+        check(64, 128, 4, 3, groups=2, edits=[edit])
+
+
+def test_buffers_are_static_where_that_has_room():
+    assert clusters.static_bytes(32 * 1024) == 33 * 1024 and clusters.static_bytes(48 * 1024) == 1024
+    assert shape_of([clusters.buffer_bytes(64, 128, 4, 3)]) == (3 * 6 * 2048,)

@@ -11,14 +11,15 @@ of the next stage are made in between the four products of this one, a quarter o
 
 Where a row of W has one scale its sums are multiplied by that, in fp32, instead of all of its weights.
 
-Of the tiles beyond full rounds of programs k is cut into SPLITS parts: each program sums one of a tile, in fp32, and a
-second kernel adds the parts.
+Of the tiles beyond full rounds of programs k is cut into SPLITS parts: each program sums one of a tile, in fp32.  Where
+those are all tiles and as many clusters run at once (:func:`.direct_space.clusters`), the programs of a tile are a
+cluster and add their parts in shared memory (:mod:`kernels.common.clusters`); else a second kernel adds them.
 """
 
 import torch
 import triton
 import triton.language as tl
-from atlas.operators import launch
+from atlas.operators import Clustered, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -31,10 +32,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
+from kernels.common import clusters
 from kernels.common.early import launch_early
 from kernels.common.hopper import described, tile_of
 
-from .direct_space import tiles_to_cut
+from .direct_space import in_clusters, tiles_to_cut
 from .direct_weights import packed_of_stage, parts_of_one, pin, ptx_of, weights_of_half
 from .hopper_converted import barriers
 
@@ -75,9 +77,12 @@ def part_at(position, whole, K, splits, K_GROUPS: gl.constexpr, CUT: gl.constexp
 def _produce(
     x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr,
     BITS: gl.constexpr, GROUP: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+    CLUSTER: gl.constexpr,
 ):  # fmt: skip
     """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
     M, N, K, splits = sizes
+    if CLUSTER > 1:
+        clusters.arrive()
     x_smem, words_smem, scales_smem, zeros_smem = smems[0], smems[1], smems[2], smems[3]
     BLOCK_M: gl.constexpr = x_desc.block_shape[0]
     BLOCK_N: gl.constexpr = W_GROUPS * ROWS
@@ -107,6 +112,15 @@ def _produce(
                     tma.async_copy_global_to_shared(zeros_desc, [n // 16 + 8 * pair, first], bar, zeros_smem.index(at))
             tma.async_copy_global_to_shared(x_desc, [m, k], bar, x_smem.index(slot))
             step += 1
+    if CLUSTER > 1:
+        clusters.await_all()
+
+
+@gluon.jit
+def _stand_by():
+    """Warps that fill up the last group of four: the cluster's barrier counts them."""
+    clusters.arrive()
+    clusters.await_all()
 
 
 @gluon.jit
@@ -205,14 +219,31 @@ def store_part(ptr, acc):
 
 
 @gluon.jit
+def _add_and_write(
+    y_ptr, acc, room, rank, m, n, M, N, W_GROUP: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr
+):
+    """Add a group's sums [ROWS, rows of x] to those of the cluster's other programs; each writes its share."""
+    BLOCK_M: gl.constexpr = acc.shape[1]
+    clusters.meet(STATIC)
+    clusters.send(acc, room, rank, W_GROUP, 4, CLUSTER)
+    clusters.await_sums(room, W_GROUP)
+    for number in gl.static_range(clusters.own_blocks(ROWS, BLOCK_M, 4, CLUSTER)):
+        total, p, q, inside = clusters.added(room, rank, number, W_GROUP, ROWS, BLOCK_M, 4, CLUSTER)
+        where = (m + q).to(gl.int64) * N + n + p
+        gl.store(y_ptr + where, total.to(y_ptr.dtype.element_ty), mask=inside & (m + q < M) & (n + p < N))
+
+
+@gluon.jit
 def _consume(
-    y_desc, ptrs, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
+    y_desc, ptrs, room, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
     GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-    CUT: gl.constexpr, PART: gl.constexpr,
+    CUT: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Group ``PART`` of four warps."""
     M, N, K, splits = sizes
     parts_ptr, scales_ptr = ptrs
+    if CLUSTER > 1:
+        clusters.arrive_first(STATIC)
     x_smem, y_smem, sums_smem = smems[0], smems[4], smems[5]
     W_GROUP: gl.constexpr = PART % W_GROUPS
     K_GROUP: gl.constexpr = PART // W_GROUPS
@@ -258,20 +289,26 @@ def _consume(
                 mbarrier.arrive(bars[3].index(found), count=1)
             if GROUP == 0:
                 acc *= (row_scales.to(gl.float32) * parts_of_one(BITS, row_scales.dtype))[:, None]
-            if CUT:  # noqa: SIM102 - a constant, the other is none
-                if tile >= whole:
-                    where = (part * (tiles - whole) + tile - whole).to(gl.int64) * W_GROUPS + W_GROUP
-                    store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
-            if (not CUT) | (tile < whole):
-                out = acc.to(y_desc.dtype)
-                if y_desc.block_shape[0] < BLOCK_M:
-                    low, high = out.reshape([ROWS, 2, BLOCK_M // 2]).permute((0, 2, 1)).split()
-                    write_block(low, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
-                    write_block(high, y_smem.index(W_GROUP), y_desc, m + BLOCK_M // 2, n + W_GROUP * ROWS)
-                else:
-                    write_block(out, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
+            if CLUSTER > 1:
+                _add_and_write(parts_ptr, acc, room, part, m, n + W_GROUP * ROWS, M, N, W_GROUP, CLUSTER, STATIC)
+            else:
+                if CUT:  # noqa: SIM102 - a constant, the other is none
+                    if tile >= whole:
+                        where = (part * (tiles - whole) + tile - whole).to(gl.int64) * W_GROUPS + W_GROUP
+                        store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
+                if (not CUT) | (tile < whole):
+                    out = acc.to(y_desc.dtype)
+                    if y_desc.block_shape[0] < BLOCK_M:
+                        low, high = out.reshape([ROWS, 2, BLOCK_M // 2]).permute((0, 2, 1)).split()
+                        write_block(low, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
+                        write_block(high, y_smem.index(W_GROUP), y_desc, m + BLOCK_M // 2, n + W_GROUP * ROWS)
+                    else:
+                        write_block(out, y_smem.index(W_GROUP), y_desc, m, n + W_GROUP * ROWS)
         turn += 1  # noqa: SIM113 - of Gluon
-    if K_GROUP == 0:
+    if CLUSTER > 1:
+        if K_GROUP > 0:
+            clusters.meet(STATIC)
+    elif K_GROUP == 0:
         tma.store_wait(0)
 
 
@@ -279,14 +316,15 @@ def _consume(
 def direct_kernel(
     x_desc, words_desc, scales_desc, scales_ptr, zeros_desc, y_desc, parts_ptr, M, N, K, splits,
     W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr,
-    GROUP_M: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr,
 ):  # fmt: skip
     """Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word), [row tiles, g].
 
     Where a row of W has one scale there is no descriptor of them but their pointer.
 
     With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, groups of rows of W] in
-    the order of ``store_part``.
+    the order of ``store_part``.  In clusters of CLUSTER programs, one for each part of a tile, ``parts_ptr`` is y's,
+    which has no descriptor; STATIC is :func:`.clusters.static_bytes`.
     """
     BLOCK_M: gl.constexpr = x_desc.block_shape[0]
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
@@ -302,63 +340,70 @@ def direct_kernel(
     zeros_smem = scales_smem
     if HAS_ZEROS:
         zeros_smem = gl.allocate_shared_memory(gl.int16, [STAGES * PAIRS, 8, 16], zeros_desc.layout)
-    y_smem = gl.allocate_shared_memory(y_desc.dtype, [W_GROUPS, y_desc.block_shape[0], ROWS], y_desc.layout)
+    y_smem = x_smem
+    if CLUSTER == 1:
+        y_smem = gl.allocate_shared_memory(y_desc.dtype, [W_GROUPS, y_desc.block_shape[0], ROWS], y_desc.layout)
     sums_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
-    sums_smem = y_smem
+    sums_smem = x_smem
     if OTHERS > 0:
         sums_smem = gl.allocate_shared_memory(gl.float32, [OTHERS, ROWS, BLOCK_M], sums_layout)
     bars = (
         barriers(STAGES, 1), barriers(STAGES, W_GROUPS), barriers(OTHERS if OTHERS > 0 else 1, 1),
         barriers(OTHERS if OTHERS > 0 else 1, 1),
     )  # fmt: skip
+    room = ()
+    if CLUSTER > 1:
+        BUFFERS: gl.constexpr = W_GROUPS * clusters.buffer_bytes(ROWS, BLOCK_M, 4, CLUSTER)
+        gl.static_assert((STATIC > clusters.BARRIERS) | (BUFFERS <= STAGES * BLOCK_M * BLOCK_K * 2), "a ring too small")
+        room = clusters.room_of(gl.program_id(0) % CLUSTER, W_GROUPS, ROWS, BLOCK_M, 4, CLUSTER, STATIC)
     fence_async_shared()
     sizes, ptrs = (M, N, K, splits), (parts_ptr, scales_ptr)
     smems = (x_smem, words_smem, scales_smem, zeros_smem, y_smem, sums_smem)
     if W_GROUPS * K_GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 0)),
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 1)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 0)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 1)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
-                            BITS, GROUP, GROUP_M, STAGES, CUT)),
-            ],
-            [4, 1],
-            [240, 24],
+                            BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
+            ] + ([(_stand_by, ()), (_stand_by, ())] if CLUSTER > 1 else []),
+            [4, 1] + ([1, 2] if CLUSTER > 1 else []),
+            [240, 24] + ([24, 24] if CLUSTER > 1 else []),
         )  # fmt: skip
     elif W_GROUPS * K_GROUPS == 3:
         gl.warp_specialize(
             [
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 0)),
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 1)),
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 2)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 0)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 1)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 2)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
-                            BITS, GROUP, GROUP_M, STAGES, CUT)),
-            ],
-            [4, 4, 1],
-            [160, 160, 24],
+                            BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
+            ] + ([(_stand_by, ()), (_stand_by, ())] if CLUSTER > 1 else []),
+            [4, 4, 1] + ([1, 2] if CLUSTER > 1 else []),
+            [160, 160, 24] + ([24, 24] if CLUSTER > 1 else []),
         )  # fmt: skip
     else:
         gl.static_assert(W_GROUPS * K_GROUPS == 4)
         gl.warp_specialize(
             [
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 0)),
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 1)),
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 2)),
-                (_consume, (y_desc, ptrs, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                            PTX, GROUP_M, STAGES, CUT, 3)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 0)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 1)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 2)),
+                (_consume, (y_desc, ptrs, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                            PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 3)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
-                            BITS, GROUP, GROUP_M, STAGES, CUT)),
-            ],
-            [4, 4, 4, 1],
-            [112, 112, 112, 24],
+                            BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
+            ] + ([(_stand_by, ()), (_stand_by, ())] if CLUSTER > 1 else []),
+            [4, 4, 4, 1] + ([1, 2] if CLUSTER > 1 else []),
+            [112, 112, 112, 24] + ([24, 24] if CLUSTER > 1 else []),
         )  # fmt: skip
 
 
@@ -395,24 +440,30 @@ def _sum_tiles_kernel(
     tl.store(y_ptr + m.to(tl.int64)[:, None] * N + n[None, :], out, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
-def _stages(bits, rows, w_groups, k_groups, narrow):
-    """Stages that shared memory holds beside y and the sums on their way; ``narrow``: groups of 32."""
+def _stages(bits, shape, narrow, others):
+    """Stages that shared memory holds beside ``others``, bytes, and sums on their way; ``narrow``: groups of 32."""
+    rows, w_groups, k_groups = shape
     stage = rows * 128 + w_groups * 512 * bits + (w_groups + 1) // 2 * (256 * (1 + narrow) + 256)
-    rest = w_groups * ROWS.value * (2 * min(rows, WRITTEN) + 4 * rows * (k_groups - 1)) + 2048
+    rest = w_groups * ROWS.value * 4 * rows * (k_groups - 1) + others + 2048
     return max(2, min(12, (224 * 1024 - rest) // stage))
 
 
 def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs):
     """Write y [m, n] = x W^T; n is a multiple of 8, as TMA wants it.  ``programs`` is the number of SMs."""
     (m, k), n = x.shape, y.shape[1]
-    rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
+    shape = rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
     splits = min(config["SPLITS"], triton.cdiv(k, 2 * k_groups * BLOCK_K.value))
     tiles = triton.cdiv(m, rows) * triton.cdiv(n, w_groups * ROWS.value)
     band = 8 if triton.cdiv(m, rows) <= 8 else 16  # rows of tiles before the next column, as in `specialized`
     cut = tiles_to_cut(tiles, splits, programs)
-    whole = tiles - cut
-    shape = (splits, cut, w_groups * ROWS.value, rows)
-    parts = torch.empty(shape, dtype=torch.float32, device=x.device) if cut else y
+    if in_clusters(tiles, splits, programs):
+        kernel, grid, cluster, of_y, parts = Clustered(direct_kernel, splits), tiles, splits, None, y
+        static = others = clusters.static_bytes(w_groups * clusters.buffer_bytes(ROWS.value, rows, 4, splits))
+    else:
+        kernel, grid, cluster, static = direct_kernel, min(programs, tiles * splits), 1, 0
+        of_y, others = described(y, min(rows, WRITTEN), ROWS.value), w_groups * ROWS.value * 2 * min(rows, WRITTEN)
+        sizes = splits, cut, w_groups * ROWS.value, rows
+        parts = torch.empty(sizes, dtype=torch.float32, device=x.device) if cut else y
     groups = k // group if group else 1
     lines, numbers, zero_points = [4, 2 * bits, 16], [8, 16 if group == 32 else 8], [8, 16]
     of_lines = words.view(-1, triton.cdiv(k, 256 // bits) * 8, 16)
@@ -422,16 +473,16 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
     if zeros is not None:
         of_zeros = described_block(zeros.view(torch.int16).view(-1, groups * 8), zero_points, gl.int16)
     launch(
-        direct_kernel, (min(programs, tiles * splits),),
+        kernel, (grid,),
         described(x, rows, BLOCK_K.value), described_block(of_lines, lines, gl.int32), of_scales, scales, of_zeros,
-        described(y, min(rows, WRITTEN), ROWS.value), parts, m, n, k, splits,
+        of_y, parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group,
         PTX=ptx_of(bits, group, x.dtype == torch.bfloat16), GROUP_M=band,
-        STAGES=_stages(bits, rows, w_groups, k_groups, group == 32), CUT=cut > 0, num_warps=4,
+        STAGES=_stages(bits, shape, group == 32, others), CUT=cut > 0, CLUSTER=cluster, STATIC=static, num_warps=4,
     )  # fmt: skip
-    if cut:
+    if cut and cluster == 1:
         launch_early(
-            _sum_tiles_kernel, (cut * w_groups * (rows // 32),), y.device, parts, y, m, n, whole, cut,
+            _sum_tiles_kernel, (cut * w_groups * (rows // 32),), y.device, parts, y, m, n, tiles - cut, cut,
             PARTS=splits, BLOCK_M=rows, BLOCK_N=w_groups * ROWS.value, GROUP_M=band, COLUMNS=32, num_warps=4,
         )  # fmt: skip
 

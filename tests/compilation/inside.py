@@ -10,6 +10,7 @@ import small_kernels
 from atlas import catalog
 from atlas.compilation import compiled, inspection, listings, pool, space
 from atlas.compilation.offline import compile_only
+from atlas.compilation.resources import resources_of
 from atlas.declaration import case
 from atlas.host import gpus
 from atlas.reading.config import load_gpus
@@ -519,6 +520,31 @@ def packed_by_tma(bits, group, gradient, config):
         launch = pull_direct if gradient else multiply_direct
         launch(bits, x, words, scales, zeros, y, group, config=config, programs=132)
     return _instructions(requests[0].kernel)
+
+
+def packed_in_clusters(bits, group, config):
+    """(instructions, PTX, bytes that a program is sent, all shared memory) of the same where clusters add parts.
+
+    There are as many tiles as clusters of 6 run at once, or fewer, and nothing else is launched.
+    """
+    import torch
+
+    from kernels.common.clusters import buffer_bytes
+    from kernels.matmul_w4a16.hopper_direct import multiply_direct
+
+    rows, splits, groups = config["BLOCK_M"], config["SPLITS"], 4096 // group if group else 1
+    x, y, scales = (
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+        for shape in ((rows, 4096), (rows, 1024), (64, groups, 16))
+    )
+    words = torch.empty(1024 * 4096 * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(64, groups, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    with compile_only(gpu_named("h200")) as requests:
+        multiply_direct(bits, x, words, scales, zeros, y, group, config=config, programs=132)
+    (request,) = requests
+    shared = resources_of(request.kernel).shared_bytes
+    sent = config["W_GROUPS"] * buffer_bytes(64, rows, 4, splits)
+    return _instructions(request.kernel), request.kernel.asm["ptx"], sent, shared
 
 
 def packed_in_shared_memory(bits, config):

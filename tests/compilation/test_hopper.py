@@ -263,6 +263,11 @@ def test_packed_weights_are_made_between_the_products_of_the_stage_before(compil
     code = compiling(inside.packed_by_tma, *format_, False, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert not any(name.startswith("SHFL") for name in code), "lanes exchange what they might load"
+    _check_order(code, shape)
+
+
+def _check_order(code, shape):
+    """That the loop makes weights between products, whose order ptxas keeps."""
     letters = {"WARPGROUP": "w", "HGMMA": "p", "HMUL2": "s"}
     parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
     steps = [part for part in parts.split("w") if "p" in part]
@@ -285,6 +290,42 @@ def test_packed_weights_are_turned_over_between_the_products_of_the_stage_before
     assert len(steps) == 4  # of two groups, each of whose loops is unrolled twice
     assert all(re.search("pt*pt+pt+pp$", step) and step.count("p") == 5 for step in steps[::2])  # the next one's first
     assert all(re.match("t*pt+pt+p", step) and step.count("p") == 3 for step in steps[1::2])
+
+
+def _places(ptx):
+    """Where in Triton's shared memory its barriers lie, and what it keeps of warps' roles."""
+    bases = set(re.findall(r"mov\.[bu]32\s+(%r\d+), global_smem;", ptx))
+    added = {}
+    for found, base, offset in re.findall(r"add\.s32\s+(%r\d+), (%r\d+), (\d+);", ptx):
+        if base in bases:
+            added[found] = int(offset)
+    barriers = re.findall(r"@%p\d+ mbarrier\.init\.shared::cta\.b64 \[(%r\d+)\]", ptx)
+    roles = re.findall(r"st\.shared\S*\s+\[global_smem(?:\+(\d+))?\]", ptx)
+    return [added[barrier] for barrier in barriers], [int(place or 0) for place in roles]
+
+
+@pytest.mark.parametrize(
+    ("shape", "splits", "format_"),
+    [((32, 2, 2), 5, (4, 128)), ((64, 1, 2), 2, (4, 32)), ((64, 2, 2), 4, (8, 0)), ((128, 1, 2), 3, (8, 0)),
+     ((128, 2, 1), 6, (4, 128)), ((128, 3, 1), 2, (8, 0)), ((256, 2, 1), 3, (4, 32))],
+)  # fmt: skip
+def test_parts_of_packed_weights_are_sent_to_where_nothing_else_lies(compiling, shape, splits, format_):
+    """16 bytes an instruction, to memory of their own or to the ring, behind which barriers and roles are kept."""
+    config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": splits}
+    code, ptx, sent, shared = compiling(inside.packed_in_clusters, *format_, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    _check_order(code, shape)
+    assert sum(name.startswith("STAS") for name in code) == shape[0] // 8 * shape[1]
+    (static,) = map(int, re.findall(r"\.shared \.align 1024 \.b8 room\[(\d+)\]", ptx))
+    assert static % 1024 == 0 and shared <= 227 * 1024
+    barriers, roles = _places(ptx)
+    assert barriers and roles
+    assert static >= 1024 + sent if static > 1024 else min(barriers + roles) >= sent
+    # all threads arrive at the cluster's barrier, and there are none of no role
+    (threads,) = map(int, re.findall(r"\.reqntid (\d+)", ptx))
+    groups = shape[1] * shape[2]
+    assert threads == 128 * (groups + 1)
+    assert ptx.count("barrier.cluster.arrive") == ptx.count("barrier.cluster.wait") == groups + 3
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -140,6 +140,28 @@ def test_gradients_by_packed_weights_by_tma(cuda, bits, group, shape):
         near(dx, dy.float() @ dequantise(packed).float())
 
 
+@pytest.mark.parametrize("shape", [(32, 2, 2), (64, 1, 2), (64, 2, 2), (128, 1, 2), (128, 3, 1), (256, 2, 1)])
+@pytest.mark.parametrize("splits", [2, 3, 5, 8])
+def test_parts_of_packed_weights_added_in_clusters(cuda, splits, shape):
+    """Tails of m, n and k; the same bits at every run, which what is sent too early or too late would change."""
+    from kernels import dequantise_w4, pack_w4
+    from kernels.matmul_w4a16.direct_space import in_clusters
+    from kernels.matmul_w4a16.hopper_direct import multiply_direct
+
+    config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
+    for m, n, k in ((17, 72, 2080), (130, 520, 4096), (255, 264, 3072)):
+        tiles = -(-m // shape[0]) * -(-n // (64 * shape[1]))
+        if not in_clusters(tiles, splits, 132):
+            continue
+        packed, x = pack_w4(matrix(cuda, n, k, "N"), 32), matrix(cuda, m, k, "N")
+        words, scales, zeros, _, _, group = packed
+        found = [torch.full((m, n), torch.nan, device=cuda, dtype=x.dtype) for _ in range(5)]
+        for y in found:
+            multiply_direct(4, x, words, scales, zeros, y, group, config=config, programs=132)
+        near(found[0], x.float() @ dequantise_w4(packed).float().t())
+        assert all(torch.equal(y, found[0]) for y in found)
+
+
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])
 def test_packed_weights_converted_in_shared_memory(cuda, bits, group, rows):

@@ -152,6 +152,15 @@ EDGE_CASES = (
             ("bf16", 2056, 136, 4104, "NN", "of 128 x 64, in parts"),
         )
     ),
+    *(
+        case(dtype, f"few rows or columns, and a long sum whose parts a cluster adds: {layout}", **sizes, layout=layout)
+        for dtype, layout, sizes in (
+            ("bf16", "NT", {"m": 24, "n": 136, "k": 4104}),
+            ("fp16", "NN", {"m": 200, "n": 8, "k": 8200}),
+            ("bf16", "TN", {"m": 16, "n": 328, "k": 5000}),
+            ("fp16", "TT", {"m": 64, "n": 72, "k": 4112}),
+        )
+    ),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     *(
         case("tf32", f"tiles for every SM, one operand through registers: {layout}", m=m, n=n, k=k, layout=layout)

@@ -8,6 +8,7 @@ from kernels.common.products import operand_bytes, row_lengths
 
 from .bf16x6 import bf16x6, multiplies_terms
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, prepare_cublaslt, reference, sweep
+from .clustered import clustered, launch_clustered
 from .columns import columns, launch_columns
 from .described import (
     launch_bf16x6,
@@ -96,6 +97,7 @@ DECLARATION = Declaration(
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
             odd_rows(launch_split, row_lengths),
+            clustered(launch_clustered),
             split_descriptor(launch_split_descriptor, row_lengths),
             columns(launch_columns),
             rounds(launch_rounds),

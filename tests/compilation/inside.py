@@ -418,6 +418,23 @@ def hopper_product(layout, config):
     return _instructions(requests[0].kernel)
 
 
+def product_in_clusters(layout, m, n, k, config):
+    """(instructions, PTX, all shared memory) of the kernel that multiplies few rows by clusters; nothing else runs."""
+    import torch
+
+    from kernels.matmul.clustered import launch_clustered
+
+    def matrix(rows, columns, name):
+        made = torch.empty(*((rows, columns) if name == "N" else (columns, rows)), dtype=torch.bfloat16, device="meta")
+        return made if name == "N" else made.t()
+
+    with compile_only(gpu_named("h200")) as requests:
+        launch_clustered(matrix(m, k, layout[0]), matrix(k, n, layout[1]), config=config)
+    (request,) = requests
+    shared = resources_of(request.kernel).shared_bytes
+    return _instructions(request.kernel), request.kernel.asm["ptx"], shared
+
+
 def grouped_sums(variant, rows, compiling=False):
     """(name of the kernel, its instructions if it is compiled) that makes sums over 8 groups of ``rows``."""
     import torch

@@ -66,6 +66,21 @@ def test_products_in_one_round(cuda, layout, tile):
         near(c, a.float() @ b.float())
 
 
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("values", [(16, 256, 16), (16, 128, 8), (32, 128, 6), (64, 128, 3), (64, 128, 2)])
+def test_products_of_few_rows_in_clusters(cuda, values, layout):
+    """Tails of every side, long rows and long columns, rows off 16 bytes; the same bits at every run."""
+    from kernels.matmul.clustered import launch_clustered
+
+    config = dict(zip(("BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
+    shapes = ((16, 256, 16384), (64, 2048, 6144), (200, 8, 8200), (24, 136, 4104), (37, 65, 5003))
+    for (m, n, k), dtype in itertools.product(shapes, (torch.bfloat16, torch.float16)):
+        a, b = matrix(cuda, m, k, layout[0], dtype), matrix(cuda, k, n, layout[1], dtype)
+        found = [launch_clustered(a, b, config=config) for _ in range(5)]
+        near(found[0], a.float() @ b.float())
+        assert all(torch.equal(c, found[0]) for c in found)
+
+
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(
     ("alternate", "config"),

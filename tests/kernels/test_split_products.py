@@ -98,7 +98,7 @@ PLAIN = {"activation": "none", "bias": True, "residual": False}
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
-        pytest.param(16, 1536, 6656, id="tens of rows"),
+        pytest.param(16, 1536, 3584, id="tens of rows"),
         pytest.param(253, 896, 11008, id="few tiles, a long sum"),
         pytest.param(351, 2048, 50257, id="rows off 16 bytes, few tiles"),
     ],
@@ -205,7 +205,7 @@ def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
 
 
 def test_more_than_64_rows_of_a_long_sum_take_tiles_of_64():
-    for m, n, k, rows in ((135, 3072, 2048, 64), (160, 3072, 3072, 64), (32, 2048, 8192, 32), (512, 512, 512, 64)):
+    for m, n, k, rows in ((135, 3072, 2048, 64), (160, 3072, 3072, 64), (32, 2048, 3584, 32), (512, 512, 512, 64)):
         variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
         assert (variant, config["BLOCK_M"]) == ("split_descriptor", rows)
 
@@ -437,6 +437,18 @@ def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14336, layout="NT")[0] == "rounds"
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=2048, layout="NT")[0] != "rounds"
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14344, layout="NT")[0] == "gluon"  # off 128 bytes
+
+
+def test_few_rows_and_a_long_sum_go_to_clusters_that_run_at_once():
+    for sizes in ({"m": 16, "n": 256}, {"m": 256, "n": 16}):
+        variant, config = chosen("matmul", "h200", "fp16", **sizes, k=16384, layout="NT")
+        assert variant == "clustered" and config["BLOCK_Q"] == 16 and config["CLUSTER"] == 16
+    variant, config = chosen("matmul", "h200", "bf16", m=64, n=2048, k=6144)
+    assert variant == "clustered" and config["CLUSTER"] == 3  # 32 tiles: 30 clusters of 4 run at once
+    for other in ({"k": 2048}, {"m": 72}, {"n": 8192}):
+        sizes = {"m": 16, "n": 256, "k": 16384} | other
+        assert chosen("matmul", "h200", "bf16", **sizes, layout="NT")[0] == "split_descriptor"
+    assert chosen("matmul", "a100", "bf16", m=16, n=256, k=16384, layout="NT")[0] != "clustered"
 
 
 def test_tf32_of_few_tiles_goes_through_registers_in_parts_where_else_a_large_matrix_would_be_turned():

@@ -79,8 +79,9 @@ def test_a_launch_is_told_in_numbers(driver):
     allocations, launches, outputs, single, kept = direct.direct(
         [Launch(compiled(KINDS), (3, 1, 1), VALUES)], {0: geometry}, [(Source(True, 0, 4), geometry)], True, ()
     )
-    ((of_torch, (function, grid, threads, shared, cooperative, early, slots, maps), dropped),) = launches
-    assert (function, grid, threads, shared, cooperative, early) == (99, (3, 1, 1), 128, 512, False, False)
+    ((of_torch, (function, grid, threads, shared, cooperative, early, cluster, slots, maps), dropped),) = launches
+    assert (function, grid, threads, shared) == (99, (3, 1, 1), 128, 512)
+    assert not cooperative and not early and cluster == 1
     assert not of_torch and not maps and not dropped
     assert slots == ((0, 0, 8, 0), (1, 0, 0, 0), (3, 0, 0, 0xFFFFFFFD), (3, 0, 0, 0x3F000000), (2, 2, 0, 0),
                      (3, 0, 0, 0), (3, 0, 0, 0))  # fmt: skip
@@ -100,15 +101,21 @@ def test_how_a_kernel_is_launched_is_told(attribute, told, driver):
     assert launches[0][1][4:6] == told
 
 
+def test_programs_are_told_one_by_one_and_the_size_of_their_clusters(driver):
+    clustered = Launch(compiled(KINDS, metadata=(4, 3, 512)), (5, 2, 1), VALUES)
+    told = direct.direct([clustered], {}, [], True, ())[1][0][1]
+    assert told[1] == (15, 2, 1) and told[6] == 3
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"run": types.SimpleNamespace()},
-        {"metadata": (4, 2, 512)},
+        {"metadata": (4, 2, 512, 0)},
         {"kinds": KINDS | {"x": "tensordesc<fp32[4,4]>"}},
         {"kinds": KINDS | {"n": "i64"}},  # the driver says 4 bytes
     ],
-    ids=["another launcher", "a cluster", "a descriptor", "another size"],
+    ids=["another launcher", "another Triton's metadata", "a descriptor", "another size"],
 )
 def test_what_is_not_known_for_certain_is_launched_by_triton(other, driver):
     with pytest.raises(direct.Indirect):
@@ -123,7 +130,7 @@ def test_what_is_not_returned_is_allocated_at_once(driver):
         two, {0: row, 1: square, 2: square}, [(Source(True, 1, 4), row)], True, (),
     )  # fmt: skip
     assert allocations == (((4, 6), (6, 1), torch.float32, False), ((1024,), (1,), torch.uint8, False))
-    assert [launch[1][6][:2] for launch in launches] == [
+    assert [launch[1][7][:2] for launch in launches] == [
         ((1, 1, 8, 0), (1, 1, 512, 0)), ((1, 0, 0, 0), (1, 1, 512, 0))
     ]  # fmt: skip
     assert [output[0] for output in outputs] == [0] and outputs[0][4] == 1

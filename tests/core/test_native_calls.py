@@ -420,7 +420,7 @@ def test_a_map_is_passed_with_the_address_of_the_call(extension, module, monkeyp
     called = with_driver(extension, module, monkeypatch, launched)
     slots = ((4, 0, 0, 0), (3, 0, 0, 4), (4, 1, 0, 0))
     maps = (((0, 0, 8, 0), a_map(1)), ((1, 0, 4, 0), a_map(2)))
-    one = (99, (1, 1, 1), 128, 0, False, False, slots, maps)
+    one = (99, (1, 1, 1), 128, 0, False, False, 1, slots, maps)
     recording = ((((4, 7), (7, 1), torch.float16, False),), ((False, one, ()),),
                  ((0, True, (4, 7), (7, 1), 0),), True, ())  # fmt: skip
     assert called.learn((torch.randn(4, 6), 3), recording, True)
@@ -431,9 +431,9 @@ def test_a_map_is_passed_with_the_address_of_the_call(extension, module, monkeyp
 
 
 class Attribute(ctypes.Structure):
-    """The driver's CUlaunchAttribute, of those whose value is a number."""
+    """The driver's CUlaunchAttribute, of those whose value is a number or three."""
 
-    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
 
 
 class Config(ctypes.Structure):
@@ -444,24 +444,27 @@ class Config(ctypes.Structure):
                 ("count", ctypes.c_uint))  # fmt: skip
 
     def told(self):
-        attributes = {self.attributes[n].id: self.attributes[n].value for n in range(self.count)}
+        attributes = {one.id: tuple(one.value[:3]) for one in self.attributes[: self.count]}
         return tuple(self.grid), tuple(self.threads), self.shared, self.stream, attributes
 
 
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), *[ctypes.c_void_p] * 3)
-COOPERATIVE, EARLY = 2, 6
-"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _PROGRAMMATIC_STREAM_SERIALIZATION of cuda.h."""
+COOPERATIVE, CLUSTER, SPREAD, EARLY = 2, 4, 5, 6
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _CLUSTER_DIMENSION, _CLUSTER_SCHEDULING_POLICY_PREFERENCE and
+_PROGRAMMATIC_STREAM_SERIALIZATION of cuda.h."""
+YES = (1, 0, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cooperative", "early", "attributes"),
-    [(False, False, {}), (True, False, {COOPERATIVE: 1}), (False, True, {EARLY: 1}),
-     (True, True, {COOPERATIVE: 1, EARLY: 1})],
-    ids=["plain", "cooperative", "early", "both"],
+    ("cooperative", "early", "cluster", "attributes"),
+    [(False, False, 1, {}), (True, False, 1, {COOPERATIVE: YES}), (False, True, 1, {EARLY: YES}),
+     (False, False, 3, {CLUSTER: (3, 1, 1), SPREAD: YES}),
+     (True, True, 2, {COOPERATIVE: YES, EARLY: YES, CLUSTER: (2, 1, 1), SPREAD: YES})],
+    ids=["plain", "cooperative", "early", "in clusters", "all"],
 )  # fmt: skip
 def test_a_recording_in_numbers_is_allocated_and_launched(
-    cooperative, early, attributes, extension, module, monkeypatch
+    cooperative, early, cluster, attributes, extension, module, monkeypatch
 ):
     seen = []
 
@@ -476,7 +479,7 @@ def test_a_recording_in_numbers_is_allocated_and_launched(
     for function in (99, 98):
         slots = ((0, 0, 8, 0), (1, 0, 4, 0), (2, 1, 0, 0), (3, 0, 0, 77))
         recording = ((((4, 7), (7, 1), torch.float16, False),),
-                     ((False, (function, (3, 2, 1), 128, 512, cooperative, early, slots, ()), ()),),
+                     ((False, (function, (6, 2, 1), 128, 512, cooperative, early, cluster, slots, ()), ()),),
                      ((0, False, (2, 7), (7, 1), 14), (0, True, (4, 7), (7, 1), 0)), False, ())  # fmt: skip
         assert called.learn((x, 3), recording, False) and not called.learn((x, 4), recording, False)
         if function == 98:
@@ -487,6 +490,6 @@ def test_a_recording_in_numbers_is_allocated_and_launched(
         assert (part.shape, whole.shape, whole.dtype) == ((2, 7), (4, 7), torch.float16)
         assert part.data_ptr() == whole.data_ptr() + 28
         given = [x.data_ptr() + 8, whole.data_ptr() + 4, 12345, 77]
-        assert seen == [(99, (3, 2, 1), (128, 1, 1), 512, 5, attributes, given)]
+        assert seen == [(99, (6, 2, 1), (128, 1, 1), 512, 5, attributes, given)]
         called.forget()
         assert called(x, 1) is NotImplemented

@@ -166,7 +166,7 @@ def _launch(launch: Launch, kept: list[torch.Tensor]) -> tuple[Any, ...]:
         raise Indirect
     warps, cluster, shared = compiled.packed_metadata
     kinds = list(compiled.src.signature.values())
-    if cluster != 1 or len(kinds) != len(launch.values):
+    if len(kinds) != len(launch.values):
         raise Indirect
     slots, maps = [], []
     expansions = _expansions(launch)
@@ -180,7 +180,8 @@ def _launch(launch: Launch, kept: list[torch.Tensor]) -> tuple[Any, ...]:
     _check_parameters(compiled.function, [slot[0] for slot in slots])
     arguments = (*(slot[1] for slot in slots), *((CONSTANT, 0, 0, 0),) * _SCRATCH)
     cooperative, early = bool(run.launch_cooperative_grid), bool(run.launch_pdl)
-    return compiled.function, launch.grid, 32 * warps, shared, cooperative, early, arguments, tuple(maps)
+    grid = launch.grid[0] * cluster, *launch.grid[1:]
+    return compiled.function, grid, 32 * warps, shared, cooperative, early, cluster, arguments, tuple(maps)
 
 
 def _expansions(launch: Launch) -> list[Any]:

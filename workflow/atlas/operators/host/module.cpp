@@ -149,13 +149,13 @@ Slot slot_of(PyObject* words) {
   return {static_cast<Slot::Kind>(kind), number, offset, bits};
 }
 
-// (function, grid, threads, shared, cooperative, early, (slot, …), ((slot, bytes), …))
+// (function, grid, threads, shared, cooperative, early, cluster, (slot, …), ((slot, bytes), …))
 void fill(Launch& one, PyObject* words) {
   PyObject *slots, *maps;
   unsigned long long function;
   int cooperative, early;
-  parse(words, "K(III)IIppO!O!", &function, &one.grid[0], &one.grid[1], &one.grid[2], &one.threads, &one.shared,
-        &cooperative, &early, &PyTuple_Type, &slots, &PyTuple_Type, &maps);
+  parse(words, "K(III)IIppIO!O!", &function, &one.grid[0], &one.grid[1], &one.grid[2], &one.threads, &one.shared,
+        &cooperative, &early, &one.cluster, &PyTuple_Type, &slots, &PyTuple_Type, &maps);
   one.function = reinterpret_cast<void*>(function);
   one.cooperative = cooperative;
   one.early = early;

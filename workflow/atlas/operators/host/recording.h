@@ -63,6 +63,7 @@ struct Launch {
   void* function;
   unsigned grid[3], threads, shared;
   bool cooperative, early;  // early: it may begin before the launch before it has ended
+  unsigned cluster;         // blocks of a cluster, 1: there are none
   std::vector<Slot> slots;
   std::vector<Map> maps;
   std::vector<int> dropped;  // allocations that nothing uses afterwards

@@ -55,11 +55,16 @@ void launch(const Launch& one, const Memory& memory, void* stream) {
       pointers.push_back(&values.back());
     }
   }
-  std::array<Attribute, 2> attributes;
+  std::array<Attribute, 4> attributes;
   const auto* g = one.grid;
   Config config{{g[0], g[1], g[2]}, {one.threads, 1, 1}, one.shared, stream, attributes.data(), 0};
-  if (one.cooperative) attributes[config.count++] = {Attribute::cooperative, 1, {}};
-  if (one.early) attributes[config.count++] = {Attribute::early, 1, {}};
+  if (one.cooperative) attributes[config.count++] = {Attribute::cooperative, {1}};
+  if (one.early) attributes[config.count++] = {Attribute::early, {1}};
+  if (one.cluster > 1) {
+    attributes[config.count++] = {Attribute::cluster, {one.cluster, 1, 1}};
+    // As Triton's launcher asks for, which at the recorded call has allowed the function clusters of 16, too.
+    attributes[config.count++] = {Attribute::spread, {1}};
+  }
   check(world.launch(&config, one.function, pointers.data(), nullptr), "cuLaunchKernelEx");
 }
 

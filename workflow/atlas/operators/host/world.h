@@ -11,9 +11,9 @@ namespace {
 
 // The driver's CUlaunchAttribute and CUlaunchConfig, whose headers need not be here.
 struct Attribute {
-  enum Id : unsigned { cooperative = 2, early = 6 } id;  // early: programmatic stream serialization
-  alignas(8) int value;
-  char rest[60];
+  // spread: a cluster's scheduling policy preference; early: programmatic stream serialization
+  enum Id : unsigned { cooperative = 2, cluster = 4, spread = 5, early = 6 } id;
+  alignas(8) unsigned value[16];
 };
 struct Config {
   unsigned grid[3], threads[3], shared;

@@ -120,15 +120,15 @@ def forward_of_rows(m, problem, gpu):
 
 
 def forward_of_columns(m, problem, gpu):
-    """A row a lane of a vector where three programs for each SM are left, of few classes one; else several lanes share
-    a row's classes, of as many warps as there are classes for.
+    """A row a lane of a vector where three programs for each SM are left, of few classes one for two SMs; else several
+    lanes share a row's classes, of as many warps as there are classes for.
 
     Where lanes share a row, more than one vector of each spills: 4 x 256 x 50176 of bf16 took 264 us, and takes 86 with
     512 rows by 8 warps (H100; torch.compile: 95).  But of few classes to exchange takes longer than to read
-    (64 x 10 x 3136 of bf16: 25.3 us, and 15.3 with a row a lane; H200).
+    (64 x 10 x 3136 of bf16: 25.3 us, and 15.3 with a row a lane; 32 x 10 x 3136: 22.1 and 11.3; H200).
     """
     of_warp = _of_warp(problem)
-    if m >= (1 if problem["n"] <= _FEW else 3) * gpu.sms * 4 * of_warp:
+    if m >= (0.5 if problem["n"] <= _FEW else 3) * gpu.sms * 4 * of_warp:
         return {"BLOCK_M": 4 * of_warp, "VECTORS": 2 if problem["probabilities"] else 4, "num_warps": 4}
     rows, warps = 2 * of_warp, 8
     while rows > 32 and m < gpu.sms * 16 // warps * rows:
@@ -163,14 +163,14 @@ def backward_of_rows(m, problem, gpu):
 def backward_of_columns(m, problem, gpu):
     """Half of the rows that there is room for: programs deal out classes as well.
 
-    All of them, and twice the vectors, of so many rows of few classes that programs are many (8 x 19 x 524288 of bf16:
-    145 us, and 134; H200).
+    All of them, and twice the vectors, of so many rows that programs are many (8 x 19 x 524288 of bf16: 145 us, and 134;
+    by twice the warps where classes are many: 8 x 256 x 65536 234 us, and 192; H200).
     """
     rows = min(2 * _of_warp(problem), max(32, triton.next_power_of_2(m)))
     config = {"BLOCK_M": rows, "VECTORS": 2, "num_warps": 4}
     whole = {"BLOCK_M": 2 * rows, "VECTORS": 4, "num_warps": 4}
-    if _OF_VECTORS < problem["n"] <= _FEW and _programs(whole, m, problem) >= 64 * gpu.sms:
-        return whole
+    if problem["n"] > _OF_VECTORS and _programs(whole, m, problem) >= 64 * gpu.sms:
+        return whole if problem["n"] <= _FEW else whole | {"num_warps": 8}
     return _spread(config, m, problem, gpu)
 
 

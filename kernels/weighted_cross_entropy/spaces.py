@@ -163,8 +163,8 @@ def backward_of_rows(m, problem, gpu):
 def backward_of_columns(m, problem, gpu):
     """Half of the rows that there is room for: programs deal out classes as well.
 
-    All of them, and twice the vectors, of so many rows that programs are many (8 x 19 x 524288 of bf16: 145 us, and 134;
-    by twice the warps where classes are many: 8 x 256 x 65536 234 us, and 192; H200).
+    All of them, and twice the vectors, of so many rows that programs are many (8 x 19 x 524288 of bf16: 145 us, and
+    134; by twice the warps where classes are many: 8 x 256 x 65536 234 us, and 192; H200).
     """
     rows = min(2 * _of_warp(problem), max(32, triton.next_power_of_2(m)))
     config = {"BLOCK_M": rows, "VECTORS": 2, "num_warps": 4}

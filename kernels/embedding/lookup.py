@@ -11,6 +11,9 @@ from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import launch
 
+FAR = 2**31
+"""Elements of a result, whole tiles of tokens, from which on their places are counted in 64 bits."""
+
 
 def vector_width(x, *strides):
     """Elements of a 16-byte vector where rows consist of whole ones, and begin with one, else 1."""
@@ -19,18 +22,25 @@ def vector_width(x, *strides):
 
 
 @triton.jit
+def _first_token(BLOCK_M: tl.constexpr, NEAR: tl.constexpr):
+    """The first token of a program's tile; NEAR says that all places in the result fit into 32 bits."""
+    return (tl.program_id(0) if NEAR else tl.program_id(0).to(tl.int64)) * BLOCK_M
+
+
+@triton.jit
 def tiles_kernel(
     index_ptr, weight_ptr, out_ptr, m, v, n, stride_wv,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, NEAR: tl.constexpr,
+    KEPT: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """One program owns BLOCK_M tokens times BLOCK_N columns; neighbouring programs share columns.
 
     So what is under way is a slice of all rows, and those that recur are found in the cache; KEPT asks it to prefer
-    them.  An index outside [0, v) reads nothing, and its row becomes NaN.
+    them, STREAM that what is written displaces none.  An index outside [0, v) reads nothing, and its row becomes NaN.
     """
     # n and the stride are multiples of WIDTH; so said, the compiler accesses WIDTH elements at once
     n, stride_wv = n // WIDTH * WIDTH, stride_wv // WIDTH * WIDTH
-    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_m = _first_token(BLOCK_M, NEAR) + tl.arange(0, BLOCK_M)
     offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_m, mask_n = (offs_m < m) | EVEN, (offs_n < n) | EVEN
     index = tl.load(index_ptr + offs_m, mask=mask_m, other=0).to(tl.int64)
@@ -40,19 +50,19 @@ def tiles_kernel(
     x = tl.load(
         rows + offs_n[None, :], mask=known[:, None] & mask_n[None, :], other=float("nan"), eviction_policy=policy
     )
-    # Streaming, so that what is written does not displace rows that recur.
     out = out_ptr + offs_m[:, None] * n + offs_n[None, :]
-    tl.store(out, x, mask=mask_m[:, None] & mask_n[None, :], cache_modifier=".cs")
+    tl.store(out, x, mask=mask_m[:, None] & mask_n[None, :], cache_modifier=".cs" if STREAM else "")
 
 
 @triton.jit
 def rows_kernel(
     index_ptr, weight_ptr, out_ptr, m, v, n, stride_wv,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, NEAR: tl.constexpr,
+    KEPT: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """As tiles_kernel, but each thread knows all indices, so none need be exchanged."""
     n, stride_wv = n // WIDTH * WIDTH, stride_wv // WIDTH * WIDTH  # as in tiles_kernel
-    first = tl.program_id(0).to(tl.int64) * BLOCK_M
+    first = _first_token(BLOCK_M, NEAR)
     offs_n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_n = (offs_n < n) | EVEN
     policy: tl.constexpr = "evict_last" if KEPT else ""
@@ -65,7 +75,7 @@ def rows_kernel(
         xs += (tl.load(row, mask=mask_n & known, other=float("nan"), eviction_policy=policy),)
     for i in tl.static_range(BLOCK_M):
         out = out_ptr + (first + i) * n + offs_n
-        tl.store(out, xs[i], mask=mask_n & ((first + i < m) | EVEN), cache_modifier=".cs")
+        tl.store(out, xs[i], mask=mask_n & ((first + i < m) | EVEN), cache_modifier=".cs" if STREAM else "")
 
 
 def launch_gather(kernel):
@@ -78,7 +88,7 @@ def launch_gather(kernel):
             even = m % block_m == 0 and n % block_n == 0
             launch(
                 kernel, grid, index, weight, out, m, v, n, stride,
-                WIDTH=vector_width(weight, stride), EVEN=even, **config,
+                WIDTH=vector_width(weight, stride), EVEN=even, NEAR=(m + block_m) * n < FAR, **config,
             )  # fmt: skip
         return out
 
@@ -86,40 +96,50 @@ def launch_gather(kernel):
 
 
 BLOCKS = (128, 256, 512, 1024)
-TILES_SPACE = {"BLOCK_M": (1, 4, 8, 16, 32, 64), "BLOCK_N": BLOCKS, "num_warps": (1, 2, 4), "KEPT": (False, True)}
-ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "BLOCK_N": BLOCKS, "num_warps": (1, 2, 4), "KEPT": (False, True)}
+_ASKED = {"KEPT": (False, True), "STREAM": (False, True)}
+TILES_SPACE = {"BLOCK_M": (1, 4, 8, 16, 32, 64), "BLOCK_N": BLOCKS, "num_warps": (1, 2, 4)} | _ASKED
+ROWS_SPACE = {"BLOCK_M": (1, 2, 4, 8), "BLOCK_N": BLOCKS, "num_warps": (1, 2, 4)} | _ASKED
 
 _RESIDENT = 8
 """Tiles of four warps that an SM holds, by their registers (62 to 72 a thread on an H200)."""
 
 
 def tiles_default(problem: Case, gpu: GPU) -> dict:
-    """Eight 16-byte vectors a thread of four warps, 512 bytes of a row; or half such a tile a warp.
+    """Eight 16-byte vectors a thread of four warps, 512 bytes of a row; or twice that a thread of one warp or two.
 
-    A warp has its own where tiles of four just begin a second round on the SMs (3036 x 2880: 12.2 us for 13.2), and
-    where rows are no whole vectors (6000 x 777: 10.9 for 12.2).  Else it gains nothing, in few tiles or many rounds.
+    Two have a tile as large, of 256 bytes of a row (16 bits), where tiles of four take one to four rounds on the SMs:
+    an SM holds more of them at once (4096 x 3584: 15.9 us for 17.2).  One has half a tile where rows are no whole
+    vectors (6000 x 777: 10.4 for 11.7), or begin a second round in 32 bits.  In few tiles or many rounds neither gains.
     """
+    size = element_size(problem.dtype)
     block_n = columns(problem, 512)
-    block_m = 8 * 4 * 32 * VECTOR_BYTES // element_size(problem.dtype) // block_n
+    block_m, warps = 8 * 4 * 32 * VECTOR_BYTES // size // block_n, 4
     rounds = triton.cdiv(problem["m"], block_m) * triton.cdiv(problem["n"], block_n) / (_RESIDENT * gpu.sms)
-    pieces = problem["n"] * element_size(problem.dtype) % VECTOR_BYTES != 0
-    if problem["m"] > block_m // 2 and (1 < rounds <= 1.4 or (pieces and rounds > 0.5)):
-        return {"BLOCK_M": block_m // 2, "BLOCK_N": block_n, "num_warps": 1, "KEPT": False}
+    pieces = problem["n"] * size % VECTOR_BYTES != 0
+    if size == 2 and not pieces and 1 < rounds <= 4 and problem["m"] > block_m:
+        block_m, block_n, warps = 64, 128, 2
+    elif problem["m"] > block_m // 2 and (1 < rounds <= 1.4 or (pieces and rounds > 0.5)):
+        block_m, warps = block_m // 2, 1
     block_m = min(block_m, triton.next_power_of_2(problem["m"]))
-    warps = max(1, min(4, block_m * block_n * element_size(problem.dtype) // (32 * VECTOR_BYTES)))
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps, "KEPT": False}
+    warps = max(1, min(warps, block_m * block_n * size // (32 * VECTOR_BYTES)))
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps} | _stores(problem, gpu)
 
 
 def rows_default(problem: Case, gpu: GPU) -> dict:
     """Eight rows, a 16-byte vector of each a thread."""
     block_n = columns(problem, 1024)
     warps = max(1, block_n * element_size(problem.dtype) // (32 * VECTOR_BYTES))
-    return {
-        "BLOCK_M": min(8, triton.next_power_of_2(problem["m"])),
-        "BLOCK_N": block_n,
-        "num_warps": warps,
-        "KEPT": False,
-    }
+    block_m = min(8, triton.next_power_of_2(problem["m"]))
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps} | _stores(problem, gpu)
+
+
+def _stores(problem: Case, gpu: GPU) -> dict:
+    """No rows kept; writes are streaming beyond twice the cache (4096 x 4096 fp32: 30.8 us, others 30.1)."""
+    return {"KEPT": False, "STREAM": _written(problem) > 2 * gpu.l2_bytes}
+
+
+def _written(problem: Case) -> int:
+    return problem["m"] * problem["n"] * element_size(problem.dtype)
 
 
 def columns(problem: Case, most: int) -> int:
@@ -132,7 +152,9 @@ def fits_tiles(config: dict, problem: Case, gpu: GPU) -> str:
         return "a tile with room for twice the tokens there are"
     if config["KEPT"] and config["BLOCK_N"] * element_size(problem.dtype) > 512:
         return "a slice of which the cache holds too little"
-    if config["KEPT"] and problem["m"] * problem["n"] * element_size(problem.dtype) < gpu.l2_bytes:
+    if config["KEPT"] and not config["STREAM"]:
+        return "writes that displace rows to be kept"
+    if config["STREAM"] and _written(problem) < gpu.l2_bytes:
         return "the cache holds all that is written"
     vectors = config["BLOCK_M"] * vectors_of_row(config, problem)
     if vectors > 16:

@@ -8,7 +8,7 @@ from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
-from kernels.embedding import DECLARATION, embedding, sorting
+from kernels.embedding import DECLARATION, embedding, lookup, sorting
 from kernels.embedding import gradient as module
 
 CPU = torch.device("cpu")
@@ -220,23 +220,49 @@ def test_what_is_not_supported_is_refused_by_name():
             embedding(index, weight, **arguments)
 
 
-ROUNDS = {
-    # tiles of four warps in the rounds they take on an H200: (case, warps of a tile by default)
-    "begin a second one": (case("bf16", m=3036, v=49152, n=2880), 1),
-    "fill most of a second one": (case("bf16", m=4096, v=128256, n=3584), 4),
-    "fill nearly one, by single elements": (case("bf16", m=6000, v=50257, n=777), 1),
-    "fill little of one, by single elements": (case("fp32", m=500, v=50257, n=333), 4),
-    "of whole narrow rows begin a second one": (case("fp16", m=70000, v=50257, n=64), 1),
+TILES = {
+    # by the rounds that tiles of four warps take on an H200: (case, tokens, columns and warps of a tile by default)
+    "begin a second one": (case("bf16", m=3036, v=49152, n=2880), (64, 128, 2)),
+    "fill most of a second one": (case("bf16", m=4096, v=128256, n=3584), (64, 128, 2)),
+    "of narrow rows begin a second one": (case("fp16", m=70000, v=50257, n=64), (64, 128, 2)),
+    "fill little of one": (case("bf16", m=1205, v=50257, n=2560), (32, 256, 4)),
+    "take ten": (case("bf16", m=16384, v=32000, n=5120), (32, 256, 4)),
+    "take four, in 32 bits": (case("fp32", m=4096, v=32000, n=4096), (32, 128, 4)),
+    "begin a second one, in 32 bits": (case("fp32", m=3036, v=49152, n=1440), (16, 128, 1)),
+    "fill nearly one, by single elements": (case("bf16", m=6000, v=50257, n=777), (16, 256, 1)),
+    "take two, by single elements": (case("fp16", m=20000, v=32000, n=333), (16, 256, 1)),
+    "fill little of one, by single elements": (case("fp32", m=500, v=50257, n=333), (32, 128, 4)),
+    "begin a second one, of few long rows": (case("bf16", m=20, v=500, n=300_000), (16, 256, 1)),
 }
 
 
-@pytest.mark.parametrize("name", ROUNDS)
-def test_tiles_are_of_a_warp_where_those_of_four_leave_sms_idle(name):
-    problem, warps = ROUNDS[name]
+@pytest.mark.parametrize("name", TILES)
+def test_tiles_are_of_fewer_warps_where_those_of_four_leave_sms_idle(name):
+    problem, tile = TILES[name]
     variant = DECLARATION.forward.variant("tiles")
     config = variant.default(problem, GPUS["h200"])
-    assert config["num_warps"] == warps
+    assert (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) == tile
     assert config in list(variant.configs(problem, GPUS["h200"]))
+
+
+def test_writes_are_streaming_where_the_cache_cannot_hold_them():
+    for variant in DECLARATION.forward.variants:
+        streaming = [
+            variant.default(case("bf16", m=m, v=32000, n=4096), GPUS["h200"])["STREAM"] for m in (4096, 12000, 16384)
+        ]
+        assert streaming == [False, False, True], variant.name
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["plain", "streaming"])
+@pytest.mark.parametrize("places", [32, 64])
+@pytest.mark.parametrize("name", ["tiles", "rows"])
+def test_places_of_either_width_and_writes_of_either_kind_give_the_rows(name, places, streaming, monkeypatch):
+    monkeypatch.setattr(lookup, "FAR", 0 if places == 64 else lookup.FAR)
+    launch = DECLARATION.forward.variant(name).launch
+    config = {"BLOCK_M": 4, "BLOCK_N": 128, "num_warps": 1, "KEPT": False, "STREAM": streaming}
+    for m, n in ((8, 256), (7, 200), (5, 33)):
+        weight, index = table(9, n), tokens(m, v=9)
+        assert torch.equal(launch(index, weight, -1, config=config), reference(index, weight))
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..planting import Edit, Mutant
+from ..planting import HUGE, Edit, Mutant
 from .checks import FUNCTION, GRADIENTS, LARGE, NAN_INF, NON_CONTIGUOUS, UNCHANGED, VALUES, WRITTEN
 
 # fmt: off
@@ -110,6 +110,8 @@ MUTANTS = (
         GRADIENTS, "backward", "public",
         sizes={"batch": 2, "seq": 16, "heads": 4, "kv_heads": 4, "head_dim": 32, "interleaved": False,
             "heads_first": False}),
+    Mutant("embedding", "results of any size placed in 32 bits", "offset of 32 bits",
+        (Edit("(m + block_m) * n < FAR", "True"),), VALUES, "forward", "tiles", huge=True, gpu_only=HUGE),
     Mutant("embedding", "end of a long run forgotten", "tail of a reduction",
         (Edit("total += tl.load(partial + 2 * (tile + through + 1) * n, mask=mask_n, other=0.0)", "pass"),), VALUES,
         "backward", "runs"),

@@ -63,17 +63,29 @@ def prepare_loop(a, b, offs):
 
 
 def prepare_backward_loop(a, b, offs, dc):
-    """Both gradients of :func:`prepare_loop`'s products."""
+    """Both gradients of :func:`prepare_loop`'s products; of a group without rows the matrix' is 0, and is written."""
     da, db = torch.zeros_like(a), torch.zeros_like(b)
     groups = [(a[rows], b[group], dc[rows], da[rows], db[group]) for group, rows in _rows_of(offs)]
 
+    ends = torch.tensor([0, *offs.tolist()])
+    without = [db[start:end] for start, end in _runs((ends[1:] <= ends[:-1]).tolist())]
+
     def multiply():
+        for zeros in without:
+            zeros.zero_()
         for rows_of_a, factor, rows_of_dc, rows_of_da, of_factor in groups:
             torch.mm(rows_of_dc, factor.t(), out=rows_of_da)
             torch.mm(rows_of_a.t(), rows_of_dc, out=of_factor)
         return da, db
 
     return multiply
+
+
+def _runs(flags):
+    """(first, end) of each run of true flags: one call zeroes neighbours."""
+    edges = [False, *flags, False]
+    turns = [at for at in range(len(flags) + 1) if edges[at] != edges[at + 1]]
+    return list(zip(turns[::2], turns[1::2], strict=True))
 
 
 def _rows_of(offs):

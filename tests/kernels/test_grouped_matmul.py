@@ -10,6 +10,7 @@ from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 
 from kernels.grouped_matmul import DECLARATION, grouped_mm
+from kernels.grouped_matmul.cases import backward_reference, prepare_backward_loop
 
 CPU = torch.device("cpu")
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
@@ -183,3 +184,11 @@ def test_default_tiles_are_as_wide_as_c_fills(groups, m, n, k, variant, tile):
     problem = case("bf16", groups=groups, m=m, n=n, k=k, spread="even")
     chosen, config = untuned(DECLARATION.forward, problem, GPUS["h200"])
     assert (chosen.name, config["BLOCK_N"]) == (variant, tile)
+
+
+def test_a_loop_writes_zeros_for_groups_without_rows():
+    a, b, dc = randn(ROWS, 8), randn(6, 8, 4, seed=1), randn(ROWS, 4, seed=2)
+    loop = prepare_backward_loop(a, b, offs(), dc)
+    loop()[1].fill_(float("nan"))
+    for found, expected in zip(loop(), backward_reference(a, b, offs(), dc), strict=True):
+        assert_close(found, expected)

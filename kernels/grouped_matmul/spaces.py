@@ -81,10 +81,15 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
     Three of 128 x 128, which leave room for a second program on the SM: 60 groups of 137 rows, n 1408 and k 2048 take
     148 us so, 159 with four in 4 warps, and 171 by 256 columns (H200).
     """
+    tiles = sorted(_tiles(problem, gpu), key=lambda tile: not _fills(tile[1], problem))
+    if _few_columns(problem, gpu):
+        tiles.sort(key=lambda tile: tile[:2] == (64, 256))
+    if _in_halves(problem, gpu):
+        tiles.sort(key=lambda tile: tile[:2] != (64, 256))
     twice = gpu.shared_bytes >= 2 * 3 * (128 + 128) * 128
     configs = [
         dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
-        for rows, columns, warps in sorted(_tiles(problem, gpu), key=lambda tile: not _fills(tile[1], problem))
+        for rows, columns, warps in tiles
         for stages in ((3, 4, 2) if twice and rows == columns == 128 else (4, 3, 2))
         for block_k in (64, 32, 16)
     ]
@@ -94,6 +99,34 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
 def _fills(columns: int, problem: Case) -> bool:
     """Whether C's last tiles of so many columns are not empty for more than a sixteenth of C; up to 128 they may be."""
     return columns <= 128 or 16 * (-problem["n"] % columns) <= problem["n"]
+
+
+def _few_columns(problem: Case, gpu: GPU) -> bool:
+    """Whether tiles of 256 columns may be too few: where lengths are skewed, some eight groups have rows.
+
+    128 groups of 3 rows, n 768 and k 2048, take 18 us by 128 columns, 20 by 256, if even 105 both; 8 of 12, n 14336 and
+    k 4096, 224 and 199 (H200).
+    """
+    return 4 * min(problem["groups"], 8) * triton.cdiv(problem["n"], 256) <= gpu.sms
+
+
+_HALF = 0.52
+"""What a tile of 64 x 256 takes beside one of 128 x 256."""
+
+
+def _in_halves(problem: Case, gpu: GPU) -> bool:
+    """Whether tiles of 64 rows are ahead for groups longer than that, as their last round leaves fewer SMs idle.
+
+    8 groups of 67, n 14336 and k 4096, take 252 us so and 257, if lengths are random 241 and 252; 32 of 80, n and k
+    4096, in as many rounds of whole tiles, 289 and 277.  A single round of few groups is two where lengths are skewed:
+    8 of 67, n 4096 and k 14336, take 275 us in halves, 334 in whole tiles (H200).
+    """
+    groups, m, wide = problem["groups"], problem["m"], triton.cdiv(problem["n"], 256)
+    if describes(problem, gpu) or not 64 * groups <= m < 128 * groups or not _fills(256, problem):
+        return False
+    whole = triton.cdiv(groups * wide, gpu.sms)
+    halves = triton.cdiv(groups * triton.cdiv(m, 64 * groups) * wide, gpu.sms)
+    return _HALF * halves < whole or (whole == 1 and groups <= 16)
 
 
 def describes(problem: Case, gpu: GPU) -> str:

@@ -178,12 +178,30 @@ def test_defaults_are_points_of_the_space_that_fit(name):
         (64, 24576, 1408, 2048, "gluon", 128),  # half of a sixth tile of 256 columns would be empty
         (60, 8192, 1408, 2048, "descriptor", 128),
         (8, 314, 14336, 4096, "descriptor", 256),
+        (128, 372, 768, 2048, "descriptor", 128),  # tiles of 256 columns would be few if lengths are skewed
     ],
 )
 def test_default_tiles_are_as_wide_as_c_fills(groups, m, n, k, variant, tile):
     problem = case("bf16", groups=groups, m=m, n=n, k=k, spread="even")
     chosen, config = untuned(DECLARATION.forward, problem, GPUS["h200"])
     assert (chosen.name, config["BLOCK_N"]) == (variant, tile)
+
+
+@pytest.mark.parametrize(
+    ("groups", "m", "n", "k", "rows"),
+    [
+        (8, 504, 14336, 4096, 64),
+        (8, 536, 14336, 4096, 64),  # 3.4 rounds of 128 rows, 6.8 of 64
+        (8, 800, 14336, 4096, 64),
+        (8, 536, 4096, 14336, 64),  # a round of few groups
+        (32, 2560, 4096, 4096, 128),  # 3.9 rounds, 7.8
+        (8, 1024, 14336, 4096, 128),
+    ],
+)
+def test_default_tiles_are_as_high_as_their_rounds_fill(groups, m, n, k, rows):
+    problem = case("bf16", groups=groups, m=m, n=n, k=k, spread="even")
+    _, config = untuned(DECLARATION.forward, problem, GPUS["h200"])
+    assert (config["BLOCK_M"], config["BLOCK_N"]) == (rows, 256)
 
 
 def test_a_loop_writes_zeros_for_groups_without_rows():

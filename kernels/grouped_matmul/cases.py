@@ -164,7 +164,6 @@ EDGE_CASES = tuple(
         ("ragged", 4, (70, 65, 33), "tails everywhere, strides that allow no wide loads"),
         ("skewed", 5, (41, 48, 24), "a long group and short ones; a tail in k"),
         ("even", 16, (9, 32, 16), "more groups than rows"),
-        ("ragged", 50, (420, 72, 40), "so many groups that warps of their own write the sums of empty ones"),
         ("ragged", 3, (488, 72, 40), "long groups and an empty one, which end within a tile; tails in n and k"),
         ("skewed", 2, (4184, 72, 40), "groups so long that warps share the tiles of their sums; tails everywhere"),
     )

@@ -2,8 +2,7 @@
 
 A sum is of the blocks of a group's rows; of the last one the next group's rows become 0 where they lie.  Two groups of
 warps share a tile, or, where groups are short and to write the sums is what costs, they alternate: each has tiles of
-its own, and one multiplies while the other writes.  Where many groups may have no rows, two warps write their zeros,
-while others multiply: such a group has no tiles then.
+its own, and one multiplies while the other writes.
 """
 
 import triton
@@ -38,7 +37,7 @@ def _ends(offs_ptr, group):
 @gluon.jit
 def _produce_sums(
     a_desc, b_desc, a_smem, b_smem, full, empty, offs_ptr, sizes, GROUPS: gl.constexpr, ROWS: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, ZEROS_APART: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
 ):  # fmt: skip
     """The warp that fetches blocks of A and B for the sums that its program owns."""
     groups, M, N, length = sizes
@@ -48,8 +47,7 @@ def _produce_sums(
     for position in range(gl.program_id(0), tiles, gl.num_programs(0)):
         group, m, n = _tile_of_sums(position, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         start, count, some = _ends(offs_ptr, group)
-        if not ZEROS_APART:  # a group without rows: a block of 0
-            start, count = gl.where(some, start, length), gl.where(some, count, BLOCK_K)
+        start, count = gl.where(some, start, length), gl.where(some, count, BLOCK_K)  # else a block of 0
         for k in range(0, count, BLOCK_K):
             load_block(
                 a_desc, b_desc, a_smem, b_smem, full, empty, step, m, start + k, start + k, 0, n, GROUPS, ROWS, True
@@ -119,7 +117,7 @@ def sums_kernel(
             (_consume_sums, (c_desc, c_ptr, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
                              1, GROUPS, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS)),
             (_produce_sums, (a_desc, b_desc, a_smem, b_smem, full, empty, offs_ptr, sizes,
-                             GROUPS, ROWS, BLOCK_N, BLOCK_K, GROUP_M, False)),
+                             GROUPS, ROWS, BLOCK_N, BLOCK_K, GROUP_M)),
         ],
         [4, 1],
         [240, 24],
@@ -139,78 +137,45 @@ def sums_by_tma(a, b, offs, c, *, config):
 
 
 @gluon.jit
-def _blocks_of(
-    position, offs_ptr, groups, M, N, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-    LEAST: gl.constexpr,
-):  # fmt: skip
-    """Blocks that the tile at ``position`` is the sum of: LEAST at least; past the last tile nobody asks."""
+def _blocks_of(position, offs_ptr, groups, M, N, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr):
+    """Blocks that the tile at ``position`` is the sum of: one at least; past the last tile nobody asks."""
     group = position // (gl.cdiv(M, ROWS) * gl.cdiv(N, BLOCK_N))
     _, count, _ = _ends(offs_ptr, gl.minimum(group, groups - 1))
-    return gl.maximum(gl.cdiv(count, BLOCK_K), LEAST)
+    return gl.maximum(gl.cdiv(count, BLOCK_K), 1)
 
 
 @gluon.jit
 def _alternate(
     c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes, GROUP: gl.constexpr, ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, BUFFERS: gl.constexpr,
-    ZEROS_APART: gl.constexpr,
 ):  # fmt: skip
     """Group ``GROUP`` of four warps: every other of the program's tiles, whose blocks lie between the other's."""
     groups, M, N, _ = sizes
-    LEAST: gl.constexpr = 0 if ZEROS_APART else 1
     tiles = groups * gl.cdiv(M, ROWS) * gl.cdiv(N, BLOCK_N)
     programs = gl.num_programs(0)
     step, odd = 0, 0
     if GROUP > 0:
-        step += _blocks_of(gl.program_id(0), offs_ptr, groups, M, N, ROWS, BLOCK_N, BLOCK_K, LEAST)
+        step += _blocks_of(gl.program_id(0), offs_ptr, groups, M, N, ROWS, BLOCK_N, BLOCK_K)
     for position in range(gl.program_id(0) + GROUP * programs, tiles, 2 * programs):
         group, m, n = _tile_of_sums(position, M, N, ROWS, BLOCK_N, GROUP_M)
         _, count, some = _ends(offs_ptr, group)
-        others = _blocks_of(position + programs, offs_ptr, groups, M, N, ROWS, BLOCK_N, BLOCK_K, LEAST)
+        others = _blocks_of(position + programs, offs_ptr, groups, M, N, ROWS, BLOCK_N, BLOCK_K)
         # a "full" barrier that is still two fillings behind looks like one that is up to date
         mbarrier.wait(turn.index(GROUP), odd ^ (1 - GROUP))
-        length = gl.where(some, count, BLOCK_K)
-        if not ZEROS_APART or some:
-            acc, step = multiply(
-                a_smem, b_smem, full, empty, turn, step, length, GROUP, 1, True, BLOCK_N, True, False, True, True
-            )  # fmt: skip
-            _write_sums(acc, c_desc, c_smem, group, m, n, GROUP * BUFFERS, 0, BUFFERS)
-        else:
-            mbarrier.arrive(turn.index(1 - GROUP), count=1)
+        acc, step = multiply(
+            a_smem, b_smem, full, empty, turn, step, gl.where(some, count, BLOCK_K),
+            GROUP, 1, True, BLOCK_N, True, False, True, True,
+        )  # fmt: skip
+        _write_sums(acc, c_desc, c_smem, group, m, n, GROUP * BUFFERS, 0, BUFFERS)
         step += others
         odd = odd ^ 1
     tma.store_wait(0)
 
 
 @gluon.jit
-def _write_zeros(c_ptr, offs_ptr, sizes, WARPS: gl.constexpr, EACH: gl.constexpr):
-    """WARPS warps: the sums of groups without rows, each shared by all programs; a thread writes 16 bytes EACH times.
-
-    As C's rows are whole times 16 bytes, so are its matrices.
-    """
-    groups, M, N, _ = sizes
-    VECTOR: gl.constexpr = 8
-    UNITS: gl.constexpr = 32 * WARPS * EACH
-    layout: gl.constexpr = gl.BlockedLayout([1, VECTOR], [32, 1], [WARPS, 1], [1, 0])
-    zeros = gl.zeros([UNITS, VECTOR], c_ptr.dtype.element_ty, layout)
-    unit = gl.arange(0, UNITS, gl.SliceLayout(1, layout))
-    element = gl.arange(0, VECTOR, gl.SliceLayout(0, layout))
-    units = gl.to_tensor(N // VECTOR).to(gl.int64) * M
-    for group in range(groups):
-        _, _, some = _ends(offs_ptr, group)
-        if not some:
-            first = group.to(gl.int64) * units
-            for begin in range(gl.program_id(0) * UNITS, units, gl.num_programs(0) * UNITS):
-                at = begin + unit
-                places = ((first + at) * VECTOR)[:, None] + element[None, :]
-                gl.store(c_ptr + places, zeros, mask=(at < units)[:, None])
-
-
-@gluon.jit
 def alternating_sums_kernel(
-    a_desc, b_desc, c_desc, c_ptr, offs_ptr, groups, M, N, length, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+    a_desc, b_desc, c_desc, offs_ptr, groups, M, N, length, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
-    ZEROS_APART: gl.constexpr,
 ):  # fmt: skip
     """The same by two groups of warps that alternate, each on tiles of ROWS rows."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_K, ROWS], a_desc.layout)
@@ -219,33 +184,18 @@ def alternating_sums_kernel(
     full, empty, turn = begin_ring(STAGES, 2, True)
     fence_async_shared()
     sizes = (groups, M, N, length)
-    if ZEROS_APART:
-        gl.warp_specialize(
-            [
-                (_alternate, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
-                              0, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS, True)),
-                (_alternate, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
-                              1, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS, True)),
-                (_produce_sums, (a_desc, b_desc, a_smem, b_smem, full, empty, offs_ptr, sizes,
-                                 1, ROWS, BLOCK_N, BLOCK_K, GROUP_M, True)),
-                (_write_zeros, (c_ptr, offs_ptr, sizes, 2, 4)),
-            ],
-            [4, 1, 2],
-            [240, 24, 32],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_alternate, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
-                              0, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS, False)),
-                (_alternate, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
-                              1, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS, False)),
-                (_produce_sums, (a_desc, b_desc, a_smem, b_smem, full, empty, offs_ptr, sizes,
-                                 1, ROWS, BLOCK_N, BLOCK_K, GROUP_M, False)),
-            ],
-            [4, 1],
-            [240, 24],
-        )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (_alternate, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
+                          0, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS)),
+            (_alternate, (c_desc, a_smem, b_smem, c_smem, full, empty, turn, offs_ptr, sizes,
+                          1, ROWS, BLOCK_N, BLOCK_K, GROUP_M, BUFFERS)),
+            (_produce_sums, (a_desc, b_desc, a_smem, b_smem, full, empty, offs_ptr, sizes,
+                             1, ROWS, BLOCK_N, BLOCK_K, GROUP_M)),
+        ],
+        [4, 1],
+        [240, 24],
+    )  # fmt: skip
 
 
 def alternating_sums(a, b, offs, c, *, config):
@@ -256,5 +206,5 @@ def alternating_sums(a, b, offs, c, *, config):
     launch(
         alternating_sums_kernel, (min(tiles, gpu_of(a.device).sms),),
         described(a.t(), block_k, rows), described_batch(b[None], block_k, columns),
-        described_batch(c, rows, WIDTH.value), c, offs, groups, m, n, length, num_warps=4, **config,
+        described_batch(c, rows, WIDTH.value), offs, groups, m, n, length, num_warps=4, **config,
     )  # fmt: skip

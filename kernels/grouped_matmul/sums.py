@@ -101,7 +101,7 @@ def launch_sums(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_g
         from .hopper_sums import alternating_sums, sums_by_tma
 
         if rows <= _SHORT:
-            alternating_sums(a, b, offs, c, config=_ALTERNATING | {"ZEROS_APART": _zeros_apart(rows, groups)})
+            alternating_sums(a, b, offs, c, config=_ALTERNATING)
         else:
             sums_by_tma(a, b, offs, c, config=config | _SUMS_IN_GLUON)
         return c
@@ -139,19 +139,9 @@ def _alternates(rows, gpu):
     """Whether `descriptor`, too, leaves sums of so many rows to two groups of warps that alternate.
 
     16 groups of 100 rows, 8192 x 5120, take 437 us so, 710 in its own tiles (H200), 8 groups of 8, 14336 x 4096, 270
-    and 286.  Where one group has half of all rows, 64 groups of 49 take 123 and 131, of 384 312 and 277.
+    and 286.  Where one group has half of all rows, 64 groups of 49 take 147 and 131, of 384 312 and 277.
     """
     return rows <= 256 and Capability.WGMMA in gpu.capabilities
-
-
-def _zeros_apart(rows, groups):
-    """Whether warps that alternate leave sums of groups without rows, as many groups have, to two other warps.
-
-    Of groups half as long each as the one before, 128 of 3 rows, 768 x 2048, take 100 us so and 140 as tiles, of 128
-    180 and 202, 60 of 137, 1408 x 2048, 155 and 162; but 32 of 256 with a third empty, 2880 x 2880, 288 and 271, and
-    64 of 384 that are nowhere empty 265 and 262 (H200).
-    """
-    return groups >= 48 and rows <= 256
 
 
 # (most rows of a group on average, BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)

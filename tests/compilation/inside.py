@@ -435,17 +435,17 @@ def product_in_clusters(layout, m, n, k, config):
     return _instructions(request.kernel), request.kernel.asm["ptx"], shared
 
 
-def grouped_sums(variant, rows, compiling=False, groups=8):
-    """(name of the kernel, its instructions if it is compiled) that makes sums over ``groups`` of ``rows``."""
+def grouped_sums(variant, rows, compiling=False):
+    """(name of the kernel, its instructions if it is compiled) that makes sums over 8 groups of ``rows``."""
     import torch
 
     from kernels.grouped_matmul import DECLARATION
     from kernels.grouped_matmul.sums import launch_sums
 
-    gpu, problem = gpu_named("h200"), case("bf16", spread="even", groups=groups, m=groups * rows, n=1024, k=512)
+    gpu, problem = gpu_named("h200"), case("bf16", spread="even", groups=8, m=8 * rows, n=1024, k=512)
     variant = DECLARATION.backward.variant(variant)
-    a, b = (torch.empty(groups * rows, size, dtype=torch.bfloat16, device="meta") for size in (512, 1024))
-    offs = torch.empty(groups, dtype=torch.int32, device="meta")
+    a, b = (torch.empty(8 * rows, size, dtype=torch.bfloat16, device="meta") for size in (512, 1024))
+    offs = torch.empty(8, dtype=torch.int32, device="meta")
     with compile_only(gpu, compiling=compiling) as requests:
         launch_sums(a.t(), b, offs, config=variant.default(problem, gpu), **variant.launch.keywords)
     (request,) = requests

@@ -442,10 +442,10 @@ def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
 def test_few_rows_and_a_long_sum_go_to_clusters_that_run_at_once():
     for sizes in ({"m": 16, "n": 256}, {"m": 256, "n": 16}):
         variant, config = chosen("matmul", "h200", "fp16", **sizes, k=16384, layout="NT")
-        assert variant == "clustered" and config["BLOCK_Q"] == 16 and config["CLUSTER"] == 16
+        assert variant == "clustered" and config["BLOCK_Q"] == 16 and config["CLUSTER"] == 8
     variant, config = chosen("matmul", "h200", "bf16", m=64, n=2048, k=6144)
     assert variant == "clustered" and config["CLUSTER"] == 3  # 32 tiles: 30 clusters of 4 run at once
-    for other in ({"k": 2048}, {"m": 72}, {"n": 8192}):
+    for other in ({"k": 960}, {"m": 72}, {"n": 8192}):
         sizes = {"m": 16, "n": 256, "k": 16384} | other
         assert chosen("matmul", "h200", "bf16", **sizes, layout="NT")[0] == "split_descriptor"
     assert chosen("matmul", "a100", "bf16", m=16, n=256, k=16384, layout="NT")[0] != "clustered"

@@ -7,23 +7,30 @@ adds these; here eight programs of a tile add theirs in each other's shared memo
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
 from kernels.common.cluster_sizes import clusters_at_once
 from kernels.common.padded import padded
-from kernels.common.products import describes, row_lengths
+from kernels.common.products import BARRIERS, LARGEST
 
 from .spaces import SPACE
-from .split_spaces import microseconds_of_parts
+from .split_spaces import microseconds_of_parts, off_16_bytes
 from .tiled import empty_product, launch_pointers, tiled_kernel
 
-CLUSTERED_SPACE = {"BLOCK_Q": (16, 32, 64), "BLOCK_K": (128, 256), "CLUSTER": (2, 3, 4, 6, 8)}
-"""BLOCK_Q: of the short side of C.  CLUSTER: programs that share K; CUDA promises no more than 8 of every GPU."""
+CLUSTERED_SPACE = {
+    "BLOCK_P": (64, 128),
+    "BLOCK_Q": (16, 32, 64, 128),
+    "BLOCK_K": (64, 128, 256),
+    "CLUSTER": (1, 2, 3, 4, 5, 6, 7, 8),
+}
+"""BLOCK_P, BLOCK_Q: of the long and of the short side of C.  CLUSTER: programs that share K; CUDA promises no more than
+8 of every GPU."""
 
-_LONG = 64
-"""Elements of the long side of C that a tile has."""
+STAGE_BYTES = 184 * 1024
+"""Shared memory for blocks of both operands."""
 
 _MOST, _LEAST_K = 64, 1024
 """The most elements of its short side, and the fewest of K."""
@@ -36,8 +43,8 @@ _MULTIPLY, _LOAD, _READ = 3.0e-7, 6.4e-6, 2.7e4
 _SEEN = 0.51
 """The share of the shorter, of reading and multiplying, that the longer does not hide."""
 
-_CALL, _EXCHANGE, _EACH = 2.6, 0.155, 0.044
-"""For a call, for 1024 sums that a program sends, and for each program of a cluster."""
+_CALL, _STEP, _EXCHANGE, _EACH = 2.5, 0.02, 0.155, 0.044
+"""For a call, for a block of K, for 1024 sums that a program sends, and for each program of a cluster."""
 
 _BEHIND = 1.3
 """What `split_descriptor` takes of its estimate at these shapes: 1.05 to 1.55."""
@@ -52,20 +59,21 @@ _NEAR = 1.06
 def launch_clustered(a, b, tf32=False, *, config):
     """Launch the kernel, after copies of what is off 16 bytes; what is too short for a cluster goes to `tiled`."""
     c, k = empty_product(a, b), a.shape[1]
-    if a.element_size() != 2 or not c.numel() or triton.cdiv(k, config["BLOCK_K"]) < config["CLUSTER"]:
+    if a.element_size() != 2 or not multiplies_in_clusters(c, k, config):
         return launch_pointers(tiled_kernel, a, b, tf32, config=dict(zip(SPACE, (64, 64, 32, 8, 4, 3), strict=True)))
     from .hopper_clustered import multiply_in_clusters
 
-    a, b = padded(a), padded(b)
-    if c.shape[0] <= c.shape[1]:
-        multiply_in_clusters(b.t(), a, c.t(), config=config)
-    else:
-        multiply_in_clusters(a, b.t(), c, config=config)
+    multiply_in_clusters(padded(a), padded(b), c, config=config)
     return c
 
 
-def clustered(launch) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n]."""
+def multiplies_in_clusters(c, k, config):
+    """Whether offsets into ``c`` [m, n] have the kernel's 31 bits, and each program has a block of K."""
+    return 0 < c.numel() < LARGEST and triton.cdiv(k, config["BLOCK_K"]) >= config["CLUSTER"]
+
+
+def clustered(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, int]]) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n]; ``row_lengths(case)`` are those of A, of B and of C."""
     return Variant(
         name="clustered",
         summary="Gluon: few rows or columns and a long K; programs of a cluster add its parts in shared memory",
@@ -73,20 +81,20 @@ def clustered(launch) -> Variant:
         space=CLUSTERED_SPACE,
         default=_default,
         fits=_fits,
-        handles=_handles,
+        handles=functools.partial(_handles, row_lengths),
         needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
         follows="split_descriptor",
     )
 
 
-def _handles(problem: Case, gpu: GPU) -> str:
+def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if gpu.functional:
         return "Gluon is not interpreted"
     if problem.dtype not in ("bf16", "fp16"):
         return "for elements of 16 bits, which wgmma reads in either order"
-    if reason := describes(problem, gpu):
-        return reason
+    if any(off_16_bytes(row_lengths(problem)[:2], problem)):
+        return "rows of A or B are not aligned to 16 bytes"
     if min(problem["m"], problem["n"]) > _MOST or problem["k"] < _LEAST_K:
         return f"more than {_MOST} rows and columns, or less than {_LEAST_K} of K: not timed"
     best = _best(problem, gpu)[0]
@@ -99,21 +107,31 @@ def _handles(problem: Case, gpu: GPU) -> str:
 
 def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
     """About how long a product takes; infinite where clusters do not run at once, or a program has no two blocks."""
-    m, n, k, (columns, block_k, size) = (
-        problem["m"],
-        problem["n"],
-        problem["k"],
-        (config[name] for name in CLUSTERED_SPACE),
-    )
+    m, n, k = (problem[name] for name in "mnk")
+    rows, columns, block_k, size = (config[name] for name in CLUSTERED_SPACE)
     steps = triton.cdiv(k, block_k)
-    tiles = triton.cdiv(max(m, n), _LONG) * triton.cdiv(min(m, n), columns)
-    if tiles > clusters_at_once(size, gpu.sms) or steps < 2 * size:
+    tiles = triton.cdiv(max(m, n), rows) * triton.cdiv(min(m, n), columns)
+    own = triton.cdiv(steps, size)  # of a program
+    held = _held(own, (rows + columns) * block_k * 2, gpu) if size == 1 else 1
+    at_once = held * gpu.sms if size == 1 else clusters_at_once(size, gpu.sms)
+    if tiles > at_once or steps < 2 * size:
         return math.inf
-    step = max(_LONG * columns * _MULTIPLY, (_LONG + columns) * 2 * _LOAD)
-    busy = triton.cdiv(steps, size) * block_k * step
+    step = max(rows * columns * _MULTIPLY, (rows + columns) * 2 * _LOAD)
+    busy = triton.cdiv(tiles, gpu.sms) * own * block_k * step if size == 1 else own * block_k * step
+    busy += _STEP * own
     moved = (m * k + k * n + m * n) * 2 / (_READ * gpu.sms)
-    adding = _EXCHANGE * _LONG * columns / 1024 + _EACH * size
+    adding = _EXCHANGE * rows * columns / 1024 + _EACH * size if size > 1 else 0.0
     return max(busy, moved) + _SEEN * min(busy, moved) + _CALL + adding
+
+
+def _held(steps: int, stage: int, gpu: GPU) -> int:
+    """How many programs an SM has room for, each with a stage of so many bytes for each of its steps, if that fits."""
+    return min(4, gpu.shared_bytes // (stages(steps, stage) * stage + BARRIERS))
+
+
+def stages(steps: int, stage: int) -> int:
+    """Stages of the ring of a program: for each step, of which there may be one, as far as there is room."""
+    return min(STAGE_BYTES // stage, max(2, steps))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -126,10 +144,13 @@ def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...]]:
 
 def _wasteful(values: tuple[int, ...], problem: Case) -> str:
     """Why a config is not worth an estimate."""
-    columns, block_k, _ = values
-    if columns != next((one for one in CLUSTERED_SPACE["BLOCK_Q"] if one >= min(problem["m"], problem["n"])), _MOST):
-        return "a tile that has not the short side of C, or twice that"
-    return "fewer than four blocks on their way" if columns > 16 and block_k > 128 else ""
+    rows, columns, block_k, _ = values
+    least = next((one for one in CLUSTERED_SPACE["BLOCK_Q"] if one >= min(problem["m"], problem["n"])), math.inf)
+    if columns > least:
+        return "a tile of more than twice the short side of C"
+    if columns < min(least, 64):
+        return "tiles of which the tensor cores' second operand is short"
+    return "fewer than four blocks on their way" if 4 * (rows + columns) * block_k * 2 > STAGE_BYTES else ""
 
 
 def _fits(config: Config, problem: Case, gpu: GPU) -> str:

@@ -97,7 +97,7 @@ DECLARATION = Declaration(
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
             odd_rows(launch_split, row_lengths),
-            clustered(launch_clustered),
+            clustered(launch_clustered, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             columns(launch_columns),
             rounds(launch_rounds),

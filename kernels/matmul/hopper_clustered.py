@@ -1,10 +1,12 @@
-"""`clustered`: few rows or columns times a matrix in 16 bits, by clusters of programs that share k, for Hopper (sm_90).
+"""Products of few tiles in 16 bits, and linear layers, for Hopper (sm_90): programs of a cluster share k.
 
-The long side of C is wgmma's first one: tiles of 64 of it, and all of the short side.  A program brings a part of k by
-TMA and adds its sums to those of its cluster in shared memory (:mod:`kernels.common.clusters`).
+c = act(scale * (p q^T) + bias) + residual.  The long side of C is wgmma's first one: tiles of 64 or 128 of it.  A
+program brings a part of k by TMA and adds its sums to those of its cluster in shared memory
+(:mod:`kernels.common.clusters`); a cluster of one has all of k, and writes what it summed.
 """
 
 import triton
+import triton.language as tl
 from atlas.operators import Clustered, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -16,15 +18,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.activation.tiles import share_of
 from kernels.common import clusters
 from kernels.common.hopper import described
 from kernels.common.products import by_columns
 
-BLOCK_P = gl.constexpr(64)
-"""Elements of the long side of C: those of one wgmma."""
-
-_STAGE_BYTES = 184 * 1024
-"""Shared memory for blocks of both operands."""
+from .clustered import stages
 
 
 @gluon.jit
@@ -45,16 +44,44 @@ def _load(p_desc, q_desc, smems, full, i, p, q, begin, end, P_BY_COLUMNS: gl.con
     tma.async_copy_global_to_shared(q_desc, at_q, bar, q_smem.index(slot), pred=there)
 
 
+@gluon.jit
+def _finish(
+    z, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, row, column, in_rows, in_columns, strides,
+    ACTIVATION: gl.constexpr, BIAS_OF_P: gl.constexpr,
+):  # fmt: skip
+    """Write sums z of elements (row, column) of C, where there are such, after the epilogue."""
+    where, inside = row * strides[0] + column * strides[1], in_rows & in_columns
+    z *= scale
+    if bias_ptr is not None:
+        if BIAS_OF_P:
+            bias = gl.load(bias_ptr + row, mask=in_rows, other=0.0)
+        else:
+            bias = gl.load(bias_ptr + column, mask=in_columns, other=0.0)
+        z += bias.to(gl.float32)
+    if z_ptr is not None:
+        gl.store(z_ptr + where, z.to(z_ptr.dtype.element_ty), mask=inside)
+    if ACTIVATION == "relu":
+        z = gl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)  # NaN stays NaN, as in torch
+    elif ACTIVATION != "none":
+        z *= share_of(z, ACTIVATION, c_ptr.dtype.element_ty == gl.float32)
+    if residual_ptr is not None:
+        z += gl.load(residual_ptr + where, mask=inside, other=0.0).to(gl.float32)
+    gl.store(c_ptr + where, z.to(c_ptr.dtype.element_ty), mask=inside)
+
+
 @gluon.jit(do_not_specialize=["P", "Q", "K", "stride_p", "stride_q"])
 def clustered_kernel(
-    p_desc, q_desc, c_ptr, P, Q, K, stride_p, stride_q, BLOCK_Q: gl.constexpr, BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr, P_BY_COLUMNS: gl.constexpr, Q_BY_COLUMNS: gl.constexpr, CLUSTER: gl.constexpr,
-    STATIC: gl.constexpr,
+    p_desc, q_desc, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, P, Q, K, stride_p, stride_q,
+    BLOCK_P: gl.constexpr, BLOCK_Q: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    P_BY_COLUMNS: gl.constexpr, Q_BY_COLUMNS: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr,
+    ACTIVATION: gl.constexpr, BIAS_OF_P: gl.constexpr,
 ):  # fmt: skip
-    """c [P, Q], of any strides, = p [P, K] q [Q, K]^T; each lies by rows or by columns.
+    """c [P, Q], of any strides, less than 2^31 elements, from p [P, K] q [Q, K]^T, which lie by rows or by columns.
 
-    A cluster has BLOCK_P of P and BLOCK_Q of Q, a program of it at least one of the steps through K.
+    A cluster has BLOCK_P of P and BLOCK_Q of Q, a program of it at least one of the steps through K.  bias [P] or [Q],
+    residual and z (what act is applied to), both with c's strides, may be None.
     """
+    WARPS: gl.constexpr = BLOCK_P // 16
     p_smem = gl.allocate_shared_memory(
         p_desc.dtype, [STAGES, p_desc.block_shape[0], p_desc.block_shape[1]], p_desc.layout
     )
@@ -65,7 +92,8 @@ def clustered_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
     rank, tile = gl.program_id(0) % CLUSTER, gl.program_id(0) // CLUSTER
-    room = clusters.room_of(rank, 1, BLOCK_P, BLOCK_Q, 4, CLUSTER, STATIC)
+    if CLUSTER > 1:
+        room = clusters.room_of(rank, 1, BLOCK_P, BLOCK_Q, WARPS, CLUSTER, STATIC)
     fence_async_shared()
     tiles_q = gl.cdiv(Q, BLOCK_Q)
     p, q = tile // tiles_q * BLOCK_P, tile % tiles_q * BLOCK_Q
@@ -74,8 +102,9 @@ def clustered_kernel(
     smems = p_smem, q_smem
     for i in gl.static_range(STAGES - 1):
         _load(p_desc, q_desc, smems, full, i, p, q, begin, end, P_BY_COLUMNS, Q_BY_COLUMNS)
-    clusters.arrive_first(STATIC)
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_Q, 16])
+    if CLUSTER > 1:
+        clusters.arrive_first(STATIC)
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_Q, 16])
     acc = gl.zeros([BLOCK_P, BLOCK_Q], gl.float32, layout)
     for i in range(0, end - begin):
         slot = i % STAGES
@@ -89,30 +118,48 @@ def clustered_kernel(
         acc = warpgroup_mma_wait(1, deps=[acc])  # for the step before this one, whose place is filled again
         _load(p_desc, q_desc, smems, full, i + STAGES - 1, p, q, begin, end, P_BY_COLUMNS, Q_BY_COLUMNS)
     acc = warpgroup_mma_wait(0, deps=[acc])
-    clusters.meet(STATIC)
-    clusters.send(acc, room, rank, 0, 4, CLUSTER)
-    clusters.await_sums(room, 0)
-    for number in gl.static_range(clusters.own_blocks(BLOCK_P, BLOCK_Q, 4, CLUSTER)):
-        total, of_p, of_q, inside = clusters.added(room, rank, number, 0, BLOCK_P, BLOCK_Q, 4, CLUSTER)
-        row, column = p + of_p, q + of_q
-        where = row.to(gl.int64) * stride_p + column.to(gl.int64) * stride_q
-        gl.store(c_ptr + where, total.to(c_ptr.dtype.element_ty), mask=inside & (row < P) & (column < Q))
+    strides = stride_p, stride_q
+    if CLUSTER == 1:
+        row = p + gl.arange(0, BLOCK_P, gl.SliceLayout(1, layout))[:, None]
+        column = q + gl.arange(0, BLOCK_Q, gl.SliceLayout(0, layout))[None, :]
+        _finish(
+            acc, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, row, column, row < P, column < Q, strides,
+            ACTIVATION, BIAS_OF_P,
+        )  # fmt: skip
+    else:
+        clusters.meet(STATIC)
+        clusters.send(acc, room, rank, 0, WARPS, CLUSTER)
+        clusters.await_sums(room, 0)
+        for number in gl.static_range(clusters.own_blocks(BLOCK_P, BLOCK_Q, WARPS, CLUSTER)):
+            total, of_p, of_q, inside = clusters.added(room, rank, number, 0, BLOCK_P, BLOCK_Q, WARPS, CLUSTER)
+            row, column = p + of_p, q + of_q
+            _finish(
+                total, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, row, column, inside & (row < P),
+                inside & (column < Q), strides, ACTIVATION, BIAS_OF_P,
+            )  # fmt: skip
 
 
-def multiply_in_clusters(p, q, c, *, config):
-    """Write p q^T to c [P, Q]; of p [P, k] and q [Q, k], 16 bits, TMA can read rows or columns.
+def multiply_in_clusters(a, b, c, *, bias=None, residual=None, z=None, activation="none", scale=1.0, config):
+    """Write c [m, n] (and z) from a [m, k] and b [k, n], 16 bits, of which TMA can read rows or columns.
 
-    k has as many blocks as a cluster has programs, or more.
+    bias [n], residual and z, which lie as c does, may be None.  k has a block for each of a cluster's programs.
     """
-    (long, short), k = c.shape, p.shape[1]
-    block_q, block_k, size = config["BLOCK_Q"], config["BLOCK_K"], config["CLUSTER"]
-    tiles = triton.cdiv(long, BLOCK_P.value) * triton.cdiv(short, block_q)
+    turned = c.shape[0] <= c.shape[1]
+    p, q, of_c = (b.t(), a, c.t()) if turned else (a, b.t(), c)
+    (long, short), k = of_c.shape, p.shape[1]
+    block_p, block_q, block_k, size = (config[name] for name in ("BLOCK_P", "BLOCK_Q", "BLOCK_K", "CLUSTER"))
+    warps, stage = block_p // 16, (block_p + block_q) * block_k * 2
+    received = clusters.buffer_bytes(block_p, block_q, warps, size) if size > 1 else 0
+    steps = max(triton.cdiv(triton.cdiv(k, block_k), size), triton.cdiv(received, stage))  # sums may come to the ring
     launch(
-        Clustered(clustered_kernel, size), (tiles,),
-        _described(p, BLOCK_P.value, block_k), _described(q, block_q, block_k), c, long, short, k, *c.stride(),
-        BLOCK_Q=block_q, BLOCK_K=block_k, STAGES=_STAGE_BYTES // ((BLOCK_P.value + block_q) * block_k * 2),
-        P_BY_COLUMNS=by_columns(p), Q_BY_COLUMNS=by_columns(q), CLUSTER=size,
-        STATIC=clusters.static_bytes(clusters.buffer_bytes(BLOCK_P.value, block_q, 4, size)), num_warps=4,
+        Clustered(clustered_kernel, size) if size > 1 else clustered_kernel,
+        (triton.cdiv(long, block_p) * triton.cdiv(short, block_q),),
+        _described(p, block_p, block_k), _described(q, block_q, block_k), c, bias, residual, z, scale, long, short, k,
+        *of_c.stride(), BLOCK_P=block_p, BLOCK_Q=block_q, BLOCK_K=block_k,
+        STAGES=stages(steps, stage), P_BY_COLUMNS=by_columns(p),
+        Q_BY_COLUMNS=by_columns(q), CLUSTER=size,
+        STATIC=clusters.static_bytes(received) if size > 1 else 0,
+        ACTIVATION=activation, BIAS_OF_P=bias is not None and turned, num_warps=warps,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from atlas.declaration import (
 )
 
 from kernels.matmul.bf16x6 import bf16x6, multiplies_terms
+from kernels.matmul.clustered import clustered
 from kernels.matmul.few_rows import few_rows
 from kernels.matmul.odd_rows import odd_rows
 from kernels.matmul.split_spaces import split_descriptor
@@ -39,6 +40,7 @@ from .cases import (
     sweep,
     tuned_by_torch,
 )
+from .clustered import launch_clustered
 from .described import (
     descriptor_kernel,
     launch_bf16x6,
@@ -118,6 +120,7 @@ DECLARATION = Declaration(
             few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1, follows="tiled"),
             bf16x6(launch_bf16x6, functools.partial(multiplies_terms, finishes=True)),
             odd_rows(launch_odd_rows, row_lengths),
+            clustered(launch_clustered, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             Variant(
                 name="persistent",

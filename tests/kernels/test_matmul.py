@@ -54,7 +54,7 @@ def laid(rows, columns, layout, dtype=torch.float32, seed=0):
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 
 
-INTERPRETED = [v for v in WORK.variants if v.name not in ("gluon", "columns", "streamed")]
+INTERPRETED = [v for v in WORK.variants if v.name not in ("gluon", "columns", "clustered", "streamed")]
 
 
 @pytest.mark.parametrize("variant", INTERPRETED, ids=lambda v: v.name)

@@ -96,16 +96,16 @@ PLAIN = {"activation": "none", "bias": True, "residual": False}
 
 @pytest.mark.parametrize("on", ["h100", "h200"])
 @pytest.mark.parametrize(
-    ("m", "n", "k"),
+    ("m", "n", "k", "variant"),
     [
-        pytest.param(16, 1536, 3584, id="tens of rows"),
-        pytest.param(253, 896, 11008, id="few tiles, a long sum"),
-        pytest.param(351, 2048, 50257, id="rows off 16 bytes, few tiles"),
+        pytest.param(16, 1536, 3584, "clustered", id="tens of rows"),
+        pytest.param(253, 896, 11008, "split_descriptor", id="few tiles, a long sum"),
+        pytest.param(351, 2048, 50257, "split_descriptor", id="rows off 16 bytes, few tiles"),
     ],
 )
-def test_few_tiles_are_split(on, m, n, k):
-    assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == "split_descriptor"
-    assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] == "split_descriptor"
+def test_few_tiles_are_split(on, m, n, k, variant):
+    assert chosen("matmul", on, "bf16", m=m, n=n, k=k, layout="NT")[0] == variant
+    assert chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)[0] == variant
 
 
 @pytest.mark.parametrize("on", ["h100", "h200"])
@@ -129,9 +129,12 @@ def test_a_linear_layer_with_a_tile_for_each_of_most_sms_is_multiplied_by_groups
 @pytest.mark.parametrize("on", ["h100", "h200"])
 def test_enough_programs_for_every_sm(on):
     for m, n, k in ((1, 768, 10240), (31, 1536, 6656), (64, 896, 4864), (512, 512, 8192), (100, 2304, 9728)):
-        _, config = chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)
-        tiles = -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"])
-        assert 50 <= tiles * count_of_parts(k, config) <= 320, (m, n, k, config)
+        variant, config = chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)
+        if variant == "clustered":
+            programs = -(-max(m, n) // config["BLOCK_P"]) * -(-min(m, n) // config["BLOCK_Q"]) * config["CLUSTER"]
+        else:
+            programs = -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"]) * count_of_parts(k, config)
+        assert 50 <= programs <= 320, (m, n, k, config)
 
 
 def test_large_products_are_left_to_the_variants_that_overlap_tiles():
@@ -206,8 +209,8 @@ def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
 
 def test_more_than_64_rows_of_a_long_sum_take_tiles_of_64():
     for m, n, k, rows in ((135, 3072, 2048, 64), (160, 3072, 3072, 64), (32, 2048, 3584, 32), (512, 512, 512, 64)):
-        variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k)
-        assert (variant, config["BLOCK_M"]) == ("split_descriptor", rows)
+        way = catalog.load("matmul").forward.variant("split_descriptor")
+        assert way.default(case("bf16", m=m, n=n, k=k), GPUS["h200"])["BLOCK_M"] == rows
 
 
 @pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 8}], ids=str)

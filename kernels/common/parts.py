@@ -9,13 +9,10 @@ from .early import launch_early
 
 
 @triton.jit
-def _sum_kernel(
-    parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, PACKED: tl.constexpr
-):
+def _sum_kernel(parts_ptr, c_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """c = the sum over parts[PARTS, size], in their order: each program BLOCK elements.
 
-    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.  PACKED: in
-    parts each 32 neighbours, (t, w, q, p), are in the order (w, q, t, p) of packed tiles.
+    EARLY: it is launched while the kernel that writes the parts still runs, and waits for its end here.
     """
     if EARLY:
         gdc_wait()
@@ -24,8 +21,6 @@ def _sum_kernel(
     for _ in tl.static_range(PARTS):
         acc += tl.load(parts_ptr + offs, mask=offs < size, other=0.0)
         parts_ptr += size
-    if PACKED:
-        acc = acc.reshape(BLOCK // 32, 4, 4, 2).permute(0, 2, 1, 3).reshape(BLOCK)
     tl.store(c_ptr + offs, acc.to(c_ptr.dtype.element_ty), mask=offs < size)
 
 
@@ -52,10 +47,7 @@ def launch_after_parts(kernel, parts, c, *args, **meta):
     )  # fmt: skip
 
 
-def sum_parts(parts, c, packed=False):
-    """Write the sum of fp32 ``parts`` [count, *c's shape] into ``c``, in their order; returns ``c``.
-
-    ``packed``: columns of parts are in the order of packed tiles.
-    """
-    launch_after_parts(_sum_kernel, parts, c, c, c.numel(), PACKED=packed)
+def sum_parts(parts, c):
+    """Write the sum of fp32 ``parts`` [count, *c's shape] into ``c``, in their order; returns ``c``."""
+    launch_after_parts(_sum_kernel, parts, c, c, c.numel())
     return c

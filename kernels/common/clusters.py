@@ -89,6 +89,15 @@ def static_bytes(buffers):
     return whole if whole <= _STATIC_BYTES else BARRIERS.value
 
 
+def launchable(static, own):
+    """The least bytes of Triton's own shared memory, ``own`` or more, that can be launched beside ``static``.
+
+    CUDA has to be asked for more than 48 KiB in all.  Triton does so where its own are more, whatever is static, and
+    else launches are refused as "invalid argument": 40 KiB of its own beside 17, for one.
+    """
+    return own if static + own + BARRIERS.value <= _STATIC_BYTES else max(own, _STATIC_BYTES + 1)
+
+
 @gluon.jit
 def room_of(rank, GROUPS: gl.constexpr, P: gl.constexpr, Q: gl.constexpr, W: gl.constexpr, C: gl.constexpr,
             STATIC: gl.constexpr):  # fmt: skip

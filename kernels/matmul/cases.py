@@ -153,14 +153,18 @@ EDGE_CASES = (
         )
     ),
     *(
-        case(dtype, f"few rows or columns, and a long sum whose parts a cluster adds: {layout}", **sizes, layout=layout)
+        case(dtype, f"few rows or columns, and a sum whose parts a cluster adds: {layout}", **sizes, layout=layout)
         for dtype, layout, sizes in (
             ("bf16", "NT", {"m": 24, "n": 136, "k": 4104}),
             ("fp16", "NN", {"m": 200, "n": 8, "k": 8200}),
             ("bf16", "TN", {"m": 16, "n": 328, "k": 5000}),
             ("fp16", "TT", {"m": 64, "n": 72, "k": 4112}),
+            ("fp16", "NN", {"m": 72, "n": 392, "k": 1032}),
+            ("bf16", "NT", {"m": 24, "n": 264, "k": 520}),
         )
     ),
+    case("bf16", "few rows times a tile for each program, all of K", m=9, n=2056, k=520, layout="NT"),
+    case("fp16", "the same of few columns of A", m=40, n=2056, k=520, layout="TN"),
     case("tf32", "10 bits of mantissa", m=72, n=136, k=200),
     *(
         case("tf32", f"tiles for every SM, one operand through registers: {layout}", m=m, n=n, k=k, layout=layout)

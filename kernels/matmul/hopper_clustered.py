@@ -1,8 +1,8 @@
 """Products of few tiles in 16 bits, and linear layers, for Hopper (sm_90): programs of a cluster share k.
 
-c = act(scale * (p q^T) + bias) + residual.  The long side of C is wgmma's first one: tiles of 64 or 128 of it.  A
-program brings a part of k by TMA and adds its sums to those of its cluster in shared memory
-(:mod:`kernels.common.clusters`); a cluster of one has all of k, and writes what it summed.
+c = act(scale * (p q^T) + bias) + residual.  The long side of C is wgmma's first one: tiles of 64 of it.  A program
+brings a part of k by TMA and adds its sums to those of its cluster in shared memory (:mod:`kernels.common.clusters`);
+a cluster of one has all of k, and writes what it summed.
 """
 
 import triton
@@ -23,7 +23,11 @@ from kernels.common import clusters
 from kernels.common.hopper import described
 from kernels.common.products import by_columns
 
-from .clustered import stages
+from .clustered import BLOCK_P as ROWS_OF_P
+from .clustered import STAGE_BYTES
+
+BLOCK_P = gl.constexpr(ROWS_OF_P)
+WARPS = gl.constexpr(4)
 
 
 @gluon.jit
@@ -72,7 +76,7 @@ def _finish(
 @gluon.jit(do_not_specialize=["P", "Q", "K", "stride_p", "stride_q"])
 def clustered_kernel(
     p_desc, q_desc, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, P, Q, K, stride_p, stride_q,
-    BLOCK_P: gl.constexpr, BLOCK_Q: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_Q: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     P_BY_COLUMNS: gl.constexpr, Q_BY_COLUMNS: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr,
     ACTIVATION: gl.constexpr, BIAS_OF_P: gl.constexpr,
 ):  # fmt: skip
@@ -81,7 +85,6 @@ def clustered_kernel(
     A cluster has BLOCK_P of P and BLOCK_Q of Q, a program of it at least one of the steps through K.  bias [P] or [Q],
     residual and z (what act is applied to), both with c's strides, may be None.
     """
-    WARPS: gl.constexpr = BLOCK_P // 16
     p_smem = gl.allocate_shared_memory(
         p_desc.dtype, [STAGES, p_desc.block_shape[0], p_desc.block_shape[1]], p_desc.layout
     )
@@ -147,20 +150,31 @@ def multiply_in_clusters(a, b, c, *, bias=None, residual=None, z=None, activatio
     turned = c.shape[0] <= c.shape[1]
     p, q, of_c = (b.t(), a, c.t()) if turned else (a, b.t(), c)
     (long, short), k = of_c.shape, p.shape[1]
-    block_p, block_q, block_k, size = (config[name] for name in ("BLOCK_P", "BLOCK_Q", "BLOCK_K", "CLUSTER"))
-    warps, stage = block_p // 16, (block_p + block_q) * block_k * 2
-    received = clusters.buffer_bytes(block_p, block_q, warps, size) if size > 1 else 0
-    steps = max(triton.cdiv(triton.cdiv(k, block_k), size), triton.cdiv(received, stage))  # sums may come to the ring
+    block_q, block_k, size = (config[name] for name in ("BLOCK_Q", "BLOCK_K", "CLUSTER"))
+    stages, static = ring_and_room(k, block_q, block_k, size)
     launch(
         Clustered(clustered_kernel, size) if size > 1 else clustered_kernel,
-        (triton.cdiv(long, block_p) * triton.cdiv(short, block_q),),
-        _described(p, block_p, block_k), _described(q, block_q, block_k), c, bias, residual, z, scale, long, short, k,
-        *of_c.stride(), BLOCK_P=block_p, BLOCK_Q=block_q, BLOCK_K=block_k,
-        STAGES=stages(steps, stage), P_BY_COLUMNS=by_columns(p),
-        Q_BY_COLUMNS=by_columns(q), CLUSTER=size,
-        STATIC=clusters.static_bytes(received) if size > 1 else 0,
-        ACTIVATION=activation, BIAS_OF_P=bias is not None and turned, num_warps=warps,
+        (triton.cdiv(long, ROWS_OF_P) * triton.cdiv(short, block_q),),
+        _described(p, ROWS_OF_P, block_k), _described(q, block_q, block_k), c, bias, residual, z, scale, long, short, k,
+        *of_c.stride(), BLOCK_Q=block_q, BLOCK_K=block_k, STAGES=stages, P_BY_COLUMNS=by_columns(p),
+        Q_BY_COLUMNS=by_columns(q), CLUSTER=size, STATIC=static, ACTIVATION=activation,
+        BIAS_OF_P=bias is not None and turned, num_warps=WARPS.value,
     )  # fmt: skip
+
+
+def ring_and_room(k, block_q, block_k, size):
+    """(stages of a program's ring, its static shared memory): all of its steps on their way at once, if there is room.
+
+    The loop fills a stage again behind the step that it read, so the ring has a stage more than are on their way.
+    """
+    stage = (ROWS_OF_P + block_q) * block_k * 2
+    stages = min(STAGE_BYTES // stage, triton.cdiv(triton.cdiv(k, block_k), size) + 1)
+    if size == 1:
+        return stages, 0
+    received = clusters.buffer_bytes(ROWS_OF_P, block_q, WARPS.value, size)
+    static = clusters.static_bytes(received)
+    own = max(stages * stage, received)  # which may come to the ring
+    return triton.cdiv(clusters.launchable(static, own), stage), static
 
 
 def _described(matrix, rows, columns):

@@ -210,10 +210,12 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
     return min(found, key=lambda one: (one[0], _programs(*one[1:], problem)), default=(math.inf, (), 1))
 
 
-def microseconds_of_parts(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
-    """How long ``split_descriptor`` should take; 0 where it is best not to cut K."""
-    best, _, splits = _best(row_lengths, problem, gpu)
-    return best if splits > 1 else 0.0
+def times_of_split(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, int, int] | None:
+    """(how long ``split_descriptor`` should take, rows of its tiles, parts of K), where it takes a case."""
+    if _handles(row_lengths, problem, gpu):
+        return None
+    best, tile, splits = _best(row_lengths, problem, gpu)
+    return best, tile[0], splits
 
 
 def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, ...], ...]:

@@ -195,6 +195,7 @@ EDGE_CASES = tuple(
         ("relu", False, False, (2056, 260, 72), "the same of 128 x 64, rows of y off 16 bytes"),
         ("gelu", True, True, (24, 136, 4104), "few rows, and a long sum whose parts a cluster adds"),
         ("silu", True, False, (200, 24, 2056), "the same of few columns"),
+        ("gelu_tanh", True, True, (9, 2056, 520), "few rows, and a tile for each program, with all of K"),
         ("none", False, False, (133, 131, 72), "dy off 16 bytes, which is copied once for both products"),
         ("gelu", True, False, (69, 325, 41), "the same of its product with act', short of lines of 128 bytes"),
     )

@@ -154,19 +154,19 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
 @pytest.mark.parametrize(
     ("layout", "sizes", "values"),
     [
-        ("NT", (16, 256, 16384), (64, 16, 256, 8)),
-        ("TN", (16, 256, 16384), (64, 16, 128, 7)),
-        ("NN", (64, 2048, 6144), (128, 64, 64, 6)),
-        ("TT", (256, 24, 8192), (64, 32, 128, 5)),
-        ("NT", (384, 1536, 3072), (128, 128, 64, 1)),
-        ("TN", (512, 512, 4096), (64, 128, 64, 3)),
+        ("NT", (16, 256, 16384), (16, 256, 8)),
+        ("TN", (16, 256, 16384), (16, 128, 7)),
+        ("NN", (64, 2048, 6144), (64, 128, 3)),
+        ("TT", (256, 24, 8192), (32, 128, 5)),
+        ("NT", (16, 4096, 1024), (16, 256, 1)),
+        ("TN", (128, 512, 4096), (128, 64, 7)),
     ],
 )
 def test_few_rows_in_clusters_fill_blocks_again_behind_all_warps_and_send_16_bytes_each(
     compiling, layout, sizes, values
 ):
-    _, columns, block_k, size = values
-    config = dict(zip(("BLOCK_P", "BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
+    columns, block_k, size = values
+    config = dict(zip(("BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
     code, ptx, shared = compiling(inside.product_in_clusters, layout, *sizes, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert sum(name.startswith("HGMMA") for name in code) == block_k // 16

@@ -13,6 +13,8 @@ from gluon_by_lane import as_python, held, shape_of
 from triton.experimental.gluon import language
 
 from kernels.common import clusters
+from kernels.matmul.clustered import CLUSTERED_SPACE, multiplies_in_clusters
+from kernels.matmul.hopper_clustered import ring_and_room
 
 BUFFERS = 4096  # where they begin: any address will do
 
@@ -120,3 +122,24 @@ def test_a_fault_is_seen(edit):
 def test_buffers_are_static_where_that_has_room():
     assert clusters.static_bytes(32 * 1024) == 33 * 1024 and clusters.static_bytes(48 * 1024) == 1024
     assert shape_of([clusters.buffer_bytes(64, 128, 4, 3)]) == (3 * 6 * 2048,)
+
+
+def test_programs_have_the_shared_memory_that_triton_asks_for():
+    """More than 48 KiB in all only where Triton's own are more, and no more than there is."""
+    for columns, block_k, size in itertools.product(*CLUSTERED_SPACE.values()):
+        config = dict(zip(CLUSTERED_SPACE, (columns, block_k, size), strict=True))
+        for steps in range(size, 40 * size):
+            k = steps * block_k
+            if not multiplies_in_clusters(types.SimpleNamespace(numel=lambda: 1), k, config):
+                continue
+            stages, static = ring_and_room(k, columns, block_k, size)
+            own = stages * ((64 + columns) * block_k * 2 + 8)
+            assert stages > 1 and static + own <= (227 if own > 48 * 1024 else 48) * 1024, (config, steps)
+            sent = shape_of([clusters.buffer_bytes(64, columns, 4, size)])[0] if size > 1 else 0
+            assert static > sent or own >= sent
+
+
+def test_little_beside_static_memory_is_made_more_than_48_kib():
+    assert clusters.launchable(17 * 1024, 24 * 1024) == 24 * 1024
+    assert clusters.launchable(17 * 1024, 40 * 1024) == clusters.launchable(33 * 1024, 24 * 1024) == 48 * 1024 + 1
+    assert clusters.launchable(33 * 1024, 60 * 1024) == 60 * 1024

@@ -131,7 +131,7 @@ def test_enough_programs_for_every_sm(on):
     for m, n, k in ((1, 768, 10240), (31, 1536, 6656), (64, 896, 4864), (512, 512, 8192), (100, 2304, 9728)):
         variant, config = chosen("matmul_epilogue", on, "bf16", **PLAIN, m=m, n=n, k=k)
         if variant == "clustered":
-            programs = -(-max(m, n) // config["BLOCK_P"]) * -(-min(m, n) // config["BLOCK_Q"]) * config["CLUSTER"]
+            programs = -(-max(m, n) // 64) * -(-min(m, n) // config["BLOCK_Q"]) * config["CLUSTER"]
         else:
             programs = -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"]) * count_of_parts(k, config)
         assert 50 <= programs <= 320, (m, n, k, config)
@@ -442,15 +442,24 @@ def test_a_long_sum_whose_last_round_is_nearly_empty_is_cut_along_k_there():
     assert chosen("matmul", "h200", "bf16", m=256, n=18944, k=14344, layout="NT")[0] == "gluon"  # off 128 bytes
 
 
-def test_few_rows_and_a_long_sum_go_to_clusters_that_run_at_once():
+def test_few_rows_go_to_clusters_that_run_at_once():
     for sizes in ({"m": 16, "n": 256}, {"m": 256, "n": 16}):
         variant, config = chosen("matmul", "h200", "fp16", **sizes, k=16384, layout="NT")
         assert variant == "clustered" and config["BLOCK_Q"] == 16 and config["CLUSTER"] == 8
-    variant, config = chosen("matmul", "h200", "bf16", m=64, n=2048, k=6144)
-    assert variant == "clustered" and config["CLUSTER"] == 3  # 32 tiles: 30 clusters of 4 run at once
-    for other in ({"k": 960}, {"m": 72}, {"n": 8192}):
-        sizes = {"m": 16, "n": 256, "k": 16384} | other
-        assert chosen("matmul", "h200", "bf16", **sizes, layout="NT")[0] == "split_descriptor"
+    for m, n, k, layout, size in (
+        (64, 2048, 6144, "NN", 3),  # 32 tiles: 30 clusters of 4 run at once
+        (64, 1024, 16384, "NT", 6),
+        (96, 768, 2048, "TT", 4),
+        (128, 1024, 2048, "NT", 3),
+        (24, 1536, 1024, "NT", 4),
+        (16, 4096, 1024, "NT", 1),  # fewer rows than wgmma's first operand has
+        (48, 8192, 1024, "TN", 1),  # few rows of A by columns
+        (16, 256, 512, "NT", 1),
+    ):
+        variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=k, layout=layout)
+        assert (variant, config["CLUSTER"]) == ("clustered", size), (m, n, k)
+    for m, n, k in ((16, 256, 448), (130, 256, 16384), (64, 4096, 1024), (128, 2048, 512), (72, 3072, 1536)):
+        assert chosen("matmul", "h200", "bf16", m=m, n=n, k=k, layout="NT")[0] == "split_descriptor"
     assert chosen("matmul", "a100", "bf16", m=16, n=256, k=16384, layout="NT")[0] != "clustered"
 
 

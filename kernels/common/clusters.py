@@ -171,20 +171,42 @@ def await_sums(room, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def added(room, rank, number, GROUP: gl.constexpr, P: gl.constexpr, Q: gl.constexpr, W: gl.constexpr, C: gl.constexpr):
-    """(sums of all programs, their p, their q, whether there are any) of this program's block ``number`` [128 W].
+def place_of(rank, number, P: gl.constexpr, Q: gl.constexpr, W: gl.constexpr, C: gl.constexpr):
+    """(p, q, whether there are any) of the sums of this program's block ``number`` [128 W].
 
     There are ``own_blocks`` of them, but some programs have one less.
+    """
+    element = gl.arange(0, 128 * W, gl.BlockedLayout([4], [32], [W], [0]))
+    block, lane = number * C + rank, element // 4 % 32
+    p = block // (Q // 8) * (16 * W) + element // 128 * 16 + element % 4 // 2 * 8 + lane // 4
+    q = block % (Q // 8) * 8 + lane % 4 * 2 + element % 2
+    return p, q, block < _blocks(P, Q, W)
+
+
+@gluon.jit
+def _received(at, DTYPE: gl.constexpr):
+    """Four sums of each address, which counts four times."""
+    return gl.inline_asm_elementwise(_LOAD, _OF_LOAD, [at], dtype=gl.float32, is_pure=False, pack=4).to(
+        DTYPE, bitcast=True
+    )
+
+
+@gluon.jit
+def added(
+    room, rank, number, GROUP: gl.constexpr, P: gl.constexpr, Q: gl.constexpr, W: gl.constexpr, C: gl.constexpr,
+    DTYPE: gl.constexpr = gl.float32,
+):  # fmt: skip
+    """Sums of all programs, of this program's block ``number``, and what ``place_of`` says of it.
+
+    Of 32 bits: others than fp32 are sent as what fp32 has the same bits.
     """
     flat: gl.constexpr = gl.BlockedLayout([4], [32], [W], [0])
     own: gl.constexpr = own_blocks(P, Q, W, C)
     element = gl.arange(0, 128 * W, flat)
     at = room[1] + GROUP * buffer_bytes(P, Q, W, C) + (number * (32 * W) + element // 4) * 16
-    total = gl.inline_asm_elementwise(_LOAD, _OF_LOAD, [at], dtype=gl.float32, is_pure=False, pack=4)
+    total = _received(at, DTYPE)
     for _ in gl.static_range(1, C):
         at += own * W * 512
-        total += gl.inline_asm_elementwise(_LOAD, _OF_LOAD, [at], dtype=gl.float32, is_pure=False, pack=4)
-    block, lane = number * C + rank, element // 4 % 32
-    p = block // (Q // 8) * (16 * W) + element // 128 * 16 + element % 4 // 2 * 8 + lane // 4
-    q = block % (Q // 8) * 8 + lane % 4 * 2 + element % 2
-    return total, p, q, block < _blocks(P, Q, W)
+        total += _received(at, DTYPE)
+    p, q, there = place_of(rank, number, P, Q, W, C)
+    return total, p, q, there

@@ -116,11 +116,19 @@ _PARTS_REASON = "few tiles and a long sum: K in parts, the last one shorter"
 _DECIDED = {"scales": "tensor", "fast": False, "positive": True}
 """Sums far from 0: what an infinite scale makes of one hangs on its sign, which partial sums in few bits may miss."""
 
+_CLUSTERS = (
+    ("int8", {"m": 200, "n": 24, "k": 1296, "scales": "none"}, "few columns"),
+    ("fp8e5m2", {"m": 300, "n": 12, "k": 2064, "scales": "row", "fast": False, "bias": True}, "fewer, off 16 bytes"),
+    ("fp8e4m3", {"m": 250, "n": 1100, "k": 1040, "scales": "row", "fast": False}, "a program has all of it"),
+    ("int8", {"m": 250, "n": 1100, "k": 2064, "scales": "row", "bias": True}, "a hundred rows, in wide tiles"),
+)
+
 _LONG = {"m": 64, "n": 64, "k": 4096, "scales": "tensor", "fast": False, "positive": True}
 
 EDGE_CASES = (
     *(case(dtype, reason, m=m, n=n, k=k, **flags) for (m, n, k), reason in _SHAPES for dtype, flags in _FORMS),
     *(case(dtype, _PARTS_REASON, **_PARTS, **flags) for dtype, flags in (("fp8e4m3", _DECIDED), *_FORMS[1:])),
+    *(case(dtype, f"few tiles, whose sums a cluster adds: {reason}", **flags) for dtype, flags, reason in _CLUSTERS),
     case("fp8e4m3", "a sum that only grows: of it the tensor cores by themselves lose several percent", **_LONG),
 )
 

@@ -5,6 +5,7 @@ import functools
 from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager, max_autotuned
 
 from .cases import EDGE_CASES, HUGE_CASES, by_torch, call, inputs, least_bytes, reference, sweep, tuned_by_torch
+from .clustered import clustered
 from .described import (
     descriptor_kernel,
     launch_described,
@@ -49,6 +50,7 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("c",),
         variants=(
+            clustered(),
             Variant(
                 name="split_descriptor",
                 summary="few tiles, a long sum: K in parts, which a second kernel adds up and scales",

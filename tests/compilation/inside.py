@@ -435,6 +435,24 @@ def product_in_clusters(layout, m, n, k, config):
     return _instructions(request.kernel), request.kernel.asm["ptx"], shared
 
 
+def product_of_8_bits_in_clusters(dtypes, fast, config):
+    """The same of 8 bits, 300 x 1040 x 2064: the two dtypes by torch's names, scales of rows but for int8."""
+    import torch
+
+    from kernels.matmul_8bit.clustered import launch_clustered
+
+    def made(*shape, dtype="float32"):
+        return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+    a, b = made(300, 2064, dtype=dtypes[0]), made(1040, 2064, dtype=dtypes[1]).t()
+    scales = (None, None, None) if dtypes[0] == "int8" else (made(300, 1), made(1, 1040), made(1040))
+    with compile_only(gpu_named("h200")) as requests:
+        launch_clustered(a, b, *scales, fast, config=config)
+    (request,) = requests
+    shared = resources_of(request.kernel).shared_bytes
+    return _instructions(request.kernel), request.kernel.asm["ptx"], shared
+
+
 def grouped_sums(variant, rows, compiling=False):
     """(name of the kernel, its instructions if it is compiled) that makes sums over 8 groups of ``rows``."""
     import torch

@@ -178,6 +178,31 @@ def test_few_rows_in_clusters_fill_blocks_again_behind_all_warps_and_send_16_byt
 
 
 @pytest.mark.parametrize(
+    ("dtypes", "fast", "values"),
+    [
+        (("float8_e4m3fn", "float8_e4m3fn"), False, (64, 128, 3)),
+        (("float8_e4m3fn", "float8_e5m2"), False, (128, 64, 7)),
+        (("float8_e5m2", "float8_e4m3fn"), True, (32, 64, 8)),
+        (("float8_e4m3fn", "float8_e4m3fn"), False, (64, 64, 1)),
+        (("int8", "int8"), False, (64, 128, 2)),
+        (("int8", "int8"), False, (64, 16, 5)),
+    ],
+)
+def test_8_bits_in_clusters_fill_blocks_again_behind_all_warps_and_spill_nothing(compiling, dtypes, fast, values):
+    config = dict(zip(("BLOCK_M", "BLOCK_N", "CLUSTER"), values, strict=True))
+    code, ptx, shared = compiling(inside.product_of_8_bits_in_clusters, dtypes, fast, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    assert sum(name.startswith(("QGMMA", "IGMMA")) for name in code) == 8
+    side = values[0] if values[0] != 64 else values[1]
+    assert sum(name.startswith("STAS") for name in code) == (side // 8 if values[2] > 1 else 0)
+    assert shared <= 227 * 1024
+    loop = ptx[ptx.index("wgmma.mma_async") : ptx.rindex("wgmma.mma_async")]
+    assert "wgmma.wait_group" not in loop, "the second block waits for the first"
+    between, copy, _ = ptx[ptx.rindex("wgmma.mma_async") :].partition("cp.async.bulk")
+    assert copy and "bar.sync" in between, "a block is filled while other warps' products read it"
+
+
+@pytest.mark.parametrize(
     ("variant", "rows", "kernel"),
     [
         ("descriptor", 256, "alternating_sums_kernel"),

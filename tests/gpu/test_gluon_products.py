@@ -104,6 +104,47 @@ def test_linear_layers_in_clusters(cuda, values):
         near(launch_clustered(x, weight, config=config), x.float() @ weight.float().t())
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("int8", (16, 64, 6)),
+        ("int8", (64, 128, 2)),
+        ("int8", (64, 64, 1)),
+        ("e4m3 e4m3", (64, 64, 3)),
+        ("e4m3 e4m3", (128, 64, 7)),
+        ("e4m3 e4m3", (64, 16, 1)),
+        ("e5m2 e4m3", (32, 64, 8)),
+        ("e5m2 e4m3", (64, 128, 4)),
+        ("e4m3 e5m2", (64, 32, 5)),
+    ],
+)
+def test_products_of_8_bits_in_clusters(cuda, kind, values):
+    """Tails of every side, each kind of scales; sums of int8 exact, promoted ones near; the same at every run."""
+    from kernels.matmul_8bit.clustered import launch_clustered
+
+    config = dict(zip(("BLOCK_M", "BLOCK_N", "CLUSTER"), values, strict=True))
+    named = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+    def drawn(rows, k, name):
+        generator = torch.Generator(cuda).manual_seed(rows)
+        if name == "int8":
+            return torch.randint(-128, 128, (rows, k), device=cuda, dtype=torch.int8, generator=generator)
+        return torch.rand((rows, k), device=cuda, generator=generator).to(named[name])
+
+    left, right = kind.split() if " " in kind else (kind, kind)
+    for m, n, k in ((130, 200, 2064), (17, 333, 3072), (300, 9, 2320)):
+        a, b = drawn(m, k, left), drawn(n, k, right).t()
+        exact = a.double() @ b.double()
+        sa, sb, bias = (torch.rand(shape, device=cuda) for shape in ((m, 1), (1, n), (n,)))
+        if kind == "int8":
+            assert torch.equal(launch_clustered(a, b, None, None, None, False, config=config), exact.int())
+        for of_a, of_b, fast in ((sa, sb, True), (sa[0, 0], sb[0, 0], False)):
+            found = [launch_clustered(a, b, of_a, of_b, bias, fast, torch.float32, config=config) for _ in range(4)]
+            error = (found[0] - (exact * of_a * of_b + bias)).abs().max() / exact.abs().max()
+            assert error < (1e-6 if kind == "int8" else 0.1 if fast else 2e-3)
+            assert all(torch.equal(c, found[0]) for c in found)
+
+
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(
     ("alternate", "config"),

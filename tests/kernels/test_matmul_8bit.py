@@ -13,7 +13,7 @@ from kernels.matmul_8bit.cases import call
 
 CPU = torch.device("cpu")
 WORK = DECLARATION.forward
-GLUON = ("specialized", "alternating")  # not interpreted
+GLUON = ("clustered", "specialized", "alternating")  # not interpreted
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 ONE = torch.ones(())
@@ -249,6 +249,10 @@ def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
         assert compiled["matrix_instruction"] == ("wgmma" if name == "h200" else "mma"), (variant, problem)
 
 
+def apart_from_clusters(problem, on):
+    return next(v for v in WORK.variants if v.name != "clustered" and not v.unsupported(problem, on))
+
+
 @pytest.mark.parametrize(
     ("m", "n", "k", "chosen"),
     [
@@ -265,7 +269,7 @@ def test_defaults_compile_to_tensor_cores_without_spills(printed_apart):
 def test_groups_multiply_where_their_tiles_reach_most_sms_and_in_better_rounds(m, n, k, chosen):
     problem = case("fp8e4m3", m=m, n=n, k=k, scales="row", fast=True)
     for on in ("h100", "h200"):
-        assert DECLARATION.forward.preferred(problem, GPUS[on]).name == chosen
+        assert apart_from_clusters(problem, GPUS[on]).name == chosen
 
 
 @pytest.mark.parametrize(
@@ -303,11 +307,41 @@ def test_tiles_of_64_rows_are_one_round_where_those_of_128_are_a_round_and_a_bit
 )
 def test_few_tiles_of_fp8_are_small_ones_and_their_sums_cut_where_that_ends_sooner(m, n, k, fast, variant, tile):
     problem = case("fp8e4m3", m=m, n=n, k=k, scales="row", fast=fast)
-    preferred = DECLARATION.forward.preferred(problem, GPUS["h200"])
+    preferred = apart_from_clusters(problem, GPUS["h200"])
     default = preferred.default(problem, GPUS["h200"])
     assert preferred.name == variant
     assert tuple(default[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages")) == tile
     assert default in list(preferred.configs(problem, GPUS["h200"]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fast", "m", "n", "k", "tile"),
+    [
+        ("fp8e4m3", False, 256, 2048, 2560, (64, 64, 1)),
+        ("fp8e4m3", False, 256, 1600, 4608, (128, 64, 2)),
+        ("fp8e4m3", False, 500, 1024, 8192, (64, 128, 2)),
+        ("fp8e5m2", True, 29, 4096, 2048, (32, 64, 2)),
+        ("fp8e4m3", True, 16, 1024, 8192, (16, 64, 6)),
+        ("int8", None, 128, 2048, 4096, (64, 64, 2)),
+        ("int8", None, 1024, 9, 2048, (64, 16, 4)),
+        ("fp8e4m3", False, 200, 2304, 4096, None),  # tiles of 64 x 128 for more than half of the SMs
+        ("fp8e4m3", True, 256, 2048, 2560, None),  # whole sums are fast
+        ("fp8e4m3", True, 310, 1280, 5376, None),
+        ("int8", None, 1024, 1024, 1024, None),
+        ("int8", None, 64, 1024, 512, None),  # a short sum
+        ("int8", None, 64, 1024, 2056, None),  # rows off 16 bytes
+        ("fp8e4m3", True, 16, 8192, 8192, None),  # 67 MB
+    ],
+)
+def test_few_tiles_go_to_clusters_that_run_at_once_where_these_end_sooner(dtype, fast, m, n, k, tile):
+    problem = case(dtype, m=m, n=n, k=k, scales="row", **({} if fast is None else {"fast": fast}))
+    variant, on = WORK.variant("clustered"), GPUS["h200"]
+    assert (WORK.preferred(problem, on) is variant) == (tile is not None)
+    assert variant.unsupported(problem, GPUS["a100"])
+    if tile:
+        default = variant.default(problem, on)
+        assert tuple(default.values()) == tile
+        assert default in list(variant.configs(problem, on))
 
 
 def test_thin_products_on_hopper_have_one_round_and_sums_in_fp32_no_persistent_programs():

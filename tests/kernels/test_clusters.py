@@ -27,6 +27,14 @@ class Sums(np.ndarray):
         return types.SimpleNamespace(layout=self.layout)
 
 
+class Loaded(np.ndarray):
+    """Sums that were sent."""
+
+    def to(self, dtype, bitcast):
+        assert bitcast and dtype is language.float32
+        return self
+
+
 class Cluster:
     """C programs with groups of W warps: what is sent to whom, what its barriers await and have counted."""
 
@@ -69,7 +77,7 @@ class Cluster:
     def _load(self, shape, lanes, places):
         found = np.empty(np.prod(shape))
         found[lanes.reshape(-1)] = self.memory[self.rank][places[:, :1] // 4 + np.arange(4)].reshape(-1)
-        return found.reshape(shape)
+        return found.reshape(shape).view(Loaded)
 
     def call(self, name, rank, *args):
         self.rank = rank
@@ -111,7 +119,7 @@ def test_every_sum_is_sent_to_one_program_which_adds_it(P, Q, W, C):
     ("send", "block % C", "block // C % C"),  # the program that adds
     ("send", "16 * GROUP", "0 * GROUP"),  # its barrier
     ("room_of", "- rank + C - 1", "+ C - 1"),  # what that awaits
-    ("added", "element // 128 * 16", "element // 64 * 8"),  # where a sum belongs
+    ("place_of", "element // 128 * 16", "element // 64 * 8"),  # where a sum belongs
     ("added", "own * W * 512", "own * W * 256"),  # where the next program's lies
 ])  # fmt: skip
 def test_a_fault_is_seen(edit):

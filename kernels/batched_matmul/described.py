@@ -11,7 +11,7 @@ from atlas.operators import launch
 from atlas.operators.rounding import rounding_to_tf32
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.common.batches import along_k, by_columns, copyable, is_shared, padded_batch, rows_of
+from kernels.common.batches import along_k, by_columns, copyable, is_shared, padded_batches, rows_of
 from kernels.common.products import precision_of_product
 from kernels.common.tiles import grouped_tile, store_tile
 
@@ -73,7 +73,7 @@ def launch_persistent(a, b, tf32=False, *, config):
     a, b = as_interpreted(a), as_interpreted(b)
     if precision == "tf32":
         a, b = along_k(a.transpose(1, 2)).transpose(1, 2), along_k(b)
-    a, b = padded_batch(a), padded_batch(b)
+    a, b = padded_batches(a, b)
     rows, columns, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch(
         _persistent_kernel, (min(gpu_of(a.device).sms, tiles_of(c, config)),),

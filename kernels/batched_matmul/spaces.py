@@ -277,7 +277,7 @@ not, in 11.8 for 14.9 (H200).
 _SINGLY_BY_COLUMNS = 0.0135
 """The same of A alone, by columns: 192 of 577 x 64 x 77 TN in bf16 take 16.7 us so, 25.2 of a copy (H200)."""
 _LAUNCH, _COPIED = 2.6, 3.2e6
-"""For a kernel that copies; bytes that all SMs copy in one."""
+"""For a kernel that copies one operand, or both; bytes that all SMs copy in one."""
 
 
 def _microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
@@ -338,7 +338,9 @@ def copies(problem: Case, gpu: GPU) -> str:
         return ""
     if gpu.functional or not (of_a or of_b):
         return ""
-    copies = (of_a + of_b) * _LAUNCH + 2 * b * size * (of_a * m * k + of_b * k * n) / _COPIED
+    # In tf32 a copy of both is two launches.
+    launches = of_a + of_b if problem.dtype == "tf32" else 1
+    copies = launches * _LAUNCH + 2 * b * size * (of_a * m * k + of_b * k * n) / _COPIED
     one = _SINGLY_BY_COLUMNS if layout_of(problem)[0] == "T" and of_a and not of_b else _SINGLY
     singly = _rounds((64, 64), problem, gpu) * k * one
     return "" if copies + 3 < singly else "rows off 16 bytes or not along K, and too few for copies of them to pay"

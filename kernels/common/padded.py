@@ -10,19 +10,19 @@ from kernels.common.products import by_columns
 
 
 @triton.jit
-def _pad_kernel(
-    x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om,
+def _pad_block(
+    x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om, position,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """out[b, m, n] = x[b, m, n], and 0 in rows from M to ROWS and in what pads a row.
+    """Block ``position``, of BLOCK_M x BLOCK_N of one matrix, of out[b, m, n] = x[b, m, n].
 
-    A program owns a block of BLOCK_M x BLOCK_N of one matrix.  WIDTH, the elements of 16 bytes, divides a row of out.
+    0 is written in rows from M to ROWS and in what pads a row.  WIDTH, the elements of 16 bytes, divides a row of out.
     Rows are written to their end: up to N alone, which is no multiple of it, the compiler would store single elements.
     """
     stride_ob, stride_om = stride_ob // WIDTH * WIDTH, stride_om // WIDTH * WIDTH
     blocks_n = tl.cdiv(N, BLOCK_N)
     blocks = tl.cdiv(ROWS, BLOCK_M) * blocks_n
-    batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    batch, block = (position // blocks).to(tl.int64), position % blocks
     offs_m = block // blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = block % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
     x_mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
@@ -31,6 +31,38 @@ def _pad_kernel(
     out_ptrs = out_ptr + batch * stride_ob + offs_m.to(tl.int64)[:, None] * stride_om + offs_n[None, :]
     x = tl.load(x_ptrs, mask=x_mask, other=0.0)
     tl.store(out_ptrs, x, mask=(offs_m[:, None] < ROWS) & (offs_n[None, :] < stride_om))
+
+
+@triton.jit
+def _pad_kernel(
+    x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A program owns a block of one matrix."""
+    _pad_block(
+        x_ptr, out_ptr, M, N, ROWS, stride_xb, stride_xm, stride_xn, stride_ob, stride_om, tl.program_id(0),
+        BLOCK_M, BLOCK_N, WIDTH,
+    )  # fmt: skip
+
+
+@triton.jit
+def _pad_two_kernel(
+    x_ptr, x_out_ptr, x_M, x_N, x_ROWS, x_stride_b, x_stride_m, x_stride_n, x_stride_ob, x_stride_om,
+    y_ptr, y_out_ptr, y_M, y_N, y_ROWS, y_stride_b, y_stride_m, y_stride_n, y_stride_ob, y_stride_om, x_blocks,
+    X_BLOCK_M: tl.constexpr, X_BLOCK_N: tl.constexpr, Y_BLOCK_M: tl.constexpr, Y_BLOCK_N: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The same for two: the first ``x_blocks`` programs copy x, the others y."""
+    if tl.program_id(0) < x_blocks:
+        _pad_block(
+            x_ptr, x_out_ptr, x_M, x_N, x_ROWS, x_stride_b, x_stride_m, x_stride_n, x_stride_ob, x_stride_om,
+            tl.program_id(0), X_BLOCK_M, X_BLOCK_N, WIDTH,
+        )  # fmt: skip
+    else:
+        _pad_block(
+            y_ptr, y_out_ptr, y_M, y_N, y_ROWS, y_stride_b, y_stride_m, y_stride_n, y_stride_ob, y_stride_om,
+            tl.program_id(0) - x_blocks, Y_BLOCK_M, Y_BLOCK_N, WIDTH,
+        )  # fmt: skip
 
 
 def padded(x):
@@ -50,17 +82,31 @@ def padded_rows(x, multiple=1):
     it takes two.  Of 1024 x 3584 x 14341 in bf16 that left 157 us of 255 by tiles of 128 x 128, 151 of 193 by 128 x 256
     (H200), copies apart.  They lie in a tensor whose m is the next multiple of ``multiple``: rows past theirs are 0.
     """
+    out, args, (block_m, block_n), blocks = _copy_of(x, multiple)
+    launch(_pad_kernel, (blocks,), *args, BLOCK_M=block_m, BLOCK_N=block_n, WIDTH=16 // x.element_size(), num_warps=4)
+    return out
+
+
+def two_padded_rows(x, y):
+    """Copies of both, of one dtype, as :func:`padded_rows` makes them, by one launch."""
+    x_out, x_args, (x_block_m, x_block_n), x_blocks = _copy_of(x)
+    y_out, y_args, (y_block_m, y_block_n), y_blocks = _copy_of(y)
+    launch(
+        _pad_two_kernel, (x_blocks + y_blocks,), *x_args, *y_args, x_blocks, X_BLOCK_M=x_block_m, X_BLOCK_N=x_block_n,
+        Y_BLOCK_M=y_block_m, Y_BLOCK_N=y_block_n, WIDTH=16 // x.element_size(), num_warps=4,
+    )  # fmt: skip
+    return x_out, y_out
+
+
+def _copy_of(x, multiple=1):
+    """The copy of ``x`` before it is written, the arguments for that, the rows and columns of a block, the blocks."""
     batch, m, n = x.shape
-    elements, rows = 16 // x.element_size(), triton.cdiv(m, multiple) * multiple
+    rows = triton.cdiv(m, multiple) * multiple
     out = torch.empty((batch, rows, padded_length(n, x.element_size())), dtype=x.dtype, device=x.device)
     block_n = min(1024, max(64, triton.next_power_of_2(n)))
-    block_m = 4096 // block_n
-    launch(
-        _pad_kernel, (batch * triton.cdiv(rows, block_m) * triton.cdiv(n, block_n),),
-        x, out, m, n, rows, *x.stride(), *out.stride()[:2], BLOCK_M=block_m, BLOCK_N=block_n, WIDTH=elements,
-        num_warps=4,
-    )  # fmt: skip
-    return out[:, :m, :n]
+    block = 4096 // block_n, block_n
+    blocks = batch * triton.cdiv(rows, block[0]) * triton.cdiv(n, block_n)
+    return out[:, :m, :n], (x, out, m, n, rows, *x.stride(), *out.stride()[:2]), block, blocks
 
 
 def padded_length(n, size):

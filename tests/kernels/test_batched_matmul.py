@@ -8,7 +8,7 @@ from atlas.declaration.hardware import GPU, INTERPRETER
 
 from kernels.batched_matmul import DECLARATION, bmm, case_of
 from kernels.common import padded, tiles
-from kernels.common.batches import copyable
+from kernels.common.batches import by_columns, copyable, is_shared, padded_batches
 
 VARIANTS = DECLARATION.forward.variants
 
@@ -33,6 +33,20 @@ def test_either_layout_and_shared_matrices_are_read_where_they_lie(variant, shar
     config = variant.default(case("fp16", b=3, m=24, n=56, k=40), INTERPRETER)
     assert copyable(a) and copyable(b)
     torch.testing.assert_close(variant.launch(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("shared", ["", "a"])
+def test_one_launch_copies_both_operands_whose_rows_are_off_16_bytes(monkeypatch, layout, shared):
+    launched, original = [], padded.launch
+    monkeypatch.setattr(padded, "launch", lambda *x, **meta: launched.append(x[0]) or original(*x, **meta))
+    a, b = laid(3, 69, 77, layout[0], shared == "a"), laid(3, 77, 133, layout[1], False, seed=1)
+    copies = padded_batches(a, b)
+    for copy, matrices in zip(copies, (a, b), strict=True):
+        torch.testing.assert_close(copy, matrices, rtol=0, atol=0)
+        assert copyable(copy) and by_columns(copy) == by_columns(matrices) and is_shared(copy) == is_shared(matrices)
+    assert len(launched) == 1
+    assert padded_batches(*copies) == copies and len(launched) == 1
 
 
 @pytest.mark.parametrize("copy", [padded.padded_rows, tiles.turned])

@@ -7,7 +7,8 @@ from kernels.matmul.registers import registers
 from kernels.matmul.swizzled import swizzled
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, least_bytes, reference, sweep
-from .described import launch_bf16x6, launch_persistent, launch_registers, launch_swizzled
+from .described import launch_bf16x6, launch_direct, launch_persistent, launch_registers, launch_swizzled
+from .direct import direct
 from .spaces import (
     PERSISTENT_SPACE,
     SPACE,
@@ -37,6 +38,7 @@ DECLARATION = Declaration(
         variants=(
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
+            direct(launch_direct),
             Variant(
                 name="persistent",
                 summary="the copy engine moves blocks, of padded copies where rows are off 16 bytes; one program an SM",

@@ -7,6 +7,8 @@ from atlas.declaration.products import uses_tensor_cores
 from kernels.common.products import BARRIERS, buffers, fma_stages, layout_of, narrow, row_lengths, stage_bytes
 from kernels.matmul.swizzled import MULTIPLICATIONS, enough_warps, microseconds, swizzles, turns
 
+from .estimates import count, direct_microseconds, persistent_microseconds, rounds
+
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``tiled`` cannot launch, or cannot be the best; ``""`` for one worth a trial."""
@@ -68,7 +70,7 @@ SPACE = {
 
 def _few(problem: Case, gpu: GPU) -> bool:
     """Whether tiles of 64 x 64 are less than two for each SM: smaller ones, read singly, have more under way."""
-    return _count((64, 64), problem) < 2 * gpu.sms
+    return count((64, 64), problem) < 2 * gpu.sms
 
 
 _FMA_TILES = {
@@ -113,7 +115,7 @@ def _fma_microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
     """
     config = _fma_config(tile, problem)
     rows, columns, block_k, _, warps, _ = config.values()
-    busy = turns(_rounds((rows, columns), problem, gpu), 12 // warps, warps, enough_warps(problem["k"]))
+    busy = turns(rounds((rows, columns), problem, gpu), 12 // warps, warps, enough_warps(problem["k"]))
     k = triton.cdiv(problem["k"], block_k) * block_k
     both = layout_of(problem)[0] == "N" and problem["k"] % 16 and problem["n"] % 16
     singly = 3.2 if both and not _few(problem, gpu) else 1.4 if narrow(problem) else 1.0
@@ -144,7 +146,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
     tensor_cores = uses_tensor_cores(problem, gpu)
     small = narrow(problem) and _few(problem, gpu) and (tensor_cores or problem.dtype == "fp32")
     # The fewest that wgmma multiplies are 64 rows: 8 of 1024, 77, 77 take 11.3 us so, 14.3 by 32 (H200).
-    many = Capability.WGMMA in gpu.capabilities and _rounds((32, 32), problem, gpu) > 2
+    many = Capability.WGMMA in gpu.capabilities and rounds((32, 32), problem, gpu) > 2
     most_rows, most_columns = (64 if many else 32, 32) if small else (128, 128) if tensor_cores else (64, 64)
     rows = min(most_rows, max(16, triton.next_power_of_2(problem["m"])))
     columns = min(most_columns, max(32, triton.next_power_of_2(problem["n"])))
@@ -169,9 +171,9 @@ def _tile_alone_in_tf32(problem: Case, gpu: GPU) -> tuple[int, ...]:
     of 16 rows an SM read too often: 12 of 577, 77, 96 TN take 13.8 us by 32 x 32, 26.7 by 16 x 64, 25.7 by 64 x 64.
     Rows at 16 bytes are copied asynchronously: 8 of 768, 96, 96 take 10.0 us by 128 x 64, 12.7 by 16 x 64 (H200).
     """
-    if _count((16, 64), problem) <= gpu.sms:
+    if count((16, 64), problem) <= gpu.sms:
         return (16, 64, 64, 8, 8, 3)
-    most = 32 if narrow(problem) else 128 if 2 * _count((128, 64), problem) >= gpu.sms else 64
+    most = 32 if narrow(problem) else 128 if 2 * count((128, 64), problem) >= gpu.sms else 64
     rows = min(most, max(16, triton.next_power_of_2(problem["m"])))
     return (rows, 32, 32, 8, 4, 2) if narrow(problem) else (rows, 64, 32, 8, 4, 3)
 
@@ -255,7 +257,7 @@ _DEEP = (64, 64, 4, 6)
 
 def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int, int], ...]:
     """BLOCK_M, BLOCK_N, num_warps, num_stages of the tiles worth a thought."""
-    few = problem["k"] >= 768 and _count((64, 64), problem) <= gpu.sms
+    few = problem["k"] >= 768 and count((64, 64), problem) <= gpu.sms
     if few and problem.dtype != "tf32" and Capability.WGMMA in gpu.capabilities:
         return (_DEEP,)
     small = ((64, 64, 4, 4), (64, 128, 4, 4), (128, 64, 4, 4))
@@ -268,14 +270,13 @@ def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int, int], ...]:
 
 # Microseconds of one SM on an H200: see kernels/matmul/split_spaces.py.
 _MULTIPLY, _LOAD, _PROGRAM = {"fp16": 3.0e-7, "bf16": 3.0e-7, "tf32": 8.4e-7}, 6.8e-6, 1.0
-_SINGLY = 0.018
-"""For a step of K of a tile of 64 x 64 whose elements are read one by one.
-
-By it 24 of 256 x 333 x 64 in bf16 are, in 10.7 us for 12.0 of a copy and `persistent`, and 48 of 197 x 197 x 64 are
-not, in 11.8 for 14.9 (H200).
-"""
+_SINGLY = {"fp16": 0.019, "bf16": 0.019, "tf32": 0.018}
+"""For a step of K of a tile of 64 x 64 whose elements are read one by one; `_SINGLY_SMALL` of one of 64 x 32."""
+_SINGLY_SMALL = 0.0155
 _SINGLY_BY_COLUMNS = 0.0135
 """The same of A alone, by columns: 192 of 577 x 64 x 77 TN in bf16 take 16.7 us so, 25.2 of a copy (H200)."""
+_START, _WRITE_SINGLY = 3.0, 0.35
+"""For a launch of `tiled`, and for a tile that it writes where n is off 8."""
 _LAUNCH, _COPIED = 2.6, 3.2e6
 """For a kernel that copies one operand, or both; bytes that all SMs copy in one."""
 
@@ -284,17 +285,7 @@ def _microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
     """How long all tiles take, by the copy engine."""
     load = (tile[0] + tile[1]) * element_size(problem.dtype) * _LOAD
     step = max(tile[0] * tile[1] * _MULTIPLY[problem.dtype], load)
-    return _rounds(tile, problem, gpu) * (problem["k"] * step + _PROGRAM)
-
-
-def _rounds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> int:
-    """Tiles that an SM takes one after the other."""
-    return triton.cdiv(_count(tile, problem), gpu.sms)
-
-
-def _count(tile: tuple[int, ...], problem: Case) -> int:
-    """Tiles of all products."""
-    return problem["b"] * triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
+    return rounds(tile, problem, gpu) * (problem["k"] * step + _PROGRAM)
 
 
 _MOST_PRODUCTS = 65535
@@ -307,7 +298,7 @@ def swizzles_batch(problem: Case, gpu: GPU) -> str:
     if problem["b"] > _MOST_PRODUCTS:
         return f"over {_MOST_PRODUCTS} products, the most that CUDA counts along that axis of a grid"
     copied, turned = _copies_of_swizzled(problem)
-    if turned and _count((64, 64), problem) < gpu.sms:
+    if turned and count((64, 64), problem) < gpu.sms:
         return ""  # few tiles do not make up for a launch that turns B
     pays = turned + min(_fma_times(problem, gpu).values()) < 0.95 * (copied + microseconds(problem, gpu))
     return "`tiled` has tiles that leave less of C's edges or of SMs idle, or copies would take longer" if pays else ""
@@ -341,6 +332,23 @@ def copies(problem: Case, gpu: GPU) -> str:
     # In tf32 a copy of both is two launches.
     launches = of_a + of_b if problem.dtype == "tf32" else 1
     copies = launches * _LAUNCH + 2 * b * size * (of_a * m * k + of_b * k * n) / _COPIED
-    one = _SINGLY_BY_COLUMNS if layout_of(problem)[0] == "T" and of_a and not of_b else _SINGLY
-    singly = _rounds((64, 64), problem, gpu) * k * one
-    return "" if copies + 3 < singly else "rows off 16 bytes or not along K, and too few for copies of them to pay"
+    one = _SINGLY_BY_COLUMNS if layout_of(problem)[0] == "T" and of_a and not of_b else _SINGLY[problem.dtype]
+    if problem.dtype == "tf32":
+        pays = copies + _START < rounds((64, 64), problem, gpu) * k * one
+    else:
+        pays = copies + _described_microseconds(problem, gpu) < _singly_microseconds(one, problem, gpu)
+    return "" if pays else "rows off 16 bytes or not along K, and too few for copies of them to pay"
+
+
+def _described_microseconds(problem: Case, gpu: GPU) -> float:
+    """How long the sooner of `persistent` and `direct` takes after copies."""
+    tile = tuple(default_persistent(problem, gpu).values())
+    return min(direct_microseconds(problem, gpu), persistent_microseconds(tile, problem, gpu))
+
+
+def _singly_microseconds(one: float, problem: Case, gpu: GPU) -> float:
+    """How long `tiled` takes that reads its elements one by one, in tiles of 64 x 64 ``one`` for a step of K."""
+    tiles, k = rounds((64, 64), problem, gpu), problem["k"]
+    if _few(problem, gpu):  # one or two tiles of 32 x 32 on an SM take as long as one of 64 x 32
+        tiles, one = rounds((64, 32), problem, gpu) if rounds((32, 32), problem, gpu) > 2 else 1, _SINGLY_SMALL
+    return _START + tiles * (k * one + (_WRITE_SINGLY if problem["n"] % 8 else 0.0))

@@ -93,7 +93,7 @@ def test_fp32_takes_two_warps_where_64_columns_would_be_half_empty_and_copies_of
         ({"b": 16, "m": 128, "n": 128, "k": 2048}, True),  # 64 tiles of 64 x 64
         ({"b": 12, "m": 96, "n": 128, "k": 1024, "layout": "TN"}, True),
         ({"b": 64, "m": 128, "n": 128, "k": 2048}, False),  # 256
-        ({"b": 16, "m": 128, "n": 128, "k": 512}, False),
+        ({"b": 16, "m": 128, "n": 128, "k": 704}, False),
     ],
 )
 def test_few_tiles_of_long_sums_have_deep_blocks(sizes, deep):
@@ -106,7 +106,26 @@ def test_few_tiles_of_long_sums_have_deep_blocks(sizes, deep):
 
 def test_an_a_by_columns_off_16_bytes_is_read_singly_where_a_copy_takes_longer():
     assert default_tile("bf16", b=192, m=577, n=64, k=77, layout="TN") == ("tiled", 128, 64)
-    assert default_tile("bf16", b=192, m=77, n=577, k=64)[0] == "persistent"
+    assert default_tile("bf16", b=192, m=77, n=577, k=64)[0] == "direct"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ({"b": 12, "m": 1024, "n": 128, "k": 96, "layout": "NT"}, (64, 64)),  # few tiles of short sums
+        ({"b": 8, "m": 577, "n": 197, "k": 128, "layout": "TN"}, (64, 64)),
+        ({"b": 8, "m": 1024, "n": 577, "k": 333}, (64, 128)),  # rows of C off 16 bytes
+        ({"b": 96, "m": 197, "n": 197, "k": 64, "layout": "NT"}, (64, 128)),
+        ({"b": 8, "m": 1024, "n": 576, "k": 333}, None),
+        ({"b": 48, "m": 512, "n": 768, "k": 96}, None),
+        ({"b": 24, "m": 512, "n": 577, "k": 577}, None),
+        ({"b": 512, "m": 128, "n": 128, "k": 128}, None),
+    ],
+)
+def test_few_tiles_or_short_sums_of_odd_rows_take_several_programs_an_sm(sizes, tile):
+    variant, config = untuned(DECLARATION.forward, case("bf16", **sizes), H200)
+    found = (config["BLOCK_M"], config["BLOCK_N"]) if variant.name == "direct" else None
+    assert found == tile and config in list(variant.configs(case("bf16", **sizes), H200))
 
 
 def test_fp32_goes_to_tensor_cores_where_products_outweigh_the_terms_that_are_made_of_operands():

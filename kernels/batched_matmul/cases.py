@@ -65,6 +65,16 @@ EDGE_CASES = (
     ),
     case("bf16", "few tiles, a long sum: deep blocks, with tails", b=3, m=72, n=136, k=840),
     case("fp32", "a short sum, half of a tile's columns: two warps", b=50, m=200, n=80, k=40),
+    *(
+        case("fp32", f"products with tails, terms made by each program: {layout}", b=b, m=m, n=n, k=k, layout=layout)
+        for b, m, n, k, layout in (
+            (84, 200, 48, 80, "NN"),
+            (112, 130, 33, 112, "NT"),
+            (84, 200, 96, 77, "NN"),
+            (5, 72, 33, 80, "NT"),
+            (5, 72, 48, 77, "NN"),
+        )
+    ),
     case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
     case("tf32", "rows off 16 bytes", b=3, m=69, n=77, k=131),
     *(

@@ -19,6 +19,7 @@ from .spaces import (
     fits_persistent,
     swizzles_batch,
 )
+from .terms import terms
 from .tiled import launch_tiled
 
 DECLARATION = Declaration(
@@ -50,6 +51,7 @@ DECLARATION = Declaration(
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
                 follows="tiled",
             ),
+            terms(),
             swizzled(launch_swizzled, swizzles_batch),
             Variant(
                 name="tiled",

@@ -304,6 +304,13 @@ def swizzles_batch(problem: Case, gpu: GPU) -> str:
     return "`tiled` has tiles that leave less of C's edges or of SMs idle, or copies would take longer" if pays else ""
 
 
+def fma_microseconds(problem: Case, gpu: GPU) -> float:
+    """About how long the sooner of `tiled` and `swizzled` takes in fp32, with the copies of either."""
+    copied, turned = _copies_of_swizzled(problem)
+    times = [turned + min(_fma_times(problem, gpu).values())]
+    return min([*times, copied + microseconds(problem, gpu)] if not swizzles_batch(problem, gpu) else times)
+
+
 def _copies_of_swizzled(problem: Case) -> tuple[float, float]:
     """Microseconds that `swizzled` copies operands for (``in_a_row``), and `tiled` to turn B."""
     b, m, n, k, (of_a, of_b) = *(problem[name] for name in "bmnk"), layout_of(problem)

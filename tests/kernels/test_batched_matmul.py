@@ -73,7 +73,7 @@ def test_fp32_takes_a_variant_that_counts_the_products():
 
 def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_ones_where_sms_would_idle():
     assert default_tile("fp32", b=16, m=512, n=512, k=64) == ("swizzled", 64, 64)
-    assert default_tile("fp32", b=24, m=160, n=768, k=768) == ("tiled", 32, 256)
+    assert default_tile("fp32", b=24, m=160, n=768, k=768, layout="TN") == ("tiled", 32, 256)
     assert default_tile("fp32", b=96, m=80, n=768, k=77, layout="NT") == ("tiled", 16, 256)
     assert default_tile("fp32", b=24, m=64, n=128, k=768) == ("tiled", 64, 32)
 
@@ -131,6 +131,33 @@ def test_few_tiles_or_short_sums_of_odd_rows_take_several_programs_an_sm(sizes, 
 def test_fp32_goes_to_tensor_cores_where_products_outweigh_the_terms_that_are_made_of_operands():
     sizes = {"b": 16, "m": 512, "n": 512, "k": 512}
     assert untuned(DECLARATION.forward, case("fp32", **sizes), H200)[0].name == "bf16x6"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "columns"),
+    [
+        ({"b": 96, "m": 333, "n": 77, "k": 96, "layout": "NT"}, 32),
+        ({"b": 96, "m": 100, "n": 96, "k": 256}, 32),
+        ({"b": 96, "m": 77, "n": 96, "k": 333}, 64),  # A read element by element
+        ({"b": 96, "m": 333, "n": 96, "k": 77, "layout": "TN"}, None),
+        ({"b": 24, "m": 333, "n": 333, "k": 77}, None),  # B, too
+        ({"b": 8, "m": 768, "n": 64, "k": 80, "layout": "NT"}, None),
+    ],
+)
+def test_fp32_of_many_small_products_goes_to_tensor_cores_where_programs_make_terms(sizes, columns):
+    variant, config = untuned(DECLARATION.forward, case("fp32", **sizes), H200)
+    assert (config["BLOCK_N"] if variant.name == "terms" else None) == columns
+    assert config in list(variant.configs(case("fp32", **sizes), H200))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_terms_keep_fp32s_range_infinities_and_nan():
+    a, b = randn(2, 70, 40), randn(2, 40, 33, seed=1)
+    a[0, 0, 0], a[0, 1, 1], a[0, 2, 2], b[1, :, 5] = torch.inf, torch.nan, torch.finfo(torch.float32).max, 0
+    b[:, 2] *= 1e-5
+    variant = DECLARATION.forward.variant("terms")
+    found = variant.launch(a, b, config=variant.default(case("fp32", b=2, m=70, n=33, k=40), INTERPRETER))
+    torch.testing.assert_close(found, torch.bmm(a, b), equal_nan=True)
 
 
 def test_tf32_that_is_not_copied_along_k_takes_tiles_of_more_rows_where_those_of_16_are_many():

@@ -57,6 +57,8 @@ MUTANTS = (
         (Edit("position % tiles", "position"),), WRITTEN, "forward", "persistent", "fp16"),
     Mutant("batched_matmul", "a program an SM that takes one tile", "unwritten tail",
         (Edit("LARGEST", "gpu_of(a.device).sms", "launch_direct"),), WRITTEN, "forward", "direct", "bf16"),
+    Mutant("batched_matmul", "the product of first and second terms left out", "reduced precision",
+        (Edit("tl.dot(a0, b1, part)", "part"),), VALUES, "forward", "terms", "fp32"),
     Mutant("batched_matmul", "gradient of A from B as it is", "wrong gradient of one input", (Edit("b.transpose(1, 2)",
         "b.reshape(b.shape[0], b.shape[2], -1)", "_backward"),), GRADIENTS, "backward", "public"),
     Mutant("batched_matmul", "matrices taken for contiguous", "non-contiguous input misread",

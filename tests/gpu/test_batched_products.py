@@ -1,0 +1,55 @@
+"""Batched products: variants that take few cases, at more shapes and layouts than validation draws."""
+
+import pytest
+import torch
+from atlas.declaration import Capability, case, gpu_of
+
+from kernels.batched_matmul import DECLARATION
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def on_hopper(cuda):
+    if Capability.WGMMA not in gpu_of(cuda).capabilities:
+        pytest.skip("timed on Hopper alone")
+
+
+def operands(cuda, b, m, n, k, layout, dtype):
+    made = torch.Generator(cuda).manual_seed(m)
+    x, y = (
+        torch.randn(b, *(shape if order == "N" else shape[::-1]), device=cuda, dtype=dtype, generator=made)
+        for shape, order in zip(((m, k), (k, n)), layout, strict=True)
+    )
+    return x if layout[0] == "N" else x.mT, y if layout[1] == "N" else y.mT
+
+
+def found_by(name, a, b, dtype, layout):
+    variant = DECLARATION.forward.variant(name)
+    problem = case(dtype, b=a.shape[0], m=a.shape[1], n=b.shape[2], k=a.shape[2], layout=layout)
+    configs = list(variant.configs(problem, gpu_of(a.device)))
+    assert configs
+    return [variant.launch(a, b, config=config) for config in configs]
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_several_programs_an_sm(cuda, layout):
+    """Rows at 16 bytes and off them, one A for all, tails everywhere, more tiles than are under way at a time."""
+    a, b = operands(cuda, 80, 200, 136, 72, layout, torch.float16)
+    x, y = operands(cuda, 50, 77, 201, 333, layout, torch.bfloat16)
+    for dtype, one, two in (("fp16", a, b), ("fp16", a[:1].expand(a.shape), b), ("bf16", x, y)):
+        for found in found_by("direct", one, two, dtype, layout):
+            torch.testing.assert_close(found, (one.float() @ two.float()).to(found.dtype), rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TT"])
+def test_terms_are_as_exact_as_fma_and_keep_fp32s_range(cuda, layout):
+    for b, m, n, k in ((84, 200, 48, 80), (3, 77, 96, 333)):
+        x, y = operands(cuda, b, m, n, k, layout, torch.float32)
+        exact = x.double() @ y.double()
+        for found in found_by("terms", x, y, "fp32", layout):
+            assert (found - exact).abs().max() <= 4e-7 * exact.abs().max()
+    x[0, 0, 0], x[0, 1, 1], x[0, 2, 2], y[1, :, 5] = torch.inf, torch.nan, torch.finfo(torch.float32).max, 0
+    y[:, 2] *= 1e-5
+    for found in found_by("terms", x, y, "fp32", layout):
+        torch.testing.assert_close(found, (x.double() @ y.double()).float(), rtol=1e-4, atol=1e-3, equal_nan=True)

@@ -23,20 +23,20 @@ FEWEST_ROWS = 17
 """The fewest rows of x that are timed."""
 
 _STAGE_US = {
-    (32, 1, 2): (0.182, 0.178),
-    (32, 2, 2): (0.248, 0.238),
-    (64, 1, 2): (0.195, 0.202),
-    (64, 2, 1): (0.35, 0.36),
-    (64, 2, 2): (0.29, 0.292),
-    (128, 1, 2): (0.259, 0.256),
-    (128, 2, 1): (0.416, 0.412),
-    (128, 3, 1): (0.56, 0.56),
-    (256, 2, 1): (0.641, 0.679),
+    (32, 1, 2): (0.173, 0.168),
+    (32, 2, 2): (0.234, 0.234),
+    (64, 1, 2): (0.185, 0.166),
+    (64, 2, 1): (0.335, 0.317),
+    (64, 2, 2): (0.285, 0.261),
+    (128, 1, 2): (0.244, 0.23),
+    (128, 2, 1): (0.423, 0.39),
+    (128, 3, 1): (0.578, 0.505),
+    (256, 2, 1): (0.63, 0.644),
 }
-"""What a stage takes, of 4 bits and of 8, by BLOCK_M, W_GROUPS and K_GROUPS.
+"""What a stage takes, of weights with groups' scales and of others, by BLOCK_M, W_GROUPS and K_GROUPS.
 
-With the constants of `_direct_us` a fit to 94 times of an H100, 3.5 % off on average; three groups of 4 bits were not
-timed and are taken to be as 8 bits.  Of 32 rows to 12 times of an H200, 2.5 % off.
+With the constants of `_adding_us` and `_direct_us` a fit to 238 times of an H200, of up to 1024 rows, 2.7 % off on
+average.  Tensor cores alone would take 0.27 of (128, 2, 1) and 0.54 of (256, 2, 1), at 1.9 GHz.
 """
 
 _LATE = 1.2
@@ -65,26 +65,25 @@ def in_clusters(tiles: int, splits: int, programs: int) -> bool:
 
 
 def _adding_us(shape: Shape, splits: int, cut: int, clustered: bool) -> float:
-    """To add the parts of ``cut`` tiles: by what a program of a cluster sends, or by the kernel that adds them.
-
-    Clusters: a fit to 17 times of an H200, 0.55 us off on average.
-    """
+    """To add the parts of ``cut`` tiles: by what a program of a cluster sends, or by the kernel that adds them."""
     rows, w_groups, _ = shape
+    if not cut:
+        return 0.0
+    sums = rows * w_groups * STAGE
     if clustered:
-        return 0.2 * rows * w_groups * STAGE / 1024 + 0.235 * splits - 0.4
-    once, each = (1.2, 0.5) if rows > 32 else (0.7, 0.2)
-    return once + splits * (each + cut * rows * w_groups * STAGE * 8 / 4.4e6) if cut else 0.0
+        return 0.44 - 0.075 * splits + 0.258 * sums * (splits - 1) / splits / 1024
+    return 0.95 * (rows > 32) + splits * (0.32 + cut * sums * 8 / 6.8e6)
 
 
-def _direct_us(bits: int, shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> float:
-    """Launches, rounds of whole tiles, those of parts, and adding these."""
+def _direct_us(bits: int, group: int, shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> float:
+    """Launches, weights from memory, rounds of whole tiles, those of parts, and adding these."""
     _, w_groups, k_groups = shape
     tiles, turns = _tiles_and_turns(shape, m, n, k)
     cut = tiles_to_cut(tiles, splits, sms)
     rounds = triton.cdiv(tiles - cut, sms) * turns + triton.cdiv(cut * splits, sms) * triton.cdiv(turns, splits)
     adding = _adding_us(shape, splits, cut, in_clusters(tiles, splits, sms))
-    launching = 7.7 + 1.2 * (w_groups * k_groups > 3)
-    return launching + rounds * 2 * k_groups * _STAGE_US[shape][bits == 8] + adding
+    launching = 7.3 + 1.3 * (w_groups * k_groups > 3)
+    return launching + 0.064 * n * k * bits / 8e6 + rounds * 2 * k_groups * _STAGE_US[shape][group == 0] + adding
 
 
 def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str:
@@ -111,10 +110,10 @@ def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str
 
 
 @functools.lru_cache(maxsize=1024)
-def best_direct(bits: int, m: int, n: int, k: int, sms: int) -> tuple[float, Shape, int]:
+def best_direct(bits: int, group: int, m: int, n: int, k: int, sms: int) -> tuple[float, Shape, int]:
     """(us, BLOCK_M with W_GROUPS and K_GROUPS, SPLITS) of the config that should end first."""
     return min(
-        (_direct_us(bits, shape, splits, m, n, k, sms), shape, splits)
+        (_direct_us(bits, group, shape, splits, m, n, k, sms), shape, splits)
         for shape in _STAGE_US
         for splits in DIRECT_SPACE["SPLITS"]
         if not _useless(shape, splits, m, n, k, sms)
@@ -124,16 +123,17 @@ def best_direct(bits: int, m: int, n: int, k: int, sms: int) -> tuple[float, Sha
 def fits_direct(bits: int, config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config of ``direct`` cannot be the best."""
     *shape, splits = (config[name] for name in DIRECT_SPACE)
-    shape, sizes = tuple(shape), (problem["m"], problem["n"], problem["k"], gpu.sms)
+    shape, group = tuple(shape), problem["group"]
+    sizes = problem["m"], problem["n"], problem["k"], gpu.sms
     if shape not in _STAGE_US:
         return "more registers or memory than there are, or slower than another wherever it was timed"
     if reason := _useless(shape, splits, *sizes):
         return reason
-    late = _direct_us(bits, shape, splits, *sizes) > _LATE * best_direct(bits, *sizes)[0]
+    late = _direct_us(bits, group, shape, splits, *sizes) > _LATE * best_direct(bits, group, *sizes)[0]
     return "far from the fastest by an estimate" if late else ""
 
 
 def direct_default(bits: int, problem: Case, gpu: GPU) -> dict[str, int]:
     """The fastest by an estimate."""
-    _, shape, splits = best_direct(bits, problem["m"], problem["n"], problem["k"], gpu.sms)
+    _, shape, splits = best_direct(bits, *(problem[name] for name in ("group", "m", "n", "k")), gpu.sms)
     return dict(zip(DIRECT_SPACE, (*shape, splits), strict=True))

@@ -155,7 +155,7 @@ def directs(bits: int, problem: Case, gpu: GPU) -> str:
     sizes = _sizes(problem)
     if math.prod(sizes) < _LITTLE:
         return ""
-    own = best_direct(bits, *sizes, gpu.sms)[0]
+    own = best_direct(bits, problem["group"], *sizes, gpu.sms)[0]
     if problem["m"] <= FEW_ROWS:
         return "`shared` should end sooner" if own > _BRIGHT * shared_us(bits, problem, gpu) else ""
     if own > _SURELY * _separate_us(*sizes, gpu.sms) > _UNRECORDED_US:
@@ -169,7 +169,7 @@ def _behind(bits: int, own: float, problem: Case, gpu: GPU) -> bool:
     sizes = _sizes(problem)
     if math.prod(sizes) < _LITTLE or directs(bits, problem, gpu):
         return False
-    return own > 1.33 * best_direct(bits, *sizes, gpu.sms)[0]
+    return own > 1.33 * best_direct(bits, problem["group"], *sizes, gpu.sms)[0]
 
 
 # --- specialized -----------------------------------------------------------------------------------------------------

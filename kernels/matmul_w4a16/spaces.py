@@ -169,7 +169,7 @@ def _directly(bits, problem: Case, gpu: GPU) -> bool:
     least, most = _FOR_DIRECT[bits]
     if m < FEWEST_ROWS or not least <= n * k <= most:
         return False
-    return best_direct(bits, m, n, k, gpu.sms)[0] < shared_us(bits, problem, gpu)
+    return best_direct(bits, problem["group"], m, n, k, gpu.sms)[0] < shared_us(bits, problem, gpu)
 
 
 TILES_SPACE = {

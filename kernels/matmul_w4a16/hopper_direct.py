@@ -117,7 +117,7 @@ def _produce(
 
 
 @gluon.jit
-def _stand_by():
+def stand_by():
     """Warps that fill up the last group of four: the cluster's barrier counts them."""
     clusters.arrive()
     clusters.await_all()
@@ -368,7 +368,7 @@ def direct_kernel(
                             PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 1)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
                             BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
-            ] + ([(_stand_by, ()), (_stand_by, ())] if CLUSTER > 1 else []),
+            ] + ([(stand_by, ()), (stand_by, ())] if CLUSTER > 1 else []),
             [4, 1] + ([1, 2] if CLUSTER > 1 else []),
             [240, 24] + ([24, 24] if CLUSTER > 1 else []),
         )  # fmt: skip
@@ -383,7 +383,7 @@ def direct_kernel(
                             PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 2)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
                             BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
-            ] + ([(_stand_by, ()), (_stand_by, ())] if CLUSTER > 1 else []),
+            ] + ([(stand_by, ()), (stand_by, ())] if CLUSTER > 1 else []),
             [4, 4, 1] + ([1, 2] if CLUSTER > 1 else []),
             [160, 160, 24] + ([24, 24] if CLUSTER > 1 else []),
         )  # fmt: skip
@@ -401,7 +401,7 @@ def direct_kernel(
                             PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 3)),
                 (_produce, (x_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
                             BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
-            ] + ([(_stand_by, ()), (_stand_by, ())] if CLUSTER > 1 else []),
+            ] + ([(stand_by, ()), (stand_by, ())] if CLUSTER > 1 else []),
             [4, 4, 4, 1] + ([1, 2] if CLUSTER > 1 else []),
             [112, 112, 112, 24] + ([24, 24] if CLUSTER > 1 else []),
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """The gradient dx = dy W of packed weights for Hopper (sm_90), from some tens of rows on: `direct` turned over.
 
 dx^T = W^T dy^T, with dy in its order and all operands by TMA; see :mod:`.hopper_direct` for the ring, for groups of
-warps, for tiles cut into parts and for how weights are made between products.  Here a stage is 64 rows of W, by 64
-columns for each of W_GROUPS groups of four warps; K_GROUPS take stages in turns.
+warps, for tiles cut into parts and who adds these, and for how weights are made between products.  Here a stage is 64
+rows of W, by 64 columns for each of W_GROUPS groups of four warps; K_GROUPS take stages in turns.
 
 wgmma wants a column of W where a lane has a row: `movmatrix` turns blocks of 8 x 8 weights over, once they are scaled
 (:mod:`.direct_pull_weights`).  So that a warp has 16 columns of a stage, and a group one sum, it takes one word of each
@@ -12,7 +12,7 @@ lane of packed tiles: its columns are not neighbours, and come into their order 
 import torch
 import triton
 import triton.language as tl
-from atlas.operators import launch
+from atlas.operators import Clustered, launch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -23,11 +23,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_wait
 
+from kernels.common import clusters
 from kernels.common.early import launch_early
 from kernels.common.hopper import described, tile_of
 
 from .direct_pull_weights import packed_of_stage, ptx_of, weights_of_half
-from .direct_space import tiles_to_cut
+from .direct_space import in_clusters, tiles_to_cut
 from .direct_weights import pin
 from .hopper_converted import barriers
 from .hopper_direct import (
@@ -38,6 +39,7 @@ from .hopper_direct import (
     multiply_sixteen,
     part_at,
     rounds_of,
+    stand_by,
     store_part,
     write_block,
 )
@@ -47,9 +49,12 @@ from .hopper_direct import (
 def _produce(
     dy_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr,
     BITS: gl.constexpr, GROUP: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CUT: gl.constexpr,
+    CLUSTER: gl.constexpr,
 ):  # fmt: skip
     """The producer.  A slot's n-th filling waits for its n-1-th emptying; the first waits for none."""
     M, N, K, splits = sizes
+    if CLUSTER > 1:
+        clusters.arrive()
     dy_smem, words_smem, scales_smem, zeros_smem = smems[0], smems[1], smems[2], smems[3]
     BLOCK_M: gl.constexpr = dy_desc.block_shape[0]
     COLUMNS: gl.constexpr = W_GROUPS * ROWS
@@ -76,6 +81,8 @@ def _produce(
                     tma.async_copy_global_to_shared(zeros_desc, [4 * i, first], bar, zeros_smem.index(at))
             tma.async_copy_global_to_shared(dy_desc, [m, i * BLOCK_K], bar, dy_smem.index(slot))
             step += 1
+    if CLUSTER > 1:
+        clusters.await_all()
 
 
 @gluon.jit
@@ -136,13 +143,31 @@ def _in_order(sums):
 
 
 @gluon.jit
+def _add_and_write(
+    dx_ptr, acc, room, rank, m, k, M, K, W_GROUP: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr
+):
+    """Add a group's sums to those of the cluster's other programs; each writes its share, columns in their order."""
+    BLOCK_M: gl.constexpr = acc.shape[1]
+    clusters.meet(STATIC)
+    clusters.send(acc, room, rank, W_GROUP, 4, CLUSTER)
+    clusters.await_sums(room, W_GROUP)
+    for number in gl.static_range(clusters.own_blocks(ROWS, BLOCK_M, 4, CLUSTER)):
+        total, p, q, inside = clusters.added(room, rank, number, W_GROUP, ROWS, BLOCK_M, 4, CLUSTER)
+        column = k + p // 32 * 32 + p // 2 % 4 * 8 + p // 16 % 2 * 4 + p // 8 % 2 * 2 + p % 2
+        where = (m + q).to(gl.int64) * K + column
+        gl.store(dx_ptr + where, total.to(dx_ptr.dtype.element_ty), mask=inside & (m + q < M) & (column < K))
+
+
+@gluon.jit
 def _consume(
-    dx_desc, parts_ptr, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
+    dx_desc, parts_ptr, room, smems, bars, sizes, W_GROUPS: gl.constexpr, K_GROUPS: gl.constexpr, BITS: gl.constexpr,
     GROUP: gl.constexpr, HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-    CUT: gl.constexpr, PART: gl.constexpr,
+    CUT: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Group ``PART`` of four warps."""
     M, N, K, splits = sizes
+    if CLUSTER > 1:
+        clusters.arrive_first(STATIC)
     dy_smem, dx_smem, sums_smem = smems[0], smems[4], smems[5]
     W_GROUP: gl.constexpr = PART % W_GROUPS
     K_GROUP: gl.constexpr = PART // W_GROUPS
@@ -181,20 +206,26 @@ def _consume(
                 mbarrier.wait(bars[2].index(0), turn & 1)
                 acc += sums_smem.index(0).load(acc_layout)
                 mbarrier.arrive(bars[3].index(0), count=1)
-            if CUT:  # noqa: SIM102 - a constant, the other is none
-                if tile >= whole:
-                    where = (part * (tiles - whole) + tile - whole).to(gl.int64) * W_GROUPS + W_GROUP
-                    store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
-            if (not CUT) | (tile < whole):
-                out = _in_order(acc.to(dx_desc.dtype))
-                if dx_desc.block_shape[0] < BLOCK_M:
-                    low, high = out.reshape([ROWS, 2, BLOCK_M // 2]).permute((0, 2, 1)).split()
-                    write_block(low, dx_smem.index(W_GROUP), dx_desc, m, k + W_GROUP * ROWS)
-                    write_block(high, dx_smem.index(W_GROUP), dx_desc, m + BLOCK_M // 2, k + W_GROUP * ROWS)
-                else:
-                    write_block(out, dx_smem.index(W_GROUP), dx_desc, m, k + W_GROUP * ROWS)
+            if CLUSTER > 1:
+                _add_and_write(parts_ptr, acc, room, part, m, k + W_GROUP * ROWS, M, K, W_GROUP, CLUSTER, STATIC)
+            else:
+                if CUT:  # noqa: SIM102 - a constant, the other is none
+                    if tile >= whole:
+                        where = (part * (tiles - whole) + tile - whole).to(gl.int64) * W_GROUPS + W_GROUP
+                        store_part(parts_ptr + where * (ROWS * BLOCK_M), acc)
+                if (not CUT) | (tile < whole):
+                    out = _in_order(acc.to(dx_desc.dtype))
+                    if dx_desc.block_shape[0] < BLOCK_M:
+                        low, high = out.reshape([ROWS, 2, BLOCK_M // 2]).permute((0, 2, 1)).split()
+                        write_block(low, dx_smem.index(W_GROUP), dx_desc, m, k + W_GROUP * ROWS)
+                        write_block(high, dx_smem.index(W_GROUP), dx_desc, m + BLOCK_M // 2, k + W_GROUP * ROWS)
+                    else:
+                        write_block(out, dx_smem.index(W_GROUP), dx_desc, m, k + W_GROUP * ROWS)
         turn += 1  # noqa: SIM113 - of Gluon
-    if K_GROUP == 0:
+    if CLUSTER > 1:
+        if K_GROUP > 0:
+            clusters.meet(STATIC)
+    elif K_GROUP == 0:
         tma.store_wait(0)
 
 
@@ -202,12 +233,13 @@ def _consume(
 def direct_pull_kernel(
     dy_desc, words_desc, scales_desc, zeros_desc, dx_desc, parts_ptr, M, N, K, splits, W_GROUPS: gl.constexpr,
     K_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, CUT: gl.constexpr,
+    STAGES: gl.constexpr, CUT: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr,
 ):  # fmt: skip
     """Scales and zero points are those of rows g and g + 8 in one word (zero points: half a word), [row tiles, g].
 
     With CUT tiles of the last round are cut into ``splits`` parts, written to [splits, tiles, groups of columns] in the
-    order of ``store_part``.
+    order of ``store_part``.  In clusters of CLUSTER programs, one for each part of a tile, ``parts_ptr`` is dx's, which
+    has no descriptor; STATIC is :func:`.clusters.static_bytes`.
     """
     gl.static_assert(W_GROUPS * K_GROUPS == 2)
     BLOCK_M: gl.constexpr = dy_desc.block_shape[0]
@@ -219,26 +251,33 @@ def direct_pull_kernel(
     zeros_smem = scales_smem
     if HAS_ZEROS:
         zeros_smem = gl.allocate_shared_memory(gl.int16, [SLOTS, 4, 16], zeros_desc.layout)
-    dx_smem = gl.allocate_shared_memory(dx_desc.dtype, [W_GROUPS, dx_desc.block_shape[0], ROWS], dx_desc.layout)
-    sums_smem = dx_smem
+    dx_smem = dy_smem
+    if CLUSTER == 1:
+        dx_smem = gl.allocate_shared_memory(dx_desc.dtype, [W_GROUPS, dx_desc.block_shape[0], ROWS], dx_desc.layout)
+    sums_smem = dy_smem
     if K_GROUPS > 1:
         sums_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
         sums_smem = gl.allocate_shared_memory(gl.float32, [1, ROWS, BLOCK_M], sums_layout)
     bars = barriers(STAGES, 1), barriers(STAGES, W_GROUPS), barriers(1, 1), barriers(1, 1)
+    room = ()
+    if CLUSTER > 1:
+        BUFFERS: gl.constexpr = W_GROUPS * clusters.buffer_bytes(ROWS, BLOCK_M, 4, CLUSTER)
+        gl.static_assert((STATIC > clusters.BARRIERS) | (BUFFERS <= STAGES * BLOCK_M * BLOCK_K * 2), "a ring too small")
+        room = clusters.room_of(gl.program_id(0) % CLUSTER, W_GROUPS, ROWS, BLOCK_M, 4, CLUSTER, STATIC)
     fence_async_shared()
     sizes = (M, N, K, splits)
     smems = (dy_smem, words_smem, scales_smem, zeros_smem, dx_smem, sums_smem)
     gl.warp_specialize(
         [
-            (_consume, (dx_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                        PTX, GROUP_M, STAGES, CUT, 0)),
-            (_consume, (dx_desc, parts_ptr, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
-                        PTX, GROUP_M, STAGES, CUT, 1)),
+            (_consume, (dx_desc, parts_ptr, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                        PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 0)),
+            (_consume, (dx_desc, parts_ptr, room, smems, bars, sizes, W_GROUPS, K_GROUPS, BITS, GROUP, HAS_ZEROS,
+                        PTX, GROUP_M, STAGES, CUT, CLUSTER, STATIC, 1)),
             (_produce, (dy_desc, words_desc, scales_desc, zeros_desc, smems, bars, sizes, W_GROUPS, K_GROUPS,
-                        BITS, GROUP, GROUP_M, STAGES, CUT)),
-        ],
-        [4, 1],
-        [240, 24],
+                        BITS, GROUP, GROUP_M, STAGES, CUT, CLUSTER)),
+        ] + ([(stand_by, ()), (stand_by, ())] if CLUSTER > 1 else []),
+        [4, 1] + ([1, 2] if CLUSTER > 1 else []),
+        [240, 24] + ([24, 24] if CLUSTER > 1 else []),
     )  # fmt: skip
 
 
@@ -275,37 +314,44 @@ def _sum_tiles_kernel(
     tl.store(dx_ptr + m.to(tl.int64)[:, None] * K + k[None, :], out, mask=(m[:, None] < M) & (k[None, :] < K))
 
 
-def _stages(bits, rows, w_groups, k_groups, narrow):
-    """Stages that shared memory holds beside dx and the sums on their way; ``narrow``: groups of 32."""
+def _stages(bits, shape, narrow, others):
+    """Stages that shared memory holds beside ``others``, bytes, and sums on their way; ``narrow``: groups of 32."""
+    rows, w_groups, k_groups = shape
     stage = rows * 128 + w_groups * (512 * bits + 128 * (1 + narrow) + 128)
-    rest = w_groups * ROWS.value * (2 * min(rows, WRITTEN) + 4 * rows * (k_groups - 1)) + 2048
+    rest = w_groups * ROWS.value * 4 * rows * (k_groups - 1) + others + 2048
     return max(2, min(12, (224 * 1024 - rest) // stage))
 
 
 def pull_direct(bits, dy, words, scales, zeros, dx, group, *, config, programs):
     """Write dx [m, k] = dy W; n is a multiple of 8, as TMA wants it, k one of 32.  ``programs``: the number of SMs."""
     (m, n), k = dy.shape, dx.shape[1]
-    rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
+    shape = rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
     splits = min(config["SPLITS"], triton.cdiv(n, 2 * k_groups * BLOCK_K.value))
     columns = w_groups * ROWS.value
     tiles = triton.cdiv(m, rows) * triton.cdiv(k, columns)
     band = 8 if triton.cdiv(m, rows) <= 8 else 16  # rows of tiles before the next column, as in `direct`
     cut = tiles_to_cut(tiles, splits, programs)
-    parts = torch.empty((splits, cut, columns, rows), dtype=torch.float32, device=dy.device) if cut else dx
+    if in_clusters(tiles, splits, programs):
+        kernel, grid, cluster, of_dx, parts = Clustered(direct_pull_kernel, splits), tiles, splits, None, dx
+        static = others = clusters.static_bytes(w_groups * clusters.buffer_bytes(ROWS.value, rows, 4, splits))
+    else:
+        kernel, grid, cluster, static = direct_pull_kernel, min(programs, tiles * splits), 1, 0
+        of_dx, others = described(dx, min(rows, WRITTEN), ROWS.value), columns * 2 * min(rows, WRITTEN)
+        parts = torch.empty((splits, cut, columns, rows), dtype=torch.float32, device=dy.device) if cut else dx
     groups = k // group if group else 1
     of_lines = words.view(-1, triton.cdiv(k, 256 // bits) * 8, 16)
     of_scales, of_zeros = scales.view(torch.int32).view(-1, groups * 8), None
     if zeros is not None:
         of_zeros = described_block(zeros.view(torch.int16).view(-1, groups * 8), [4, 16], gl.int16)
     launch(
-        direct_pull_kernel, (min(programs, tiles * splits),),
+        kernel, (grid,),
         described(dy, rows, BLOCK_K.value), described_block(of_lines, [4, 2 * bits, 16], gl.int32),
-        described_block(of_scales, [4, 16 if group == 32 else 8], gl.int32), of_zeros,
-        described(dx, min(rows, WRITTEN), ROWS.value), parts, m, n, k, splits,
+        described_block(of_scales, [4, 16 if group == 32 else 8], gl.int32), of_zeros, of_dx, parts, m, n, k, splits,
         W_GROUPS=w_groups, K_GROUPS=k_groups, BITS=bits, GROUP=group, PTX=ptx_of(bits, dy.dtype == torch.bfloat16),
-        GROUP_M=band, STAGES=_stages(bits, rows, w_groups, k_groups, group == 32), CUT=cut > 0, num_warps=4,
+        GROUP_M=band, STAGES=_stages(bits, shape, group == 32, others), CUT=cut > 0, CLUSTER=cluster, STATIC=static,
+        num_warps=4,
     )  # fmt: skip
-    if cut:
+    if cut and cluster == 1:
         launch_early(
             _sum_tiles_kernel, (cut * w_groups * (rows // 32),), dx.device, parts, dx, m, k, tiles - cut, cut,
             PARTS=splits, BLOCK_M=rows, BLOCK_K=columns, GROUP_M=band, ROWS_AT_ONCE=32, num_warps=4,

@@ -64,15 +64,20 @@ def in_clusters(tiles: int, splits: int, programs: int) -> bool:
     return tiles <= clusters_at_once(splits, programs)
 
 
+def sending_us(shape: Shape, splits: int) -> float:
+    """To add the parts of a tile in a cluster: by what a program sends to the others, all sums but its share."""
+    rows, w_groups, _ = shape
+    return 0.44 - 0.075 * splits + 0.258 * rows * w_groups * STAGE * (splits - 1) / splits / 1024
+
+
 def _adding_us(shape: Shape, splits: int, cut: int, clustered: bool) -> float:
-    """To add the parts of ``cut`` tiles: by what a program of a cluster sends, or by the kernel that adds them."""
+    """To add the parts of ``cut`` tiles, in clusters or by the kernel that adds them."""
     rows, w_groups, _ = shape
     if not cut:
         return 0.0
-    sums = rows * w_groups * STAGE
     if clustered:
-        return 0.44 - 0.075 * splits + 0.258 * sums * (splits - 1) / splits / 1024
-    return 0.95 * (rows > 32) + splits * (0.32 + cut * sums * 8 / 6.8e6)
+        return sending_us(shape, splits)
+    return 0.95 * (rows > 32) + splits * (0.32 + cut * rows * w_groups * STAGE * 8 / 6.8e6)
 
 
 def _direct_us(bits: int, group: int, shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> float:

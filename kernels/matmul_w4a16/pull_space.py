@@ -8,7 +8,7 @@ import functools
 
 import triton
 
-from .direct_space import tiles_to_cut
+from .direct_space import in_clusters, sending_us, tiles_to_cut
 
 FEW_ROWS = 32
 """The most rows that `hopper_pull` takes; `hopper_direct_pull` was behind it for fewer, ahead for more."""
@@ -22,7 +22,7 @@ _BLOCK_US = {16: (0.85, 1.1), 32: (0.9, 1.2)}
 _STAGE_US = {(64, 1, 2): 0.216, (64, 2, 1): 0.42, (128, 1, 2): 0.258, (128, 2, 1): 0.491, (256, 2, 1): 0.69}
 """What a stage of `hopper_direct_pull` takes, by BLOCK_M, W_GROUPS and K_GROUPS."""
 
-_SPLITS = (1, 2, 3, 4, 6, 8)
+_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 _LITTLE = 2**22
 """Multiplications of a product that `hopper_direct_pull` takes whatever the estimates say, so that it is checked."""
@@ -52,12 +52,14 @@ def _written_us(m: int, n: int, k: int, sms: int) -> float:
 
 
 def _direct_us(shape: tuple[int, int, int], splits: int, m: int, n: int, k: int, sms: int) -> float:
-    """Rounds of whole tiles, those of parts, and the kernel that adds them."""
+    """Rounds of whole tiles, those of parts, and to add them: in clusters, or by a kernel."""
     rows, w_groups, k_groups = shape
     tiles, turns = triton.cdiv(m, rows) * triton.cdiv(k, 64 * w_groups), triton.cdiv(n, 128 * k_groups)
     cut = tiles_to_cut(tiles, splits, sms)
     rounds = triton.cdiv(tiles - cut, sms) * turns + triton.cdiv(cut * splits, sms) * triton.cdiv(turns, splits)
     adding = splits * (0.3 + cut * rows * w_groups * 64 * 8 / 4.4e6) if cut else 0
+    if in_clusters(tiles, splits, sms):
+        adding = sending_us(shape, splits)
     return 4.5 + rounds * 2 * k_groups * _STAGE_US[shape] + adding
 
 
@@ -74,6 +76,8 @@ def best_direct_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str,
             cut = tiles_to_cut(tiles, splits, sms)
             if splits > 1 and not (splits <= turns and 0 < cut * splits <= 2 * sms):
                 continue  # nothing to cut, or parts of nothing, or more than run at once
+            if splits in (5, 7) and not in_clusters(tiles, splits, sms):
+                continue  # parts of clusters alone
             if k_groups > 1 and tiles * splits > sms:
                 continue  # groups that take turns add their sums between a program's tiles
             config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))

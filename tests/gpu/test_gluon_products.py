@@ -241,6 +241,29 @@ def test_parts_of_packed_weights_added_in_clusters(cuda, splits, shape):
         assert all(torch.equal(y, found[0]) for y in found)
 
 
+@pytest.mark.parametrize("shape", [(64, 1, 2), (64, 2, 1), (128, 1, 2), (128, 2, 1), (256, 2, 1)])
+@pytest.mark.parametrize("splits", [2, 3, 5, 8])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_parts_of_packed_weights_gradient_added_in_clusters(cuda, bits, splits, shape):
+    """Tails of m, n and k; columns in their order; the same bits at every run."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+    from kernels.matmul_w4a16.direct_space import in_clusters
+    from kernels.matmul_w4a16.hopper_direct_pull import pull_direct
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
+    for m, n, k in ((17, 2088, 96), (130, 4096, 544), (255, 3080, 288)):
+        if not in_clusters(-(-m // shape[0]) * -(-k // (64 * shape[1])), splits, 132):
+            continue
+        packed, dy = pack(matrix(cuda, n, k, "N"), 32), matrix(cuda, m, n, "N")
+        words, scales, zeros, _, _, group = packed
+        found = [torch.full((m, k), torch.nan, device=cuda, dtype=dy.dtype) for _ in range(5)]
+        for dx in found:
+            pull_direct(bits, dy, words, scales, zeros, dx, group, config=config, programs=132)
+        near(found[0], dy.float() @ dequantise(packed).float())
+        assert all(torch.equal(dx, found[0]) for dx in found)
+
+
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])
 def test_packed_weights_converted_in_shared_memory(cuda, bits, group, rows):

@@ -122,10 +122,10 @@ def _numbers(smem, HALVES: gl.constexpr, GROUP: gl.constexpr, four: gl.constexpr
 
 @gluon.jit
 def packed_of_stage(
-    smems, slot, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+    smems, slot, _, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
     HAS_ZEROS: gl.constexpr, four: gl.constexpr,
 ):  # fmt: skip
-    """What the group's weights of a stage are made of: (words, more words, scales, zero points)."""
+    """As that of :mod:`.direct_weights`: (words, more words, scales and zero points, the same of the other half)."""
     at = slot * W_GROUPS + W_GROUP
     words, more = _words(smems[1].index(at), BITS, four)
     scales = _numbers(smems[2].index(at), 2 if GROUP == 32 else 1, GROUP, four)
@@ -134,12 +134,13 @@ def packed_of_stage(
         zeros = _numbers(smems[3].index(at), 2, GROUP, four)
     elif BITS == 4:
         zeros = gl.full([4, 8, 4, 4], 0x0808, gl.int32, four)
-    return words, more, scales, zeros
+    return words, more, (scales, zeros), (scales, zeros)
 
 
 @gluon.jit
-def weights_of_half(words, scales, zeros, BITS: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr):
+def weights_of_half(words, numbers, BITS: gl.constexpr, _: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr):
     """The operands of the products of two row tiles."""
+    scales, zeros = numbers
     nought = gl.zeros_like(words)
     if BITS == 4:
         a, b = gl.inline_asm_elementwise(

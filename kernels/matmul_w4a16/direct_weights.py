@@ -156,9 +156,9 @@ def pin(value, rows):
 @gluon.jit
 def packed_of_stage(
     smems, slot, lane, W_GROUP: gl.constexpr, W_GROUPS: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
-    HAS_ZEROS: gl.constexpr, PTX: gl.constexpr, four: gl.constexpr,
+    HAS_ZEROS: gl.constexpr, four: gl.constexpr,
 ):  # fmt: skip
-    """What the group's weights of a stage are made of: (words, more words, scales and zero points)."""
+    """What the group's weights of a stage are made of: (words, more words, each half's scales and zero points)."""
     words_smem, scales_smem, zeros_smem = smems[1], smems[2], smems[3]
     PAIRS: gl.constexpr = (W_GROUPS + 1) // 2
     words, more = _words(words_smem.index(slot * W_GROUPS + W_GROUP), lane, BITS, four)
@@ -172,14 +172,13 @@ def packed_of_stage(
     elif BITS == 4:
         zeros = gl.full([4, 8, 1, 1], 0x0808, gl.int32, four)
         zeros_high = zeros
-    return words, more, scales, scales_high, zeros, zeros_high
+    return words, more, (scales, zeros), (scales_high, zeros_high)
 
 
 @gluon.jit
-def weights_of_half(
-    words, scales, zeros, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr
-):  # fmt: skip
+def weights_of_half(words, numbers, BITS: gl.constexpr, GROUP: gl.constexpr, PTX: gl.constexpr, HALF: gl.constexpr):
     """The weights of two products, a half of a stage's columns; where a row has one scale, without it."""
+    scales, zeros = numbers
     UNPACK: gl.constexpr = PTX[HALF]
     SCALE: gl.constexpr = PTX[2]
     if BITS == 4:

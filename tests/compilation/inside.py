@@ -557,7 +557,7 @@ def packed_by_tma(bits, group, gradient, config):
     return _instructions(requests[0].kernel)
 
 
-def packed_in_clusters(bits, group, config):
+def packed_in_clusters(bits, group, gradient, config):
     """(instructions, PTX, bytes that a program is sent, all shared memory) of the same where clusters add parts.
 
     There are as many tiles as clusters of 6 run at once, or fewer, and nothing else is launched.
@@ -566,16 +566,18 @@ def packed_in_clusters(bits, group, config):
 
     from kernels.common.clusters import buffer_bytes
     from kernels.matmul_w4a16.hopper_direct import multiply_direct
+    from kernels.matmul_w4a16.hopper_direct_pull import pull_direct
 
-    rows, splits, groups = config["BLOCK_M"], config["SPLITS"], 4096 // group if group else 1
+    rows, splits, (n, k) = config["BLOCK_M"], config["SPLITS"], (4096, 1024) if gradient else (1024, 4096)
+    numbers = n // 16, k // group if group else 1, 16
     x, y, scales = (
-        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
-        for shape in ((rows, 4096), (rows, 1024), (64, groups, 16))
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((rows, 4096), (rows, 1024), numbers)
     )
-    words = torch.empty(1024 * 4096 * bits // 32, dtype=torch.int32, device="meta")
-    zeros = torch.empty(64, groups, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    words = torch.empty(n * k * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(numbers, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("h200")) as requests:
-        multiply_direct(bits, x, words, scales, zeros, y, group, config=config, programs=132)
+        launch = pull_direct if gradient else multiply_direct
+        launch(bits, x, words, scales, zeros, y, group, config=config, programs=132)
     (request,) = requests
     shared = resources_of(request.kernel).shared_bytes
     sent = config["W_GROUPS"] * buffer_bytes(64, rows, 4, splits)

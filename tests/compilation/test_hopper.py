@@ -317,9 +317,9 @@ def test_packed_weights_are_made_between_the_products_of_the_stage_before(compil
     _check_order(code, shape)
 
 
-def _check_order(code, shape):
+def _check_order(code, shape, making="HMUL2"):
     """That the loop makes weights between products, whose order ptxas keeps."""
-    letters = {"WARPGROUP": "w", "HGMMA": "p", "HMUL2": "s"}
+    letters = {"WARPGROUP": "w", "HGMMA": "p", making: "s"}
     parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
     steps = [part for part in parts.split("w") if "p" in part]
     assert len(steps) == 2 * shape[1] * shape[2]  # the loop is unrolled twice
@@ -335,12 +335,7 @@ def test_packed_weights_are_turned_over_between_the_products_of_the_stage_before
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": 2}
     code = compiling(inside.packed_by_tma, *format_, True, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
-    letters = {"WARPGROUP": "w", "HGMMA": "p", "MOVM": "t"}
-    parts = "".join(letters.get(name.split(".")[0], "") for name in code if name != "WARPGROUP.ARRIVE")
-    steps = [part for part in parts.split("w") if "p" in part]
-    assert len(steps) == 4  # of two groups, each of whose loops is unrolled twice
-    assert all(re.search("pt*pt+pt+pp$", step) and step.count("p") == 5 for step in steps[::2])  # the next one's first
-    assert all(re.match("t*pt+pt+p", step) and step.count("p") == 3 for step in steps[1::2])
+    _check_order(code, shape, "MOVM")
 
 
 def _places(ptx):
@@ -356,16 +351,18 @@ def _places(ptx):
 
 
 @pytest.mark.parametrize(
-    ("shape", "splits", "format_"),
-    [((32, 2, 2), 5, (4, 128)), ((64, 1, 2), 2, (4, 32)), ((64, 2, 2), 4, (8, 0)), ((128, 1, 2), 3, (8, 0)),
-     ((128, 2, 1), 6, (4, 128)), ((128, 3, 1), 2, (8, 0)), ((256, 2, 1), 3, (4, 32))],
+    ("shape", "splits", "format_", "gradient"),
+    [((32, 2, 2), 5, (4, 128), False), ((64, 1, 2), 2, (4, 32), False), ((64, 2, 2), 4, (8, 0), False),
+     ((128, 1, 2), 3, (8, 0), False), ((128, 2, 1), 6, (4, 128), False), ((128, 3, 1), 2, (8, 0), False),
+     ((256, 2, 1), 3, (4, 32), False), ((64, 1, 2), 2, (4, 32), True), ((128, 1, 2), 3, (8, 0), True),
+     ((128, 2, 1), 6, (4, 128), True), ((64, 2, 1), 2, (4, 128), True)],
 )  # fmt: skip
-def test_parts_of_packed_weights_are_sent_to_where_nothing_else_lies(compiling, shape, splits, format_):
+def test_parts_of_packed_weights_are_sent_to_where_nothing_else_lies(compiling, shape, splits, format_, gradient):
     """16 bytes an instruction, to memory of their own or to the ring, behind which barriers and roles are kept."""
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": splits}
-    code, ptx, sent, shared = compiling(inside.packed_in_clusters, *format_, config)
+    code, ptx, sent, shared = compiling(inside.packed_in_clusters, *format_, gradient, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
-    _check_order(code, shape)
+    _check_order(code, shape, "MOVM" if gradient else "HMUL2")
     assert sum(name.startswith("STAS") for name in code) == shape[0] // 8 * shape[1]
     (static,) = map(int, re.findall(r"\.shared \.align 1024 \.b8 room\[(\d+)\]", ptx))
     assert static % 1024 == 0 and shared <= 227 * 1024

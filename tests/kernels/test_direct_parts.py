@@ -6,7 +6,7 @@ import pytest
 import torch
 from gluon_by_lane import as_python
 
-from kernels.matmul_w4a16 import hopper_direct
+from kernels.matmul_w4a16 import direct_parts
 
 
 class Sums:
@@ -32,7 +32,7 @@ def stored(sums):
     instead = types.SimpleNamespace(
         arange=lambda begin, end, layout: torch.arange(begin, end), store=store, constexpr=object
     )
-    function = as_python([hopper_direct])["store_part"]
+    function = as_python([direct_parts])["store_part"]
     scope = function.__globals__ | {"gl": instead, "ROWS": 64}
     types.FunctionType(function.__code__, scope)(0, Sums(sums))
     return memory
@@ -67,8 +67,9 @@ def test_parts_are_added_in_their_order(m, n, rows, groups, parts):
                 block = products[part, at_m : at_m + rows, at_n + 64 * group : at_n + 64 * group + 64]
                 memory[part, tile - whole, group] = stored(block.t())
     y = torch.full((m, n), torch.nan, dtype=torch.float16)
-    hopper_direct._sum_tiles_kernel[(cut * groups * (rows // 32),)](
-        memory, y, m, n, whole, cut, PARTS=parts, BLOCK_M=rows, BLOCK_N=columns, GROUP_M=band, COLUMNS=32, EARLY=False
-    )
+    direct_parts.sum_tiles_kernel[(cut * groups * (rows // 32),)](
+        memory, y, m, n, whole, cut, PARTS=parts, BLOCK_M=rows, BLOCK_N=columns, GROUP_M=band, ROWS_AT_ONCE=32,
+        TURNED=False, EARLY=False,
+    )  # fmt: skip
     expected = torch.where(covered, products.sum(0)[:m, :n], torch.nan)
     assert torch.equal(y.nan_to_num(99), expected.half().nan_to_num(99))

@@ -13,15 +13,15 @@ from test_direct_parts import stored
 from test_direct_weights import DTYPES, FORMATS, K, N, Rows, box, edited, fragment, matrix
 from triton.experimental.gluon import language as gl
 
-from kernels.matmul_w4a16 import direct_pull_weights, hopper_direct, hopper_direct_pull
+from kernels.matmul_w4a16 import direct_parts, direct_products, direct_pull_weights
 from kernels.matmul_w4a16.pull_space import best_direct_pull, few_pull_config, pulls_directly
 
 STAGES = N // 64
-MODULES = [direct_pull_weights, hopper_direct_pull, hopper_direct]
+MODULES = [direct_pull_weights, direct_products, direct_parts]
 
 
 class Sums:
-    """Sums with what ``_in_order`` asks of Gluon's."""
+    """Sums with what ``in_order`` asks of Gluon's."""
 
     def __init__(self, numbers):
         self.numbers, self.shape = numbers, list(numbers.shape)
@@ -34,8 +34,8 @@ class Sums:
 
 
 def in_order(numbers):
-    """Numbers [64, ...] of a group's sums by ``_in_order``."""
-    return as_python(MODULES)["_in_order"](Sums(numbers)).numbers
+    """Numbers [64, ...] of a group's sums by ``in_order``."""
+    return as_python(MODULES)["in_order"](Sums(numbers)).numbers
 
 
 def shared_memory(of, bits, group, has_zeros, first, w_groups):
@@ -70,15 +70,12 @@ def products(bits, group, has_zeros, kind, first, part, w_groups, replaced=None,
     smems = Slots([Rows(stage, DTYPES[kind][1]) for stage in range(STAGES)]), *packed
     bars = (Slots(range(STAGES)),) * 2
     ptx = direct_pull_weights.ptx_of(bits, kind == "bf16")
-    half = code["weights_of_half"]
+    making = code["packed_of_stage"], code["weights_of_half"]
     for step in range(min(k_groups, STAGES // 2)):  # whole turns alone
-        words, more, scales, zeros = code["packed_of_stage"](
-            smems, step, part, w_groups, bits, group, has_zeros, four
-        )  # fmt: skip
-        weights = *half(words, scales, zeros, bits, ptx, 0), *half(more, scales, zeros, bits, ptx, 1)
-        code["_two_steps"](
-            None, weights, smems, bars, step, step + k_groups, 1, part, w_groups, k_groups, STAGES, bits, group,
-            has_zeros, ptx, four, layout,
+        weights = code["weights_of_stage"](smems, step, 0, *making, part, w_groups, bits, group, has_zeros, ptx, four)
+        code["two_steps"](
+            None, weights, smems, bars, step, step + k_groups, 0, 1, *making, part, w_groups, k_groups, STAGES, bits,
+            group, has_zeros, ptx, four, layout,
         )  # fmt: skip
     return begun
 
@@ -109,6 +106,11 @@ def test_every_lane_multiplies_weights_of_the_columns_that_its_sums_are_written_
     assert count_of_wrong(bits, group, zeros, kind, first, part, w_groups) == 0
 
 
+def test_clusters_write_rows_of_sums_where_whole_tiles_have_them():
+    rows = torch.arange(64)
+    assert torch.equal(in_order(rows[:, None])[as_python(MODULES)["column_of"](rows), 0], rows)
+
+
 FAULTS = [
     (4, 128, edited("_words", "permute(3, 1, 2, 0)", "permute(0, 1, 2, 3)"), "row tiles for warps"),
     (4, 32, edited("packed_of_stage", "2 if GROUP == 32 else 1, GROUP", "2, 64"), "scales of the lower half"),
@@ -116,7 +118,7 @@ FAULTS = [
     (4, 64, edited("packed_of_stage", "slot * W_GROUPS + W_GROUP", "slot * W_GROUPS"), "the other group's columns"),
     (8, 0, edited("_words", "return low, high", "return high, low"), "halves of a stage's rows"),
     (8, 0, edited("weights_of_half", "PTX[HALF], _HALF_8_OPERANDS", "PTX[0], _HALF_8_OPERANDS"), "scales of two tiles"),
-    (8, 0, edited("_go_on", "multiply_sixteen(acc, c, dy, 32", "multiply_sixteen(acc, d, dy, 32"), "a product"),
+    (8, 0, edited("_go_on", "multiply_sixteen(acc, c, x, 32", "multiply_sixteen(acc, d, x, 32"), "a product"),
 ]
 
 
@@ -144,9 +146,9 @@ def test_parts_are_added_in_their_order_and_written_as_tiles_are(m, k, rows, gro
         block = torch.cat([in_order(one) for one in sums.sum(0)[tile - whole]]).t()
         expected[at_m : at_m + rows, at_k : at_k + columns] = block[: m - at_m, : k - at_k]
     dx = torch.full((m, k), torch.nan, dtype=torch.float16)
-    hopper_direct_pull._sum_tiles_kernel[(cut * groups * (rows // 32),)](
-        memory, dx, m, k, whole, cut, PARTS=parts, BLOCK_M=rows, BLOCK_K=columns, GROUP_M=band, ROWS_AT_ONCE=32,
-        EARLY=False,
+    direct_parts.sum_tiles_kernel[(cut * groups * (rows // 32),)](
+        memory, dx, m, k, whole, cut, PARTS=parts, BLOCK_M=rows, BLOCK_N=columns, GROUP_M=band, ROWS_AT_ONCE=32,
+        TURNED=True, EARLY=False,
     )  # fmt: skip
     assert torch.equal(dx.nan_to_num(99), expected.nan_to_num(99))
 

@@ -15,7 +15,7 @@ from gluon_by_lane import Moved, Shared, Slots, Tensor, as_python, held, number,
 from triton.experimental.gluon import language as gl
 
 from kernels.common.packed import by_row_tiles
-from kernels.matmul_w4a16 import direct_weights, hopper_direct
+from kernels.matmul_w4a16 import direct_products, direct_weights
 from kernels.matmul_w4a16.packing import shuffle_w4
 from kernels.matmul_w8a16 import shuffle_w8
 
@@ -98,7 +98,7 @@ def products(bits, group, has_zeros, kind, part, w_groups, k_groups, replaced=No
     nothing = types.SimpleNamespace(wait=lambda *_: None, arrive=lambda *_, count: None)
     instead = {"warpgroup_mma": multiply, "warpgroup_mma_wait": lambda _, deps: tuple(deps), "mbarrier": nothing,
                "pin": lambda *_: None}  # fmt: skip
-    code = as_python([direct_weights, hopper_direct], instead | (replaced or {}), edits)
+    code = as_python([direct_weights, direct_products], instead | (replaced or {}), edits)
     layout = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]), 2)
     four = gl.BlockedLayout([1, 1, 1, 4], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0])
     lane = Tensor([1, 1, 4, 1], held(four, (1, 1, 4, 1)), held(four, (1, 1, 4, 1)))
@@ -106,20 +106,16 @@ def products(bits, group, has_zeros, kind, part, w_groups, k_groups, replaced=No
     smems = Slots([Rows(stage, dtype) for stage in range(STAGES)]), *packed
     bars = (Slots(range(STAGES)),) * 2
     ptx = direct_weights.ptx_of(bits, group, kind == "bf16")
-    half = code["weights_of_half"]
-    for step in range(k_groups):  # as in `_consume`
-        low, high, scales, scales_high, zeros, zeros_high = code["packed_of_stage"](
-            smems, step, lane, part, w_groups, bits, group, has_zeros, ptx, four
-        )
-        weights = (
-            *half(low, scales, zeros, bits, group, ptx, 0),
-            *half(high, scales_high, zeros_high, bits, group, ptx, 1),
+    making = code["packed_of_stage"], code["weights_of_half"]
+    for step in range(k_groups):  # as in ``consume``
+        weights = code["weights_of_stage"](
+            smems, step, lane, *making, part, w_groups, bits, group, has_zeros, ptx, four
         )
         for at in range(step, STAGES, 2 * k_groups):
             following = at + k_groups + (k_groups if at + 2 * k_groups < STAGES else 0)
-            _, weights = code["_two_steps"](
-                None, weights, smems, bars, at, following, lane, 1, part, w_groups, k_groups, STAGES, bits, group,
-                has_zeros, ptx, four, layout,
+            _, weights = code["two_steps"](
+                None, weights, smems, bars, at, following, lane, 1, *making, part, w_groups, k_groups, STAGES, bits,
+                group, has_zeros, ptx, four, layout,
             )  # fmt: skip
     return begun
 
@@ -220,7 +216,7 @@ WRONG = [
     (8, 0, edited("multiply_sixteen", "gl.join(low, high)", "gl.join(high, low)"), "neighbours"),
     (8, 0, edited("multiply_sixteen", "permute(0, 4, 1, 3, 2, 5)", "permute(0, 3, 1, 4, 2, 5)"), "rows 8 apart"),
     (8, 0, edited("_go_on", "sixteen(acc, c, x, 32", "sixteen(acc, d, x, 32"), "a product"),
-    (8, 0, edited("_two_steps", "others, x, smems, bars, following", "others, x, smems, bars, step"), "an old stage"),
+    (8, 0, edited("two_steps", "others, x, smems, bars, following", "others, x, smems, bars, step"), "an old stage"),
 ]
 
 

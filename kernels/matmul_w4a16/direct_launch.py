@@ -13,7 +13,7 @@ from kernels.common.early import launch_early
 from kernels.common.hopper import described
 
 from .direct_parts import ROWS, sum_tiles_kernel
-from .direct_space import in_clusters, tiles_to_cut
+from .direct_space import tiles_to_cut
 
 _WRITTEN = 128
 """The most rows of y that are written at once: of 256 in two parts, which leaves a stage more to the ring."""
@@ -32,12 +32,17 @@ class Plan(typing.NamedTuple):
     others: int
 
 
-def planned(kernel, y, shape, splits, programs):
-    """For y [m, n] in tiles of ``shape`` (rows, groups of 64 columns, groups that take turns)."""
+def tiles_of(y, shape):
+    """Tiles of y [m, n]; ``shape``: rows, groups of 64 columns, groups that take turns."""
+    return triton.cdiv(y.shape[0], shape[0]) * triton.cdiv(y.shape[1], shape[1] * ROWS.value)
+
+
+def planned(kernel, y, shape, splits, programs, clustered):
+    """A plan for y in parts of ``tiles_of`` it, ``clustered`` or in memory."""
     rows, groups, _ = shape
-    tiles = triton.cdiv(y.shape[0], rows) * triton.cdiv(y.shape[1], groups * ROWS.value)
+    tiles = tiles_of(y, shape)
     cut = tiles_to_cut(tiles, splits, programs)
-    if in_clusters(tiles, splits, programs):
+    if clustered:
         static = clusters.static_bytes(groups * clusters.buffer_bytes(ROWS.value, rows, 4, splits))
         return Plan(Clustered(kernel, splits), tiles, None, y, cut, splits, static, static)
     written = min(rows, _WRITTEN)
@@ -52,11 +57,10 @@ def add_parts(plan, y, shape, splits, band, *, turned):
     """Add what the plan's kernel left in memory, if it did."""
     rows, groups, _ = shape
     if plan.cut and plan.cluster == 1:
-        tiles = triton.cdiv(y.shape[0], rows) * triton.cdiv(y.shape[1], groups * ROWS.value)
         launch_early(
-            sum_tiles_kernel, (plan.cut * groups * (rows // 32),), y.device, plan.parts, y, *y.shape, tiles - plan.cut,
-            plan.cut, PARTS=splits, BLOCK_M=rows, BLOCK_N=groups * ROWS.value, GROUP_M=band, ROWS_AT_ONCE=32,
-            TURNED=turned, num_warps=4,
+            sum_tiles_kernel, (plan.cut * groups * (rows // 32),), y.device, plan.parts, y, *y.shape,
+            tiles_of(y, shape) - plan.cut, plan.cut, PARTS=splits, BLOCK_M=rows, BLOCK_N=groups * ROWS.value,
+            GROUP_M=band, ROWS_AT_ONCE=32, TURNED=turned, num_warps=4,
         )  # fmt: skip
 
 

@@ -26,9 +26,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from kernels.common import clusters
 from kernels.common.hopper import described, tile_of
 
-from .direct_launch import add_parts, described_block, planned, stages_of
+from .direct_launch import add_parts, described_block, planned, stages_of, tiles_of
 from .direct_parts import BLOCK_K, ROWS, part_at, rounds_of
 from .direct_products import consume, stand_by
+from .direct_space import in_clusters
 from .direct_weights import packed_of_stage, ptx_of, weights_of_half
 from .hopper_converted import barriers
 
@@ -195,7 +196,8 @@ def multiply_direct(bits, x, words, scales, zeros, y, group, *, config, programs
     (m, k), n = x.shape, y.shape[1]
     shape = rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
     splits = min(config["SPLITS"], triton.cdiv(k, 2 * k_groups * BLOCK_K.value))
-    plan = planned(direct_kernel, y, shape, splits, programs)
+    clustered = in_clusters(tiles_of(y, shape), splits, programs)
+    plan = planned(direct_kernel, y, shape, splits, programs, clustered)
     band = 8 if triton.cdiv(m, rows) <= 8 else 16  # rows of tiles before the next column, as in `specialized`
     groups = k // group if group else 1
     lines, numbers, zero_points = [4, 2 * bits, 16], [8, 16 if group == 32 else 8], [8, 16]

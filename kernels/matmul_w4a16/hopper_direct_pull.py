@@ -19,11 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from kernels.common import clusters
 from kernels.common.hopper import described, tile_of
 
-from .direct_launch import add_parts, described_block, planned, stages_of
+from .direct_launch import add_parts, described_block, planned, stages_of, tiles_of
 from .direct_parts import BLOCK_K, ROWS, part_at, rounds_of
 from .direct_products import consume, stand_by
 from .direct_pull_weights import packed_of_stage, ptx_of, weights_of_half
 from .hopper_converted import barriers
+from .pull_space import pulls_in_clusters
 
 
 @gluon.jit
@@ -143,7 +144,8 @@ def pull_direct(bits, dy, words, scales, zeros, dx, group, *, config, programs):
     (m, n), k = dy.shape, dx.shape[1]
     shape = rows, w_groups, k_groups = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
     splits = min(config["SPLITS"], triton.cdiv(n, 2 * k_groups * BLOCK_K.value))
-    plan = planned(direct_pull_kernel, dx, shape, splits, programs)
+    clustered = pulls_in_clusters(shape, tiles_of(dx, shape), splits, programs)
+    plan = planned(direct_pull_kernel, dx, shape, splits, programs, clustered)
     band = 8 if triton.cdiv(m, rows) <= 8 else 16  # rows of tiles before the next column, as in `direct`
     groups = k // group if group else 1
     of_lines = words.view(-1, triton.cdiv(k, 256 // bits) * 8, 16)

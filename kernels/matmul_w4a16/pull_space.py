@@ -24,11 +24,13 @@ _STAGE_US = {(64, 1, 2): 0.216, (64, 2, 1): 0.42, (128, 1, 2): 0.258, (128, 2, 1
 
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8)
 
-_LITTLE = 2**22
-"""Multiplications of a product that `hopper_direct_pull` takes whatever the estimates say, so that it is checked."""
+_LITTLE = 2**24
+"""Multiplications of a product that `hopper_direct_pull` takes whatever the estimates say, which are too low for two
+launches: 33x2080x160 takes 6.7 us, by weights written out 7.5."""
 
-_CLEARLY = 0.92
-"""Of the estimate for weights written out: 303x11008x4608 takes 82.5 us by these, 86.3 without (estimates: 93, 89)."""
+_CLEARLY, _CLEARLY_CLUSTERED = 0.92, 0.96
+"""Of the estimate for weights written out, without clusters and with them: 303x11008x4608 takes 82.5 us written out,
+86.3 directly (estimates: 93, 89), 128x2048x1536 9.3, and 8.5 in clusters (8.7, 8.3)."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -51,6 +53,11 @@ def _written_us(m: int, n: int, k: int, sms: int) -> float:
     return 4 + 0.65 * weights + max(0.5 * weights, 2 * 128 * triton.cdiv(m, 128) * weights / 850 / busy)
 
 
+def pulls_in_clusters(shape: tuple[int, int, int], tiles: int, splits: int, sms: int) -> bool:
+    """Whether clusters add the parts: not those of 128 columns (41.1 us, whole tiles 36.4: 512x4096x4096, 8 bits)."""
+    return shape[1] == 1 and in_clusters(tiles, splits, sms)
+
+
 def _direct_us(shape: tuple[int, int, int], splits: int, m: int, n: int, k: int, sms: int) -> float:
     """Rounds of whole tiles, those of parts, and to add them: in clusters, or by a kernel."""
     rows, w_groups, k_groups = shape
@@ -58,7 +65,7 @@ def _direct_us(shape: tuple[int, int, int], splits: int, m: int, n: int, k: int,
     cut = tiles_to_cut(tiles, splits, sms)
     rounds = triton.cdiv(tiles - cut, sms) * turns + triton.cdiv(cut * splits, sms) * triton.cdiv(turns, splits)
     adding = splits * (0.3 + cut * rows * w_groups * 64 * 8 / 4.4e6) if cut else 0
-    if in_clusters(tiles, splits, sms):
+    if pulls_in_clusters(shape, tiles, splits, sms):
         adding = sending_us(shape, splits)
     return 4.5 + rounds * 2 * k_groups * _STAGE_US[shape] + adding
 
@@ -76,7 +83,7 @@ def best_direct_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str,
             cut = tiles_to_cut(tiles, splits, sms)
             if splits > 1 and not (splits <= turns and 0 < cut * splits <= 2 * sms):
                 continue  # nothing to cut, or parts of nothing, or more than run at once
-            if splits in (5, 7) and not in_clusters(tiles, splits, sms):
+            if splits in (5, 7) and not pulls_in_clusters(shape, tiles, splits, sms):
                 continue  # parts of clusters alone
             if k_groups > 1 and tiles * splits > sms:
                 continue  # groups that take turns add their sums between a program's tiles
@@ -87,4 +94,10 @@ def best_direct_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str,
 
 def pulls_directly(m: int, n: int, k: int, sms: int) -> bool:
     """Whether `hopper_direct_pull` should be clearly sooner than to write W out and multiply."""
-    return m * n * k < _LITTLE or best_direct_pull(m, n, k, sms)[0] < _CLEARLY * _written_us(m, n, k, sms)
+    if m * n * k < _LITTLE:
+        return True
+    us, config = best_direct_pull(m, n, k, sms)
+    shape = config["BLOCK_M"], config["W_GROUPS"], config["K_GROUPS"]
+    tiles = triton.cdiv(m, shape[0]) * triton.cdiv(k, 64 * shape[1])
+    clustered = config["SPLITS"] > 1 and pulls_in_clusters(shape, tiles, config["SPLITS"], sms)
+    return us < (_CLEARLY_CLUSTERED if clustered else _CLEARLY) * _written_us(m, n, k, sms)

@@ -156,7 +156,8 @@ def test_parts_are_added_in_their_order_and_written_as_tiles_are(m, k, rows, gro
 @pytest.mark.parametrize(("sizes", "directly"), [
     ((64, 4096, 4096), True), ((256, 6144, 5376), True), ((1024, 4096, 4096), True),  # large weights
     ((66, 1536, 1536), False), ((509, 1024, 1536), False), ((700, 5120, 3072), False),  # small ones, or many rows
-    ((40, 1032, 96), True),  # little, so that it is checked
+    ((128, 2048, 1536), True), ((512, 4096, 4096), False),  # in clusters; those would be of large tiles
+    ((40, 1032, 96), True), ((33, 2080, 160), True),  # little
 ])  # fmt: skip
 def test_large_weights_are_multiplied_as_they_are_and_small_ones_written_out(sizes, directly):
     assert pulls_directly(*sizes, 132) == directly

@@ -139,5 +139,7 @@ EDGE_CASES = tuple(
         ((264, 8, 64, 64, True), "a second tile of 256 rows; fewer weights than a packed tile has"),
         ((40, 1032, 96, 32, True), "the gradient's sum in unequal parts, with a tail, and half a tile of its columns"),
         ((200, 200, 96, 32, False), "the gradient by tiles of 128 rows, with tails in m, n and k"),
+        ((100, 4232, 96, 32, True), "a tile of 128 rows, as two of 64 would not run at once"),
+        ((400, 2888, 32, 32, False), "tiles of 256 rows, for the same reason; half a step"),
     )
 )

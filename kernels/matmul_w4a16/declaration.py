@@ -11,6 +11,7 @@ from kernels.common.peers import by_cublaslt
 from .cases import CASES, EDGE_CASES, compiled, dequantised, searched, sizes, torch_int4, tuned_by_torch
 from .direct_space import DIRECT_SPACE, direct_default, fits_direct
 from .fragments import launch_fragments
+from .light_space import LIGHT_SPACE, fits_light, light_default, lights
 from .many_rows import (
     CONVERTED_SPACE,
     DEQUANTISE,
@@ -41,7 +42,14 @@ from .spaces import (
     shares,
     tiles_default,
 )
-from .tiles import launch_converted, launch_direct, launch_separate, launch_specialized, launch_tiles
+from .tiles import (
+    launch_converted,
+    launch_direct,
+    launch_light,
+    launch_separate,
+    launch_specialized,
+    launch_tiles,
+)
 
 
 def variants_of(bits):
@@ -82,6 +90,17 @@ def variants_of(bits):
 def _of_many_rows(bits):
     """Those of them that multiply in cuBLAS or by wgmma."""
     return (
+        Variant(
+            name="light",
+            summary="for small products: `direct` in one role, weights by way of shared memory; clusters share k",
+            launch=functools.partial(launch_light, bits),
+            space=LIGHT_SPACE,
+            default=light_default,
+            fits=fits_light,
+            handles=functools.partial(lights, bits),
+            needs=frozenset({Capability.WGMMA}),
+            follows="direct",
+        ),
         Variant(
             name="direct",
             summary="from 17 rows on: all by TMA; lanes load words of four, which become 16 bits in registers",

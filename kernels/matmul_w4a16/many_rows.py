@@ -31,7 +31,7 @@ CONVERTED_SPACE = {"ROWS": (64, 128), "GROUP_M": (4, 8, 16), "SPLITS": (1, 2, 3,
 SEPARATE_SPACE = {"BLOCK_N": (32,), "BLOCK_K": (64, 128, 256), "num_warps": (4, 8)}
 DEQUANTISE = {"BLOCK_N": 32, "BLOCK_K": 128, "num_warps": 4}
 
-_LITTLE = 2**26
+LITTLE = 2**26
 """Multiplications of a case that all variants take, whatever the estimates say, so that all are checked."""
 
 _LARGE = 2**30
@@ -125,7 +125,7 @@ def _sizes(problem: Case) -> tuple[int, int, int]:
     return problem["m"], problem["n"], problem["k"]
 
 
-def _beyond_gluon(problem: Case, gpu: GPU, few: int = FEW_ROWS) -> str:
+def beyond_gluon(problem: Case, gpu: GPU, few: int = FEW_ROWS) -> str:
     """Why no kernel in Gluon writes the case's rows, more than a ``few``, by TMA."""
     if gpu.functional:
         return "Gluon is not interpreted"
@@ -148,12 +148,12 @@ _TIMED_ROWS = 4096
 
 def directs(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``direct`` does not take a case."""
-    if reason := _beyond_gluon(problem, gpu, FEWEST_ROWS - 1):
+    if reason := beyond_gluon(problem, gpu, FEWEST_ROWS - 1):
         return reason
     if problem["m"] > _TIMED_ROWS:
         return f"more than {_TIMED_ROWS} rows: not timed beside `specialized`"
     sizes = _sizes(problem)
-    if math.prod(sizes) < _LITTLE:
+    if math.prod(sizes) < LITTLE:
         return ""
     own = best_direct(bits, problem["group"], *sizes, gpu.sms)[0]
     if problem["m"] <= FEW_ROWS:
@@ -167,7 +167,7 @@ def directs(bits: int, problem: Case, gpu: GPU) -> str:
 def _behind(bits: int, own: float, problem: Case, gpu: GPU) -> bool:
     """Whether `direct` should be a third sooner, and so leaves others nothing, not even what was tuned before it."""
     sizes = _sizes(problem)
-    if math.prod(sizes) < _LITTLE or directs(bits, problem, gpu):
+    if math.prod(sizes) < LITTLE or directs(bits, problem, gpu):
         return False
     return own > 1.33 * best_direct(bits, problem["group"], *sizes, gpu.sms)[0]
 
@@ -177,7 +177,7 @@ def _behind(bits: int, own: float, problem: Case, gpu: GPU) -> bool:
 
 def specialises(bits: int, problem: Case, gpu: GPU) -> str:
     """Why ``specialized`` does not take a case."""
-    if reason := _beyond_gluon(problem, gpu):
+    if reason := beyond_gluon(problem, gpu):
         return reason
     sizes = _sizes(problem)
     own = _best_specialized(*sizes, gpu.sms)[0]
@@ -229,7 +229,7 @@ def converts(bits: int, problem: Case, gpu: GPU) -> str:
     if problem["m"] <= FEW_ROWS:
         return f"no more than {FEW_ROWS} rows"
     sizes = _sizes(problem)
-    if math.prod(sizes) < _LITTLE:
+    if math.prod(sizes) < LITTLE:
         return ""
     if problem["n"] % 8:
         return "rows of y off 16 bytes: this was not timed beside `separate`"
@@ -276,7 +276,7 @@ def separates(bits: int, problem: Case, gpu: GPU) -> str:
     if problem["m"] <= FEW_ROWS:
         return f"no more than {FEW_ROWS} rows"
     m, n, k = _sizes(problem)
-    if Capability.WGMMA in gpu.capabilities and m * n * k >= _LITTLE:
+    if Capability.WGMMA in gpu.capabilities and m * n * k >= LITTLE:
         best = min(_best_specialized(m, n, k, gpu.sms)[0], best_converted(m, n, k, gpu.sms)[0])
         if n % 8 == 0 and _separate_us(m, n, k, gpu.sms) > 1.1 * best:
             return "to write all weights out costs more than to bring them to 16 bits on their way"

@@ -183,6 +183,15 @@ def launch_direct(bits, x, words, scales, zeros, n, group, *, config):
     return y
 
 
+def launch_light(bits, x, words, scales, zeros, n, group, *, config):
+    """Launch the kernel of one role, for small products."""
+    from .hopper_light import multiply_light
+
+    y = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
+    multiply_light(bits, x, words, scales, zeros, y, group, config=config)
+    return y
+
+
 def launch_specialized(bits, x, words, scales, zeros, n, group, *, config):
     """Launch the kernel of Hopper's own file."""
     from .hopper import specialized

@@ -584,6 +584,27 @@ def packed_in_clusters(bits, group, gradient, config):
     return _instructions(request.kernel), request.kernel.asm["ptx"], sent, shared
 
 
+def packed_in_one_role(bits, group, config):
+    """The same of the kernel for small products: (instructions, PTX, bytes that a program is sent, shared memory)."""
+    import torch
+
+    from kernels.common.clusters import buffer_bytes
+    from kernels.matmul_w4a16.hopper_light import multiply_light
+
+    rows, size, groups = config["BLOCK_M"], config["CLUSTER"], 4096 // group if group else 1
+    x, y, scales = (
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+        for shape in ((rows, 4096), (rows, 1024), (64, groups, 16))
+    )
+    words = torch.empty(1024 * 4096 * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(64, groups, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    with compile_only(gpu_named("h200")) as requests:
+        multiply_light(bits, x, words, scales, zeros, y, group, config=config)
+    (request,) = requests
+    shared = resources_of(request.kernel).shared_bytes
+    return _instructions(request.kernel), request.kernel.asm["ptx"], buffer_bytes(64, rows, 4, size), shared
+
+
 def packed_in_shared_memory(bits, config):
     """Instructions of the kernel that converts blocks of packed weights, 1024 x 1024 in groups of 128."""
     import torch

@@ -375,6 +375,25 @@ def test_parts_of_packed_weights_are_sent_to_where_nothing_else_lies(compiling, 
     assert ptx.count("barrier.cluster.arrive") == ptx.count("barrier.cluster.wait") == groups + 3
 
 
+@pytest.mark.parametrize(
+    ("shape", "format_"),
+    [((64, 2), (4, 32)), ((64, 6), (8, 0)), ((128, 1), (8, 64)), ((128, 3), (4, 64)), ((128, 7), (8, 0)),
+     ((256, 3), (4, 128)), ((256, 1), (8, 0))],
+)  # fmt: skip
+def test_small_products_of_packed_weights_overlap_and_are_short(compiling, shape, format_):
+    """Two waits are the kernel's own: ptxas adds one behind each product of those whose order it does not keep."""
+    config = dict(zip(("BLOCK_M", "CLUSTER"), shape, strict=True))
+    code, ptx, sent, shared = compiling(inside.packed_in_one_role, *format_, config)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    assert len(code) < 1300 and shared <= 227 * 1024
+    assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2
+    assert sum(name.startswith("HGMMA") for name in code) == (4 if shape[0] == 256 else 8)
+    if shape[1] > 1:
+        (static,) = map(int, re.findall(r"\.shared \.align 1024 \.b8 room\[(\d+)\]", ptx))
+        barriers, _ = _places(ptx)
+        assert static >= 1024 + sent if static > 1024 else min(barriers) >= sent
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [64, 128])
 def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_overlap(compiling, bits, rows):

@@ -264,6 +264,29 @@ def test_parts_of_packed_weights_gradient_added_in_clusters(cuda, bits, splits, 
         assert all(torch.equal(dx, found[0]) for dx in found)
 
 
+@pytest.mark.parametrize("shape", [(64, 1), (64, 2), (64, 8), (128, 1), (128, 4), (256, 1), (256, 3)])
+@pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
+def test_small_products_of_packed_weights(cuda, bits, group, shape):
+    """Tails of every kind, steps that a program has at once and that it has not; the same bits at every run."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+    from kernels.matmul_w4a16.hopper_light import multiply_light
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    config = dict(zip(("BLOCK_M", "CLUSTER"), shape, strict=True))
+    sizes, dtypes = ((1, 16, 128), (300, 264, 1152), (65, 520, 4096), (129, 72, 416)), (torch.bfloat16, torch.float16)
+    for (m, n, k), dtype in zip(sizes, itertools.cycle(dtypes), strict=False):
+        if k % (group or 32):
+            continue
+        packed = pack(matrix(cuda, n, k, "N", dtype), group)
+        x = matrix(cuda, m, k, "N", dtype)
+        words, scales, zeros, _, _, group_size = packed
+        found = [torch.full((m, n), torch.nan, device=cuda, dtype=dtype) for _ in range(3)]
+        for y in found:
+            multiply_light(bits, x, words, scales, zeros, y, group_size, config=config)
+        near(found[0], x.float() @ dequantise(packed).float().t())
+        assert all(torch.equal(y, found[0]) for y in found)
+
+
 @pytest.mark.parametrize("rows", [64, 128])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 32), (8, None), (8, 64)])
 def test_packed_weights_converted_in_shared_memory(cuda, bits, group, rows):

@@ -138,6 +138,7 @@ class Shared:
 
     def __init__(self, array, width):
         self.array, self.width = np.asarray(array), width
+        self.shape = self.array.shape
 
     def load(self, layout):
         elements = held(layout, self.array.shape)

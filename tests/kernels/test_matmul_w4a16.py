@@ -262,6 +262,39 @@ def test_17_to_32_rows_go_to_whom_measurements_say(sizes, four, eight, name):
             assert chosen(declaration, problem, name) == (four if bits == 4 else eight), str(problem)
 
 
+@pytest.mark.parametrize(("sizes", "config"), [  # us of `direct` and of `light` on an H200
+    ((66, 2304, 2560), (128, 3)),  # 8 bits: 10.4, 8.8
+    ((101, 1536, 2816), (128, 4)),  # 4 bits: 9.0, 7.6
+    ((128, 2048, 1536), (64, 2)),  # 8 bits: 7.6, 6.3
+    ((509, 1024, 1536), (128, 2)),  # 4 bits: 8.9, 7.8
+    ((200, 1000, 4960), (128, 3)),  # 4 bits: 14.6, 11.5
+    ((1000, 520, 4096), (256, 3)),  # 4 bits: 18.0, 15.7
+    ((900, 1536, 1024), (256, 1)),  # 8 bits: 10.9, 9.7
+    ((384, 896, 4864), None),  # 4 bits: 15.0, 14.7
+    ((160, 2560, 2560), None),  # 4 bits: 11.8, 13.5
+    ((700, 768, 2048), None),  # 4 bits: 10.4, 11.1
+    ((2048, 64, 256), None),
+    ((32, 72, 2080), None),
+], ids=str)  # fmt: skip
+def test_small_products_go_to_whom_measurements_say(sizes, config):
+    m, n, k = sizes
+    for _, declaration, groups in WIDTHS:
+        problem = case("bf16", m=m, n=n, k=k, group=groups[0], zeros=False)
+        variant = declaration.forward.variant("light")
+        assert bool(variant.unsupported(problem, GPUS["h200"])) == (config is None)
+        assert config is None or tuple(variant.default(problem, GPUS["h200"]).values()) == config
+        assert (chosen(declaration, problem) == "light") == (config is not None)
+
+
+def test_light_has_a_config_for_all_that_it_takes():
+    for m, n, k in itertools.product((33, 64, 100, 256, 300, 1024), (8, 72, 2048, 8192), (32, 96, 1024, 2**20)):
+        problem = case("bf16", m=m, n=n, k=k, group=32, zeros=True)
+        variant = W4.DECLARATION.forward.variant("light")
+        if not variant.unsupported(problem, GPUS["h200"]):
+            config = variant.default(problem, GPUS["h200"])
+            assert not variant.fits(config, problem, GPUS["h200"]), str(problem)
+
+
 @pytest.mark.parametrize(("bits", "declaration", "groups"), WIDTHS, ids=["w4", "w8"])
 def test_direct_has_a_config_for_all_rows_that_it_takes(bits, declaration, groups):
     variant, hopper = declaration.forward.variant("direct"), GPUS["h200"]

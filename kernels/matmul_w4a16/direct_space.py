@@ -93,7 +93,7 @@ def _direct_us(bits: int, group: int, shape: Shape, splits: int, m: int, n: int,
 
 def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str:
     """Why a config is not worth an estimate."""
-    rows, _, k_groups = shape
+    rows, w_groups, k_groups = shape
     low = 32 if triton.cdiv(n, 2 * STAGE) <= sms else 64  # of 32 rows there are none for more tiles than programs
     if rows >= 2 * m and rows > low:
         return "a tile twice as high as y"
@@ -108,8 +108,11 @@ def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str
         return ""
     if turns < splits:
         return "fewer turns of the loop than parts"
-    if splits in (5, 7) and not in_clusters(tiles, splits, sms):
+    clustered = in_clusters(tiles, splits, sms)
+    if splits in (5, 7) and not clustered:
         return "parts of clusters, more than run at once"
+    if clustered and rows == 128 and w_groups > 1:
+        return "much to send: 26.4 us for 23.7 (512x2048x5632), 19.2 for 17.6 (320x3584x2048)"
     cut = tiles_to_cut(tiles, splits, sms)
     return "" if 0 < cut * splits <= 2 * sms else "no tiles beyond full rounds, or more parts than run at once"
 

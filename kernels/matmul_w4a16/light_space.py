@@ -23,8 +23,8 @@ _STEP_US = {64: 0.451, 128: 0.515, 256: 0.416}
 
 With the constants of `_light_us` a fit to 24 times of an H200, 3.3 % off on average."""
 
-_LAUNCHING = 6.7
-"""A program without steps, 3.2, and what estimates of `direct` count beyond the GPU's time, 3.5 in the median."""
+_LAUNCHING = 6.2
+"""A program without steps, 3.2, and what estimates of `direct` count beyond the GPU's time, 3.0."""
 
 _SURELY = 0.97
 """Of the estimate of `direct`: some 4 % of what the GPU takes."""
@@ -89,7 +89,7 @@ def lights(bits: int, problem: Case, gpu: GPU) -> str:
     own = _best_light(*sizes, gpu.sms)[0]
     if own == math.inf:
         return "more tiles than programs run at once"
-    late = m * n * k >= LITTLE and own > _SURELY * best_direct(bits, *sizes, gpu.sms)[0]
+    late = m * n * k >= LITTLE and own > _SURELY * best_direct(bits, problem["group"], *sizes, gpu.sms)[0]
     return "`direct` should end as soon" if late else ""
 
 

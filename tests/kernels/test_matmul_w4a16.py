@@ -252,7 +252,7 @@ def chosen(declaration, problem, gpu="h200"):
     ((16, 4096, 4096), "shared", "shared"),
     ((17, 1024, 2048), "shared", "shared"),
     ((20, 4097, 4096), "shared", "shared"),
-    ((33, 4096, 4096), "direct", "direct"),
+    ((33, 8192, 8192), "direct", "direct"),  # `light` has one program for each tile there
 ], ids=str)  # fmt: skip
 def test_17_to_32_rows_go_to_whom_measurements_say(sizes, four, eight, name):
     for bits, declaration, groups in WIDTHS:

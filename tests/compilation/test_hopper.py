@@ -3,7 +3,7 @@
 import itertools
 import re
 
-import inside
+import inside_hopper
 import pytest
 
 CONSUMERS = {
@@ -33,7 +33,7 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
     """
     scores = 64 if head_dim <= 128 else 32
     config = CONSUMERS[value_dim] | {"OVERLAP": True, "PINGPONG": True, "Q_REGISTERS": False}
-    code = compiling(inside.hopper_attention, head_dim, value_dim, False, config)
+    code = compiling(inside_hopper.hopper_attention, head_dim, value_dim, False, config)
     waits = [i for i, name in enumerate(code) if name.startswith("WARPGROUP.DEPBAR")]
     between = [sum(name == "MUFU.EX2" for name in code[a:b]) for a, b in itertools.pairwise(waits)]
     loops = [after for first, after in itertools.pairwise(between) if first == scores]
@@ -55,7 +55,7 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
     ],
 )
 def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_dim, value_dim, queries, keys, packed):
-    code = compiling(inside.hopper_few_keys, head_dim, value_dim, queries, keys, packed)
+    code = compiling(inside_hopper.hopper_few_keys, head_dim, value_dim, queries, keys, packed)
     assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
 
@@ -66,7 +66,7 @@ def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_di
 )
 def test_gradients_of_few_keys_keep_sums_of_all_keys_in_registers(compiling, head_dim, keys, causal, spilled):
     """Where those are 128 a thread, some words more than there is room for are; loops are long and wait for memory."""
-    code = compiling(inside.hopper_few_keys_backward, head_dim, keys, causal)
+    code = compiling(inside_hopper.hopper_few_keys_backward, head_dim, keys, causal)
     assert sum(name.startswith("STL") for name in code) <= spilled
     if head_dim <= 64:  # else the assembler waits for each product (C7514)
         halves, groups = -(-keys // 64), 2
@@ -77,7 +77,7 @@ def test_gradients_of_few_keys_keep_sums_of_all_keys_in_registers(compiling, hea
     ("head_dim", "causal", "spilled"), [(72, False, 0), pytest.param(128, True, 32, marks=pytest.mark.slow)]
 )
 def test_gradients_of_few_keys_by_tiles_wait_for_several_products(compiling, head_dim, causal, spilled):
-    code = compiling(inside.hopper_whole_backward, head_dim, causal)
+    code = compiling(inside_hopper.hopper_whole_backward, head_dim, causal)
     products, waits = (sum(name.startswith(x) for name in code) for x in ("HGMMA", "WARPGROUP.DEPBAR"))
     assert products > 7 * waits > 0, "products are waited for one by one"
     assert sum(name.startswith("STL") for name in code) <= spilled
@@ -95,7 +95,7 @@ def test_gradients_of_few_keys_by_tiles_wait_for_several_products(compiling, hea
 def test_attention_of_packed_sequences_spills_nothing_and_waits_for_several_products(compiling, head_dim, causal):
     """Under a causal mask there is a block more with a mask than where rows and keys begin together."""
     config = CONSUMERS[head_dim] | {"OVERLAP": True, "PINGPONG": False, "Q_REGISTERS": head_dim == 64}
-    code = compiling(inside.hopper_packed_attention, head_dim, causal, config)
+    code = compiling(inside_hopper.hopper_packed_attention, head_dim, causal, config)
     products, waits = (sum(name.startswith(x) for name in code) for x in ("HGMMA", "WARPGROUP.DEPBAR"))
     assert products > 5 * waits > 0, "products are waited for one by one"
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
@@ -109,7 +109,7 @@ def test_gradients_of_wide_heads_wait_for_several_products_and_spill_nothing(
     compiling, head_dim, heads_k, length, causal
 ):
     """Heads that share keys are dealt out here, and their sums added up by a third kernel."""
-    codes = compiling(inside.hopper_attention_gradients, head_dim, heads_k, length, causal)
+    codes = compiling(inside_hopper.hopper_attention_gradients, head_dim, heads_k, length, causal)
     codes = [code for code in codes if any(name.startswith("HGMMA") for name in code)]
     assert len(codes) == 2
     for code in codes:
@@ -120,7 +120,7 @@ def test_gradients_of_wide_heads_wait_for_several_products_and_spill_nothing(
 
 def test_fp8_attentions_weights_go_round_the_loop_as_words(compiling):
     """As bytes each was taken out of a register before the back edge and put into another behind it."""
-    code = compiling(inside.hopper_attention_fp8, 128, False, {"CONSUMERS": 2, "STAGES": 3, "PINGPONG": False})
+    code = compiling(inside_hopper.hopper_attention_fp8, 128, False, {"CONSUMERS": 2, "STAGES": 3, "PINGPONG": False})
     waits = [i for i, name in enumerate(code) if name.startswith("WARPGROUP.DEPBAR")]
     pieces = [[name.split(".")[0] for name in code[a:b]] for a, b in itertools.pairwise(waits)]
     loops = [(piece, after) for before, piece, after in zip(pieces, pieces[1:], pieces[2:], strict=False)
@@ -145,7 +145,7 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
     """Four products of 16 of k a wait, twice that where a group has 128 rows: ptxas may wait for each (C7510)."""
     names = ("GROUPS", "ROWS", "BLOCK_N", "STAGES", "BUFFERS")
     config = dict(zip(names, tile, strict=True)) | {"BLOCK_K": 64, "GROUP_M": 8}
-    code = compiling(inside.hopper_product, layout, config)
+    code = compiling(inside_hopper.hopper_product, layout, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
     assert sum(name.startswith("HGMMA") for name in code) == 2 * tile[1] // 64 * waits  # a wait in the loop, one after
@@ -167,7 +167,7 @@ def test_few_rows_in_clusters_fill_blocks_again_behind_all_warps_and_send_16_byt
 ):
     columns, block_k, size = values
     config = dict(zip(("BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
-    code, ptx, shared = compiling(inside.product_in_clusters, layout, *sizes, config)
+    code, ptx, shared = compiling(inside_hopper.product_in_clusters, layout, *sizes, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert sum(name.startswith("HGMMA") for name in code) == block_k // 16
     assert sum(name.startswith("STAS") for name in code) == (columns // 8 if size > 1 else 0)
@@ -190,7 +190,7 @@ def test_few_rows_in_clusters_fill_blocks_again_behind_all_warps_and_send_16_byt
 )
 def test_8_bits_in_clusters_fill_blocks_again_behind_all_warps_and_spill_nothing(compiling, dtypes, fast, values):
     config = dict(zip(("BLOCK_M", "BLOCK_N", "CLUSTER"), values, strict=True))
-    code, ptx, shared = compiling(inside.product_of_8_bits_in_clusters, dtypes, fast, config)
+    code, ptx, shared = compiling(inside_hopper.product_of_8_bits_in_clusters, dtypes, fast, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert sum(name.startswith(("QGMMA", "IGMMA")) for name in code) == 8
     side = values[0] if values[0] != 64 else values[1]
@@ -212,13 +212,13 @@ def test_8_bits_in_clusters_fill_blocks_again_behind_all_warps_and_spill_nothing
     ],
 )
 def test_groups_of_warps_alternate_at_sums_over_short_groups(compiling, variant, rows, kernel):
-    assert compiling(inside.grouped_sums, variant, rows)[0] == kernel
+    assert compiling(inside_hopper.grouped_sums, variant, rows)[0] == kernel
 
 
 @pytest.mark.parametrize(("rows", "tile"), [(1000, 2), (3000, 1)], ids=["alternating", "sharing a tile"])
 def test_ragged_sums_overlap_their_wgmmas_and_spill_nothing(compiling, rows, tile):
     """For each group of warps there are products in the loop and of the last block, and a wait more at the end."""
-    _, code = compiling(inside.grouped_sums, "gluon", rows, True)
+    _, code = compiling(inside_hopper.grouped_sums, "gluon", rows, True)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert sum(name.startswith("HGMMA") for name in code) == 2 * 2 * 4 * tile
     assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2 * 3
@@ -229,7 +229,7 @@ def test_ragged_sums_overlap_their_wgmmas_and_spill_nothing(compiling, rows, til
 def test_products_of_a_block_and_of_what_lies_beside_are_waited_for_together(compiling, layout, tile, columns):
     """Four products of 16 of k each."""
     config = dict(zip(("BESIDE", "STAGES"), tile, strict=True)) | {"BLOCK_K": 64, "GROUP_M": 8}
-    code = compiling(inside.hopper_columns, layout, config, columns)
+    code = compiling(inside_hopper.hopper_columns, layout, config, columns)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
     assert sum(name.startswith("HGMMA") for name in code) == 4 * waits == 16  # a wait in the loop, one after
@@ -239,7 +239,7 @@ def test_products_of_a_block_and_of_what_lies_beside_are_waited_for_together(com
 def test_tf32_reads_the_next_operand_while_it_multiplies_and_spills_nothing(compiling, layout, tile):
     """16 numbers of each thread, one each lane and bank; four products a wait."""
     config = {"GROUPS": 2, "GROUP_Y": 8} | dict(zip(("BLOCK_Y", "STAGES"), tile, strict=True))
-    code = compiling(inside.hopper_tf32, layout, config)
+    code = compiling(inside_hopper.hopper_tf32, layout, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     products, waits = (
         [i for i, name in enumerate(code) if name.startswith(start)] for start in ("HGMMA", "WARPGROUP.DEPBAR")
@@ -259,7 +259,7 @@ FP32 = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 8, "STAGES": 3,
 def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_layout(compiling, layout, tile):
     """16 bytes at a time, and a block's 32 of k in 2048 multiplications of each thread."""
     names, spilled, _ = compiling(
-        inside.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
+        inside_hopper.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
     )
     assert [name for name in names if name.startswith("LDS")] == ["LDS.128"] * 128
     assert 2048 <= names.count("FFMA") < 2200 and spilled == 0
@@ -271,7 +271,7 @@ def test_products_of_fp32_read_16_numbers_for_64_multiplications_whatever_the_la
 def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_more_warps(compiling, layout, tile):
     """12 numbers for 32 multiplications, and registers for 12 warps, or for 11 where one program has 8 of them."""
     names, spilled, registers = compiling(
-        inside.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
+        inside_hopper.hopper_fp32, layout, FP32 | dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tile, strict=True))
     )
     assert [name for name in names if name.startswith("LDS")] == ["LDS.128"] * 96
     assert 1024 <= names.count("FFMA") < 1100 and spilled == 0
@@ -280,7 +280,7 @@ def test_products_of_fp32_with_half_the_elements_a_thread_leave_registers_for_mo
 
 @pytest.mark.parametrize(("activation", "warps"), in_turns(["gelu", "gelu_tanh", "silu"], [4, 8]))
 def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activation, warps):
-    _, spilled, _ = compiling(inside.hopper_fp32, "NT", FP32 | {"num_warps": warps}, activation)
+    _, spilled, _ = compiling(inside_hopper.hopper_fp32, "NT", FP32 | {"num_warps": warps}, activation)
     assert spilled == 0
 
 
@@ -291,7 +291,7 @@ def test_products_of_fp32_leave_registers_for_every_epilogue(compiling, activati
 def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, rows, products):
     """No register spills, and the products of a step are awaited together: ptxas may wait for each (C7513)."""
     config = {"BLOCK_M": rows, "SPLITS": 2} | ({} if gradient else {"GROUP_M": 1, "AHEAD": 16})
-    code = compiling(inside.packed_on_hopper, bits, gradient, config)
+    code = compiling(inside_hopper.packed_on_hopper, bits, gradient, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     count = sum(name.startswith("HGMMA") for name in code)
     assert count and count >= products * sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
@@ -311,7 +311,7 @@ def test_packed_weights_become_operands_in_registers(compiling, bits, gradient, 
 def test_packed_weights_are_made_between_the_products_of_the_stage_before(compiling, format_, shape):
     """No register spills, and ptxas keeps the order: it would gather products, whose warps then wait (and C7513)."""
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": 2}
-    code = compiling(inside.packed_by_tma, *format_, False, config)
+    code = compiling(inside_hopper.packed_by_tma, *format_, False, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert not any(name.startswith("SHFL") for name in code), "lanes exchange what they might load"
     _check_order(code, shape)
@@ -333,7 +333,7 @@ def _check_order(code, shape, making="HMUL2"):
 )
 def test_packed_weights_are_turned_over_between_the_products_of_the_stage_before(compiling, format_, shape):
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": 2}
-    code = compiling(inside.packed_by_tma, *format_, True, config)
+    code = compiling(inside_hopper.packed_by_tma, *format_, True, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     _check_order(code, shape, "MOVM")
 
@@ -359,7 +359,7 @@ def _places(ptx):
 def test_parts_of_packed_weights_are_sent_to_where_nothing_else_lies(compiling, shape, splits, format_, gradient):
     """16 bytes an instruction, to memory of their own or to the ring, behind which barriers and roles are kept."""
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS"), shape, strict=True)) | {"SPLITS": splits}
-    code, ptx, sent, shared = compiling(inside.packed_in_clusters, *format_, gradient, config)
+    code, ptx, sent, shared = compiling(inside_hopper.packed_in_clusters, *format_, gradient, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     _check_order(code, shape, "MOVM" if gradient else "HMUL2")
     assert sum(name.startswith("STAS") for name in code) == shape[0] // 8 * shape[1]
@@ -383,7 +383,7 @@ def test_parts_of_packed_weights_are_sent_to_where_nothing_else_lies(compiling, 
 def test_small_products_of_packed_weights_overlap_and_are_short(compiling, shape, format_):
     """Two waits are the kernel's own: ptxas adds one behind each product of those whose order it does not keep."""
     config = dict(zip(("BLOCK_M", "CLUSTER"), shape, strict=True))
-    code, ptx, sent, shared = compiling(inside.packed_in_one_role, *format_, config)
+    code, ptx, sent, shared = compiling(inside_hopper.packed_in_one_role, *format_, config)
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert len(code) < 1300 and shared <= 227 * 1024
     assert sum(name.startswith("WARPGROUP.DEPBAR") for name in code) == 2
@@ -397,7 +397,7 @@ def test_small_products_of_packed_weights_overlap_and_are_short(compiling, shape
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [64, 128])
 def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_overlap(compiling, bits, rows):
-    code = compiling(inside.packed_in_shared_memory, bits, {"ROWS": rows, "GROUP_M": 8, "SPLITS": 1})
+    code = compiling(inside_hopper.packed_in_shared_memory, bits, {"ROWS": rows, "GROUP_M": 8, "SPLITS": 1})
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     waits = sum(name.startswith("WARPGROUP.DEPBAR") for name in code)
     assert sum(name.startswith("HGMMA") for name in code) == rows // 32 * waits
@@ -412,7 +412,7 @@ def test_packed_weights_are_converted_16_bytes_a_store_beside_products_that_over
 )
 def test_few_rows_of_fp32_go_to_registers_past_shared_memory(compiling, layout, sizes):
     """But for the last sum across warps.  16 rows along K fill registers, and Triton 3.7 spills 8 bytes."""
-    names, spilled = compiling(inside.streamed, layout, *sizes)
+    names, spilled = compiling(inside_hopper.streamed, layout, *sizes)
     assert spilled == 0
     loop = names[: max(i for i, name in enumerate(names) if name.startswith("LDG"))]
     assert not [name for name in loop if name.startswith(("LDS", "STS", "BAR", "LDGSTS"))]

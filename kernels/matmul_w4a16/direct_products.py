@@ -99,7 +99,7 @@ def two_steps(
 
 
 @gluon.jit
-def _load_row_scales(scales_ptr, n, N, layout: gl.constexpr):
+def load_row_scales(scales_ptr, n, N, layout: gl.constexpr):
     """The scales of ROWS rows of W from n on, of row tiles [row tiles, g, g or g + 8]; 0 past N."""
     row = n + gl.arange(0, ROWS, layout)
     return gl.load(scales_ptr + (row // 16 * 16 + row % 8 * 2 + row // 8 % 2), mask=row < N, other=0)
@@ -139,7 +139,7 @@ def consume(
             PTX, four,
         )  # fmt: skip
         if ROW_SCALES:  # loaded here, so that nothing waits for them in the end
-            row_scales = _load_row_scales(scales_ptr, n + W_GROUP * ROWS, N, gl.SliceLayout(1, acc_layout))
+            row_scales = load_row_scales(scales_ptr, n + W_GROUP * ROWS, N, gl.SliceLayout(1, acc_layout))
         acc = gl.zeros([ROWS, BLOCK_M], gl.float32, acc_layout)
         for i in range(begin, end, 2 * K_GROUPS):
             following = step + K_GROUPS + (i + 2 * K_GROUPS < end).to(gl.int32) * K_GROUPS  # the last one's are again

@@ -23,13 +23,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernels.common import clusters
 from kernels.common.hopper import described
 
+from .direct_launch import described_block
+from .direct_parts import ROWS, add_and_write
+from .direct_products import load_row_scales
 from .direct_weights import parts_of_one
-from .hopper_direct import described_block
 from .light_space import block_k_of
 from .light_weights import asm_of, weights_of
-
-ROWS = gl.constexpr(64)
-"""Rows of W of a program: those of one wgmma."""
 
 _SHARED_BYTES = 224 * 1024
 """Shared memory of a program, but for its barriers."""
@@ -126,8 +125,7 @@ def light_kernel(
         clusters.arrive_first(STATIC)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     if GROUP == 0:
-        row = n + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-        row_scales = gl.load(scales_ptr + (row // 16 * 16 + row % 8 * 2 + row // 8 % 2), mask=row < N, other=0)
+        row_scales = load_row_scales(scales_ptr, n, N, gl.SliceLayout(1, layout))
     acc = gl.zeros([ROWS, BLOCK_M], gl.float32, layout)
     gl.assume(end - begin > 0)  # else sums are not wgmma's on a path without steps, and ptxas waits for each product
     for i in range(0, end - begin):
@@ -147,13 +145,7 @@ def light_kernel(
     if GROUP == 0:
         acc *= (row_scales.to(gl.float32) * parts_of_one(BITS, row_scales.dtype))[:, None]
     if CLUSTER > 1:
-        clusters.meet(STATIC)
-        clusters.send(acc, room, rank, 0, 4, CLUSTER)
-        clusters.await_sums(room, 0)
-        for number in gl.static_range(clusters.own_blocks(ROWS, BLOCK_M, 4, CLUSTER)):
-            total, p, q, inside = clusters.added(room, rank, number, 0, ROWS, BLOCK_M, 4, CLUSTER)
-            where = (m + q).to(gl.int64) * N + n + p
-            gl.store(y_ptr + where, total.to(y_ptr.dtype.element_ty), mask=inside & (m + q < M) & (n + p < N))
+        add_and_write(y_ptr, acc, room, rank, m, n, M, N, False, 0, CLUSTER, STATIC)
     else:
         y_smem = gl.allocate_shared_memory(y_desc.dtype, [BLOCK_M, ROWS], y_desc.layout)
         y_smem.permute((1, 0)).store(acc.to(y_desc.dtype))

@@ -6,7 +6,6 @@ A cluster of one is for fewer rows than the tensor cores' first operand has, whi
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
 from kernels.common.cluster_sizes import clusters_at_once
+from kernels.common.estimated import Estimated
 from kernels.common.padded import padded
 from kernels.common.products import LARGEST, layout_of
 
@@ -78,8 +78,8 @@ def clustered(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, in
         summary="Gluon: few rows or columns; programs of a cluster add their parts of K in shared memory",
         launch=launch,
         space=CLUSTERED_SPACE,
-        default=_default,
-        fits=_fits,
+        default=_CHOICE.default,
+        fits=_CHOICE.fits,
         handles=functools.partial(_handles, row_lengths),
         needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
         follows="split_descriptor",
@@ -96,9 +96,10 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
         return "rows of A or B are not aligned to 16 bytes"
     if min(problem["m"], problem["n"]) > _MOST or problem["k"] < _LEAST_K:
         return f"more than {_MOST} rows and columns, or less than {_LEAST_K} of K: not timed"
-    best, (columns, _, size) = _best(problem, gpu)
+    best = _CHOICE.shortest(problem, gpu)
     if best == math.inf:
         return "K too short, or more tiles than clusters run at once"
+    columns, _, size = _CHOICE.default(problem, gpu).values()
     split = times_of_split(row_lengths, problem, gpu)
     if split is None:
         return "tiles reach every SM"
@@ -137,17 +138,9 @@ def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
     return max(busy, moved) + _SEEN * min(busy, moved) + _CALL + adding
 
 
-@functools.lru_cache(maxsize=4096)
-def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...]]:
-    """The shortest time by the estimate, and its config's values."""
-    every = itertools.product(*CLUSTERED_SPACE.values())
-    fitting = (values for values in every if not _wasteful(values, problem))
-    return min((_microseconds(dict(zip(CLUSTERED_SPACE, one, strict=True)), problem, gpu), one) for one in fitting)
-
-
-def _wasteful(values: tuple[int, ...], problem: Case) -> str:
+def _wasteful(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config is not worth an estimate."""
-    columns, block_k, _ = values
+    columns, block_k = config["BLOCK_Q"], config["BLOCK_K"]
     least = next((one for one in CLUSTERED_SPACE["BLOCK_Q"] if one >= min(problem["m"], problem["n"])), math.inf)
     if columns > least:
         return "a tile of more than twice the short side of C"
@@ -164,13 +157,4 @@ def _four(columns: int, block_k: int) -> int:
     return 4 * (BLOCK_P + columns) * block_k * 2
 
 
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config cannot be the best; ``""`` for one worth a trial."""
-    if reason := _wasteful(tuple(config[name] for name in CLUSTERED_SPACE), problem):
-        return reason
-    late = _microseconds(config, problem, gpu) > _NEAR * _best(problem, gpu)[0]
-    return "others should end sooner" if late else ""
-
-
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    return dict(zip(CLUSTERED_SPACE, _best(problem, gpu)[1], strict=True))
+_CHOICE = Estimated(CLUSTERED_SPACE, _microseconds, _wasteful, _NEAR)

@@ -4,8 +4,6 @@
 in each other's shared memory, or have all of k: 128 x 2048 x 4096 of int8 takes 7.2 us for 11.1 (H200).
 """
 
-import functools
-import itertools
 import math
 
 import torch
@@ -14,6 +12,7 @@ from atlas.declaration import GPU, Capability, Case, Config, Variant
 from atlas.declaration.products import describable
 
 from kernels.common.cluster_sizes import clusters_at_once
+from kernels.common.estimated import Estimated
 
 from .spaces import SPACE, default, default_split, handles, splits
 from .tiled import empty_product, kind_of_scales, launch_tiled
@@ -75,8 +74,8 @@ def clustered() -> Variant:
         summary="Gluon: few tiles; programs of a cluster have parts of K and add them up in shared memory",
         launch=launch_clustered,
         space=CLUSTERED_SPACE,
-        default=_default,
-        fits=_fits,
+        default=_CHOICE.default,
+        fits=_CHOICE.fits,
         handles=_handles,
         needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
         follows="split_descriptor",
@@ -95,7 +94,7 @@ def _handles(problem: Case, gpu: GPU) -> str:
         return f"sums over less than {_LEAST_K} elements, or more than {_MOST_K}: not timed"
     if _megabytes(problem) > _MOST_MB:
         return f"more than {_MOST_MB} MB: not timed"
-    best = _best(problem, gpu)[0]
+    best = _CHOICE.shortest(problem, gpu)
     if best == math.inf:
         return "more tiles than clusters run at once"
     late = best > _PAYS * _microseconds_of_others(problem, gpu)
@@ -141,17 +140,9 @@ def _both(busy: float, moved: float, seen: float) -> float:
     return max(busy, moved) + seen * min(busy, moved)
 
 
-@functools.lru_cache(maxsize=4096)
-def _best(problem: Case, gpu: GPU) -> tuple[float, tuple[int, ...]]:
-    """The shortest time by the estimate, and its config's values."""
-    every = itertools.product(*CLUSTERED_SPACE.values())
-    fitting = (values for values in every if not _wasteful(values, problem))
-    return min((_microseconds(dict(zip(CLUSTERED_SPACE, one, strict=True)), problem, gpu), one) for one in fitting)
-
-
-def _wasteful(values: tuple[int, ...], problem: Case) -> str:
+def _wasteful(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config is not worth an estimate."""
-    rows, columns, size = values
+    rows, columns, size = (config[name] for name in CLUSTERED_SPACE)
     if _LONG not in (rows, columns):
         return "neither side is one of wgmma's 64"
     if size == 1 and rows * columns > _LONG**2:
@@ -163,13 +154,4 @@ def _wasteful(values: tuple[int, ...], problem: Case) -> str:
     return ""
 
 
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config cannot be the best; ``""`` for one worth a trial."""
-    if reason := _wasteful(tuple(config[name] for name in CLUSTERED_SPACE), problem):
-        return reason
-    late = _microseconds(config, problem, gpu) > _NEAR * _best(problem, gpu)[0]
-    return "others should end sooner" if late else ""
-
-
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    return dict(zip(CLUSTERED_SPACE, _best(problem, gpu)[1], strict=True))
+_CHOICE = Estimated(CLUSTERED_SPACE, _microseconds, _wasteful, _NEAR)

@@ -11,7 +11,7 @@ from kernels.common.peers import by_cublaslt
 from .cases import CASES, EDGE_CASES, compiled, dequantised, searched, sizes, torch_int4, tuned_by_torch
 from .direct_space import DIRECT_SPACE, direct_default, fits_direct
 from .fragments import launch_fragments
-from .light_space import LIGHT_SPACE, fits_light, light_default, lights
+from .light_space import LIGHT, lights
 from .many_rows import (
     CONVERTED_SPACE,
     DEQUANTISE,
@@ -94,9 +94,9 @@ def _of_many_rows(bits):
             name="light",
             summary="for small products: `direct` in one role, weights by way of shared memory; clusters share k",
             launch=functools.partial(launch_light, bits),
-            space=LIGHT_SPACE,
-            default=light_default,
-            fits=fits_light,
+            space=LIGHT.space,
+            default=LIGHT.default,
+            fits=LIGHT.fits,
             handles=functools.partial(lights, bits),
             needs=frozenset({Capability.WGMMA}),
             follows="direct",

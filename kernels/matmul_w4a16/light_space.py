@@ -1,13 +1,12 @@
 """Configs of `light`, small products with packed weights in one role, and for what it is: its estimate."""
 
-import functools
-import itertools
 import math
 
 import triton
 from atlas.declaration import GPU, Case, Config
 
 from kernels.common.cluster_sizes import clusters_at_once
+from kernels.common.estimated import Estimated
 
 from .direct_space import best_direct
 from .many_rows import LITTLE, beyond_gluon
@@ -21,7 +20,7 @@ _ROWS = 64
 _STEP_US = {64: 0.451, 128: 0.515, 256: 0.416}
 """What a step takes, by BLOCK_M.
 
-With the constants of `_light_us` a fit to 24 times of an H200, 3.3 % off on average."""
+With the constants of `_microseconds` a fit to 24 times of an H200, 3.3 % off on average."""
 
 _LAUNCHING = 6.2
 """A program without steps, 3.2, and what estimates of `direct` count beyond the GPU's time, 3.0."""
@@ -41,9 +40,13 @@ def block_k_of(rows: int) -> int:
     return 64 if rows > 128 else 128
 
 
-def _light_us(rows: int, size: int, k: int) -> float:
-    """Launch, the steps of a program, and adding the sums of a cluster."""
-    steps = triton.cdiv(triton.cdiv(k, block_k_of(rows)), size)
+def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
+    """Launch, the steps of a program, and adding the sums of a cluster; infinite where they do not run at once."""
+    rows, size = (config[name] for name in LIGHT_SPACE)
+    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], _ROWS)
+    if tiles > (_at_once(rows, size, gpu.sms) if size > 1 else gpu.sms):
+        return math.inf
+    steps = triton.cdiv(triton.cdiv(problem["k"], block_k_of(rows)), size)
     return _LAUNCHING + steps * _STEP_US[rows] + (0.013 * rows if size > 1 else 0.0)
 
 
@@ -56,27 +59,19 @@ def _at_once(rows: int, size: int, sms: int) -> int:
     return every * 13 // 14 if rows > 128 else every
 
 
-def _useless(rows: int, size: int, m: int, n: int, k: int, sms: int) -> str:
+def _wasteful(config: Config, problem: Case, gpu: GPU) -> str:
     """Why a config is not worth an estimate."""
+    (rows, size), m = (config[name] for name in LIGHT_SPACE), problem["m"]
     if rows >= 2 * m and rows > 64:
         return "a tile twice as high as y"
     if rows > 128 and 0 < m % rows <= rows // 2:
         return "half of the last tile empty"
-    tiles = triton.cdiv(m, rows) * triton.cdiv(n, _ROWS)
-    if tiles > (_at_once(rows, size, sms) if size > 1 else sms):
-        return "more programs than run at once"
-    return "no two steps for each program" if size > 1 and triton.cdiv(k, block_k_of(rows)) < 2 * size else ""
+    short = size > 1 and triton.cdiv(problem["k"], block_k_of(rows)) < 2 * size
+    return "no two steps for each program" if short else ""
 
 
-@functools.lru_cache(maxsize=1024)
-def _best_light(m: int, n: int, k: int, sms: int) -> tuple[float, int, int]:
-    """(us, BLOCK_M, CLUSTER) of the config that should end first; infinite where there is none."""
-    found = [
-        (_light_us(rows, size, k), rows, size)
-        for rows, size in itertools.product(*LIGHT_SPACE.values())
-        if not _useless(rows, size, m, n, k, sms)
-    ]
-    return min(found, default=(math.inf, 64, 1))
+LIGHT = Estimated(LIGHT_SPACE, _microseconds, _wasteful, _LATE)
+"""The default, and what is worth a trial."""
 
 
 def lights(bits: int, problem: Case, gpu: GPU) -> str:
@@ -86,24 +81,8 @@ def lights(bits: int, problem: Case, gpu: GPU) -> str:
     m, n, k = sizes = problem["m"], problem["n"], problem["k"]
     if m > _TIMED_ROWS:
         return f"more than {_TIMED_ROWS} rows: not timed"
-    own = _best_light(*sizes, gpu.sms)[0]
+    own = LIGHT.shortest(problem, gpu)
     if own == math.inf:
         return "more tiles than programs run at once"
     late = m * n * k >= LITTLE and own > _SURELY * best_direct(bits, problem["group"], *sizes, gpu.sms)[0]
     return "`direct` should end as soon" if late else ""
-
-
-def fits_light(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config of ``light`` cannot be the best."""
-    m, n, k = problem["m"], problem["n"], problem["k"]
-    rows, size = (config[name] for name in LIGHT_SPACE)
-    if reason := _useless(rows, size, m, n, k, gpu.sms):
-        return reason
-    late = _light_us(rows, size, k) > _LATE * _best_light(m, n, k, gpu.sms)[0]
-    return "far from the fastest by an estimate" if late else ""
-
-
-def light_default(problem: Case, gpu: GPU) -> dict[str, int]:
-    """The fastest by an estimate."""
-    best = _best_light(problem["m"], problem["n"], problem["k"], gpu.sms)
-    return dict(zip(LIGHT_SPACE, best[1:], strict=True))

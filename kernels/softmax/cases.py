@@ -85,6 +85,8 @@ EDGE_CASES = tuple(
         (2, 20_000, {}, "several blocks and a tail"),
         (2, 70_001, {}, "a row that two programs share, each with a tail"),
         (5, 66_000, {"log": True}, "the logarithm of rows in parts, the last of them shorter"),
+        (2, 40_008, {}, "rows that clusters hold, their last programs' parts shorter"),
+        (16, 32_768, {"log": True}, "the logarithm of as many rows as clusters of eight run at once, in whole tiles"),
         (6, 129, {"log": True}, "the logarithm of odd rows"),
         (3, 4104, {"log": True}, "the logarithm of several blocks"),
         (26, 13, {"causal": True, "q": 13}, "square causal scores: the first row takes one column"),

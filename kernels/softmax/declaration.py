@@ -1,8 +1,8 @@
 """The declaration of softmax."""
 
-from atlas.declaration import Declaration, Pass, Variant, compiled, eager
+from atlas.declaration import Capability, Declaration, Pass, Variant, compiled, eager
 
-from . import backward, cases, forward, references, spaces, split
+from . import backward, cases, clustered, forward, references, spaces, split
 
 
 def _call(function, inputs):
@@ -27,6 +27,16 @@ DECLARATION = Declaration(
         reference=references.reference,
         outputs=("y",),
         variants=(
+            Variant(
+                name="clustered",
+                summary="few long rows: each in registers of a cluster's programs, which exchange maxima and sums",
+                follows="split",
+                launch=clustered.launch_clustered,
+                space=clustered.CLUSTERED_SPACE,
+                default=clustered.clustered_default,
+                handles=clustered.handles_clustered,
+                needs=frozenset({Capability.WGMMA}),  # so called is what only Hopper has: others were not timed
+            ),
             Variant(
                 name="one_pass",
                 summary="rows in registers, one block of rows a program",

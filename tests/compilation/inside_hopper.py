@@ -2,7 +2,7 @@
 
 from atlas.compilation.offline import compile_only
 from atlas.compilation.resources import resources_of
-from atlas.declaration import case
+from atlas.declaration import case, torch_dtype
 from inside import gpu_named, instructions
 
 
@@ -169,6 +169,22 @@ def product_in_clusters(layout, m, n, k, config):
     (request,) = requests
     shared = resources_of(request.kernel).shared_bytes
     return instructions(request.kernel), request.kernel.asm["ptx"], shared
+
+
+def softmax_in_clusters(dtype, m, n, log):
+    """(instructions, PTX) of softmax by the default of ``clustered``; nothing else runs."""
+    import torch
+
+    from kernels.softmax import DECLARATION
+
+    gpu, variant = gpu_named("h200"), DECLARATION.forward.variant("clustered")
+    problem = case(dtype, m=m, n=n)
+    assert not variant.unsupported(problem, gpu)
+    x = torch.empty(m, n, dtype=torch_dtype(dtype), device="meta")
+    with compile_only(gpu) as requests:
+        variant.launch(x, log=log, config=variant.default(problem, gpu))
+    (request,) = requests
+    return instructions(request.kernel), request.kernel.asm["ptx"]
 
 
 def product_of_8_bits_in_clusters(dtypes, fast, config):

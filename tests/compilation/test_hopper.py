@@ -416,3 +416,15 @@ def test_few_rows_of_fp32_go_to_registers_past_shared_memory(compiling, layout, 
     assert spilled == 0
     loop = names[: max(i for i, name in enumerate(names) if name.startswith("LDG"))]
     assert not [name for name in loop if name.startswith(("LDS", "STS", "BAR", "LDGSTS"))]
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(("dtype", "m", "n"), [("bf16", 16, 65_536), ("fp16", 2, 40_008), ("fp32", 6, 32_768)])
+def test_softmax_in_clusters_reads_a_row_once_in_whole_vectors_and_spills_nothing(compiling, dtype, m, n, log):
+    code, ptx = compiling(inside_hopper.softmax_in_clusters, dtype, m, n, log)
+    assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
+    loads = [name for name in code if name.startswith("LDG")]
+    assert len(loads) == 2 and all(".128" in name for name in loads), loads
+    assert sum(name.startswith("STAS") for name in code) == 1
+    before, _, behind = ptx.partition("barrier.cluster.wait")
+    assert "barrier.cluster.arrive" in before and "st.async" in behind, "a pair is sent to a room that is not open"

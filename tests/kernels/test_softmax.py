@@ -15,6 +15,8 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
 VARIANTS = [(direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants]
 IDS = [f"{direction}-{v.name}" for direction, v in VARIANTS]
+FORWARD = [v for v in DECLARATION.forward.variants if not v.needs]
+"""Those that the interpreter runs; of ``clustered`` see ``tests/gpu/test_clustered_rows.py``."""
 
 
 def randn(*shape, dtype=torch.float32, seed=0):
@@ -81,7 +83,7 @@ def test_rows_of_which_dy_alone_fits_registers_agree_with_float64(problem):
 
 
 @pytest.mark.parametrize("log", [False, True], ids=["softmax", "logarithm"])
-@pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", FORWARD, ids=lambda v: v.name)
 @pytest.mark.parametrize("n", [33, 2100], ids=["one block", "two blocks"])
 def test_nan_and_infinities_spread_as_in_torch(variant, n, log):
     x = randn(8, n)
@@ -96,7 +98,7 @@ def test_nan_and_infinities_spread_as_in_torch(variant, n, log):
     assert_close(y, (torch.log_softmax if log else torch.softmax)(x.double(), -1))
 
 
-@pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", FORWARD, ids=lambda v: v.name)
 def test_large_inputs_lose_no_accuracy_to_a_scaled_exponent(variant):
     # x * log2(e) - max * log2(e) would be off by half an ulp of 1e4, 3e-4 in the result.
     x = randn(4, 500) + 1e4
@@ -362,6 +364,16 @@ def test_few_rows_too_long_for_registers_are_shared_by_programs():
         split = DECLARATION.forward.preferred(problem, GPUS["h200"])
         assert (split.name, split.default(problem, GPUS["h200"])["SPLITS"]) == ("split", splits)
     assert DECLARATION.forward.preferred(case("bf16", m=132, n=50257), GPUS["h200"]).name == "online"
+
+
+def test_few_rows_of_32768_elements_to_128_kib_are_held_by_clusters_on_hopper():
+    def chosen(dtype, m, n, gpu="h200", **flags):
+        return DECLARATION.forward.preferred(case(dtype, m=m, n=n, **flags), GPUS[gpu]).name
+
+    held = [("bf16", 1, 65536), ("fp16", 16, 32768), ("bf16", 3, 40008), ("fp32", 6, 32768)]
+    assert {chosen(*shape) for shape in held} == {"clustered"} == {chosen("bf16", 8, 50264, log=True)}
+    beyond = [("bf16", 17, 65536), ("bf16", 4, 65544), ("bf16", 4, 50257), ("fp32", 6, 32772), ("bf16", 4, 32760)]
+    assert "clustered" not in {*(chosen(*shape) for shape in beyond), chosen("bf16", 8, 50264, "a100")}
 
 
 def test_a_config_of_long_rows_fits_no_short_ones():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from atlas.declaration import Capability
+
 from ..planting import CERTIFICATE, IN_ORDER, Edit, Mutant
 from .checks import GRADIENTS, LARGE, NAN_INF, NON_CONTIGUOUS, OFFSET, REPEATABLE, UNCHANGED, VALUES, WRITTEN
 
@@ -99,6 +101,10 @@ MUTANTS = (
         "stream", "fp16", sizes={"m": 2, "n": 70001}),
     Mutant("softmax", "edges written by nobody", "config-dependent", (Edit("part == 0", "part == SPLITS",
         "_stream_backward_kernel"),), WRITTEN, "backward", "stream", "fp16", sizes={"m": 8, "n": 2049}),
+    Mutant("softmax", "a program's own sum for the row's", "a part of a sum", (Edit(
+        "tl.sum(sums * tl.exp(maxima - row_max), axis=0)", "tl.sum(e, axis=0) * tl.exp(own - row_max)",
+        "_clustered_kernel"),), VALUES, "forward", "clustered", "bf16", gpu_only="clusters are not interpreted",
+        sizes={"m": 2, "n": 40008}, needs=frozenset({Capability.WGMMA})),
     Mutant("reduction", "the last of several maxima", "ties",
         (Edit("tl.min(tl.where(attained, beside, NO_INDEX), axis=axis)",
         "tl.max(tl.where(attained, beside, -1), axis=axis)"),), VALUES, "forward", "blocks", "bf16",

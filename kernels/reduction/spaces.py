@@ -18,13 +18,7 @@ BLOCKS_SPACE = {
     "num_warps": (1, 4),
     "PER_SM": (1, 2, 4, 8, 16, 32),
 }
-
-TILES_SPACE = {"VECTORS": (1, 2, 4), "BLOCK_N": (16, 64, 256, 1024, 4096), "num_warps": (4, 8)}
-FLAT_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (4, 8)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
-
-_FARTHEST = 2**30
-"""Elements of a row whose places, with those of a program, are counted in 32 bits."""
 
 _BEGUN = 2**17
 """Bytes of x an SM from which on it does not matter how soon a program's first loads begin."""
@@ -34,7 +28,7 @@ _UNDER_WAY = (2**15, 3 * 2**15)
 beyond three times that there are only fewer warps to compute."""
 
 
-def _vectors(config, problem: Case) -> int:
+def block_elements(config, problem: Case) -> int:
     """Elements of one program's block, VECTORS for each thread."""
     return config["VECTORS"] * 32 * config["num_warps"] * VECTOR_BYTES // element_size(problem.dtype)
 
@@ -151,7 +145,7 @@ def handles_columns_twice(problem: Case, gpu: GPU) -> str:
 
 
 def fits_rows(config, problem: Case, gpu: GPU) -> str:
-    block, longest = _vectors(config, problem), triton.next_power_of_2(problem["n"])
+    block, longest = block_elements(config, problem), triton.next_power_of_2(problem["n"])
     if block < longest:
         return "a row longer than a program's registers"
     if config["num_warps"] * config["VECTORS"] > 1 and block >= 2 * longest * triton.next_power_of_2(problem["outer"]):
@@ -180,7 +174,7 @@ def under_way(config, outputs: int, gpu: GPU, most: int = STREAM_SPACE["PER_SM"]
 
 def fits_stream(config, problem: Case, gpu: GPU) -> str:
     smallest = config["VECTORS"] == STREAM_SPACE["VECTORS"][0] and config["num_warps"] == STREAM_SPACE["num_warps"][0]
-    if not smallest and _vectors(config, problem) > triton.next_power_of_2(problem["n"]):
+    if not smallest and block_elements(config, problem) > triton.next_power_of_2(problem["n"]):
         return "a block longer than the row"
     return spills(config, problem) or under_way(config, problem["outer"], gpu)
 
@@ -193,7 +187,7 @@ def fits_columns(config, problem: Case, gpu: GPU) -> str:
     if config["BLOCK_C"] < min(widths[1], widest):
         return "rows cut into less than 128 bytes of 16-bit elements"
     smallest = config["VECTORS"] == COLUMNS_SPACE["VECTORS"][0] and config["num_warps"] == 4
-    if not smallest and _vectors(config, problem) > config["BLOCK_C"] * triton.next_power_of_2(problem["n"]):
+    if not smallest and block_elements(config, problem) > config["BLOCK_C"] * triton.next_power_of_2(problem["n"]):
         return "a block of more rows than there are"
     outputs = problem["outer"] * triton.cdiv(problem["inner"], config["BLOCK_C"])
     return spills(config, problem) or under_way(config, outputs, gpu)
@@ -224,69 +218,6 @@ def fits_blocks(config, problem: Case, gpu: GPU) -> str:
     if config["BLOCK_C"] > smallest and config["BLOCK_C"] > triton.next_power_of_2(problem["inner"]):
         return "a block wider than the rows"
     return spills(config, problem) or under_way(config, _programs(problem, gpu, config), gpu, max(8, config["PER_SM"]))
-
-
-def fits_tiles(config, problem: Case, gpu: GPU) -> str:
-    columns = problem["n"] if problem["inner"] == 1 else problem["inner"]
-    if config["BLOCK_N"] > max(TILES_SPACE["BLOCK_N"][0], triton.next_power_of_2(columns)):
-        return "a tile wider than the rows"
-    if config["BLOCK_N"] > _vectors(config, problem):
-        return "a tile of less than a row"
-    if 4 * config["BLOCK_N"] < min(columns, 1024):
-        return "rows cut into short pieces"
-    return ""
-
-
-def handles_gradient(problem: Case, gpu: GPU) -> str:
-    return "the gradient is a view of dout" if problem["op"] in ("sum", "mean") else ""
-
-
-def handles_flat(problem: Case, gpu: GPU) -> str:
-    if problem["inner"] > 1 or problem["n"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
-        return "another axis than the last was reduced, or rows are whole vectors"
-    if problem["n"] >= _FARTHEST:
-        return f"rows of {_FARTHEST} elements and more: places in a row are 32 bits wide"
-    if problem["op"] == "max" and problem["outer"] == 1:
-        return "one row: tiles ask for its index once, here each element does"
-    return handles_gradient(problem, gpu)
-
-
-FILLED_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (4, 8)}
-
-_MOST_FILLED = 1024
-"""Columns of a matrix whose results a program of ``filled`` asks for: all that share a matrix read their indices."""
-
-_AT_ONCE = 2**16
-"""Bytes of an SM that its programs write at once (65536 x 40 of fp16: 8.4 us, ``tiles`` 7.9; H100)."""
-
-_SHORTEST_FILLED = 32
-"""The shortest row of ``filled``: a program asks for the results of its rows a few hundred at a time."""
-
-
-def handles_filled(problem: Case, gpu: GPU) -> str:
-    if problem["op"] != "max":
-        return "of max alone the gradient is one element of each column, at an index that is known"
-    if problem["inner"] == 1:
-        size = element_size(problem.dtype)
-        if problem["n"] * size % VECTOR_BYTES == 0 and problem["outer"] * problem["n"] * size < gpu.sms * _AT_ONCE:
-            return "rows of whole vectors, and so few that all are written at once: here results wait for zeros"
-        return "short rows: nearly as many results as elements" if problem["n"] < _SHORTEST_FILLED else ""
-    if problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
-        return "columns are whole vectors"
-    if problem["inner"] > _MOST_FILLED:
-        return f"more than {_MOST_FILLED} columns: programs that share a matrix would all read its indices"
-    return ""
-
-
-def filled_default(problem: Case, gpu: GPU) -> dict:
-    """Eight warps that fill 16 KiB: of matrices with many columns a smaller piece would not pay for their indices.
-
-    Where so large pieces of rows leave SMs idle, the smallest.
-    """
-    config = {"VECTORS": 4, "num_warps": 8}
-    if problem["inner"] == 1 and problem["outer"] * problem["n"] < 2 * gpu.sms * _vectors(config, problem):
-        return {"VECTORS": FILLED_SPACE["VECTORS"][0], "num_warps": FILLED_SPACE["num_warps"][0]}
-    return config
 
 
 def first(space, fits, problem: Case, gpu: GPU, preferred) -> dict:
@@ -368,7 +299,7 @@ def rows_default(problem: Case, gpu: GPU) -> dict:
     lie across no warps (131072 x 67 bf16: 13.9 us for 18.0, 1251 x 67 fp16: 5.7 for 7.1; H200, Triton 3.6).
     """
     many = _adds(problem) and _many(problem["outer"] * problem["n"] // 2048, gpu)
-    together = _vectors({"VECTORS": 2, "num_warps": 4}, problem) // triton.next_power_of_2(problem["n"])
+    together = block_elements({"VECTORS": 2, "num_warps": 4}, problem) // triton.next_power_of_2(problem["n"])
     few = problem["op"] in BESIDE and problem["outer"] < gpu.sms * together
     sizes = [
         *(((4, 2),) if many else ()),
@@ -390,7 +321,7 @@ def rows_default(problem: Case, gpu: GPU) -> dict:
 
 def _programs_of_rows(vectors: int, problem: Case) -> int:
     """Programs of one warp with so many vectors a thread."""
-    block = _vectors({"VECTORS": vectors, "num_warps": 1}, problem)
+    block = block_elements({"VECTORS": vectors, "num_warps": 1}, problem)
     return triton.cdiv(problem["outer"], max(1, block // triton.next_power_of_2(problem["n"])))
 
 
@@ -417,14 +348,3 @@ def columns_default(problem: Case, gpu: GPU) -> dict:
     sizes = (*shared, (4, 8, 2), (4, 8, 4), (4, 4, 8), (2, 8, 4), (2, 4, 8), (8, 4, 1), (4, 4, 1), (2, 4, 1))
     preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (64, 16) for v, w, p in sizes]
     return first(COLUMNS_SPACE, fits_columns, problem, gpu, preferred)
-
-
-def tiles_default(problem: Case, gpu: GPU) -> dict:
-    """Of max more vectors a thread, since it writes alone (4096 x 32000: 61.5 us, with two 78; H200)."""
-    vectors = 4 if problem["op"] == "max" else 2
-    preferred = [{"VECTORS": vectors, "BLOCK_N": n, "num_warps": 4} for n in (1024, 256, 64, 16)]
-    return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)
-
-
-def flat_default(problem: Case, gpu: GPU) -> dict:
-    return {"VECTORS": 2 if problem["op"] == "max" else 1, "num_warps": 4}

@@ -5,7 +5,8 @@ from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
 from .cases import is_strided
-from .spaces import first, handles_gradient, is_apart, spills, under_way
+from .gradient_spaces import handles_gradient
+from .spaces import first, is_apart, spills, under_way
 from .tiling import strided_tile
 
 SPACE = {

@@ -250,14 +250,44 @@ def _of_one_warp(problem: Case, gpu: GPU) -> dict:
     return config | {"VECTORS": 1, "BLOCK_C": max(least, min(128, 1 << inner.bit_length() - 1))}
 
 
+def _reads_long(problem: Case, gpu: GPU) -> bool:
+    """Whether x is so much that only the pace counts, and its columns so many that few programs share each."""
+    read = problem["outer"] * problem["n"] * problem["inner"] * element_size(problem.dtype)
+    return read >= _BEGUN * gpu.sms and problem["n"] >= 256 and problem["inner"] >= 64 and _sharers(problem, gpu) <= 128
+
+
+def _sharers(problem: Case, gpu: GPU) -> int:
+    """Programs that share 64 columns, where each SM gets eight."""
+    return 8 * gpu.sms // (problem["outer"] * triton.cdiv(problem["inner"], 64))
+
+
+def _of_words(problem: Case, gpu: GPU, programs: int) -> list:
+    """What sums and amax of 4-byte elements take that read long, where ``programs`` are of one warp alone.
+
+    Small blocks, the next of which one program asks for while another adds (1 x 32768 x 3832: 132.6 us, of 16 KiB
+    160.5; 8 x 60000 x 320: 153.8 and 217.3); by single warps where fewer than three programs would share a result
+    (48 x 1186 x 1498: 95.0, in one program 137.1 and 115.3).  Where each element has an address of its own wide
+    ones, since 32 columns lie in two lines of the cache each (12 x 3000 x 2047: 92.8, and 142.9; H200).
+    """
+    inner, whole = problem["inner"], problem["inner"] % 4 == 0
+    if element_size(problem.dtype) != 4 or problem["op"] in BESIDE or not _reads_long(problem, gpu):
+        return []
+    if is_apart(problem, inner):
+        return [(8, 128, 4, 4), (8, 128, 4, 1)] if inner >= 512 and programs < 32 * gpu.sms else []
+    if whole and not _adds(problem) and _many(programs, gpu):
+        return []
+    shared = [(2 if whole and inner >= 512 else 4, 64, 4, 8)]
+    return [*shared, (4, 64, 1, 32)] if _sharers(problem, gpu) >= 3 else [(4, 64, 1, 32)]
+
+
 def blocks_default(problem: Case, gpu: GPU) -> dict:
     """A warp for columns of its own, of few of them with parts of the rows; four warps for fewer results than SMs use.
 
     Where even these leave SMs idle, of a quarter of the vectors (1 x 13394 x 56 of bf16: 52 programs and 12.5 us, 208
     and 9.0; H200); of rows with addresses of their own, where they are less than three an SM, of half (4 x 448 x 695
-    of bf16: 88 programs and 12.4 us, 264 and 10.6; of fp32 264 and 11.3, 616 and 9.4; H200).  Of amax a warp alone has
-    two vectors, so where the warps are too few to keep memory busy there are four (126 x 541 x 612 bf16: 33.7 us, of
-    one 47.1; H200).
+    of bf16: 88 programs and 12.4 us, 264 and 10.6; of fp32 264 and 11.3, 616 and 9.4; H200).  Of maxima a warp alone
+    has two vectors, so where the warps are too few to keep memory busy there are four (126 x 541 x 612 bf16: 33.7 us,
+    of one 47.1; 48 x 1186 x 1498 fp32 with ties 105.9, and 184.3; H200).
     """
     n, inner = problem["n"], problem["inner"]
     alone = _of_one_warp(problem, gpu)
@@ -266,6 +296,7 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     apart, adds, least = is_apart(problem, inner), _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
     vectors, share = (4, 16) if adds else (2, 32)  # of a thread; programs an SM, of one warp
     programs = _programs(problem, gpu, alone)
+    words = _of_words(problem, gpu, programs)
     preferred = []
     if programs >= 2 * gpu.sms and (inner < least or (not adds and n >= 512)):
         preferred += [(vectors, least, 1, share)]
@@ -278,16 +309,18 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     else:
         wide = 128 if inner >= 512 else least
         shared = [(8, wide, 1, 16)] if adds and inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
-        whole = (8, wide, 4, 4) if problem["op"] not in BESIDE else (4, least, 4, 4)
+        halves = element_size(problem.dtype) == 2 and _reads_long(problem, gpu)
+        beside = (4, 64, 4, 8) if halves else (4, least, 4, 4)  # 1 x 53566 x 1136 bf16: 60.0 us, 67.2; H200
+        whole = (8, wide, 4, 4) if problem["op"] not in BESIDE else beside
         idle = inner >= least and _sharing(whole, problem, gpu) < gpu.sms
         spread = [(2, least, 4, 8)] if idle else []
         rest = [(8, least, 4, 1)] if adds else [(4, least, 4, 4), (4, least, 1, 1)]
         preferred += [*shared, *spread, whole, *rest]
-    configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in preferred]
     if _many(programs, gpu):
         reads = programs * 32 * VECTOR_BYTES * alone["VECTORS"]  # bytes at once
-        idle = problem["op"] == "amax" and not apart and n >= 512 and reads < _UNDER_WAY[0] * gpu.sms
-        configs = [alone | {"num_warps": 4 if idle else 1}, *configs]
+        idle = not adds and not apart and n >= 512 and reads < _UNDER_WAY[0] * gpu.sms
+        preferred = [(alone | {"num_warps": 4 if idle else 1}).values(), *preferred]
+    configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in [*words, *preferred]]
     return first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
 
 

@@ -190,3 +190,31 @@ def test_untuned_maxima_of_two_vectors_a_thread_have_warps_enough_to_keep_memory
     """1260 warps leave it idle, and take 47.1 us for 33.7 (H200)."""
     warps = [default_on_h200("bf16", outer=o, n=541, inner=612, op="amax")["num_warps"] for o in (126, 900)]
     assert warps == [4, 1]
+
+
+def blocks_of(dtype, *shape, op):
+    return tuple(default_on_h200(dtype, **dict(zip(("outer", "n", "inner"), shape, strict=True)), op=op).values())
+
+
+def test_untuned_sums_of_words_that_read_long_have_small_blocks():
+    """By 64 columns of 4 KiB where each SM gets eight programs: 1 x 32768 x 3832 132.6 us, of 16 KiB 160.5 (H200)."""
+    assert blocks_of("fp32", 1, 32768, 3832, op="sum") == (2, 64, 4, 8)
+    assert blocks_of("fp32", 30, 500, 700, op="amax") == (2, 64, 4, 8)
+    assert blocks_of("fp32", 8, 60000, 320, op="mean") == (4, 64, 4, 8)
+    for shape, op in (((48, 1186, 1498), "amax"), ((64, 1000, 1200), "sum")):  # too many to share: by single warps
+        assert blocks_of("fp32", *shape, op=op) == (4, 64, 1, 32)
+    assert blocks_of("fp32", 20, 700, 5000, op="amax") == (2, 64, 4, 1)
+    assert blocks_of("fp32", 12, 3000, 2047, op="sum") == (8, 128, 4, 4), "32 odd columns lie in two lines of the cache"
+    for shape in ((1, 32768, 1136), (4, 20000, 1504)):
+        assert blocks_of("bf16", *shape, op="sum") == (8, 128, 4, 4)
+    assert blocks_of("fp32", 1, 8192, 300, op="sum") == (8, 32, 4, 4), "little to read"
+    assert blocks_of("fp32", 1, 60000, 320, op="sum") == (8, 32, 4, 4), "128 programs at most share 64 columns"
+
+
+def test_untuned_maxima_with_a_second_result_keep_memory_busy():
+    """1152 warps of 48 x 1186 x 1498 take 184 us, of four each 106; 1136 by 32 columns 67, by 64 60 (H200)."""
+    for dtype, inner, op in (("fp32", 1498, "ties"), ("bf16", 1500, "max")):
+        assert blocks_of(dtype, 48, 1186, inner, op=op) == (2, 64, 4, 1)
+    assert blocks_of("bf16", 64, 256, 16384, op="max") == (2, 64, 1, 1)
+    assert blocks_of("bf16", 1, 53566, 1136, op="max") == (4, 64, 4, 8)
+    assert blocks_of("fp32", 1, 53566, 1136, op="max") == (4, 32, 4, 4)

@@ -23,6 +23,9 @@ _AT_ONCE = 2**16
 _SHORTEST_FILLED = 32
 """The shortest row of ``filled``: a program asks for the results of its rows a few hundred at a time."""
 
+_SLACK = 1.13
+"""So many times the lanes is not far, as of blocks."""
+
 
 def fits_tiles(config, problem: Case, gpu: GPU) -> str:
     columns = problem["n"] if problem["inner"] == 1 else problem["inner"]
@@ -49,6 +52,18 @@ def handles_flat(problem: Case, gpu: GPU) -> str:
     return handles_gradient(problem, gpu)
 
 
+def _reaches_far(problem: Case, gpu: GPU) -> bool:
+    """Whether tiles reach far beyond columns of much to write, and a result is one of many elements.
+
+    Of 16 bits (16 x 4000 x 520: 20.1 us, by tiles 28.5; 1 x 100000 x 648: 32.7 and 41.2; H200).
+    """
+    size, elements = element_size(problem.dtype), problem["outer"] * problem["n"] * problem["inner"]
+    if size != 2 or problem["n"] < 1024 or elements * size < gpu.sms * _AT_ONCE:
+        return False
+    wide = min(tiles_default(problem, gpu)["BLOCK_N"], triton.next_power_of_2(problem["inner"]))
+    return _covered(problem["inner"], wide) > _SLACK
+
+
 def handles_filled(problem: Case, gpu: GPU) -> str:
     if problem["op"] != "max":
         return "of max alone the gradient is one element of each column, at an index that is known"
@@ -57,8 +72,9 @@ def handles_filled(problem: Case, gpu: GPU) -> str:
         if problem["n"] * size % VECTOR_BYTES == 0 and problem["outer"] * problem["n"] * size < gpu.sms * _AT_ONCE:
             return "rows of whole vectors, and so few that all are written at once: here results wait for zeros"
         return "short rows: nearly as many results as elements" if problem["n"] < _SHORTEST_FILLED else ""
-    if problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0:
-        return "columns are whole vectors"
+    whole = problem["inner"] % (VECTOR_BYTES // element_size(problem.dtype)) == 0
+    if whole and not _reaches_far(problem, gpu):
+        return "columns are whole vectors, which tiles cover well"
     if problem["inner"] > _MOST_FILLED:
         return f"more than {_MOST_FILLED} columns: programs that share a matrix would all read its indices"
     return ""
@@ -75,10 +91,20 @@ def filled_default(problem: Case, gpu: GPU) -> dict:
     return config
 
 
+def _covered(columns: int, wide: int) -> float:
+    """Lanes of tiles so ``wide`` for each of ``columns``."""
+    return triton.cdiv(columns, wide) * wide / columns
+
+
 def tiles_default(problem: Case, gpu: GPU) -> dict:
-    """Of max more vectors a thread, since it writes alone (4096 x 32000: 61.5 us, with two 78; H200)."""
-    vectors = 4 if problem["op"] == "max" else 2
-    preferred = [{"VECTORS": vectors, "BLOCK_N": n, "num_warps": 4} for n in (1024, 256, 64, 16)]
+    """Of max more vectors a thread, since it writes alone (4096 x 32000: 61.5 us, with two 78; H200).
+
+    Columns that wide tiles reach far beyond take narrower ones (max of 1 x 53566 x 1136 bf16: 36.9 us, by 1024 54.5;
+    amax of 48 x 1186 x 1498 fp32 173 and 202; H200).
+    """
+    vectors, inner = 4 if problem["op"] == "max" else 2, problem["inner"]
+    far = inner > 1 and _covered(inner, 1024) > _SLACK * _covered(inner, 256)
+    preferred = [{"VECTORS": vectors, "BLOCK_N": n, "num_warps": 4} for n in (1024, 256, 64, 16)[far:]]
     return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)
 
 

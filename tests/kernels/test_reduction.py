@@ -365,6 +365,7 @@ def test_blocks_are_read_alike_by_offsets_of_64_bits(monkeypatch):
         pytest.param(700, 3, 5, id="many matrices in a piece, the last one cut"),
         pytest.param(3, 1, 3, id="fewer elements than a vector and a half"),
         pytest.param(2, 5, 1001, id="columns by the hundreds, of which a piece holds a part"),
+        pytest.param(2, 1100, 72, id="columns of whole vectors"),
         pytest.param(300, 32, 1, id="short rows, more than are asked for at once"),
         pytest.param(7, 1291, 1, id="rows that end within a vector, the last piece cut"),
         pytest.param(3, 4096, 1, id="rows that pieces end with"),

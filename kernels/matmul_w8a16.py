@@ -142,6 +142,8 @@ _EDGE_CASES = tuple(
         ((40, 70, 384, 128), "more than 32 rows, and rows of y that TMA does not write"),
         ((136, 200, 1696, 0), "tiles of 64 to 192 rows of W; stages in turns, half a stage at the end of k"),
         ((264, 8, 64, 0), "a second tile of 256 rows; fewer weights than a packed tile has"),
+        ((136, 1032, 96, 0), "more rows, and the gradient's sum in parts"),
+        ((20, 72, 17408, 0), "a gradient of few rows with more columns than programs of a cluster have"),
     )
 )
 

@@ -137,9 +137,11 @@ EDGE_CASES = tuple(
         ((40, 70, 384, 128, True), "more than 32 rows, and rows of y that TMA does not write"),
         ((136, 200, 1696, 32, True), "tiles of 64 to 192 rows of W; stages in turns, half a stage at the end of k"),
         ((264, 8, 64, 64, True), "a second tile of 256 rows; fewer weights than a packed tile has"),
-        ((40, 1032, 96, 32, True), "the gradient's sum in unequal parts, with a tail, and half a tile of its columns"),
+        ((40, 1032, 96, 32, True), "the gradient's sum in a cluster, with a tail, and half a tile of its columns"),
+        ((136, 1032, 96, 32, True), "the same of more rows, where other kernels cut it"),
+        ((20, 72, 17408, 128, True), "a gradient of few rows with more columns than programs of a cluster have"),
         ((200, 200, 96, 32, False), "the gradient by tiles of 128 rows, with tails in m, n and k"),
-        ((100, 4232, 96, 32, True), "a tile of 128 rows, as two of 64 would not run at once"),
+        ((100, 4232, 96, 32, True), "a tile of 128 rows, and its gradient's sum in a cluster"),
         ((400, 2888, 32, 32, False), "tiles of 256 rows, for the same reason; half a step"),
     )
 )

@@ -95,13 +95,14 @@ def add_and_write(
     y_ptr, acc, room, rank, m, n, M, N, TURNED: gl.constexpr, W_GROUP: gl.constexpr, CLUSTER: gl.constexpr,
     STATIC: gl.constexpr,
 ):  # fmt: skip
-    """Add a group's sums [ROWS, rows of x] to those of the cluster's other programs; each writes its share."""
+    """Add a group's sums [rows of W, rows of x] to those of the cluster's other programs; each writes its share."""
+    BLOCK_N: gl.constexpr = acc.shape[0]
     BLOCK_M: gl.constexpr = acc.shape[1]
     clusters.meet(STATIC)
     clusters.send(acc, room, rank, W_GROUP, 4, CLUSTER)
     clusters.await_sums(room, W_GROUP)
-    for number in gl.static_range(clusters.own_blocks(ROWS, BLOCK_M, 4, CLUSTER)):
-        total, p, q, inside = clusters.added(room, rank, number, W_GROUP, ROWS, BLOCK_M, 4, CLUSTER)
+    for number in gl.static_range(clusters.own_blocks(BLOCK_N, BLOCK_M, 4, CLUSTER)):
+        total, p, q, inside = clusters.added(room, rank, number, W_GROUP, BLOCK_N, BLOCK_M, 4, CLUSTER)
         if TURNED:
             p = column_of(p)
         where = (m + q).to(gl.int64) * N + n + p

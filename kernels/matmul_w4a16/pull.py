@@ -12,7 +12,7 @@ from atlas.operators import launch
 
 from kernels.common.parts import sum_parts
 
-from .pull_space import FEW_ROWS, best_direct_pull, few_pull_config, pulls_directly
+from .pull_space import FEW_ROWS, best_direct_pull, best_few_pull, best_light_pull, pulls_directly, pulls_lightly
 from .tiles import block_of_weights, operand_of
 
 _ROWS, _FMA_ROWS = 64, 16
@@ -23,7 +23,8 @@ def pulls(dy, k):
     """Whether ``launch_pull`` is for dy [m, n] and weights [n, k]; else to write them all out costs less."""
     m, n = dy.shape
     if _on_hopper(dy):
-        return m <= FEW_ROWS or pulls_directly(m, n, k, gpu_of(dy.device).sms)
+        sizes = m, n, k, gpu_of(dy.device).sms
+        return m <= FEW_ROWS or pulls_lightly(*sizes) or pulls_directly(*sizes)
     return m <= (_ROWS if Capability.TENSOR_CORES in gpu_of(dy.device).capabilities else _FMA_ROWS)
 
 
@@ -67,16 +68,8 @@ def launch_pull(bits, dy, words, scales, zeros, n, k, group):
     """dx [m, k] for dy [m, n], of few enough rows for ``pulls``."""
     m, sms = dy.shape[0], gpu_of(dy.device).sms
     dx = torch.empty((m, k), dtype=dy.dtype, device=dy.device)
-    if _on_hopper(dy) and m > FEW_ROWS:
-        from .hopper_direct_pull import pull_direct
-
-        config = best_direct_pull(m, n, k, sms)[1]
-        pull_direct(bits, dy, words, scales, zeros, dx, group, config=config, programs=sms)
-        return dx
     if _on_hopper(dy):
-        from .hopper_pull import pull_on_hopper
-
-        pull_on_hopper(bits, dy, words, scales, zeros, dx, group, config=few_pull_config(m, n, k, sms))
+        _launch_on_hopper(bits, dy, words, scales, zeros, dx, group, sms)
         return dx
     config = pull_config(m, n, k, sms)
     splits = config.pop("SPLITS")
@@ -91,3 +84,21 @@ def launch_pull(bits, dy, words, scales, zeros, n, k, group):
     if splits > 1:
         sum_parts(parts, dx)
     return dx
+
+
+def _launch_on_hopper(bits, dy, words, scales, zeros, dx, group, sms):
+    """The same by the kernel of Hopper's that should end first."""
+    (m, n), k = dy.shape, dx.shape[1]
+    sizes, operands = (m, n, k, sms), (bits, dy, words, scales, zeros, dx, group)
+    if pulls_lightly(*sizes):
+        from .hopper_light_pull import pull_light
+
+        pull_light(*operands, config=best_light_pull(*sizes)[1])
+    elif m > FEW_ROWS:
+        from .hopper_direct_pull import pull_direct
+
+        pull_direct(*operands, config=best_direct_pull(*sizes)[1], programs=sms)
+    else:
+        from .hopper_pull import pull_on_hopper
+
+        pull_on_hopper(*operands, config=best_few_pull(*sizes)[1])

@@ -5,8 +5,12 @@ rows, n is the sum's length and k columns of dx.
 """
 
 import functools
+import itertools
+import math
 
 import triton
+
+from kernels.common.cluster_sizes import clusters_at_once
 
 from .direct_space import in_clusters, sending_us, tiles_to_cut
 
@@ -18,6 +22,25 @@ COLUMNS, BLOCK_N = 256, 64
 
 _BLOCK_US = {16: (0.85, 1.1), 32: (0.9, 1.2)}
 """What a block takes a program, by BLOCK_M: of one program an SM, and of two."""
+
+_FEW_US = 3.9
+"""What `hopper_pull` takes besides."""
+
+_LIGHT_STEP_US = {
+    16: {64: 0.338, 128: 0.465},
+    32: {64: 0.36, 128: 0.475},
+    64: {64: 0.353, 128: 0.454},
+    128: {64: 0.384, 128: 0.522},
+}
+"""What 64 rows of W take `hopper_light_pull`, by BLOCK_M and COLUMNS.
+
+With the constants of `_light_us` a fit to 56 times, 3.4 % off on average."""
+
+_LIGHT_WEIGHTS = 10e6
+"""The most weights that it takes; with up to 9.4 million it was timed, and ahead."""
+
+_SURELY_LIGHT = 0.95
+"""Of the estimates for the others."""
 
 _STAGE_US = {(64, 1, 2): 0.216, (64, 2, 1): 0.42, (128, 1, 2): 0.258, (128, 2, 1): 0.491, (256, 2, 1): 0.69}
 """What a stage of `hopper_direct_pull` takes, by BLOCK_M, W_GROUPS and K_GROUPS."""
@@ -34,8 +57,11 @@ _CLEARLY, _CLEARLY_CLUSTERED = 0.92, 0.96
 
 
 @functools.lru_cache(maxsize=1024)
-def few_pull_config(m: int, n: int, k: int, sms: int) -> dict[str, int]:
-    """BLOCK_M, and the parts of n with which reading W and adding sums take least time, two programs an SM at most."""
+def best_few_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str, int]]:
+    """(us, config) of `hopper_pull`: BLOCK_M, and the parts of n with which reading W and adding sums take least time.
+
+    Two programs an SM at most.
+    """
     rows = 16 if m <= 16 else 32
     tiles, blocks = triton.cdiv(k, COLUMNS), triton.cdiv(n, BLOCK_N)
 
@@ -43,7 +69,40 @@ def few_pull_config(m: int, n: int, k: int, sms: int) -> dict[str, int]:
         return triton.cdiv(blocks, splits) * _BLOCK_US[rows][tiles * splits > sms] + splits * (0.04 + m * k * 8 / 4e6)
 
     most = max(1, min(2 * sms // tiles, blocks))
-    return {"BLOCK_M": rows, "SPLITS": min(range(1, most + 1), key=us)}
+    splits = min(range(1, most + 1), key=us)
+    return _FEW_US + us(splits), {"BLOCK_M": rows, "SPLITS": splits}
+
+
+def _light_us(rows: int, columns: int, size: int, n: int) -> float:
+    """Launch, the steps of a program, and adding the sums of a cluster."""
+    steps = triton.cdiv(triton.cdiv(n, BLOCK_N), size)
+    return 1.73 + steps * _LIGHT_STEP_US[rows][columns] + (0.0151 * rows * columns / 64 if size > 1 else 0.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def best_light_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str, int]]:
+    """(us, config) of `hopper_light_pull` that should end first; infinite where it has none.
+
+    All rows are one tile's: by two W would be made twice.
+    """
+    found = []
+    rows = next((rows for rows in _LIGHT_STEP_US if m <= rows), None)
+    for columns, size in itertools.product((64, 128), range(1, 9)):
+        tiles = triton.cdiv(k, columns)
+        if rows and tiles <= (clusters_at_once(size, sms) if size > 1 else sms) and size <= triton.cdiv(n, BLOCK_N):
+            found.append((_light_us(rows, columns, size, n), {"BLOCK_M": rows, "COLUMNS": columns, "CLUSTER": size}))
+    return min(found, key=lambda one: one[0], default=(math.inf, {}))
+
+
+def pulls_lightly(m: int, n: int, k: int, sms: int) -> bool:
+    """Whether `hopper_light_pull` should be clearly sooner than whatever else there is."""
+    if n * k > _LIGHT_WEIGHTS:
+        return False
+    if m <= FEW_ROWS:
+        others = best_few_pull(m, n, k, sms)[0]
+    else:
+        others = min(best_direct_pull(m, n, k, sms)[0], _written_us(m, n, k, sms))
+    return best_light_pull(m, n, k, sms)[0] < _SURELY_LIGHT * others
 
 
 def _written_us(m: int, n: int, k: int, sms: int) -> float:

@@ -336,25 +336,30 @@ def packed_in_clusters(bits, group, gradient, config):
     return instructions(request.kernel), request.kernel.asm["ptx"], sent, shared
 
 
-def packed_in_one_role(bits, group, config):
-    """The same of the kernel for small products: (instructions, PTX, bytes that a program is sent, shared memory)."""
+def packed_in_one_role(bits, group, gradient, config):
+    """The same of the kernel for small products, or their gradient.
+
+    (instructions, PTX, bytes that a program is sent, shared memory)
+    """
     import torch
 
     from kernels.common.clusters import buffer_bytes
     from kernels.matmul_w4a16.hopper_light import multiply_light
+    from kernels.matmul_w4a16.hopper_light_pull import pull_light
 
-    rows, size, groups = config["BLOCK_M"], config["CLUSTER"], 4096 // group if group else 1
+    rows, size, (n, k) = config["BLOCK_M"], config["CLUSTER"], (4096, 1024) if gradient else (1024, 4096)
+    numbers = n // 16, k // group if group else 1, 16
     x, y, scales = (
-        torch.empty(*shape, dtype=torch.bfloat16, device="meta")
-        for shape in ((rows, 4096), (rows, 1024), (64, groups, 16))
+        torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((rows, 4096), (rows, 1024), numbers)
     )
-    words = torch.empty(1024 * 4096 * bits // 32, dtype=torch.int32, device="meta")
-    zeros = torch.empty(64, groups, 16, dtype=torch.uint8, device="meta") if bits == 4 else None
+    words = torch.empty(n * k * bits // 32, dtype=torch.int32, device="meta")
+    zeros = torch.empty(numbers, dtype=torch.uint8, device="meta") if bits == 4 else None
     with compile_only(gpu_named("h200")) as requests:
-        multiply_light(bits, x, words, scales, zeros, y, group, config=config)
+        launch = pull_light if gradient else multiply_light
+        launch(bits, x, words, scales, zeros, y, group, config=config)
     (request,) = requests
-    shared = resources_of(request.kernel).shared_bytes
-    return instructions(request.kernel), request.kernel.asm["ptx"], buffer_bytes(64, rows, 4, size), shared
+    shared, sent = resources_of(request.kernel).shared_bytes, buffer_bytes(config.get("COLUMNS", 64), rows, 4, size)
+    return instructions(request.kernel), request.kernel.asm["ptx"], sent, shared
 
 
 def packed_in_shared_memory(bits, config):

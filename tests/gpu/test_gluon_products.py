@@ -264,7 +264,9 @@ def test_parts_of_packed_weights_gradient_added_in_clusters(cuda, bits, splits, 
         assert all(torch.equal(dx, found[0]) for dx in found)
 
 
-@pytest.mark.parametrize("shape", [(64, 1), (64, 2), (64, 8), (128, 1), (128, 4), (256, 1), (256, 3)])
+@pytest.mark.parametrize(
+    "shape", [(16, 1), (16, 3), (32, 2), (32, 8), (64, 1), (64, 2), (64, 8), (128, 1), (128, 4), (256, 1), (256, 3)]
+)
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
 def test_small_products_of_packed_weights(cuda, bits, group, shape):
     """Tails of every kind, steps that a program has at once and that it has not; the same bits at every run.
@@ -290,6 +292,31 @@ def test_small_products_of_packed_weights(cuda, bits, group, shape):
         exact = dequantise(packed) if group_size else dequantised(words, scales.double(), zeros, n, k, 0)
         near(found[0], x.float() @ exact.float().t())
         assert all(torch.equal(y, found[0]) for y in found)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(16, 64, 1), (16, 128, 5), (32, 64, 8), (32, 128, 1), (64, 64, 2), (64, 128, 6), (128, 64, 3), (128, 128, 8)],
+)
+@pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
+def test_gradients_of_small_products_of_packed_weights(cuda, bits, group, shape):
+    """The same of dx [m, k]: rows of W for clusters in unequal parts, half a step at the end, half a tile's columns."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+    from kernels.matmul_w4a16.hopper_light_pull import pull_light
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    config = dict(zip(("BLOCK_M", "COLUMNS", "CLUSTER"), shape, strict=True))
+    sizes, dtypes = ((1, 16, 128), (130, 1160, 384), (27, 4096, 1152), (70, 424, 96)), (torch.bfloat16, torch.float16)
+    for (m, n, k), dtype in zip(sizes, itertools.cycle(dtypes), strict=False):
+        if k % (group or 32):
+            continue
+        packed, dy = pack(matrix(cuda, n, k, "N", dtype), group), matrix(cuda, m, n, "N", dtype)
+        words, scales, zeros, _, _, group_size = packed
+        found = [torch.full((m, k), torch.nan, device=cuda, dtype=dtype) for _ in range(3)]
+        for dx in found:
+            pull_light(bits, dy, words, scales, zeros, dx, group_size, config=config)
+        near(found[0], dy.float() @ dequantise(packed).float())
+        assert all(torch.equal(dx, found[0]) for dx in found)
 
 
 @pytest.mark.parametrize("rows", [64, 128])

@@ -14,7 +14,13 @@ from test_direct_weights import DTYPES, FORMATS, K, N, Rows, box, edited, fragme
 from triton.experimental.gluon import language as gl
 
 from kernels.matmul_w4a16 import direct_parts, direct_products, direct_pull_weights
-from kernels.matmul_w4a16.pull_space import best_direct_pull, few_pull_config, pulls_directly
+from kernels.matmul_w4a16.pull_space import (
+    best_direct_pull,
+    best_few_pull,
+    best_light_pull,
+    pulls_directly,
+    pulls_lightly,
+)
 
 STAGES = N // 64
 MODULES = [direct_pull_weights, direct_products, direct_parts]
@@ -175,5 +181,33 @@ def test_every_product_has_a_config_no_more_parts_than_turns(m, n, k):
     ((8, 13824, 1024), 16, 216), ((3, 3072, 1536), 16, 96), ((20, 2048, 3072), 32, 132), ((16, 4096, 4096), 16, 256),
 ])  # fmt: skip
 def test_parts_of_few_rows_fill_multiprocessors_once_or_twice(sizes, rows, programs):
-    config = few_pull_config(*sizes, 132)
+    config = best_few_pull(*sizes, 132)[1]
     assert (config["BLOCK_M"], config["SPLITS"] * -(-sizes[2] // 256)) == (rows, programs)
+
+
+@pytest.mark.parametrize(("sizes", "config"), [  # us of what there was else and of `light` turned over on an H200
+    ((4, 2048, 2048), (16, 128, 6)),  # 4 bits: 6.9, 4.7
+    ((16, 2048, 1536), (16, 128, 8)),  # 4 bits: 6.6, 4.2
+    ((27, 1152, 3584), (32, 128, 4)),  # 4 bits: 8.1, 5.3
+    ((32, 2560, 2560), (32, 128, 5)),  # 4 bits: 9.0, 6.4
+    ((55, 1024, 1536), (64, 64, 4)),  # 8 bits: 6.4, 4.1
+    ((40, 3072, 3072), (64, 128, 4)),  # 8 bits: 10.9, 9.0
+    ((64, 1408, 4608), (64, 128, 3)),  # 8 bits: 9.6, 7.6
+    ((101, 1536, 2816), (128, 128, 5)),  # 4 bits: 9.9, 7.8
+    ((128, 2048, 1536), (128, 64, 4)),  # 8 bits: 8.3, 6.6
+    ((96, 1280, 5120), None),  # 8 bits: 9.9, 9.2
+    ((129, 1024, 1536), None), ((64, 4096, 4096), None), ((16, 4096, 4096), None),  # not timed
+    ((20, 72, 17408), None), ((1, 8, 2**26), None), ((32, 2**27, 64), None),
+])  # fmt: skip
+def test_gradients_of_few_rows_and_little_weight_go_to_whom_measurements_say(sizes, config):
+    assert pulls_lightly(*sizes, 132) == (config is not None)
+    assert config is None or tuple(best_light_pull(*sizes, 132)[1].values()) == config
+
+
+@pytest.mark.parametrize("m", [1, 16, 17, 33, 65, 128])
+@pytest.mark.parametrize("n", [8, 64, 520, 4096])
+@pytest.mark.parametrize("k", [32, 160, 2080, 16896])
+def test_no_program_of_a_gradient_is_without_a_step_and_all_run_at_once(m, n, k):
+    us, config = best_light_pull(m, n, k, 132)
+    assert us > 0 and config["CLUSTER"] <= -(-n // 64) and m <= config["BLOCK_M"]
+    assert -(-k // config["COLUMNS"]) * config["CLUSTER"] <= 132

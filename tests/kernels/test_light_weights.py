@@ -14,24 +14,29 @@ from kernels.matmul_w4a16 import light_weights
 from kernels.matmul_w4a16.direct_weights import parts_of_one
 
 
-def count_of_wrong(bits, group, has_zeros, kind, turns, **faults):
-    """Weights of all steps that are not the matrix's at the row and the column they are written to."""
+def count_of_wrong(bits, group, has_zeros, kind, turns, gradient=False, **faults):
+    """Weights of all steps that are not the matrix's at the row and the column they are written to.
+
+    A ``gradient`` has them scaled, also by rows' scales, as of a group that no step leaves.
+    """
     code = as_python([light_weights], faults.get("replaced"), faults.get("edits", ()))
     of, dtype, wrong = matrix(bits, group, has_zeros, kind), DTYPES[kind][1], 0
-    factor = 1.0 if group else parts_of_one(bits, dtype)  # of the sums, beside the row's scale
-    asm, of_step = light_weights.asm_of(bits, group, kind == "bf16"), max(1, 64 * turns // (group or K))
+    scaled = bool(group) or gradient
+    factor = 1.0 if scaled else parts_of_one(bits, dtype)  # of the sums, beside the row's scale
+    of_weights, of_step = group or 128 * gradient, max(1, 64 * turns // (group or K))
+    asm = light_weights.asm_of(bits, of_weights, kind == "bf16")
     for row in range(0, N, 64):
         for column in range(0, K, 64 * turns):
             line, at = column // 64 * 2 * bits, (row // 16, column // (group or K) * 8)
             words = Shared(of.packed[row // 16 : row // 16 + 4, line : line + 2 * bits * turns], 32)
             scales = Shared(box(of.packed_scales, *at, (8, 8 * of_step)), 32)
             zeros = Shared(box(of.packed_zeros, *at, (8, max(16, 8 * of_step))), 16)
-            made = code["weights_of"](words, scales, zeros, turns, bits, group, has_zeros, asm, dtype)
+            made = code["weights_of"](words, scales, zeros, turns, bits, of_weights, has_zeros, asm, dtype)
             assert sorted(made.elements.reshape(-1)) == list(range(64 * 64 * turns)), "each weight once"
             n, k = row + made.elements // (64 * turns), column + made.elements % (64 * turns)
             wanted = of.q[n, k] - of.zeros[n, k // (group or K)].astype(np.float64)
-            if group:
-                wanted = number(rounded(wanted * of.scales[n, k // group], kind), kind)
+            if scaled:
+                wanted = number(rounded(wanted * of.scales[n, k // (group or K)], kind), kind)
             wrong += (number(made.bits, kind) * factor != wanted).sum()
     return wrong
 
@@ -41,6 +46,7 @@ def count_of_wrong(bits, group, has_zeros, kind, turns, **faults):
 @pytest.mark.parametrize(("bits", "group", "zeros"), FORMATS)
 def test_every_weight_is_written_to_its_row_and_column(bits, group, zeros, kind, turns):
     assert count_of_wrong(bits, group, zeros, kind, turns) == 0
+    assert group or count_of_wrong(bits, group, zeros, kind, turns, gradient=True) == 0
 
 
 def test_a_lane_writes_eight_neighbours_of_a_row():

@@ -66,6 +66,17 @@ def variants_of(bits):
             needs=frozenset({Capability.TENSOR_CORES}),
         ),
         Variant(
+            name="light",
+            summary="small products from 9 rows on: `direct` in one role, weights by shared memory; clusters share k",
+            launch=functools.partial(launch_light, bits),
+            space=LIGHT.space,
+            default=LIGHT.default,
+            fits=LIGHT.fits,
+            handles=functools.partial(lights, bits),
+            needs=frozenset({Capability.WGMMA}),
+            follows="direct",
+        ),
+        Variant(
             name="shared",
             summary="for few rows: the warps of a program share x and have columns of their own; programs share k",
             launch=functools.partial(launch_shared, bits),
@@ -90,17 +101,6 @@ def variants_of(bits):
 def _of_many_rows(bits):
     """Those of them that multiply in cuBLAS or by wgmma."""
     return (
-        Variant(
-            name="light",
-            summary="for small products: `direct` in one role, weights by way of shared memory; clusters share k",
-            launch=functools.partial(launch_light, bits),
-            space=LIGHT.space,
-            default=LIGHT.default,
-            fits=LIGHT.fits,
-            handles=functools.partial(lights, bits),
-            needs=frozenset({Capability.WGMMA}),
-            follows="direct",
-        ),
         Variant(
             name="direct",
             summary="from 17 rows on: all by TMA; lanes load words of four, which become 16 bits in registers",

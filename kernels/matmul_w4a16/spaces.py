@@ -140,18 +140,21 @@ def shared_default(bits, problem: Case, gpu: GPU) -> dict[str, int]:
 
 
 _SHARED_US = {4: 7.3, 8: 9.1}
-"""What `shared` takes by bits, without its steps, for more than 16 rows."""
+"""What `shared` takes by bits, without its steps, for more than 16 rows; for fewer it is 7.3."""
 
 
 def shared_us(bits, problem: Case, gpu: GPU) -> float:
-    """When the default of ``shared`` should end for 17 to 32 rows, in microseconds.
+    """When the default of ``shared`` should end for 9 to 32 rows, in microseconds.
 
-    Steps and programs of the busiest SM, and parts, which the last program adds: 18 times of an H200, 4 % off at most.
+    Steps and programs of the busiest SM, and parts, which the last program adds: 18 times of an H200, 4 % off at most;
+    of up to 16 rows five times, 6 %.
     """
     config = shared_default(bits, problem, gpu)
     splits = config["SPLITS"]
     steps, warps = _steps_and_warps(bits, config, problem)
     programs = triton.cdiv(warps * splits // config["num_warps"], gpu.sms)
+    if problem["m"] <= 16:
+        return 7.3 + programs * 0.25 * triton.cdiv(steps, splits) + 0.28 * splits
     return _SHARED_US[bits] + programs * (1.4 + 0.475 * triton.cdiv(steps, splits)) + 0.28 * splits
 
 

@@ -245,12 +245,15 @@ def chosen(declaration, problem, gpu="h200"):
     ((20, 1536, 8960), "direct", "direct"),  # 12.2, 15.7; 12.2, 17.5
     ((20, 4096, 4096), "direct", "direct"),  # 11.4, 13.1; 12.4, 14.9
     ((32, 4608, 3584), "direct", "direct"),  # 12.9, 13.8
-    ((32, 2304, 3072), "direct", "direct"),  # 8.8, 9.5
+    ((32, 2304, 3072), "light", "light"),  # an estimate of 6.5; by `direct` 8.8, by `shared` 9.5
     ((32, 9728, 3584), "shared", "direct"),  # 19.9, 19.5; 19.2, 21.8
     ((32, 8192, 8192), "shared", "shared"),  # 24.2, 22.7
     ((32, 14336, 4096), "shared", "shared"),
     ((16, 4096, 4096), "shared", "shared"),
-    ((17, 1024, 2048), "shared", "shared"),
+    ((8, 1024, 2048), "fragments", "fragments"),
+    ((17, 1024, 2048), "light", "light"),
+    ((20, 1023, 2048), "shared", "shared"),
+    ((32, 4096, 4096), "direct", "direct"),  # 4 bits 10.4, by `light` 10.9
     ((20, 4097, 4096), "shared", "shared"),
     ((33, 8192, 8192), "direct", "direct"),  # `light` has one program for each tile there
 ], ids=str)  # fmt: skip
@@ -262,7 +265,14 @@ def test_17_to_32_rows_go_to_whom_measurements_say(sizes, four, eight, name):
             assert chosen(declaration, problem, name) == (four if bits == 4 else eight), str(problem)
 
 
-@pytest.mark.parametrize(("sizes", "config"), [  # us of `direct` and of `light` on an H200
+@pytest.mark.parametrize(("sizes", "config"), [  # us of `direct` (up to 32 rows `shared`) and of `light` on an H200
+    ((16, 2048, 1536), (16, 3)),  # 4 bits: 6.6, 4.4
+    ((9, 1536, 2816), (16, 4)),  # 8 bits: 6.5, 5.5
+    ((9, 3072, 2048), (16, 2)),  # 4 bits: 6.3, 5.9
+    ((27, 1152, 3584), (32, 5)),  # 4 bits: 9.8, 5.6
+    ((24, 512, 768), (32, 3)),  # 8 bits: 6.2, 3.3
+    ((24, 5120, 1280), (32, 1)),  # 8 bits, `direct`: 7.6, 7.0
+    ((32, 2560, 2560), (32, 2)),  # 4 bits, `direct`: 8.2, 7.2
     ((66, 2304, 2560), (128, 3)),  # 8 bits: 10.4, 8.8
     ((101, 1536, 2816), (128, 4)),  # 4 bits: 9.0, 7.6
     ((128, 2048, 1536), (64, 2)),  # 8 bits: 7.6, 6.3
@@ -274,7 +284,7 @@ def test_17_to_32_rows_go_to_whom_measurements_say(sizes, four, eight, name):
     ((160, 2560, 2560), None),  # 4 bits: 11.8, 13.5
     ((700, 768, 2048), None),  # 4 bits: 10.4, 11.1
     ((2048, 64, 256), None),
-    ((32, 72, 2080), None),
+    ((8, 72, 2080), None),
 ], ids=str)  # fmt: skip
 def test_small_products_go_to_whom_measurements_say(sizes, config):
     m, n, k = sizes
@@ -287,7 +297,8 @@ def test_small_products_go_to_whom_measurements_say(sizes, config):
 
 
 def test_light_has_a_config_for_all_that_it_takes():
-    for m, n, k in itertools.product((33, 64, 100, 256, 300, 1024), (8, 72, 2048, 8192), (32, 96, 1024, 2**20)):
+    heights = 9, 16, 17, 32, 33, 64, 100, 256, 300, 1024
+    for m, n, k in itertools.product(heights, (8, 72, 2048, 8192), (32, 96, 1024, 2**20)):
         problem = case("bf16", m=m, n=n, k=k, group=32, zeros=True)
         variant = W4.DECLARATION.forward.variant("light")
         if not variant.unsupported(problem, GPUS["h200"]):

@@ -48,29 +48,41 @@ def _is_apart(problem):
     return problem["n"] * cases.element_size(problem.dtype) % 8 != 0
 
 
-def _rows_fits(most):
-    """``fits`` of `rows`: of elements that are read one by one a quarter of a vector a thread is enough."""
+def _are_few(problem, gpu):
+    """Whether 16-bit elements in tiles of a vector a thread make fewer programs than there are SMs."""
+    tiles = problem["m"] * triton.cdiv(problem["n"], _ONE_VECTOR(problem, gpu)["BLOCK"])
+    return cases.element_size(problem.dtype) == 2 and tiles < gpu.sms
+
+
+def _rows_fits(most, few_halved):
+    """``fits`` of `rows`: of elements that are read one by one, or are few where ``few_halved``, a part of a vector a
+    thread is enough.
+    """
 
     def fits(config, problem, gpu):
-        return elementwise.fits(0.25 if _is_apart(problem) else 1, most)(config, problem, gpu)
+        least = 0.25 if _is_apart(problem) else 0.5 if few_halved and _are_few(problem, gpu) else 1
+        return elementwise.fits(least, most)(config, problem, gpu)
 
     return fits
 
 
-def _rows_default(default):
+def _rows_default(default, few_halved):
     """``default`` of `rows`: where elements are read one by one and are soon over, four of them a thread, not eight one
-    after the other (64 x 5803 of bf16: 6.3 us, 7.2 with eight; gradients 7.1 and 7.4; H200)."""
+    after the other (64 x 5803 of bf16: 6.3 us, 7.2 with eight; gradients 7.1 and 7.4; H200).  Where ``few_halved``, so
+    are vectors of few elements (gradients of swiglu, 5 x 1408 of bf16: 4.35 us, 4.58 with eight; H200).
+    """
 
     def chosen(problem, gpu):
         config = default(problem, gpu)
-        few = problem["m"] * triton.cdiv(problem["n"], config["BLOCK"]) < 8 * gpu.sms
-        return {"BLOCK": 512, "num_warps": 4} if few and _is_apart(problem) else config
+        soon = problem["m"] * triton.cdiv(problem["n"], config["BLOCK"]) < 8 * gpu.sms
+        four = (soon and _is_apart(problem)) or (few_halved and _are_few(problem, gpu))
+        return {"BLOCK": 512, "num_warps": 4} if four else config
 
     return chosen
 
 
-def _variants(flat, rows, default, most):
-    """The two variants of a pass, for at most ``most`` vectors a thread."""
+def _variants(flat, rows, default, most, few_halved):
+    """The two variants of a pass, for at most ``most`` vectors a thread; ``few_halved``: half a one of few elements."""
     return (
         Variant(
             name="flat",
@@ -86,8 +98,8 @@ def _variants(flat, rows, default, most):
             summary="tiles of rows that lie apart, such as halves of one tensor",
             launch=rows,
             space=elementwise.SPACE,
-            default=_rows_default(default),
-            fits=_rows_fits(most),
+            default=_rows_default(default, few_halved),
+            fits=_rows_fits(most, few_halved),
             handles=lambda problem, gpu: "" if problem["strided"] else "rows lie one after the other",
         ),
     )
@@ -146,7 +158,7 @@ DECLARATION = Declaration(
         inputs=_inputs,
         reference=reference,
         outputs=("out",),
-        variants=_variants(launch_flat, launch_rows, _forward_default, most=4),
+        variants=_variants(launch_flat, launch_rows, _forward_default, most=4, few_halved=False),
         peers={
             "torch": peers.eager(reference),
             "torch.compile": peers.compiled(reference),
@@ -159,7 +171,7 @@ DECLARATION = Declaration(
         inputs=_backward_inputs,
         reference=backward_reference,
         outputs=("dx", "dup"),
-        variants=_variants(launch_flat_backward, launch_rows_backward, _ONE_VECTOR, most=2),
+        variants=_variants(launch_flat_backward, launch_rows_backward, _ONE_VECTOR, most=2, few_halved=True),
         peers={
             "torch": pulled_back(peers.gradients, compiles=False),
             "torch.compile": pulled_back(peers.compiled_gradients, compiles=True),

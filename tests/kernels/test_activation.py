@@ -252,3 +252,16 @@ def test_untuned_threads_take_one_vector_but_of_many_elements_of_gelu(strided):
             config = work.preferred(problem, GPUS["h200"]).default(problem, GPUS["h200"])
             taken = vectors if direction == "forward" else 1
             assert config["BLOCK"] == taken * 8 * 32 * config["num_warps"], (kind, m, direction)
+
+
+def test_gradients_of_few_elements_in_rows_that_lie_apart_take_half_a_vector_a_thread():
+    sizes = {"few": ("bf16", 5, 1408), "nearly as many as SMs": ("fp16", 8, 16384), "more": ("bf16", 9, 16384),
+             "few, odd": ("bf16", 4, 5803), "few in 32 bits": ("fp32", 5, 1408)}  # fmt: skip
+    blocks = {"few": (1024, 512), "nearly as many as SMs": (1024, 512), "more": (1024, 1024), "few, odd": (512, 512),
+              "few in 32 bits": (512, 512)}  # fmt: skip
+    for name, (dtype, m, n) in sizes.items():
+        problem = case(dtype, kind="swiglu", strided=True, m=m, n=n)
+        for block, work in zip(blocks[name], (DECLARATION.forward, DECLARATION.backward), strict=True):
+            config = work.variant("rows").default(problem, GPUS["h200"])
+            assert config == {"BLOCK": block, "num_warps": 4}, name
+            assert config in list(work.variant("rows").configs(problem, GPUS["h200"])), name

@@ -189,6 +189,8 @@ def test_few_keys_have_configs_whatever_their_number(keys):
         ({"mask": "added", "s": 1024, "d": 64}, (64, 64, 4, 3), (64, 64, 4, 2)),  # a block of the mask in registers
         ({"mask": "added", "s": 1024, "d": 72}, (128, 64, 4, 3), (64, 64, 4, 2)),  # two parts: 80 columns
         ({"mask": "bool keys", "s": 1305, "d": 192}, (128, 64, 8, 2), (64, 64, 8, 2)),
+        ({"mask": "none", "s": 1024, "d": 192, "left": 200, "right": 1}, (64, 32, 4, 2), (64, 64, 8, 2)),  # narrow
+        ({"mask": "none", "s": 1024, "d": 256, "left": 500, "right": 1}, (128, 64, 8, 2), (64, 64, 8, 2)),
     ],
 )
 def test_defaults_on_hopper_go_by_what_a_mask_takes(sizes, forward, keys):

@@ -96,8 +96,11 @@ _BLOCK_US = 1.5
 _STEP_US = 2.4
 """The same for 64 queries and 128 keys, of five products, by `gluon`."""
 
-_NARROW, _SHORT = 0.55, 0.85
-"""The share of either that heads up to 64 take, and of the second that those of 65 to 96 do."""
+_NARROW = 0.55
+"""The share of either that heads up to 64 take."""
+
+_SHARES = {64: _NARROW, 80: 0.67, 96: 0.8}
+"""The share of the second by the most columns of heads, of which `gluon` computes those there are."""
 
 _PASSED_US = 3e-6
 """What an element of q takes of either, whose gradients pass through memory while nothing is multiplied."""
@@ -135,15 +138,16 @@ def tiles_us(problem: Case, gpu: GPU) -> float:
     # Two blocks of keys of a causal tile are seen by two blocks of queries more than there are.
     steps = heads * (queries + (2 if problem["causal"] and problem["s"] > TILE else 0)) + 1
     rounds = -(-blocks * parts // gpu.sms)
-    share = _NARROW if problem["d"] <= 64 else _SHORT if problem["d"] <= 96 else 1
-    return 20 + (9 if parts > 1 else 0) + _passed_us(problem) + _STEP_US * share * rounds * steps
+    share = next((share for most, share in _SHARES.items() if problem["d"] <= most), 1)
+    begin = 22 if 64 < problem["d"] <= 96 else 20
+    return begin + (9 if parts > 1 else 0) + _passed_us(problem) + _STEP_US * share * rounds * steps
 
 
 def handles_small_backward(problem: Case, gpu: GPU) -> str:
     """Why the backward pass of a case is not for `small`: `gluon` is expected to be done before.
 
-    What both are expected to take was fitted to 61 timings of an H200 and an H100.  In all but four of those it tells
-    which is faster, and in these it loses 3 to 7 %.
+    What both are expected to take was fitted to 61 timings of an H200 and an H100, and of heads in two parts anew to
+    nine.  In all but four of those it tells which is faster, and in these it loses 3 to 7 %.
     """
     if reason := _other_heads(problem, gpu):
         return reason

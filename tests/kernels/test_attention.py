@@ -380,6 +380,7 @@ def test_defaults_on_hopper_are_configs_of_the_space(d):
         ("backward", True, {"b": 2, "h": 8, "l": 512, "d": 64}, "small"),  # 32 tiles of 256 keys
         ("backward", False, {"b": 3, "h": 12, "l": 541, "d": 128}, "small"),  # 180 of 128: two rounds
         ("backward", False, {"b": 11, "h": 25, "l": 474, "d": 96}, "gluon"),
+        ("backward", False, {"b": 4, "h": 40, "g": 8, "l": 573, "d": 80}, "gluon"),  # of 80 columns
         ("backward", True, {"b": 4, "h": 16, "l": 512, "d": 64}, "small"),
         ("backward", True, {"b": 1, "h": 2, "l": 4096, "d": 64}, "small"),  # 32 tiles
         ("backward", False, {"b": 1, "h": 8, "l": 4096, "d": 128}, "gluon"),

@@ -80,6 +80,8 @@ def _attend(
     o_smem = q_smem  # all of the group have read Q
     if value_dim < head_dim:
         o_smem = q_smem._reinterpret(dtype, o_desc.block_shape, o_desc.layout)
+    elif value_dim > head_dim:
+        o_smem = gl.allocate_shared_memory(dtype, o_desc.block_shape, o_desc.layout)
     o_smem.reshape([rows, value_dim]).store(o.to(dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(o_desc, of_queries, o_smem)
@@ -125,7 +127,7 @@ def _blocks(len_q, len_k):
 def forward_few_keys(q, k, v, causal, scale):
     """(out, lse) of q [b, h, l, d], k [b, g, s, d] and v [b, g, s, e], as the copy engine can read them.
 
-    s and d are at most 128, and V is computed in no more columns than Q; out lies as :func:`.blocks.out_for` says.
+    s, d and e are at most 128; out lies as :func:`.blocks.out_for` says.
     """
     batch, heads, len_q, head_dim = q.shape
     heads_k, len_k = k.shape[1:3]

@@ -126,6 +126,7 @@ _EDGE_SHAPES = (
     ((1, 2, 2, 64, 64, 64, 128, False), "whole blocks"),
     ((1, 4, 1, 1, 100, 192, 128, False), "a single query; all heads share one of keys"),
     ((1, 4, 2, 200, 77, 96, 64, False), "few keys, all in one block; two heads share one of keys"),
+    ((1, 2, 1, 100, 100, 64, 128, True), "the same, values wider; a tail"),
     ((1, 2, 2, 50, 90, 128, 32, True), "more keys than queries; values in less than half of the columns"),
 )
 

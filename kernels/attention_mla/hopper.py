@@ -9,7 +9,7 @@ from atlas.declaration import GPU, Case, Config, gpu_of
 
 from kernels.attention import hopper_forward
 from kernels.attention.backward import launch_backward
-from kernels.attention.blocks import describable, wide
+from kernels.attention.blocks import describable
 from kernels.attention.forward import launch_forward
 from kernels.attention.hopper_few_keys import forward_few_keys, forward_takes_few_keys
 from kernels.attention.hopper_gradients import LARGEST, fits_hopper_backward, for_hopper_backward, into_gradients
@@ -29,7 +29,7 @@ _SOONER = 0.9
 def launch_hopper(q, k, v, causal, scale, *, config):
     """:func:`launch_forward` in Gluon; what the copy engine cannot read goes the way of pointers."""
     if all(map(describable, (q, k, v))):
-        if wide(v.shape[3]) <= wide(q.shape[3]) and forward_takes_few_keys(k.shape[2], q.shape[3]):
+        if forward_takes_few_keys(k.shape[2], max(q.shape[3], v.shape[3])):
             return forward_few_keys(q, k, v, causal, scale)
         return hopper_forward.launch_by_tma(q, k, v, causal, scale, config=config)
     plain = forward_default(case_of(q, k, v, causal), gpu_of(q.device), pointers=True)

@@ -32,8 +32,8 @@ def hopper_few_keys(head_dim, value_dim, queries, keys, packed):
             packed_few_keys(q, k, k, q, lse, ends, ends, queries, keys, True, 0.125)
         else:
             q = torch.empty(3, 4, queries, head_dim, dtype=torch.bfloat16, device="meta")
-            k = torch.empty(3, 2, keys, head_dim, dtype=torch.bfloat16, device="meta")
-            forward_few_keys(q, k, k[..., :value_dim], True, 0.125)
+            k, v = (torch.empty(3, 2, keys, d, dtype=torch.bfloat16, device="meta") for d in (head_dim, value_dim))
+            forward_few_keys(q, k, v, True, 0.125)
     return instructions(requests[0].kernel)
 
 

@@ -52,6 +52,7 @@ def test_attentions_softmax_lies_between_the_beginning_of_p_v_and_the_wait_for_i
             for packed in (False, True)
         ),
         (96, 64, 128, 128, False),
+        (64, 128, 128, 100, False),
     ],
 )
 def test_attention_to_few_keys_spills_nothing_and_waits_twice(compiling, head_dim, value_dim, queries, keys, packed):

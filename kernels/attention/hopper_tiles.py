@@ -119,29 +119,31 @@ def blocks_within(
 @gluon.jit
 def shared_memory(
     q_desc, k_desc, v_desc, o_desc, noted: gl.constexpr,
-    ROWS: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr = 1,
 ):  # fmt: skip
     """(buffers, barriers) of a program, these ready to be waited for.
 
-    Buffers are Q of each group, rings of K and V, out of each group, and notes in dtype ``noted``, which nobody reads:
-    a wait stays behind the store of sums to them.
+    Buffers are Q of each group for Q_STAGES tiles, rings of K and V, out of each group, and notes in dtype ``noted``,
+    which nobody reads: a wait stays behind the store of sums to them.
     """
-    q_smem = gl.allocate_shared_memory(q_desc.dtype, [CONSUMERS] + q_desc.block_shape, q_desc.layout)  # noqa: RUF005
+    queries: gl.constexpr = Q_STAGES * CONSUMERS
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [queries] + q_desc.block_shape, q_desc.layout)  # noqa: RUF005
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_shape, k_desc.layout)  # noqa: RUF005
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_shape, v_desc.layout)  # noqa: RUF005
     o_smem = gl.allocate_shared_memory(o_desc.dtype, [CONSUMERS] + o_desc.block_shape, o_desc.layout)  # noqa: RUF005
     notes = gl.allocate_shared_memory(noted, [CONSUMERS, ROWS, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    q_full = gl.allocate_shared_memory(gl.int64, [queries, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [queries, 1], barrier)
     turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     for c in gl.static_range(CONSUMERS):
-        mbarrier.init(q_full.index(c), count=1)
-        mbarrier.init(q_empty.index(c), count=1)
+        for slot in gl.static_range(c, queries, CONSUMERS):
+            mbarrier.init(q_full.index(slot), count=1)
+            mbarrier.init(q_empty.index(slot), count=1)
         mbarrier.init(turns.index(c), count=1)
     for slot in gl.static_range(STAGES):
         mbarrier.init(k_full.index(slot), count=1)
@@ -156,7 +158,7 @@ def shared_memory(
 def produce(
     q_desc, k_desc, v_desc, buffers, barriers, sizes,
     CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
-    V_TRANSPOSED: gl.constexpr, PACKED: gl.constexpr,
+    V_TRANSPOSED: gl.constexpr, PACKED: gl.constexpr, Q_STAGES: gl.constexpr = 1,
 ):  # fmt: skip
     """The producer: each tile's Q, and its K and V block by block from the last; blocks of V^T are columns.
 
@@ -177,11 +179,12 @@ def produce(
             head_k = head // group
             blocks = blocks_within(block_m, len_q, len_k, CAUSAL, ROWS * CONSUMERS, BLOCK_N, PACKED)
             for c in gl.static_range(CONSUMERS):
-                mbarrier.wait(q_empty.index(c), (done & 1) ^ 1)
-                mbarrier.expect(q_full.index(c), q_desc.block_type.nbytes)
+                slot = done % Q_STAGES * CONSUMERS + c
+                mbarrier.wait(q_empty.index(slot), (done // Q_STAGES & 1) ^ 1)
+                mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes)
                 first = (block_m * CONSUMERS + c) * ROWS
                 corner = corner_of(batch, head, first, 0, first_q, len_q, PACKED)
-                tma.async_copy_global_to_shared(q_desc, corner, q_full.index(c), q_smem.index(c))
+                tma.async_copy_global_to_shared(q_desc, corner, q_full.index(slot), q_smem.index(slot))
             for i in range(blocks):
                 first = (blocks - 1 - i) * BLOCK_N
                 slot = step % STAGES

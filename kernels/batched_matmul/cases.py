@@ -63,7 +63,11 @@ EDGE_CASES = (
         case("bf16", f"rows off 16 bytes, and enough to be copied: {layout}", b=3, m=132, n=69, k=333, layout=layout)
         for layout in ("NN", "TT")
     ),
-    case("bf16", "few tiles, a long sum: deep blocks, with tails", b=3, m=72, n=136, k=840),
+    case("bf16", "few tiles, a long sum: deep blocks, or clusters, with tails", b=3, m=72, n=136, k=840),
+    *(
+        case("bf16", f"the same of copies of rows off 16 bytes: {layout}", b=3, m=69, n=104, k=1033, layout=layout)
+        for layout in ("NN", "TN")
+    ),
     case("fp32", "a short sum, half of a tile's columns: two warps", b=50, m=200, n=80, k=40),
     *(
         case("fp32", f"products with tails, terms made by each program: {layout}", b=b, m=m, n=n, k=k, layout=layout)

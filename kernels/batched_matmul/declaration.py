@@ -7,6 +7,7 @@ from kernels.matmul.registers import registers
 from kernels.matmul.swizzled import swizzled
 
 from .cases import DTYPES, EDGE_CASES, HUGE_CASES, MAX_AUTOTUNED, inputs, least_bytes, reference, sweep
+from .clustered import clustered, launch_clustered
 from .described import launch_bf16x6, launch_direct, launch_persistent, launch_registers, launch_swizzled
 from .direct import direct
 from .spaces import (
@@ -39,6 +40,7 @@ DECLARATION = Declaration(
         variants=(
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
+            clustered(launch_clustered),
             direct(launch_direct),
             Variant(
                 name="persistent",

@@ -343,11 +343,11 @@ def copies(problem: Case, gpu: GPU) -> str:
     if problem.dtype == "tf32":
         pays = copies + _START < rounds((64, 64), problem, gpu) * k * one
     else:
-        pays = copies + _described_microseconds(problem, gpu) < _singly_microseconds(one, problem, gpu)
+        pays = copies + described_microseconds(problem, gpu) < _singly_microseconds(one, problem, gpu)
     return "" if pays else "rows off 16 bytes or not along K, and too few for copies of them to pay"
 
 
-def _described_microseconds(problem: Case, gpu: GPU) -> float:
+def described_microseconds(problem: Case, gpu: GPU) -> float:
     """How long the sooner of `persistent` and `direct` takes after copies."""
     tile = tuple(default_persistent(problem, gpu).values())
     return min(direct_microseconds(problem, gpu), persistent_microseconds(tile, problem, gpu))

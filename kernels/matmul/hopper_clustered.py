@@ -1,4 +1,4 @@
-"""Products of few tiles in 16 bits, and linear layers, for Hopper (sm_90): programs of a cluster share k.
+"""Products of few tiles in 16 bits, layers and batches, for Hopper (sm_90): programs of a cluster share k.
 
 c = act(scale * (p q^T) + bias) + residual.  The long side of C is wgmma's first one: tiles of 64 of it.  A program
 brings a part of k by TMA and adds its sums to those of its cluster in shared memory (:mod:`kernels.common.clusters`);
@@ -20,8 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.activation.tiles import share_of
 from kernels.common import clusters
-from kernels.common.hopper import described
-from kernels.common.products import by_columns
+from kernels.common.batches import is_shared
+from kernels.common.hopper import described, described_batch
 
 from .clustered import BLOCK_P as ROWS_OF_P
 from .clustered import STAGE_BYTES
@@ -31,21 +31,39 @@ WARPS = gl.constexpr(4)
 
 
 @gluon.jit
-def _load(p_desc, q_desc, smems, full, i, p, q, begin, end, P_BY_COLUMNS: gl.constexpr, Q_BY_COLUMNS: gl.constexpr):
+def _bring(desc, smem, bar, of, row, k, there, BY_COLUMNS: gl.constexpr):
+    """Bring the block from (row, k) on, of matrix ``of`` where the descriptor has several."""
+    at = [row, k]
+    if BY_COLUMNS:
+        at = [k, row]
+    if len(desc.block_shape) == 3:
+        at = [of, at[0], at[1]]
+    tma.async_copy_global_to_shared(desc, at, bar, smem, pred=there)
+
+
+@gluon.jit
+def _load(
+    p_desc, q_desc, smems, full, i, batches, p, q, begin, end, P_BY_COLUMNS: gl.constexpr,
+    Q_BY_COLUMNS: gl.constexpr,
+):  # fmt: skip
     """Bring blocks of step begin + i, if it is before ``end``, to the ring."""
     p_smem, q_smem = smems
     STAGES: gl.constexpr = p_smem.shape[0]
-    BLOCK_K: gl.constexpr = p_desc.block_shape[0 if P_BY_COLUMNS else 1]
+    BLOCK_K: gl.constexpr = p_desc.block_shape[-2 if P_BY_COLUMNS else -1]
     slot, k, there = i % STAGES, (begin + i) * BLOCK_K, begin + i < end
     bar = full.index(slot)
     mbarrier.expect(bar, p_desc.block_type.nbytes + q_desc.block_type.nbytes, pred=there)
-    at_p, at_q = [p, k], [q, k]
-    if P_BY_COLUMNS:
-        at_p = [k, p]
-    if Q_BY_COLUMNS:
-        at_q = [k, q]
-    tma.async_copy_global_to_shared(p_desc, at_p, bar, p_smem.index(slot), pred=there)
-    tma.async_copy_global_to_shared(q_desc, at_q, bar, q_smem.index(slot), pred=there)
+    _bring(p_desc, p_smem.index(slot), bar, batches[0], p, k, there, P_BY_COLUMNS)
+    _bring(q_desc, q_smem.index(slot), bar, batches[1], q, k, there, Q_BY_COLUMNS)
+
+
+@gluon.jit
+def _block(smem, slot):
+    """The block in a slot of the ring, without the axis of matrices that it may have."""
+    block = smem.index(slot)
+    if len(block.shape) == 3:
+        block = block.reshape([block.shape[1], block.shape[2]])
+    return block
 
 
 @gluon.jit
@@ -55,7 +73,8 @@ def _finish(
 ):  # fmt: skip
     """Write sums z of elements (row, column) of C, where there are such, after the epilogue."""
     where, inside = row * strides[0] + column * strides[1], in_rows & in_columns
-    z *= scale
+    if scale is not None:
+        z *= scale
     if bias_ptr is not None:
         if BIAS_OF_P:
             bias = gl.load(bias_ptr + row, mask=in_rows, other=0.0)
@@ -73,24 +92,21 @@ def _finish(
     gl.store(c_ptr + where, z.to(c_ptr.dtype.element_ty), mask=inside)
 
 
-@gluon.jit(do_not_specialize=["P", "Q", "K", "stride_p", "stride_q"])
+@gluon.jit(do_not_specialize=["P", "Q", "K", "stride_b", "stride_p", "stride_q"])
 def clustered_kernel(
-    p_desc, q_desc, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, P, Q, K, stride_p, stride_q,
+    p_desc, q_desc, c_ptr, bias_ptr, residual_ptr, z_ptr, scale, P, Q, K, stride_b, stride_p, stride_q,
     BLOCK_Q: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    P_BY_COLUMNS: gl.constexpr, Q_BY_COLUMNS: gl.constexpr, CLUSTER: gl.constexpr, STATIC: gl.constexpr,
-    ACTIVATION: gl.constexpr, BIAS_OF_P: gl.constexpr,
+    P_BY_COLUMNS: gl.constexpr, Q_BY_COLUMNS: gl.constexpr, P_SHARED: gl.constexpr, Q_SHARED: gl.constexpr,
+    CLUSTER: gl.constexpr, STATIC: gl.constexpr, ACTIVATION: gl.constexpr, BIAS_OF_P: gl.constexpr,
 ):  # fmt: skip
     """c [P, Q], of any strides, less than 2^31 elements, from p [P, K] q [Q, K]^T, which lie by rows or by columns.
 
     A cluster has BLOCK_P of P and BLOCK_Q of Q, a program of it at least one of the steps through K.  bias [P] or [Q],
-    residual and z (what act is applied to), both with c's strides, may be None.
+    residual and z (what act is applied to), both with c's strides, may be None, and so may scale.  Several products
+    have descriptors of three dimensions, C's ``stride_b`` from one to the next, and one P or Q for all where SHARED.
     """
-    p_smem = gl.allocate_shared_memory(
-        p_desc.dtype, [STAGES, p_desc.block_shape[0], p_desc.block_shape[1]], p_desc.layout
-    )
-    q_smem = gl.allocate_shared_memory(
-        q_desc.dtype, [STAGES, q_desc.block_shape[0], q_desc.block_shape[1]], q_desc.layout
-    )
+    p_smem = gl.allocate_shared_memory(p_desc.dtype, [STAGES] + p_desc.block_shape, p_desc.layout)  # noqa: RUF005
+    q_smem = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_shape, q_desc.layout)  # noqa: RUF005
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
@@ -99,12 +115,18 @@ def clustered_kernel(
         room = clusters.room_of(rank, 1, BLOCK_P, BLOCK_Q, WARPS, CLUSTER, STATIC)
     fence_async_shared()
     tiles_q = gl.cdiv(Q, BLOCK_Q)
+    batches = None, None
+    if stride_b is not None:
+        tiles = gl.cdiv(P, BLOCK_P) * tiles_q
+        batch = tile // tiles
+        tile = tile % tiles
+        batches = 0 if P_SHARED else batch, 0 if Q_SHARED else batch
     p, q = tile // tiles_q * BLOCK_P, tile % tiles_q * BLOCK_Q
     steps = gl.cdiv(K, BLOCK_K)
     begin, end = rank * steps // CLUSTER, (rank + 1) * steps // CLUSTER
     smems = p_smem, q_smem
     for i in gl.static_range(STAGES - 1):
-        _load(p_desc, q_desc, smems, full, i, p, q, begin, end, P_BY_COLUMNS, Q_BY_COLUMNS)
+        _load(p_desc, q_desc, smems, full, i, batches, p, q, begin, end, P_BY_COLUMNS, Q_BY_COLUMNS)
     if CLUSTER > 1:
         clusters.arrive_first(STATIC)
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_Q, 16])
@@ -112,15 +134,18 @@ def clustered_kernel(
     for i in range(0, end - begin):
         slot = i % STAGES
         mbarrier.wait(full.index(slot), i // STAGES & 1)
-        first, second = p_smem.index(slot), q_smem.index(slot)
+        first, second = _block(p_smem, slot), _block(q_smem, slot)
         if P_BY_COLUMNS:
             first = first.permute((1, 0))
         if not Q_BY_COLUMNS:
             second = second.permute((1, 0))
         acc = warpgroup_mma(first, second, acc, is_async=True)
         acc = warpgroup_mma_wait(1, deps=[acc])  # for the step before this one, whose place is filled again
-        _load(p_desc, q_desc, smems, full, i + STAGES - 1, p, q, begin, end, P_BY_COLUMNS, Q_BY_COLUMNS)
+        ahead = i + STAGES - 1
+        _load(p_desc, q_desc, smems, full, ahead, batches, p, q, begin, end, P_BY_COLUMNS, Q_BY_COLUMNS)
     acc = warpgroup_mma_wait(0, deps=[acc])
+    if stride_b is not None:
+        c_ptr += batch.to(gl.int64) * stride_b
     strides = stride_p, stride_q
     if CLUSTER == 1:
         row = p + gl.arange(0, BLOCK_P, gl.SliceLayout(1, layout))[:, None]
@@ -149,16 +174,37 @@ def multiply_in_clusters(a, b, c, *, bias=None, residual=None, z=None, activatio
     """
     turned = c.shape[0] <= c.shape[1]
     p, q, of_c = (b.t(), a, c.t()) if turned else (a, b.t(), c)
-    (long, short), k = of_c.shape, p.shape[1]
+    _multiply(
+        p, q, of_c, bias, residual, z, scale, config, described, stride_b=None, P_SHARED=False, Q_SHARED=False,
+        ACTIVATION=activation, BIAS_OF_P=bias is not None and turned,
+    )  # fmt: skip
+
+
+def multiply_batches_in_clusters(a, b, c, *, config):
+    """Write c [batch, m, n] from a [batch, m, k] and b [batch, k, n], of which each, or both, may be one for all.
+
+    The columns of C are always wgmma's first side: threads that write at once have neighbours of a row.
+    """
+    p, q, of_c = b.transpose(1, 2), a, c.transpose(1, 2)
+    _multiply(
+        p, q, of_c, None, None, None, None, config, described_batch, stride_b=c.stride(0), P_SHARED=is_shared(p),
+        Q_SHARED=is_shared(q), ACTIVATION="none", BIAS_OF_P=False,
+    )  # fmt: skip
+
+
+def _multiply(p, q, c, bias, residual, z, scale, config, describe, *, stride_b, **meta):
+    """Launch the kernel for c [P, Q], or a batch of such, of blocks that ``describe`` describes."""
+    (long, short), k = c.shape[-2:], p.shape[-1]
     block_q, block_k, size = (config[name] for name in ("BLOCK_Q", "BLOCK_K", "CLUSTER"))
     stages, static = ring_and_room(k, block_q, block_k, size)
+    tiles = triton.cdiv(long, ROWS_OF_P) * triton.cdiv(short, block_q)
     launch(
         Clustered(clustered_kernel, size) if size > 1 else clustered_kernel,
-        (triton.cdiv(long, ROWS_OF_P) * triton.cdiv(short, block_q),),
-        _described(p, ROWS_OF_P, block_k), _described(q, block_q, block_k), c, bias, residual, z, scale, long, short, k,
-        *of_c.stride(), BLOCK_Q=block_q, BLOCK_K=block_k, STAGES=stages, P_BY_COLUMNS=by_columns(p),
-        Q_BY_COLUMNS=by_columns(q), CLUSTER=size, STATIC=static, ACTIVATION=activation,
-        BIAS_OF_P=bias is not None and turned, num_warps=WARPS.value,
+        (tiles if stride_b is None else c.shape[0] * tiles,),
+        _described(p, ROWS_OF_P, block_k, describe), _described(q, block_q, block_k, describe), c, bias, residual, z,
+        scale, long, short, k, stride_b, *c.stride()[-2:], BLOCK_Q=block_q, BLOCK_K=block_k, STAGES=stages,
+        P_BY_COLUMNS=_by_columns(p), Q_BY_COLUMNS=_by_columns(q), CLUSTER=size, STATIC=static, num_warps=WARPS.value,
+        **meta,
     )  # fmt: skip
 
 
@@ -177,6 +223,17 @@ def ring_and_room(k, block_q, block_k, size):
     return triton.cdiv(clusters.launchable(static, own), stage), static
 
 
-def _described(matrix, rows, columns):
-    """The descriptor of blocks of a matrix, transposed where it lies by columns."""
-    return described(matrix.t(), columns, rows) if by_columns(matrix) else described(matrix, rows, columns)
+def _by_columns(matrices):
+    return matrices.stride(-1) != 1
+
+
+def _described(matrices, rows, columns, describe):
+    """The descriptor of blocks: of transposes where matrices lie by columns, of one that all products share.
+
+    That one's stride from matrix to matrix is never used, but must be a possible one.
+    """
+    if _by_columns(matrices):
+        matrices, rows, columns = matrices.mT, columns, rows
+    if matrices.dim() == 3 and (matrices.shape[0] == 1 or is_shared(matrices)):
+        matrices = matrices[0][None]
+    return describe(matrices, rows, columns)

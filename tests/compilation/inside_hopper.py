@@ -187,6 +187,24 @@ def softmax_in_clusters(dtype, m, n, log):
     return instructions(request.kernel), request.kernel.asm["ptx"]
 
 
+def batches_in_clusters(layout, b, m, n, k, shared, config):
+    """The same of products in batches; those ``shared`` of "ab" are one matrix for all."""
+    import torch
+
+    from kernels.batched_matmul.clustered import launch_clustered
+
+    def batch(rows, columns, order, name):
+        shape = (rows, columns) if order == "N" else (columns, rows)
+        made = torch.empty(1 if name in shared else b, *shape, dtype=torch.bfloat16, device="meta").expand(b, *shape)
+        return made if order == "N" else made.mT
+
+    with compile_only(gpu_named("h200")) as requests:
+        launch_clustered(batch(m, k, layout[0], "a"), batch(k, n, layout[1], "b"), config=config)
+    (request,) = requests
+    shared_bytes = resources_of(request.kernel).shared_bytes
+    return instructions(request.kernel), request.kernel.asm["ptx"], shared_bytes
+
+
 def product_of_8_bits_in_clusters(dtypes, fast, config):
     """The same of 8 bits, 300 x 1040 x 2064: the two dtypes by torch's names, scales of rows but for int8."""
     import torch

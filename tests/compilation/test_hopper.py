@@ -166,9 +166,25 @@ def test_groups_of_products_overlap_their_wgmmas_and_spill_nothing(compiling, la
 def test_few_rows_in_clusters_fill_blocks_again_behind_all_warps_and_send_16_bytes_each(
     compiling, layout, sizes, values
 ):
-    columns, block_k, size = values
     config = dict(zip(("BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
-    code, ptx, shared = compiling(inside_hopper.product_in_clusters, layout, *sizes, config)
+    light_and_in_order(*compiling(inside_hopper.product_in_clusters, layout, *sizes, config), *values)
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "shared", "values"),
+    [
+        ("TN", (8, 96, 256, 96), "", (32, 128, 1)),
+        ("NN", (2, 1024, 256, 96), "a", (64, 128, 1)),
+        ("NT", (6, 128, 128, 4096), "", (64, 128, 4)),
+        ("TT", (2, 64, 128, 512), "ab", (32, 64, 8)),
+    ],
+)
+def test_batches_in_clusters_do_the_same(compiling, layout, sizes, shared, values):
+    config = dict(zip(("BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
+    light_and_in_order(*compiling(inside_hopper.batches_in_clusters, layout, *sizes, shared, config), *values)
+
+
+def light_and_in_order(code, ptx, shared, columns, block_k, size):
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert sum(name.startswith("HGMMA") for name in code) == block_k // 16
     assert sum(name.startswith("STAS") for name in code) == (columns // 8 if size > 1 else 0)

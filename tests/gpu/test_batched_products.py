@@ -3,8 +3,10 @@
 import pytest
 import torch
 from atlas.declaration import Capability, case, gpu_of
+from atlas.declaration.choice import untuned
 
-from kernels.batched_matmul import DECLARATION
+from kernels.batched_matmul import DECLARATION, bmm
+from kernels.batched_matmul.clustered import launch_clustered
 
 pytestmark = pytest.mark.gpu
 
@@ -40,6 +42,43 @@ def test_several_programs_an_sm(cuda, layout):
     for dtype, one, two in (("fp16", a, b), ("fp16", a[:1].expand(a.shape), b), ("bf16", x, y)):
         for found in found_by("direct", one, two, dtype, layout):
             torch.testing.assert_close(found, (one.float() @ two.float()).to(found.dtype), rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("values", [(32, 128, 1), (64, 128, 1), (32, 128, 4), (64, 128, 2), (32, 64, 8), (64, 64, 5)])
+def test_few_tiles_by_light_programs_and_by_clusters(cuda, values, layout):
+    """Tails of every side beside the next product, rows off 16 bytes, one matrix for all; the same bits at every run.
+
+    The shortest K leave a program little shared memory of its own beside what is sent to it.
+    """
+    config = dict(zip(("BLOCK_Q", "BLOCK_K", "CLUSTER"), values, strict=True))
+    for b, m, n, k in ((8, 96, 256, 96), (2, 64, 128, 512), (3, 69, 104, 1033), (2, 577, 80, 520), (5, 33, 201, 2056)):
+        for dtype in (torch.bfloat16, torch.float16):
+            x, y = operands(cuda, b, m, n, k, layout, dtype)
+            for one, two in ((x, y), (x[:1].expand(x.shape), y), (x, y[1:2].expand(y.shape)), (x[1:2], y[1:2])):
+                found = [launch_clustered(one, two, config=config) for _ in range(4)]
+                exact = (one.float() @ two.float()).to(dtype)
+                torch.testing.assert_close(found[0], exact, rtol=1e-2, atol=k**0.5 / 400)
+                assert all(torch.equal(c, found[0]) for c in found)
+
+
+@pytest.mark.parametrize("sizes", [(8, 96, 256, 96), (6, 128, 128, 4096), (12, 64, 64, 2048), (2, 96, 128, 577)])
+def test_calls_of_few_tiles_in_a_graph(cuda, sizes):
+    """What the choice takes, through the public function, captured and run again over other values."""
+    b, m, n, k = sizes
+    x, y = operands(cuda, b, m, n, k, "TN", torch.bfloat16)
+    problem = case("bf16", b=b, m=m, n=n, k=k, layout="TN")
+    assert untuned(DECLARATION.forward, problem, gpu_of(cuda))[0].name == "clustered"
+    for _ in range(3):
+        bmm(x, y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = bmm(x, y)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(found, (x.float() @ y.float()).bfloat16(), rtol=1e-2, atol=k**0.5 / 400)
+        torch.testing.assert_close(found, bmm(x, y), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TT"])

@@ -7,10 +7,11 @@ from atlas.declaration.choice import untuned
 from atlas.declaration.hardware import GPU, INTERPRETER
 
 from kernels.batched_matmul import DECLARATION, bmm, case_of
+from kernels.batched_matmul.clustered import launch_clustered
 from kernels.common import padded, tiles
 from kernels.common.batches import by_columns, copyable, is_shared, padded_batches
 
-VARIANTS = DECLARATION.forward.variants
+VARIANTS = [v for v in DECLARATION.forward.variants if v.name != "clustered"]  # Gluon is not interpreted
 
 
 def randn(*shape, dtype=torch.float32, seed=0):
@@ -91,7 +92,7 @@ def test_fp32_takes_two_warps_where_64_columns_would_be_half_empty_and_copies_of
     ("sizes", "deep"),
     [
         ({"b": 16, "m": 128, "n": 128, "k": 2048}, True),  # 64 tiles of 64 x 64
-        ({"b": 12, "m": 96, "n": 128, "k": 1024, "layout": "TN"}, True),
+        ({"b": 24, "m": 96, "n": 64, "k": 1024}, True),
         ({"b": 64, "m": 128, "n": 128, "k": 2048}, False),  # 256
         ({"b": 16, "m": 128, "n": 128, "k": 704}, False),
     ],
@@ -102,6 +103,36 @@ def test_few_tiles_of_long_sums_have_deep_blocks(sizes, deep):
     found = tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages"))
     assert (found == (64, 64, 128, 6)) == deep
     assert config in list(variant.configs(case("bf16", **sizes), H200))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "values"),
+    [
+        ({"b": 8, "m": 96, "n": 256, "k": 96, "layout": "TN"}, (32, 128, 1)),  # a light program for each tile
+        ({"b": 2, "m": 1024, "n": 256, "k": 96, "layout": "TN"}, (64, 128, 1)),
+        ({"b": 6, "m": 128, "n": 128, "k": 4096, "layout": "NT"}, (64, 128, 4)),
+        ({"b": 2, "m": 64, "n": 128, "k": 512}, (32, 64, 8)),
+        ({"b": 2, "m": 96, "n": 128, "k": 577, "layout": "NT"}, (32, 128, 5)),  # copied
+        ({"b": 8, "m": 256, "n": 256, "k": 1024}, None),  # takes 7.8 us in clusters, 6.3 by `persistent`
+        ({"b": 12, "m": 1024, "n": 96, "k": 128}, None),  # more tiles than SMs
+        ({"b": 8, "m": 96, "n": 333, "k": 256, "layout": "NT"}, None),  # rows of C off 16 bytes
+        ({"b": 2, "m": 16, "n": 256, "k": 1024}, None),  # few rows
+        ({"b": 2, "m": 64, "n": 64, "k": 16384}, None),
+    ],
+)
+def test_few_tiles_are_made_by_light_programs_or_by_clusters(sizes, values):
+    for dtype in ("bf16", "fp16"):
+        variant, config = untuned(DECLARATION.forward, case(dtype, **sizes), H200)
+        assert (tuple(config.values()) if variant.name == "clustered" else None) == values
+        assert config in list(variant.configs(case(dtype, **sizes), H200))
+    assert untuned(DECLARATION.forward, case("bf16", **sizes), INTERPRETER)[0].name != "clustered"
+
+
+@pytest.mark.parametrize(("dtype", "k"), [(torch.float16, 0), (torch.float16, 120), (torch.float32, 1024)])
+def test_what_clusters_do_not_take_is_made_without_them(dtype, k):
+    config = {"BLOCK_Q": 32, "BLOCK_K": 64, "CLUSTER": 3}
+    a, b = randn(2, 40, k, dtype=dtype), randn(2, k, 48, dtype=dtype, seed=1)
+    torch.testing.assert_close(launch_clustered(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
 
 
 def test_an_a_by_columns_off_16_bytes_is_read_singly_where_a_copy_takes_longer():

@@ -181,6 +181,14 @@ EDGE_CASES = (
     case("fp16", "few rows times 8 MiB of rows off 16 bytes, on 4: NT", m=5, n=2061, k=2050, layout="NT"),
     case("bf16", "the same by rows, on 8, beside A on 4", m=17, n=2052, k=2054),
     *(
+        case(dtype, f"few rows or columns times {what} of odd rows: {layout}", m=m, n=n, k=k, layout=layout)
+        for dtype, m, n, k, layout, what in (
+            ("fp16", 5, 517, 1031, "NN", "a matrix"),
+            ("bf16", 5, 4099, 8205, "TN", "64 MiB"),
+            ("fp16", 32771, 3, 1031, "TT", "64 MiB"),
+        )
+    ),
+    *(
         case(dtype, "sums of two products, without tl.dot", m=70, n=n, k=2, layout=layout)
         for dtype, n, layout in (("fp32", 136, "TN"), ("fp16", 69, "NT"), ("bf16", 136, "NN"))
     ),

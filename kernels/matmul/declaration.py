@@ -24,6 +24,7 @@ from .odd_rows import odd_rows
 from .outer import OUTER_SPACE, default_outer, fits_outer, launch_outer, multiplies_outer
 from .registers import registers
 from .rounds import launch_rounds, rounds
+from .shifted import launch_shifted, shifted
 from .spaces import (
     NAIVE_SPACE,
     PERSISTENT_SPACE,
@@ -96,6 +97,7 @@ DECLARATION = Declaration(
             few_rows(launch_few_rows),
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
+            shifted(launch_shifted),
             odd_rows(launch_split, row_lengths),
             clustered(launch_clustered, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),

@@ -137,6 +137,19 @@ def streamed(layout, m, n, k):
     return instructions(requests[0].kernel), resources_of(requests[0].kernel).spill_bytes
 
 
+def shifted(columns):
+    """(names of instructions, bytes spilled) of the kernel for few rows times a matrix of odd rows."""
+    import torch
+    from atlas.compilation.resources import resources_of
+
+    from kernels.matmul.shifted import launch_shifted
+
+    a, b = (torch.empty(*shape, dtype=torch.bfloat16, device="meta") for shape in ((5, 2048), (2048, 50257)))
+    with compile_only(gpu_named("h200")) as requests:
+        launch_shifted(a, b, config={"BLOCK_N": columns, "SPLITS": 1, "num_warps": 4})
+    return instructions(requests[0].kernel), resources_of(requests[0].kernel).spill_bytes
+
+
 def hopper_product(layout, config):
     """Instructions of the Gluon kernel for 16-bit products, its last round in parts."""
     import torch

@@ -439,6 +439,15 @@ def test_few_rows_of_fp32_go_to_registers_past_shared_memory(compiling, layout, 
     assert not [name for name in loop if name.startswith(("LDS", "STS", "BAR", "LDGSTS"))]
 
 
+@pytest.mark.parametrize("columns", [128, 256])
+def test_odd_rows_are_copied_16_bytes_at_a_time_past_registers(compiling, columns):
+    names, spilled = compiling(inside_hopper.shifted, columns)
+    assert spilled == 0
+    loop = names[: max(i for i, name in enumerate(names) if name.startswith("HMMA"))]
+    copies = [name for name in loop if name.startswith("LDGSTS")]
+    assert copies and all(".128" in name for name in copies)
+
+
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(("dtype", "m", "n"), [("bf16", 16, 65_536), ("fp16", 2, 40_008), ("fp32", 6, 32_768)])
 def test_softmax_in_clusters_reads_a_row_once_in_whole_vectors_and_spills_nothing(compiling, dtype, m, n, log):

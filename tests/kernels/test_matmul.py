@@ -76,6 +76,32 @@ def test_vectors_are_multiplied_in_either_layout_and_any_number_of_parts(sizes, 
         assert not judged(WORK.variant("vector").launch(a, b, config=config), a, b)
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        pytest.param(laid(5, 300, "T"), laid(300, 531, "N", seed=1), id="rows of 531"),
+        pytest.param(laid(131, 70, "T"), laid(70, 16, "T", seed=1), id="columns of 131, A turned"),
+        pytest.param(laid(2, 9, "N"), laid(9, 262, "N", seed=1)[:, :261], id="rows of 262, four of them at one place"),
+        pytest.param(laid(3, 40, "N"), laid(40, 137, "N", seed=1)[:, 8:], id="rows that begin within others"),
+        pytest.param(laid(3, 40, "N"), laid(40, 137, "N", seed=1)[:, 1:], id="the first row off 16 bytes"),
+        pytest.param(laid(3, 7, "N"), laid(1, 129, "N", seed=1).expand(7, 129), id="one row repeated"),
+        pytest.param(laid(17, 9, "N"), laid(9, 131, "N", seed=1), id="many rows"),
+    ],
+)
+def test_sums_of_rows_at_one_place_are_shifted(a, b, splits):
+    config = {"BLOCK_N": 128, "SPLITS": splits, "num_warps": 4}
+    for dtype in (torch.float16, torch.bfloat16):
+        x, y = laid_as(a, dtype), laid_as(b, dtype)
+        assert not judged(WORK.variant("shifted").launch(x, y, config=config), x, y)
+
+
+def laid_as(x, dtype):
+    """``x`` in another dtype, in its strides and from its offset on."""
+    held = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
+    return held.to(dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_transposed_operands_are_read_through_their_strides(layout, dtype):

@@ -341,6 +341,10 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
         ({"m": 8, "n": 2048, "k": 5122, "layout": "NT"}, "odd_rows"),
         ({"m": 16, "n": 4098, "k": 2048}, "odd_rows"),
         ({"m": 8, "n": 2048, "k": 5121, "layout": "NT"}, "split_descriptor"),  # off 4 bytes
+        ({"m": 5, "n": 50257, "k": 2048, "layout": "TN"}, "shifted"),
+        ({"m": 32769, "n": 12, "k": 1028, "layout": "TT"}, "shifted"),
+        ({"m": 8, "n": 4097, "k": 2048}, "split_descriptor"),  # soon copied
+        ({"m": 5, "n": 50258, "k": 2048}, "odd_rows"),
         ({"m": 8, "n": 512, "k": 5122, "layout": "NT"}, "split_descriptor"),  # soon copied
         ({"m": 128, "n": 2048, "k": 5122, "layout": "NT"}, "split_descriptor"),
         ({"m": 1000, "n": 1001, "k": 1, "layout": "TN"}, "outer"),
@@ -350,6 +354,11 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
 def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies_and_few_products_leave_out_the_dot(sizes, variant):
     for on in ("h100", "h200"):
         assert chosen("matmul", on, "bf16", **sizes)[0] == variant
+
+
+@pytest.mark.parametrize(("n", "k", "parts"), [(50257, 2048, 1), (32001, 4096, 3), (8193, 4100, 4), (4099, 9000, 8)])
+def test_odd_rows_are_cut_into_parts_that_run_at_once_and_are_not_short(n, k, parts):
+    assert chosen("matmul", "h200", "bf16", m=8, n=n, k=k)[1]["SPLITS"] == parts
 
 
 @pytest.mark.parametrize(

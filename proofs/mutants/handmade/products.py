@@ -41,6 +41,8 @@ MUTANTS = (
     Mutant("matmul", "steps of K beyond whole blocks left out", "wrong partial sum",
         (Edit("left > 0", "left > BLOCK_K", "_sum_blocks"),), VALUES, "forward", "streamed", "fp32",
         gpu_only="Gluon is not interpreted", needs=frozenset({Capability.WGMMA})),
+    Mutant("matmul", "sums of each class of rows left where they begin", "wrong tile",
+        (Edit("offs_n + shift", "offs_n", "_shifted_kernel"),), VALUES, "forward", "shifted", "fp16"),
     Mutant("matmul", "what lies beside a tile from its first column on", "wrong tile", (Edit("n + COLUMNS", "n",
         "_produce"),), VALUES, "forward", "columns", "bf16", gpu_only="Gluon is not interpreted",
         needs=frozenset({Capability.WGMMA})),

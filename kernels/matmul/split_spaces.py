@@ -55,6 +55,13 @@ _WIDE = ((16, 256, 64, 4, 5), (64, 256, 64, 4, 5))
 residual the larger one spills.
 """
 
+_LONG = 8192
+"""Elements of K beyond which those of 16 rows are left out where B lies along it, of which they read 128 bytes a row.
+
+2 x 28672 x 18944 NT takes 278 us so, 261 by tiles of 16 x 128 with 256 bytes, 275 by such with 128; 4 x 28672 x 8192 by
+rows 117 and 120 (H200).
+"""
+
 _NARROW = ((256, 64, 64, 4, 5), (128, 64, 128, 4, 4))
 _FLAT = ((64, 256, 64, 4, 5),)
 """Beside those, where fewer of them cover C: of a tall one, which few columns of tiles do, and of any other.
@@ -228,6 +235,8 @@ def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, .
     if few_tiles(problem, gpu):
         return (*tiles, *_of_less_waste(row_lengths, problem))
     if odd or not few_rows(problem):
+        return tiles
+    if problem["m"] <= 16 and problem["k"] > _LONG and layout_of(problem)[1] == "T":
         return tiles
     return (*tiles, *(_WIDE[:1] if residual else _WIDE))
 

@@ -361,6 +361,12 @@ def test_odd_rows_are_cut_into_parts_that_run_at_once_and_are_not_short(n, k, pa
     assert chosen("matmul", "h200", "bf16", m=8, n=n, k=k)[1]["SPLITS"] == parts
 
 
+@pytest.mark.parametrize(("k", "layout", "columns"), [(8192, "NT", 256), (18944, "NT", 128), (18944, "NN", 256)])
+def test_few_rows_read_long_rows_of_a_large_matrix_256_bytes_at_a_time(k, layout, columns):
+    variant, config = chosen("matmul", "h200", "bf16", m=2, n=28672, k=k, layout=layout)
+    assert (variant, config["BLOCK_N"]) == ("split_descriptor", columns)
+
+
 @pytest.mark.parametrize(
     ("dtype", "n", "most"), [("fp32", 1001, 8), ("tf32", 1001, 4), ("fp16", 1001, 6), ("bf16", 1000, 4)]
 )

@@ -59,7 +59,10 @@ def described(matrix, rows, columns):
 
 
 def described_batch(matrices, rows, columns):
-    """The descriptor of blocks of one of ``matrices`` [batch, m, n], which lie by rows."""
+    """The descriptor of blocks of one of ``matrices`` [batch, m, n], which lie by rows.
+
+    A single matrix has a stride that is possible, though it is never used.
+    """
     block = [1, rows, columns]
     layout = gl.NVMMASharedLayout.get_default_for(block, _DTYPES[matrices.dtype])
-    return TensorDescriptor.from_tensor(matrices, block, layout)
+    return TensorDescriptor.from_tensor(matrices if matrices.shape[0] > 1 else matrices[0][None], block, layout)

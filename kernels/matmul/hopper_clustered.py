@@ -19,9 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.activation.tiles import share_of
-from kernels.common import clusters
-from kernels.common.batches import is_shared
+from kernels.common import batches, clusters
 from kernels.common.hopper import described, described_batch
+from kernels.common.products import by_columns
 
 from .clustered import BLOCK_P as ROWS_OF_P
 from .clustered import STAGE_BYTES
@@ -175,8 +175,9 @@ def multiply_in_clusters(a, b, c, *, bias=None, residual=None, z=None, activatio
     turned = c.shape[0] <= c.shape[1]
     p, q, of_c = (b.t(), a, c.t()) if turned else (a, b.t(), c)
     _multiply(
-        p, q, of_c, bias, residual, z, scale, config, described, stride_b=None, P_SHARED=False, Q_SHARED=False,
-        ACTIVATION=activation, BIAS_OF_P=bias is not None and turned,
+        p, q, of_c, bias, residual, z, scale, config, _described, stride_b=None, P_BY_COLUMNS=by_columns(p),
+        Q_BY_COLUMNS=by_columns(q), P_SHARED=False, Q_SHARED=False, ACTIVATION=activation,
+        BIAS_OF_P=bias is not None and turned,
     )  # fmt: skip
 
 
@@ -187,8 +188,9 @@ def multiply_batches_in_clusters(a, b, c, *, config):
     """
     p, q, of_c = b.transpose(1, 2), a, c.transpose(1, 2)
     _multiply(
-        p, q, of_c, None, None, None, None, config, described_batch, stride_b=c.stride(0), P_SHARED=is_shared(p),
-        Q_SHARED=is_shared(q), ACTIVATION="none", BIAS_OF_P=False,
+        p, q, of_c, None, None, None, None, config, _described_batch, stride_b=c.stride(0),
+        P_BY_COLUMNS=batches.by_columns(p), Q_BY_COLUMNS=batches.by_columns(q), P_SHARED=batches.is_shared(p),
+        Q_SHARED=batches.is_shared(q), ACTIVATION="none", BIAS_OF_P=False,
     )  # fmt: skip
 
 
@@ -201,10 +203,9 @@ def _multiply(p, q, c, bias, residual, z, scale, config, describe, *, stride_b, 
     launch(
         Clustered(clustered_kernel, size) if size > 1 else clustered_kernel,
         (tiles if stride_b is None else c.shape[0] * tiles,),
-        _described(p, ROWS_OF_P, block_k, describe), _described(q, block_q, block_k, describe), c, bias, residual, z,
-        scale, long, short, k, stride_b, *c.stride()[-2:], BLOCK_Q=block_q, BLOCK_K=block_k, STAGES=stages,
-        P_BY_COLUMNS=_by_columns(p), Q_BY_COLUMNS=_by_columns(q), CLUSTER=size, STATIC=static, num_warps=WARPS.value,
-        **meta,
+        describe(p, ROWS_OF_P, block_k), describe(q, block_q, block_k), c, bias, residual, z, scale, long, short, k,
+        stride_b, *c.stride()[-2:], BLOCK_Q=block_q, BLOCK_K=block_k, STAGES=stages, CLUSTER=size, STATIC=static,
+        num_warps=WARPS.value, **meta,
     )  # fmt: skip
 
 
@@ -223,17 +224,12 @@ def ring_and_room(k, block_q, block_k, size):
     return triton.cdiv(clusters.launchable(static, own), stage), static
 
 
-def _by_columns(matrices):
-    return matrices.stride(-1) != 1
+def _described(matrix, rows, columns):
+    """The descriptor of blocks of a matrix, transposed where it lies by columns."""
+    return described(matrix.t(), columns, rows) if by_columns(matrix) else described(matrix, rows, columns)
 
 
-def _described(matrices, rows, columns, describe):
-    """The descriptor of blocks: of transposes where matrices lie by columns, of one that all products share.
-
-    That one's stride from matrix to matrix is never used, but must be a possible one.
-    """
-    if _by_columns(matrices):
-        matrices, rows, columns = matrices.mT, columns, rows
-    if matrices.dim() == 3 and (matrices.shape[0] == 1 or is_shared(matrices)):
-        matrices = matrices[0][None]
-    return describe(matrices, rows, columns)
+def _described_batch(matrices, rows, columns):
+    """The same of blocks of one of a batch, or of the one that all products share."""
+    block = (columns, rows) if batches.by_columns(matrices) else (rows, columns)
+    return described_batch(batches.rows_of(matrices), *block)

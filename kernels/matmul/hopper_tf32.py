@@ -239,10 +239,10 @@ def products(a, b, c, *, config, programs):
     (of_x, of_y), k, block_y = (n, m) if turned else (m, n), a.shape[2], config["BLOCK_Y"]
     tiles = batch * triton.cdiv(of_x, config["GROUPS"] * ROWS.value) * triton.cdiv(of_y, block_y)
     part = (WIDTH.value, ROWS.value) if turned else (ROWS.value, WIDTH.value)
-    x_desc, y_desc = _described(x, BLOCK_K.value, ROWS.value), _described(y, block_y, BLOCK_K.value)
+    x_desc, y_desc = described_batch(x, BLOCK_K.value, ROWS.value), described_batch(y, block_y, BLOCK_K.value)
     launch(
         product_kernel, (min(tiles, programs),), rounding_to_tf32(x_desc), rounding_to_tf32(y_desc),
-        _described(c, *part) if copyable(c) else None, c, batch, of_x, of_y, k,
+        described_batch(c, *part) if copyable(c) else None, c, batch, of_x, of_y, k,
         part_of_k(k, batch if cut else 1, BLOCK_K.value), X_SHARED=x.shape[0] < batch, Y_SHARED=y.shape[0] < batch,
         TURNED=turned, CUT=cut, num_warps=4,
         **{name: value for name, value in config.items() if name != "SPLITS"},
@@ -258,8 +258,3 @@ def _across_k(a, b):
             return along_k(a.transpose(1, 2)).transpose(1, 2), b
         return a, along_k(b)
     return a, b
-
-
-def _described(matrices, rows, columns):
-    """``described_batch``; a single matrix has a stride that is possible, though it is never used."""
-    return described_batch(matrices if matrices.shape[0] > 1 else matrices[0][None], rows, columns)

@@ -94,6 +94,7 @@ def best_light_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str, 
     return min(found, key=lambda one: one[0], default=(math.inf, {}))
 
 
+@functools.lru_cache(maxsize=1024)
 def pulls_lightly(m: int, n: int, k: int, sms: int) -> bool:
     """Whether `hopper_light_pull` should be clearly sooner than whatever else there is."""
     if n * k > _LIGHT_WEIGHTS:
@@ -151,6 +152,7 @@ def best_direct_pull(m: int, n: int, k: int, sms: int) -> tuple[float, dict[str,
     return min(found, key=lambda one: one[0])
 
 
+@functools.lru_cache(maxsize=1024)
 def pulls_directly(m: int, n: int, k: int, sms: int) -> bool:
     """Whether `hopper_direct_pull` should be clearly sooner than to write W out and multiply."""
     if m * n * k < _LITTLE:

@@ -106,7 +106,6 @@ def hopper_attention_fp8(head_dim, causal, config):
 def hopper_fp32(layout, config, activation="relu"):
     """(names of instructions, bytes spilled, registers) of the Gluon kernel for fp32: act(A B + bias) + c, z kept."""
     import torch
-    from atlas.compilation.resources import resources_of
 
     from kernels.matmul.hopper_fp32 import product
 
@@ -122,7 +121,6 @@ def hopper_fp32(layout, config, activation="relu"):
 def streamed(layout, m, n, k):
     """(names of instructions, bytes spilled) of the Gluon kernel for fp32 of few rows, in its default tile."""
     import torch
-    from atlas.compilation.resources import resources_of
 
     from kernels.matmul.declaration import DECLARATION
 
@@ -140,7 +138,6 @@ def streamed(layout, m, n, k):
 def shifted(columns):
     """(names of instructions, bytes spilled) of the kernel for few rows times a matrix of odd rows."""
     import torch
-    from atlas.compilation.resources import resources_of
 
     from kernels.matmul.shifted import launch_shifted
 
@@ -286,7 +283,6 @@ def hopper_tf32(layout, config):
 def shared_fragments(bits, config, rows=16, group=128):
     """Bytes spilled by `shared` of the products with packed weights, 1024 x 1024, for rows of x."""
     import torch
-    from atlas.compilation.resources import resources_of
 
     from kernels.matmul_w4a16.shared import launch_shared
 

@@ -3,7 +3,7 @@
 A kernel is compiled for one program and launched in clusters of C (:class:`atlas.operators.Clustered`).  Each of these
 programs has sums [P, Q] of a part of k, in wgmma's registers.  It sends them in blocks of 16 bytes a thread, block b to
 program b % C of the cluster, which adds up the C of them in the order of programs, so bits are the same at every run,
-and writes the result.
+and writes the result.  How much is sent does not depend on the product's sizes: partial tiles send all.
 
 Gluon has no words for this, so it is PTX.  A program's room is for a barrier for each group of warps that has sums,
 which counts the bytes that are to come, and for what comes:
@@ -54,6 +54,8 @@ _LOAD = gl.constexpr("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];")
 
 _OF_LOAD = gl.constexpr(",".join(["=f"] * 4 + ["r"] * 4))
 
+_OF_WRITE = gl.constexpr(",".join(["=&r"] * 4 + ["f"] * 4 + ["l"] * 4 + ["r"] * 4))
+
 
 @gluon.constexpr_function
 def _static(size):
@@ -63,6 +65,25 @@ def _static(size):
 @gluon.jit
 def _ask(ASM: gl.constexpr):
     return gl.inline_asm_elementwise(ASM, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def _write_asm(bf16, fours):
+    """PTX: sums (4..7) of two columns in rows of W g and g + 8 to address 8, where 12 is set: four of a row of y.
+
+    They become 16 bits and are turned over, 8 x 8 at a time.  With ``fours`` a lane then has its four, else
+    neighbouring lanes swap two: each has four rows of W side by side, of its row of y.
+    """
+    lines = ["{ .reg .b32 low, high, mine, other; .reg .pred there, odd; setp.ne.b32 there, $12, 0;"]
+    for name, at in (("low", 4), ("high", 6)):
+        lines.append(f"cvt.rn.{'bf16' if bf16 else 'f16'}x2.f32 {name}, ${at + 1}, ${at};")
+        lines.append(f"movmatrix.sync.aligned.m8n8.trans.b16 {name}, {name};")
+    if not fours:
+        lines.append("mov.u32 mine, %laneid; and.b32 mine, mine, 1; setp.ne.b32 odd, mine, 0;")
+        lines.append("selp.b32 mine, low, high, odd; shfl.sync.bfly.b32 other, mine, 1, 31, -1;")
+        lines.append("selp.b32 low, other, low, odd; selp.b32 high, high, other, odd;")
+    lines.append("@there st.global.v2.b32 [$8], {low, high};")
+    return "\n".join([*lines, "mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; }"])
 
 
 @gluon.constexpr_function
@@ -210,3 +231,30 @@ def added(
         total += _received(at, DTYPE)
     p, q, there = place_of(rank, number, P, Q, W, C)
     return total, p, q, there
+
+
+@gluon.jit
+def write_added(
+    y_ptr, room, rank, n, m, N, M, GROUP: gl.constexpr, BLOCK_M: gl.constexpr, C: gl.constexpr, FOURS: gl.constexpr
+):
+    """Add this program's share of sums [64, BLOCK_M] of four warps; write it to y [M, N], 16 bits, from (m, n) on.
+
+    N is a multiple of 4.  FOURS: of 64 columns of y the sums have 8 t + 4 i + 2 h + j in row 16 i + 8 h + 2 t + j of
+    32, as weights turned over in registers come: four of a lane side by side.
+    """
+    BF16: gl.constexpr = y_ptr.dtype.element_ty == gl.bfloat16
+    thread = gl.arange(0, 512, gl.BlockedLayout([4], [32], [4], [0])) // 4
+    warp, g, t = thread // 32, thread % 32 // 4, thread % 4
+    column = n + warp * 16 + t % 2 * 8 + t // 2 * 4
+    if FOURS:
+        column = n + warp // 2 * 32 + t * 8 + warp % 2 * 4
+    row = m + rank * 8 + g
+    ptrs = y_ptr + row.to(gl.int64) * N + column
+    rows = gl.where(column < N, gl.minimum(M - m, BLOCK_M) + m - row, 0)  # that are left
+    for number in gl.static_range(own_blocks(64, BLOCK_M, 4, C)):
+        total, _, _, _ = added(room, rank, number, GROUP, 64, BLOCK_M, 4, C)
+        there = (rows > number * C * 8).to(gl.int32)
+        gl.inline_asm_elementwise(
+            _write_asm(BF16, FOURS), _OF_WRITE, [total, ptrs.to(gl.int64), there], dtype=gl.int32, is_pure=False, pack=4
+        )
+        ptrs += N.to(gl.int64) * (8 * C)

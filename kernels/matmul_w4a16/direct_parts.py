@@ -44,12 +44,6 @@ def part_at(position, whole, K, splits, K_GROUPS: gl.constexpr, CUT: gl.constexp
 
 
 @gluon.jit
-def column_of(p):
-    """Which of 64 columns of W is row ``p`` of sums as warps have them."""
-    return p // 32 * 32 + p // 2 % 4 * 8 + p // 16 % 2 * 4 + p // 8 % 2 * 2 + p % 2
-
-
-@gluon.jit
 def in_order(sums):
     """Sums [64 columns of W as warps have them, rows of dy], with columns in their order."""
     return sums.reshape([2, 2, 2, 4, 2, sums.shape[1]]).permute(0, 3, 1, 2, 4, 5).reshape([ROWS, sums.shape[1]])
@@ -95,18 +89,22 @@ def add_and_write(
     y_ptr, acc, room, rank, m, n, M, N, TURNED: gl.constexpr, W_GROUP: gl.constexpr, CLUSTER: gl.constexpr,
     STATIC: gl.constexpr,
 ):  # fmt: skip
-    """Add a group's sums [rows of W, rows of x] to those of the cluster's other programs; each writes its share."""
+    """Add a group's sums [rows of W, rows of x] to those of the cluster's other programs; each writes its share.
+
+    Those of 128 columns, which a gradient of few rows has, are written two bytes at a time.
+    """
     BLOCK_N: gl.constexpr = acc.shape[0]
     BLOCK_M: gl.constexpr = acc.shape[1]
     clusters.meet(STATIC)
     clusters.send(acc, room, rank, W_GROUP, 4, CLUSTER)
     clusters.await_sums(room, W_GROUP)
-    for number in gl.static_range(clusters.own_blocks(BLOCK_N, BLOCK_M, 4, CLUSTER)):
-        total, p, q, inside = clusters.added(room, rank, number, W_GROUP, BLOCK_N, BLOCK_M, 4, CLUSTER)
-        if TURNED:
-            p = column_of(p)
-        where = (m + q).to(gl.int64) * N + n + p
-        gl.store(y_ptr + where, total.to(y_ptr.dtype.element_ty), mask=inside & (m + q < M) & (n + p < N))
+    if BLOCK_N == 64:
+        clusters.write_added(y_ptr, room, rank, n, m, N, M, W_GROUP, BLOCK_M, CLUSTER, TURNED)
+    else:
+        for number in gl.static_range(clusters.own_blocks(BLOCK_N, BLOCK_M, 4, CLUSTER)):
+            total, p, q, inside = clusters.added(room, rank, number, W_GROUP, BLOCK_N, BLOCK_M, 4, CLUSTER)
+            where = (m + q).to(gl.int64) * N + n + p
+            gl.store(y_ptr + where, total.to(y_ptr.dtype.element_ty), mask=inside & (m + q < M) & (n + p < N))
 
 
 @triton.jit(do_not_specialize=["whole", "rest"])

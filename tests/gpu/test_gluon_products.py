@@ -222,13 +222,13 @@ def test_gradients_by_packed_weights_by_tma(cuda, bits, group, shape):
 @pytest.mark.parametrize("shape", [(32, 2, 2), (64, 1, 2), (64, 2, 2), (128, 1, 2), (128, 3, 1), (256, 2, 1)])
 @pytest.mark.parametrize("splits", [2, 3, 5, 8])
 def test_parts_of_packed_weights_added_in_clusters(cuda, splits, shape):
-    """Tails of m, n and k; the same bits at every run, which what is sent too early or too late would change."""
+    """Tails of m, n and k, groups without a row; the same bits at every run, and by a graph's, whenever sums arrive."""
     from kernels import dequantise_w4, pack_w4
     from kernels.matmul_w4a16.direct_space import in_clusters
     from kernels.matmul_w4a16.hopper_direct import multiply_direct
 
     config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
-    for m, n, k in ((17, 72, 2080), (130, 520, 4096), (255, 264, 3072)):
+    for m, n, k in ((17, 72, 2080), (130, 520, 4096), (255, 264, 3072), (320, 456, 2048)):
         tiles = -(-m // shape[0]) * -(-n // (64 * shape[1]))
         if not in_clusters(tiles, splits, 132):
             continue
@@ -238,6 +238,11 @@ def test_parts_of_packed_weights_added_in_clusters(cuda, splits, shape):
         for y in found:
             multiply_direct(4, x, words, scales, zeros, y, group, config=config, programs=132)
         near(found[0], x.float() @ dequantise_w4(packed).float().t())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            multiply_direct(4, x, words, scales, zeros, found[1], group, config=config, programs=132)
+        found[1].fill_(torch.nan)
+        graph.replay()
         assert all(torch.equal(y, found[0]) for y in found)
 
 

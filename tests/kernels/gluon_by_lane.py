@@ -211,7 +211,7 @@ def turned_over(words):
 
 def run_ptx(text, registers):
     """Write to ``registers``, arrays of words by name ($0 on), what PTX does with those that are there."""
-    declared = {}
+    declared = {"%laneid": np.arange(32)[:, None]}
     for line in re.sub(r"[{}\n]", " ", text).split(";"):
         instruction, _, rest = line.strip().partition(" ")
         if not instruction or instruction == ".reg":
@@ -232,6 +232,19 @@ def run_ptx(text, registers):
                 out = permuted_bytes(*given)
             case "lop3":
                 out = by_table(*given)
+            case "setp":
+                assert of == ["ne", "b32"]
+                out = (given[0] != given[1]).astype(np.int64)
+            case "selp":
+                out = np.where(given[2] != 0, given[0], given[1])
+            case "shfl":
+                assert of == ["sync", "bfly", "b32"] and names[2:] == ["31", "-1"]
+                out = given[0][:, np.arange(32) ^ int(names[1])]
+            case "cvt":
+                assert of[0] == "rn" and of[2] == "f32"
+                floats = (words.astype(np.uint32).view(np.float32).astype(np.float64) for words in given)
+                high, low = (rounded(one, of[1].removesuffix("x2")) for one in floats)
+                out = low | high << 16
             case "movmatrix":
                 assert of == ["sync", "aligned", "m8n8", "trans", "b16"]
                 out = turned_over(*given)

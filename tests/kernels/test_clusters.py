@@ -9,13 +9,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from gluon_by_lane import as_python, held, shape_of
+import torch
+from gluon_by_lane import as_python, held, rounded, run_ptx, shape_of
 from triton.experimental.gluon import language
 
 from kernels.common import clusters
 from kernels.matmul.clustered import CLUSTERED_SPACE, multiplies_in_clusters
 from kernels.matmul.hopper_clustered import ring_and_room
+from kernels.matmul_w4a16 import direct_parts
 
+in_order = as_python([direct_parts])["in_order"]
 BUFFERS = 4096  # where they begin: any address will do
 
 
@@ -35,6 +38,25 @@ class Loaded(np.ndarray):
         return self
 
 
+class Numbers(np.ndarray):
+    """Integers, with Gluon's way to widen them."""
+
+    def to(self, dtype):
+        assert dtype.is_int()
+        return self.astype(np.int64)
+
+
+class Written:
+    """y [M, N] of 16 bits, which begins at 0: ``add`` counts numbers, as pointers do."""
+
+    def __init__(self, M, N, kind):
+        self.numbers, self.kind = np.full((M, N), -1), kind
+        self.dtype = types.SimpleNamespace(element_ty=language.bfloat16 if kind == "bf16" else language.float16)
+
+    def __add__(self, offsets):
+        return offsets
+
+
 class Cluster:
     """C programs with groups of W warps: what is sent to whom, what its barriers await and have counted."""
 
@@ -49,11 +71,14 @@ class Cluster:
 
     def arange(self, begin, end, layout):
         self.flat = layout
-        return np.arange(begin, end)
+        return np.arange(begin, end).view(Numbers)
 
     zeros_like, static_range, to_tensor = staticmethod(np.zeros_like), range, int
+    where, minimum = staticmethod(lambda *of: np.where(*of).view(Numbers)), staticmethod(min)
 
     def inline_asm_elementwise(self, asm, constraints, args, dtype, is_pure, pack):
+        if constraints is clusters._OF_WRITE:
+            return self._write(asm, *args)
         if asm in (clusters._SEND, clusters._LOAD):
             given = np.broadcast_arrays(*args)
             lanes = held(self.layout if asm is clusters._SEND else self.flat, given[0].shape)
@@ -79,13 +104,26 @@ class Cluster:
         found[lanes.reshape(-1)] = self.memory[self.rank][places[:, :1] // 4 + np.arange(4)].reshape(-1)
         return found.reshape(shape).view(Loaded)
 
+    def _write(self, asm, sums, places, there):
+        lanes = held(self.flat, sums.shape)
+        of_lane = [np.broadcast_to(one, sums.shape).reshape(-1)[lanes] for one in (sums, places, there)]
+        words = np.nan_to_num(of_lane[0], nan=12345).astype(np.float32).view(np.uint32).astype(np.int64)
+        registers = {f"${4 + i}": words[..., i : i + 1] for i in range(4)} | {"$12": of_lane[2][..., :1]}
+        run_ptx(asm.partition("@there st.global.v2")[0] + "mov.b32 $0, low; mov.b32 $1, high", registers)
+        for i, at in enumerate(of_lane[1][..., 0].reshape(-1)):
+            if registers["$12"].reshape(-1)[i]:
+                four = [registers[f"${word}"].reshape(-1)[i] >> by & 0xFFFF for word in (0, 1) for by in (0, 16)]
+                assert at % 4 == 0 and 0 <= at < self.y.numbers.size
+                assert (self.y.numbers.reshape(-1)[at : at + 4] == -1).all()
+                self.y.numbers.reshape(-1)[at : at + 4] = four
+
     def call(self, name, rank, *args):
         self.rank = rank
         return self.functions[name](*args)
 
 
-def check(P, Q, W, C, groups, edits=()):
-    """That all that C programs leave of sums [P, Q] is their sum, each element once."""
+def sent(P, Q, W, C, groups, edits=()):
+    """(cluster, rooms, sums [groups, C, P, Q]) once all have sent theirs, which is what all barriers await."""
     layout = language.NVMMADistributedLayout([3, 0], [W, 1], [16, Q, 16])
     cluster, random = Cluster(layout, C, edits), np.random.default_rng(0)
     sums = random.integers(-99, 100, (groups, C, P, Q)).astype(float)
@@ -96,6 +134,12 @@ def check(P, Q, W, C, groups, edits=()):
         acc.layout = layout
         cluster.call("send", rank, acc, rooms[rank], rank, group, W, C)
     assert cluster.awaited == cluster.counted
+    return cluster, rooms, sums
+
+
+def check(P, Q, W, C, groups, edits=()):
+    """That all that C programs leave of sums [P, Q] is their sum, each element once."""
+    cluster, rooms, sums = sent(P, Q, W, C, groups, edits)
     ends = rooms[0][1] + groups * clusters.buffer_bytes(P, Q, W, C)
     assert all(np.isnan(memory[ends // 4 :]).all() for memory in cluster.memory)
     for group in range(groups):
@@ -108,10 +152,63 @@ def check(P, Q, W, C, groups, edits=()):
         assert np.array_equal(result, sums[group].sum(0))
 
 
+def check_written(Q, C, tile, size, kind, fours, edits=()):
+    """That y [m, n] has the sums of two groups, from ``tile`` on, each number once and none beside them."""
+    cluster, rooms, sums = sent(64, Q, 4, C, 2, edits)
+    (m, n), (M, N) = tile, size
+    cluster.y = y = Written(M, N, kind)
+    height = np.array(N).view(Numbers)
+    for group, rank in itertools.product(range(2), range(C)):
+        at = n + 64 * group
+        cluster.call("write_added", rank, y, rooms[rank], rank, at, m, height, M, group, Q, C, fours)
+    added = sums.sum(1)
+    if fours:
+        added = np.stack([in_order(torch.from_numpy(group)).numpy() for group in added])
+    wanted = np.full((M + Q, N + 128), np.nan)
+    wanted[m : m + Q, n : n + 128] = added.reshape(128, Q).T
+    found, wanted = y.numbers, wanted[:M, :N]
+    assert np.array_equal(found >= 0, ~np.isnan(wanted))
+    assert np.array_equal(found[found >= 0], rounded(wanted[found >= 0], kind))
+
+
 @pytest.mark.parametrize(("P", "Q", "W"), [(64, 32, 4), (64, 128, 4), (64, 256, 4), (128, 64, 8), (128, 16, 4)])
 @pytest.mark.parametrize("C", [2, 3, 5, 8])
 def test_every_sum_is_sent_to_one_program_which_adds_it(P, Q, W, C):
     check(P, Q, W, C, groups=2)
+
+
+SENT = [(P, Q, 4) for P, Q in itertools.product((64, 128), (16, 32, 64, 128, 256))] + [(128, 16, 8), (128, 64, 8)]
+
+
+@pytest.mark.parametrize(("P", "Q", "W"), SENT)
+def test_barriers_await_what_is_sent_whatever_the_tile_and_the_cluster(P, Q, W):
+    """Sizes of the product are no part of it: partial tiles and empty groups send as much."""
+    for C in range(2, 9):
+        sent(P, Q, W, C, groups=1)
+
+
+@pytest.mark.parametrize("fours", [False, True])
+@pytest.mark.parametrize(("Q", "C", "tile", "size", "kind"), [
+    (32, 2, (0, 0), (32, 128), "bf16"),
+    (128, 3, (128, 128), (201, 204), "f16"),  # the second group has 12 columns
+    (256, 2, (0, 64), (130, 96), "bf16"),  # it has none
+    (16, 5, (16, 0), (17, 128), "bf16"),  # and programs have no rows
+])  # fmt: skip
+def test_shares_are_written_to_their_columns_and_to_no_others(Q, C, tile, size, kind, fours):
+    check_written(Q, C, tile, size, kind, fours)
+
+
+@pytest.mark.parametrize(("fours", "edit"), [
+    (False, ("write_added", "t % 2 * 8", "t % 2 * 4")),
+    (True, ("write_added", "warp % 2 * 4", "warp % 2 * 2")),
+    (False, ("write_added", "column < N", "column < N + 64")),
+    (True, ("write_added", "gl.minimum(M - m, BLOCK_M)", "BLOCK_M")),
+    (False, ("write_added", "number * C * 8", "number * 8")),
+    (True, ("write_added", "(8 * C)", "8")),
+])  # fmt: skip
+def test_a_fault_of_writing_is_seen(fours, edit):
+    with pytest.raises((AssertionError, IndexError)):
+        check_written(128, 3, (128, 128), (201, 204), "f16", fours, [edit])
 
 
 @pytest.mark.parametrize("edit", [

@@ -112,11 +112,6 @@ def test_every_lane_multiplies_weights_of_the_columns_that_its_sums_are_written_
     assert count_of_wrong(bits, group, zeros, kind, first, part, w_groups) == 0
 
 
-def test_clusters_write_rows_of_sums_where_whole_tiles_have_them():
-    rows = torch.arange(64)
-    assert torch.equal(in_order(rows[:, None])[as_python(MODULES)["column_of"](rows), 0], rows)
-
-
 FAULTS = [
     (4, 128, edited("_words", "permute(3, 1, 2, 0)", "permute(0, 1, 2, 3)"), "row tiles for warps"),
     (4, 32, edited("packed_of_stage", "2 if GROUP == 32 else 1, GROUP", "2, 64"), "scales of the lower half"),

@@ -39,10 +39,15 @@ _EXPECT = gl.constexpr("""{ .reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.e
 @p fence.mbarrier_init.release.cluster; mov.b32 $0, 0; }""")
 """The barrier at $1 awaits $2 bytes; the first thread says so."""
 
-_SEND = gl.constexpr("""{ .reg .b32 a, m; mapa.shared::cluster.u32 a, $8, $12; mapa.shared::cluster.u32 m, $16, $12;
-st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [a], {$4, $5, $6, $7}, [m];
+_SEND = gl.constexpr("""{ .reg .b32 a, m, r; .reg .pred own; mov.u32 r, %cluster_ctarank; setp.eq.u32 own, r, $12;
+mapa.shared::cluster.u32 a, $8, $12; mapa.shared::cluster.u32 m, $16, $12;
+@own st.shared.v4.f32 [$8], {$4, $5, $6, $7};
+@!own st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [a], {$4, $5, $6, $7}, [m];
 mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; }""")
-"""Four sums, $4 on, to address $8 of program $12, whose barrier $16 counts them; of all but sums four are equal."""
+"""Four sums, $4 on, to address $8 of program $12, whose barrier $16 counts them; of all but sums four are equal.
+
+A program's own are stored there, and not counted: the thread that adds them is the one that has them.
+"""
 
 _OF_SEND = gl.constexpr(",".join(["=&r"] * 4 + ["f"] * 4 + ["r"] * 12))
 
@@ -132,8 +137,9 @@ def room_of(rank, GROUPS: gl.constexpr, P: gl.constexpr, Q: gl.constexpr, W: gl.
         buffers = _ask(_DYNAMIC)
     blocks = (_blocks(P, Q, W) - rank + C - 1) // C
     for group in gl.static_range(GROUPS):
+        to_come = blocks * ((C - 1) * W * 512)  # its own are not sent
         gl.inline_asm_elementwise(
-            _EXPECT, "=r,r,r", [barriers + 16 * group, blocks * (C * W * 512)], dtype=gl.int32, is_pure=False, pack=1
+            _EXPECT, "=r,r,r", [barriers + 16 * group, to_come], dtype=gl.int32, is_pure=False, pack=1
         )
     return barriers, buffers
 

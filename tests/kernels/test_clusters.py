@@ -97,7 +97,7 @@ class Cluster:
             where = slice(place // 4, place // 4 + 4)
             assert np.isnan(self.memory[owner][where]).all(), "sent to where something lies"
             self.memory[owner][where] = four
-            self.counted[owner][int(barrier)] += 16
+            self.counted[owner][int(barrier)] += 16 * (owner != self.rank)  # its own are stored
 
     def _load(self, shape, lanes, places):
         found = np.empty(np.prod(shape))
@@ -216,6 +216,7 @@ def test_a_fault_of_writing_is_seen(fours, edit):
     ("send", "block % C", "block // C % C"),  # the program that adds
     ("send", "16 * GROUP", "0 * GROUP"),  # its barrier
     ("room_of", "- rank + C - 1", "+ C - 1"),  # what that awaits
+    ("room_of", "(C - 1) * W", "C * W"),  # its own, too
     ("place_of", "element // 128 * 16", "element // 64 * 8"),  # where a sum belongs
     ("added", "own * W * 512", "own * W * 256"),  # where the next program's lies
 ])  # fmt: skip

@@ -52,6 +52,17 @@ def test_a_record_is_dated_and_its_stale_kernels_are_named(capsys, tmp_path):
     assert "1 stale, changed since: vector_add (forward `blocks`, the peers)" in line
 
 
+def test_of_many_stale_kernels_the_names_are_enough(capsys, tmp_path):
+    kernels = ("softmax", "layer_norm", "rms_norm", "vector_add")
+    for kernel in kernels:
+        now = needed("benchmark", catalog.identities(kernel))
+        sample.put(tmp_path, sample.benchmark(kernel, "h100", identities=now | {"peers": "others"}), "recorded")
+    announce(config.load_gpus(), {"h100": gpus.Place(gpus.RECORDED)}, kernels, STAGES.get, tmp_path / "recorded")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "4 stale: softmax, layer_norm, rms_norm and vector_add; `python -m atlas record check` says what" in said
+    assert "the peers" not in said
+
+
 def test_what_is_due_again_is_said_with_its_reason(tmp_path):
     now = catalog.identities("vector_add")
     own = {"gpu": "h200", "kernel": "vector_add"}

@@ -25,9 +25,11 @@ from ..identity.today import of_stage
 from ..reading import strict
 from ..results import files
 from ..results.documents import Envelope, read_envelope
-from ..results.summary import counted
+from ..results.summary import counted, listed
 
 _STYLES = {gpus.HERE: "green", gpus.CLUSTER: "cyan", gpus.RECORDED: "yellow", gpus.ABSENT: "dim"}
+_DETAILED = 3
+"""Up to so many stale kernels of a record are told with what changed; of more the names, or the table fills screens."""
 
 
 def announce(
@@ -96,7 +98,9 @@ def _record(folder: Path, kernels: Sequence[str]) -> str:
     if len(present) < len(kernels):
         words += f", {len(present)} of {counted(len(kernels), 'kernel')}"
     stale = {kernel: since for kernel in present if (since := _since(kernel, envelopes[kernel]))}
-    if stale:
+    if len(stale) > _DETAILED:
+        words += f", {len(stale)} stale: {listed(list(stale))}; `python -m atlas record check` says what changed"
+    elif stale:
         described = [f"{kernel} ({', '.join(map(in_words, since))})" for kernel, since in stale.items()]
         words += f", {len(stale)} stale, changed since: {', '.join(described)}"
     return words

@@ -65,6 +65,15 @@ def test_a_line_says_which_job_of_how_many_what_came_of_it_and_how_long_is_left(
     assert capsys.readouterr().err == ""
 
 
+def test_what_is_cut_off_says_so(lines, tmp_path, capsys):
+    write(tmp_path / "logs/track.log", f"16 documents in sqlite:///{'/folder' * 20}\n")
+    lines.emit(record(LogEvent.RUN_INFO, stats={"track": 1, "total": 1}))
+    lines.take_over()
+    job(lines, 1, "track")
+    said = capsys.readouterr().err.split(" · ")[1]
+    assert len(said) == progress._TOLD and said.endswith("…")
+
+
 def test_a_job_on_the_interpreter_takes_one_core_of_several(lines, tmp_path):
     write(tmp_path / "benchmarks/cpu/matmul/validate.tsv", "s\th:m:s\n120.0\t0:02:00\n")
     write(tmp_path / "benchmarks/h200/matmul/validate.tsv", "s\th:m:s\n10.0\t0:00:10\n")

@@ -92,7 +92,7 @@ class Lines(logging.Handler):
                 document = self._results.joinpath("measured", *folder, f"{rule}.json")
                 return outcome(rule, json.loads(document.read_text()))
             last = self._results.joinpath("logs", *folder, f"{rule}.log").read_text().strip().rpartition("\n")[2]
-            return "" if rule == "verdict" else last.strip()[:_TOLD]
+            return "" if rule == "verdict" else _short(last.strip())
         except (OSError, ValueError, LookupError, TypeError):  # a line less tells no wrong
             return ""
 
@@ -138,7 +138,12 @@ def outcome(stage: str, document: Mapping[str, Any]) -> str:
         said = f"{len(document['best'])} cases tuned: {said}"
     if document["status"] != "ok":
         said = f"{document['status'].upper()}: {document['reason'].splitlines()[0] if document['reason'] else said}"
-    return said[:_TOLD]
+    return _short(said)
+
+
+def _short(said: str) -> str:
+    """What there is room for; an ellipsis says that there was more, such as the rest of a path."""
+    return said if len(said) <= _TOLD else f"{said[: _TOLD - 1]}…"
 
 
 def in_words(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """What makes a kernel's identities change, and what does not; on small kernels."""
 
 import pytest
+from atlas.errors import AtlasError
 from atlas.identity import kernel, today
 from atlas.identity.code import Code
 from atlas.identity.needs import NEEDS, changed, needed, sentence
@@ -150,6 +151,12 @@ def test_a_declaration_that_cannot_be_read_is_one_identity_with_all_of_its_file(
     assert set(today.of_kernel(kernels, "toy")) == {"*"}
     assert edited(kernels, ("toy.py", "(512, 1024)", "(512,)")) == {"*"}
     assert kernel.find({"*": "a"}, PLAIN) == "a"
+
+
+def test_a_file_that_does_not_parse_is_named_with_its_line_and_what_to_do(kernels):
+    (kernels / "broken.py").write_text("x = 1\ny = = 2\n")
+    with pytest.raises(AtlasError, match=r"broken\.py:2: not Python: invalid syntax; mend it, or move it out of"):
+        today.of_kernel(kernels, "broken")
 
 
 def test_variants_that_cannot_be_read_share_the_identity_of_their_pass(kernels):

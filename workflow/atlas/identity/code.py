@@ -165,8 +165,8 @@ class Code:
             text = path.read_bytes()
             tree = ast.parse(text)
         except (SyntaxError, ValueError) as error:
-            where = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise AtlasError(f"{path}{where}: not Python, so nothing can depend on it: {error}") from None
+            where, what = (f":{error.lineno}", error.msg) if isinstance(error, SyntaxError) else ("", str(error))
+            raise AtlasError(f"{path}{where}: not Python: {what}; mend it, or move it out of the folder") from None
         module = Module(name, name if path.name == "__init__.py" else name.rpartition(".")[0], b":=" in text)
         for statement in tree.body:
             self._take_in(module, statement)

@@ -117,6 +117,14 @@ def test_what_comes_to_no_case_is_told_with_the_reason_and_not_dropped(seen, cap
     assert "[5, 3]" not in said, "a meta tensor computes nothing"
 
 
+def test_where_no_call_ran_no_device_is_made_up(seen, tmp_path, capsys):
+    calls = [call | {"failed": 1, "runs": []} for call in of(seen[0], "softmax")[:1]]
+    path = tmp_path / "failed.json"
+    path.write_text(json.dumps(seen[0] | {"devices": [], "calls": calls}))
+    assert cli.main(["workload", str(path)]) == 0
+    assert " on no device; " in " ".join(capsys.readouterr().out.split())
+
+
 def test_every_recorded_case_is_one_that_the_kernel_can_draw(seen):
     from atlas import catalog
     from atlas.workload import mapping

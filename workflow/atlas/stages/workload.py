@@ -88,7 +88,7 @@ def _print(document: Mapping[str, Any], gpu: str | None, blocks: Mapping[str, An
     if document["calls"]:
         timed = f"timed by {document['timed_by']}" if document["timed_by"] else "not timed, so shares are unknown"
         console.print(f"Seen in {_processes(document['processes'])} of "
-                      f"{', '.join(document['programs']) or '?'} on {', '.join(document['devices']) or '?'}; "
+                      f"{', '.join(document['programs']) or '?'} on {', '.join(document['devices']) or 'no device'}; "
                       f"{timed}.", soft_wrap=True)  # fmt: skip
     for head, found in (("Comes to no case:", _no_case(document)), ("Not in the case:", notes)):
         if found:

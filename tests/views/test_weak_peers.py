@@ -49,6 +49,8 @@ def test_figure_and_report_say_how_many_are_left_out(results):
     assert words.count(", 4 weak)") == 2, "each pass says how many"
     assert "without those whose peers are weak" in words
     assert "timed cases, without 8 of weak peers" in outcome.summary(tables)
+    shown = [cell.note for cells in outcome.verdict_table(tables).rows for cell in cells]
+    assert f"{len(tables['benchmark'].query('best'))} cases, 8 weak" in shown
     rows = [cells for kind in ("faster", "slower") for cells in outcome.case_table(tables, kind).rows]
     shown = [cell.note for cells in rows for cell in cells]
     assert f"weak: {WHY}" in shown
@@ -57,6 +59,8 @@ def test_figure_and_report_say_how_many_are_left_out(results):
 def test_where_all_are_weak_the_figure_says_so(results):
     tables = store.read(results / "tables")
     tables["benchmark"]["weak"] = WHY
+    tables["verdicts"]["weak_cases"] = tables["verdicts"].cases
+    assert any(cell.note.endswith(" cases, all weak") for cell in outcome.verdict_table(tables).rows[0])
     assert "weak peers" in "\n".join(text.get_text() for text in overviews.speedup(tables).findobj(Text))
 
 

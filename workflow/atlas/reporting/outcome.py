@@ -88,7 +88,7 @@ def verdict_table(tables: Tables, place: str = "") -> Grid:
         empty="There is no document of any kernel: run `snakemake` first." if there.empty else
         "Nothing has run; what was compiled is under Build.",
         caption="Memory: what a call adds at its peak, outputs included. Host time: of a call, median over the cases "
-        "short enough to be bound by it." + more.caption,
+        "short enough to be bound by it. Weak: beside weak peers alone, and in no mean." + more.caption,
         numeric=frozenset(range(6, 13 + len(more.columns))),
     )  # fmt: skip
 
@@ -182,7 +182,7 @@ def _verdict_row(row, place: str) -> list[Cell]:
 
 def _cases(row) -> str:
     weak = 0 if missing(row.weak_cases) else int(row.weak_cases)
-    return counted(int(row.cases), "case") + (f", {weak} of weak peers left out" if weak else "")
+    return counted(int(row.cases), "case") + (f", {'all' if weak == int(row.cases) else weak} weak" if weak else "")
 
 
 def compared(tables: Tables) -> pd.DataFrame:

@@ -144,5 +144,5 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 case``, ``2 cases``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """``1 case``, ``2 cases``, ``1,211 cases``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -87,6 +87,13 @@ def test_files_hold_every_case_with_its_interval_and_what_changed(compare, tmp_p
     assert len(rows) == 16 and json.loads(rows[0]["sizes"]) and float(rows[0]["step"]) < 1
 
 
+def test_a_plot_that_cannot_be_written_is_named(compare, tmp_path, capsys):
+    (tmp_path / "out.svg").mkdir()
+    before, after = measured(tmp_path / "before", benchmark()), measured(tmp_path / "after", benchmark(1.5, 11))
+    assert compare(before, after, "--plot", str(tmp_path / "out.svg")) == 2
+    assert "out.svg: cannot be written: Is a directory" in capsys.readouterr().err
+
+
 def test_a_single_document_is_a_side(compare, tmp_path):
     paths = [synthetic.write(tmp_path / name, "measured", benchmark(hour=hour)) for hour, name in enumerate("ab")]
     assert compare(*map(str, paths)) == 0

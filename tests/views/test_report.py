@@ -239,10 +239,18 @@ def test_a_kernels_row_leads_to_its_page(pages):
     assert '<figure id="throughput-softmax">' in (pages["one"] / "report" / "softmax.html").read_text()
 
 
-def test_one_file_holds_all_pages_and_figures(pages, tmp_path):
+def test_one_file_holds_all_pages_and_figures(pages, tmp_path, capsys):
     assert cli.main(["report", "--results", str(pages["none"]), "--zip", str(tmp_path / "r.zip")]) == 0
     names = zipfile.ZipFile(tmp_path / "r.zip").namelist()
     assert {"report.html", "report/details.html", "figures/speedup.svg"} <= {*names}
+    said = capsys.readouterr().out
+    assert said.startswith(f"{pages['none'] / 'report.html'} and ")
+    assert said.endswith(f"; all of it in {tmp_path / 'r.zip'}\n")
+
+
+def test_a_file_to_send_that_cannot_be_written_is_named(pages, tmp_path, capsys):
+    assert cli.main(["report", "--results", str(pages["none"]), "--zip", str(tmp_path)]) == 2
+    assert f"{tmp_path}: cannot be written: Is a directory" in capsys.readouterr().err
 
 
 def test_a_missing_figure_is_named_with_the_remedy(kernels, tmp_path, atlas, capsys):

@@ -23,7 +23,7 @@ from rich.text import Text
 from ..errors import AtlasError
 from ..results import changes, circumstances, sides
 from ..results.collection import Entry
-from ..results.documents import write_text
+from ..results.documents import write_bytes, write_text
 from ..results.subject import PassCase, as_json, label
 from ..results.summary import counted, microseconds
 
@@ -287,5 +287,6 @@ def _write(path: Path, document: Mapping[str, Any], rows: Sequence[Mapping[str, 
 
 
 def _draw(path: Path, figure: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=144)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], dpi=144)
+    write_bytes(path, drawn.getvalue())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
 import zipfile
 from pathlib import Path
 
 from ..errors import AtlasError
 from ..figures.names import figure_names
+from ..reporting.names import FIRST
 from ..reporting.pages import pages
 from ..results.collection import collect, proofs
-from ..results.documents import write_text
+from ..results.documents import write_bytes, write_text
 from ..results.stacks import told_apart
+from ..results.summary import counted
 from ..tables.store import read
 from ..workload.current import current
 from . import selection
@@ -43,6 +46,10 @@ def run(arguments: argparse.Namespace) -> None:
         if f"report/{old.name}" not in made:
             old.unlink()
     if arguments.zip is not None:
-        with zipfile.ZipFile(arguments.zip, "w", zipfile.ZIP_DEFLATED) as archive:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in [*made, *figures]:
                 archive.write(results / path, path)
+        write_bytes(arguments.zip, packed.getvalue())
+    print(f"{results / FIRST} and {counted(len(made) - 1, 'page')} behind it", end="")
+    print(f"; all of it in {arguments.zip}" if arguments.zip is not None else "")

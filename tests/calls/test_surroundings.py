@@ -1,10 +1,13 @@
 """What a program may have around a call: deterministic mode, inference mode, hooks on saved tensors, checkpointing."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
+
+import kernels
 
 from .table import CALLS, DIFFERENTIABLE, assert_near, repeats, weighted
 
@@ -100,3 +103,15 @@ def test_checkpointing_gives_the_same_gradients(call, reentrant, device):
     # Near and not equal: where no gradient is wanted, a kernel that keeps nothing for one may round otherwise.
     assert_near(found[0], plain[0], call, call.dtype)
     assert_near(found[1], plain[1], call, call.dtype, "gradient")
+
+
+def test_threads_compute_what_one_does(device):
+    """Grids of other sizes at once: the interpreter, which has one grid index, must not mix their blocks."""
+    inputs = [torch.randn(40 + more, 64, device=device) for more in range(4)]
+
+    def run(x):
+        return kernels.layer_norm(kernels.softmax(x, dim=-1), [64])
+
+    alone = [run(x) for x in inputs]
+    with ThreadPoolExecutor(4) as threads:
+        assert_equal([*threads.map(run, inputs * 2)], alone * 2)

@@ -7,6 +7,8 @@ allocated and launched is recorded, and a later call on tensors of the same kind
 import importlib
 import os
 
+import triton
+
 from .autocast import autocast, autocast_rule, autocasting, autocasts_to_fp32
 from .clusters import Clustered
 from .constant import constant_result
@@ -38,3 +40,5 @@ __all__ = [
 
 if os.environ.get("KERNEL_ATLAS_WATCH"):  # `python -m atlas watch`: to be there before any operator is
     importlib.import_module("atlas.watching.recorder").begin()
+if triton.knobs.runtime.interpret:
+    importlib.import_module("atlas.operators.interpreted").take_turns()

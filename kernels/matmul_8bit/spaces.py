@@ -27,7 +27,7 @@ def persists(problem: Case, gpu: GPU) -> str:
 
     Of seven cases with sums in fp32 it takes 1.01 to 1.19 of the time of ``descriptor`` (H200).
     """
-    waits = Capability.WGMMA in gpu.capabilities and _promotes(problem)
+    waits = Capability.WGMMA in gpu.capabilities and promotes(problem)
     if reason := describes(problem, gpu) or _described_alone(problem, gpu):
         return reason
     return "partial sums are added while tensor cores wait" if waits else ""
@@ -45,7 +45,7 @@ def small_tiles_make_a_round(problem: Case, gpu: GPU) -> str:
     """
     if problem.dtype == "int8" or problem["m"] <= 64 or Capability.WGMMA not in gpu.capabilities:
         return ""
-    if problem["k"] > _SHORT[not _promotes(problem)] or describes(problem, gpu):
+    if problem["k"] > _SHORT[not promotes(problem)] or describes(problem, gpu):
         return ""
     one = _tiles_of(128, 128, problem) > gpu.sms and _tiles_of(64, 128, problem) <= 3 * gpu.sms
     return "tiles of 64 x 128, three on an SM, are one round" if one else ""
@@ -62,21 +62,22 @@ _ADD_UP = {True: 3.3, False: 4.1}
 
 
 def _has_few_tiles(problem: Case, gpu: GPU) -> bool:
-    """Whether fp8 leaves SMs idle by tiles of 128 x 128 and has a long sum, to be cut where the estimate says so.
+    """Whether fp8 leaves SMs idle by tiles of 128 x 128; a long sum is cut where the estimate says so.
 
     256 x 2048 x 2560 takes 6.3 us by 128 whole tiles of 64 x 64, 10.6 by parts of 128 x 128; 112 x 6144 x 5120 15.6 by
-    96 of 64 x 128, and 18.2; with sums in fp32 384 x 1536 x 4096 12.5 by three parts of 64 x 128 (H200).
+    96 of 64 x 128, and 18.2; 384 x 1536 x 1024 4.8 by 72 of 64 x 128, 6.0 by `persistent`; with sums in fp32 384 x 1536
+    x 4096 12.5 by three parts of 64 x 128 (H200).
     """
     if problem.dtype == "int8" or problem["m"] <= 64 or Capability.WGMMA not in gpu.capabilities:
         return False
-    few = problem["k"] >= 2048 and 2 * _tiles_of(128, 128, problem) <= gpu.sms
+    few = problem["k"] >= 1024 and 2 * _tiles_of(128, 128, problem) <= gpu.sms
     return few and not describes(problem, gpu)
 
 
 @functools.lru_cache(maxsize=4096)
 def _best_of_few(problem: Case, gpu: GPU) -> tuple[tuple[int, ...], int]:
     """The tile that ends first by the estimate, and its parts of K: all of them run at a time."""
-    fast = not _promotes(problem)
+    fast = not promotes(problem)
 
     def microseconds(tile, parts):
         return triton.cdiv(triton.cdiv(problem["k"], tile[2]), parts) * _STEPS[fast][tile] + (parts > 1) * _ADD_UP[fast]
@@ -115,7 +116,7 @@ def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
     tiles = _tiles_of(128, 128, problem)
     # 32 x 1152 x 1600 takes 9.1 us by `persistent`, 11.3 by groups; 1024 each way 9.5 and 9.8; with sums in fp32 40 x
     # 3584 x 1600 11.6 by `descriptor`, 12.8 by groups (H200).
-    idle = problem["m"] <= 64 or (not _promotes(problem) and 2 * tiles <= gpu.sms)
+    idle = problem["m"] <= 64 or (not promotes(problem) and 2 * tiles <= gpu.sms)
     return f"{tiles} tiles of 128 x 128 leave half of C's rows or of {gpu.sms} SMs" if idle else ""
 
 
@@ -129,7 +130,7 @@ def specializes(problem: Case, gpu: GPU) -> str:
 
 def alternates(problem: Case, gpu: GPU) -> str:
     """Why the variant whose groups have tiles of their own does not take a case."""
-    if _promotes(problem):
+    if promotes(problem):
         return "two sets of sums of such a tile are more than a group has registers for"
     return _multiplies_by_groups(problem, gpu)
 
@@ -138,7 +139,7 @@ def _tiles_of(rows: int, columns: int, problem: Case) -> int:
     return triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
 
 
-def _promotes(problem: Case) -> bool:
+def promotes(problem: Case) -> bool:
     """Whether the tensor cores' sums go to further registers on their way."""
     return problem.dtype != "int8" and not problem["fast"]
 
@@ -174,7 +175,7 @@ def fits(config: Config, problem: Case, gpu: GPU, persistent: bool = False) -> s
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
     rows, columns, warps = config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]
     # Partial sums take as many registers as the sums, and on sm_80 operands take some (Triton 3.7.1).
-    most = 64 if _promotes(problem) or not reads_shared_memory(problem, gpu) else 128
+    most = 64 if promotes(problem) or not reads_shared_memory(problem, gpu) else 128
     accumulators = rows * columns // (32 * warps)
     if accumulators > most:
         return f"{accumulators} accumulators a thread in {warps} warps: registers spill"
@@ -197,9 +198,9 @@ def _fits_problem(config: Config, problem: Case, gpu: GPU) -> str:
     if long and rows * columns == 64 * 64 and tiles > gpu.sms >= _tiles_of(64, 128, problem):
         return f"{tiles} tiles take a second round, of 64 x 128 there is one"
     full = _full(problem, gpu)
-    if full and rows * columns < (64 * 128 if _promotes(problem) else 128 * 128):
+    if full and rows * columns < (64 * 128 if promotes(problem) else 128 * 128):
         return "reads more from L2 than a larger tile, of which there are enough"
-    if _promotes(problem) and rows > 64:
+    if promotes(problem) and rows > 64:
         return "partial sums want tiles that several programs of an SM have room for"
     if config["GROUP_M"] != 8 and not (full and (rows, columns) == (128, 256)):
         return "an order that matters to large products alone"
@@ -261,7 +262,7 @@ def default(problem: Case, gpu: GPU, persistent: bool = False) -> dict[str, int]
         # Four stages leave room for two programs: 254 x 8448 x 1600, 264 tiles, take 10.1 us so, 11.3 by three (H200).
         stages = 3 if _tiles_of(64, 128, problem) > 2 * gpu.sms else 4
         return dict(zip(SPACE, (64, 128, 128, 8, 4, stages), strict=True))
-    shares = _PROMOTING_TILES if _promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
+    shares = _PROMOTING_TILES if promotes(problem) else _PERSISTENT_TILES if persistent else _TILES
 
     def config(rows, columns, warps):
         long = _thin(problem) and reads_shared_memory(problem, gpu)
@@ -306,7 +307,7 @@ def fits_specialized(config: Config, problem: Case, gpu: GPU) -> str:
     shared = stages * stage + groups * buffers * 64 * width * size + 1024
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if columns > (128 if _promotes(problem) or groups == 3 else 256):
+    if columns > (128 if promotes(problem) or groups == 3 else 256):
         return "registers spill"
     if groups == 3 and not _full(problem, gpu):
         return "large tiles for a small C"
@@ -344,7 +345,7 @@ def _specialized(problem: Case, gpu: GPU) -> tuple[float, tuple[int, int]]:
 
     In units of one multiplication-addition on every SM, of each element of K.
     """
-    shares = _PROMOTING_GROUPS if _promotes(problem) else _GROUPS
+    shares = _PROMOTING_GROUPS if promotes(problem) else _GROUPS
 
     def seconds(groups, columns):
         rounds = triton.cdiv(_tiles_of(64 * groups, columns, problem), gpu.sms)
@@ -409,7 +410,7 @@ _SPLIT_TILES = {16: ((16, 128, 256, 4), (16, 64, 256, 5)), 32: ((32, 128, 256, 4
 
 def _split_tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, ...], ...]:
     if _has_few_tiles(problem, gpu):
-        return tuple(_STEPS[not _promotes(problem)])
+        return tuple(_STEPS[not promotes(problem)])
     rows = next((most for most in _SPLIT_TILES if problem["m"] <= most), 128)
     tiles = _SPLIT_TILES[rows]
     if problem.dtype != "int8" and not problem["fast"]:  # partial sums take registers of their own

@@ -257,7 +257,8 @@ def apart_from_clusters(problem, on):
     ("m", "n", "k", "chosen"),
     [
         (32, 1152, 1600, "persistent"),  # half of a tile's rows would be empty, of a sum too short for parts
-        (1024, 1024, 1024, "persistent"),  # half of the SMs
+        (1024, 1024, 768, "persistent"),  # half of the SMs
+        (1024, 1024, 1024, "descriptor"),  # 128 tiles of 64 x 128 run at a time
         (112, 6144, 5120, "descriptor"),
         (32, 4864, 3072, "persistent"),  # tiles of 64 x 64 for more than half of the SMs, of a sum soon done
         (16, 8192, 8192, "split_descriptor"),
@@ -324,7 +325,8 @@ def test_few_tiles_of_fp8_are_small_ones_and_their_sums_cut_where_that_ends_soon
         ("fp8e4m3", True, 16, 1024, 8192, (16, 64, 6)),
         ("int8", None, 128, 2048, 4096, (64, 64, 2)),
         ("int8", None, 1024, 9, 2048, (64, 16, 4)),
-        ("fp8e4m3", False, 200, 2304, 4096, None),  # tiles of 64 x 128 for more than half of the SMs
+        ("fp8e4m3", False, 200, 2304, 4096, (128, 64, 1)),  # 72 tiles, too many for clusters of two
+        ("fp8e4m3", False, 192, 2560, 1024, None),  # whole sums, of few steps
         ("fp8e4m3", True, 256, 2048, 2560, None),  # whole sums are fast
         ("fp8e4m3", True, 310, 1280, 5376, None),
         ("int8", None, 1024, 1024, 1024, None),

@@ -65,12 +65,9 @@ def in_clusters(tiles: int, splits: int, programs: int) -> bool:
 
 
 def sending_us(shape: Shape, splits: int) -> float:
-    """To add the parts of a tile in a cluster: by what a program sends to the others, all sums but its share.
-
-    Of 256 rows it takes 1.0 (512x4096x4096) to 1.8 less (512x2304x2816), since `clusters.write_added`.
-    """
+    """To add the parts of a tile in a cluster: by what a program sends to the others, all sums but its share."""
     rows, w_groups, _ = shape
-    return 0.44 - 0.075 * splits + 0.258 * rows * w_groups * STAGE * (splits - 1) / splits / 1024
+    return 0.44 - 0.075 * splits + 0.2 * rows * w_groups * STAGE * (splits - 1) / splits / 1024
 
 
 def _adding_us(shape: Shape, splits: int, cut: int, clustered: bool) -> float:
@@ -114,8 +111,10 @@ def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str
     clustered = in_clusters(tiles, splits, sms)
     if splits in (5, 7) and not clustered:
         return "parts of clusters, more than run at once"
-    if clustered and rows == 128 and w_groups > 1:
-        return "much to send: 26.4 us for 23.7 (512x2048x5632), 19.2 for 17.6 (320x3584x2048)"
+    if clustered and w_groups > 2:
+        return "not tried at enough sizes: 23.5 us for 27.5 (288x3584x3584)"
+    if clustered and rows == 128 and w_groups > 1 and splits == 2:
+        return "much to send for half of the sum: 26.4 us for 23.7 (512x2048x5632)"
     cut = tiles_to_cut(tiles, splits, sms)
     return "" if 0 < cut * splits <= 2 * sms else "no tiles beyond full rounds, or more parts than run at once"
 

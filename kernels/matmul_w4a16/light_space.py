@@ -59,7 +59,7 @@ def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
     steps = triton.cdiv(triton.cdiv(problem["k"], block_k_of(rows)), size)
     if rows <= FEW_ROWS:
         return _LAUNCHING_FEW + steps * _STEP_US[rows] + 0.7 * (size > 1)
-    return _LAUNCHING + steps * _STEP_US[rows] + (0.013 * rows if size > 1 else 0.0)
+    return _LAUNCHING + steps * _STEP_US[rows] + (0.0115 * rows if size > 1 else 0.0)
 
 
 def _at_once(rows: int, size: int, sms: int) -> int:

@@ -8,7 +8,7 @@ from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
 from .results import BESIDE, PART_REGISTERS, splits_of
-from .spaces import first, is_apart, spills, under_way
+from .spaces import first, is_apart, reads_long, spills, under_way
 
 SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (2, 4, 8), "PER_SM": (1, 2, 4, 8, 16)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
@@ -23,6 +23,9 @@ _FEWEST = 64
 
 _WIDEST = 1024
 """Columns up to which a group of rows is a block."""
+
+_WIDE_WORDS = 512
+"""Columns of 4-byte elements from which on ``blocks`` is faster where much is read."""
 
 _FEW = {2: 1 / 2, 4: 2}
 """Programs an SM, by bytes of an element, up to which ``blocks`` is faster, whose parts are of fewer columns: of 4-byte
@@ -68,7 +71,8 @@ def handles(problem: Case, gpu: GPU) -> str:
     """What has an address for nearly every element else; of those that compare and count, ``blocks`` is faster.
 
     So it is where parts are of such long rows that few programs may share a matrix (1 x 4096 x 449 fp32 amax: 16 take
-    41.9 us, ``blocks`` 10.5; 1 x 32768 x 102 bf16: 64 take 21.2 us, and 10.3; H200).
+    41.9 us, ``blocks`` 10.5; 1 x 32768 x 102 bf16: 64 take 21.2 us, and 10.3; H200), and of much to read in long rows
+    of words (17 x 4000 x 1023 amax: 110.5, and 80.4).
     """
     if problem["inner"] == 1 or not is_apart(problem, problem["inner"]):
         return "the last axis is reduced, or rows are whole 8-byte vectors"
@@ -76,6 +80,8 @@ def handles(problem: Case, gpu: GPU) -> str:
         return "a second result: each place of a line would have one"
     if problem["inner"] > _WIDEST:
         return f"rows of more than {_WIDEST} elements"
+    if element_size(problem.dtype) == 4 and problem["inner"] >= _WIDE_WORDS and reads_long(problem, gpu):
+        return "long rows of words, much of them: a vector saves the fewest loads"
     if problem["n"] < _FEWEST or all(_obstacle(config, problem) for config in _configs()):
         return "few rows: a program would begin and end with each run of them"
     few = _leaves_sms(default(problem, gpu), problem, gpu)

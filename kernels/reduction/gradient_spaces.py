@@ -4,7 +4,7 @@ import triton
 from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
-from .spaces import block_elements, first
+from .spaces import SLACK, block_elements, covered, first
 
 TILES_SPACE = {"VECTORS": (1, 2, 4), "BLOCK_N": (16, 64, 256, 1024, 4096), "num_warps": (4, 8)}
 FLAT_SPACE = {"VECTORS": (1, 2, 4), "num_warps": (4, 8)}
@@ -22,9 +22,6 @@ _AT_ONCE = 2**16
 
 _SHORTEST_FILLED = 32
 """The shortest row of ``filled``: a program asks for the results of its rows a few hundred at a time."""
-
-_SLACK = 1.13
-"""So many times the lanes is not far, as of blocks."""
 
 
 def fits_tiles(config, problem: Case, gpu: GPU) -> str:
@@ -61,7 +58,7 @@ def _reaches_far(problem: Case, gpu: GPU) -> bool:
     if size != 2 or problem["n"] < 1024 or elements * size < gpu.sms * _AT_ONCE:
         return False
     wide = min(tiles_default(problem, gpu)["BLOCK_N"], triton.next_power_of_2(problem["inner"]))
-    return _covered(problem["inner"], wide) > _SLACK
+    return covered(problem["inner"], wide) > SLACK
 
 
 def handles_filled(problem: Case, gpu: GPU) -> str:
@@ -91,11 +88,6 @@ def filled_default(problem: Case, gpu: GPU) -> dict:
     return config
 
 
-def _covered(columns: int, wide: int) -> float:
-    """Lanes of tiles so ``wide`` for each of ``columns``."""
-    return triton.cdiv(columns, wide) * wide / columns
-
-
 def tiles_default(problem: Case, gpu: GPU) -> dict:
     """Of max more vectors a thread, since it writes alone (4096 x 32000: 61.5 us, with two 78; H200).
 
@@ -103,7 +95,7 @@ def tiles_default(problem: Case, gpu: GPU) -> dict:
     amax of 48 x 1186 x 1498 fp32 173 and 202; H200).
     """
     vectors, inner = 4 if problem["op"] == "max" else 2, problem["inner"]
-    far = inner > 1 and _covered(inner, 1024) > _SLACK * _covered(inner, 256)
+    far = inner > 1 and covered(inner, 1024) > SLACK * covered(inner, 256)
     preferred = [{"VECTORS": vectors, "BLOCK_N": n, "num_warps": 4} for n in (1024, 256, 64, 16)[far:]]
     return first(TILES_SPACE, fits_tiles, problem, gpu, preferred)
 

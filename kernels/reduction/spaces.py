@@ -28,6 +28,10 @@ _UNDER_WAY = (2**15, 3 * 2**15)
 beyond three times that there are only fewer warps to compute."""
 
 
+SLACK = 1.13
+"""So many times the lanes is hardly more."""
+
+
 def block_elements(config, problem: Case) -> int:
     """Elements of one program's block, VECTORS for each thread."""
     return config["VECTORS"] * 32 * config["num_warps"] * VECTOR_BYTES // element_size(problem.dtype)
@@ -250,10 +254,15 @@ def _of_one_warp(problem: Case, gpu: GPU) -> dict:
     return config | {"VECTORS": 1, "BLOCK_C": max(least, min(128, 1 << inner.bit_length() - 1))}
 
 
-def _reads_long(problem: Case, gpu: GPU) -> bool:
+def reads_long(problem: Case, gpu: GPU) -> bool:
     """Whether x is so much that only the pace counts, and its columns so many that few programs share each."""
     read = problem["outer"] * problem["n"] * problem["inner"] * element_size(problem.dtype)
     return read >= _BEGUN * gpu.sms and problem["n"] >= 256 and problem["inner"] >= 64 and _sharers(problem, gpu) <= 128
+
+
+def covered(columns: int, wide: int) -> float:
+    """Lanes of blocks so ``wide`` for each of ``columns``."""
+    return triton.cdiv(columns, wide) * wide / columns
 
 
 def _sharers(problem: Case, gpu: GPU) -> int:
@@ -266,18 +275,31 @@ def _of_words(problem: Case, gpu: GPU, programs: int) -> list:
 
     Small blocks, the next of which one program asks for while another adds (1 x 32768 x 3832: 132.6 us, of 16 KiB
     160.5; 8 x 60000 x 320: 153.8 and 217.3); by single warps where fewer than three programs would share a result
-    (48 x 1186 x 1498: 95.0, in one program 137.1 and 115.3).  Where each element has an address of its own wide
-    ones, since 32 columns lie in two lines of the cache each (12 x 3000 x 2047: 92.8, and 142.9; H200).
+    (48 x 1186 x 1498: 95.0, in one program 137.1 and 115.3; H200).
     """
     inner, whole = problem["inner"], problem["inner"] % 4 == 0
-    if element_size(problem.dtype) != 4 or problem["op"] in BESIDE or not _reads_long(problem, gpu):
+    if problem["op"] in BESIDE or not reads_long(problem, gpu):
         return []
     if is_apart(problem, inner):
-        return [(8, 128, 4, 4), (8, 128, 4, 1)] if inner >= 512 and programs < 32 * gpu.sms else []
-    if whole and not _adds(problem) and _many(programs, gpu):
+        return _of_odd_rows(problem, gpu) if inner >= 512 and programs < 32 * gpu.sms else []
+    if element_size(problem.dtype) != 4 or (whole and not _adds(problem) and _many(programs, gpu)):
         return []
     shared = [(2 if whole and inner >= 512 else 4, 64, 4, 8)]
     return [*shared, (4, 64, 1, 32)] if _sharers(problem, gpu) >= 3 else [(4, 64, 1, 32)]
+
+
+def _of_odd_rows(problem: Case, gpu: GPU) -> list:
+    """The same where each element has an address of its own, and 32 columns lie in two lines of the cache each.
+
+    A thread has some eight loads under way, whatever its block, so what counts is how many warps an SM has: single
+    ones, 32 of them (20 x 3000 x 2047 of fp32: 129.6 us, of four warps 280.4; of bf16 98.8 and 360.1; 12 x 3000 x 2050
+    of bf16 55.4 and 63.5).  Of words wide blocks of four warps where five or more of them share a result (1 x 32768 x
+    2047: 78.3, and by single ones 151.8; H200).
+    """
+    shared = 4 * gpu.sms // (problem["outer"] * triton.cdiv(problem["inner"], 128)) >= 5
+    if not shared:
+        return [(2, 64, 1, 32)]
+    return [(8, 128, 4, 4)] if element_size(problem.dtype) == 4 else []
 
 
 def blocks_default(problem: Case, gpu: GPU) -> dict:
@@ -309,8 +331,10 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     else:
         wide = 128 if inner >= 512 else least
         shared = [(8, wide, 1, 16)] if adds and inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
-        halves = element_size(problem.dtype) == 2 and _reads_long(problem, gpu)
-        beside = (4, 64, 4, 8) if halves else (4, least, 4, 4)  # 1 x 53566 x 1136 bf16: 60.0 us, 67.2; H200
+        halves = element_size(problem.dtype) == 2 and reads_long(problem, gpu)
+        # 1 x 53566 x 1136 bf16: 60.0 us, in blocks of 32 67.2; of which half is empty, 26 x 8663 x 80: 27.6, 23.5; H200
+        snug = covered(inner, 64) <= SLACK * covered(inner, least)
+        beside = (4, 64, 4, 8) if halves and snug else (4, least, 4, 4)
         whole = (8, wide, 4, 4) if problem["op"] not in BESIDE else beside
         idle = inner >= least and _sharing(whole, problem, gpu) < gpu.sms
         spread = [(2, least, 4, 8)] if idle else []

@@ -202,7 +202,7 @@ def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping
             elif not differences:
                 before["parts"][one][0] = identities[name][one]
     for how, paths in records.write_records(listed["source"], earlier, stated, digests).items():
-        print(f"records {how}: {len(paths)}" + (f": {', '.join(map(str, paths))}" if how == "other" and paths else ""))
+        print(f"records {how}: {len(paths)}")
     for path, count in records.write_tuned(earlier, stated).items():
         print(f"{path}: {count} entries state an identity of the list")
     listing.write(listed)

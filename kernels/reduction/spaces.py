@@ -271,7 +271,7 @@ def _sharers(problem: Case, gpu: GPU) -> int:
 
 
 def _of_words(problem: Case, gpu: GPU, programs: int) -> list:
-    """What sums and amax of 4-byte elements take that read long, where ``programs`` are of one warp alone.
+    """What sums and amax take that read long, of 4-byte elements or odd rows, where ``programs`` are of one warp alone.
 
     Small blocks, the next of which one program asks for while another adds (1 x 32768 x 3832: 132.6 us, of 16 KiB
     160.5; 8 x 60000 x 320: 153.8 and 217.3); by single warps where fewer than three programs would share a result

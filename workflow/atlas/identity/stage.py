@@ -28,6 +28,7 @@ INCIDENTAL = (
     "atlas.host.lifeline",
     "atlas.host.neighbours",
     "atlas.host.progress",
+    "atlas.operators.interpreted",
     "atlas.reading.strict",
     "atlas.sampling",
     "atlas.workers.family",
@@ -37,8 +38,8 @@ INCIDENTAL = (
     "atlas.workload",
 )
 """No figure depends on them: finding kernels and documents, messages, provenance, files, finding and leasing a device,
-starting and ending processes; and where cases are from: a workload's are the kernel's identity ``sweep``, drawn ones
-stand in the document.
+starting and ending processes, threads that take turns; and where cases are from: a workload's are the kernel's identity
+``sweep``, drawn ones stand in the document.
 Their names count where a stage uses them; what they do does not."""
 
 INCIDENTAL_TO_VIEWS = tuple(name for name in INCIDENTAL if name != "atlas.results.collection")

@@ -8,7 +8,7 @@ from atlas.declaration import GPU, Case, element_size
 from atlas.declaration.rows import VECTOR_BYTES
 
 from .results import BESIDE, PART_REGISTERS, splits_of
-from .spaces import first, is_apart, reads_long, spills, under_way
+from .spaces import first, is_apart, reads_odd_rows_long, spills, under_way
 
 SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (2, 4, 8), "PER_SM": (1, 2, 4, 8, 16)}
 """VECTORS are of 16 bytes, each thread's; PER_SM is how many programs each SM gets where results are shared."""
@@ -23,9 +23,6 @@ _FEWEST = 64
 
 _WIDEST = 1024
 """Columns up to which a group of rows is a block."""
-
-_WIDE_WORDS = 512
-"""Columns of 4-byte elements from which on ``blocks`` is faster where much is read."""
 
 _FEW = {2: 1 / 2, 4: 2}
 """Programs an SM, by bytes of an element, up to which ``blocks`` is faster, whose parts are of fewer columns: of 4-byte
@@ -80,7 +77,7 @@ def handles(problem: Case, gpu: GPU) -> str:
         return "a second result: each place of a line would have one"
     if problem["inner"] > _WIDEST:
         return f"rows of more than {_WIDEST} elements"
-    if element_size(problem.dtype) == 4 and problem["inner"] >= _WIDE_WORDS and reads_long(problem, gpu):
+    if element_size(problem.dtype) == 4 and reads_odd_rows_long(problem, gpu):
         return "long rows of words, much of them: a vector saves the fewest loads"
     if problem["n"] < _FEWEST or all(_obstacle(config, problem) for config in _configs()):
         return "few rows: a program would begin and end with each run of them"

@@ -254,7 +254,7 @@ def _of_one_warp(problem: Case, gpu: GPU) -> dict:
     return config | {"VECTORS": 1, "BLOCK_C": max(least, min(128, 1 << inner.bit_length() - 1))}
 
 
-def reads_long(problem: Case, gpu: GPU) -> bool:
+def _reads_long(problem: Case, gpu: GPU) -> bool:
     """Whether x is so much that only the pace counts, and its columns so many that few programs share each."""
     read = problem["outer"] * problem["n"] * problem["inner"] * element_size(problem.dtype)
     return read >= _BEGUN * gpu.sms and problem["n"] >= 256 and problem["inner"] >= 64 and _sharers(problem, gpu) <= 128
@@ -271,25 +271,29 @@ def _sharers(problem: Case, gpu: GPU) -> int:
 
 
 def _of_words(problem: Case, gpu: GPU, programs: int) -> list:
-    """What sums and amax take that read long, of 4-byte elements or odd rows, where ``programs`` are of one warp alone.
+    """What sums and amax of 4-byte elements take that read long, where ``programs`` are of one warp alone.
 
     Small blocks, the next of which one program asks for while another adds (1 x 32768 x 3832: 132.6 us, of 16 KiB
     160.5; 8 x 60000 x 320: 153.8 and 217.3); by single warps where fewer than three programs would share a result
     (48 x 1186 x 1498: 95.0, in one program 137.1 and 115.3; H200).
     """
     inner, whole = problem["inner"], problem["inner"] % 4 == 0
-    if problem["op"] in BESIDE or not reads_long(problem, gpu):
+    if element_size(problem.dtype) != 4 or problem["op"] in BESIDE or not _reads_long(problem, gpu):
         return []
-    if is_apart(problem, inner):
-        return _of_odd_rows(problem, gpu) if inner >= 512 and programs < 32 * gpu.sms else []
-    if element_size(problem.dtype) != 4 or (whole and not _adds(problem) and _many(programs, gpu)):
+    if is_apart(problem, inner) or (whole and not _adds(problem) and _many(programs, gpu)):
         return []
     shared = [(2 if whole and inner >= 512 else 4, 64, 4, 8)]
     return [*shared, (4, 64, 1, 32)] if _sharers(problem, gpu) >= 3 else [(4, 64, 1, 32)]
 
 
+def reads_odd_rows_long(problem: Case, gpu: GPU) -> bool:
+    """Whether sums or amax read much in wide rows with an address for each element, by fewer warps than SMs hold."""
+    wide = problem["inner"] >= 512 and is_apart(problem, problem["inner"]) and problem["op"] not in BESIDE
+    return wide and _reads_long(problem, gpu) and _programs(problem, gpu, _of_one_warp(problem, gpu)) < 32 * gpu.sms
+
+
 def _of_odd_rows(problem: Case, gpu: GPU) -> list:
-    """The same where each element has an address of its own, and 32 columns lie in two lines of the cache each.
+    """What those take, whose 32 columns lie in two lines of the cache each.
 
     A thread has some eight loads under way, whatever its block, so what counts is how many warps an SM has: single
     ones, 32 of them (20 x 3000 x 2047 of fp32: 129.6 us, of four warps 280.4; of bf16 98.8 and 360.1; 12 x 3000 x 2050
@@ -318,7 +322,8 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     apart, adds, least = is_apart(problem, inner), _adds(problem), BLOCKS_SPACE["BLOCK_C"][0]
     vectors, share = (4, 16) if adds else (2, 32)  # of a thread; programs an SM, of one warp
     programs = _programs(problem, gpu, alone)
-    words = _of_words(problem, gpu, programs)
+    odd = reads_odd_rows_long(problem, gpu)
+    long = _of_odd_rows(problem, gpu) if odd else _of_words(problem, gpu, programs)
     preferred = []
     if programs >= 2 * gpu.sms and (inner < least or (not adds and n >= 512)):
         preferred += [(vectors, least, 1, share)]
@@ -331,7 +336,7 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
     else:
         wide = 128 if inner >= 512 else least
         shared = [(8, wide, 1, 16)] if adds and inner >= 512 and n < 256 and programs >= 2 * gpu.sms else []
-        halves = element_size(problem.dtype) == 2 and reads_long(problem, gpu)
+        halves = element_size(problem.dtype) == 2 and _reads_long(problem, gpu)
         # 1 x 53566 x 1136 bf16: 60.0 us, in blocks of 32 67.2; of which half is empty, 26 x 8663 x 80: 27.6, 23.5; H200
         snug = covered(inner, 64) <= SLACK * covered(inner, least)
         beside = (4, 64, 4, 8) if halves and snug else (4, least, 4, 4)
@@ -344,7 +349,7 @@ def blocks_default(problem: Case, gpu: GPU) -> dict:
         reads = programs * 32 * VECTOR_BYTES * alone["VECTORS"]  # bytes at once
         idle = not adds and not apart and n >= 512 and reads < _UNDER_WAY[0] * gpu.sms
         preferred = [(alone | {"num_warps": 4 if idle else 1}).values(), *preferred]
-    configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in [*words, *preferred]]
+    configs = [dict(zip(BLOCKS_SPACE, values, strict=True)) for values in [*long, *preferred]]
     return first(BLOCKS_SPACE, fits_blocks, problem, gpu, configs)
 
 

@@ -217,6 +217,8 @@ def test_untuned_odd_rows_that_read_long_have_warps_enough():
     assert blocks_of("fp32", 1, 32768, 2047, op="sum") == (8, 128, 4, 4), "33 programs share 128 columns"
     halves = case("bf16", outer=20, n=3000, inner=1023, op="sum")
     assert DECLARATION.forward.preferred(halves, GPUS["h200"]).name == "folded", "a vector has eight of them"
+    many = case("fp32", outer=150, n=1000, inner=1023, op="sum")
+    assert DECLARATION.forward.preferred(many, GPUS["h200"]).name == "folded", "more single warps than SMs hold"
 
 
 def test_untuned_maxima_with_a_second_result_keep_memory_busy():

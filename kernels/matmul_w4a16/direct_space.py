@@ -111,9 +111,7 @@ def _useless(shape: Shape, splits: int, m: int, n: int, k: int, sms: int) -> str
     clustered = in_clusters(tiles, splits, sms)
     if splits in (5, 7) and not clustered:
         return "parts of clusters, more than run at once"
-    if clustered and w_groups > 2:
-        return "not tried at enough sizes: 23.5 us for 27.5 (288x3584x3584)"
-    if clustered and rows == 128 and w_groups > 1 and splits == 2:
+    if clustered and (rows, w_groups, splits) == (128, 2, 2):
         return "much to send for half of the sum: 26.4 us for 23.7 (512x2048x5632)"
     cut = tiles_to_cut(tiles, splits, sms)
     return "" if 0 < cut * splits <= 2 * sms else "no tiles beyond full rounds, or more parts than run at once"

@@ -306,6 +306,20 @@ def test_light_has_a_config_for_all_that_it_takes():
             assert not variant.fits(config, problem, GPUS["h200"]), str(problem)
 
 
+@pytest.mark.parametrize(("bits", "group", "sizes", "config"), [
+    (8, 0, (256, 5120, 6144), (128, 3, 1, 2)),  # 30.2 us, 33.1 by 256, 2, 1, 3
+    (4, 64, (640, 2048, 5504), (128, 3, 1, 2)),  # 31.8, 36.4 by 128, 2, 1, 3
+    (8, 128, (400, 2560, 4096), (256, 2, 1, 3)),  # 24.8, 26.2
+    (4, 128, (512, 2048, 5632), (256, 2, 1, 4)),  # 23.7, 26.4 by c128, 2, 1, 2
+])  # fmt: skip
+def test_clusters_of_two_add_the_sums_of_three_groups_where_measured_ahead(bits, group, sizes, config):
+    m, n, k = sizes
+    problem = case("bf16", m=m, n=n, k=k, group=group, zeros=False)
+    variant = WIDTHS[bits // 4 - 1][1].forward.variant("direct")
+    assert tuple(variant.default(problem, GPUS["h200"]).values()) == config
+    assert not variant.fits(variant.default(problem, GPUS["h200"]), problem, GPUS["h200"])
+
+
 @pytest.mark.parametrize(("bits", "declaration", "groups"), WIDTHS, ids=["w4", "w8"])
 def test_direct_has_a_config_for_all_rows_that_it_takes(bits, declaration, groups):
     variant, hopper = declaration.forward.variant("direct"), GPUS["h200"]

@@ -2,29 +2,25 @@
 
 A variant declares lists of values, and ``fits`` leaves of their product what its author thinks worth a trial.  Here
 configs that it leaves out are tried beside those that it keeps, by the tuner.  They are drawn until so many compile for
-the GPU without spilling much, as a build judges, in a time that a tuner would wait: most do not, and a compiler works
-at those for minutes.  Where one of them wins a case, it and the fastest of the space are timed in turns.  What lies
-outside the declared values altogether is not tried.
+the GPU without spilling much, as a build judges, in a time that a tuner would wait (:mod:`.outside`).  Where one of
+them wins a case, it and the fastest of the space are timed in turns.  What lies outside the declared values altogether
+is not tried.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import functools
-import itertools
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atlas.declaration import GPU, Case, Declaration, Variant
+from atlas.declaration import GPU, Declaration
 from atlas.errors import AtlasError
 from atlas.results.pieces import Pieces
 from atlas.stages import called, frame, searching
-from atlas.tuning import candidates
 from atlas.tuning.candidates import Candidate, Problem, Ruling
 from atlas.tuning.search import ByStrategy, Way
 from atlas.tuning.strategies import strategy
@@ -32,31 +28,19 @@ from atlas.tuning.strategies import strategy
 from .. import scratch
 from ..evidence import Evidence, at_most
 from .finals import compare, named
+from .outside import COMPILE_SECONDS, add_drawing, that_compile, wide
 from .regret import share
 
 LIMIT = 0.01
 """Most regret of the pruned spaces at the 95th percentile of the problems."""
 
-CONFIGS, CASES = 300, 2
 TOP = 3
 """Of the space, timed in turns with what won from outside."""
 
-COMPILE_SECONDS = 20.0
-"""What a config from outside may take to compile; the slowest that are of use take some 10."""
-MOST_DRAWN = 6
-"""How many times as many configs as are wanted are drawn at most."""
-
-Choice = Callable[[Problem, Sequence[Candidate], int], Sequence[Candidate]]
-"""Which of those drawn for a problem, so many of them, are tried."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--kernels``, ``--scratch``, ``--cores``, how many configs and cases, and the seed."""
-    scratch.add_arguments(parser, kernels="matmul,attention,softmax,layer_norm")
-    scratch.add_cores(parser)
-    parser.add_argument("--configs", type=int, default=CONFIGS, metavar="N", help=f"a case (default: {CONFIGS})")
-    parser.add_argument("--cases", type=int, default=CASES, metavar="N", help=f"a kernel and dtype (default: {CASES})")
-    parser.add_argument("--seed", type=int, default=0, help="of configs and cases (default: 0)")
+    """Those of :mod:`.outside`."""
+    add_drawing(parser)
 
 
 def run(job: frame.Job) -> Evidence:
@@ -88,7 +72,7 @@ def _of_kernel(job: frame.Job, lease: Any, asked: argparse.Namespace) -> list[di
     widened: list[Problem] = []
 
     def question(declaration: Declaration, gpu: GPU, ruling: Ruling) -> tuple[list[Problem], Way]:
-        compiling = functools.partial(that_compile, job.kernel, gpu, job.arguments.jobs)
+        compiling = that_compile(job.kernel, gpu, job.arguments.jobs, job.results)
         widened.extend(wide(declaration, gpu, asked.configs, asked.cases, asked.seed, compiling))
         return widened, ByStrategy(strategy("halving"))
 
@@ -101,60 +85,6 @@ def _of_kernel(job: frame.Job, lease: Any, asked: argparse.Namespace) -> list[di
     clock = Clock(device)
     clock.warm_up()
     return [_row(job, problem, document, clock, device) for problem in widened]
-
-
-def first(problem: Problem, drawn: Sequence[Candidate], count: int) -> Sequence[Candidate]:
-    """So many of those drawn, whatever becomes of them."""
-    return drawn[:count]
-
-
-def that_compile(
-    kernel: str, gpu: GPU, jobs: int, problem: Problem, drawn: Sequence[Candidate], count: int
-) -> Sequence[Candidate]:
-    """The first so many of those drawn that compile; the tuner finds what was compiled in Triton's cache."""
-    from atlas import catalog
-    from atlas.compilation.pool import Task, compile_all
-
-    load = functools.partial(catalog.load, kernel)
-    drawn = drawn[: MOST_DRAWN * count]
-    tasks = (Task(load, problem.direction, one.variant, problem.case, one.config, gpu) for one in drawn)
-    found: list[int] = []
-    with contextlib.closing(compile_all(tasks, jobs, COMPILE_SECONDS)) as compiled:
-        for index, result in compiled:
-            if result.status == "ok":
-                found.append(index)
-            if len(found) == count:
-                break
-    print(f"{kernel} {problem}: {len(found)} configs from outside compile", flush=True)
-    return [drawn[index] for index in sorted(found)]
-
-
-def wide(
-    declaration: Declaration, gpu: GPU, configs: int, cases: int, seed: int, choice: Choice = first
-) -> list[Problem]:
-    """Problems of some cases of each dtype, with ``configs`` candidates more from outside the space of each.
-
-    They are drawn at random; ``choice`` says which are tried.
-    """
-    drawing = random.Random(f"{seed} {declaration.name}")
-    by_dtype: dict[str, list[Case]] = {}
-    for case in declaration.cases(gpu):
-        by_dtype.setdefault(case.dtype, []).append(case)
-    chosen = [case for own in by_dtype.values() for case in drawing.sample(own, min(cases, len(own)))]
-    found = []
-    for problem in candidates.problems(declaration, gpu, Ruling(), chosen):
-        variants = declaration.passes[problem.direction].variants
-        out = [one for v in variants if not v.unsupported(problem.case, gpu) for one in outside(v, problem.case, gpu)]
-        more = choice(problem, drawing.sample(out, len(out)), configs)
-        found.append(dataclasses.replace(problem, candidates=(*problem.candidates, *more)))
-    return found
-
-
-def outside(variant: Variant, case: Case, gpu: GPU) -> list[Candidate]:
-    """What a variant's lists give and its ``fits`` refuses."""
-    product = itertools.product(*variant.space.values())
-    every = (dict(zip(variant.space, values, strict=True)) for values in product)
-    return [Candidate.of(variant.name, config) for config in every if variant.fits(config, case, gpu)]
 
 
 def _row(job: frame.Job, problem: Problem, document: Mapping[str, Any], clock: Any, device: Any) -> dict[str, Any]:

@@ -213,6 +213,17 @@ def test_more_than_64_rows_of_a_long_sum_take_tiles_of_64():
         assert way.default(case("bf16", m=m, n=n, k=k), GPUS["h200"])["BLOCK_M"] == rows
 
 
+def test_parts_that_should_end_no_sooner_are_left_to_tiles_with_all_of_k():
+    for dtype, m, n, k, parts in (
+        ("bf16", 384, 1536, 3072, 1),  # timed; the estimate has three parts as long
+        ("fp16", 576, 1024, 3072, 1),
+        ("bf16", 256, 768, 4096, 4),  # where they should end sooner
+        ("tf32", 512, 512, 2048, 2),
+    ):
+        variant, config = chosen("matmul", "h200", dtype, layout="NT", m=m, n=n, k=k)
+        assert variant == "split_descriptor" and count_of_parts(k, config) == parts
+
+
 @pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 8}], ids=str)
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than_run_at_once(layout, sizes):

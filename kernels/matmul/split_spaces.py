@@ -98,11 +98,12 @@ _HIDDEN = 0.3
 _PAYS = 1.15
 """How much sooner the best should end for a config to be passed over."""
 
-_AHEAD, _WHOLE = 1.03, 64
+_AHEAD, _WHOLE = 1.05, 64
 """How much sooner parts should end than tiles with all of K, of 16 bits and at least so many rows and columns.
 
 Where the estimate has them alike, tiles end sooner: 384 x 1536 x 3072 takes 12.5 us by 72 of 64 x 128, 13.4 by three
-parts of 128 x 128 (H200).  Timed of more than 128 rows and columns.
+parts of 128 x 128; 192 x 2048 x 4608 14.0 by 96 of 64 x 64, 15.0 by two parts of 64 x 128 (H200).  Timed of more than
+128 rows and columns; a tall C has tiles of its own.
 """
 
 
@@ -222,8 +223,8 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
         if _shared_bytes(tile, problem) <= gpu.shared_bytes
     ]
     best = _first(found, problem)
-    timed = problem.dtype in ("bf16", "fp16") and min(problem["m"], problem["n"]) > 128 and most == math.inf
-    if best[2] == 1 or not timed:
+    timed = problem.dtype in ("bf16", "fp16") and min(problem["m"], problem["n"]) > 128
+    if best[2] == 1 or not timed or (_tall(problem) and _of_less_waste(row_lengths, problem)):
         return best
     whole = _first([one for one in found if one[2] == 1 and min(one[1][:2]) >= _WHOLE], problem)
     return whole if whole[0] <= _AHEAD * best[0] else best

@@ -217,6 +217,7 @@ def test_parts_that_should_end_no_sooner_are_left_to_tiles_with_all_of_k():
     for dtype, m, n, k, parts in (
         ("bf16", 384, 1536, 3072, 1),  # timed; the estimate has three parts as long
         ("fp16", 576, 1024, 3072, 1),
+        ("bf16", 192, 2048, 4608, 1),  # 64 x 256 would cover it with less waste
         ("bf16", 256, 768, 4096, 4),  # where they should end sooner
         ("tf32", 512, 512, 2048, 2),
     ):

@@ -7,7 +7,7 @@ from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.common.products import narrow_by_rows, stage_bytes
 from kernels.matmul.hopper_spaces import few_rows, few_tiles, microseconds
-from kernels.matmul.split_spaces import covers_with_fewer, ends_later
+from kernels.matmul.split_spaces import covers_with_fewer, ends_later, fills_most
 from kernels.matmul.swizzled import swizzles
 
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
@@ -256,6 +256,8 @@ def alternates(problem: Case, gpu: GPU) -> str:
             return few
         if covers_with_fewer(row_lengths, problem):  # 264 x 4096 x 8192: 55 us, 66 here (H200)
             return "fewer tiles of `split_descriptor` cover y"
+        if fills_most(row_lengths, problem, gpu) and not problem["residual"]:
+            return "one row of tiles for one round: `split_descriptor` ends as soon"
     # It reads a third more from L2: where the estimates are 3 % apart, an H200 takes as long, and an H100 12 % longer.
     late = microseconds(_ALTERNATING, problem, gpu) > 1.02 * min(
         microseconds(tile, problem, gpu) for tile in _GLUON_TILES

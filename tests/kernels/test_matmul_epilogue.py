@@ -294,6 +294,20 @@ def test_strips_of_the_backward_pass_are_no_shorter_than_four_for_each_sm_ask(m,
 
 
 @pytest.mark.parametrize(
+    ("m", "n", "residual", "variant"),
+    [
+        (128, 14336, False, "split_descriptor"),  # 40.1 us; 41.5 by `alternating`
+        (128, 14336, True, "alternating"),
+        (136, 11008, False, "specialized"),
+        (80, 11008, False, "split_descriptor"),
+    ],
+)
+def test_one_row_of_tiles_for_one_round_needs_no_groups_of_warps(m, n, residual, variant):
+    problem = case("bf16", activation="none", bias=True, residual=residual, m=m, n=n, k=4096)
+    assert DECLARATION.forward.preferred(problem, GPUS["h200"]).name == variant
+
+
+@pytest.mark.parametrize(
     ("dtype", "sizes", "variant"),
     [
         ("fp32", (1024, 1024, 1024), "bf16x6"),

@@ -225,6 +225,26 @@ def test_parts_that_should_end_no_sooner_are_left_to_tiles_with_all_of_k():
         assert variant == "split_descriptor" and count_of_parts(k, config) == parts
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((80, 11008, 4096), (128, 128, 1)),  # 35.1 us; three parts of 128 x 256 39.2
+        ((72, 10240, 8192), (128, 128, 1)),
+        ((128, 16896, 2048), (128, 128, 1)),  # one for each SM
+        ((96, 8192, 4096), (64, 128, 1)),  # 26.9 us; 64 of 128 x 128 32.2
+        ((96, 9216, 4096), (128, 256, 3)),  # 72 of them: not timed
+        ((80, 11008, 512), (128, 128, 1)),
+        ((64, 11008, 4096), (64, 128, 1)),
+    ],
+)
+def test_one_row_of_tiles_for_most_sms_is_multiplied_with_all_of_k(sizes, tile):
+    way = catalog.load("matmul").forward.variant("split_descriptor")
+    problem = case("bf16", **dict(zip("mnk", sizes, strict=True)), layout="NT")
+    config = way.default(problem, GPUS["h200"])
+    assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "SPLITS")) == tile
+    assert not way.fits(config, problem, GPUS["h200"])
+
+
 @pytest.mark.parametrize("sizes", [{"m": 4, "n": 4096}, {"m": 4096, "n": 8}], ids=str)
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_few_rows_of_fp32_are_multiplied_without_a_copy_in_no_more_programs_than_run_at_once(layout, sizes):

@@ -294,6 +294,37 @@ def test_strips_of_the_backward_pass_are_no_shorter_than_four_for_each_sm_ask(m,
 
 
 @pytest.mark.parametrize(
+    ("dtype", "m", "bias", "config"),
+    [
+        ("fp16", 76, True, (128, 128, 32, 4)),  # 6912 columns 2.6 us, in strips of 16 rows 6.1
+        ("bf16", 128, True, (128, 128, 32, 4)),
+        ("bf16", 64, True, (64, 64, 64, 4)),
+        ("bf16", 20, True, (32, 32, 128, 4)),
+        ("bf16", 16, True, (16, 16, 256, 4)),
+        ("bf16", 128, False, (16, 16, 256, 8)),  # 896 columns 3.0 us, by four warps 4.7
+        ("bf16", 129, True, (16, 16, 256, 4)),
+        ("fp32", 76, True, (16, 16, 256, 8)),
+    ],
+)
+def test_few_rows_with_a_bias_are_one_strip_whose_sums_are_its_gradient(dtype, m, bias, config):
+    problem = case(dtype, activation="gelu", bias=bias, residual=False, m=m, n=6912, k=6912)
+    way = DECLARATION.backward.variant("pull")
+    chosen = way.default(problem, GPUS["h200"])
+    assert tuple(chosen.values()) == config and not way.fits(chosen, problem, GPUS["h200"])
+
+
+@pytest.mark.parametrize(("rows", "block_n"), [(32, 128), (64, 64), (128, 32), (128, 64)])
+@pytest.mark.parametrize("n", [200, 77])
+def test_a_single_strip_makes_the_gradients_without_a_second_kernel(rows, block_n, n):
+    z, dy = (torch.randn(rows - 3, n, dtype=torch.bfloat16) for _ in range(2))
+    config = {"ROWS": rows, "BLOCK_M": rows, "BLOCK_N": block_n, "num_warps": 4}
+    g, dbias = pull.launch_pull(z, dy, "relu", 1.0, True, z, config=config)
+    want = torch.where(z > 0, dy, 0)
+    assert torch.equal(g, want)
+    torch.testing.assert_close(dbias.float(), want.float().sum(0), atol=0.05, rtol=0.01)
+
+
+@pytest.mark.parametrize(
     ("m", "n", "residual", "variant"),
     [
         (128, 14336, False, "split_descriptor"),  # 40.1 us; 41.5 by `alternating`

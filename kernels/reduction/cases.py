@@ -158,6 +158,7 @@ EDGE_CASES = edge_cases(
             (130, 3, 40, ("mean", "max"), "many small matrices: a block holds several, the last one fewer"),
             (5, 601, 33, ("sum", "amax", "max"), "odd rows, several as one line; matrices begin elsewhere in 16 bytes"),
             (1, 2003, 10, ("mean",), "short rows, several as one line: one matrix, shared by programs"),
+            (1, 4001, 12, ("sum", "ties", "max"), "few columns, shared by programs: lanes beyond them, a tail of rows"),
             (700, 3, 5, ("max",), "small odd matrices: a program holds many, and is cut within one"),
             (40, 77, 1, ("amax", "ties", "max"), "many odd rows: a block of several, cut along the row"),
         )

@@ -103,7 +103,7 @@ DECLARATION = Declaration(
                 "as columns, combined in a second launch",
                 columns.launch_columns_twice,
                 spaces.handles_columns_twice,
-                {**spaces.COLUMNS_SPACE, "BLOCK_C": (16, 64, 128)},
+                {**spaces.COLUMNS_SPACE, "BLOCK_C": (8, 16, 64, 128)},
             ),
             Variant(
                 name="strided",

@@ -11,7 +11,12 @@ from .tiling import Block, block_of
 
 ROWS_SPACE = {"VECTORS": (1, 2, 4, 8), "num_warps": (1, 2, 4, 8, 16)}
 STREAM_SPACE = {"VECTORS": (2, 4, 8), "num_warps": (4, 8, 16), "PER_SM": (1, 2, 4, 8)}
-COLUMNS_SPACE = {"VECTORS": (2, 4, 8), "BLOCK_C": (16, 64, 128, 256, 512), "num_warps": (4, 8), "PER_SM": (1, 2, 4, 8)}
+COLUMNS_SPACE = {
+    "VECTORS": (2, 4, 8),
+    "BLOCK_C": (8, 16, 64, 128, 256, 512),
+    "num_warps": (4, 8),
+    "PER_SM": (1, 2, 4, 8),
+}
 BLOCKS_SPACE = {
     "VECTORS": (1, 2, 4, 8),
     "BLOCK_C": (32, 64, 128),
@@ -27,6 +32,9 @@ _UNDER_WAY = (2**15, 3 * 2**15)
 """Bytes that an SM's programs read at once: 32 KiB is what a microsecond's latency needs at an H200's 4.4 TB/s, and
 beyond three times that there are only fewer warps to compute."""
 
+
+_FEW_COLUMNS = 64
+"""Columns below which rows are so short that ``columns`` takes them only where ``blocks`` leaves SMs idle."""
 
 SLACK = 1.13
 """So many times the lanes is hardly more."""
@@ -106,7 +114,8 @@ def handles_blocks(problem: Case, gpu: GPU) -> str:
     """Of rows maxima alone, many of them: a thread that compares along a row exchanges once where ``rows`` compares in
     each step of the exchange (2^17 x 291 bf16: 42.8 us, ``rows`` 81.1; sums 35.4 and 33.4; H200, Triton 3.6)."""
     if problem["inner"] > 1:
-        idle = _leaves_idle(problem, gpu) and not handles_columns(problem, gpu)
+        little = _leaves_idle(problem, gpu) or _has_few_columns(problem, gpu)
+        idle = little and not handles_columns(problem, gpu)
         return "so little to read that two blocks each leave SMs idle" if idle else _too_many_indices(problem)
     longest = 2**14 if problem["op"] in BESIDE else 2**11
     if _adds(problem) or not 64 < problem["n"] <= longest or not _many(problem["outer"], gpu):
@@ -124,11 +133,25 @@ def _leaves_idle(problem: Case, gpu: GPU) -> bool:
     return problem["op"] not in BESIDE and elements * element_size(problem.dtype) < gpu.sms * 2**15
 
 
+def _has_few_columns(problem: Case, gpu: GPU) -> bool:
+    """Whether rows are short and matrices more than one program of ``blocks`` reads at once, but not enough for all.
+
+    Programs of ``blocks`` would be few and wait for one block after the other (1 x 2601 x 16 bf16: 13.2 us, in
+    ``columns`` 6.4; 8 x 3000 x 32 14.6 and 7.9; 1 x 100000 x 16 13.6 and 8.6), but one that reads a matrix alone waits
+    for no other (4 x 1685 x 8: 5.6, and 6.2; H200).  With indices or ties a block is half as large.
+    """
+    read = problem["n"] * problem["inner"] * element_size(problem.dtype)
+    short = 1 < problem["inner"] < _FEW_COLUMNS and not is_apart(problem, problem["inner"])
+    most = gpu.sms * (2**14 if problem["op"] in BESIDE else 2**15)
+    return short and read > 2**15 and problem["outer"] * read < most
+
+
 def handles_columns(problem: Case, gpu: GPU) -> str:
     """What ``blocks`` was made for is left to it: here threads that share a column exchange through shared memory."""
     line = problem["inner"] * element_size(problem.dtype)
-    if problem["inner"] > 1 and (problem["n"] < 512 or problem["inner"] < 64 or line % VECTOR_BYTES):
-        return "few rows, few columns, or rows of no whole 16-byte vectors"
+    few = problem["inner"] < _FEW_COLUMNS or line % VECTOR_BYTES
+    if problem["inner"] > 1 and (problem["n"] < 512 or (few and not _has_few_columns(problem, gpu))):
+        return "few rows, few columns of much or little to read, or rows of no whole 16-byte vectors"
     return _of_axis(False, problem) or _too_many_indices(problem)
 
 
@@ -184,12 +207,12 @@ def fits_stream(config, problem: Case, gpu: GPU) -> str:
 
 
 def fits_columns(config, problem: Case, gpu: GPU) -> str:
-    widths = COLUMNS_SPACE["BLOCK_C"]
-    widest = next((width for width in widths if width >= problem["inner"]), widths[-1])
-    if config["BLOCK_C"] > widest:
+    inner, least = problem["inner"], COLUMNS_SPACE["BLOCK_C"][0]
+    wide = max(least, triton.next_power_of_2(inner))
+    if config["BLOCK_C"] > wide:
         return "a block wider than the rows"
-    if config["BLOCK_C"] < min(widths[1], widest):
-        return "rows cut into less than 128 bytes of 16-bit elements"
+    if config["BLOCK_C"] < min(wide, 16 if inner < _FEW_COLUMNS else _FEW_COLUMNS):
+        return "rows cut into less than 128 bytes of 16-bit elements, short ones into less than 32"
     smallest = config["VECTORS"] == COLUMNS_SPACE["VECTORS"][0] and config["num_warps"] == 4
     if not smallest and block_elements(config, problem) > config["BLOCK_C"] * triton.next_power_of_2(problem["n"]):
         return "a block of more rows than there are"
@@ -404,9 +427,18 @@ def stream_default(problem: Case, gpu: GPU) -> dict:
 def columns_default(problem: Case, gpu: GPU) -> dict:
     """128 bytes of 16-bit elements of a row, 64 KiB of an SM under way; of few columns by four warps, so that more
     programs share each.
+
+    Short rows in blocks of 4 KiB, which most programs share (1 x 2601 x 16 bf16: 6.4 us, of 8 KiB 6.7); what is more
+    than they read at once in blocks of 8 KiB (1 x 100000 x 16: 9.0, and 8.6; H200).
     """
-    few = problem["outer"] * triton.cdiv(problem["inner"], 64) < 4
-    shared = ((8, 4, 4), (8, 8, 2)) if few else ((8, 8, 2), (8, 4, 4))
-    sizes = (*shared, (4, 8, 2), (4, 8, 4), (4, 4, 8), (2, 8, 4), (2, 4, 8), (8, 4, 1), (4, 4, 1), (2, 4, 1))
-    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in (64, 16) for v, w, p in sizes]
+    outer, inner = problem["outer"], problem["inner"]
+    if inner < _FEW_COLUMNS:
+        much = outer * problem["n"] * inner * element_size(problem.dtype) >= gpu.sms * 2**14
+        sizes, widths = ((4, 4, 8), (2, 4, 8)) if much and problem["op"] not in BESIDE else ((2, 4, 8),), (16, 8)
+    else:
+        few = outer * triton.cdiv(inner, 64) < 4
+        shared = ((8, 4, 4), (8, 8, 2)) if few else ((8, 8, 2), (8, 4, 4))
+        sizes = (*shared, (4, 8, 2), (4, 8, 4), (4, 4, 8), (2, 8, 4), (2, 4, 8), (8, 4, 1), (4, 4, 1), (2, 4, 1))
+        widths = (64, 16)
+    preferred = [{"VECTORS": v, "BLOCK_C": c, "num_warps": w, "PER_SM": p} for c in widths for v, w, p in sizes]
     return first(COLUMNS_SPACE, fits_columns, problem, gpu, preferred)

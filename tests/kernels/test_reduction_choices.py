@@ -167,10 +167,24 @@ def test_what_one_program_holds_fits_its_block(name):
 
 
 def test_untuned_few_columns_are_shared_by_as_many_programs_as_there_are_sms():
-    outer, n, inner = 1, 13394, 56
-    config = default_on_h200("bf16", outer=outer, n=n, inner=inner, op="amax")
-    block = block_of(config, outer, n, inner, 8, GPUS["h200"])
-    assert n // (2 * block.rows) * math.ceil(inner / block.columns) >= GPUS["h200"].sms
+    """1 x 2601 x 16 bf16 6.4 us, by two programs of `blocks` 13.2; 8 x 3000 x 32 7.9 and 14.6, 4 x 2000 x 24 7.1 and
+    13.2; 1 x 100000 x 16 in larger blocks 8.6, and 13.6.  One program alone: 4 x 1685 x 8 5.6, of `columns` 6.2 (H200).
+    """
+
+    def preferred(dtype, outer, n, inner, op="sum"):
+        problem = case(dtype, outer=outer, n=n, inner=inner, op=op)
+        variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
+        return variant.name, *list(variant.default(problem, GPUS["h200"]).values())[:2]
+
+    for sizes in ((1, 2601, 16), (1, 13394, 56), (8, 3000, 32), (4, 2000, 24), (1, 30000, 16)):
+        assert preferred("bf16", *sizes) == preferred("bf16", *sizes, op="amax") == ("columns", 2, 16)
+    assert preferred("bf16", 1, 2601, 16, op="max") == preferred("fp32", 1, 4000, 12, op="ties") == ("columns", 2, 16)
+    assert preferred("bf16", 1, 20000, 4) == ("columns", 2, 8)
+    assert preferred("bf16", 1, 100000, 16) == preferred("fp32", 1, 20000, 48) == ("columns", 4, 16)
+    for sizes in ((4, 1685, 8), (1, 1000, 8), (8, 1000, 16), (1, 2**20, 12), (1, 200000, 16)):
+        assert preferred("bf16", *sizes)[0] == "blocks"
+    assert preferred("bf16", 1, 100000, 16, op="max")[0] == "blocks"
+    assert preferred("bf16", 1, 3000, 33)[0] == "folded"
 
 
 def test_untuned_wide_pieces_apart_are_added_up_by_four_warps():

@@ -253,8 +253,10 @@ def gradient_on_h200(dtype, outer, n, inner, op):
 
 def test_untuned_tiles_do_not_reach_far_beyond_the_columns():
     """Of 1136 columns of max by 1024 54.5 us, by 256 36.9 (H200)."""
-    for shape in ((1, 53566, 1136, "max"), (20, 1000, 3400, "ties"), (8, 500, 520, "max")):
+    for shape in ((1, 53566, 1136, "max"), (20, 1000, 3400, "ties"), (8, 500, 520, "ties")):
         assert gradient_on_h200("fp32", *shape) == ("tiles", 256)
+    for shape in ((8, 9000, 264), (40, 1500, 840), (60, 2000, 328)):  # 21.6, 49.9, 39.5 us; by more 30.5, 59.8, 48.0
+        assert gradient_on_h200("fp32", *shape, "max") == ("tiles", 64)
     for shape in ((64, 256, 16384, "max"), (10, 1000, 6000, "max"), (1, 16384, 5120, "ties"), (30000, 1160, 1, "ties")):
         assert gradient_on_h200("bf16", *shape) == ("tiles", 1024)
 

@@ -226,11 +226,18 @@ def test_untuned_sums_of_words_that_read_long_have_small_blocks():
 
 def test_untuned_odd_rows_that_read_long_have_warps_enough():
     """Eight loads of a thread are under way: 20 x 3000 x 2047 by four warps 280 us, by single ones 130 (H200)."""
-    for dtype, inner in (("fp32", 2047), ("fp32", 1023), ("bf16", 2050)):
+    for dtype, inner in (("fp32", 2047), ("fp32", 1023), ("fp32", 1801), ("bf16", 2050), ("bf16", 1802)):
         assert blocks_of(dtype, 20, 3000, inner, op="amax") == (2, 64, 1, 32)
     assert blocks_of("fp32", 1, 32768, 2047, op="sum") == (8, 128, 4, 4), "33 programs share 128 columns"
     halves = case("bf16", outer=20, n=3000, inner=1023, op="sum")
     assert DECLARATION.forward.preferred(halves, GPUS["h200"]).name == "folded", "a vector has eight of them"
+    for inner in (1801, 2047):  # 54.2 us for 261, 80.2 for 97.2
+        wide = case("bf16", outer=20, n=3000, inner=inner, op="sum")
+        variant = DECLARATION.forward.preferred(wide, GPUS["h200"])
+        assert variant.name == "folded"
+        assert tuple(variant.default(wide, GPUS["h200"]).values()) == (8, 8, 2)
+    for inner in (1111, 2049, 3001):  # loads of two bytes: of sixteen the compiler may wait for each pair
+        assert blocks_of("bf16", 20, 3000, inner, op="sum") == (1, 128, 1, 32)
     many = case("fp32", outer=150, n=1000, inner=1023, op="sum")
     assert DECLARATION.forward.preferred(many, GPUS["h200"]).name == "folded", "more single warps than SMs hold"
 

@@ -357,6 +357,23 @@ def test_blocks_are_read_alike_by_offsets_of_64_bits(monkeypatch):
     assert all(map(torch.equal, run(blocks, x, "max"), near))
 
 
+@pytest.mark.parametrize("op", ["sum", "amax"])
+@pytest.mark.parametrize(
+    "variant, shape, config",
+    [
+        pytest.param("folded", (2, 35, 1801), {"VECTORS": 8, "num_warps": 8, "PER_SM": 2}, id="eight wide odd rows"),
+        pytest.param(
+            "blocks", (2, 70, 1111), {"VECTORS": 1, "BLOCK_C": 128, "num_warps": 1, "PER_SM": 32}, id="halves"
+        ),
+        pytest.param("columns", (3, 600, 4), {"VECTORS": 2, "BLOCK_C": 8, "num_warps": 4, "PER_SM": 8}, id="narrow"),
+    ],
+)
+def test_what_is_taken_of_larger_inputs_alone_agrees_with_float64(variant, shape, config, op):
+    x = (4 * randn(*shape)).round().to(torch.bfloat16)
+    found = DECLARATION.forward.variant(variant).launch(x, op, config=config)
+    torch.testing.assert_close(found, getattr(x.double(), op)(1).to(torch.bfloat16), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("vectors", [1, 4])
 @pytest.mark.parametrize(
     "outer, n, inner",

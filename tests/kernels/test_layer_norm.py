@@ -324,6 +324,34 @@ def test_untuned_rows_in_several_tiles_have_programs_of_their_own():
         assert (config["BLOCK_M"], config["num_warps"]) == (rows, warps)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "residual", "expected"),
+    [
+        (1378, 768, False, (1, False, 1)),  # 3.07 us for 3.65 (H200, all of these)
+        (4500, 1152, False, (1, False, 1)),  # 7.83 for 9.21
+        (2457, 823, False, (2, False, 4)),  # 6.54 for 7.39
+        (1200, 1024, False, (1, True, 1)),  # 3.37 for 3.64
+        (8000, 768, False, (1, True, 1)),  # more rows than were measured
+        (1378, 768, True, (1, True, 1)),
+        (1378, 1536, False, (1, True, 1)),
+        (4096, 1024, False, (2, True, 2)),
+    ],
+)
+def test_untuned_rows_of_few_rounds_of_programs_load_weight_early(m, n, residual, expected):
+    problem = case("bf16", m=m, n=n, **({"residual": True} if residual else {}))
+    config = DECLARATION.forward.preferred(problem, GPUS["h200"]).default(problem, GPUS["h200"])
+    assert tuple(config.values()) == expected
+    assert config in list(DECLARATION.forward.variant("one_pass").configs(problem, GPUS["h200"]))
+
+
+@pytest.mark.parametrize(("n", "config"), [(600, (1, False, 1)), (1280, (1, False, 1)), (823, (2, False, 4))])
+def test_rows_in_tiles_with_weight_loaded_early_agree_with_float64(n, config):
+    drawn = Problem(DECLARATION, "forward", case("fp16", m=5, n=n), torch.device("cpu"), seed=1)
+    variant = DECLARATION.forward.variant("one_pass")
+    outputs = variant.launch(**drawn.inputs, config=dict(zip(variant.space, config, strict=True)))
+    assert not drawn.judge(outputs).reason
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():

@@ -39,7 +39,7 @@ DECLARATION = Declaration(
                 summary="rows in registers, one block of rows a program",
                 launch=forward.launch_one_pass,
                 space=spaces.ROWS_SPACE,
-                default=spaces.least(spaces.ROWS_SPACE, spaces.fits_one_pass, spaces.away_from(elements=24)),
+                default=spaces.one_pass_default,
                 fits=spaces.fits_one_pass,
                 # Longer rows fill more than half of an SM's registers: memory is idle while its one program sums.
                 handles=spaces.handles_what_fits(spaces.ROWS_SPACE, spaces.fits_one_pass, longest=16384),

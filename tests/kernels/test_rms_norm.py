@@ -280,6 +280,33 @@ def test_rows_of_128_kib_are_read_once():
     assert "16-byte" in late.unsupported(case("bf16", m=8, n=20_001, residual=False), GPUS["h200"])
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "dtype", "residual", "expected"),
+    [
+        (65536, 80, "fp16", False, (16, 2)),  # 6.94 us for 7.53 (H200, all of these)
+        (40000, 96, "bf16", False, (16, 2)),  # 5.44 for 6.12
+        (32768, 128, "bf16", False, (16, 2)),  # 5.20 for 5.63
+        (2**18, 128, "bf16", False, (8, 2)),  # more than L2 holds: not measured
+        (12000, 96, "bf16", False, (8, 1)),  # fewer programs than eight an SM
+        (40000, 96, "bf16", True, (8, 1)),
+        (40000, 96, "fp32", False, (4, 1)),
+    ],
+)
+def test_untuned_many_short_rows_are_sixteen_a_program(m, n, dtype, residual, expected):
+    problem = case(dtype, m=m, n=n, residual=residual)
+    variant = DECLARATION.forward.preferred(problem, GPUS["h200"])
+    config = variant.default(problem, GPUS["h200"])
+    assert tuple(config.values()) == expected
+    assert config in list(variant.configs(problem, GPUS["h200"]))
+
+
+@pytest.mark.parametrize("n", [72, 128])
+def test_sixteen_short_rows_of_two_warps_agree_with_float64(n):
+    drawn = Problem(DECLARATION, "forward", case("fp16", m=37, n=n, residual=False), torch.device("cpu"), seed=1)
+    outputs = DECLARATION.forward.variant("one_pass").launch(**drawn.inputs, config={"BLOCK_M": 16, "num_warps": 2})
+    assert not drawn.judge(outputs).reason
+
+
 def test_untuned_gradients_of_short_rows_leave_fewer_partial_rows_to_add_up():
     """A program of the second launch adds up 32 columns: of 96 they are three, which read all partial rows."""
     for n, programs in ((96, 2), (1024, 4)):

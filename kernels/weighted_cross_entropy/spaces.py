@@ -164,12 +164,15 @@ def backward_of_columns(m, problem, gpu):
     """Half of the rows that there is room for: programs deal out classes as well.
 
     All of them, and twice the vectors, of so many rows that programs are many (8 x 19 x 524288 of bf16: 145 us, and
-    134; by twice the warps where classes are many: 8 x 256 x 65536 234 us, and 192; H200).
+    134; by twice the warps where classes are many: 8 x 256 x 65536 234 us, and 192; H200).  But not of many
+    classes with probabilities of 16 bits, which a thread reads beside its logits (22 x 150 x 65536 of bf16: 385 us, by
+    half of the rows and vectors 324; 16 x 40 x 65536: 85.6 and 67.9; H200).
     """
     rows = min(2 * _of_warp(problem), max(32, triton.next_power_of_2(m)))
     config = {"BLOCK_M": rows, "VECTORS": 2, "num_warps": 4}
     whole = {"BLOCK_M": 2 * rows, "VECTORS": 4, "num_warps": 4}
-    if problem["n"] > _OF_VECTORS and _programs(whole, m, problem) >= 64 * gpu.sms:
+    both = problem["probabilities"] and problem["n"] > _FEW and element_size(problem.dtype) == 2
+    if not both and problem["n"] > _OF_VECTORS and _programs(whole, m, problem) >= 64 * gpu.sms:
         return whole if problem["n"] <= _FEW else whole | {"num_warps": 8}
     return _spread(config, m, problem, gpu)
 

@@ -265,6 +265,25 @@ def test_untuned_gradients_of_many_rows_and_classes_have_eight_warps_of_four_vec
     assert warps == [8, 4]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "probabilities", "expected"),
+    [
+        ((22, 150, 65536), "bf16", True, (512, 2, 4)),  # 324 us for 385 (H200, all of these)
+        ((16, 40, 65536), "bf16", True, (512, 2, 4)),  # 67.9 for 85.6
+        ((16, 300, 16384), "bf16", True, (512, 2, 4)),  # 119 for 145
+        ((22, 150, 65536), "bf16", False, (1024, 4, 8)),
+        ((8, 21, 262144), "bf16", True, (1024, 4, 4)),  # not measured, as in fp32
+        ((22, 150, 65536), "fp32", True, (512, 4, 8)),
+    ],
+)
+def test_untuned_gradients_of_columns_of_probabilities_have_two_vectors_a_thread(sizes, dtype, probabilities, expected):
+    h200 = gpu("h200", load_gpus()["h200"])
+    sizes = dict(zip("bns", sizes, strict=True))
+    problem = case(dtype, **sizes, last=False, weight=False, probabilities=probabilities)
+    config = DECLARATION.backward.preferred(problem, h200).default(problem, h200)
+    assert tuple(config.values()) == expected
+
+
 def test_it_compiles_into_one_graph():
     x, exact = randn(3, N, 5).requires_grad_(), randn(3, N, 5).requires_grad_()
 

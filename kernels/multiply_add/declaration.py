@@ -6,6 +6,20 @@ from atlas.declaration import Declaration, Pass, Variant, cases, elementwise, pe
 from .flat import handles_flat, launch_flat, launch_flat_backward
 from .tiles import launch_blocks, launch_blocks_backward, launch_rows, launch_rows_backward
 
+_ONE_VECTOR = elementwise.default(vectors=1)
+
+_VECTORS = 16
+"""What the compiler can know to divide a number of elements, so that the mask of a tail is that of whole vectors."""
+
+
+def _blocks_default(problem, gpu):
+    """A vector a thread; half of one of 16 bits where each SM has a program at most and the last one's tail, on which
+    all then wait, is read element by element (2 x 922 bf16: backward 1.24 us for 1.49, forward 1.27 for 1.41; H200)."""
+    config, elements = _ONE_VECTOR(problem, gpu), problem["m"] * problem["n"]
+    half = {**config, "BLOCK": config["BLOCK"] // 2}
+    short = elements % _VECTORS and elements <= half["BLOCK"] * gpu.sms
+    return half if short and cases.element_size(problem.dtype) == 2 else config
+
 
 def _rows_default(problem, gpu):
     """Four elements a thread: rows of 16 bits off a vector are read one by one (400 x 3101: 9.1 us, of eight 9.8)."""
@@ -19,7 +33,7 @@ def _variants(blocks, flat, rows):
             summary="one block of consecutive elements a program",
             launch=blocks,
             space=elementwise.SPACE,
-            default=elementwise.default(vectors=1),
+            default=_blocks_default,
             fits=elementwise.fits(0.5, 2),
             handles=lambda problem, gpu: "the rows have gaps between them" if problem["gaps"] else "",
         ),
@@ -28,7 +42,7 @@ def _variants(blocks, flat, rows):
             summary="a block of the result's consecutive elements a program, wherever rows end",
             launch=flat,
             space=elementwise.SPACE,
-            default=elementwise.default(vectors=1),
+            default=_ONE_VECTOR,
             fits=elementwise.fits(1, 2),
             handles=handles_flat,
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from atlas.figures.beyond import beyond
 from atlas.figures.overviews import roof_fraction, rooflines, speedup, transfer
 from atlas.figures.sizes import against_peers, throughput
 from atlas.figures.work import build, seconds, tuning
@@ -52,7 +53,7 @@ def told(entries: Sequence[Entry], pairs: Sequence[tuple[Entry, Entry]] = (), pr
 
 def drawn(frames: dict[str, pd.DataFrame], kernel: str) -> None:
     """Lay out every figure; nothing is saved."""
-    for overview in (speedup, roof_fraction, rooflines, transfer, seconds):
+    for overview in (speedup, roof_fraction, rooflines, transfer, beyond, seconds):
         overview(frames)
     for own in (throughput, against_peers, tuning, build):
         own(frames, kernel)

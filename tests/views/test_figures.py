@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import synthetic
 from atlas import ROOT, catalog
-from atlas.figures import facts, overviews, sheet, sizes, work
+from atlas.figures import beyond, facts, overviews, sheet, sizes, work
 from atlas.figures.names import figure_names
 from atlas.figures.sheet import RC, hues
 from atlas.host import gpus
@@ -119,6 +119,23 @@ def test_a_heat_map_cell_is_the_geometric_mean_of_its_own_gpu_alone(scenes):
     assert f"{mean:.2f}\u00d7  ({span})" in texts(overviews.speedup(tables))
 
 
+def test_calls_beyond_the_tuned_cases_stand_at_their_factor_and_those_off_the_axis_on_its_edge(scenes):
+    tables = store.read(scenes["five"] / "tables")
+    assert "Nothing was timed beyond" in texts(beyond.beyond(store.read(scenes["none"] / "tables")))
+    own = tables["beyond"].query("kernel == 'softmax' and ratio.notna()").iloc[:1]
+    calls = [own.assign(ratio=2.0), own.assign(ratio=0.5), own.assign(ratio=16.0), own.assign(mode="step", ratio=0.25)]
+    elsewhere = own.assign(gpu="cpu", kind="functional", ratio=3.0)
+    other = own.assign(gpu="h100", kernel="matmul", ratio=1.0)
+    with matplotlib.rc_context(RC):
+        figure = beyond.beyond(tables | {"beyond": pd.concat([*calls, elsewhere, other])})
+        nothing_is_clipped_or_overlaps(figure)
+    h100, h200 = figure.axes
+    marks = {line.get_marker(): list(line.get_xdata()) for line in h200.lines if line.get_linestyle() == "None"}
+    assert marks == {"o": [1.0, -1.0, 2.0], "^": [], "s": [-2.0], "|": [0.5]}, "16 is off the axis, and in the mean"
+    assert h100.get_xlim() == h200.get_xlim() and "cpu" not in texts(figure)
+    assert texts(figure).count("not timed") == 2, "each kernel on the other GPU"
+
+
 def test_configs_carried_to_their_own_gpu_reach_all_of_its_best(scenes):
     words = texts(overviews.transfer(store.read(scenes["five"] / "tables")))
     assert words.count("100 %") >= 5, "the diagonal"
@@ -142,7 +159,8 @@ def test_no_text_is_clipped_or_overlaps_with_long_names_and_five_gpus(scenes):
             tables[name]["kernel"] = tables[name]["kernel"].replace("softmax", long)
     tables["benchmark"]["provider"] = tables["benchmark"]["provider"].replace("liger", "liger-kernel with autograd")
     with matplotlib.rc_context(RC):
-        of_all = (overviews.speedup, overviews.transfer, overviews.roof_fraction, overviews.rooflines, work.seconds)
+        of_all = (overviews.speedup, overviews.transfer, overviews.roof_fraction, overviews.rooflines, work.seconds,
+                  beyond.beyond)  # fmt: skip
         figures = [draw(tables) for draw in of_all]
         figures += [draw(tables, long) for draw in (sizes.throughput, sizes.against_peers, work.tuning, work.build)]
     for figure in figures:

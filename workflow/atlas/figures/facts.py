@@ -31,6 +31,7 @@ COLUMNS = {
         "dram_read_bytes", "dram_write_bytes",
     ],
     "survey": ["kind", "gpu", "roof", "value", "unit"],
+    "beyond": ["kind", "gpu", "kernel", "mode", "ratio", "driver", "protocol", "date", "stale"],
     "coverage": ["kernel", "gpu", "stage", "kind", "status", "reason", "seconds", "stale", "date"],
 }  # fmt: skip
 """What figures read of each table: the rest is twice as much, and every choice of rows would copy it."""

@@ -7,6 +7,7 @@ OVERVIEWS = {
     "roof-fraction": "Share of the measured roof",
     "rooflines": "Rooflines",
     "transfer": "Configs tuned on one GPU, run on another",
+    "beyond": "Calls at cases that nobody tuned",
     "seconds": "Where the time went",
 }
 """Figures about all kernels: name -> title."""
@@ -39,6 +40,11 @@ CAPTIONS = {
         "The best configs of one GPU (row), timed on another (column), as a share of what that GPU's own best config "
         "reaches: geometric mean over the cases both GPUs tuned and whose config the second one timed as well, be it "
         "by the one sample after which its search gave it up. The darker, the more is lost."
+    ),
+    "beyond": (
+        "Public functions as a user calls them, each call a mark; right of the line it is faster than the fastest peer "
+        "of the same call. The cases were drawn by a fresh seed and no tuner saw them. A step is the call and its "
+        "gradient. What lies beyond an edge stands on it."
     ),
     "seconds": (
         "Wall time of each stage as its document states it. A record's time was spent when and where it was measured."

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ..errors import AtlasError
 from ..figures import drawn
+from ..figures.beyond import beyond
 from ..figures.facts import COLUMNS
 from ..figures.names import CAPTIONS, OVERVIEWS, PER_KERNEL
 from ..figures.overviews import roof_fraction, rooflines, speedup, transfer
@@ -52,6 +53,7 @@ _OVERVIEWS: dict[str, Callable[[Tables], Figure]] = {
     "roof-fraction": roof_fraction,
     "rooflines": rooflines,
     "transfer": transfer,
+    "beyond": beyond,
     "seconds": seconds,
 }
 _PER_KERNEL: dict[str, Callable[[Tables, str], Figure]] = {

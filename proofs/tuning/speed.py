@@ -27,7 +27,7 @@ from ..evidence import Claim, Evidence, at_most, none_of
 from ..scratch import context
 from .regret import alike, regret, share
 
-TIME_LIMIT = 0.2
+TIME_LIMIT = 0.125
 """Most of triton.autotune's wall time that the tuner may take."""
 
 REGRET_LIMIT = 0.01

@@ -57,7 +57,7 @@ class Machine:
     """
 
     def __init__(self, seconds=None):
-        self.seconds = seconds or {"all": 10.0, "2": 40.0, "triton": 50.0}
+        self.seconds = seconds or {"all": 5.0, "2": 40.0, "triton": 50.0}
         self.commands = []
         self.broken = ""
 

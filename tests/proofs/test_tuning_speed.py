@@ -37,7 +37,7 @@ def test_the_row_has_every_wall_time_and_the_regret_of_each_side(monkeypatch, tm
     found = race(monkeypatch, tmp_path, Machine(), *ONE)
     (row,) = found.rows
     assert (row["problems"], row["configs"], row["cores"], row["few cores"]) == (2, 16, 16, 2)
-    assert (row["triton s"], row["tuner s"], row["ratio"], row["ratio, few"]) == (50, 10, 0.2, 0.8)
+    assert (row["triton s"], row["tuner s"], row["ratio"], row["ratio, few"]) == (50, 5, 0.1, 0.8)
     assert [row[f"regret {which} %"] for which in ("median", "p95", "worst")] == pytest.approx([0, 2, 2])
     assert row["triton's regret worst %"] == pytest.approx(4)
     assert row["default's regret median %"] == pytest.approx(14)
@@ -62,7 +62,7 @@ def test_a_run_that_was_cut_off_goes_on_where_it_stopped(monkeypatch, tmp_path):
         race(monkeypatch, tmp_path, machine, *words)
     again = Machine(seconds={"all": 99.0, "2": 40.0, "triton": 99.0})
     found = race(monkeypatch, tmp_path, again, *words)
-    assert found.rows[0]["tuner s"] == 10 and found.rows[0]["triton s"] == 50
+    assert found.rows[0]["tuner s"] == 5 and found.rows[0]["triton s"] == 50
     # triton_side is asked again, and finds all of its problems done.
     assert [module for module, _, _ in again.commands] == ["proofs.tuning.triton_side", "proofs.tuning.finals", "atlas"]
 

@@ -60,7 +60,7 @@ def test_a_default_is_told_with_what_was_considered(said):
     won = entry(1024, BLOCK_M=1, num_warps=1)
     text = said("--gpu", "h200", *CASE, "m=4096,n=1040", entries=[won], timed=timed(100.0, 99.9))
     assert "the default: of nothing that was tuned is it sure enough" in text
-    assert "considered: one_pass BLOCK_M=1 num_warps=1: 0.9" in text
+    assert "considered: one_pass BLOCK_M=1 num_warps=1: 0.9" in text and ") of the default's time, told by" in text
 
 
 def test_what_another_gpu_of_the_board_timed_is_named(said):

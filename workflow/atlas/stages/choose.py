@@ -82,7 +82,7 @@ def _reasons(made: Any, default: Any, entries: list[Any], kernel: str, path: Any
         yield f"the default: nothing else in {file} is certified for this pass and dtype, fits and was timed"
     for one in made.considered:
         grounds = "; ".join(map(_timed, one.told_by)) or "nothing"
-        yield f"considered: {one.variant} {label(one.config)}: {_ratio(one)}, told by {grounds}"
+        yield f"considered: {one.variant} {label(one.config)}: {_ratio(one)} of the default's time, told by {grounds}"
     for entry, reason in made.passed_over:
         yield f"passed over: {entry['variant']} {label(entry['config'])}: {reason}"
 

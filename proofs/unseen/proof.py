@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS,
                         help="of the whole run, compilers included: what would not end in time is not begun "
                         "(default: an hour)")  # fmt: skip
+    parser.add_argument("--documents", action="store_true", help="write each kernel's calls as its beyond.json, too, "
+                        "which a record keeps")  # fmt: skip
 
 
 def run(job: frame.Job) -> Evidence:
@@ -64,6 +66,7 @@ def measured(job: frame.Job, lease: Lease | None, folder: Path, ends: float) -> 
     from atlas.timing import Clock
 
     from . import ahead
+    from . import beyond as written
     from .calls import Kept, rounds, seed_of
     from .chunks import Chunks
 
@@ -86,17 +89,24 @@ def measured(job: frame.Job, lease: Lease | None, folder: Path, ends: float) -> 
     gc.collect()
     gc.freeze()  # what is imported is no garbage: each collection between calls takes less
     chunks.run(turns)
+    if job.arguments.documents:
+        of_kernel = {name: [call for one in turns for call in one if call.kernel == name] for name in kernels}
+        for name, declaration in declarations.items():
+            written.write(job, lease, declaration, seed, kept.rows(of_kernel[name]))
     spent = ", ".join(f"{phase} {seconds:.0f}" for phase, seconds in watch.rounded().items())
     notes = [f"shapes drawn by seed {seed}, {job.arguments.cases} a kernel", *chunks.notes, f"seconds: {spent}"]
     return evidence(kept.rows([call for one in turns for call in one]), notes)
 
 
 def _row_of(bench: Bench, call: Call) -> dict[str, Any] | None:
-    """The call's row, without what peers warn of, over and over; None where it says nothing."""
+    """The call's row with those of its providers, without what peers warn of; None where it says nothing."""
+    began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         found = bench.rows(call.case, call.mode)
-    return summary(call.kernel, found) if tells(found) else None
+    if not tells(found):
+        return None
+    return summary(call.kernel, found) | {"providers": found, "seconds": time.perf_counter() - began}
 
 
 def tells(found: Sequence[Mapping[str, Any]]) -> bool:

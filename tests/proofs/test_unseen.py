@@ -12,17 +12,18 @@ from atlas.benchmarking import beyond
 from atlas.declaration import Case, eager
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host import gpus
-from atlas.host.runtime import draw, meta_inputs
+from atlas.host.runtime import draw, meta_inputs, sweep
 from atlas.reading.config import load_gpus
-from atlas.results import documents
+from atlas.results import collection, documents
 from atlas.results.beyond import OURS
 from atlas.sampling import domains, drawing
 from atlas.timing import Clock
 from atlas.validation.device import DeviceLost
 from atlas.workers.process import NotEnded
-from proof_doubles import validated
+from proof_doubles import job, validated
 
 from proofs.unseen import ahead, calls, chunks, proof
+from proofs.unseen import beyond as written
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +264,27 @@ def test_no_more_is_prepared_than_can_be_timed():
 def test_the_scratch_folder_keeps_the_seed(tmp_path):
     assert calls.seed_of(tmp_path, None, 5) == 5 == calls.seed_of(tmp_path, None, 6)
     assert calls.seed_of(tmp_path, 7, 8) == 7 == calls.seed_of(tmp_path, None, 9)
+
+
+def test_a_kernels_calls_become_its_document_without_those_that_the_tuner_saw(tmp_path):
+    """A sweep takes a GPU ten minutes; the stage would take as long again for the same calls."""
+    validated(tmp_path, "vector_add", gpu="cpu", kind="functional")
+    bench = stalling(takes_fp32=False)
+    ours = job(proof, tmp_path, gpu="cpu")
+    fresh, tuned = Case("fp32", (("n", 1001),)), sweep(bench.declaration, ours.gpu())[0]
+    rows = [proof._row_of(bench, calls.Call("vector_add", case, "forward")) for case in (fresh, tuned)]
+    assert all(row["seconds"] > 0 for row in rows)
+    path = written.write(
+        ours, None, bench.declaration, 7, [*rows, calls.failed(calls.Call("k", fresh, "step"), "lost")]
+    )
+    found = documents.read(path, "beyond")
+    assert path == tmp_path / "measured/cpu/vector_add/beyond.json" and (found["kind"], found["seed"]) == (
+        "functional",
+        7,
+    )
+    assert {row["sizes"]["n"] for row in found["rows"]} == {1001} and found["rows"][0]["provider"] == OURS
+    assert not collection.differences(found), "it is of today's code"
+    assert written.write(ours, None, bench.declaration, 7, rows[1:]) is None
 
 
 def test_any_beginning_of_the_calls_has_kernels_of_all_kinds(h200):

@@ -24,9 +24,12 @@ def write(
 ) -> Path | None:
     """Write ``results/measured/<gpu>/<kernel>/beyond.json`` of a kernel's calls; None where there is nothing to write.
 
-    Of each call ``providers`` are the rows and ``seconds`` what they took.  Cases that the tuner saw are left out.
+    Of each call ``providers`` are the rows and ``seconds`` what they took.  Cases that the tuner saw are left out.  As
+    in the stage a kernel must have been validated there: a record of this document alone would be no record.
     """
     own = dataclasses.replace(job, stage="beyond", kernel=declaration.name)
+    if not (own.folder / "validate.json").exists():
+        return None
     tuned = {*sweep(declaration, own.gpu()), *_sampled(own)}
     kept = [one for one in calls if one.get("providers") and Case.from_json(one["providers"][0]) not in tuned]
     if not kept:

@@ -91,8 +91,11 @@ def measured(job: frame.Job, lease: Lease | None, folder: Path, ends: float) -> 
     chunks.run(turns)
     if job.arguments.documents:
         of_kernel = {name: [call for one in turns for call in one if call.kernel == name] for name in kernels}
-        for name, declaration in declarations.items():
+        made = [
             written.write(job, lease, declaration, seed, kept.rows(of_kernel[name]))
+            for name, declaration in declarations.items()
+        ]
+        chunks.notes.append(f"beyond.json of {sum(map(bool, made))} kernels, which are validated in {job.results}")
     spent = ", ".join(f"{phase} {seconds:.0f}" for phase, seconds in watch.rounded().items())
     notes = [f"shapes drawn by seed {seed}, {job.arguments.cases} a kernel", *chunks.notes, f"seconds: {spent}"]
     return evidence(kept.rows([call for one in turns for call in one]), notes)

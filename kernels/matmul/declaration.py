@@ -43,6 +43,7 @@ from .spaces import (
 )
 from .split_described import launch_split_descriptor, launch_swizzled
 from .split_spaces import split_descriptor
+from .staggered import launch_staggered, staggered
 from .streamed import launch_streamed, streamed
 from .swizzled import swizzled
 from .thin import launch_split, launch_vector
@@ -98,6 +99,7 @@ DECLARATION = Declaration(
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
             shifted(launch_shifted),
+            staggered(launch_staggered),
             odd_rows(launch_split, row_lengths),
             clustered(launch_clustered, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),

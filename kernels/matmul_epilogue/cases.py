@@ -190,6 +190,8 @@ EDGE_CASES = tuple(
         ("none", True, True, (17024, 40, 41), "a residual that TMA fetches beside padded copies"),
         ("silu", True, True, (14000, 40, 1032), "110 tiles of 128 x 128: one for each of most SMs"),
         ("gelu", True, True, (5, 2061, 2050), "few rows, and 8 MiB of W off 16 bytes, on 4"),
+        ("relu", True, True, (20, 2051, 2053), "the same of odd rows"),
+        ("gelu_tanh", True, True, (1031, 3, 4101), "few columns, and 8 MiB of odd rows of x"),
         ("gelu_tanh", True, False, (4104, 264, 72), "fewer tiles than of 128 x 128 cover y: of 256 x 64"),
         ("silu", True, False, (260, 4104, 72), "the same of 64 x 256"),
         ("relu", False, False, (2056, 260, 72), "the same of 128 x 64, rows of y off 16 bytes"),

@@ -20,6 +20,7 @@ from kernels.matmul.clustered import clustered
 from kernels.matmul.few_rows import few_rows
 from kernels.matmul.odd_rows import odd_rows
 from kernels.matmul.split_spaces import split_descriptor
+from kernels.matmul.staggered import staggered
 from kernels.matmul.swizzled import swizzled
 
 from .cases import (
@@ -77,7 +78,7 @@ from .spaces import (
     row_lengths,
     specializes,
 )
-from .split import launch_few_rows_by_fma, launch_odd_rows, launch_split_descriptor
+from .split import launch_few_rows_by_fma, launch_odd_rows, launch_split_descriptor, launch_staggered
 from .tiled import launch_tiled
 
 DECLARATION = Declaration(
@@ -119,6 +120,7 @@ DECLARATION = Declaration(
             ),
             few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1, follows="tiled"),
             bf16x6(launch_bf16x6, functools.partial(multiplies_terms, finishes=True)),
+            staggered(launch_staggered, lambda problem: "NT"),
             odd_rows(launch_odd_rows, row_lengths),
             clustered(launch_clustered, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),

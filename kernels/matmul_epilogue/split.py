@@ -12,6 +12,8 @@ from kernels.common.tiles import grouped_tile
 from kernels.matmul.described import described_blocks
 from kernels.matmul.few_rows import multiply_few_rows
 from kernels.matmul.split_described import blocks_of, multiply_in_parts, prepared
+from kernels.matmul.split_spaces import SPLIT_DESCRIPTOR_SPACE
+from kernels.matmul.staggered import multiply_staggered, parts_of_positions, reads_staggered
 from kernels.matmul.thin import multiply_thin
 from kernels.matmul.tiled import tiles_of
 
@@ -96,6 +98,20 @@ def launch_odd_rows(
     y, z = outputs(x, weight, out_dtype, keep)
     parts = empty_parts(y, config["SPLITS"])
     multiply_thin(x, weight.t(), parts, config=config)
+    finish_parts(parts, bias, residual, y, z, activation, scale)
+    return (y, z) if keep else y
+
+
+def launch_staggered(
+    x, weight, bias=None, residual=None, activation="none", scale=1.0, out_dtype=None, keep=False, *, config
+):  # fmt: skip
+    """y [m, n], and with ``keep`` (y, z); W is read where it lies, if at whole 16 bytes."""
+    y, z = outputs(x, weight, out_dtype, keep)
+    if not (y.numel() and x.shape[1] and reads_staggered(x, weight.t())):
+        plain = dict(zip(SPLIT_DESCRIPTOR_SPACE, (16, 128, 128, 8, 1, 4, 5), strict=True))
+        return launch_split_descriptor(x, weight, bias, residual, activation, scale, out_dtype, keep, config=plain)
+    parts = empty_parts(y, parts_of_positions(x.shape[1], config))
+    multiply_staggered(x, weight.t(), parts, config=config)
     finish_parts(parts, bias, residual, y, z, activation, scale)
     return (y, z) if keep else y
 

@@ -147,6 +147,19 @@ def shifted(columns):
     return instructions(requests[0].kernel), resources_of(requests[0].kernel).spill_bytes
 
 
+def staggered(rows, columns):
+    """The same of odd rows along K."""
+    import torch
+    from atlas.compilation.resources import resources_of
+
+    from kernels.matmul.staggered import STAGGERED_SPACE, launch_staggered
+
+    a, b = (torch.empty(count, 2047, dtype=torch.bfloat16, device="meta") for count in (rows, 50257))
+    with compile_only(gpu_named("h200")) as requests:
+        launch_staggered(a, b.t(), config=dict(zip(STAGGERED_SPACE, (columns, 128, 1, 1, 4), strict=True)))
+    return instructions(requests[-1].kernel), resources_of(requests[-1].kernel).spill_bytes
+
+
 def hopper_product(layout, config):
     """Instructions of the Gluon kernel for 16-bit products, its last round in parts."""
     import torch

@@ -449,6 +449,14 @@ def test_odd_rows_are_copied_16_bytes_at_a_time_past_registers(compiling, column
     assert copies and all(".128" in name for name in copies)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(5, 16), (5, 32), (5, 64), (17, 64), (64, 64)])
+def test_odd_rows_along_k_and_what_they_meet_are_copied_16_bytes_at_a_time(compiling, rows, columns):
+    names, spilled = compiling(inside_hopper.staggered, rows, columns)
+    assert spilled == 0
+    copies = [name for name in names if name.startswith("LDGSTS")]
+    assert copies and all(".128" in name for name in copies)
+
+
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize(("dtype", "m", "n"), [("bf16", 16, 65_536), ("fp16", 2, 40_008), ("fp32", 6, 32_768)])
 def test_softmax_in_clusters_reads_a_row_once_in_whole_vectors_and_spills_nothing(compiling, dtype, m, n, log):

@@ -5,6 +5,7 @@ import torch
 from atlas.declaration import Capability, gpu_of
 
 from kernels.matmul.shifted import SHIFTED_SPACE, launch_shifted
+from kernels.matmul.staggered import STAGGERED_SPACE, launch_staggered
 
 pytestmark = pytest.mark.gpu
 
@@ -21,6 +22,13 @@ SHAPES = {
 def on_hopper(cuda):
     if Capability.WGMMA not in gpu_of(cuda).capabilities:
         pytest.skip("timed on Hopper alone")
+
+
+ALONG_K = {
+    torch.bfloat16: [(5, 4099, 2047), (2, 131, 9), (9, 301, 8205), (40, 1031, 777)],
+    torch.float16: [(12, 515, 1030), (63, 2049, 513)],
+}
+"""The same where odd rows lie along K."""
 
 
 def drawn(cuda, rows, columns, dtype):
@@ -65,5 +73,32 @@ def test_a_graph_multiplies_what_then_lies_there(cuda, splits):
     with torch.cuda.graph(graph):
         found = launch_shifted(a, b, config=config)
     b.mul_(-2)
+    graph.replay()
+    near(found, a, b)
+
+
+@pytest.mark.parametrize(("columns", "splits"), [(16, 6), (32, 1), (64, 3)])
+def test_products_along_k(cuda, columns, splits):
+    """A by rows, and by columns beside a C that is turned; NaN beside rows of B; the same at every run."""
+    config = dict(zip(STAGGERED_SPACE, (columns, 128, splits, 1, 4), strict=True))
+    for dtype, (m, n, k) in ((dtype, shape) for dtype, shapes in ALONG_K.items() for shape in shapes):
+        rows = torch.full((n, k + 8 if k % 2 else k + 4), torch.nan, device=cuda, dtype=dtype)[:, :k]
+        a, b = drawn(cuda, m, k, dtype), rows.copy_(drawn(cuda, n, k, dtype)).t()
+        found = launch_staggered(a, b, config=config)
+        near(found, a, b)
+        assert torch.equal(launch_staggered(a, b, config=config), found)
+        by_columns = a.t().contiguous().t()
+        near(launch_staggered(b.t(), by_columns.t(), config=config).t(), a, b)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_graph_shifts_and_multiplies_what_then_lies_there(cuda, splits):
+    a, b = drawn(cuda, 5, 2049, torch.bfloat16), drawn(cuda, 8001, 2049, torch.bfloat16).t()
+    config, graph = dict(zip(STAGGERED_SPACE, (32, 128, splits, 1, 4), strict=True)), torch.cuda.CUDAGraph()
+    launch_staggered(a, b, config=config)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        found = launch_staggered(a, b, config=config)
+    a.mul_(-2)
     graph.replay()
     near(found, a, b)

@@ -15,6 +15,7 @@ from kernels.common.parts import part_of_k
 from kernels.common.products import precision_of_product
 from kernels.matmul import DECLARATION, case_of, described, matmul, product_2d
 from kernels.matmul.described import along_k
+from kernels.matmul.staggered import STAGGERED_SPACE
 from kernels.matmul.swizzled import TILES
 
 WORK = DECLARATION.forward
@@ -94,6 +95,37 @@ def test_sums_of_rows_at_one_place_are_shifted(a, b, splits):
     for dtype in (torch.float16, torch.bfloat16):
         x, y = laid_as(a, dtype), laid_as(b, dtype)
         assert not judged(WORK.variant("shifted").launch(x, y, config=config), x, y)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        pytest.param(laid(5, 517, "N"), laid(517, 43, "T", seed=1), id="rows of 517"),
+        pytest.param(laid(67, 301, "N"), laid(301, 16, "N", seed=1), id="few columns, whose C is turned"),
+        pytest.param(laid(20, 262, "T"), laid(262, 19, "T", seed=1), id="A by columns, every fourth row at one place"),
+        pytest.param(laid(3, 7, "N"), laid(7, 21, "T", seed=1), id="rows that end where they begin"),
+        pytest.param(laid(3, 40, "N"), laid(49, 21, "T", seed=1)[8:48], id="rows within others"),
+        pytest.param(laid(3, 40, "N"), laid(49, 21, "T", seed=1)[1:41], id="the first row off 16 bytes"),
+        pytest.param(laid(3, 40, "N"), laid(40, 1, "T", seed=1).expand(40, 21), id="one row repeated"),
+        pytest.param(laid(65, 9, "N"), laid(9, 131, "T", seed=1), id="many rows"),
+    ],
+)
+def test_rows_along_k_that_lie_alike_are_multiplied_together(a, b, splits):
+    config = dict(zip(STAGGERED_SPACE, (16, 128, splits, 1, 4), strict=True))
+    for dtype in (torch.float16, torch.bfloat16):
+        x, y = laid_as(a, dtype), laid_as(b, dtype)
+        assert not judged(WORK.variant("staggered").launch(x, y, config=config), x, y)
+
+
+def test_what_lies_beside_odd_rows_is_in_no_sum():
+    wide = torch.full((23, 309), torch.nan, dtype=torch.float16)
+    b = wide[2:, 8:285].t()
+    b.copy_(randn(*b.shape, dtype=torch.float16))
+    a = randn(4, 277, dtype=torch.float16, seed=1)
+    for copies in STAGGERED_SPACE["COPIES"]:
+        config = dict(zip(STAGGERED_SPACE, (16, 128, 2, copies, 4), strict=True))
+        assert not judged(WORK.variant("staggered").launch(a, b[:, 6:], config=config), a, b[:, 6:])
 
 
 def laid_as(x, dtype):

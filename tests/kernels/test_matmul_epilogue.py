@@ -84,6 +84,23 @@ def test_variants_agree_with_float64_and_keep_what_backward_needs(variant, activ
     assert_close(z, x @ weight.t() + bias, 5e-3)
 
 
+@pytest.mark.parametrize("first", [0, 8, 3])
+@pytest.mark.parametrize(("m", "n"), [(5, 37), (37, 5)])
+def test_odd_rows_of_w_or_of_x_are_multiplied_where_they_lie(m, n, first):
+    problem = case("fp16", activation="gelu_tanh", bias=True, residual=True, m=m, n=n, k=301)
+    given = Problem(DECLARATION, "forward", problem, CPU, seed=1)
+    inputs = dict(given.inputs)
+    for name in ("x", "weight"):
+        wide = torch.zeros(inputs[name].shape[0], 315, dtype=torch.float16)
+        wide[:, first : first + 301] = inputs[name]
+        inputs[name] = wide[:, first : first + 301]
+    config = {"BLOCK_N": 16, "BLOCK_K": 128, "SPLITS": 2, "COPIES": 1, "num_warps": 4}
+    y, z = DECLARATION.forward.variant("staggered").launch(**inputs, keep=True, config=config)
+    assert not given.judge(y).reason
+    x, weight, bias = (inputs[name].double() for name in ("x", "weight", "bias"))
+    assert_close(z, x @ weight.t() + bias, 5e-3)
+
+
 @pytest.mark.parametrize("activation", TORCH)
 def test_every_activation_forward_and_backward(activation):
     assert_gradients_agree(drawn(), activation=activation)

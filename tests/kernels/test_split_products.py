@@ -372,7 +372,10 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
     [
         ({"m": 8, "n": 2048, "k": 5122, "layout": "NT"}, "odd_rows"),
         ({"m": 16, "n": 4098, "k": 2048}, "odd_rows"),
-        ({"m": 8, "n": 2048, "k": 5121, "layout": "NT"}, "split_descriptor"),  # off 4 bytes
+        ({"m": 8, "n": 2048, "k": 5121, "layout": "NT"}, "staggered"),  # off 4 bytes
+        ({"m": 4099, "n": 64, "k": 1031}, "staggered"),
+        ({"m": 65, "n": 2048, "k": 5121, "layout": "NT"}, "split_descriptor"),
+        ({"m": 8, "n": 512, "k": 5121, "layout": "NT"}, "split_descriptor"),  # soon copied
         ({"m": 5, "n": 50257, "k": 2048, "layout": "TN"}, "shifted"),
         ({"m": 32769, "n": 12, "k": 1028, "layout": "TT"}, "shifted"),
         ({"m": 8, "n": 4097, "k": 2048}, "split_descriptor"),  # soon copied

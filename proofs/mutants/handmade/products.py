@@ -43,6 +43,8 @@ MUTANTS = (
         gpu_only="Gluon is not interpreted", needs=frozenset({Capability.WGMMA})),
     Mutant("matmul", "sums of each class of rows left where they begin", "wrong tile",
         (Edit("offs_n + shift", "offs_n", "_shifted_kernel"),), VALUES, "forward", "shifted", "fp16"),
+    Mutant("matmul", "the first 16 bytes of rows multiplied twice", "wrong partial sum",
+        (Edit("j + offs_k >= WIDTH", "j + offs_k >= 0", "_staggered_kernel"),), VALUES, "forward", "staggered", "fp16"),
     Mutant("matmul", "what lies beside a tile from its first column on", "wrong tile", (Edit("n + COLUMNS", "n",
         "_produce"),), VALUES, "forward", "columns", "bf16", gpu_only="Gluon is not interpreted",
         needs=frozenset({Capability.WGMMA})),

@@ -175,6 +175,15 @@ EDGE_CASES = (
         for m, n, k, layout in ((69, 2052, 1031, "NN"), (1027, 132, 1540, "TT"), (516, 260, 2060, "TN"))
     ),
     case("tf32", "tiles for every SM, rows off 16 bytes, the smaller one copied", m=1157, n=1163, k=37, layout="TN"),
+    *(
+        case("tf32", f"few rows or columns times a small matrix, tails: {layout}", **sizes, layout=layout)
+        for layout, sizes in (
+            ("TN", {"m": 6, "n": 132, "k": 1028}),
+            ("NN", {"m": 13, "n": 68, "k": 516}),
+            ("TT", {"m": 140, "n": 7, "k": 396}),
+            ("TT", {"m": 3, "n": 1284, "k": 72}),
+        )
+    ),
     case("tf32", "operands that tensor cores want transposed", m=72, n=136, k=200, layout="TN"),
     case("tf32", "the same of few tokens: columns of the copies would be off 16 bytes", m=72, n=136, k=18, layout="TN"),
     case("tf32", "and of so few that none are made", m=72, n=136, k=2, layout="TN"),

@@ -58,6 +58,7 @@ from .thin_spaces import (
     splits_k,
 )
 from .tiled import launch_pointers, naive_kernel, tiled_kernel
+from .uncopied import uncopied
 
 DECLARATION = Declaration(
     name="matmul",
@@ -95,6 +96,7 @@ DECLARATION = Declaration(
                 follows="naive",
             ),
             streamed(launch_streamed),
+            uncopied(launch_split),
             few_rows(launch_few_rows),
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),

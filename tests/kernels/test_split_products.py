@@ -294,7 +294,7 @@ def test_without_groups_of_warps_that_multiply_few_rows_are_few_rows_s(layout, s
         ("fp32", {"m": 16, "layout": "TT"}, False),
         ("fp32", {"m": 17, "layout": "NT"}, False),
         ("tf32", {"m": 2, "layout": "NT"}, False),  # which tensor cores read as it lies
-        ("tf32", {"m": 4, "layout": "NN"}, True),
+        ("tf32", {"m": 4, "layout": "NN"}, False),  # which is `uncopied`
         ("tf32", {"m": 8, "layout": "NN"}, False),  # so many are read beside each block of the matrix
         ("fp32", {"m": 8, "layout": "TN"}, False),
         ("fp32", {"m": 8, "layout": "NT", "k": 2049}, False),
@@ -389,6 +389,23 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
 def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies_and_few_products_leave_out_the_dot(sizes, variant):
     for on in ("h100", "h200"):
         assert chosen("matmul", on, "bf16", **sizes)[0] == variant
+
+
+@pytest.mark.parametrize(
+    ("sizes", "variant"),
+    [
+        ({"m": 6, "n": 1280, "k": 512, "layout": "TN"}, "uncopied"),
+        ({"m": 2048, "n": 16, "k": 1024, "layout": "TT"}, "uncopied"),
+        ({"m": 6, "n": 1280, "k": 512, "layout": "NT"}, "split_descriptor"),  # along K
+        ({"m": 17, "n": 4096, "k": 1024, "layout": "TN"}, "registers"),
+        ({"m": 6, "n": 8192, "k": 2048, "layout": "TN"}, "registers"),  # large
+        ({"m": 6, "n": 1281, "k": 512, "layout": "TN"}, "streamed"),  # off 16 bytes
+    ],
+    ids=str,
+)
+def test_few_rows_of_tf32_read_a_small_matrix_across_k_as_it_lies(sizes, variant):
+    for on in ("h100", "h200"):
+        assert chosen("matmul", on, "tf32", **sizes)[0] == variant
 
 
 @pytest.mark.parametrize(("n", "k", "parts"), [(50257, 2048, 1), (32001, 4096, 3), (8193, 4100, 4), (4099, 9000, 8)])

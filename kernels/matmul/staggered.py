@@ -16,9 +16,10 @@ import triton.language as tl
 from atlas.declaration import GPU, Capability, Case, Config, Variant, element_size
 from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 from kernels.common.early import launch_early
+from kernels.common.estimated import Estimated
 from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
 from kernels.common.products import layout_of
 
@@ -27,7 +28,7 @@ from .split_spaces import SPLIT_DESCRIPTOR_SPACE
 from .tiled import empty_product
 
 STAGGERED_SPACE = {
-    "BLOCK_N": (16, 32, 64),
+    "BLOCK_N": (32, 64),
     "BLOCK_K": (128,),
     "SPLITS": (1, 2, 3, 4, 6, 8, 12, 16),
     "COPIES": (0, 1),
@@ -38,35 +39,37 @@ STAGGERED_SPACE = {
 _WIDTH = 8
 """Elements of 16 bytes."""
 _STAGES = 4
-_MOST_ROWS = 64
-_LEAST_BYTES = 2**23
-"""Of the matrix: a smaller one is copied in little more than the time of a launch."""
+_LEAST_BYTES = {16: 2**20, 32: 2**23, 64: 2**24}
+"""Of the matrix, by the rows of a tile: a smaller one is copied in little more than the time of a launch."""
+_LEAST_K = 128
+"""Elements of a row: most of a shorter one are in the 16 bytes in which it begins or ends."""
+_MOST_ROWS = max(_LEAST_BYTES)
 _COPY = 1024
 """Elements of a row that a program copies."""
 
 _AT_ONCE = 6
 """Programs that an SM has registers for, and more than it needs."""
-_BYTES = 3.0e4
-"""Of memory that an SM's share of the bandwidth moves in a microsecond (H200)."""
-_PROGRAM, _SUM, _PASS = 2.0, 1.5, 2.4e4
-"""Microseconds for a program's begin and end, and for the kernel that adds parts up; bytes an SM adds up in one."""
-_OF_A = 0.3
+_BYTES, _ALONE = 2.9e4, 3.3e4
+"""Bytes that an SM moves in a microsecond beside all others, and one program (H200)."""
+_PROGRAM, _HIDDEN = 4.7, 0.5
+"""Microseconds until a program has its first bytes and after its last; the part of the shorter of an SM's time and of a
+program's that the other does not hide."""
+_COPIES, _BLOCK = 2.1, 0.3
+"""Microseconds for the kernel that shifts A; without it, for each block of A, which is read by registers."""
+_SUM, _PASS = 0.3, 1.6e3
+"""Microseconds for the kernel that adds parts up, and bytes an SM adds up in one."""
+_OF_A = 0.25
 """What a byte of A takes, which is in L2, for one of the matrix."""
-_NEAR = 1.25
+_NEAR = 1.15
 """How much longer than the best a config may take by the estimate and be worth a trial."""
 
 
 @triton.jit
 def _shift_kernel(
     a_ptr, out_ptr, M, K, stride_am, stride_ak, stride_b, LENGTH,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEADS: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[class, row, p] = A[row, p - shift of the class], 0 outside of A: program (row, block, class).
-
-    LEADS: the kernel that reads ``out`` may begin now, and waits for the end of this one by itself.
-    """
-    if LEADS:
-        gdc_launch_dependents()
+    """out[class, row, p] = A[row, p - shift of the class], 0 outside of A: program (row, block, class)."""
     of_class, row = tl.program_id(2), tl.program_id(0)
     shift = (of_class.to(tl.int64) * stride_b % WIDTH).to(tl.int32)
     p = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -184,7 +187,7 @@ def multiply_staggered(a, b, parts, *, config):
         copies = torch.empty((classes, rows, length), dtype=x.dtype, device=x.device)
         launch(
             _shift_kernel, (rows, length // _COPY, classes), x, copies, m, k, *x.stride(), stride, length,
-            ROWS=rows, WIDTH=_WIDTH, BLOCK=_COPY, LEADS=config["COPIES"] == 2, num_warps=4,
+            ROWS=rows, WIDTH=_WIDTH, BLOCK=_COPY, num_warps=4,
         )  # fmt: skip
     grid = _tiles(n, classes, config["BLOCK_N"]), out.shape[0]
     part = part_of_k(_positions(k), config["SPLITS"], config["BLOCK_K"])
@@ -214,8 +217,8 @@ def staggered(launch: Callable, layout: Callable[[Case], str] = layout_of) -> Va
         summary="few rows times a matrix of odd rows along K, read at whole 16 bytes: rows that lie alike in a tile",
         launch=launch,
         space=STAGGERED_SPACE,
-        default=_default,
-        fits=_fits,
+        default=_CHOICE.default,
+        fits=_CHOICE.fits,
         handles=functools.partial(_handles, layout),
         needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
         follows="odd_rows",
@@ -233,50 +236,40 @@ def _handles(layout: Callable, problem: Case, gpu: GPU) -> str:
         return "rows across K are `shifted`'s"
     if k % 2 == 0:
         return "even rows are read as they lie"
-    if max(m, n) * k * element_size(problem.dtype) < _LEAST_BYTES and not gpu.functional:
+    if gpu.functional:
+        return ""
+    if k < _LEAST_K:
+        return "rows of little more than the 16 bytes in which they begin and end"
+    if max(m, n) * k * element_size(problem.dtype) < _LEAST_BYTES[_rows_of_tile(min(m, n))]:
         return "the matrix is copied in little more than the time of a launch"
     return ""
 
 
-def _microseconds(block_n: int, splits: int, problem: Case, gpu: GPU) -> float:
-    """About how long a product takes: an SM's programs share its bandwidth, and few of them do not reach it."""
-    (few, many), block_k = sorted((problem["m"], problem["n"])), STAGGERED_SPACE["BLOCK_K"][0]
-    part, size, rows = part_of_k(_positions(problem["k"]), splits, block_k), 2, _rows_of_tile(few)
+def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
+    """About how long a product takes: all programs on their SMs, or one alone, and part of the shorter of the two."""
+    (few, many), size = sorted((problem["m"], problem["n"])), element_size(problem.dtype)
+    block_n, block_k, splits, copies = (config[name] for name in ("BLOCK_N", "BLOCK_K", "SPLITS", "COPIES"))
+    rows, part = _rows_of_tile(few), part_of_k(_positions(problem["k"]), splits, block_k)
+    buffers = _STAGES if rows == 64 else _STAGES - 1
+    at_once = min(_AT_ONCE, gpu.shared_bytes // (buffers * (rows + block_n) * block_k * size))
+    if not at_once:
+        return math.inf
     count = triton.cdiv(_positions(problem["k"]), part)
     programs = count * _tiles(many, _WIDTH // math.gcd(problem["k"], _WIDTH), block_n)
-    buffers = _STAGES if rows == 64 else _STAGES - 1
-    at_once = min(_AT_ONCE, max(1, gpu.shared_bytes // (buffers * (rows + block_n) * block_k * size)))
-    full, rest = divmod(programs, at_once * gpu.sms)
-    last = max(min(2, at_once), triton.cdiv(rest, gpu.sms)) if rest else 0
-    summed = _SUM + 4 * count * few * many / (_PASS * gpu.sms) if count > 1 else 0.0
     read = part * (block_n + _OF_A * rows) * size
-    return (full * at_once + last) * read / _BYTES + (full + bool(rest)) * _PROGRAM + summed
+    alone = read / _ALONE + _PROGRAM + (0.0 if copies else part / block_k * _BLOCK)
+    times = programs / gpu.sms * (read / _BYTES + _PROGRAM / at_once), alone
+    summed = _SUM + 4 * count * few * many / (_PASS * gpu.sms) if count > 1 else 0.0
+    return max(times) + _HIDDEN * min(times) + copies * _COPIES + summed
 
 
-def _parts(problem: Case) -> list[int]:
-    """Numbers of parts that leave each at least two blocks; always one part."""
-    least = 2 * STAGGERED_SPACE["BLOCK_K"][0]
-    return [s for s in STAGGERED_SPACE["SPLITS"] if s == 1 or _positions(problem["k"]) >= least * s]
-
-
-@functools.lru_cache(maxsize=4096)
-def _best(problem: Case, gpu: GPU) -> tuple[float, int, int]:
-    """The shortest time by the estimate, its BLOCK_N and its parts."""
-    return min(
-        (_microseconds(block_n, splits, problem, gpu), block_n, splits)
-        for block_n in STAGGERED_SPACE["BLOCK_N"]
-        for splits in _parts(problem)
-    )
-
-
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config cannot be the best."""
-    if config["SPLITS"] not in _parts(problem):
+def _wasteful(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config is not worth an estimate."""
+    if config["SPLITS"] > 1 and _positions(problem["k"]) < 2 * config["SPLITS"] * config["BLOCK_K"]:
         return "parts of less than two blocks"
-    late = _microseconds(config["BLOCK_N"], config["SPLITS"], problem, gpu) > _NEAR * _best(problem, gpu)[0]
-    return "other tiles and parts should end sooner" if late else ""
+    if not config["COPIES"] and _rows_of_tile(min(problem["m"], problem["n"])) > 16:
+        return "many rows are read an element at a time for each block"
+    return ""
 
 
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    _, block_n, splits = _best(problem, gpu)
-    return dict(zip(STAGGERED_SPACE, (block_n, 128, splits, 1, 4), strict=True))
+_CHOICE = Estimated(STAGGERED_SPACE, _microseconds, _wasteful, _NEAR)

@@ -147,7 +147,7 @@ def shifted(columns):
     return instructions(requests[0].kernel), resources_of(requests[0].kernel).spill_bytes
 
 
-def staggered(rows, columns):
+def staggered(rows, columns, copies):
     """The same of odd rows along K."""
     import torch
     from atlas.compilation.resources import resources_of
@@ -156,7 +156,7 @@ def staggered(rows, columns):
 
     a, b = (torch.empty(count, 2047, dtype=torch.bfloat16, device="meta") for count in (rows, 50257))
     with compile_only(gpu_named("h200")) as requests:
-        launch_staggered(a, b.t(), config=dict(zip(STAGGERED_SPACE, (columns, 128, 1, 1, 4), strict=True)))
+        launch_staggered(a, b.t(), config=dict(zip(STAGGERED_SPACE, (columns, 128, 1, copies, 4), strict=True)))
     return instructions(requests[-1].kernel), resources_of(requests[-1].kernel).spill_bytes
 
 

@@ -449,9 +449,11 @@ def test_odd_rows_are_copied_16_bytes_at_a_time_past_registers(compiling, column
     assert copies and all(".128" in name for name in copies)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(5, 16), (5, 32), (5, 64), (17, 64), (64, 64)])
-def test_odd_rows_along_k_and_what_they_meet_are_copied_16_bytes_at_a_time(compiling, rows, columns):
-    names, spilled = compiling(inside_hopper.staggered, rows, columns)
+@pytest.mark.parametrize(
+    ("rows", "columns", "copies"), [(5, 32, 0), (5, 64, 0), (5, 32, 1), (5, 64, 1), (17, 64, 1), (64, 64, 1)]
+)
+def test_odd_rows_along_k_and_what_they_meet_are_copied_16_bytes_at_a_time(compiling, rows, columns, copies):
+    names, spilled = compiling(inside_hopper.staggered, rows, columns, copies)
     assert spilled == 0
     copies = [name for name in names if name.startswith("LDGSTS")]
     assert copies and all(".128" in name for name in copies)

@@ -77,11 +77,13 @@ def test_a_graph_multiplies_what_then_lies_there(cuda, splits):
     near(found, a, b)
 
 
-@pytest.mark.parametrize(("columns", "splits"), [(16, 6), (32, 1), (64, 3)])
-def test_products_along_k(cuda, columns, splits):
+@pytest.mark.parametrize(("columns", "splits", "copies"), [(32, 6, 0), (32, 1, 1), (64, 1, 0), (64, 3, 1)])
+def test_products_along_k(cuda, columns, splits, copies):
     """A by rows, and by columns beside a C that is turned; NaN beside rows of B; the same at every run."""
-    config = dict(zip(STAGGERED_SPACE, (columns, 128, splits, 1, 4), strict=True))
+    config = dict(zip(STAGGERED_SPACE, (columns, 128, splits, copies, 4), strict=True))
     for dtype, (m, n, k) in ((dtype, shape) for dtype, shapes in ALONG_K.items() for shape in shapes):
+        if m > 16 and not copies:
+            continue
         rows = torch.full((n, k + 8 if k % 2 else k + 4), torch.nan, device=cuda, dtype=dtype)[:, :k]
         a, b = drawn(cuda, m, k, dtype), rows.copy_(drawn(cuda, n, k, dtype)).t()
         found = launch_staggered(a, b, config=config)
@@ -91,10 +93,10 @@ def test_products_along_k(cuda, columns, splits):
         near(launch_staggered(b.t(), by_columns.t(), config=config).t(), a, b)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-def test_a_graph_shifts_and_multiplies_what_then_lies_there(cuda, splits):
+@pytest.mark.parametrize(("splits", "copies"), [(1, 0), (1, 1), (3, 1)])
+def test_a_graph_shifts_and_multiplies_what_then_lies_there(cuda, splits, copies):
     a, b = drawn(cuda, 5, 2049, torch.bfloat16), drawn(cuda, 8001, 2049, torch.bfloat16).t()
-    config, graph = dict(zip(STAGGERED_SPACE, (32, 128, splits, 1, 4), strict=True)), torch.cuda.CUDAGraph()
+    config, graph = dict(zip(STAGGERED_SPACE, (32, 128, splits, copies, 4), strict=True)), torch.cuda.CUDAGraph()
     launch_staggered(a, b, config=config)
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):

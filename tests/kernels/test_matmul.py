@@ -112,8 +112,8 @@ def test_sums_of_rows_at_one_place_are_shifted(a, b, splits):
     ],
 )
 def test_rows_along_k_that_lie_alike_are_multiplied_together(a, b, splits):
-    config = dict(zip(STAGGERED_SPACE, (16, 128, splits, 1, 4), strict=True))
-    for dtype in (torch.float16, torch.bfloat16):
+    for dtype, copies in ((torch.float16, 0), (torch.bfloat16, 1)):
+        config = dict(zip(STAGGERED_SPACE, (32, 128, splits, copies, 4), strict=True))
         x, y = laid_as(a, dtype), laid_as(b, dtype)
         assert not judged(WORK.variant("staggered").launch(x, y, config=config), x, y)
 
@@ -124,7 +124,7 @@ def test_what_lies_beside_odd_rows_is_in_no_sum():
     b.copy_(randn(*b.shape, dtype=torch.float16))
     a = randn(4, 277, dtype=torch.float16, seed=1)
     for copies in STAGGERED_SPACE["COPIES"]:
-        config = dict(zip(STAGGERED_SPACE, (16, 128, 2, copies, 4), strict=True))
+        config = dict(zip(STAGGERED_SPACE, (32, 128, 2, copies, 4), strict=True))
         assert not judged(WORK.variant("staggered").launch(a, b[:, 6:], config=config), a, b[:, 6:])
 
 

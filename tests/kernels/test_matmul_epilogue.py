@@ -94,7 +94,7 @@ def test_odd_rows_of_w_or_of_x_are_multiplied_where_they_lie(m, n, first):
         wide = torch.zeros(inputs[name].shape[0], 315, dtype=torch.float16)
         wide[:, first : first + 301] = inputs[name]
         inputs[name] = wide[:, first : first + 301]
-    config = {"BLOCK_N": 16, "BLOCK_K": 128, "SPLITS": 2, "COPIES": 1, "num_warps": 4}
+    config = {"BLOCK_N": 32, "BLOCK_K": 128, "SPLITS": 2, "COPIES": 1, "num_warps": 4}
     y, z = DECLARATION.forward.variant("staggered").launch(**inputs, keep=True, config=config)
     assert not given.judge(y).reason
     x, weight, bias = (inputs[name].double() for name in ("x", "weight", "bias"))

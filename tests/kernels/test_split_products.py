@@ -373,9 +373,13 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
         ({"m": 8, "n": 2048, "k": 5122, "layout": "NT"}, "odd_rows"),
         ({"m": 16, "n": 4098, "k": 2048}, "odd_rows"),
         ({"m": 8, "n": 2048, "k": 5121, "layout": "NT"}, "staggered"),  # off 4 bytes
-        ({"m": 4099, "n": 64, "k": 1031}, "staggered"),
+        ({"m": 4099, "n": 24, "k": 1031}, "staggered"),
+        ({"m": 16, "n": 1024, "k": 515, "layout": "NT"}, "staggered"),  # 5.6 us, before 8.4
+        ({"m": 24, "n": 8191, "k": 601, "layout": "NT"}, "staggered"),  # 12.0 us, before 15.7
+        ({"m": 64, "n": 4096, "k": 4095, "layout": "NT"}, "staggered"),  # 28.1 us, before 33.2
+        ({"m": 48, "n": 2048, "k": 3003, "layout": "NT"}, "split_descriptor"),
         ({"m": 65, "n": 2048, "k": 5121, "layout": "NT"}, "split_descriptor"),
-        ({"m": 8, "n": 512, "k": 5121, "layout": "NT"}, "split_descriptor"),  # soon copied
+        ({"m": 8, "n": 512, "k": 1021, "layout": "NT"}, "split_descriptor"),  # soon copied
         ({"m": 5, "n": 50257, "k": 2048, "layout": "TN"}, "shifted"),
         ({"m": 32769, "n": 12, "k": 1028, "layout": "TT"}, "shifted"),
         ({"m": 8, "n": 4097, "k": 2048}, "split_descriptor"),  # soon copied
@@ -389,6 +393,25 @@ def test_small_products_of_fp32_along_k_or_with_many_tiles_stay_swizzled():
 def test_few_rows_read_a_large_matrix_off_16_bytes_where_it_lies_and_few_products_leave_out_the_dot(sizes, variant):
     for on in ("h100", "h200"):
         assert chosen("matmul", on, "bf16", **sizes)[0] == variant
+
+
+@pytest.mark.parametrize(
+    ("sizes", "columns", "parts", "copies"),
+    [
+        ({"m": 8, "n": 1024, "k": 3001}, 32, 8, 0),  # 8.2 us, 9.4 by copies
+        ({"m": 3, "n": 512, "k": 5001}, 32, 16, 0),  # 7.8 us, 9.5
+        ({"m": 2, "n": 256, "k": 4001}, 32, 12, 0),  # 5.9 us, 7.6
+        ({"m": 16, "n": 6912, "k": 8195}, 32, 1, 1),  # 45.6 us, 48.9 in 3 parts
+        ({"m": 32, "n": 11008, "k": 4097}, 32, 1, 1),  # 44.7 us, 48.8 by 64, 62.1 without copies
+        ({"m": 64, "n": 4096, "k": 4095}, 32, 1, 1),  # 28.1 us, 30.8 in 2 parts
+        ({"m": 33, "n": 28672, "k": 1025}, 64, 1, 1),  # 48.3 us, 48.4 by 32
+    ],
+    ids=str,
+)
+def test_a_large_matrix_of_odd_rows_is_worth_copies_of_few_rows_and_a_small_one_parts(sizes, columns, parts, copies):
+    variant, config = chosen("matmul", "h200", "bf16", **sizes, layout="NT")
+    assert variant == "staggered"
+    assert (config["BLOCK_N"], config["SPLITS"], config["COPIES"]) == (columns, parts, copies)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ launch more, or two, each as long as a product of a few MB.  Tensor cores' older
 registers, which read shared memory in any order.  Its loop is short, and so is the time until its code has been read.
 """
 
-import functools
+import math
 from collections.abc import Callable
 
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
+from kernels.common.estimated import Estimated
 from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
@@ -23,19 +24,22 @@ UNCOPIED_SPACE = {
     "num_stages": (4,),
 }
 
-_MOST_ROWS = 16
-_MOST_BYTES = 2**25
-"""Of the matrix: beside a larger one copies are little."""
-_WIDE = (16, 32, 64)
-"""Rows or columns of the matrix that a tile has."""
+_MOST_ROWS = 64
+_MOST_BYTES = 2**26
+"""Of the matrix beside 16 rows, and the fewer the more rows: beside a larger one copies are little."""
 
-_TOGETHER = 4
-"""Programs that an SM has room for."""
-_BYTES = 3.0e4
-"""Of memory that an SM's share of the bandwidth moves in a microsecond (H200)."""
-_PROGRAM, _SUM = 2.0, 1.5
-"""Microseconds for a program's begin and end, and for the kernel that adds parts up."""
-_NEAR = 1.3
+_BYTES = 2.5e4
+"""Bytes that an SM, or a program alone, moves in a microsecond (H200)."""
+_PROGRAM, _HIDDEN = 0.9, 0.5
+"""Microseconds for a program's begin and end; the part of the shorter of an SM's time and of a program's that the other
+does not hide."""
+_SUM, _PASS = 1.5, 2.6e3
+"""Microseconds for the kernel that adds parts up, and bytes an SM adds up in one."""
+_OF_A = 0.95
+"""What a byte of the few rows takes, which is in L2, for one of the matrix."""
+_ENOUGH = 3
+"""Programs for each SM, of which there may be more only in one part."""
+_NEAR = 1.15
 """How much longer than the best a config may take by the estimate and be worth a trial."""
 
 
@@ -46,8 +50,8 @@ def uncopied(launch: Callable) -> Variant:
         summary="tf32 of few rows times a small matrix that does not lie along K, by pointers: nothing is copied first",
         launch=launch,
         space=UNCOPIED_SPACE,
-        default=_default,
-        fits=_fits,
+        default=_CHOICE.default,
+        fits=_CHOICE.fits,
         handles=_handles,
         needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
         follows="split",
@@ -61,7 +65,9 @@ def _handles(problem: Case, gpu: GPU) -> str:
     few, many = sorted((problem["m"], problem["n"]))
     if not 1 < few <= _MOST_ROWS:
         return f"2 to {_MOST_ROWS} rows or columns are few, and one is a vector"
-    if 4 * many * problem["k"] > _MOST_BYTES:
+    if not problem["k"]:
+        return "nothing to multiply"
+    if 4 * many * problem["k"] * _rows_of_tile(few) > _MOST_BYTES * 16:
         return "a large matrix outweighs copies"
     if layout_of(problem) == "NT":
         return "both operands lie along K, as tensor cores read them"
@@ -70,43 +76,40 @@ def _handles(problem: Case, gpu: GPU) -> str:
     return ""
 
 
-def _microseconds(wide: int, splits: int, problem: Case, gpu: GPU) -> float:
-    """About how long a product takes: an SM's programs share its bandwidth, and few of them do not reach it."""
-    part = part_of_k(problem["k"], splits, UNCOPIED_SPACE["BLOCK_K"][0])
-    count = triton.cdiv(problem["k"], part)
-    full, rest = divmod(count * triton.cdiv(max(problem["m"], problem["n"]), wide), _TOGETHER * gpu.sms)
-    last = max(2, triton.cdiv(rest, gpu.sms)) if rest else 0
-    read = (full * _TOGETHER + last) * part * wide * 4
-    return read / _BYTES + (full + bool(rest)) * _PROGRAM + (_SUM if count > 1 else 0.0)
+def _rows_of_tile(few: int) -> int:
+    return max(16, triton.next_power_of_2(few))
 
 
-def _parts(problem: Case) -> list[int]:
-    """Numbers of parts that leave each at least two blocks; always one part."""
-    least = 2 * UNCOPIED_SPACE["BLOCK_K"][0]
-    return [s for s in UNCOPIED_SPACE["SPLITS"] if s == 1 or problem["k"] >= least * s]
+def _thin_and_wide(config: Config, problem: Case) -> tuple[int, int]:
+    """A tile's size in the few rows, and in the matrix."""
+    m, n = config["BLOCK_M"], config["BLOCK_N"]
+    return (m, n) if problem["m"] <= problem["n"] else (n, m)
 
 
-@functools.lru_cache(maxsize=4096)
-def _best(problem: Case, gpu: GPU) -> tuple[float, int, int]:
-    """The shortest time by the estimate, its columns (of few columns, rows) and its parts."""
-    return min((_microseconds(wide, s, problem, gpu), wide, s) for wide in _WIDE for s in _parts(problem))
+def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
+    """About how long a product takes: all programs on their SMs, or one alone, and part of the shorter of the two."""
+    (few, many), (rows, wide) = sorted((problem["m"], problem["n"])), _thin_and_wide(config, problem)
+    part = part_of_k(problem["k"], config["SPLITS"], config["BLOCK_K"])
+    at_once = gpu.shared_bytes // ((config["num_stages"] - 1) * (rows + wide) * config["BLOCK_K"] * 4)
+    if not at_once:
+        return math.inf
+    count, read = triton.cdiv(problem["k"], part), part * (wide + _OF_A * rows) * 4
+    programs = count * triton.cdiv(many, wide)
+    times = programs / gpu.sms * (read / _BYTES + _PROGRAM / at_once), read / _BYTES + _PROGRAM
+    summed = _SUM + 4 * count * few * many / (_PASS * gpu.sms) if count > 1 else 0.0
+    return max(times) + _HIDDEN * min(times) + summed
 
 
-def _tile(wide: int, problem: Case) -> tuple[int, int]:
-    return (_MOST_ROWS, wide) if problem["m"] <= problem["n"] else (wide, _MOST_ROWS)
-
-
-def _fits(config: Config, problem: Case, gpu: GPU) -> str:
-    """Why a config cannot be the best."""
-    wide = config["BLOCK_N" if problem["m"] <= problem["n"] else "BLOCK_M"]
-    if (config["BLOCK_M"], config["BLOCK_N"]) != _tile(wide, problem):
+def _wasteful(config: Config, problem: Case, gpu: GPU) -> str:
+    """Why a config is not worth an estimate."""
+    if _thin_and_wide(config, problem)[0] != _rows_of_tile(min(problem["m"], problem["n"])):
         return "the tile is not as thin as C"
-    if config["SPLITS"] not in _parts(problem):
+    if config["SPLITS"] > 1 and problem["k"] < 2 * config["SPLITS"] * config["BLOCK_K"]:
         return "parts of less than two blocks"
-    late = _microseconds(wide, config["SPLITS"], problem, gpu) > _NEAR * _best(problem, gpu)[0]
-    return "other tiles and parts should end sooner" if late else ""
+    tiles = triton.cdiv(max(problem["m"], problem["n"]), _thin_and_wide(config, problem)[1])
+    if tiles * config["SPLITS"] > _ENOUGH * gpu.sms and config["SPLITS"] > 1:
+        return "fewer parts are enough for every SM"
+    return ""
 
 
-def _default(problem: Case, gpu: GPU) -> dict[str, int]:
-    _, wide, splits = _best(problem, gpu)
-    return dict(zip(UNCOPIED_SPACE, (*_tile(wide, problem), 64, splits, 4, 4), strict=True))
+_CHOICE = Estimated(UNCOPIED_SPACE, _microseconds, _wasteful, _NEAR)

@@ -415,13 +415,32 @@ def test_a_large_matrix_of_odd_rows_is_worth_copies_of_few_rows_and_a_small_one_
 
 
 @pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ({"m": 6, "n": 1280, "k": 512, "layout": "TN"}, (16, 16, 64, 1)),  # 5.5 us, before 12.1
+        ({"m": 3, "n": 2048, "k": 1024, "layout": "TN"}, (16, 64, 64, 8)),  # 7.8 us, 10.4 by 16 columns
+        ({"m": 7, "n": 4096, "k": 1024, "layout": "TN"}, (16, 64, 64, 4)),  # 10.2 us, 12.1
+        ({"m": 7, "n": 8192, "k": 2048, "layout": "TN"}, (16, 64, 64, 2)),  # 26.2 us, before 29.9
+        ({"m": 24, "n": 2048, "k": 1024, "layout": "TN"}, (32, 64, 64, 4)),  # 8.7 us, before 11.2
+        ({"m": 64, "n": 1280, "k": 512, "layout": "TN"}, (64, 16, 64, 1)),  # 6.3 us, 7.6 by 64 columns in 4 parts
+        ({"m": 1280, "n": 6, "k": 512, "layout": "TN"}, (16, 16, 64, 1)),
+    ],
+    ids=str,
+)
+def test_tf32_of_few_rows_is_cut_where_k_is_long(sizes, tile):
+    variant, config = chosen("matmul", "h200", "tf32", **sizes)
+    assert (variant, *list(config.values())[:4]) == ("uncopied", *tile)
+
+
+@pytest.mark.parametrize(
     ("sizes", "variant"),
     [
         ({"m": 6, "n": 1280, "k": 512, "layout": "TN"}, "uncopied"),
         ({"m": 2048, "n": 16, "k": 1024, "layout": "TT"}, "uncopied"),
         ({"m": 6, "n": 1280, "k": 512, "layout": "NT"}, "split_descriptor"),  # along K
-        ({"m": 17, "n": 4096, "k": 1024, "layout": "TN"}, "registers"),
-        ({"m": 6, "n": 8192, "k": 2048, "layout": "TN"}, "registers"),  # large
+        ({"m": 65, "n": 2048, "k": 1024, "layout": "TN"}, "registers"),
+        ({"m": 6, "n": 8192, "k": 4096, "layout": "TN"}, "registers"),  # large
+        ({"m": 64, "n": 4096, "k": 2048, "layout": "TN"}, "registers"),  # beside so many rows
         ({"m": 6, "n": 1281, "k": 512, "layout": "TN"}, "streamed"),  # off 16 bytes
     ],
     ids=str,

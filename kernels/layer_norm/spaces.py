@@ -86,18 +86,18 @@ def _of_some_rows(problem: Case, gpu: GPU) -> dict | None:
     """The config of rows of 513 to 1280 16-bit elements of which an SM has 9 to 35; None of others.
 
     A warp a row asks for weight and bias beside x, not after the sums (1378 x 768 of bf16: 3.07 us, late 3.65;
-    4500 x 1152: 7.83 and 9.21; H200).  Rows not of whole vectors, by two, have 16 elements a thread, each with a mask
-    of its own (2457 x 823 of fp16: 6.54 us, with 32 late 7.39).  Rows of 1024, up to 16 an SM, have a warp each, which
-    exchanges no sums (1200 x 1024 of bf16: 3.37 us, by two 3.64).
+    4500 x 1152: 7.83 and 9.21; but 4096 x 896, 31 an SM, 7.38 and 6.42; H200).  Rows not of whole vectors, by two, have
+    16 elements a thread, each with a mask of its own (2457 x 823 of fp16: 6.54 us, with 32 late 7.39).  Rows of 1024,
+    up to 16 an SM, have a warp each, which exchanges no sums (1200 x 1024 of bf16: 3.37 us, by two 3.64).
     """
     m, n, size = problem["m"], problem["n"], element_size(problem.dtype)
     if size > 2 or has_residual(problem) or not 512 < n <= 1280 or not 8 * gpu.sms < m <= 35 * gpu.sms:
         return None
     if n * size % rows.VECTOR_BYTES:
-        return {"BLOCK_M": 2, "LATE": False, "num_warps": 4} if n < 1024 else None
+        return {"BLOCK_M": 2, "LATE": False, "num_warps": 4} if n < 1024 and m > 16 * gpu.sms else None
     if n == 1024:
         return {"BLOCK_M": 1, "LATE": True, "num_warps": 1} if m <= 16 * gpu.sms else None
-    return {"BLOCK_M": 1, "LATE": False, "num_warps": 1}
+    return {"BLOCK_M": 1, "LATE": False, "num_warps": 1} if n > 1024 or m <= 23 * gpu.sms else None
 
 
 def one_pass_default(problem: Case, gpu: GPU) -> dict:

@@ -39,9 +39,9 @@ STAGGERED_SPACE = {
 _WIDTH = 8
 """Elements of 16 bytes."""
 _STAGES = 4
-_LEAST_BYTES = {16: 2**20, 32: 2**23, 64: 2**24}
+_LEAST_BYTES = {16: 2**19, 32: 2**22, 64: 2**24}
 """Of the matrix, by the rows of a tile: a smaller one is copied in little more than the time of a launch."""
-_LEAST_K = 128
+_LEAST_K = 96
 """Elements of a row: most of a shorter one are in the 16 bytes in which it begins or ends."""
 _MOST_ROWS = max(_LEAST_BYTES)
 _COPY = 1024

@@ -261,7 +261,8 @@ def alternates(problem: Case, gpu: GPU) -> str:
             return few
         if covers_with_fewer(row_lengths, problem):  # 264 x 4096 x 8192: 55 us, 66 here (H200)
             return "fewer tiles of `split_descriptor` cover y"
-        if fills_most(row_lengths, problem, gpu) and not problem["residual"]:
+        plain = problem["activation"] == "none" and not problem["residual"]
+        if plain and fills_most(row_lengths, problem, gpu):  # with gelu 128 x 14336 x 4096: 43.7 us, 43.0 here
             return "one row of tiles for one round: `split_descriptor` ends as soon"
     # It reads a third more from L2: where the estimates are 3 % apart, an H200 takes as long, and an H100 12 % longer.
     late = microseconds(_ALTERNATING, problem, gpu) > 1.02 * min(

@@ -33,9 +33,6 @@ _UNDER_WAY = (2**15, 3 * 2**15)
 beyond three times that there are only fewer warps to compute."""
 
 
-_EIGHT_LOADS = {"VECTORS": 1, "BLOCK_C": 128, "num_warps": 1, "PER_SM": 32}
-"""What is written as eight loads of two bytes each, which the compiler leaves together."""
-
 _FEW_COLUMNS = 64
 """Columns below which rows are so short that ``columns`` takes them only where ``blocks`` leaves SMs idle."""
 
@@ -247,8 +244,6 @@ def fits_blocks(config, problem: Case, gpu: GPU) -> str:
         return "one vector a thread: too few loads on their way"
     if config["BLOCK_C"] > smallest and config["BLOCK_C"] > triton.next_power_of_2(problem["inner"]):
         return "a block wider than the rows"
-    if config == _EIGHT_LOADS and _loads_halves(problem) and reads_odd_rows_long(problem, gpu):
-        return ""
     return spills(config, problem) or under_way(config, _programs(problem, gpu, config), gpu, max(8, config["PER_SM"]))
 
 
@@ -331,13 +326,13 @@ def _of_odd_rows(problem: Case, gpu: GPU) -> list:
     A thread has some eight loads under way, whatever its block, so what counts is how many warps an SM has: single
     ones, 32 of them (20 x 3000 x 2047 of fp32: 129.6 us, of four warps 280.4; of bf16 98.8 and 360.1; 12 x 3000 x 2050
     of bf16 55.4 and 63.5).  Where each load is of two bytes two vectors are sixteen of them, and the compiler may wait
-    for each pair: 14 round trips of memory a block where it was to be 3 (12 x 3000 x 1801 of bf16: 261 us).  Of words
-    wide blocks of four warps where five or more of them share a result (1 x 32768 x 2047: 78.3, and by single ones
-    151.8; H200).
+    for each pair: 14 round trips of memory a block where it was to be 3 (12 x 3000 x 1801 of bf16: 261 us, by four of
+    128 columns 71.1; 16 x 2500 x 3001: 91.5 and 94.7).  Of words wide blocks of four warps where five or more of them
+    share a result (1 x 32768 x 2047: 78.3, and by single ones 151.8; H200).
     """
     shared = 4 * gpu.sms // (problem["outer"] * triton.cdiv(problem["inner"], 128)) >= 5
     if not shared:
-        return [tuple(_EIGHT_LOADS.values()) if _loads_halves(problem) else (2, 64, 1, 32)]
+        return [(4, 128, 1, 32) if _loads_halves(problem) else (2, 64, 1, 32)]
     return [(8, 128, 4, 4)] if element_size(problem.dtype) == 4 else []
 
 

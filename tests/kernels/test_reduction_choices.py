@@ -237,7 +237,7 @@ def test_untuned_odd_rows_that_read_long_have_warps_enough():
         assert variant.name == "folded"
         assert tuple(variant.default(wide, GPUS["h200"]).values()) == (8, 8, 2)
     for inner in (1111, 2049, 3001):  # loads of two bytes: of sixteen the compiler may wait for each pair
-        assert blocks_of("bf16", 20, 3000, inner, op="sum") == (1, 128, 1, 32)
+        assert blocks_of("bf16", 20, 3000, inner, op="sum") == (4, 128, 1, 32)
     many = case("fp32", outer=150, n=1000, inner=1023, op="sum")
     assert DECLARATION.forward.preferred(many, GPUS["h200"]).name == "folded", "more single warps than SMs hold"
 

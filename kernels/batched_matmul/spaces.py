@@ -110,14 +110,14 @@ def _fma_config(tile: tuple[int, ...], problem: Case) -> dict[str, int]:
 def _fma_microseconds(tile: tuple[int, ...], problem: Case, gpu: GPU) -> float:
     """About how long ``tiled`` takes in fp32: elements that are read one by one make it longer.
 
-    1.4 times, and 3.2 times where A along k and B are, of many tiles: 24 of 333 x 333 x 77 take 56.6 us, 34.0 by
-    `swizzled` (H200).
+    1.4 times, and 3.2 times where B and the end of K are, of many tiles: 24 of 333 x 333 x 77 take 56.6 us, 34.0 by
+    `swizzled`, and 64 of 768 x 333 x 77 TN 257 (H200).
     """
     config = _fma_config(tile, problem)
     rows, columns, block_k, _, warps, _ = config.values()
     busy = turns(rounds((rows, columns), problem, gpu), 12 // warps, warps, enough_warps(problem["k"]))
     k = triton.cdiv(problem["k"], block_k) * block_k
-    both = layout_of(problem)[0] == "N" and problem["k"] % 16 and problem["n"] % 16
+    both = problem["k"] % 16 and problem["n"] % 16
     singly = 3.2 if both and not _few(problem, gpu) else 1.4 if narrow(problem) else 1.0
     return singly * busy * rows * columns * k / (MULTIPLICATIONS * _FMA_TILES[tile])
 

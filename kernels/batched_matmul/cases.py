@@ -79,6 +79,16 @@ EDGE_CASES = (
             (5, 72, 48, 77, "NN"),
         )
     ),
+    *(
+        case(dtype, f"blocks through registers, tiles that overlap at the ends: {layout}", **sizes, layout=layout)
+        for dtype, sizes, layouts in (
+            ("fp32", {"b": 24, "m": 131, "n": 260, "k": 77}, ("NN", "NT", "TN", "TT")),
+            ("fp32", {"b": 30, "m": 128, "n": 256, "k": 48}, ("NT", "TT")),
+            ("fp32", {"b": 70, "m": 144, "n": 96, "k": 80}, ("TT",)),
+            ("tf32", {"b": 64, "m": 131, "n": 77, "k": 83}, ("NN", "NT", "TN", "TT")),
+        )
+        for layout in layouts
+    ),
     case("tf32", "10 bits of mantissa", b=2, m=72, n=136, k=200),
     case("tf32", "rows off 16 bytes", b=3, m=69, n=77, k=131),
     *(

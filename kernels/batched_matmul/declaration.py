@@ -20,6 +20,7 @@ from .spaces import (
     fits_persistent,
     swizzles_batch,
 )
+from .staged import staged
 from .terms import terms
 from .tiled import launch_tiled
 
@@ -38,6 +39,7 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("c",),
         variants=(
+            staged(),
             registers(launch_registers),
             bf16x6(launch_bf16x6, multiplies_terms),
             clustered(launch_clustered),

@@ -5,6 +5,8 @@ from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
 from kernels.common.products import BARRIERS, buffers, fma_stages, layout_of, narrow, row_lengths, stage_bytes
+from kernels.matmul.registers import goes_through_registers
+from kernels.matmul.registers import microseconds as registers_microseconds
 from kernels.matmul.swizzled import MULTIPLICATIONS, enough_warps, microseconds, swizzles, turns
 
 from .estimates import count, direct_microseconds, persistent_microseconds, rounds
@@ -311,6 +313,19 @@ def fma_microseconds(problem: Case, gpu: GPU) -> float:
     return min([*times, copied + microseconds(problem, gpu)] if not swizzles_batch(problem, gpu) else times)
 
 
+_SINGLY_AT_BEST = 0.8
+"""The share of its estimate that `tiled` takes at best where it reads singly: 12 of 77 x 1024 x 577 TN 38.6 us for
+50.7, 64 of 197 x 256 x 77 NT 28.9 for 35.1 (H200)."""
+
+
+def fma_microseconds_at_best(problem: Case, gpu: GPU) -> float:
+    """About how long the one of them takes that is chosen, or a little less where that was timed."""
+    copied, turned = _copies_of_swizzled(problem)
+    if not swizzles_batch(problem, gpu):
+        return copied + microseconds(problem, gpu)
+    return turned + min(_fma_times(problem, gpu).values()) * (_SINGLY_AT_BEST if narrow(problem) else 1.0)
+
+
 def _copies_of_swizzled(problem: Case) -> tuple[float, float]:
     """Microseconds that `swizzled` copies operands for (``in_a_row``), and `tiled` to turn B."""
     b, m, n, k, (of_a, of_b) = *(problem[name] for name in "bmnk"), layout_of(problem)
@@ -345,6 +360,29 @@ def copies(problem: Case, gpu: GPU) -> str:
     else:
         pays = copies + described_microseconds(problem, gpu) < _singly_microseconds(one, problem, gpu)
     return "" if pays else "rows off 16 bytes or not along K, and too few for copies of them to pay"
+
+
+_BEHIND = 1.5
+"""What `tiled` takes of its estimate for tf32 read singly, in tiles of 32 x 32: 12 of 333 x 577 x 77 NT 20.8 us for
+13.4, 8 of 96 x 256 x 333 TN 12.6 for 8.2 (H200)."""
+
+
+def tf32_microseconds(problem: Case, gpu: GPU) -> float:
+    """About how long tf32 takes whose operands are copied, or read one by one; 0 where they are neither."""
+    b, m, n, k, layout = *(problem[name] for name in "bmnk"), layout_of(problem)
+    of_a, of_b = (length % 4 > 0 for length in row_lengths(problem)[:2])
+    if not goes_through_registers(problem, gpu):
+        busy = registers_microseconds(problem, gpu)
+        of_a, of_b = of_a or (layout == "TN" and m <= n), of_b or (layout == "TN" and m > n)
+    elif not copies(problem, gpu):
+        busy = _START + _microseconds(tuple(default_persistent(problem, gpu).values()), problem, gpu)
+        of_a, of_b = of_a or layout[0] == "T", of_b or layout[1] == "N"
+    elif narrow(problem) and count((16, 64), problem) > gpu.sms:
+        return _BEHIND * _singly_microseconds(_SINGLY["tf32"], problem, gpu)
+    else:
+        return 0.0
+    copied = sum(_LAUNCH + 8 * b * one / _COPIED for off, one in ((of_a, m * k), (of_b, k * n)) if off)
+    return busy + copied if copied else 0.0
 
 
 def described_microseconds(problem: Case, gpu: GPU) -> float:

@@ -3,6 +3,8 @@
 As `bf16x6` (kernels/matmul/hopper_bf16x6.py), whose terms are written first: that pays where each is read often.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -130,6 +132,11 @@ def terms() -> Variant:
 def _block_n(problem: Case) -> int:
     """Narrow tiles only where they leave out what wide ones leave empty, and nothing is read element by element."""
     return 32 if 0 < problem["n"] % 64 <= 32 and not narrow(problem) else 64
+
+
+def terms_microseconds(problem: Case, gpu: GPU) -> float:
+    """About how long the variant takes beyond a launch; infinite where it does not take a case."""
+    return math.inf if _handles(problem, gpu) else _microseconds(problem, gpu)
 
 
 def _microseconds(problem: Case, gpu: GPU) -> float:

@@ -80,6 +80,11 @@ def _microseconds(block_n: int, problem: Case, gpu: GPU) -> float:
     return terms + triton.cdiv(_count(block_n, problem), gpu.sms) * of_one
 
 
+def microseconds(problem: Case, gpu: GPU) -> float:
+    """About how long a product takes with its terms, by the better tile."""
+    return _best(problem, gpu)[0]
+
+
 @functools.lru_cache(maxsize=4096)
 def _best(problem: Case, gpu: GPU) -> tuple[float, int]:
     """The shortest time by the estimate, and its BLOCK_N."""

@@ -117,6 +117,11 @@ def _microseconds(block_y: int, splits: int, problem: Case, gpu: GPU) -> float:
     return max(busy, moved) + (_SUM + 4 * parts * m * n / (_PASS * gpu.sms) if parts > 1 else 0.0)
 
 
+def microseconds(problem: Case, gpu: GPU) -> float:
+    """About how long the best tiles and parts take, copies apart."""
+    return _best(problem, gpu)[0]
+
+
 @functools.lru_cache(maxsize=4096)
 def _best(problem: Case, gpu: GPU) -> tuple[float, int, int]:
     """The shortest time by the estimate, its BLOCK_Y and its parts: more than one where tiles are few."""

@@ -228,6 +228,23 @@ def batches_in_clusters(layout, b, m, n, k, shared, config):
     return instructions(request.kernel), request.kernel.asm["ptx"], shared_bytes
 
 
+def product_through_registers(layout, dtype, m, n, k, values):
+    """(instructions, registers) of a batch of 64 products of fp32 or tf32 by `staged`, with a config's values."""
+    import torch
+
+    from kernels.batched_matmul.staged import STAGED_SPACE, launch_staged
+
+    def batch(rows, columns, order):
+        made = torch.empty(64, *((rows, columns) if order == "N" else (columns, rows)), device="meta")
+        return made if order == "N" else made.mT
+
+    with compile_only(gpu_named("h200")) as requests:
+        config = dict(zip(STAGED_SPACE, values, strict=True))
+        launch_staged(batch(m, k, layout[0]), batch(k, n, layout[1]), dtype == "tf32", config=config)
+    (request,) = requests
+    return instructions(request.kernel), resources_of(request.kernel).registers
+
+
 def product_of_8_bits_in_clusters(dtypes, fast, config):
     """The same of 8 bits, 300 x 1040 x 2064: the two dtypes by torch's names, scales of rows but for int8."""
     import torch

@@ -184,6 +184,27 @@ def test_batches_in_clusters_do_the_same(compiling, layout, sizes, shared, value
     light_and_in_order(*compiling(inside_hopper.batches_in_clusters, layout, *sizes, shared, config), *values)
 
 
+@pytest.mark.parametrize(
+    ("layout", "dtype", "sizes", "values", "registers"),
+    [
+        ("TN", "fp32", (768, 333, 77), (64, 128, 0, 16, 0), 255),
+        ("NN", "fp32", (512, 256, 256), (64, 64, 0, 32, 0), 168),
+        ("NN", "fp32", (77, 333, 768), (64, 64, 16, 16, 1), 168),
+        ("NT", "tf32", (333, 577, 77), (64, 64, 0, 32, 1), 128),
+        ("TN", "tf32", (197, 77, 333), (64, 64, 0, 32, 0), 128),
+    ],
+)
+def test_products_through_registers_are_made_once_more_where_they_may_be_nan(
+    compiling, layout, dtype, sizes, values, registers
+):
+    """ptxas left the second time out in tf32 where whether |sums| < infinity decided about it."""
+    code, used = compiling(inside_hopper.product_through_registers, layout, dtype, *sizes, values)
+    products = 6 if dtype == "fp32" else 3
+    blocks = 2 * (values[3] // 16) * (2 if values[2] else 1)  # in the loop and after it
+    assert sum(name.startswith("HGMMA") and ".64x8x16" not in name for name in code) == blocks * (products + 1)
+    assert used <= registers
+
+
 def light_and_in_order(code, ptx, shared, columns, block_k, size):
     assert not {"STL", "LDL"} & {name.split(".")[0] for name in code}, "registers are spilled"
     assert sum(name.startswith("HGMMA") for name in code) == block_k // 16

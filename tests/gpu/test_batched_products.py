@@ -7,6 +7,7 @@ from atlas.declaration.choice import untuned
 
 from kernels.batched_matmul import DECLARATION, bmm
 from kernels.batched_matmul.clustered import launch_clustered
+from kernels.batched_matmul.staged import STAGED_SPACE, launch_staged
 
 pytestmark = pytest.mark.gpu
 
@@ -92,3 +93,88 @@ def test_terms_are_as_exact_as_fma_and_keep_fp32s_range(cuda, layout):
     y[:, 2] *= 1e-5
     for found in found_by("terms", x, y, "fp32", layout):
         torch.testing.assert_close(found, (x.double() @ y.double()).float(), rtol=1e-4, atol=1e-3, equal_nan=True)
+
+
+STAGED = {
+    "fp32": [(64, 128, 0, 16), (64, 64, 0, 32), (64, 64, 16, 16), (64, 64, 32, 16)],
+    "tf32": [(64, 64, 0, 32)],
+}
+ERRORS = {"fp32": 1e-6, "tf32": 1e-4}
+"""Of the largest element; an operand's own rounding to tf32 is 5e-4."""
+
+
+def found_through_registers(dtype, a, b):
+    """By every config whose tile is no larger than C."""
+    for values in STAGED[dtype]:
+        for turned in (0, 1):
+            rows, columns = (b.shape[2], a.shape[1]) if turned else (a.shape[1], b.shape[2])
+            if rows >= 64 and columns >= values[1]:
+                config = dict(zip(STAGED_SPACE, (*values, turned), strict=True))
+                yield launch_staged(a, b, dtype == "tf32", config=config)
+
+
+@pytest.mark.parametrize("dtype", STAGED)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products_through_registers(cuda, layout, dtype):
+    """Tiles that overlap at the ends, rows at 16 elements and off them, sums of less than a block, one matrix for all.
+
+    Tiles of the transpose, tails of columns, every second row; no bit differs at another run.
+    """
+    error = ERRORS[dtype]
+    for b, m, n, k in ((20, 131, 333, 77), (9, 64, 64, 7), (5, 128, 80, 256), (7, 77, 144, 197), (3, 256, 97, 1024)):
+        x, y = operands(cuda, b, m, n, k, layout, torch.float32)
+        every_second = x.new_empty(b, 2 * m, k)[:, ::2].copy_(x)
+        for one, two in ((x, y), (x[:1].expand(x.shape), y), (x, y[1:2].expand(y.shape)), (every_second, y)):
+            exact = one.double() @ two.double()
+            found = list(found_through_registers(dtype, one, two))
+            assert found
+            for c, again in zip(found, found_through_registers(dtype, one, two), strict=True):
+                assert (c - exact).abs().max() <= error * exact.abs().max()
+                assert torch.equal(c, again)
+
+
+@pytest.mark.parametrize("dtype", STAGED)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products_through_registers_keep_infinities_nan_and_the_largest_numbers(cuda, layout, dtype):
+    """3.3e38 times 1.0315 is beyond what fp32 holds, though the product of both numbers' first terms is not."""
+    x, y = (t.abs() + 0.1 for t in operands(cuda, 3, 140, 150, 197, layout, torch.float32))
+    x[0, 3, 5], x[0, 100, 196], x[1, 70, 3], x[1, 139, 0] = torch.inf, -torch.inf, torch.nan, torch.inf
+    x[2, 5, 9], x[2, 80, 4], x[2, 90, 7] = 3.3e38, -3.3e38, torch.finfo(torch.float32).max
+    y[0, 5, 2], y[0, 5, 140], y[2, 9], y[2, 4], y[2, 7], y[1, 7, 149] = 0, -1, 1.0315, -1.0315, 0.99, -torch.inf
+    exact = (x.double() @ y.double()).float()  # 0 times infinity is NaN, and sums beyond the largest are infinite
+    assert exact.isnan().any() and exact.isposinf().any() and exact.isneginf().any()
+    for found in found_through_registers(dtype, x, y):
+        torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "sizes"),
+    [
+        ("fp32", "TN", (64, 768, 333, 77)),
+        ("fp32", "NN", (64, 77, 333, 768)),
+        ("fp32", "NT", (24, 577, 577, 77)),
+        ("tf32", "TN", (64, 197, 77, 333)),
+    ],
+)
+def test_calls_through_registers_in_a_graph(cuda, dtype, layout, sizes):
+    b, m, n, k = sizes
+    x, y = operands(cuda, b, m, n, k, layout, torch.float32)
+    assert (
+        untuned(DECLARATION.forward, case(dtype, b=b, m=m, n=n, k=k, layout=layout), gpu_of(cuda))[0].name == "staged"
+    )
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        for _ in range(3):
+            bmm(x, y)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = bmm(x, y)
+        for _ in range(3):
+            x.normal_()
+            graph.replay()
+            exact = x.double() @ y.double()
+            assert (found - exact).abs().max() <= ERRORS[dtype] * exact.abs().max()
+            assert torch.equal(found, bmm(x, y))
+    finally:
+        torch.set_float32_matmul_precision(before)

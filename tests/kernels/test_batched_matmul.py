@@ -1,5 +1,7 @@
 """Batched matrix multiplication on the interpreter: values, layouts, shared matrices, gradients, refusals."""
 
+import dataclasses
+
 import pytest
 import torch
 from atlas.declaration import case
@@ -8,10 +10,12 @@ from atlas.declaration.hardware import GPU, INTERPRETER
 
 from kernels.batched_matmul import DECLARATION, bmm, case_of
 from kernels.batched_matmul.clustered import launch_clustered
+from kernels.batched_matmul.staged import launch_staged
 from kernels.common import padded, tiles
 from kernels.common.batches import by_columns, copyable, is_shared, padded_batches
 
-VARIANTS = [v for v in DECLARATION.forward.variants if v.name != "clustered"]  # Gluon is not interpreted
+VARIANTS = [v for v in DECLARATION.forward.variants if v.name not in ("clustered", "staged")]
+"""Gluon is not interpreted."""
 
 
 def randn(*shape, dtype=torch.float32, seed=0):
@@ -63,8 +67,14 @@ def test_copies_of_more_products_than_a_grid_has_rows(monkeypatch, copy):
 H200 = GPU("h200", "cuda", 90, sms=132, shared_bytes=232448, memory_bytes=141 * 2**30, l2_bytes=60 * 2**20)
 
 
+OTHERS = dataclasses.replace(
+    DECLARATION.forward, variants=tuple(v for v in DECLARATION.forward.variants if v.name != "staged")
+)
+"""What is taken where `staged` is not: what it is compared with."""
+
+
 def default_tile(dtype, **sizes):
-    variant, config = untuned(DECLARATION.forward, case(dtype, **sizes), H200)
+    variant, config = untuned(OTHERS, case(dtype, **sizes), H200)
     return variant.name, config["BLOCK_M"], config["BLOCK_N"]
 
 
@@ -81,7 +91,7 @@ def test_fp32_takes_wide_tiles_where_64_rows_would_be_empty_in_part_and_small_on
 
 def test_fp32_takes_two_warps_where_64_columns_would_be_half_empty_and_copies_of_operands_both_read_singly():
     for sizes in ({"m": 333, "n": 96, "k": 77, "layout": "TN"}, {"m": 200, "n": 96, "k": 64}):
-        variant, config = untuned(DECLARATION.forward, case("fp32", b=96, **sizes), H200)
+        variant, config = untuned(OTHERS, case("fp32", b=96, **sizes), H200)
         assert (variant.name, config["BLOCK_N"], config["BLOCK_K"], config["num_warps"]) == ("tiled", 32, 16, 2)
         assert config in list(variant.configs(case("fp32", b=96, **sizes), H200))
     assert default_tile("fp32", b=96, m=333, n=64, k=77, layout="TN") == ("tiled", 64, 64)
@@ -135,6 +145,48 @@ def test_what_clusters_do_not_take_is_made_without_them(dtype, k):
     torch.testing.assert_close(launch_clustered(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "values"),
+    [  # microseconds on an H200 so, by what was taken before, by cuBLAS
+        ("fp32", {"b": 64, "m": 768, "n": 333, "k": 77, "layout": "TN"}, (128, 0, 16, 0)),  # 74, 124, 91
+        ("fp32", {"b": 64, "m": 768, "n": 77, "k": 333, "layout": "NT"}, (64, 16, 16, 0)),  # 67, 149, 95
+        ("fp32", {"b": 64, "m": 77, "n": 333, "k": 768}, (64, 16, 16, 1)),  # 69, 160, 121
+        ("fp32", {"b": 24, "m": 577, "n": 577, "k": 77, "layout": "NT"}, (128, 0, 16, 0)),  # 45, 69, 53
+        ("fp32", {"b": 96, "m": 333, "n": 96, "k": 77}, (64, 32, 16, 0)),  # 21.8, 29.7, 28.8
+        ("fp32", {"b": 24, "m": 512, "n": 256, "k": 256}, (64, 0, 32, 0)),  # 30.7, 36.7, 49.1
+        ("fp32", {"b": 24, "m": 333, "n": 197, "k": 197, "layout": "TN"}, (64, 0, 32, 0)),  # 27.1, 43.6, 26.1
+        ("fp32", {"b": 8, "m": 577, "n": 197, "k": 1024}, (64, 0, 32, 0)),  # 57.4, 62.3, 84.0
+        ("fp32", {"b": 2, "m": 197, "n": 256, "k": 333, "layout": "TN"}, None),  # 12.6, 8.7: few tiles
+        ("fp32", {"b": 12, "m": 768, "n": 768, "k": 768, "layout": "TN"}, None),  # 166, 144: terms are read often
+        ("fp32", {"b": 64, "m": 128, "n": 96, "k": 512, "layout": "NT"}, None),  # 25.9, 24.2
+        ("fp32", {"b": 96, "m": 333, "n": 48, "k": 77}, None),  # fewer columns than a tile has
+        ("tf32", {"b": 64, "m": 197, "n": 77, "k": 333, "layout": "TN"}, (64, 0, 32, 0)),  # 21.2, 28.6, 25.9
+        ("tf32", {"b": 192, "m": 128, "n": 96, "k": 64, "layout": "TN"}, (64, 0, 32, 0)),  # 12.2, 13.6, 8.7
+        ("tf32", {"b": 12, "m": 333, "n": 577, "k": 77, "layout": "NT"}, (64, 0, 32, 0)),  # 13.2, 20.8, 15.3
+        ("tf32", {"b": 24, "m": 577, "n": 333, "k": 197}, None),  # 39.5, 30.7
+        ("tf32", {"b": 64, "m": 577, "n": 64, "k": 128}, None),  # 15.6, 14.7: nothing is copied
+        ("tf32", {"b": 12, "m": 1024, "n": 768, "k": 256, "layout": "TN"}, None),  # 57.2, 32.6
+    ],
+)
+def test_what_is_copied_read_singly_or_empty_in_part_goes_through_registers_to_tensor_cores(dtype, sizes, values):
+    variant, config = untuned(DECLARATION.forward, case(dtype, **sizes), H200)
+    found = tuple(config[name] for name in ("BLOCK_N", "TAIL", "BLOCK_K", "TURNED")) if "TAIL" in config else None
+    assert found == values and config in list(variant.configs(case(dtype, **sizes), H200))
+    assert untuned(DECLARATION.forward, case(dtype, **sizes), INTERPRETER)[0].name != "staged"
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned", "dtype"),
+    [((70, 7, 90), 0, torch.float16), ((70, 0, 90), 0, torch.float32), ((70, 7, 60), 0, torch.float32),
+     ((60, 7, 70), 0, torch.float32), ((70, 7, 60), 1, torch.float32)],
+)  # fmt: skip
+def test_what_does_not_go_through_registers_is_made_without_them(shape, turned, dtype):
+    """Other dtypes, sums of nothing, and fewer rows or columns than a tile has: of C, or of its transpose."""
+    (m, k, n), config = shape, {"BLOCK_M": 64, "BLOCK_N": 64, "TAIL": 16, "BLOCK_K": 16, "TURNED": turned}
+    a, b = randn(2, m, k, dtype=dtype), randn(2, k, n, dtype=dtype, seed=1)
+    torch.testing.assert_close(launch_staged(a, b, config=config), torch.bmm(a, b), rtol=2e-3, atol=2e-2)
+
+
 def test_an_a_by_columns_off_16_bytes_is_read_singly_where_a_copy_takes_longer():
     assert default_tile("bf16", b=192, m=577, n=64, k=77, layout="TN") == ("tiled", 128, 64)
     assert default_tile("bf16", b=192, m=77, n=577, k=64)[0] == "direct"
@@ -176,7 +228,7 @@ def test_fp32_goes_to_tensor_cores_where_products_outweigh_the_terms_that_are_ma
     ],
 )
 def test_fp32_of_many_small_products_goes_to_tensor_cores_where_programs_make_terms(sizes, columns):
-    variant, config = untuned(DECLARATION.forward, case("fp32", **sizes), H200)
+    variant, config = untuned(OTHERS, case("fp32", **sizes), H200)
     assert (config["BLOCK_N"] if variant.name == "terms" else None) == columns
     assert config in list(variant.configs(case("fp32", **sizes), H200))
 

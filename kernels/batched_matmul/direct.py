@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
-from .estimates import SMALL, WIDE, are_few, direct_microseconds, direct_tile, persistent_microseconds
+from .estimates import SMALL, WIDE, are_few, count, direct_microseconds, direct_tile, persistent_microseconds
 from .spaces import copies, default_persistent
 
 DIRECT_SPACE = {
@@ -21,8 +21,11 @@ _PAYS = 0.96
 _SHORT = 128
 """Elements of K up to which few tiles end sooner so: 12 of 1024, 128, 96 NT take 4.7 us, 5.2 by `persistent`, 64 of 80,
 96, 64 take 3.3, 3.9 (H200)."""
-_LONGEST = 640
-"""Elements of K: longer sums were not timed."""
+_LONG, _LONGEST = 640, 1024
+"""Elements of K: of more few shapes were timed (12 of 333 x 512 x 1024 NT 14.4 us, 20.4 by `persistent`, 12 of 577 x
+333 x 1024 TN 31.1, 35.7; H200), and none."""
+_PAYS_LONG = 0.9
+"""`_PAYS` of long sums."""
 
 
 def direct(launch: Callable) -> Variant:
@@ -51,8 +54,12 @@ def _handles(problem: Case, gpu: GPU) -> str:
         return reason
     if problem["k"] <= _SHORT and are_few(problem, gpu):
         return ""
+    long = problem["k"] > _LONG
+    if long and count(SMALL, problem) <= gpu.sms:
+        return "few tiles of long sums, of which `persistent` has deep blocks"
     tile = tuple(default_persistent(problem, gpu).values())
-    late = direct_microseconds(problem, gpu) > _PAYS * persistent_microseconds(tile, problem, gpu)
+    pays = _PAYS_LONG if long else _PAYS
+    late = direct_microseconds(problem, gpu) > pays * persistent_microseconds(tile, problem, gpu)
     return "`persistent` should end no later" if problem["k"] > _LONGEST or late else ""
 
 

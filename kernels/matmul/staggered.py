@@ -69,22 +69,25 @@ def _shift_kernel(
     a_ptr, out_ptr, M, K, stride_am, stride_ak, stride_b, LENGTH,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[class, row, p] = A[row, p - shift of the class], 0 outside of A: program (row, block, class)."""
+    """out[class, row, p] = A[row, p - shift of the class]: program (row, block, class).
+
+    It is 0 where the class' rows of B have no whole 16 bytes of theirs: an infinity times 0 would be NaN.
+    """
     of_class, row = tl.program_id(2), tl.program_id(0)
     shift = (of_class.to(tl.int64) * stride_b % WIDTH).to(tl.int32)
     p = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     k = p - shift
-    inside = (k >= 0) & (k < K) & (row < M)
+    inside = (p >= WIDTH) & (p < (K + shift - 1) // WIDTH * WIDTH) & (row < M)
     a = tl.load(a_ptr + row.to(tl.int64) * stride_am + k.to(tl.int64) * stride_ak, mask=inside, other=0.0)
     tl.store(out_ptr + (of_class * ROWS + row).to(tl.int64) * LENGTH + p, a)
 
 
 @triton.jit
-def _block_of_a(a_ptr, M, K, first, stride_am, stride_ak, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Columns of A from ``first`` on, 0 where there are none."""
+def _block_of_a(a_ptr, M, begin, end, first, stride_am, stride_ak, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Columns of A from ``first`` on, 0 outside of ``begin`` to ``end``: an infinity times 0 would be NaN."""
     offs_m, k = tl.arange(0, BLOCK_M), first + tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + offs_m.to(tl.int64)[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
-    return tl.load(a_ptrs, mask=(offs_m[:, None] < M) & (k >= 0)[None, :] & (k < K)[None, :], other=0.0)
+    return tl.load(a_ptrs, mask=(offs_m[:, None] < M) & ((k >= begin) & (k < end))[None, :], other=0.0)
 
 
 @triton.jit
@@ -122,14 +125,15 @@ def _staggered_kernel(
     copies = copies_ptr + (of_class * BLOCK_M + offs_m).to(tl.int64)[:, None] * LENGTH // WIDTH * WIDTH
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     if not COPIES:
-        a = _block_of_a(a_ptr, M, K, begin - shift, stride_am, stride_ak, BLOCK_M, BLOCK_K)
+        low, high = WIDTH - shift, last - shift
+        a = _block_of_a(a_ptr, M, low, high, begin - shift, stride_am, stride_ak, BLOCK_M, BLOCK_K)
     for j in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
         whole = (j + offs_k >= WIDTH) & (j + offs_k < last)
         b = tl.load(rows + (j + offs_k)[None, :], mask=whole[None, :] & (n[:, None] < N), other=0.0)
         if COPIES:
             acc = tl.dot(tl.load(copies + (j + offs_k)[None, :]), b.T, acc)
         else:
-            after = _block_of_a(a_ptr, M, K, j + BLOCK_K - shift, stride_am, stride_ak, BLOCK_M, BLOCK_K)
+            after = _block_of_a(a_ptr, M, low, high, j + BLOCK_K - shift, stride_am, stride_ak, BLOCK_M, BLOCK_K)
             acc = tl.dot(a, b.T, acc)
             a = after
     acc = tl.dot(a_edges, b_edges.T, acc)

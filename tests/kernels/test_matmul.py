@@ -128,6 +128,18 @@ def test_what_lies_beside_odd_rows_is_in_no_sum():
         assert not judged(WORK.variant("staggered").launch(a, b[:, 6:], config=config), a, b[:, 6:])
 
 
+@pytest.mark.parametrize("copies", STAGGERED_SPACE["COPIES"])
+@pytest.mark.parametrize("place", [0, 5, 100, 295, 300])
+def test_an_infinity_at_either_end_of_odd_rows_meets_no_zero(place, copies):
+    """The 16 bytes in which rows begin and end are multiplied apart, and are 0 in the blocks between."""
+    a, b = randn(3, 301, dtype=torch.float16), randn(40, 301, dtype=torch.float16, seed=1).t()
+    a[1, place] = torch.inf
+    config = dict(zip(STAGGERED_SPACE, (32, 128, 1, copies, 4), strict=True))
+    found = WORK.variant("staggered").launch(a, b, config=config)
+    assert torch.equal(found[1], (a[1, place] * b[place]))
+    assert not judged(found[::2], a[::2], b)
+
+
 def laid_as(x, dtype):
     """``x`` in another dtype, in its strides and from its offset on."""
     held = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)

@@ -8,7 +8,7 @@ from atlas.identity.needs import NEEDS, changed, needed, sentence
 from identity_kernels import edited, write
 
 PLAIN, WIDE = "forward.plain", "forward.wide"
-ALL = {PLAIN, WIDE, "inputs", "sweep", "cases", "references", "costs", "peers", "public"}
+ALL = {PLAIN, WIDE, "inputs", "sweep", "cases", "references", "costs", "peers", "public", "choice"}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from atlas import ROOT, catalog
 from atlas.identity import kernel, stage, today
 from atlas.identity.code import Code
+from atlas.identity.needs import changed, needed
 from identity_kernels import edited
 
 
@@ -46,6 +47,20 @@ def test_helpers_of_the_project_count_where_they_are_reached():
     matmul = kernel.reached(code, "matmul")["forward.descriptor"]
     assert {("atlas.operators.rounding", "_TFLOAT32"), ("atlas.declaration.products", "uses_tensor_cores")} <= matmul
     assert not any(name == "choose" for _, name in softmax | matmul), "what chooses a config is not what runs it"
+
+
+def test_how_configs_are_weighed_decides_how_fast_a_call_is_and_not_whether_it_is_right(tmp_path):
+    """Configs come from files that no identity knows, and each was certified where it was tuned."""
+    atlas = Path(shutil.copytree(today.ATLAS, tmp_path / "atlas"))
+    likeness = atlas / "declaration" / "likeness.py"
+    text = likeness.read_text()
+    likeness.write_text(text.replace("SCALE = 0.3\n", "SCALE = 0.4\n"))
+    assert likeness.read_text() != text
+    before = kernel.identities(source(), "softmax")
+    after = kernel.identities(today.code_of(catalog.KERNELS, atlas), "softmax")
+    assert changed("validate", needed("validate", before), after) == []
+    assert changed("beyond", needed("beyond", before), after) == ["choice"]
+    assert {name for name in before if before[name] != after[name]} == {"choice"}
 
 
 def test_every_variant_of_every_kernel_has_an_identity_of_its_own():

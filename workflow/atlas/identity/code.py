@@ -83,6 +83,11 @@ class Code:
         found = self.module(module)
         return found.units.get(name, []) if found else []
 
+    def defined(self, module: str) -> set[Definition]:
+        """All that a module defines, each by its name and as a whole; none of a module that there is not."""
+        found = self.module(module)
+        return {(module, name) for name in (*found.units, WHOLE)} if found else set()
+
     def _walk(self, roots: Sequence[tuple[str, Root]], without: Collection[Root]) -> Iterator[tuple[Root, str]]:
         """Each root and each reached definition, with a line of its digest and the numbers of what it refers to."""
         numbers: dict[Any, int] = {}

@@ -11,6 +11,7 @@ An identity is a digest of all the code that is reached from some fields of the 
 ``costs``            least traffic and arithmetic
 ``peers``            the peers, with the launchers of those in CUDA C++
 ``public``           the public function, its gradient, and how validation calls it
+``choice``           how a call weighs configs that were timed at other cases
 
 ``forward.*`` is that of a whole pass whose variants cannot be read from the file, ``*`` of a declaration that cannot.
 """
@@ -26,9 +27,13 @@ from .declared import Reader, Structure
 from .scopes import WHOLE, Definition, Root
 
 DECLARATION = "DECLARATION"
-INPUTS, SWEEP, CASES, REFERENCES, COSTS, PEERS, PUBLIC = PARTS = (
-    "inputs", "sweep", "cases", "references", "costs", "peers", "public",
+INPUTS, SWEEP, CASES, REFERENCES, COSTS, PEERS, PUBLIC, CHOICE = PARTS = (
+    "inputs", "sweep", "cases", "references", "costs", "peers", "public", "choice",
 )  # fmt: skip
+
+_WEIGHING = ("atlas.declaration.expected", "atlas.declaration.likeness")
+"""What weighs configs.  They come from files, which no identity knows, and each was certified where it was tuned: which
+of them is taken decides how fast a call is, and not whether it is right."""
 
 _PROSE = frozenset({"name", "family", "summary", "follows"})
 """Fields that are shown and decide nothing."""
@@ -88,12 +93,14 @@ def reached(code: Code, kernel: str) -> dict[str, set[Definition]]:
     return {name: code.reached(roots, _apart(code, kernel, name)) for name, roots in roots_of(code, kernel).items()}
 
 
-def _apart(code: Code, kernel: str, name: str) -> list[Root]:
-    """What an identity leaves out: that of the public function its own variants, which have some themselves."""
+def _apart(code: Code, kernel: str, name: str) -> set[Root]:
+    """What an identity leaves out: that of the public function the kernel's variants and what weighs configs, which
+    have some themselves."""
     if name != PUBLIC:
-        return []
+        return set()
     found = code.resolve(f"kernels.{kernel}", DECLARATION)
-    return [found[1:]] if found is not None and found[0] == "definition" else []
+    own = {found[1:]} if found is not None and found[0] == "definition" else set()
+    return own.union(*(code.defined(module) for module in _WEIGHING))
 
 
 def roots_of(code: Code, kernel: str) -> dict[str, Roots]:
@@ -119,6 +126,8 @@ def roots_of(code: Code, kernel: str) -> dict[str, Roots]:
     launchers = f"kernels.cuda.{kernel}"
     if code.module(launchers) is not None:
         found.setdefault(PEERS, []).append(("cuda", (launchers, WHOLE)))
+    if PUBLIC in found:
+        found[CHOICE] = [(module, (module, WHOLE)) for module in _WEIGHING if code.module(module) is not None]
     return {name: [*roots, *unknown] for name, roots in found.items()}
 
 

@@ -14,7 +14,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "autotune": _MEASURED,
     "sample": (kernel.INPUTS,),
     "benchmark": (*_MEASURED, kernel.COSTS, kernel.PEERS),
-    "beyond": (kernel.INPUTS, kernel.PEERS, kernel.PUBLIC),
+    "beyond": (kernel.INPUTS, kernel.PEERS, kernel.PUBLIC, kernel.CHOICE),
     "profile": (*_MEASURED, kernel.PEERS),
     "energy": (*_MEASURED, kernel.PEERS),
     "predict": (*_MEASURED, kernel.COSTS),
@@ -38,14 +38,21 @@ def changed(stage: str, stated: Mapping[str, str], today: Mapping[str, str]) -> 
     return sorted(names, key=lambda name: name in kernel.PARTS)  # variants first
 
 
+_PARTS_IN_WORDS = {
+    kernel.SWEEP: "the cases of the sweep",
+    kernel.CASES: "the cases of validation",
+    kernel.PUBLIC: "the public function",
+    kernel.CHOICE: "how configs are weighed",
+}
+
+
 def in_words(name: str) -> str:
     """``forward.online`` as ``forward `online```; the others as they are."""
     direction, _, variant = name.partition(".")
     if name == kernel.WHOLE:
         return "its code"
     if not variant:
-        return {kernel.SWEEP: "the cases of the sweep", kernel.CASES: "the cases of validation",
-                kernel.PUBLIC: "the public function"}.get(name, f"the {name}")  # fmt: skip
+        return _PARTS_IN_WORDS.get(name, f"the {name}")
     return f"{direction} pass" if variant == kernel.WHOLE else f"{direction} `{variant}`"
 
 

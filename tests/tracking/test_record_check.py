@@ -66,6 +66,19 @@ def test_a_stale_record_names_what_changed_and_where_and_fails(tmp_path, capsys,
     assert "fresh: none" in said
 
 
+def test_a_validation_that_its_public_function_makes_due_is_told_of_a_stale_kernel_too(tmp_path, capsys, monkeypatch):
+    """It was told of fresh kernels alone, so one that stood beside a stale benchmark was counted as fresh."""
+    now = catalog.identities("softmax")
+    monkeypatch.setattr(collection, "_today", lambda kernel: now)
+    for stage, other in ((sample.validate, {"public": "older"}), (sample.benchmark, {"forward.online": "older"})):
+        stated = needed(stage.__name__, now) | other
+        sample.put(tmp_path, stage("softmax", "h200", identities=stated), "recorded")
+    assert atlas(tmp_path, "record", "check") == 1
+    said = capsys.readouterr().out
+    assert "stale: softmax: changed: forward `online` (benchmark)" in said
+    assert "validation due again, its public function changed: softmax" in said
+
+
 def test_a_record_that_is_broken_and_one_that_is_missing_are_mistakes(tmp_path, capsys):
     assert atlas(tmp_path, "record", "check", "--gpu", "h200") == 2
     assert "no record of h200; record or pull one" in capsys.readouterr().err

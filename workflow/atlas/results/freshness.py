@@ -21,8 +21,8 @@ class Standing:
     """What one host recorded of one GPU.
 
     ``gpu`` is its folder's name, ``facts`` are sentences on device, versions, commits and dates.  ``fresh`` and
-    ``stale`` are kernels; of a stale one a sentence on what changed since.  ``due`` are fresh ones of which the public
-    function alone changed, so that their validation is due again.  ``missing`` are kernels without a record.
+    ``stale`` are kernels; of a stale one a sentence on what changed since.  ``due`` are those, fresh or stale, of which
+    the public function changed, so that their validation is due again.  ``missing`` are kernels without a record.
     """
 
     gpu: str
@@ -66,7 +66,7 @@ def _standing(folder: Path, entries: Sequence[Entry]) -> Standing:
         facts=tuple(_facts(entries)),
         fresh=tuple(fresh),
         stale=stale,
-        due=tuple(kernel for kernel, own in fresh.items() if any(PUBLIC in entry.changed for entry in own)),
+        due=tuple(kernel for kernel, own in by_kernel.items() if any(PUBLIC in entry.changed for entry in own)),
         missing=tuple(kernel for kernel in catalog.names() if kernel not in by_kernel),
     )
 

@@ -23,7 +23,7 @@ SCALE = 0.3
 SATURATES = 0.2
 """Logarithm of a time over the best, from which on slow is slow: how slow says nothing of the configs near the best."""
 
-REACH, FLAG, DTYPE, ORDER = 256.0, 8.0, 0.1, 8.0
+REACH, FLAG, DTYPE, ORDER = 256.0, 128.0, 0.1, 8.0
 """Doublings over which timings lose touch; how many of them a flag, a dtype and an operand in another order count."""
 
 ELSEWHERE = 0.5
@@ -35,7 +35,7 @@ Of 422 cases that the H200 and the H100 timed both, 2 leaves regrets of up to 6.
 WARPS, STAGES, NUMBER, WORD = 2.0, 4.0, 0.001, 0.5
 """How fast configs lose touch: with each doubling of warps, of stages, of other numbers; with a word or flag."""
 
-NOISE, SHARED, TICK_US = 0.0025, 0.001, 0.4
+NOISE, SHARED, TICK_US = 0.0025, 0.002, 0.4
 """Relative error of a timing; of the default's, which all of a case share; and microseconds, for short kernels."""
 
 _NUMBERS = frozenset({int, float})

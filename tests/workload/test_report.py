@@ -115,9 +115,28 @@ def test_exported_configs_go_beside_the_library_s_of_the_same_kernels(tuned, wor
     assert f"KERNEL_ATLAS_TUNED={target}" in capsys.readouterr().out
 
 
+def test_what_is_tuned_is_said_of_the_file_that_a_program_would_run_with(tuned, workload, monkeypatch, capsys):
+    target = tuned / "mine-h200.json"
+    words = ["workload", str(workload.path), "--gpu", "h200"]
+    assert cli.main([*words, "--export", str(target), "--results", str(tuned / "results")]) == 0
+    shipped = tuned / "tuned" / "h200.json"
+    shipped.write_text(shipped.read_text().replace("4096", "4097"))
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    assert "On h200: 1 tuned." not in capsys.readouterr().out
+    monkeypatch.setenv("KERNEL_ATLAS_TUNED", str(target))
+    assert cli.main(words) == 0
+    assert "On h200: 1 tuned." in capsys.readouterr().out
+    target.write_text(target.read_text().replace("H200", "H100"))
+    assert cli.main(words) == 2
+    assert "export the file again for h200" in capsys.readouterr().err
+
+
 def test_there_is_nothing_to_export_before_the_workload_was_tuned(tuned, workload, capsys):
     words = ["workload", str(workload.path), "--gpu", "h200", "--export", str(tuned / "x.json")]
     assert cli.main([*words, "--results", str(tuned / "nowhere")]) == 2
     assert "--config workload=" in capsys.readouterr().err
+    assert cli.main([*words[:3], "cpu", *words[4:]]) == 2
+    assert "the interpreter's configs are no fast ones" in capsys.readouterr().err
     assert cli.main(words[:2] + words[4:]) == 2
     assert "name it by --gpu" in capsys.readouterr().err

@@ -2,11 +2,13 @@
 
 With ``--export`` the configs that the workload's run tuned go into a file of the user's own, which a program reads that
 has its name in ``KERNEL_ATLAS_TUNED``.  The configs that the library has for the same kernels are in it, too.
+Where this process has that variable, what is tuned is said of the file: so such a program would run.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -46,6 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.gpu is None:
         raise AtlasError("--export writes the configs of one GPU: name it by --gpu")
     else:
+        if gpus.functional(blocks[arguments.gpu]):
+            raise AtlasError(f"--gpu {arguments.gpu}: the interpreter's configs are no fast ones; name a real GPU")
         results = arguments.results or Path("workloads", arguments.calls.stem, "results")
         _export(results, arguments.gpu, blocks[arguments.gpu], arguments.export, arguments.calls)
 
@@ -127,7 +131,7 @@ class _Known:
     def __init__(self, gpu: str | None, blocks: Mapping[str, Any]):
         self.counts: dict[str, int] = {}
         self._gpu, self._blocks = gpu, blocks
-        self._entries = _tuned(gpu) if gpu else []
+        self._entries = _run(gpu, blocks[gpu]) if gpu else []
         self._kernels = set(catalog.names())
         self._said: dict[tuple[str, PassCase], str] = {}
 
@@ -170,6 +174,19 @@ class _Known:
         if made.entry is not None:
             return "tuned nearby", f": {made.variant.name} of {label(made.entry['sizes'])}"
         return "untuned", f": {made.variant.name}"
+
+
+def _run(gpu: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries that a program's calls run: the library's, or those of the file in the environment."""
+    from ..declaration import choice, tuned
+
+    given = os.environ.get(choice.VARIABLE)
+    pattern, own, faults = tuned.read(Path(given)) if given else ("", [], [])
+    if given and (faults or pattern != block.get("match")):
+        said = faults[0] if faults else f"for GPUs whose name matches {pattern!r}"
+        raise AtlasError(f"{choice.VARIABLE}: {given}: {said}; unset it, or export the file again for {gpu}")
+    kernels = {entry["kernel"] for entry in own}
+    return own + [entry for entry in _tuned(gpu) if entry["kernel"] not in kernels]
 
 
 def _tuned(gpu: str) -> list[dict[str, Any]]:

@@ -47,12 +47,15 @@ def section(tables: dict[str, pd.DataFrame], workload: Workload | None) -> Secti
     """The section; None for a run without a workload."""
     if workload is None:
         return None
-    gains = list(_gains(tables["benchmark"], workload))
+    gains = list(gains_of(tables["benchmark"], workload))
     return Section([*_heads(workload), *_totals(gains)], _calls(gains, workload), _no_case(workload))
 
 
-def _gains(benchmark: pd.DataFrame, workload: Workload) -> Iterator[Gain]:
-    """Every problem on every GPU that timed it; those that none did once, without figures."""
+def gains_of(benchmark: pd.DataFrame, workload: Workload) -> Iterator[Gain]:
+    """Every problem on every GPU that timed it; those that none did once, without figures.
+
+    ``benchmark`` is the table of that name.
+    """
     timed = benchmark[benchmark.kind.isin(PERFORMANCE) & (benchmark.status == "ok")]
     found: dict[tuple[str, PassCase], dict[str, list]] = {}
     for row in timed.to_dict("records"):

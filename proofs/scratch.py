@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,9 @@ from atlas.stages import frame
 
 _OWN = ("TRITON_INTERPRET", gpus.PLACES_VARIABLE, interpreters.VARIABLE)
 """Variables that a process sets for itself and its children; a fresh one settles them anew."""
+
+CHECKOUT = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml", "results/recorded")
+"""What a user's checkout has; records among it, since they say which job is long and begins first."""
 
 _LAST_WORDS = 3
 """Lines of a failed command's output that are quoted."""
@@ -105,6 +109,18 @@ def put(job: frame.Job, kernel: str, stages: Iterable[str], results: Path) -> No
 def common(job: frame.Job) -> list[str]:
     """The options that name this GPU to a stage, whatever its working folder."""
     return ["--gpu", job.gpu_name, "--gpus-file", str(job.arguments.gpus_file.resolve())]
+
+
+def copy_checkout(job: frame.Job, root: Path, parts: Iterable[str] = CHECKOUT) -> None:
+    """Make ``root`` a copy of this checkout, in the place of what was there; its GPUs are those of the job."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    for part in parts:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / part, root / part)
+    shutil.copyfile(job.arguments.gpus_file, root / "config" / "gpus.yaml")
 
 
 def run(module: str, words: Sequence[object], environment: Mapping[str, str], log: Path, cwd: Path = ROOT) -> float:

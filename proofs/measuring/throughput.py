@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from atlas import ROOT
 from atlas.errors import AtlasError
 from atlas.host import devices, gpus
 from atlas.results import documents
@@ -45,8 +44,6 @@ CHOICE_LIMIT = 1.0
 SHORT_US = 20.0
 """Shorter ones move by more than that from process to process, alone on their host."""
 
-_PARTS = ("Snakefile", "workflow", "kernels", "config", "profiles", "environment.yml", "results/recorded")
-"""What a user's checkout has; records among it, since they say which job is long and begins first."""
 _NO_BUDGET = 86400.0
 """Seconds for one kernel: so many that every count of GPUs does the same trials."""
 
@@ -140,14 +137,7 @@ class Suite:
 
     def set_up(self, strategy: str) -> None:
         """Make the copy anew, with the documents of the earlier stages, and with ``strategy`` in its config."""
-        shutil.rmtree(self._root, ignore_errors=True)
-        self._root.mkdir(parents=True)
-        for part in _PARTS:
-            if (ROOT / part).is_dir():
-                shutil.copytree(ROOT / part, self._root / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(ROOT / part, self._root / part)
-        shutil.copyfile(self._job.arguments.gpus_file, self._root / "config" / "gpus.yaml")
+        scratch.copy_checkout(self._job, self._root)
         config = yaml.safe_load((self._root / "config" / "config.yaml").read_text())
         config["autotune"] |= {"strategy": strategy, "budget_seconds": _NO_BUDGET}
         (self._root / "config" / "config.yaml").write_text(yaml.safe_dump(config))

@@ -45,6 +45,10 @@ PROOFS = {
     "faults": ("faults.proof", "hangs, crashes, kills, a full disk: each costs at most its own trial"),
     "unseen": ("unseen.proof", "at shapes that nobody tuned, public functions are as fast as the fastest peer"),
     "models": ("models.proof", "models train alike with the kernels put in, and faster than by torch.compile"),
+    "workload": (
+        "models.workload",
+        "a Hugging Face model is captured, tuned and exported by a handful of commands, and no slower after",
+    ),
     "host": ("measuring.host", "short calls and training steps cost the host little more than torch's"),
     "overhead": ("measuring.overhead", "autotune's wall time goes to trials and compilation"),
 }

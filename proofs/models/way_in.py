@@ -5,6 +5,8 @@ README.md, "Your program": watch, tune, export, and run again.  Nothing here kno
 
 from __future__ import annotations
 
+import collections
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -14,9 +16,7 @@ from typing import Any
 
 from atlas import catalog
 from atlas.declaration import choice, tuned
-from atlas.reporting.workload import gains_of
 from atlas.stages import frame
-from atlas.tables import store
 from atlas.workload.current import Workload
 from atlas.workload.problems import Problem, described
 
@@ -110,6 +110,14 @@ class WayIn:
             "kernels": len(workload.kernels),
         }
 
+    def stages(self) -> dict[str, float]:
+        """Seconds of the run's jobs by stage, the longest first, as Snakemake measured them; views have none."""
+        found: collections.Counter[str] = collections.Counter()
+        for path in (self.results / "benchmarks").rglob("*.tsv"):
+            with path.open() as file:
+                found[path.stem] += sum(float(row["s"]) for row in csv.DictReader(file, delimiter="\t"))
+        return dict(found.most_common())
+
     def untuned(self) -> list[str]:
         """The problems of the kernels asked for that have no entry in the exported file."""
         entries = tuned.read(self.exported)[1]
@@ -122,6 +130,9 @@ class WayIn:
 
     def predicted(self) -> dict[str, float | None]:
         """Milliseconds of a step that the report says are gained: over the default configs, and over the peers."""
+        from atlas.reporting.workload import gains_of
+        from atlas.tables import store
+
         tables = store.read(self.results / "tables", {"benchmark": store.TABLES["benchmark"]})
         gains = [one for one in gains_of(tables["benchmark"], Workload(self.calls)) if one.gpu == self.job.gpu_name]
         steps = WATCHED_STEPS + WATCHED_WARM

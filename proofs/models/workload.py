@@ -90,7 +90,7 @@ def found_of(way: WayIn, rounds: int, folder: Path) -> dict[str, Any]:
             way.copy()
         with frame.leased(way.job):
             found["watch"] = once("watch", lambda: {"seconds": way.do("watch")} | way.seen())
-        found["tune"] = once("tune", lambda: {"seconds": way.do("tune")} | way.predicted())
+        found["tune"] = once("tune", lambda: {"seconds": way.do("tune"), "stages": way.stages()} | way.predicted())
         found["export"] = once("export", lambda: {"seconds": way.do("export"), "untuned": way.untuned()})
         with frame.leased(way.job):
             for number in range(rounds):
@@ -183,6 +183,8 @@ def _said(step: str, found: Mapping[str, Any]) -> str | None:
             f"{watch['calls']} calls of {watch['kinds']} kinds: {watch['problems']} problems of {watch['kernels']} "
             "kernels"
         )
+    if step == "tune":
+        return ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in found["tune"]["stages"].items())
     if step == "export":
         return f"{len(_untuned(found))} problems not tuned"
     return None

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from atlas import catalog
 from atlas.errors import AtlasError
+from atlas.tables import store
 from proof_doubles import job
 
 from proofs.models import hugging_face, step, way_in, workload
@@ -54,6 +55,10 @@ class Typist:
     def _tune(self, words, environment, log):
         asked = dict(word.split("=", 1) for word in words[words.index("--config") + 1 :])
         assert (self.root / asked["workload"]).exists() and asked["gpus"] == "h200"
+        for kernel, seconds in (("softmax", 30.2), ("matmul", 12.0)):
+            path = self.root / "workloads/llama/results/benchmarks/h200" / kernel / "autotune.tsv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"s\th:m:s\n{seconds}\t0:00:30\n")
 
     def _export(self, words, environment, log):
         entries = [
@@ -98,7 +103,7 @@ def test_a_way_that_was_gone_to_its_end_holds(gone):
     assert rows["before"]["after over it"] == pytest.approx(1.1) and rows["torch"]["runs"] == 2
     assert rows["torch"]["saved ms"] == pytest.approx(1e3 / 100 - 1e3 / 165)
     assert (rows["torch"]["report says"], rows["before"]["report says"]) == (4.0, 2.0)
-    assert "3 problems of 2 kernels" in rows["watch"]["found"]
+    assert "3 problems of 2 kernels" in rows["watch"]["found"] and rows["tune"]["found"] == "autotune 42 s"
     assert len({tuple(row) for row in found.rows}) == 1, "rows have the same columns"
     assert any("KERNEL_ATLAS_TUNED=llama-h200.json python -m proofs.models.step llama" in note for note in found.notes)
     assert not any(sys.executable in note for note in found.notes)
@@ -164,7 +169,7 @@ def test_the_report_s_gains_are_those_of_one_step(tmp_path, monkeypatch):
         head | {"provider": provider, "provider_kind": kind, "median_us": us}
         for provider, kind, us in (("torch", "peer", 700.0), ("v", "default", 600.0), ("v", "variant", 500.0))
     ]
-    monkeypatch.setattr(way_in.store, "read", lambda folder, columns: {"benchmark": pd.DataFrame(rows)})
+    monkeypatch.setattr(store, "read", lambda folder, columns: {"benchmark": pd.DataFrame(rows)})
     steps = way_in.WATCHED_STEPS + way_in.WATCHED_WARM
     assert way.predicted() == {"over default ms": 8 * 0.1 / steps, "over peers ms": 8 * 0.2 / steps}
 

@@ -27,8 +27,9 @@ NO_SLOWER = 0.99
 MOST_COMMANDS = 5
 """From a program to its faster self."""
 
-APART = 2**-7
-"""Most that a loss after may differ from that before, in parts of the first: the spacing of bf16."""
+NOISE, LEAST_APART = 2.0, 2**-7
+"""Most that losses after may differ from those before: this many times what those before differ from torch's, or so
+much of the first loss, the spacing of bf16."""
 
 WAYS = ("torch", "before", "after")
 """How the program runs, each in a process of its own: without the kernels, with them, with the exported configs."""
@@ -109,8 +110,8 @@ def evidence(found: Sequence[Mapping[str, Any]]) -> Evidence:
                 MOST_COMMANDS),
         none_of("problems that were not tuned", (name for one in found for name in _untuned(one))),
         at_least("tokens a second after over before, at least", _worst(min, map(gain, found)), NO_SLOWER),
-        at_most("losses after and before differ in parts of the first by at most", _worst(max, map(apart, found)),
-                APART),
+        at_most("losses after differ from those before, in parts of what is allowed, at most",
+                _worst(max, map(apart, found)), 1.0),
     ]  # fmt: skip
     return Evidence(claims, [row for one in found for row in rows(one)], list(_notes(found)))
 
@@ -123,11 +124,15 @@ def gain(found: Mapping[str, Any]) -> float | None:
 
 
 def apart(found: Mapping[str, Any]) -> float | None:
-    """Most that a loss after differs from that before, in parts of the first one."""
-    if not found["before"] or not found["after"]:
+    """Most that a loss after differs from that before, in parts of what is allowed."""
+    if not all(found[name] for name in WAYS):
         return None
-    before, after = found["before"][0]["losses"], found["after"][0]["losses"]
-    return max(abs(a - b) for a, b in zip(before, after, strict=True)) / before[0]
+    torch, before, after = (found[name][0]["losses"] for name in WAYS)
+    return _most(before, after) / max(NOISE * _most(torch, before), LEAST_APART * torch[0])
+
+
+def _most(expected: Sequence[float], found: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(expected, found, strict=True))
 
 
 def rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import csv
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,9 +84,24 @@ class WayIn:
         scratch.copy_checkout(self.job, self.root, _PARTS)
 
     def do(self, step: str) -> float:
-        """Type a step's command; its wall seconds.  RuntimeError where it fails."""
+        """Type a step's command; its wall seconds.  RuntimeError where it fails, with a line of each failed job."""
         module, *words = self.commands()[step]
-        return scratch.run(module, words, {}, self.root / f"{step}.log", cwd=self.root)
+        log = self.root / f"{step}.log"
+        try:
+            return scratch.run(module, words, {}, log, cwd=self.root)
+        except RuntimeError as error:
+            raise RuntimeError("; ".join([str(error), *self._of_jobs(log)])) from None
+
+    def _of_jobs(self, log: Path) -> list[str]:
+        """What the failed jobs said last, by what Snakemake said of them."""
+        text = log.read_text(errors="replace") if log.exists() else ""
+        paths = dict.fromkeys(re.findall(r"^ +log: (results/logs/\S+\.log)", text, re.MULTILINE))
+        found = []
+        for name in paths:
+            path = self.results.parent / name
+            lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+            found += [f"{name}: {lines[-1]}"] if lines else []
+        return found
 
     def train(self, way: str) -> dict[str, Any]:
         """What the program printed, and the ``seconds`` it took: ``torch``, ``before`` or ``after``."""

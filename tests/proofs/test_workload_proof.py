@@ -141,11 +141,28 @@ def test_a_program_that_is_slower_after_breaks_the_claim(gone):
 def test_what_is_done_is_not_done_again(gone):
     typist, broken = gone(Typist(gone.root, broken="tune"))
     assert typist.typed == ["watch", "tune"] and not broken.holds
+    assert "problems that were not tuned" in {claim.text for claim in broken.broken}, "nobody knows"
     (gone.root / "workloads" / "llama" / ".snakemake").mkdir(parents=True)  # of the run that was cut off
     typist, found = gone()
     assert typist.typed[0] == "tune" and found.holds
     assert any("snakemake --cores" in note and "--nolock" in note for note in found.notes)
     assert gone()[0].typed == []
+
+
+def test_a_job_that_failed_is_quoted(gone):
+    typist = Typist(gone.root)
+
+    def fail(words, environment, log):
+        path = gone.root / "workloads/llama/results/logs/h200/softmax/validate.log"
+        path.parent.mkdir(parents=True)
+        path.write_text("Traceback\nno such device\n")
+        log.write_text("Error in rule validate:\n    log: results/logs/h200/softmax/validate.log (check)\n")
+        raise RuntimeError("python -m snakemake ended with 1")
+
+    typist._tune = fail
+    _, found = gone(typist)
+    assert any(note.endswith("ended with 1; results/logs/h200/softmax/validate.log: no such device")
+               for note in found.notes)  # fmt: skip
 
 
 def test_kernels_that_were_not_asked_for_need_no_config(gone):

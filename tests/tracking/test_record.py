@@ -131,8 +131,10 @@ def test_counters_that_nobody_may_read_keep_no_kernel_from_its_record(tmp_path, 
     assert not any(name.startswith("h200/softmax/profile.") for name in recorded(tmp_path))
 
 
-def test_proofs_are_recorded_whatever_they_came_to(tmp_path):
-    sample.put_gpu(tmp_path, "h200", ("softmax",))
+@pytest.mark.parametrize("kernels", [("softmax",), ()], ids=["beside a kernel", "alone"])
+def test_proofs_are_recorded_whatever_they_came_to(tmp_path, kernels):
+    for kernel in kernels:
+        sample.put_gpu(tmp_path, "h200", (kernel,))
     claim = {"text": "disagreement", "found": 0.05, "limit": 0.01, "holds": False}
     broken = sample.envelope("prove", None, "h200", status="failed", reason="the runs disagree")
     broken |= {"proof": "repeatability", "claims": [claim], "rows": [], "notes": []}

@@ -56,7 +56,12 @@ def record(results: Path, gpu: str, force: bool = False, host: str = "") -> Reco
     Raises :class:`AtlasError` where nothing was measured, and for documents of the interpreter.
     """
     measured = [e for e in collection.collect(results, gpus=[gpu]) if e.path.is_relative_to(results / "measured")]
-    if not any(entry.kind == "measured" for entry in measured):
+    proofs = [
+        entry
+        for entry in collection.proofs(results, gpus=[gpu])
+        if entry.path.is_relative_to(results / "measured") and entry.kind == "measured"
+    ]
+    if not any(entry.kind == "measured" for entry in (*measured, *proofs)):
         raise AtlasError(
             f"{results / 'measured' / gpu}: no measured documents; records hold what GPU {gpu!r} itself ran, "
             "so run the workflow where that GPU is"
@@ -77,9 +82,8 @@ def record(results: Path, gpu: str, force: bool = False, host: str = "") -> Reco
             _drop(folder, {files.name_of(entry.path) for entry in entries})
         for entry in entries:
             put(folder, entry.document, outcome)
-    for entry in collection.proofs(results, gpus=[gpu]):
-        if entry.path.is_relative_to(results / "measured") and entry.kind == "measured":
-            put(target / "proof", entry.document, outcome)
+    for entry in proofs:
+        put(target / "proof", entry.document, outcome)
     return outcome
 
 

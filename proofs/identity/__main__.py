@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
@@ -25,6 +25,9 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".identity"
 """What workers found and Triton compiled, so that a run that was cut off goes on; git leaves it out."""
 
+Chosen = Sequence[Collection[str] | None]
+"""GPUs and kernels by name; None: all of them."""
+
 _WORKER = Path(__file__).with_name("worker.py")
 _TURNS = 6
 """How often what was compiled to something else is compiled again."""
@@ -33,19 +36,21 @@ _TURNS = 6
 def main() -> int:
     """Compare; with an option also write."""
     parser = argparse.ArgumentParser(prog="python -m proofs.identity", description=__doc__)
-    parser.add_argument("--list", metavar="COMMIT", help="make the list anew from a commit's source and its records")
+    parser.add_argument("--list", metavar="COMMIT", help="make the list anew from a commit's source and its records, "
+                        "of all or of --kernels on --gpus")  # fmt: skip
     parser.add_argument("--rekey", action="store_true", help="write today's identities into the records, the tuned "
                         "configs and the list, where they are proved to be of the same code")  # fmt: skip
     parser.add_argument("--kernels", help="these alone, with commas between")
+    parser.add_argument("--gpus", help="records of these alone, with commas between")
     parser.add_argument("--jobs", type=int, default=2, help="kernels at a time (default: 2)")
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    chosen = set(arguments.kernels.split(",")) if arguments.kernels else None
+    chosen = [word.split(",") if word else None for word in (arguments.gpus, arguments.kernels)]
     if arguments.list:
         _list(arguments.list, arguments.jobs, chosen)
         return 0
     listed = listing.read()
-    names = [name for name in listed["kernels"] if chosen is None or name.split()[1] in chosen]
+    names = [name for name in listed["kernels"] if _is_of(name, chosen)]
     identities = {name: today.of_kernel(ROOT / "kernels", name.split()[1]) for name in names}
     with ThreadPoolExecutor(arguments.jobs) as pool:
         answers = dict(zip(names, pool.map(lambda name: _answer(name, listed, identities[name]), names), strict=True))
@@ -138,11 +143,15 @@ def _ask(
     return json.loads(answer.read_text())
 
 
-def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
-    """Make the list of a commit's source; where kernels are ``chosen``, of these anew: a list of the same commit."""
+def _is_of(name: str, chosen: Chosen) -> bool:
+    return all(asked is None or word in asked for word, asked in zip(name.split(), chosen, strict=True))
+
+
+def _list(commit: str, jobs: int, chosen: Chosen) -> None:
+    """Make the list of a commit's source, of what is ``chosen`` alone: the rest stays as it is."""
     commit = subprocess.run(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], capture_output=True, text=True,
                             check=True).stdout.strip()  # fmt: skip
-    others = {} if chosen is None else listing.read()["kernels"]
+    others = {name: one for name, one in listing.read()["kernels"].items() if not _is_of(name, chosen)}
     archive = subprocess.run(
         ["git", "archive", commit, "kernels", "workflow", "config"], capture_output=True, check=True
     )
@@ -154,9 +163,7 @@ def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
         tracked = subprocess.run(["git", "ls-tree", "-r", "--name-only", commit, "results/recorded"],
                                  capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
         paths = [Path(path) for path in tracked if files.name_of(Path(path)) == "benchmark" and files.HOST not in path]
-        names = sorted(
-            f"{path.parts[2]} {path.parts[3]}" for path in paths if chosen is None or path.parts[3] in chosen
-        )
+        names = sorted(name for path in paths if _is_of(name := f"{path.parts[2]} {path.parts[3]}", chosen))
 
         known = {name: kernel.identities(code, name.split()[1]) for name in names}  # one thread reads the source
 
@@ -167,27 +174,18 @@ def _list(commit: str, jobs: int, chosen: Collection[str] | None) -> None:
             configs = _configs(document)
             variants = [one for one in identities if "." in one]
             answer = _ask(tree, own, gpu, configs, variants, {"of": commit} | identities)
-            return listing.entry(identities, _checked(tree, own, document["kernel_digest"]), answer), answer["triton"]
+            return listing.entry(commit, identities, answer), answer["triton"]
 
         with ThreadPoolExecutor(jobs) as pool:
             found = dict(zip(names, pool.map(made, names), strict=True))
     (triton,) = {version for _, version in found.values()}
     entries = others | {name: one for name, (one, _) in found.items()}
-    listing.write({"triton": triton, "source": commit, "kernels": dict(sorted(entries.items()))})
-
-
-def _checked(tree: Path, name: str, stated: str) -> str | None:
-    """The digest of the kernel in records of the tree's source; None where they are of another source already."""
-    script = "import sys; from atlas import catalog; print(catalog.digest(sys.argv[1]))"
-    environment = os.environ | {"PYTHONPATH": f"{tree / 'workflow'}{os.pathsep}{tree}"}
-    command = [sys.executable, "-c", script, name]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
-    return stated if done.stdout.strip() == stated else None
+    listing.write({"triton": triton, "kernels": dict(sorted(entries.items()))})
 
 
 def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping[str, Mapping[str, str]]) -> None:
     """Write the records, the tuned configs and the list."""
-    earlier, stated, digests = {}, {}, {}
+    earlier, stated, commits = {}, {}, {}
     for name, own in found.items():
         before = listed["kernels"][name]
         then = {one: part[0] for one, part in before["parts"].items()}
@@ -195,13 +193,13 @@ def _rekey(listed: dict[str, Any], found: Mapping[str, Any], identities: Mapping
         gpu, kernel_name = name.split()
         earlier[gpu, kernel_name] = then
         stated[gpu, kernel_name] = {one: identities[name][one] if not own[one] else then[one] for one in then}
-        digests[gpu, kernel_name] = before["digest"]
+        commits[gpu, kernel_name] = before["source"]
         for one, differences in own.items():
             if not differences and one in before["variants"]:
                 before["variants"][one]["identity"] = identities[name][one]
             elif not differences:
                 before["parts"][one][0] = identities[name][one]
-    for how, paths in records.write_records(listed["source"], earlier, stated, digests).items():
+    for how, paths in records.write_records(commits, earlier, stated).items():
         print(f"records {how}: {len(paths)}")
     for path, count in records.write_tuned(earlier, stated).items():
         print(f"{path}: {count} entries state an identity of the list")

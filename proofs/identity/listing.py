@@ -1,4 +1,4 @@
-"""``proofs/identity.json``: what each recorded config compiled to, in the source that the records were made with."""
+"""``proofs/identity.json``: what each recorded config compiled to, in the source that it was recorded with."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from typing import Any
 LIST = Path(__file__).parents[1] / "identity.json"
 
 Listing = dict[str, Any]
-"""``triton``, ``source`` (a commit), and by ``gpu kernel`` the fields that :func:`entry` gives."""
+"""``triton``, and by ``gpu kernel`` the fields that :func:`entry` gives."""
 
 
-def entry(identities: dict[str, str], digest: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """What is listed of one kernel and GPU, from today's reading of the source and what the worker found in it.
-
-    ``digest`` is the kernel's in records of before there were identities.
-    """
+def entry(source: str, identities: dict[str, str], answer: dict[str, Any]) -> dict[str, Any]:
+    """What is listed of one kernel and GPU: the commit whose source and records it is of, and what was found there."""
     parts = {name: [one, answer["parts"].get(name)] for name, one in identities.items() if "." not in name}
     variants = {name: {"identity": identities[name], **found} for name, found in sorted(answer["variants"].items())}
-    return {"digest": digest, "parts": parts, "variants": variants}
+    return {"source": source, "parts": parts, "variants": variants}
 
 
 def read() -> Listing:
@@ -29,11 +26,10 @@ def read() -> Listing:
 
 def write(listing: Listing) -> None:
     """Write it, a line for each case and config, so that a diff shows which changed."""
-    lines = ["{", f' "triton": {json.dumps(listing["triton"])},', f' "source": {json.dumps(listing["source"])},']
-    lines.append(' "kernels": {')
+    lines = ["{", f' "triton": {json.dumps(listing["triton"])},', ' "kernels": {']
     kernels = sorted(listing["kernels"].items())
     for name, own in kernels:
-        lines.append(f'  {json.dumps(name)}: {{"digest": {json.dumps(own["digest"])},')
+        lines.append(f'  {json.dumps(name)}: {{"source": {json.dumps(own["source"])},')
         lines.append(f'   "parts": {json.dumps(own["parts"])},')
         lines.append('   "variants": {')
         for variant, found in own["variants"].items():

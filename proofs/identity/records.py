@@ -29,28 +29,24 @@ def at(commit: str, folder: Path, name: str) -> dict[str, Any] | None:
     return None
 
 
-def write_records(
-    commit: str, earlier: Stated, stated: Stated, digests: Mapping[tuple[str, str], str]
-) -> dict[str, list[Path]]:
-    """State identities in every record that lies there as in ``commit``: ``written``, ``other`` for the rest.
+def write_records(commits: Mapping[tuple[str, str], str], earlier: Stated, stated: Stated) -> dict[str, list[Path]]:
+    """State identities in the records of these kernels, of which the list is of ``commits``.
 
-    A record is left alone whose measurements are not those of the commit, and one that was measured with another source
-    than the list's: its digest is not the one of ``digests``.  An identity stays as it is stated that is not the one of
-    ``earlier``, the list's own, as of a public function that changed between the validation and the list; and so does
-    what the list does not name, a variant of which nothing was timed.
+    Gives those ``written``, ``unchanged``, and ``other`` that were measured since: what they launch may not be listed.
+    An identity stays as it is stated that is not the one of ``earlier``, the list's own, as of a record of another
+    source; and so does what the list does not name, a variant of which nothing was timed.
     """
     found: dict[str, list[Path]] = {"written": [], "unchanged": [], "other": []}
     for path in files.listed(Path("results", "recorded"), "*/*/*"):
         document = documents.load(path)
-        name = document.get("kernel")
-        if name is None:
+        key = (document["gpu"], document.get("kernel"))
+        if key not in commits:
             continue
-        before = at(commit, path.parent, files.name_of(path)) or {}
-        key = (document["gpu"], name)
-        if _measured(before) != _measured(document) or before.get("kernel_digest") != digests.get(key):
+        before = at(commits[key], path.parent, files.name_of(path)) or {}
+        if _measured(before) != _measured(document):
             found["other"].append(path)
             continue
-        told, then = document.get("identities", {}), earlier[key]
+        told, then = document["identities"], earlier[key]
         listed = needed(document["stage"], stated[key])
         own = told | {one: identity for one, identity in listed.items() if told.get(one, then[one]) == then[one]}
         made: dict[str, Any] = {}

@@ -102,6 +102,15 @@ def test_a_throttled_measurement_is_repeated_once_after_a_pause():
     assert timing.throttled_by == ()
 
 
+def test_what_is_compared_with_one_another_alone_is_not_repeated_and_is_flagged():
+    """Products hold a board at its power cap before a pause and after it."""
+    pauses = []
+    board = SaidBoard(Reading(throttled=("power cap",)), Reading())
+    timings = clock(board, pauses.append).interleave({"a": steady(1e5), "b": steady(2e5)}, again=False)
+    assert pauses == [] and all(timing.throttled for timing in timings.values())
+    assert (timings["a"].median_us, timings["b"].median_us) == (1e5, 2e5)
+
+
 def test_a_measurement_throttled_twice_stands_and_is_flagged():
     pauses = []
     timing = clock(SaidBoard(Reading(throttled=("power cap",))), pauses.append).measure(steady(1e5))

@@ -142,13 +142,19 @@ class Clock:
         return self.interleave({"": thunk}, min_seconds, max_samples, min_samples)[""]
 
     def interleave(
-        self, thunks: Mapping[str, Thunk], min_seconds: float = 0.2, max_samples: int = 200, min_samples: int = 10
+        self,
+        thunks: Mapping[str, Thunk],
+        min_seconds: float = 0.2,
+        max_samples: int = 200,
+        min_samples: int = 10,
+        again: bool = True,
     ) -> dict[str, Timing]:
         """Measurements of several thunks by the full protocol, sampled in turns so that drift hits all alike.
 
         Every round takes one sample of each, in an order of its own (:func:`atlas.timing.samples.rounds`).  Rounds go
         on until each thunk's rule is met.  The board's state is one for all: power and throttling cannot be told apart
-        by thunk.
+        by thunk.  A throttled board is given a pause, and all are sampled ``again``; not so where they are compared
+        with one another alone, for all were throttled alike.
         """
         if not thunks:
             return {}
@@ -156,7 +162,7 @@ class Clock:
             min_seconds, max_samples, min_samples = 0.0, _HOST_SAMPLES, _HOST_SAMPLES
         self._begin(thunks.values())
         timings = self._rounds(thunks, min_seconds, max_samples, min_samples)
-        if any(timing.throttled for timing in timings.values()):
+        if again and any(timing.throttled for timing in timings.values()):
             self._pause(_PAUSE_SECONDS)
             self._begin(thunks.values())
             timings = self._rounds(thunks, min_seconds, max_samples, min_samples)

@@ -256,7 +256,7 @@ class Bench:
         thunks = {str(candidate): self._thunk(candidate) for candidate in request.candidates}
         least = max(FEWEST_SAMPLES, min(FINAL_SAMPLES[0], int(1e6 * FINAL_SECONDS[1] / request.slowest_us)))
         timings = self._clock.interleave(
-            thunks, min_seconds=FINAL_SECONDS[0], max_samples=FINAL_SAMPLES[1], min_samples=least
+            thunks, min_seconds=FINAL_SECONDS[0], max_samples=FINAL_SAMPLES[1], min_samples=least, again=False
         )
         return tuple(_outcome(timings[str(candidate)]) for candidate in request.candidates)
 

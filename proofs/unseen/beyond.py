@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from atlas.declaration import Case, Declaration
 from atlas.host.runtime import sweep
-from atlas.results import collection, documents
-from atlas.results.beyond import outcome
+from atlas.results import documents
+from atlas.results.beyond import outcome, sampled
 from atlas.stages import called, frame
 from atlas.timing import PROTOCOL
 
@@ -30,7 +30,7 @@ def write(
     own = dataclasses.replace(job, stage="beyond", kernel=declaration.name)
     if not (own.folder / "validate.json").exists():
         return None
-    tuned = {*sweep(declaration, own.gpu()), *_sampled(own)}
+    tuned = {*sweep(declaration, own.gpu()), *sampled(own.results, own.kernel, own.gpu_name)}
     kept = [one for one in calls if one.get("providers") and Case.from_json(one["providers"][0]) not in tuned]
     if not kept:
         return None
@@ -41,11 +41,6 @@ def write(
     document |= {"protocol": PROTOCOL, "seed": seed, "rows": rows} | _calls(own, lease)
     documents.write(own.output, document)
     return own.output
-
-
-def _sampled(job: frame.Job) -> list[Case]:
-    found = collection.collect(job.results, [job.kernel], [job.gpu_name])
-    return [Case.from_json(trial) for entry in found if entry.stage == "sample" for trial in entry.document["trials"]]
 
 
 def _calls(job: frame.Job, lease: Lease | None) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 import synthetic
+from atlas.declaration import Case
 from atlas.identity.needs import needed
-from atlas.results import collection, documents
+from atlas.results import beyond, collection, documents
 from atlas.results.collection import collect, proofs
 from atlas.results.documents import DocumentError
 
@@ -95,3 +96,16 @@ def test_a_measured_proof_wins_over_a_recorded_one_and_is_no_kernels_document(tm
         ("repeatability", "recorded"),
     ]
     assert collect(tmp_path) == [] and proofs(tmp_path, gpus=["t4"]) == []
+
+
+def test_what_a_tuner_sampled_is_told_from_measured_and_recorded_documents(kernels, tmp_path):
+    """So that the stage beyond and the proof of unseen calls leave out the same cases."""
+    tuned = synthetic.autotune(kernels[0], "h200")
+    sample = tuned | {"stage": "sample", "seed": 0, "cases": len(tuned["best"])}
+    assert beyond.sampled(tmp_path, kernels[0].name, "h200") == []
+    path = tmp_path / "recorded" / "h200" / kernels[0].name / "sample.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(sample))
+    expected = {Case.from_json(trial) for trial in tuned["trials"]}
+    assert expected and set(beyond.sampled(tmp_path, kernels[0].name, "h200")) == expected
+    assert beyond.sampled(tmp_path, kernels[0].name, "h100") == []

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from . import collection
 from .subject import label
+
+if TYPE_CHECKING:
+    from ..declaration import Case
 
 OURS = "public"
 """The provider that is the kernel's public function."""
@@ -17,13 +22,17 @@ def outcome(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     for status in ("wrong", "failed"):
         found = [row for row in rows if row["provider"] == OURS and row["status"] == status]
         if found:
-            label = " ".join(f"{name}={value}" for name, value in found[0]["sizes"].items())
             more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
-            return {
-                "status": status,
-                "reason": f"{found[0]['mode']} {label} {found[0]['dtype']}: {found[0]['reason']}{more}",
-            }
+            return {"status": status, "reason": f"{_named(found[0])}: {found[0]['reason']}{more}"}
     return {}
+
+
+def sampled(results: Path, kernel: str, gpu: str) -> list[Case]:
+    """The cases that the tuner saw beside the sweep, measured here or recorded: they are no longer unseen."""
+    from ..declaration import Case
+
+    found = collection.collect(results, [kernel], [gpu])
+    return [Case.from_json(trial) for entry in found if entry.stage == "sample" for trial in entry.document["trials"]]
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -8,12 +8,11 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..host.progress import progress
-from ..results.beyond import outcome
+from ..results.beyond import outcome, sampled
 from ..workers import protocol
 from . import called, compiling, frame
 
 if TYPE_CHECKING:
-    from ..declaration import Case
     from ..host.leases import Lease
 
 _SEEDS = 10**6
@@ -54,7 +53,7 @@ def _body(lease: Lease | None, job: frame.Job, seed: int) -> dict[str, Any]:
 
     frame.require_ok(job, "validate")
     declaration, gpu = job.declaration(), job.gpu()
-    cases = beyond.cases(declaration, gpu, seed, job.arguments.cases, _sampled(job))
+    cases = beyond.cases(declaration, gpu, seed, job.arguments.cases, sampled(job.results, job.kernel, job.gpu_name))
     if not cases:
         raise frame.Stop("unsupported", f"no case of its domain that runs on {gpu.name} could be drawn")
     if job.arguments.jobs > 1 and not job.functional:
@@ -76,12 +75,3 @@ def _body(lease: Lease | None, job: frame.Job, seed: int) -> dict[str, Any]:
                 return fields | {"status": "failed", "reason": reason}
             shown.advance(task)
     return fields | outcome(rows)
-
-
-def _sampled(job: frame.Job) -> list[Case]:
-    """The cases that the tuner saw beside the sweep."""
-    from ..declaration import Case
-
-    if not (job.folder / "sample.json").exists():
-        return []
-    return [Case.from_json(trial) for trial in job.earlier("sample")["trials"]]

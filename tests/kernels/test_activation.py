@@ -6,6 +6,7 @@ from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
+from defaults_under_test import assert_defaults_fit
 from torch.nn import functional
 
 from kernels import activation, gelu, silu, swiglu
@@ -235,12 +236,7 @@ def test_every_config_gives_the_same_results():
 
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
-    for work in DECLARATION.passes.values():
-        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
-            for variant in work.variants:
-                if not variant.unsupported(problem, GPUS[name]):
-                    config = variant.default(problem, GPUS[name])
-                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+    assert_defaults_fit(DECLARATION, GPUS[name])
 
 
 @pytest.mark.parametrize("strided", [False, True])

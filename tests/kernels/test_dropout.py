@@ -8,6 +8,7 @@ from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
+from defaults_under_test import assert_default_fits
 
 from kernels.dropout import DECLARATION, ROUNDS, _backward, _forward, dropout
 
@@ -209,4 +210,4 @@ def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():
         for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
             (variant,) = work.variants
-            assert dict(variant.default(problem, GPUS[name])) in list(variant.configs(problem, GPUS[name]))
+            assert_default_fits(variant, problem, GPUS[name])

@@ -7,6 +7,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_defaults_fit
 
 from kernels.embedding import DECLARATION, embedding, lookup, sorting
 from kernels.embedding import gradient as module
@@ -267,9 +268,4 @@ def test_places_of_either_width_and_writes_of_either_kind_give_the_rows(name, pl
 
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
-    for work in DECLARATION.passes.values():
-        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
-            for variant in work.variants:
-                if not variant.unsupported(problem, GPUS[name]):
-                    config = variant.default(problem, GPUS[name])
-                    assert config in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+    assert_defaults_fit(DECLARATION, GPUS[name])

@@ -8,6 +8,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_defaults_fit
 
 from kernels.grouped_matmul import DECLARATION, grouped_mm
 from kernels.grouped_matmul.cases import backward_reference, prepare_backward_loop
@@ -163,12 +164,7 @@ def test_what_does_not_fit_is_refused_by_name(arguments, options, error, message
 
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
-    for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
-        for work in DECLARATION.passes.values():
-            for variant in work.variants:
-                if not variant.unsupported(problem, GPUS[name]):
-                    config = variant.default(problem, GPUS[name])
-                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+    assert_defaults_fit(DECLARATION, GPUS[name])
 
 
 @pytest.mark.parametrize(

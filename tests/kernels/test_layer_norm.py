@@ -11,6 +11,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_defaults_fit
 from torch.nn import functional
 
 from kernels.layer_norm import DECLARATION, layer_norm
@@ -354,9 +355,4 @@ def test_rows_in_tiles_with_weight_loaded_early_agree_with_float64(n, config):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
-    for work in DECLARATION.passes.values():
-        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
-            for variant in work.variants:
-                if not variant.unsupported(problem, GPUS[name]):
-                    config = variant.default(problem, GPUS[name])
-                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+    assert_defaults_fit(DECLARATION, GPUS[name])

@@ -6,6 +6,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_default_fits
 from torch.nn import functional
 
 from kernels.layer_norm_linear import DECLARATION, layer_norm_linear
@@ -130,5 +131,4 @@ def test_what_does_not_fit_is_refused_by_name(arguments, error, message):
 def test_defaults_are_points_of_the_space_that_fit(name):
     for problem in DECLARATION.cases(GPUS[name]):
         for variant in DECLARATION.forward.variants:
-            config = variant.default(problem, GPUS[name])
-            assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+            assert_default_fits(variant, problem, GPUS[name])

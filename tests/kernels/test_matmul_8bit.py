@@ -7,6 +7,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_defaults_fit
 
 from kernels.matmul_8bit import DECLARATION, int_mm, quantise, scaled_mm
 from kernels.matmul_8bit.cases import call
@@ -190,13 +191,7 @@ def test_what_is_not_supported_is_refused_with_the_reason(call, error, says):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_every_default_is_a_point_of_its_space_that_fits(name):
-    on = GPUS[name]
-    for problem in (*DECLARATION.cases(on), *DECLARATION.edge_cases):
-        for variant in WORK.variants:
-            if not variant.unsupported(problem, on):
-                config = variant.default(problem, on)
-                assert not variant.fits(config, problem, on), (variant.name, problem)
-                assert all(config[key] in values for key, values in variant.space.items()), (variant.name, problem)
+    assert_defaults_fit(DECLARATION, GPUS[name])
 
 
 def test_gpus_without_such_tensor_cores_say_so():

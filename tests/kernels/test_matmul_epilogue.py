@@ -9,6 +9,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_default_fits
 from torch.nn import functional
 
 import kernels.nn
@@ -301,7 +302,7 @@ def test_defaults_are_points_of_the_space_that_fit(name):
                     reason = variant.fits(config, problem, GPUS[name])
                     if any(other in reason for other in ("should end sooner", "`swizzled`", "in the last round")):
                         continue  # left to another variant
-                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+                    assert_default_fits(variant, problem, GPUS[name])
 
 
 @pytest.mark.parametrize(("m", "n", "rows"), [(512, 512, 16), (512, 14336, 32), (4096, 4096, 32), (8192, 4096, 128)])

@@ -7,6 +7,7 @@ import torch
 from atlas.declaration import case
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
+from defaults_under_test import assert_default_fits
 
 from kernels import (
     dequantise_w4,
@@ -230,8 +231,7 @@ def test_defaults_are_points_of_the_space_that_fit(name, declaration):
     for problem in declaration.cases(GPUS[name]):
         for variant in declaration.forward.variants:
             if not variant.unsupported(problem, GPUS[name]):
-                config = variant.default(problem, GPUS[name])
-                assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+                assert_default_fits(variant, problem, GPUS[name])
 
 
 def chosen(declaration, problem, gpu="h200"):

@@ -7,6 +7,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_default_fits
 
 from kernels.multiply_add import DECLARATION, _backward, _forward, multiply_add
 
@@ -175,5 +176,4 @@ def test_untuned_few_programs_wait_for_no_long_tail(direction, m, n, dtype, bloc
 def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():
         for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
-            variant = work.preferred(problem, GPUS[name])
-            assert dict(variant.default(problem, GPUS[name])) in list(variant.configs(problem, GPUS[name]))
+            assert_default_fits(work.preferred(problem, GPUS[name]), problem, GPUS[name])

@@ -11,6 +11,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_default_fits
 from torch.nn import functional
 
 from kernels.nn import RMSNorm
@@ -322,5 +323,4 @@ def test_defaults_are_points_of_the_space_that_fit_and_every_case_has_a_variant(
             able = [v for v in work.variants if not v.unsupported(problem, GPUS[name])]
             assert able
             for variant in able:
-                config = variant.default(problem, GPUS[name])
-                assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+                assert_default_fits(variant, problem, GPUS[name])

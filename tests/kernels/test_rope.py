@@ -5,6 +5,7 @@ import torch
 from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
+from defaults_under_test import assert_default_fits
 
 from kernels import rope, rope_qk
 from kernels.rope import DECLARATION, in_place_operator, rope_operator, rope_qk_operator
@@ -222,5 +223,4 @@ def test_defaults_are_points_of_the_space_that_fit(name):
     for work in DECLARATION.passes.values():
         for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
             for variant in work.variants:
-                config = variant.default(problem, GPUS[name])
-                assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+                assert_default_fits(variant, problem, GPUS[name])

@@ -7,6 +7,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
+from defaults_under_test import assert_defaults_fit
 
 from kernels.softmax import DECLARATION, forward, log_softmax, softmax
 
@@ -398,9 +399,4 @@ def test_untuned_short_rows_share_programs_and_have_more_warps_where_sms_hold_th
 
 @pytest.mark.parametrize("name", GPUS)
 def test_defaults_are_points_of_the_space_that_fit(name):
-    for work in DECLARATION.passes.values():
-        for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
-            for variant in work.variants:
-                if not variant.unsupported(problem, GPUS[name]):
-                    config = variant.default(problem, GPUS[name])
-                    assert dict(config) in list(variant.configs(problem, GPUS[name])), (variant.name, str(problem))
+    assert_defaults_fit(DECLARATION, GPUS[name])

@@ -1,46 +1,24 @@
 """Layer normalisation on the interpreter: values, accuracy, gradients, refusals; and what its spaces hold."""
 
-import sys
-
 import pytest
 import torch
-import triton
-import triton.language as tl
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.host.gpus import gpu
-from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 from defaults_under_test import assert_defaults_fit
+from norms_under_test import DTYPES, GPUS, assert_close, by_team_and_by_columns, each_variant, randn
 from torch.nn import functional
 
 from kernels.layer_norm import DECLARATION, layer_norm
 
 CPU = torch.device("cpu")
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
-VARIANTS = [
-    (direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants if v.name != "team"
-]  # a team's programs wait for one another
-IDS = [f"{direction}-{v.name}" for direction, v in VARIANTS]
-
-
-def randn(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def assert_close(found, expected, dtype=torch.float32):
-    """By twice the unit roundoff of the dtype: the interpreter truncates where GPUs round to bf16."""
-    tolerance = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def double(tensor):
     return tensor if tensor is None else tensor.detach().double()
 
 
-@pytest.mark.parametrize(("direction", "variant"), VARIANTS, ids=IDS)
+@each_variant(DECLARATION)
 @pytest.mark.parametrize("problem", DECLARATION.edge_cases, ids=str)
 def test_edge_cases_agree_with_float64(problem, direction, variant):
     if variant.unsupported(problem, INTERPRETER):
@@ -49,7 +27,7 @@ def test_edge_cases_agree_with_float64(problem, direction, variant):
     assert not drawn.judge(variant.launch(**drawn.inputs, config=variant.default(problem, INTERPRETER))).reason
 
 
-@pytest.mark.parametrize(("direction", "variant"), VARIANTS, ids=IDS)
+@each_variant(DECLARATION)
 # rows of whole vectors; the longer row has a tail block, the other more rows than one tile
 @pytest.mark.parametrize(("m", "n"), [(9, 72), (3, 4104)], ids=["short", "tail"])
 def test_every_config_gives_the_same_results(direction, variant, m, n):
@@ -63,33 +41,15 @@ def test_every_config_gives_the_same_results(direction, variant, m, n):
         assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
 
 
-@triton.jit
-def _look_up(slot_ptrs):
-    return tl.load(slot_ptrs)
-
-
-@triton.jit
-def _take(slot_ptrs, seen):
-    return (seen >> 32).to(tl.int32).to(tl.float32, bitcast=True), seen.to(tl.int32).to(tl.float32, bitcast=True)
-
-
 @pytest.mark.parametrize("team", [1, 2, 4])
 @pytest.mark.parametrize("has", [(True, True), (True, False), (False, True)], ids=["both", "weight", "bias"])
 def test_a_team_s_sums_and_columns_make_up_whole_rows(monkeypatch, team, has):
-    # The last span is shorter than the others, and each ends in a tile that is cut.  On the interpreter programs
-    # run one after the other.  So a launch is made twice, with slots that are kept: the first time some are empty yet
-    # when they are looked up.
-    kernels, slots = sys.modules["kernels.layer_norm.team"], torch.zeros((9, team), dtype=torch.int64)
-    for name, stand_in in (("look", _look_up), ("hear", _take), ("unset_slots", lambda *_: slots)):
-        monkeypatch.setattr(kernels, name, stand_in)
+    # The last span is shorter than the others, and each ends in a tile that is cut.
     problem = case("fp32", m=9, n=1160, residual=True)
     inputs = Problem(DECLARATION, "backward", problem, CPU, seed=4).inputs
     inputs |= {name: inputs[name] if there else None for name, there in zip(("weight", "bias"), has, strict=True)}
-    config = {"TEAM": team, "num_warps": 1, "num_stages": 3}
-    for _ in range(2):
-        found = DECLARATION.backward.variant("team").launch(**inputs, config=config)
-    columns = DECLARATION.backward.variant("columns")
-    expected = columns.launch(**inputs, config=columns.default(problem, INTERPRETER))
+    module = "kernels.layer_norm.team"
+    found, expected = by_team_and_by_columns(monkeypatch, module, DECLARATION, problem, inputs, team)
     for ours, theirs, there in zip(found, expected, (True, *has), strict=True):
         if there:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

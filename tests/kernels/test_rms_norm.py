@@ -1,17 +1,15 @@
 """RMS normalisation on the interpreter: values, residual, gradients, layouts, torch.compile, refusals, spaces."""
 
-import sys
+import functools
 
+import norms_under_test
 import pytest
 import torch
-import triton
-import triton.language as tl
 from atlas.declaration import case
 from atlas.declaration.hardware import INTERPRETER
-from atlas.host.gpus import gpu
-from atlas.reading.config import load_gpus
 from atlas.validation.problems import Problem
 from defaults_under_test import assert_default_fits
+from norms_under_test import DTYPES, GPUS, by_team_and_by_columns, each_variant, randn
 from torch.nn import functional
 
 from kernels.nn import RMSNorm
@@ -19,26 +17,10 @@ from kernels.rms_norm import DECLARATION, rms_norm
 
 CPU = torch.device("cpu")
 FP32_EPS = torch.finfo(torch.float32).eps
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-GPUS = {name: gpu(name, block) for name, block in load_gpus().items() if block.get("build", "match" in block)}
-VARIANTS = [
-    (direction, v) for direction, work in DECLARATION.passes.items() for v in work.variants if v.name != "team"
-]  # a team's programs wait for one another
-IDS = [f"{direction}-{v.name}" for direction, v in VARIANTS]
+assert_close = functools.partial(norms_under_test.assert_close, bf16=3e-2)
 
 
-def randn(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def assert_close(found, expected, dtype=torch.float32):
-    """By twice the unit roundoff of the dtype: the interpreter truncates where GPUs round to bf16."""
-    tolerance = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 3e-2}[dtype]
-    assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-@pytest.mark.parametrize(("direction", "variant"), VARIANTS, ids=IDS)
+@each_variant(DECLARATION)
 # Several tiles with a masked last one, whole tiles, and rows off 16 bytes; more rows than programs each time.
 @pytest.mark.parametrize(("m", "n"), [(5, 2200), (5, 3072), (5, 1025)], ids=["tail", "even", "odd"])
 def test_configs_from_both_ends_of_the_space_give_the_same_results(direction, variant, m, n):
@@ -50,7 +32,7 @@ def test_configs_from_both_ends_of_the_space_give_the_same_results(direction, va
         assert not drawn.judge(variant.launch(**drawn.inputs, config=config)).reason, config
 
 
-@pytest.mark.parametrize(("direction", "variant"), VARIANTS, ids=IDS)
+@each_variant(DECLARATION)
 def test_16_bit_rows_of_every_variant_agree_with_float64(direction, variant):
     # 4104 columns in 16 bits: long enough for `reread` to have two chunks, and no multiple of any block
     problem = case("bf16", m=5, n=4104, residual=True)
@@ -58,32 +40,14 @@ def test_16_bit_rows_of_every_variant_agree_with_float64(direction, variant):
     assert not drawn.judge(variant.launch(**drawn.inputs, config=variant.default(problem, INTERPRETER))).reason
 
 
-@triton.jit
-def _look_up(slot_ptrs):
-    return tl.load(slot_ptrs)
-
-
-@triton.jit
-def _take(slot_ptrs, seen):
-    return (seen >> 32).to(tl.int32).to(tl.float32, bitcast=True), seen.to(tl.int32).to(tl.float32, bitcast=True)
-
-
 @pytest.mark.parametrize("team", [1, 2, 4])
 @pytest.mark.parametrize("has_weight", [True, False], ids=["weight", "no weight"])
 def test_a_team_s_sums_and_columns_make_up_whole_rows(monkeypatch, team, has_weight):
-    # On the interpreter programs run one after the other.  So a launch is made twice, with slots that are kept: the
-    # first time some are empty yet when they are looked up.
-    kernels, slots = sys.modules["kernels.rms_norm.long_rows"], torch.zeros((9, team), dtype=torch.int64)
-    for name, stand_in in (("look", _look_up), ("hear", _take), ("unset_slots", lambda *_: slots)):
-        monkeypatch.setattr(kernels, name, stand_in)
     problem = case("fp32", m=9, n=1160, residual=True)
     inputs = Problem(DECLARATION, "backward", problem, CPU, seed=4).inputs
     inputs |= {} if has_weight else {"weight": None}
-    config = {"TEAM": team, "num_warps": 1, "num_stages": 3}
-    for _ in range(2):
-        dx, dweight = DECLARATION.backward.variant("team").launch(**inputs, config=config)
-    columns = DECLARATION.backward.variant("columns")
-    expected = columns.launch(**inputs, config=columns.default(problem, INTERPRETER))
+    module = "kernels.rms_norm.long_rows"
+    (dx, dweight), expected = by_team_and_by_columns(monkeypatch, module, DECLARATION, problem, inputs, team)
     torch.testing.assert_close(dx, expected[0], rtol=1e-5, atol=1e-5)
     if has_weight:
         torch.testing.assert_close(dweight, expected[1], rtol=1e-5, atol=1e-5)
@@ -220,7 +184,7 @@ def test_second_derivatives_agree_with_float64_autograd(has_residual):
 def test_two_runs_of_the_backward_agree_bit_by_bit():
     problem = case("fp32", m=5, n=2056, residual=False)  # several programs' partial sums of dweight
     inputs = Problem(DECLARATION, "backward", problem, CPU, seed=3).inputs
-    for variant in (v for direction, v in VARIANTS if direction == "backward"):
+    for variant in (v for v in DECLARATION.backward.variants if v.name != "team"):
         first, again = (variant.launch(**inputs, config=variant.default(problem, INTERPRETER)) for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 

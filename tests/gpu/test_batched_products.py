@@ -9,6 +9,8 @@ from kernels.batched_matmul import DECLARATION, bmm
 from kernels.batched_matmul.clustered import launch_clustered
 from kernels.batched_matmul.staged import STAGED_SPACE, launch_staged
 
+from .capturing import captured
+
 pytestmark = pytest.mark.gpu
 
 
@@ -72,9 +74,7 @@ def test_calls_of_few_tiles_in_a_graph(cuda, sizes):
     assert untuned(DECLARATION.forward, problem, gpu_of(cuda))[0].name == "clustered"
     for _ in range(3):
         bmm(x, y)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = bmm(x, y)
+    graph, found = captured(lambda: bmm(x, y))
     for _ in range(3):
         x.normal_()
         graph.replay()
@@ -167,9 +167,7 @@ def test_calls_through_registers_in_a_graph(cuda, dtype, layout, sizes):
     try:
         for _ in range(3):
             bmm(x, y)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = bmm(x, y)
+        graph, found = captured(lambda: bmm(x, y))
         for _ in range(3):
             x.normal_()
             graph.replay()

@@ -6,6 +6,8 @@ import pytest
 import torch
 from atlas.declaration import Capability, gpu_of
 
+from .capturing import captured
+
 pytestmark = pytest.mark.gpu
 
 CONFIGS = list(itertools.product((4, 8), (8, 16)))
@@ -57,9 +59,7 @@ def test_special_values_anywhere_in_a_row(cuda, log):
 def test_what_a_graph_repeats_follows_its_input(cuda):
     x = torch.randn(4, 32_768, device=cuda, dtype=torch.bfloat16)
     softmax(x, False, (8, 16))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = softmax(x, False, (8, 16))
+    graph, y = captured(lambda: softmax(x, False, (8, 16)))
     for _ in range(3):
         x.normal_()
         graph.replay()

@@ -6,20 +6,11 @@ from calls.table import CALLS, DIFFERENTIABLE, assert_near, weighted
 
 import kernels
 
+from .capturing import captured
+
 pytestmark = pytest.mark.gpu
 
 CAPTURED = [call for call in CALLS if call.captured]
-
-
-def captured(run):
-    """The graph of ``run`` and what it returned; the caller has run it before, on another stream."""
-    graph, usual = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    try:
-        with torch.cuda.graph(graph):
-            results = run()
-    finally:
-        torch.cuda.set_stream(usual)  # a capture that fails leaves its own stream behind
-    return graph, results
 
 
 def renew(inputs, others):

@@ -7,6 +7,8 @@ from atlas.declaration import Capability, gpu_of
 from kernels.matmul.shifted import SHIFTED_SPACE, launch_shifted
 from kernels.matmul.staggered import STAGGERED_SPACE, launch_staggered
 
+from .capturing import captured
+
 pytestmark = pytest.mark.gpu
 
 CONFIGS = [(128, 1), (128, 8), (256, 1), (256, 3)]
@@ -67,11 +69,10 @@ def test_what_lies_beside_a_matrix_is_in_no_sum(cuda, first):
 @pytest.mark.parametrize("splits", [1, 3])
 def test_a_graph_multiplies_what_then_lies_there(cuda, splits):
     a, b = drawn(cuda, 5, 2050, torch.bfloat16), drawn(cuda, 2050, 20001, torch.bfloat16)
-    config, graph = {"BLOCK_N": 256, "SPLITS": splits, "num_warps": 4}, torch.cuda.CUDAGraph()
+    config = {"BLOCK_N": 256, "SPLITS": splits, "num_warps": 4}
     launch_shifted(a, b, config=config)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        found = launch_shifted(a, b, config=config)
+    graph, found = captured(lambda: launch_shifted(a, b, config=config))
     b.mul_(-2)
     graph.replay()
     near(found, a, b)
@@ -96,11 +97,10 @@ def test_products_along_k(cuda, columns, splits, copies):
 @pytest.mark.parametrize(("splits", "copies"), [(1, 0), (1, 1), (3, 1)])
 def test_a_graph_shifts_and_multiplies_what_then_lies_there(cuda, splits, copies):
     a, b = drawn(cuda, 5, 2049, torch.bfloat16), drawn(cuda, 8001, 2049, torch.bfloat16).t()
-    config, graph = dict(zip(STAGGERED_SPACE, (32, 128, splits, copies, 4), strict=True)), torch.cuda.CUDAGraph()
+    config = dict(zip(STAGGERED_SPACE, (32, 128, splits, copies, 4), strict=True))
     launch_staggered(a, b, config=config)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        found = launch_staggered(a, b, config=config)
+    graph, found = captured(lambda: launch_staggered(a, b, config=config))
     a.mul_(-2)
     graph.replay()
     near(found, a, b)

@@ -177,46 +177,45 @@ def test_linear_layers_of_operands_by_columns(cuda, orders):
         near(linear(x, weight), x.float() @ weight.float().t())
 
 
+def packed_weights(cuda, bits, group, sizes, shape):
+    """Sizes, dtype, packed weights, what they stand for in fp32, and a config: all of K in one part, and in three."""
+    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
+
+    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
+    for (m, n, k), splits, dtype in itertools.product(sizes, (1, 3), (torch.bfloat16, torch.float16)):
+        if k % (group or 32):
+            continue
+        made = pack(matrix(cuda, n, k, "N", dtype), group)
+        config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
+        yield (m, n, k), dtype, made, dequantise(made).float(), config
+
+
 @pytest.mark.parametrize("shape", [(32, 1, 2), (32, 2, 2), (64, 1, 2), (64, 2, 2), (128, 3, 1), (256, 2, 1)])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
 def test_packed_weights_by_tma(cuda, bits, group, shape):
     """Tails of every kind, tiles that are cut and that are not, several a program; half a stage at the end of k."""
-    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
     from kernels.matmul_w4a16.hopper_direct import multiply_direct
 
-    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
-    for (m, n, k), splits, dtype in itertools.product(
-        ((1, 16, 128), (300, 264, 1152), (257, 4096, 1024), (129, 72, 416)), (1, 3), (torch.bfloat16, torch.float16)
-    ):
-        if k % (group or 32):
-            continue
-        packed = pack(matrix(cuda, n, k, "N", dtype), group)
+    sizes = (1, 16, 128), (300, 264, 1152), (257, 4096, 1024), (129, 72, 416)
+    drawn = packed_weights(cuda, bits, group, sizes, shape)
+    for (m, n, k), dtype, (words, scales, zeros, _, _, group_size), weights, config in drawn:
         x, y = matrix(cuda, m, k, "N", dtype), torch.full((m, n), torch.nan, device=cuda, dtype=dtype)
-        words, scales, zeros, _, _, group_size = packed
-        config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
         multiply_direct(bits, x, words, scales, zeros, y, group_size, config=config, programs=40)
-        near(y, x.float() @ dequantise(packed).float().t())
+        near(y, x.float() @ weights.t())
 
 
 @pytest.mark.parametrize("shape", [(64, 1, 2), (64, 2, 1), (128, 1, 2), (128, 2, 1), (256, 2, 1)])
 @pytest.mark.parametrize(("bits", "group"), [(4, 128), (4, 64), (4, 32), (8, None), (8, 64)])
 def test_gradients_by_packed_weights_by_tma(cuda, bits, group, shape):
     """The same of dx [m, k]: half a stage at the end of n."""
-    from kernels import dequantise_w4, dequantise_w8, pack_w4, pack_w8
     from kernels.matmul_w4a16.hopper_direct_pull import pull_direct
 
-    pack, dequantise = (pack_w4, dequantise_w4) if bits == 4 else (pack_w8, dequantise_w8)
-    for (m, n, k), splits, dtype in itertools.product(
-        ((1, 16, 128), (300, 1160, 384), (257, 1024, 4096), (129, 424, 96)), (1, 3), (torch.bfloat16, torch.float16)
-    ):
-        if k % (group or 32):
-            continue
-        packed = pack(matrix(cuda, n, k, "N", dtype), group)
+    sizes = (1, 16, 128), (300, 1160, 384), (257, 1024, 4096), (129, 424, 96)
+    drawn = packed_weights(cuda, bits, group, sizes, shape)
+    for (m, n, k), dtype, (words, scales, zeros, _, _, group_size), weights, config in drawn:
         dy, dx = matrix(cuda, m, n, "N", dtype), torch.full((m, k), torch.nan, device=cuda, dtype=dtype)
-        words, scales, zeros, _, _, group_size = packed
-        config = dict(zip(("BLOCK_M", "W_GROUPS", "K_GROUPS", "SPLITS"), (*shape, splits), strict=True))
         pull_direct(bits, dy, words, scales, zeros, dx, group_size, config=config, programs=40)
-        near(dx, dy.float() @ dequantise(packed).float())
+        near(dx, dy.float() @ weights)
 
 
 @pytest.mark.parametrize("shape", [(32, 2, 2), (64, 1, 2), (64, 2, 2), (128, 1, 2), (128, 3, 1), (256, 2, 1)])

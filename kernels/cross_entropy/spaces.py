@@ -196,8 +196,12 @@ def fits_flat(config, problem, gpu):
 
 
 def flat_default(problem, gpu):
-    """One vector a thread; of four warps where each SM has several such programs, else of as many as leave it one."""
-    fitting = [config for config in rows.points(FLAT_SPACE) if not fits_flat(config, problem, gpu)]
+    """One vector a thread; of four warps where each SM has several such programs, else of as many as leave it one.
+
+    Of rows of which two lie in one program of a warp, but none in that warp's lanes, no config of the space fits.
+    """
+    points = list(rows.points(FLAT_SPACE))
+    fitting = [config for config in points if not fits_flat(config, problem, gpu)] or points
     wanted = 4 if _flat_programs({"VECTORS": 1, "num_warps": 4}, problem) >= 2 * gpu.sms else 1
     return min(fitting, key=lambda config: (config["VECTORS"], abs(config["num_warps"] - wanted)))
 

@@ -136,6 +136,27 @@ def test_many_short_rows_are_held_by_a_thread_or_a_few(dtype, m, n, forward, bac
     assert found == [forward, backward]
 
 
+@pytest.mark.parametrize("gpu_name", ["t4", "a100", "h200"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_any_few_rows_have_a_default_in_both_directions(dtype, gpu_name):
+    """For five rows or fewer of 33 to 128 classes the gradient found no config."""
+    for m in (1, 2, 3, 5, 8):
+        for n in (1, 3, 32, 33, 50, 64, 65, 79, 127, 128, 129, 1000):
+            for work in DECLARATION.passes.values():
+                variant, config = untuned(work, case(dtype, m=m, n=n), GPUS[gpu_name])
+                assert config.keys() == variant.space.keys()
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 79), (2, 64), (3, 41), (1, 128), (5, 49)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_few_rows_of_classes_beyond_a_warp_have_a_gradient(m, n, dtype):
+    x, target = randn(m, n).to(dtype).requires_grad_(), targets(m, n)
+    exact = x.detach().double().requires_grad_()
+    cross_entropy(x, target, label_smoothing=0.1).backward()
+    functional.cross_entropy(exact, target, label_smoothing=0.1).backward()
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("variant", DECLARATION.forward.variants, ids=lambda v: v.name)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_every_variant_sums_the_losses_of_rows_that_count(variant, reduction):

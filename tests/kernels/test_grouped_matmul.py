@@ -206,3 +206,23 @@ def test_a_loop_writes_zeros_for_groups_without_rows():
     loop()[1].fill_(float("nan"))
     for found, expected in zip(loop(), backward_reference(a, b, offs(), dc), strict=True):
         assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b", "ends"),
+    [
+        ((0, 8), (3, 8, 4), [0, 0, 0]),  # experts of a rank to which no token came
+        ((5, 0), (3, 0, 4), [1, 2, 5]),
+        ((5, 8), (3, 8, 0), [1, 2, 5]),
+        ((0, 8), (8, 4), [1, 8]),
+        ((4, 0), (0, 3), [0, 0]),
+    ],
+)
+def test_a_product_of_nothing_has_gradients_of_zero(shape_a, shape_b, ends):
+    a, b = torch.full(shape_a, float("inf")).requires_grad_(), torch.full(shape_b, float("inf")).requires_grad_()
+    out = grouped_mm(a, b, offs=torch.tensor(ends, dtype=torch.int32))
+    groups = () if len(shape_b) == 3 else (len(ends),)
+    assert torch.equal(out, torch.zeros(*groups, shape_a[0], shape_b[-1]))
+    out.sum().backward()
+    for x in (a, b):
+        assert torch.equal(x.grad, torch.zeros_like(x))

@@ -261,3 +261,12 @@ def test_gradients_of_few_elements_in_rows_that_lie_apart_take_half_a_vector_a_t
             config = work.variant("rows").default(problem, GPUS["h200"])
             assert config == {"BLOCK": block, "num_warps": 4}, name
             assert config in list(work.variant("rows").configs(problem, GPUS["h200"])), name
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "of unknown sizes"])
+@pytest.mark.parametrize("lie", [lambda x: x[:, :10], lambda x: x.t(), lambda x: x[:, ::2]])
+def test_layouts_compile_into_one_graph(lie, dynamic):
+    """Sorting strides that torch.compile does not know broke the graph."""
+    x = lie(torch.randn(8, 20, generator=torch.Generator().manual_seed(0)))
+    compiled = torch.compile(lambda x: gelu(x), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    assert torch.equal(compiled(x), gelu(x))

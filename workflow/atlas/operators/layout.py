@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +16,20 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() > 1 and stride[-1] == 1 and even else x.contiguous()
 
 
+def slowest_first(strides: Sequence[int]) -> list[int]:
+    """Axes by falling strides; of equal ones the first comes first.
+
+    By comparing: torch.compile sorts no sizes that it does not know.
+    """
+    order: list[int] = []
+    for axis, step in enumerate(strides):
+        place = len(order)
+        while place and strides[order[place - 1]] < step:
+            place -= 1
+        order.insert(place, axis)
+    return order
+
+
 def as_laid_out(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
     """``function`` of ``tensors`` of one shape, which it takes as :func:`as_rows` gives them, element by element.
 
@@ -25,7 +39,7 @@ def as_laid_out(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -
     first = tensors[0]
     if all(x.is_contiguous() for x in tensors):
         return function(*tensors)
-    order = sorted(range(first.dim()), key=first.stride, reverse=True)
+    order = slowest_first(first.stride())
     ordered = [x.permute(order) for x in tensors]
     if all(x.is_contiguous() for x in ordered):
         return function(*ordered).permute([order.index(d) for d in range(first.dim())])

@@ -152,6 +152,8 @@ def layer_norm(
     copied first.  Second derivatives go through torch's operations.  Raises TypeError for another dtype and ValueError
     for shapes or devices that do not fit.
     """
+    if type(eps) is not float:
+        eps = float(eps)  # of NumPy, or a tensor of one, as torch takes them
     if autocasting():
         input, total, weight, bias = under_autocast("layer_norm", input, residual, weight, bias)
         if total is not None:

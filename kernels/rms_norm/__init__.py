@@ -143,8 +143,7 @@ def rms_norm(
     shape = shape_of("rms_norm", normalized_shape, input)
     weight = parameter("rms_norm", "weight", weight, shape, input)
     residual = checked("rms_norm", "residual", residual, input.shape, input)
-    if eps is None:
-        eps = _DEFAULT_EPS
+    eps = _DEFAULT_EPS if eps is None else float(eps)  # of NumPy, or a tensor of one, as torch takes them
     if not input.numel():  # nothing to launch for
         added = input if residual is None else input + residual
         out = torch.nn.functional.rms_norm(added, shape, weight if weight is None else weight.to(added.dtype), eps)

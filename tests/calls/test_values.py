@@ -1,5 +1,6 @@
 """The table itself: it has every public function, and each call of it gives what torch does, forward and backward."""
 
+import numpy
 import pytest
 import torch
 
@@ -35,6 +36,14 @@ def test_gradients_are_those_of_torch_in_float64(call, device):
     for name in call.wanting:
         assert inputs[name].grad.dtype == inputs[name].dtype
         assert_near(inputs[name].grad, wide[name].grad, call, call.dtype, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("eps", [numpy.float32(0.1), torch.tensor(0.1), 1], ids=["NumPy's", "tensor", "int"])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_the_eps_of_a_norm_may_be_any_number(name, eps, device):
+    x = torch.randn(6, 40, generator=torch.Generator().manual_seed(0)).to(device)
+    found = getattr(kernels, name)(x, (40,), eps=eps)
+    torch.testing.assert_close(found, getattr(torch.nn.functional, name)(x, (40,), eps=float(eps)))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)

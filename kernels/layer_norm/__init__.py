@@ -35,7 +35,8 @@ def _case_of(x, n, residual):
 def _run_forward(launch, x, residual, n, weight, bias, eps):
     plain = (x.view(-1, n), weight, bias, eps, *(() if residual is None else (residual.view(-1, n),)))
     out, mean, rstd, *total = launch(*plain)
-    return out.view(x.shape), *(t.view(x.shape) for t in total), mean, rstd
+    # Tensors of their own: autograd lets nobody change a view in place that was made where it does not look.
+    return out.view(x.shape).data, *(t.view(x.shape).data for t in total), mean, rstd
 
 
 def _fake_forward(x, residual, n, weight, bias, eps):

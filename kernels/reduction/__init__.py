@@ -51,7 +51,8 @@ def _forward(name, parameters, results, op_of, dtypes_of):
     def run(launch, x, begin, end, keepdim, *rest):
         shape, dtype = result_shape(x, begin, end, keepdim), dtypes_of(x, *rest)[0]
         found = launch(flattened(x, begin, end), op_of(*rest), dtype if dtype != x.dtype else None)
-        return tuple(one.view(shape) for one in found) if isinstance(found, tuple) else found.view(shape)
+        # Tensors of their own: autograd lets nobody change a view in place that was made where it does not look.
+        return tuple(one.view(shape).data for one in found) if isinstance(found, tuple) else found.view(shape).data
 
     def fake(x, begin, end, keepdim, *rest):
         shape = result_shape(x, begin, end, keepdim)

@@ -105,6 +105,44 @@ def test_checkpointing_gives_the_same_gradients(call, reentrant, device):
     assert_near(found[1], plain[1], call, call.dtype, "gradient")
 
 
+IN_PLACE = ("layer_norm", "layer_norm, residual", "layer_norm_linear", "rms_norm", "linear", "matmul", "bmm", "sum",
+            "mean", "sum, rows", "mean, rows", "max, rows", "cross_entropy", "linear_cross_entropy", "vector_add",
+            "swiglu", "dropout", "embedding", "rope", "grouped_mm")  # fmt: skip
+"""Calls whose first result torch's function lets be changed in place before backward."""
+
+
+@pytest.mark.parametrize("call", [c for c in DIFFERENTIABLE if c.label in IN_PLACE], ids=lambda call: call.label)
+def test_a_result_may_be_changed_in_place(call, device):
+    """As in ``hidden = norm(x); hidden += skipped`` and ``loss /= steps``: at the first call of a shape, too."""
+    plain = [3.0 * x for x in gradients(call, device, lambda inputs: call.run(inputs)[:1])[1]]
+
+    def run(inputs):
+        result = call.run(inputs)[0]
+        result *= 3.0
+        return [result]
+
+    for _ in repeats(device):
+        assert_near(gradients(call, device, run)[1], plain, call, call.dtype, "gradient")
+
+
+OF_LEADING_AXES = ("matmul", "linear")
+"""Of which a result of three axes is a view, made under no_grad where the call is."""
+
+
+@pytest.mark.parametrize(
+    "call", [c for c in DIFFERENTIABLE if c.label in IN_PLACE and c.label not in OF_LEADING_AXES], ids=lambda c: c.label
+)
+def test_a_result_that_was_computed_without_gradients_may_take_some_in_place(call, device):
+    """As of a frozen encoder, to whose result trained embeddings are added."""
+    for _ in repeats(device):
+        with torch.no_grad():
+            result = call.run(call.draw(device))[0]
+        trained = torch.ones(result.shape, device=device, dtype=result.dtype, requires_grad=True)
+        result += trained
+        result.sum().backward()
+        assert torch.equal(trained.grad, torch.ones_like(trained))
+
+
 def test_threads_compute_what_one_does(device):
     """Grids of other sizes at once: the interpreter, which has one grid index, must not mix their blocks."""
     inputs = [torch.randn(40 + more, 64, device=device) for more in range(4)]

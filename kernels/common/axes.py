@@ -2,6 +2,8 @@
 
 import operator
 
+import torch
+
 
 def axis_of(name: str, dim, rank: int) -> int:
     """``dim`` counted from 0, of an input of ``rank`` axes to the function ``name``; a scalar has one axis, 0 or -1.
@@ -14,6 +16,8 @@ def axis_of(name: str, dim, rank: int) -> int:
     rank = max(rank, 1)
     if not -rank <= dim < rank:
         raise IndexError(f"{name}: dim {dim} is outside [{-rank}, {rank - 1}] of the input's axes")
+    if torch.compiler.is_compiling():
+        return list(range(rank))[dim]  # a number that torch.compile knows, where dim is an argument of what it compiles
     return dim % rank
 
 

@@ -395,3 +395,11 @@ def test_the_gradient_of_max_by_zeros_and_one_element_a_result(outer, n, inner, 
     found = filled.launch_filled("max", dout, indices=indices, n=n, config={"VECTORS": vectors, "num_warps": 4})
     expected = torch.zeros_like(x).scatter_(1, indices[:, None], dout[:, None])
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_an_axis_may_be_an_argument_of_what_is_compiled():
+    """torch.compile takes it for unknown once it has changed."""
+    x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).mT
+    compiled = torch.compile(lambda x, dim: sum(x, dim), fullgraph=True, backend="aot_eager")
+    for dim in (0, 1, 2, -1):
+        torch.testing.assert_close(compiled(x, dim), x.sum(dim))

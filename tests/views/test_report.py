@@ -56,6 +56,7 @@ def test_pages_load_nothing_but_the_figures_and_lead_to_what_is_there(pages, pag
     assert "<img" not in html and len(html) < 400_000
     style = re.search(r"<style>(.*?)</style>", html, re.S)[1]
     script = re.search(r"<script>(.*?)</script>", html, re.S)[1]
+    assert "@media (max-width" not in style, "a sheet of A4 is narrower than 720 pixels, and no phone"
     assert "url(" not in style and "@import" not in style
     assert not re.search(r"fetch|XMLHttp|import\(|https?:", script)
 

@@ -199,6 +199,17 @@ def test_fma_that_every_gpu_uses_is_no_loss(kernels, tmp_path, atlas):
     assert "scalar FMA:" not in Page((tmp_path / "report" / "details.html").read_text()).text["s-build"]
 
 
+def test_fma_of_variants_that_another_gpu_of_the_architecture_lacks_is_no_loss(kernels, tmp_path, atlas):
+    for gpu, instruction in (("h100", "fma"), ("h200", "wgmma")):
+        document = synthetic.build(kernels[1], gpu)
+        for config in document["configs"]:
+            config["matrix_instruction"] = instruction
+        synthetic.write(tmp_path, "measured", document)
+    for command in ("tables", "figures", "report"):
+        atlas(command, tmp_path)
+    assert "scalar FMA:" not in Page((tmp_path / "report" / "details.html").read_text()).text["s-build"]
+
+
 def test_losses_stand_beside_wins(page):
     text = page("five").text["s-cases"]
     assert "Slower than the fastest peer" in text and "Faster than the fastest peer" in text

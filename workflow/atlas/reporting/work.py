@@ -66,7 +66,8 @@ def lost_tensor_cores(tables: Tables) -> list[str]:
     for (kernel, dtype), group in done.groupby(["kernel", "dtype"]):
         cores = group[group.matrix_instruction.isin(_TENSOR_CORES)]
         for (gpu, arch), own in group.groupby(["gpu", "arch"]):
-            if gpu in set(cores.gpu) or cores.empty:
+            alike = (cores.arch == arch) & cores.triton.isin(own.triton)  # then the variants differ, not the lowering
+            if gpu in set(cores.gpu) or cores.empty or alike.any():
                 continue
             triton = listed(sorted(own.triton.dropna().unique())) or "of unknown version"
             seen = lost.setdefault((gpu, arch, triton), {"kernels": set(), "others": set(), "dtypes": set()})

@@ -56,7 +56,7 @@ CAPTIONS = {
     ),
     "providers": (
         "A row is a case that a variant was timed on. Right of the line is faster than the fastest peer; a case that "
-        "no peer ran is set against its fastest variant. What lies beyond an edge stands on it. The black bar is the "
+        "no peer ran is set against its fastest variant. What lies beyond an edge stands on it. The upright bar is the "
         "measured roof of the case, where it is within the panel and the GPU has a survey."
     ),
     "tuning": (

@@ -51,6 +51,13 @@ def test_a_figure_has_no_ground_and_colours_for_a_dark_screen(pages):
     assert f"fill: {sheet.INK}" in drawn and "#ffffff" not in drawn, "what a dark ground changes is found by its text"
 
 
+def test_no_two_hues_are_alike_on_a_light_or_a_dark_ground():
+    dark = [sheet._DARK.get(hue.lower(), hue) for hue in sheet.HUES]
+    for palette in (sheet.HUES, dark):
+        shades = np.array([[int(hue[place : place + 2], 16) for place in (1, 3, 5)] for hue in palette])
+        assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(shades, 2)) > 50
+
+
 def test_names_are_found_without_importing_torch_or_matplotlib():
     program = (
         "import sys; from atlas.figures.names import figure_names; figure_names(['softmax']); "

@@ -14,6 +14,8 @@ from atlas.results.collection import collect
 from atlas.results.summary import microseconds
 from atlas.tables import store
 
+PROVIDERS = "figures/providers-matmul.svg"
+
 
 class Page(HTMLParser):
     """Text by section, and everything the page would load."""
@@ -244,6 +246,13 @@ def test_every_figure_is_on_a_page_with_its_caption(pages):
     figures = re.findall(r'<figure id="([^"]+)">.*?<img src="../figures/[^"]+".*?<figcaption>(.+?)<', html)
     drawn = {path.stem for path in (pages["five"] / "figures").glob("*.svg")}
     assert {name for name, _ in figures} == drawn and all(caption for _, caption in figures)
+
+
+def test_a_page_leaves_room_for_figures_that_load_late(pages):
+    html = (pages["one"] / "report/matmul.html").read_text()
+    width, height = re.search(r'src="../figures/providers-matmul.svg"[^>]* width="(\d+)" height="(\d+)"', html).groups()
+    points = re.search(r'<svg [^>]*width="(.+?)pt" height="(.+?)pt"', (pages["one"] / PROVIDERS).read_text()).groups()
+    assert [int(width), int(height)] == pytest.approx([float(side) * 4 / 3 for side in points], abs=0.5)
 
 
 def test_a_kernels_row_leads_to_its_page(pages):

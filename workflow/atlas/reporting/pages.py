@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -22,6 +22,9 @@ from .standing import BOUNDS
 
 Tables = dict[str, pd.DataFrame]
 
+Sizes = Mapping[str, tuple[int, int]]
+"""Width and height in pixels of figures, by file name without suffix."""
+
 _OWN = ("benchmark", "ladder", "build")
 """The tables that a kernel's page reads."""
 
@@ -31,32 +34,38 @@ _MOST_CASES = 200
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure: anchor, title, caption, and where it lies as seen from a page in ``report/``."""
+    """One figure: anchor, title, caption, and where it lies as seen from a page in ``report/``.
+
+    A page that knows its ``size`` leaves room for it: what is below stays where a link found it.
+    """
 
     name: str
     title: str
     caption: str
     uri: str
+    size: tuple[int, int] | None
 
 
-def picture(name: str, kernel: str = "") -> Picture:
+def picture(sizes: Sizes, name: str, kernel: str = "") -> Picture:
     """The figure ``name``, of ``kernel`` where each has its own."""
     file = f"{name}-{kernel}" if kernel else name
     title = f"{PER_KERNEL[name]}: {kernel}" if kernel else OVERVIEWS[name]
-    return Picture(file, title, CAPTIONS[name], f"../figures/{file}.svg")
+    return Picture(file, title, CAPTIONS[name], f"../figures/{file}.svg", sizes.get(file))
 
 
 def pages(
-    tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], workload: Workload | None = None
-) -> Iterator[tuple[str, str]]:
+    tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], workload: Workload | None = None,
+    sizes: Sizes | None = None,
+) -> Iterator[tuple[str, str]]:  # fmt: skip
     """Path under the results' folder, and text, of every page."""
+    sizes = sizes or {}
     shared = {"style": Markup(_resource("report.css")), "script": Markup(_resource("report.js"))}
     everywhere = {"compiled_only": outcome.compiled_only(tables), "not_run": outcome.not_run(tables)}
     everywhere["summary"] = outcome.summary(tables)
     first = _environment().get_template("report.html.j2")
     yield FIRST, first.render(**shared, **everywhere, **_first(tables, entries, proofs, workload))
     second = _environment().get_template("details.html.j2")
-    details = _details(tables, entries, proofs)
+    details = _details(tables, entries, proofs, sizes)
     yield DETAILS, second.render(**shared, **everywhere, **details)
     third = _environment().get_template("kernel.html.j2")
     kernels = sorted(tables["coverage"].kernel.dropna().unique())
@@ -65,7 +74,7 @@ def pages(
         found = [entry for entry in entries if entry.kernel == kernel]
         said = {"kernel": kernel, "beside": kernels, "called_configs": called.get(kernel, ())}
         alike = {name: of_kernel(details[name], kernel) for name in ("verdicts", "build", "validation", "tuning")}
-        yield place(kernel), third.render(**shared, **said, **alike, **_kernel(own, found, kernel))
+        yield place(kernel), third.render(**shared, **said, **alike, **_kernel(own, found, kernel, sizes))
 
 
 def _first(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], workload: Workload | None) -> dict:
@@ -86,7 +95,7 @@ def _first(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], wo
     }
 
 
-def _details(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry]) -> dict:
+def _details(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry], sizes: Sizes) -> dict:
     return {
         "verdicts": outcome.verdict_table(tables),
         "gpus": machines.gpu_table(tables, entries),
@@ -109,13 +118,13 @@ def _details(tables: Tables, entries: Sequence[Entry], proofs: Sequence[Entry]) 
         "beyond_sentences": beyond.beyond_sentences(tables),
         "proofs": machines.proof_table(proofs),
         "provenance": machines.provenance(entries),
-        "overviews": {name: picture(name) for name in OVERVIEWS},
+        "overviews": {name: picture(sizes, name) for name in OVERVIEWS},
     }
 
 
-def _kernel(tables: Tables, entries: Sequence[Entry], kernel: str) -> dict:
+def _kernel(tables: Tables, entries: Sequence[Entry], kernel: str, sizes: Sizes) -> dict:
     return {
-        "pictures": [picture(name, kernel) for name in PER_KERNEL],
+        "pictures": [picture(sizes, name, kernel) for name in PER_KERNEL],
         "ladder": of_kernel(outcome.ladder_table(tables), kernel),
         "cases": of_kernel(outcome.case_table(tables), kernel),
         "best_configs": of_kernel(work.best_configs(entries, tables), kernel),

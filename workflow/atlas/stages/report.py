@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -38,8 +39,9 @@ def run(arguments: argparse.Namespace) -> None:
     for figure in figures:
         if not (results / figure).exists():
             raise AtlasError(f"{results / figure}: no such figure; run `python -m atlas figures` first")
+    sizes = {Path(figure).stem: _size(results / figure) for figure in figures}
     made = []
-    for path, text in pages(tables, entries, proofs(results, chosen[1]), current()):
+    for path, text in pages(tables, entries, proofs(results, chosen[1]), current(), sizes):
         write_text(results / path, text)
         made.append(path)
     for old in sorted((results / "report").glob("*.html")):
@@ -53,3 +55,12 @@ def run(arguments: argparse.Namespace) -> None:
         write_bytes(arguments.zip, packed.getvalue())
     print(f"{results / FIRST} and {counted(len(made) - 1, 'page')} behind it", end="")
     print(f"; all of it in {arguments.zip}" if arguments.zip is not None else "")
+
+
+def _size(figure: Path) -> tuple[int, int]:
+    """Width and height in pixels, of which four are three points."""
+    with figure.open(encoding="utf-8") as file:
+        found = re.search(r'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"', file.read(2000))
+    if found is None:
+        raise AtlasError(f"{figure}: says no size; run `python -m atlas figures` again")
+    return round(float(found[1]) * 4 / 3), round(float(found[2]) * 4 / 3)

@@ -62,8 +62,13 @@ def test_a_listing_is_printed_alone_so_that_it_can_be_piped(capsys):
     assert ".target sm_75" in shown and "registers" not in shown and ".loc" not in shown
     assert inspect(*VECTOR_ADD, "--gpu", "t4", "--asm", "ttgir") == 0
     assert "loc(" not in capsys.readouterr().out, "positions name this checkout's files"
-    assert inspect(*VECTOR_ADD, "--gpu", "t4", "--asm", "amdgcn") == 0
-    assert "no amdgcn" in capsys.readouterr().out
+
+
+def test_a_text_that_there_is_not_is_a_mistake_and_never_printed(capsys):
+    for words in (["--asm", "amdgcn"], ["--asm", "ptx", "--diff", "gpu=mi300x"]):
+        assert inspect(*VECTOR_ADD, "--gpu", "t4", *words) == 2
+        said = capsys.readouterr()
+        assert not said.out and "it has none, for " in said.err
 
 
 def test_a_difference_names_both_sides(capsys):

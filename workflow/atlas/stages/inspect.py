@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 TEXTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn", "sass")
 """What can be shown, in the order in which the compiler makes it; ``amdgcn`` is AMD's in place of the last two."""
+_LACKING = {
+    "ttir": "it has none, for Gluon begins with ttgir",
+    "ptx": "it has none, for AMD's GPUs have amdgcn",
+    "amdgcn": "it has none, for NVIDIA's GPUs have ptx and sass",
+    "sass": "it has none on AMD's GPUs, which have amdgcn, or this Triton's disassembler does not know the GPU",
+}
+"""Why a text may be empty."""
 _DIFFERING = ("gpu", "dtype", "case", "direction", "variant", "config", "python")
 
 
@@ -189,7 +196,7 @@ def _show(one: Inspected, asm: str | None) -> None:
         for kernel, texts in zip(one.kernels, one.texts, strict=True):
             if len(one.kernels) > 1:
                 print(f"// {kernel['name']}")
-            print(texts[asm] or _none(asm), end="")
+            print(_text(one, texts, asm), end="")
         return
     console = _console()
     console.print(one.title, style="bold", soft_wrap=True)
@@ -197,15 +204,21 @@ def _show(one: Inspected, asm: str | None) -> None:
         console.print(_table([kernel["name"]], [dict(inspection.facts(kernel))]))
 
 
-def _none(asm: str) -> str:
-    return f"// no {asm}: this target has none, or this Triton's disassembler does not know it\n"
+def _text(one: Inspected, texts: Mapping[str, str], asm: str) -> str:
+    if not texts[asm]:
+        raise AtlasError(f"--asm {asm}: {one.title}: {_LACKING[asm]}")
+    return texts[asm]
 
 
 def _show_difference(first: Inspected, second: Inspected, asm: str | None) -> None:
     from ..compilation import inspection
 
     console = _console()
-    if not asm:
+    if asm:
+        for one in (first, second):
+            for texts in one.texts:
+                _text(one, texts, asm)
+    else:
         console.print(f"1: {first.title}\n2: {second.title}", style="bold", soft_wrap=True)
     for old, new, before, after in inspection.pairs(first, second):
         if asm:

@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 
-from atlas import cli
+from atlas import ROOT, cli
 from atlas.results import counters, documents
 
 
@@ -74,3 +77,11 @@ def test_a_call_of_several_launches_adds_up_what_adds_up():
     assert (call["l2_hit_percent"], call["stall"]) == (70.0, "barrier")
     assert call["tensor_percent"] is None, "no launch has it"
     assert counters.dram_bytes(counters.of_call([launch(1.0), launch(1.0, dram_read_bytes=None)])) is None
+
+
+def test_a_reader_who_has_seen_enough_gets_no_traceback(tmp_path):
+    words = [sys.executable, "-m", "atlas", "log"]
+    with subprocess.Popen(words, cwd=ROOT / "workflow", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # as `| head` does, before a line was read
+        said = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGPIPE and not said

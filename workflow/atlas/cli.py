@@ -6,6 +6,8 @@ import argparse
 import importlib
 import math
 import os
+import select
+import signal
 import sys
 from types import ModuleType
 
@@ -52,6 +54,8 @@ _IMPORTED = {
     **dict.fromkeys(("survey", "build", "profile", "energy"), forking.TRITON),  # which never interpret
 }
 """What a command's process has imported when it begins, for those of which a run has many."""
+
+_STDOUT = 1
 
 _OF_A_GPU = (*_IMPORTED, "debug", "choose", "inspect", "bisect")
 """Commands that run under the interpreter which their GPU's block names."""
@@ -114,9 +118,25 @@ def run(prog: str, module: str, summary: str, words: list[str]) -> int:
     try:
         lifeline.follow()
         command, arguments = _parsed(prog, module, summary, words)
-        return command.run(arguments) or 0
+        status = command.run(arguments) or 0
+        sys.stdout.flush()
+        return status
     except AtlasError as error:
         return _mistake(prog, error)
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        return 128 + signal.SIGPIPE
+
+
+def _unread() -> bool:
+    """Whether nobody reads what is printed any more, as after ``| head``; then nothing more is."""
+    output = select.poll()
+    output.register(_STDOUT, 0)
+    closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    return closed
 
 
 def _parsed(prog: str, module: str, summary: str, words: list[str]) -> tuple[ModuleType, argparse.Namespace]:

@@ -51,6 +51,13 @@ def test_the_parallel_axes_are_parameters_that_all_trials_have_and_that_differ(t
     assert chart.parallel == ("variant", "BLOCK")
 
 
+def test_a_recorded_trial_says_so_in_as_few_letters_as_an_axis_shows(tmp_path):
+    for document in (sample.autotune("softmax", "h200"), sample.benchmark("softmax", "h200")):
+        sample.put(tmp_path, document, "recorded")
+    (tree,) = described.trees(collection.collect(tmp_path), 3, tmp_path)
+    assert {run.params["gpu"] for run in tree.root.walk() if run.tags["level"] == "trial"} == {"h200 rec."}
+
+
 def test_trials_of_other_cases_and_such_that_did_not_end_are_no_runs(tmp_path):
     other = trial(1, 1.0, rung=2, sizes=sample.SIZES[0])
     stopped = trial(2, 1.0, rung=2, status="stopped")

@@ -159,8 +159,9 @@ def _trial(parent: Run, trial: Mapping[str, Any], rank: int, context: Context) -
         span=(ended, ended),
     )
     add_case(run, trial, trial["variant"])
-    # An axis of the interface's parallel coordinates, which know parameters alone; kinds stay apart on it.
-    run.params["gpu"] = parent.tags["gpu"] + (" (recorded)" if parent.tags["kind"] == "recorded" else "")
+    # An axis of the interface's parallel coordinates, which know parameters alone; kinds stay apart on it.  Of a longer
+    # name the interface shows three characters at either end: h20…ed) and h10…ed).
+    run.params["gpu"] = parent.tags["gpu"] + (" rec." if parent.tags["kind"] == "recorded" else "")
     keys = ("median_us", "q1_us", "q3_us", "samples", "rung", "compile_seconds")
     run.metrics = numbers({key: trial.get(key) for key in keys})
     for work, rate, unit in (("bytes", "gb_per_s", 1e3), ("flops", "tflop_per_s", 1e6)):

@@ -47,8 +47,10 @@ def test_kinds_are_marks_of_their_own_and_appear_by_being_in_a_table(tables):
     beside = {"h200": standing.marks(tables, "h200")}
     shown = overview.marked(tables, beside)
     legend = {key.gpu: key for key in overview.legend(tables, beside, shown)}
-    assert legend["b200"].kinds == "predicted, published" and not legend["b200"].filled, "nobody timed it"
-    assert legend["h200"].filled
+    assert [kind for kind, _ in legend["b200"].kinds] == ["predicted", "published"], "nobody timed it"
+    shapes = {kind: shape for key in legend.values() for kind, shape in key.kinds}
+    assert " hollow" in shapes["predicted"] and "#diamond" in shapes["published"], "as in the chart"
+    assert "circle" in shapes["measured"] and " hollow" not in shapes["measured"]
     assert "h800" not in legend and overview.unmarked(tables, shown) == ["h800"], "it has no case in common"
 
 

@@ -14,7 +14,7 @@ from . import standing
 from .answers import price
 from .grid import Cell, Grid, badge, missing, number, text
 from .standing import BOUNDS, Mark
-from .strips import Scale, axis, lane, sparkline
+from .strips import Scale, axis, lane, shape, sparkline
 
 Tables = dict[str, pd.DataFrame]
 
@@ -58,12 +58,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Key:
-    """One GPU of the legend: its colour as a class, whether any of its marks is filled, and the kinds of its marks."""
+    """One GPU of the legend: its colour as a class, and the kinds of its marks, each with the shape that it has."""
 
     hue: str
     gpu: str
-    filled: bool
-    kinds: str
+    kinds: list[tuple[str, Markup]]
 
 
 def marked(tables: Tables, found: Mapping[str, Sequence[Mark]]) -> list[str]:
@@ -136,7 +135,8 @@ def legend(tables: Tables, found: Mapping[str, Sequence[Mark]], shown: Sequence[
     for place, gpu in enumerate(shown):
         own = {mark.kind for marks in found.values() for mark in marks if mark.gpu == gpu}
         kinds = [kind for kind in PERFORMANCE if kind in timed.get(gpu, ())] + sorted(own - {"measured"})
-        keys.append(Key(f"g{place % 8}", gpu, "measured" in own, ", ".join(kinds)))
+        hue = f"g{place % 8}"
+        keys.append(Key(hue, gpu, [(kind, shape(kind, hue, "6", "6")) for kind in kinds]))
     return keys
 
 

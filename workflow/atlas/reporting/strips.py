@@ -72,13 +72,17 @@ def lane(marks: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: 
         if mark.kind == "predicted" and mark.low == mark.low:
             ends = f'x1="{scale.place(mark.low)}%" x2="{scale.place(mark.high)}%" y1="{y}" y2="{y}"'
             parts.append(f'<line class="span {hue}" {ends}/>')
-        title = f"<title>{escape(said)}</title>"
-        if mark.kind == "published":
-            parts.append(f'<use href="#diamond" class="{hue}" x="{place}%" y="{y}">{title}</use>')
-        else:
-            hollow = " hollow" if mark.kind == "predicted" else ""
-            parts.append(f'<circle class="{hue}{hollow}" cx="{place}%" cy="{y}" r="3.2">{title}</circle>')
+        parts.append(shape(mark.kind, hue, f"{place}%", f"{y}", said))
     return Markup(f'<svg class="lane" height="{height}" role="img">{"".join(parts)}</svg>')
+
+
+def shape(kind: str, hue: str, x: str, y: str, said: str = "") -> Markup:
+    """A mark: a diamond where it is published, hollow where predicted, else filled; ``said`` where it is pointed at."""
+    title = f"<title>{escape(said)}</title>" if said else ""
+    if kind == "published":
+        return Markup(f'<use href="#diamond" class="{hue}" x="{x}" y="{y}">{title}</use>')
+    hollow = " hollow" if kind == "predicted" else ""
+    return Markup(f'<circle class="{hue}{hollow}" cx="{x}" cy="{y}" r="3.2">{title}</circle>')
 
 
 def sparkline(factors: Sequence[float]) -> Markup:

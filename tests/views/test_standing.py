@@ -108,6 +108,21 @@ def test_stale_rows_are_marked_where_their_figures_stand(tables):
     assert {cell.note for row in pairs for cell in row[2:4] if cell.text == "h100"} == {"recorded, stale"}
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "shown"), [("unsupported", "ok"), ("skipped", "skipped"), ("wrong", "wrong"), ("ok", "ok")]
+)
+def test_what_one_gpu_does_not_support_is_no_status_of_the_kernel(tables, elsewhere, shown):
+    """A T4 has no fp8: the kernel that an H200 ran was marked as unsupported on the first page."""
+    verdicts = tables["verdicts"].copy()
+    verdicts["status"] = ["ok" if gpu == "h200" else elsewhere for gpu in verdicts.gpu]
+    both = verdicts.groupby("kernel").gpu.nunique().loc[lambda count: count > 1].index[0]
+    rows = overview.chart(tables | {"verdicts": verdicts}, "h200", [], []).rows
+    assert next(row.status for row in rows if row.kernel == both) == shown
+    verdicts["status"] = "unsupported"
+    rows = overview.chart(tables | {"verdicts": verdicts}, "h200", [], []).rows
+    assert {row.status for row in rows} == {"unsupported"}
+
+
 def test_a_scale_has_few_ticks_and_holds_what_is_beyond_it():
     wide = strips.Scale.of([0.01, 8])
     assert len(wide.ticks) <= 5 and wide.place(1e-9) == 0 and wide.place(1e9) == 100

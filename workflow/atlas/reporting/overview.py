@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -95,7 +95,7 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark], shown: Sequence[st
         [
             _row(
                 kernel,
-                next((status for status in SEVERITY if status in statuses[kernel]), "none"),
+                _worst(statuses[kernel]),
                 kernel in stale,
                 [_lane(groups.get((kernel, bound), []), scale, order, chosen) for bound in BOUNDS],
                 speeds.get(kernel, []),
@@ -104,6 +104,12 @@ def chart(tables: Tables, chosen: str, found: Sequence[Mark], shown: Sequence[st
             for kernel in sorted(statuses)
         ],
     )
+
+
+def _worst(statuses: Collection[str]) -> str:
+    """Of a kernel's statuses on all GPUs; ``unsupported`` where none supports it, for else the GPU is to be named."""
+    others = [status for status in SEVERITY if status in statuses and status != "unsupported"]
+    return others[0] if others else "unsupported"
 
 
 def _lane(own: Sequence[Mark], scale: Scale, order: Mapping[str, int], chosen: str) -> Lane:

@@ -128,7 +128,7 @@ def broadcast(
     All have one dtype of fp32, fp16 and bf16, but those without axes, which may have another of them, and one device.
     ``function`` is named in errors.  Raises TypeError for dtypes, ValueError for shapes and devices that do not fit.
     """
-    operands = [x for x in (a, b, c) if x is not None]
+    operands = [a, b, c] if op == "multiply_add" else [a, b]
     if not all(isinstance(x, torch.Tensor) for x in operands):
         raise TypeError(f"{function} takes tensors, and no numbers: {', '.join(type(x).__name__ for x in operands)}")
     known = all(x.dtype in DECLARATION.dtype_names for x in operands)

@@ -21,7 +21,9 @@ def under_autocast(operation, input, residual, *parameters):
 
 
 def shape_of(function, normalized_shape, input):
-    """``normalized_shape`` as a tuple; ValueError unless it is the end of the input's shape."""
+    """``normalized_shape`` as a tuple; ValueError unless it is the end of the input's shape, TypeError of no tensor."""
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"{function} takes a tensor: {input!r}")
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or input.shape[-len(shape) :] != shape:
         raise ValueError(f"{function}: normalized_shape {shape} is not the end of the input's {tuple(input.shape)}")

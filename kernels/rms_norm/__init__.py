@@ -139,8 +139,8 @@ def rms_norm(
         input, total, weight = under_autocast("rms_norm", input, residual, weight)
         if total is not None:
             return rms_norm(input, normalized_shape, weight, eps), total
-    DECLARATION.dtype_of(input)
     shape = shape_of("rms_norm", normalized_shape, input)
+    DECLARATION.dtype_of(input)
     weight = parameter("rms_norm", "weight", weight, shape, input)
     residual = checked("rms_norm", "residual", residual, input.shape, input)
     eps = _DEFAULT_EPS if eps is None else float(eps)  # of NumPy, or a tensor of one, as torch takes them

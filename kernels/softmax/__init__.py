@@ -93,6 +93,7 @@ def softmax(
     Second derivatives go through torch's operations.  Raises TypeError for another dtype and a ``dim`` that is no int,
     IndexError for one that the input does not have, ValueError for a mask that does not fit.
     """
+    _check("softmax", input)
     if dtype is None and autocasts_to_fp32("softmax.int", input.device):
         dtype = torch.float32
     plain = mask is None and not causal and dtype is None
@@ -110,12 +111,18 @@ def softmax(
 
 def log_softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> torch.Tensor:
     """``torch.nn.functional.log_softmax(input, dim, dtype=dtype)``; all else as for :func:`softmax`."""
+    _check("log_softmax", input)
     if dtype is None and autocasts_to_fp32("log_softmax.int", input.device):
         dtype = torch.float32
     plain = type(dim) is int and dim == -1 and dtype is None
     if plain and input.is_contiguous() and input.dtype in DECLARATION.dtype_names and input.numel():
         return _softmax(input, None, True, False)
     return _any_layout("log_softmax", input, dim, dtype, None, True, False)
+
+
+def _check(name, input):
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"{name} takes a tensor: {input!r}")
 
 
 def _any_layout(name, input, dim, dtype, mask, log, causal):

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import kernels
+
 from .table import CALLS, DIFFERENTIABLE, FP32, assert_near, repeats, weighted
 
 DRAWN = [call for call in CALLS if call.shapes]
@@ -115,3 +117,23 @@ def test_a_tensor_of_another_device_is_refused(call, name, device):
     inputs = call.draw(device)
     with pytest.raises((TypeError, ValueError, RuntimeError), match="device|on cpu|on cuda|on meta"):
         call.run(inputs | {name: inputs[name].to("cpu" if device == "cuda" else "meta")})
+
+
+NO_TENSORS = {
+    "gelu": lambda: kernels.gelu(None),
+    "silu": lambda: kernels.silu([1.0]),
+    "softmax": lambda: kernels.softmax(None, -1),
+    "log_softmax": lambda: kernels.log_softmax(1.0),
+    "layer_norm": lambda: kernels.layer_norm(None, 6),
+    "rms_norm": lambda: kernels.rms_norm(None, (6,)),
+    "vector_add": lambda: kernels.vector_add(torch.ones(3), None),
+    "multiply_add": lambda: kernels.multiply_add(torch.ones(3), torch.ones(3), None),
+    "sum": lambda: kernels.sum(None),
+}
+"""Calls with what is no tensor, as a program makes them where something was not set."""
+
+
+@pytest.mark.parametrize("name", NO_TENSORS)
+def test_what_is_no_tensor_is_refused_by_the_functions_name(name):
+    with pytest.raises(TypeError, match=f"^{name} takes (a tensor|tensors, and no numbers): "):
+        NO_TENSORS[name]()

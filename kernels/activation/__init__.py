@@ -141,9 +141,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor | None = None) -> torch.Tensor:
 
 
 def _elementwise(name, x, kind):
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name} takes a tensor: {x!r}")
-    DECLARATION.dtype_of(x, function=name)
+    elementwise.check(DECLARATION, x, function=name)
     return as_laid_out(lambda x: _forward(x, kind), x)
 
 

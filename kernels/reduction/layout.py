@@ -2,6 +2,8 @@
 
 import math
 
+from atlas.operators import slowest_first
+
 from kernels.common.axes import axis_of
 
 
@@ -49,7 +51,7 @@ def laid_out(name, x, dim, keepdim):
             raise RuntimeError(f"{name}: dim {tuple(dim)} names an axis more than once")
         axes = axes if rank else []
     # The axes as they lie in memory, where that is without gaps; then those to reduce have to be neighbours.
-    order = _slowest_first(x.stride())
+    order = slowest_first(x.stride())
     places = sorted(order.index(axis) for axis in axes)
     if (places and places[-1] - places[0] >= len(places)) or not x.permute(order).is_contiguous():
         found = _strided(x, axes, keepdim)
@@ -63,20 +65,6 @@ def laid_out(name, x, dim, keepdim):
     back = [left.index(axis) for axis in sorted(left)]
     restore = None if back == sorted(back) else lambda out: out.permute(back)
     return x.permute(order).contiguous(), begin, begin + len(places), restore
-
-
-def _slowest_first(strides):
-    """Axes by falling strides; of equal ones the first comes first.
-
-    By comparing: torch.compile sorts no sizes that it does not know.
-    """
-    order = []
-    for axis, step in enumerate(strides):
-        place = len(order)
-        while place and strides[order[place - 1]] < step:
-            place -= 1
-        order.insert(place, axis)
-    return order
 
 
 def _grouped(x, axes):
@@ -97,7 +85,7 @@ def _strided(x, axes, keepdim):
     """
     strides = x.stride()
     order = [axis for axis in range(x.dim()) if strides[axis] == 0]
-    order += [axis for axis in _slowest_first(strides) if strides[axis] != 0]
+    order += [axis for axis in slowest_first(strides) if strides[axis] != 0]
     long = [axis for axis in order if x.shape[axis] > 1]
     kept, reduced = ([axis for axis in long if (axis in axes) is wanted] for wanted in (False, True))
     of_kept, of_reduced = _grouped(x, kept), _grouped(x, reduced)

@@ -21,6 +21,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import torch
 from torch.nn import functional as F
 
+RATE = 3e-4
+"""Of AdamW."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -198,6 +201,11 @@ def batches(sizes: Sizes, count: int, device="cpu", seed=0) -> list[tuple[torch.
 def train(step: Callable, model: Transformer, data: Sequence, rate: float) -> list[float]:
     """The losses of one AdamW step a batch; ``step(tokens, targets)`` is the model, compiled or not."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate)
+    return [float(loss) for loss in take_steps(step, optimiser, data)]  # read at the end: reading waits for the GPU
+
+
+def take_steps(step: Callable, optimiser: torch.optim.Optimizer, data: Sequence) -> list[torch.Tensor]:
+    """The losses of one step a batch, as tensors: nothing waits for the GPU."""
     losses = []
     for tokens, targets in data:
         loss = step(tokens, targets)
@@ -205,7 +213,7 @@ def train(step: Callable, model: Transformer, data: Sequence, rate: float) -> li
         optimiser.step()
         optimiser.zero_grad()
         losses.append(loss.detach())
-    return [float(loss) for loss in losses]  # read at the end: reading waits for the GPU
+    return losses
 
 
 def show_threads() -> None:
@@ -278,7 +286,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{field.name}", type=int, default=field.default)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--timed", type=int, default=20, help="steps that are timed")
-    parser.add_argument("--rate", type=float, default=3e-4, help="of AdamW")
+    parser.add_argument("--rate", type=float, default=RATE, help="of AdamW")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="made of kernels; others are torch's")
     parser.add_argument("--backend", default="inductor", help="of torch.compile: eager and aot_eager compile less")

@@ -28,7 +28,6 @@ NOISE, LEAST_APART = 2.0, 2**-7
 """Most that losses may differ from torch's: this many times what torch.compile's do, or so much of the first loss, the
 spacing of bf16, in which a BERT has its loss."""
 
-RATE = 3e-4
 DECODERS = {
     "decoder 1024": decoder.Sizes(),
     "decoder 2048": decoder.Sizes(hidden=2048, mlp=5632, batch=4, length=2048),
@@ -133,8 +132,8 @@ def _ways(
         compiled = way.endswith(("compile", "compiled"))
         torch._dynamo.reset()
         step = loss_of(torch.compile(model) if compiled else model)
-        losses = decoder.train(step, model, compared, RATE)
-        speed = decoder.tokens_per_second(step, model, timed, RATE)
+        losses = decoder.train(step, model, compared, decoder.RATE)
+        speed = decoder.tokens_per_second(step, model, timed, decoder.RATE)
         for parameter in model.parameters():
             parameter.grad = None
         return losses, speed

@@ -17,10 +17,7 @@ import time
 import torch
 
 from . import hugging_face
-from .decoder import Sizes
-
-RATE = 3e-4
-"""Of AdamW."""
+from .decoder import RATE, Sizes, take_steps
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Sizes))
 """What ``--hidden`` and the like set."""
@@ -60,17 +57,10 @@ def trained(given: argparse.Namespace) -> dict[str, object]:
     step = hugging_face.step_of(model, padded=given.model == "bert")
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE)
     batches = hugging_face.data(given.model, sizes, given.warm + given.steps, device)
-    losses = []
+    losses = take_steps(step, optimiser, batches[: given.warm])
+    _finish(device)
     began = time.perf_counter()
-    for index, (tokens, labels) in enumerate(batches):
-        if index == given.warm:
-            _finish(device)
-            began = time.perf_counter()
-        loss = step(tokens, labels)
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        losses.append(loss.detach())
+    losses += take_steps(step, optimiser, batches[given.warm :])
     _finish(device)
     seconds = time.perf_counter() - began
     return {

@@ -13,7 +13,7 @@ import math
 
 import torch
 from atlas.declaration import case
-from atlas.operators import Differentiable, Operator, autocast, autocasting
+from atlas.operators import Differentiable, Operator, autocast, autocasting, shaped
 
 from kernels.common.gradients import read_twice
 from kernels.common.products import LARGEST, by_columns, precision_of_product, wants_tf32
@@ -94,7 +94,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     if len(left) == 2 and len(right) == 2:
         return product_2d(input, other, tf32)
     product = product_2d(input.reshape(rows, left[-1]), other if len(right) == 2 else other[:, None], tf32)
-    return product.reshape(left[:-1] + right[1:])
+    return shaped(product, left[:-1] + right[1:])
 
 
 def _refuse(input, other):

@@ -34,6 +34,7 @@ from atlas.operators import (
     autocasting,
     contiguous,
     derivative_wanted,
+    shaped,
     torch_gradients,
 )
 
@@ -251,7 +252,7 @@ def linear(
         y = _kept_linear(x, weight, bias, residual, activation, scale, out)[0]
     else:
         y = _linear(x, weight, bias, residual, activation, scale, out)
-    return y if input.dim() == 2 else y.view(shape)
+    return y if input.dim() == 2 else shaped(y, shape)
 
 
 def _keeps(activation, residual):

@@ -125,13 +125,7 @@ def test_a_result_may_be_changed_in_place(call, device):
         assert_near(gradients(call, device, run)[1], plain, call, call.dtype, "gradient")
 
 
-OF_LEADING_AXES = ("matmul", "linear")
-"""Of which a result of three axes is a view, made under no_grad where the call is."""
-
-
-@pytest.mark.parametrize(
-    "call", [c for c in DIFFERENTIABLE if c.label in IN_PLACE and c.label not in OF_LEADING_AXES], ids=lambda c: c.label
-)
+@pytest.mark.parametrize("call", [c for c in DIFFERENTIABLE if c.label in IN_PLACE], ids=lambda call: call.label)
 def test_a_result_that_was_computed_without_gradients_may_take_some_in_place(call, device):
     """As of a frozen encoder, to whose result trained embeddings are added."""
     for _ in repeats(device):

@@ -1,10 +1,12 @@
-"""Layouts: how an elementwise operator takes tensors that are not contiguous without copying them first."""
+"""Layouts: what operators take as it lies without copying it first, and results in the shape of the call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import torch
+
+_result_in = torch.ops.aten._unsafe_view.default
 
 
 def as_rows(x: torch.Tensor) -> torch.Tensor:
@@ -14,6 +16,15 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     shape, stride = x.shape, x.stride()
     even = all(stride[d] == stride[d + 1] * shape[d + 1] for d in range(x.dim() - 2))
     return x if x.dim() > 1 and stride[-1] == 1 and even else x.contiguous()
+
+
+def shaped(result: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """``result``, which nobody else holds, in ``shape``; it may be changed in place, as torch's results may.
+
+    Without gradients it is no view: of one made there, autograd lets nobody change that in place later where a gradient
+    is wanted.  With them it is one, so that a change of what backward keeps is noticed.
+    """
+    return result.view(shape) if torch.is_grad_enabled() else _result_in(result, shape)
 
 
 def slowest_first(strides: Sequence[int]) -> list[int]:

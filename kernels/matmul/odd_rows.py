@@ -24,8 +24,11 @@ _LEAST_BYTES = 2**23
 """Of the matrix: a smaller one is copied in little more than the time of a launch."""
 
 
-def odd_rows(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, int]]) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n]; ``row_lengths(case)`` are those of A, of B and of C."""
+def odd_rows(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, int]], least: int = 2) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n]; ``row_lengths(case)`` are those of A, of B and of C.
+
+    ``least``: rows.  Where nothing else multiplies a vector, one is as good as two.
+    """
     return Variant(
         name="odd_rows",
         summary="few rows times a matrix off 16 bytes, copied asynchronously by 4 or 8; parts of K are added up after",
@@ -33,19 +36,19 @@ def odd_rows(launch: Callable, row_lengths: Callable[[Case], tuple[int, int, int
         space=ODD_ROWS_SPACE,
         default=_default,
         fits=_fits,
-        handles=functools.partial(reads_odd_rows, row_lengths),
+        handles=functools.partial(_handles, row_lengths, least),
         needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
         follows="split_descriptor",
     )
 
 
-def reads_odd_rows(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
+def _handles(row_lengths: Callable, least: int, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     size = element_size(problem.dtype)
     if size != 2:
         return "for tensor cores' 16 bits"
-    if not 1 < problem["m"] <= _MOST_ROWS:
-        return f"2 to {_MOST_ROWS} rows are few, and one is a vector"
+    if not least <= problem["m"] <= _MOST_ROWS:
+        return f"{least} to {_MOST_ROWS} rows are few"
     length = row_lengths(problem)[1]
     if length * size % 16 == 0:
         return "rows of B lie at whole 16 bytes, as the copy engine reads them"

@@ -214,8 +214,11 @@ def _tiles(n, classes, block_n):
     return triton.cdiv(triton.cdiv(n, classes), block_n) * classes
 
 
-def staggered(launch: Callable, layout: Callable[[Case], str] = layout_of) -> Variant:
-    """The variant for a pass that multiplies [m, k] by [k, n], which lie as ``layout(case)`` says."""
+def staggered(launch: Callable, layout: Callable[[Case], str] = layout_of, least: int = 2) -> Variant:
+    """The variant for a pass that multiplies [m, k] by [k, n], which lie as ``layout(case)`` says.
+
+    ``least``: rows, or columns.  Where nothing else multiplies a vector, one is as good as two.
+    """
     return Variant(
         name="staggered",
         summary="few rows times a matrix of odd rows along K, read at whole 16 bytes: rows that lie alike in a tile",
@@ -223,19 +226,19 @@ def staggered(launch: Callable, layout: Callable[[Case], str] = layout_of) -> Va
         space=STAGGERED_SPACE,
         default=_CHOICE.default,
         fits=_CHOICE.fits,
-        handles=functools.partial(_handles, layout),
+        handles=functools.partial(_handles, layout, least),
         needs=frozenset({Capability.TENSOR_DESCRIPTORS}),
         follows="odd_rows",
     )
 
 
-def _handles(layout: Callable, problem: Case, gpu: GPU) -> str:
+def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
     """Why the variant does not take a case."""
     if element_size(problem.dtype) != 2:
         return "for tensor cores' 16 bits"
     m, n, k, (of_a, of_b) = problem["m"], problem["n"], problem["k"], layout(problem)
-    if not 1 < min(m, n) <= _MOST_ROWS:
-        return f"2 to {_MOST_ROWS} rows or columns are few, and one is a vector"
+    if not least <= min(m, n) <= _MOST_ROWS:
+        return f"{least} to {_MOST_ROWS} rows or columns are few"
     if (of_b if m <= n else of_a) != ("T" if m <= n else "N"):
         return "rows across K are `shifted`'s"
     if k % 2 == 0:

@@ -144,6 +144,7 @@ def sweep(gpu: GPU) -> list[Case]:
             ("none", True, True, 4096, 4096, 14336),  # and down: the long sum, and the block's residual
             ("none", True, True, 4096, 4096, 4096),  # attention's projection, and the block's residual
             ("none", True, False, 32, 2048, 8192),  # tens of tokens: few tiles, a long sum
+            ("none", False, False, 8, 14336, 5124),  # a handful, and W off 16 bytes
             ("gelu", True, False, 256, 4096, 1024),  # a short text through a small model
             ("none", False, False, 2048, 50257, 1024),  # logits of a vocabulary off 16 bytes
         ),
@@ -192,6 +193,10 @@ EDGE_CASES = tuple(
         ("gelu", True, True, (5, 2061, 2050), "few rows, and 8 MiB of W off 16 bytes, on 4"),
         ("relu", True, True, (20, 2051, 2053), "the same of odd rows"),
         ("gelu_tanh", True, True, (1031, 3, 4101), "few columns, and 8 MiB of odd rows of x"),
+        ("silu", True, True, (1, 2061, 2050), "one row, and 8 MiB of W off 16 bytes"),
+        ("gelu", True, False, (1, 263, 1027), "one row, and odd rows of W"),
+        ("none", False, False, (8, 17032, 260), "few rows, more tiles of 128 x 128 than SMs, W off 16 bytes"),
+        ("relu", True, False, (20, 17031, 101), "the same of odd rows"),
         ("gelu_tanh", True, False, (4104, 264, 72), "fewer tiles than of 128 x 128 cover y: of 256 x 64"),
         ("silu", True, False, (260, 4104, 72), "the same of 64 x 256"),
         ("relu", False, False, (2056, 260, 72), "the same of 128 x 64, rows of y off 16 bytes"),

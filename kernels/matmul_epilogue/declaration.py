@@ -96,6 +96,10 @@ DECLARATION = Declaration(
         reference=reference,
         outputs=("y",),
         variants=(
+            few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1, follows="tiled"),
+            bf16x6(launch_bf16x6, functools.partial(multiplies_terms, finishes=True)),
+            staggered(launch_staggered, lambda problem: "NT", least=1),
+            odd_rows(launch_odd_rows, row_lengths, least=1),
             Variant(
                 name="alternating",
                 summary="Gluon: the groups have tiles of their own, and one multiplies while the other finishes",
@@ -118,10 +122,6 @@ DECLARATION = Declaration(
                 handles=specializes,
                 needs=frozenset({Capability.TENSOR_DESCRIPTORS, Capability.WGMMA}),
             ),
-            few_rows(launch_few_rows_by_fma, lambda problem: "NT", least=1, follows="tiled"),
-            bf16x6(launch_bf16x6, functools.partial(multiplies_terms, finishes=True)),
-            staggered(launch_staggered, lambda problem: "NT"),
-            odd_rows(launch_odd_rows, row_lengths),
             clustered(launch_clustered, row_lengths),
             split_descriptor(launch_split_descriptor, row_lengths),
             Variant(

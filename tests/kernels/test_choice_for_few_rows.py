@@ -12,6 +12,16 @@ def test_few_rows_take_tiles_of_few_rows_however_many_there_are():
         assert chosen(kernel, "h200", "bf16", **flags, m=109, n=22016, k=2560)[0] != "split_descriptor"
 
 
+@pytest.mark.parametrize("gpu", ["h200", "h100"])
+@pytest.mark.parametrize(("k", "variant"), [(5124, "odd_rows"), (5123, "staggered")])
+def test_few_rows_read_a_matrix_off_16_bytes_where_it_lies_however_many_tiles_there_are(gpu, k, variant):
+    for m in (1, 8, 64):
+        for n in (4096, 14336, 28672):
+            assert chosen("matmul_epilogue", gpu, "bf16", **PLAIN, m=m, n=n, k=k)[0] == variant
+            assert chosen("matmul", gpu, "bf16", m=m, n=n, k=k, layout="NT")[0] == ("vector" if m == 1 else variant)
+    assert chosen("matmul_epilogue", gpu, "bf16", **PLAIN, m=1, n=16, k=k)[0] == "split_descriptor"  # W is small
+
+
 @pytest.mark.parametrize(("k", "layout", "columns"), [(8192, "NT", 256), (18944, "NT", 128), (18944, "NN", 256)])
 def test_few_rows_read_long_rows_of_a_large_matrix_256_bytes_at_a_time(k, layout, columns):
     variant, config = chosen("matmul", "h200", "bf16", m=2, n=28672, k=k, layout=layout)

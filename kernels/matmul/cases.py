@@ -148,6 +148,7 @@ EDGE_CASES = (
         for dtype, m, n, k, layout, what in (
             ("bf16", 4104, 264, 72, "NN", "of 256 x 64"),
             ("fp16", 260, 4104, 72, "NT", "of 64 x 256"),
+            ("bf16", 136, 8712, 72, "NT", "one round of 64 x 256, two of 128 x 128"),
             ("fp16", 2056, 260, 72, "TN", "of 128 x 64, rows of C off 16 bytes"),
             ("bf16", 2056, 136, 4104, "NN", "of 128 x 64, in parts"),
         )

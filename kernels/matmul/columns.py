@@ -7,13 +7,14 @@ is 4000 (H200).
 
 import functools
 
-import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
+from kernels.common.counting import cdiv
 from kernels.common.padded import padded
 from kernels.common.products import layout_of
 
-from .hopper_spaces import few_tiles, microseconds_of_gluon, multiplies_by_groups
+from .hopper_spaces import microseconds_of_gluon, multiplies_by_groups
+from .less_waste import few_tiles
 from .rounds import microseconds_of_rounds
 from .spaces import SPACE
 from .tiled import empty_product, launch_pointers, tiled_kernel
@@ -78,7 +79,7 @@ def _handles(problem: Case, gpu: GPU) -> str:
 
 def _microseconds(beside: int, problem: Case, gpu: GPU) -> float:
     """About how long one round takes; infinite where tiles are more than SMs."""
-    if triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128 + beside) > gpu.sms:
+    if cdiv(problem["m"], 128) * cdiv(problem["n"], 128 + beside) > gpu.sms:
         return float("inf")
     return 128 * (128 + beside) * problem["k"] * _MULTIPLY[beside] + _ROUND
 

@@ -7,10 +7,12 @@ mean, 3.5 % at most.
 
 import functools
 
-import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant
 
+from kernels.common.counting import cdiv
 from kernels.common.products import describes
+
+from .less_waste import few_tiles
 
 GLUON_SPACE = {
     "GROUPS": (2, 3),
@@ -68,15 +70,9 @@ def rounds_end_later(rows: int, columns: int, problem: Case, gpu: GPU) -> str:
     """Why tiles of another variant, in rounds that are not cut, should end later than `gluon`'s best."""
     if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or few_tiles(problem, gpu):
         return ""
-    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
-    own = triton.cdiv(tiles, gpu.sms) * part_of_round(rows, min(columns, 256), problem)
+    tiles = cdiv(problem["m"], rows) * cdiv(problem["n"], columns)
+    own = cdiv(tiles, gpu.sms) * part_of_round(rows, min(columns, 256), problem)
     return "tiles of `gluon` leave fewer SMs idle in the last round" if own > _PAYS * _best(problem, gpu)[0] else ""
-
-
-def few_tiles(problem: Case, gpu: GPU) -> str:
-    """Why no tile is small enough."""
-    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
-    return "" if tiles > gpu.sms else f"{tiles} tiles of 128 x 128 leave SMs idle"
 
 
 def few_rows(problem: Case) -> str:
@@ -102,9 +98,9 @@ def part_of_round(rows: int, columns: int, problem: Case) -> float:
 def microseconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
     """How long tiles of (groups, rows of a group, columns) take, the last round's cut where that fills SMs."""
     groups, rows, columns = tile
-    tiles = triton.cdiv(problem["m"], groups * rows) * triton.cdiv(problem["n"], columns)
+    tiles = cdiv(problem["m"], groups * rows) * cdiv(problem["n"], columns)
     cut = parts_of_last(tiles, gpu.sms, columns // 64)
-    whole = tiles // gpu.sms if cut > 1 else triton.cdiv(tiles, gpu.sms)
+    whole = tiles // gpu.sms if cut > 1 else cdiv(tiles, gpu.sms)
     last = part_of_round(groups * rows, columns // cut, problem) if cut > 1 else 0.0
     return whole * part_of_round(groups * rows, columns, problem) + last
 
@@ -114,7 +110,7 @@ def _microseconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
     time, (groups, rows, columns) = microseconds(tile, problem, gpu), tile
     if columns < 256:
         return time
-    tiles = triton.cdiv(problem["m"], groups * rows) * triton.cdiv(problem["n"], columns)
+    tiles = cdiv(problem["m"], groups * rows) * cdiv(problem["n"], columns)
     if parts_of_last(tiles, gpu.sms, 4) == 4:
         time += problem["k"] * _WAIT
     return time * _WIDE * (_LATE if time > _LONG else 1.0)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant, element_size
 
+from kernels.common.counting import cdiv
+
 ODD_ROWS_SPACE = {
     "BLOCK_M": (16, 32, 64),
     "BLOCK_N": (32, 64),
@@ -74,6 +76,6 @@ def _fits(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _default(problem: Case, gpu: GPU) -> dict[str, int]:
     rows = max(16, triton.next_power_of_2(problem["m"]))
-    tiles = triton.cdiv(problem["n"], 64)
+    tiles = cdiv(problem["n"], 64)
     splits = next((s for s in (1, 2, 4) if tiles * s >= 1.9 * gpu.sms or problem["k"] < 4 * s * 64), 8)
     return dict(zip(ODD_ROWS_SPACE, (rows, 64, 64, splits, 4, 4), strict=True))

@@ -13,11 +13,13 @@ import triton.language as tl
 from atlas.declaration import GPU, Capability, Case, Config, Variant, gpu_of
 from triton.language.extra.cuda import gdc_wait
 
+from kernels.common.counting import cdiv
 from kernels.common.early import launch_early
 from kernels.common.parts import count_of_parts, empty_parts, part_of_k
 from kernels.common.products import describes, row_lengths
 
-from .hopper_spaces import few_tiles, microseconds_of_gluon, multiplies_by_groups, part_of_round, stages_and_buffers
+from .hopper_spaces import microseconds_of_gluon, multiplies_by_groups, part_of_round, stages_and_buffers
+from .less_waste import few_tiles
 from .spaces import SPACE
 from .split_described import multiply_in_parts
 from .tiled import empty_product, launch_pointers, tiled_kernel
@@ -74,7 +76,7 @@ def sum_columns(parts, c):
     """Write the sum of ``parts`` [count, m, n] into ``c``, columns of a larger matrix, in their order."""
     (count, m, n), width = parts.shape, 4 if c.shape[1] % 4 == 0 and c.stride(0) % 4 == 0 else 1
     launch_early(
-        _sum_columns_kernel, (m * triton.cdiv(n, 512),), c.device, parts, c, m, n, c.stride(0),
+        _sum_columns_kernel, (m * cdiv(n, 512),), c.device, parts, c, m, n, c.stride(0),
         PARTS=count, BLOCK=512, WIDTH=width, num_warps=4,
     )  # fmt: skip
 
@@ -101,8 +103,8 @@ def launch_rounds(a, b, tf32=False, *, config):
 
 def columns_of_rounds(m, n, config, sms):
     """Columns of C whose tiles are whole rounds; 0 where there is none."""
-    height = triton.cdiv(m, config["GROUPS"] * config["ROWS"])
-    rounds = height * triton.cdiv(n, config["BLOCK_N"]) // sms
+    height = cdiv(m, config["GROUPS"] * config["ROWS"])
+    rounds = height * cdiv(n, config["BLOCK_N"]) // sms
     return min(n, rounds * sms // max(1, height) * config["BLOCK_N"])
 
 
@@ -152,12 +154,12 @@ def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
     if not 0 < left < n:
         return float("inf")
     height, right = config["GROUPS"] * config["ROWS"], n - left
-    count = triton.cdiv(m, height) * triton.cdiv(left, config["BLOCK_N"])
-    whole = triton.cdiv(count, gpu.sms) * part_of_round(height, config["BLOCK_N"], problem)
+    count = cdiv(m, height) * cdiv(left, config["BLOCK_N"])
+    whole = cdiv(count, gpu.sms) * part_of_round(height, config["BLOCK_N"], problem)
     part = part_of_k(k, config["SPLITS"], 64)
-    parts = triton.cdiv(k, part)
-    programs = triton.cdiv(m, 128) * triton.cdiv(right, config["REST_N"]) * parts
-    rest = triton.cdiv(programs, gpu.sms) * (128 * config["REST_N"] * part * _MULTIPLY + _PROGRAM)
+    parts = cdiv(k, part)
+    programs = cdiv(m, 128) * cdiv(right, config["REST_N"]) * parts
+    rest = cdiv(programs, gpu.sms) * (128 * config["REST_N"] * part * _MULTIPLY + _PROGRAM)
     return whole + rest + _SUM + 4 * parts * m * right / (_PASS * gpu.sms) + _CALLS
 
 

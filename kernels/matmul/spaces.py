@@ -2,10 +2,10 @@
 
 import math
 
-import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
+from kernels.common.counting import cdiv
 from kernels.common.products import (
     BARRIERS,
     buffers,
@@ -195,7 +195,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         return dict(zip(SPACE, (rows, columns, block_k, 8, warps, stages), strict=True))
 
     def seconds(tile):  # in units of one multiplication-addition on every SM
-        waves = triton.cdiv(tile_count(config(*tile), problem), gpu.sms)
+        waves = cdiv(tile_count(config(*tile), problem), gpu.sms)
         return waves * tile[0] * tile[1] / shares[tile]
 
     fitting = [tile for tile in shares if not _fits_among_tiles(config(*tile), problem, gpu)]

@@ -9,13 +9,14 @@ import functools
 import math
 from collections.abc import Callable
 
-import triton
 from atlas.declaration import GPU, Capability, Case, Config, Variant, element_size
 
+from kernels.common.counting import cdiv
 from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
-from .hopper_spaces import few_rows, few_tiles, multiplies_by_groups, rounds_end_later
+from .hopper_spaces import few_rows, multiplies_by_groups, rounds_end_later
+from .less_waste import few_tiles, is_tall, of_less_waste
 from .swizzled import swizzles, turns
 
 SPLIT_DESCRIPTOR_SPACE = {
@@ -60,14 +61,6 @@ _LONG = 8192
 
 2 x 28672 x 18944 NT takes 278 us so, 261 by tiles of 16 x 128 with 256 bytes, 275 by such with 128; 4 x 28672 x 8192 by
 rows 117 and 120 (H200).
-"""
-
-_NARROW = ((256, 64, 64, 4, 5), (128, 64, 128, 4, 4))
-_FLAT = ((64, 256, 64, 4, 5),)
-"""Beside those, where fewer of them cover C: of a tall one, which few columns of tiles do, and of any other.
-
-2048 x 264 x 16384 takes 50 us so, 87 by those above; 264 x 4096 x 8192 51 and 62 (H200).  Beside a residual or an error
-function they spill.
 """
 
 _SHORT = 1024
@@ -152,7 +145,7 @@ def _left_to_swizzled(row_lengths: Callable, config: Config, problem: Case, gpu:
         return "threads read B along k from one bank of shared memory, where `swizzled` does not"
     if any(off_16_bytes(row_lengths(problem)[:2], problem)):
         return "`swizzled` copies rows off 16 bytes first"
-    tiles = triton.cdiv(problem["m"], config["BLOCK_M"]) * triton.cdiv(problem["n"], config["BLOCK_N"])
+    tiles = cdiv(problem["m"], config["BLOCK_M"]) * cdiv(problem["n"], config["BLOCK_N"])
     few = 2 * tiles < gpu.sms
     return f"{tiles} tiles leave half of {gpu.sms} SMs idle, where `swizzled` splits K" if few else ""
 
@@ -180,7 +173,7 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
 
 
 def _programs(tile: tuple[int, ...], splits: int, problem: Case) -> int:
-    return triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1]) * splits
+    return cdiv(problem["m"], tile[0]) * cdiv(problem["n"], tile[1]) * splits
 
 
 def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, single: bool = False) -> float:
@@ -191,8 +184,8 @@ def _microseconds(tile: tuple[int, ...], splits: int, problem: Case, gpu: GPU, s
     rows, columns, block_k = tile[:3]
     m, n, k, size = problem["m"], problem["n"], problem["k"], element_size(problem.dtype)
     part = part_of_k(k, splits, block_k)
-    count = triton.cdiv(k, part) if k else 1
-    rounds = triton.cdiv(_programs(tile, count, problem), gpu.sms)
+    count = cdiv(k, part) if k else 1
+    rounds = cdiv(_programs(tile, count, problem), gpu.sms)
     if problem.dtype == "fp32":  # an SM has room for three programs of 4 warps, and FMA for all of them
         rounds = turns(rounds, 3, 4, _ENOUGH_WARPS)
     load = (rows + columns) * (_LOAD_ONE if single else size * _LOAD)
@@ -223,7 +216,7 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
     """
     taken = not _handles(row_lengths, problem, gpu)
     copies = _copies(row_lengths, problem, gpu)
-    most = _most_programs(row_lengths, problem, gpu)
+    most = _most_programs(problem, gpu)
     found = [
         (copies + _microseconds(tile, splits, problem, gpu), tile, splits)
         for tile in _tiles(row_lengths, problem, gpu)
@@ -234,7 +227,7 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
         found = [one for one in found if one[1:] == (_STRIP, 1)] or found
     best = _first(found, problem)
     timed = problem.dtype in ("bf16", "fp16") and min(problem["m"], problem["n"]) > 128
-    if best[2] == 1 or not timed or (_tall(problem) and _of_less_waste(row_lengths, problem)):
+    if best[2] == 1 or not timed or (is_tall(problem) and of_less_waste(problem)):
         return best
     whole = _first([one for one in found if one[2] == 1 and min(one[1][:2]) >= _WHOLE], problem)
     return whole if whole[0] <= _AHEAD * best[0] else best
@@ -261,7 +254,7 @@ def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, .
     if problem["m"] > 64 and problem["k"] > _SHORT:
         tiles = tuple(tile for tile in tiles if tile[0] != 32)
     if few_tiles(problem, gpu):
-        return (*tiles, *_of_less_waste(row_lengths, problem))
+        return (*tiles, *of_less_waste(problem))
     if odd or not few_rows(problem):
         return tiles
     if problem["m"] <= 16 and problem["k"] > _LONG and layout_of(problem)[1] == "T":
@@ -273,37 +266,13 @@ def _writes_elements(row_lengths: Callable, problem: Case) -> bool:
     return any(off_16_bytes(row_lengths(problem)[2:], problem))
 
 
-def _of_less_waste(row_lengths: Callable, problem: Case) -> tuple[tuple[int, ...], ...]:
-    """Tiles of which fewer cover C than of those of 128 x 128, as large, that leave more empty."""
-    # A tenth fewer: 3072 x 520 x 3072 takes 24.7 us for 28.9, but 520 x 3072 x 3072 26.6 for 24.4 (H200).
-    rows, columns, most = (256, 64, 0.9) if _tall(problem) else (64, 256, 0.88)
-    if problem.dtype not in ("bf16", "fp16") or problem["m"] <= 64 or problem["n"] <= 64:
-        return ()
-    if _programs((rows, columns), 1, problem) > most * _programs((128, 128), 1, problem):
-        return ()
-    flags = dict(problem.sizes)
-    if flags.get("residual") or flags.get("activation") == "gelu":
-        return ()
-    tiles = _NARROW if _tall(problem) else _FLAT
-    return tiles[1:] if _writes_elements(row_lengths, problem) else tiles
-
-
-def covers_with_fewer(row_lengths: Callable, problem: Case) -> bool:
-    """Whether the variant has tiles as large as 128 x 128 of which fewer cover C."""
-    return any(rows * columns >= 128 * 128 for rows, columns, *_ in _of_less_waste(row_lengths, problem))
-
-
 def fills_most(row_lengths: Callable, problem: Case, gpu: GPU) -> bool:
     """Whether C is one row of tiles of 128 x 128, one for most SMs, with a long sum."""
-    tiles = triton.cdiv(problem["n"], _STRIP[1])
+    tiles = cdiv(problem["n"], _STRIP[1])
     if not 3 * gpu.sms <= 5 * tiles <= 5 * gpu.sms or not 64 < problem["m"] <= _STRIP[0]:
         return False
     wide = problem.dtype in ("bf16", "fp16") and not _writes_elements(row_lengths, problem)
     return wide and problem["k"] >= _SHORT
-
-
-def _tall(problem: Case) -> bool:
-    return problem.dtype in ("bf16", "fp16") and problem["m"] > 2 * problem["n"]
 
 
 def _group(problem: Case) -> int:
@@ -311,21 +280,21 @@ def _group(problem: Case) -> int:
 
     4096 x 384 x 4096: 30.1 us for 32.0, 3072 x 520 x 3072: 28.9 for 31.6 (H200).
     """
-    return 1 if _tall(problem) else 8
+    return 1 if is_tall(problem) else 8
 
 
-def _most_programs(row_lengths: Callable, problem: Case, gpu: GPU) -> float:
+def _most_programs(problem: Case, gpu: GPU) -> float:
     """How many programs parts of K may make.
 
     Where tiles are chosen to be few, more than SMs take longer than by the estimate: of 4096 x 264 x 8192 three parts
     of 256 x 64 64 us, one 53, two of 64 x 128 98 (H200).
     """
-    return gpu.sms if _of_less_waste(row_lengths, problem) else math.inf
+    return gpu.sms if of_less_waste(problem) else math.inf
 
 
 def _splits(tile: tuple[int, ...], most: float, problem: Case) -> tuple[int, ...]:
     """Numbers of parts that leave each at least two blocks, and ``most`` programs; always one part."""
-    blocks = triton.cdiv(problem["k"], tile[2])
+    blocks = cdiv(problem["k"], tile[2])
     return tuple(
         splits
         for splits in SPLIT_DESCRIPTOR_SPACE["SPLITS"]
@@ -349,7 +318,7 @@ def _fits(row_lengths: Callable, config: Config, problem: Case, gpu: GPU) -> str
     shared = _shared_bytes(tile, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory, {gpu.shared_bytes} at most"
-    if splits not in _splits(tile, _most_programs(row_lengths, problem, gpu), problem):
+    if splits not in _splits(tile, _most_programs(problem, gpu), problem):
         return "parts of less than two blocks, or too many"
     best = _best(row_lengths, problem, gpu)[0] - _copies(row_lengths, problem, gpu)
     return "" if _microseconds(tile, splits, problem, gpu) < _PAYS * best else "other tiles and parts should end sooner"

@@ -18,6 +18,7 @@ from atlas.declaration.products import as_interpreted
 from atlas.operators import launch
 from triton.language.extra.cuda import gdc_wait
 
+from kernels.common.counting import cdiv
 from kernels.common.early import launch_early
 from kernels.common.estimated import Estimated
 from kernels.common.parts import count_of_parts, empty_parts, part_of_k, sum_parts
@@ -186,7 +187,7 @@ def multiply_staggered(a, b, parts, *, config):
     x, w = (as_interpreted(operand) for operand in _few_and_matrix(a, b))
     (m, k), n, stride = x.shape, w.shape[1], w.stride(1)
     rows, classes, early = _rows_of_tile(m), _WIDTH // math.gcd(stride, _WIDTH), bool(config["COPIES"])
-    length, copies = triton.cdiv(_positions(k), _COPY) * _COPY, x
+    length, copies = cdiv(_positions(k), _COPY) * _COPY, x
     if early:
         copies = torch.empty((classes, rows, length), dtype=x.dtype, device=x.device)
         launch(
@@ -211,7 +212,7 @@ def _rows_of_tile(m):
 
 
 def _tiles(n, classes, block_n):
-    return triton.cdiv(triton.cdiv(n, classes), block_n) * classes
+    return cdiv(cdiv(n, classes), block_n) * classes
 
 
 def staggered(launch: Callable, layout: Callable[[Case], str] = layout_of, least: int = 2) -> Variant:
@@ -261,7 +262,7 @@ def _microseconds(config: Config, problem: Case, gpu: GPU) -> float:
     at_once = min(_AT_ONCE, gpu.shared_bytes // (buffers * (rows + block_n) * block_k * size))
     if not at_once:
         return math.inf
-    count = triton.cdiv(_positions(problem["k"]), part)
+    count = cdiv(_positions(problem["k"]), part)
     programs = count * _tiles(many, _WIDTH // math.gcd(problem["k"], _WIDTH), block_n)
     read = part * (block_n + _OF_A * rows) * size
     alone = read / _ALONE + _PROGRAM + (0.0 if copies else part / block_k * _BLOCK)

@@ -4,6 +4,7 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size
 from atlas.declaration.products import uses_tensor_cores
 
+from kernels.common.counting import cdiv
 from kernels.common.products import buffers, layout_of, narrow, stage_bytes, tile_count
 
 from .spaces import copied
@@ -64,7 +65,7 @@ def default_split(problem: Case, gpu: GPU) -> dict[str, int]:
         block_k, wide = (16, 32) if problem.dtype != "fp32" or thin > 32 else (16, 64)
         warps = 8 if thin * wide >= 2048 else 4
     rows, columns = (thin, wide) if problem["m"] <= problem["n"] else (wide, thin)
-    tiles = triton.cdiv(problem["m"], rows) * triton.cdiv(problem["n"], columns)
+    tiles = cdiv(problem["m"], rows) * cdiv(problem["n"], columns)
     splits = next((s for s in (1, 2, 4, 8) if tiles * s * warps >= 12 * gpu.sms), 16)
     return dict(zip(SPLIT_SPACE, (rows, columns, block_k, splits, warps, 1), strict=True))
 
@@ -89,7 +90,7 @@ def fits_vector(config: Config, problem: Case, gpu: GPU) -> str:
         return "other than eight loads of 16 bytes a thread at a time"
     if block_n > 16 if _along_the_sum(problem) else not 32 <= block_n * size <= 128:
         return "rows of 32 to 128 bytes where columns are adjacent, long ones where K is"
-    tiles = triton.cdiv(max(problem["m"], problem["n"]), block_n)
+    tiles = cdiv(max(problem["m"], problem["n"]), block_n)
     warps_per_sm = tiles * config["SPLITS"] * warps / gpu.sms
     least = 3 if config["SPLITS"] == 1 else 12  # a second kernel takes longer than fewer warps wait
     if not least <= warps_per_sm <= 40 and config["SPLITS"] != (1 if warps_per_sm > 40 else 16):
@@ -114,7 +115,7 @@ def default_vector(problem: Case, gpu: GPU) -> dict[str, int]:
     length = max(problem["m"], problem["n"])
 
     def warps_per_sm(block_n):
-        return triton.cdiv(length, block_n) * warps / gpu.sms
+        return cdiv(length, block_n) * warps / gpu.sms
 
     wide = (16, 8) if problem["k"] * size < 4096 else (8,)
     narrow_blocks = (4, 2) if size == 4 else (4,)

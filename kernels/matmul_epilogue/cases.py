@@ -199,6 +199,7 @@ EDGE_CASES = tuple(
         ("relu", True, False, (20, 17031, 101), "the same of odd rows"),
         ("gelu_tanh", True, False, (4104, 264, 72), "fewer tiles than of 128 x 128 cover y: of 256 x 64"),
         ("silu", True, False, (260, 4104, 72), "the same of 64 x 256"),
+        ("none", True, False, (136, 8712, 72), "one round of those, two of 128 x 128"),
         ("relu", False, False, (2056, 260, 72), "the same of 128 x 64, rows of y off 16 bytes"),
         ("gelu", True, True, (24, 136, 4104), "few rows, and a long sum whose parts a cluster adds"),
         ("silu", True, False, (200, 24, 2056), "the same of few columns"),

@@ -5,9 +5,11 @@ import triton
 from atlas.declaration import GPU, Capability, Case, Config, element_size, torch_dtype
 from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
+from kernels.common.counting import cdiv
 from kernels.common.products import narrow_by_rows, stage_bytes
-from kernels.matmul.hopper_spaces import few_rows, few_tiles, microseconds
-from kernels.matmul.split_spaces import covers_with_fewer, ends_later, fills_most
+from kernels.matmul.hopper_spaces import few_rows, microseconds
+from kernels.matmul.less_waste import covers_with_fewer, few_tiles
+from kernels.matmul.split_spaces import ends_later, fills_most
 from kernels.matmul.swizzled import swizzles
 
 # (BLOCK_M, BLOCK_N, num_warps): the share of its best rate that a GPU reaches with such tiles on every SM.  Estimates,
@@ -42,8 +44,8 @@ def _shares(problem: Case, gpu: GPU) -> dict[tuple[int, int, int], float]:
 
 def _seconds(tile: tuple[int, int, int], problem: Case, gpu: GPU) -> float:
     """How long all tiles take if SMs take them in step, in units of one multiplication-addition on every SM."""
-    tiles = triton.cdiv(problem["m"], tile[0]) * triton.cdiv(problem["n"], tile[1])
-    return triton.cdiv(tiles, gpu.sms) * tile[0] * tile[1] / _shares(problem, gpu)[tile]
+    tiles = cdiv(problem["m"], tile[0]) * cdiv(problem["n"], tile[1])
+    return cdiv(tiles, gpu.sms) * tile[0] * tile[1] / _shares(problem, gpu)[tile]
 
 
 def fits(config: Config, problem: Case, gpu: GPU) -> str:
@@ -228,7 +230,7 @@ def persists(problem: Case, gpu: GPU) -> str:
         return describes(problem, gpu)
     if gpu.functional:
         return ""
-    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    tiles = cdiv(problem["m"], 128) * cdiv(problem["n"], 128)
     return "" if tiles > gpu.sms else f"{tiles} tiles: no SM has a second one"
 
 
@@ -255,11 +257,11 @@ def alternates(problem: Case, gpu: GPU) -> str:
     """
     if reason := _multiplies_by_groups(problem, gpu):
         return reason
-    tiles = triton.cdiv(problem["m"], 128) * triton.cdiv(problem["n"], 128)
+    tiles = cdiv(problem["m"], 128) * cdiv(problem["n"], 128)
     if few := few_tiles(problem, gpu):
         if problem["k"] < 1024 or 3 * tiles < 2 * gpu.sms:
             return few
-        if covers_with_fewer(row_lengths, problem):  # 264 x 4096 x 8192: 55 us, 66 here (H200)
+        if covers_with_fewer(problem):  # 264 x 4096 x 8192: 55 us, 66 here (H200)
             return "fewer tiles of `split_descriptor` cover y"
         plain = problem["activation"] == "none" and not problem["residual"]
         if plain and fills_most(row_lengths, problem, gpu):  # with gelu 128 x 14336 x 4096: 43.7 us, 43.0 here
@@ -287,8 +289,8 @@ def fits_pull(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _rows_of_strip(block_n: int, problem: Case, gpu: GPU) -> int:
     """The longest strips that are four for each SM: of rows one after the other, a loop waits for memory each time."""
-    columns = triton.cdiv(problem["n"], block_n)
-    enough = (rows for rows in (128, 32) if triton.cdiv(problem["m"], rows) * columns >= 4 * gpu.sms)
+    columns = cdiv(problem["n"], block_n)
+    enough = (rows for rows in (128, 32) if cdiv(problem["m"], rows) * columns >= 4 * gpu.sms)
     return next(enough, 16)
 
 
@@ -379,7 +381,7 @@ def fits_few_rows(config: Config, problem: Case, gpu: GPU) -> str:
 
 def _parts_of_dx(tile: tuple[int, ...], problem: Case, gpu: GPU, most: float) -> int:
     """Parts of n for ``most`` programs an SM that sum dx, of four steps at least where that makes enough."""
-    programs, steps = triton.cdiv(problem["k"], tile[3]), triton.cdiv(problem["n"], tile[2])
+    programs, steps = cdiv(problem["k"], tile[3]), cdiv(problem["n"], tile[2])
     splits = 1
     while splits < 8 and steps > 4 * splits and 2 * splits * programs <= most * gpu.sms:
         splits *= 2

@@ -55,6 +55,21 @@ def test_a_linear_layer_leaves_them_to_split_descriptor_where_nothing_spills(fla
         assert chosen("matmul_epilogue", "h200", "bf16", **PLAIN | flags, m=m, n=n, k=k)[0] == variant
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [(136, 11008, (64, 256)), (192, 8704, (64, 256)), (300, 6144, (64, 256)), (10000, 136, (256, 64))],
+)
+def test_one_round_of_tiles_of_less_waste_is_taken_for_two_of_others(m, n, tile):
+    for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
+        variant, config = chosen(kernel, "h200", "bf16", **flags, m=m, n=n, k=4096)
+        assert variant == "split_descriptor"
+        assert (config["BLOCK_M"], config["BLOCK_N"], config["SPLITS"]) == (*tile, 1)
+    # 172 of them are two rounds as well; beside a residual they spill
+    assert chosen("matmul", "h200", "bf16", m=200, n=11008, k=4096, layout="NT")[0] != "split_descriptor"
+    spilling = PLAIN | {"residual": True}
+    assert chosen("matmul_epilogue", "h200", "bf16", **spilling, m=m, n=n, k=4096)[0] != "split_descriptor"
+
+
 def test_programs_beside_each_other_share_rows_of_a_tall_product():
     for m, n, group in ((4096, 384, 1), (8192, 256, 1), (1536, 1024, 8), (384, 4096, 8)):
         variant, config = chosen("matmul", "h200", "bf16", m=m, n=n, k=4096)

@@ -12,6 +12,7 @@ from ..results.collection import Entry
 from ..results.summary import counted, listed
 from ..results.verdict import even, geometric_mean
 from . import standing
+from .beyond import beyond_in_short
 from .outcome import compared
 from .standing import BOUNDS, Mark
 from .strips import factor
@@ -73,7 +74,7 @@ def _unchecked(checks: pd.DataFrame) -> list[str]:
 
 
 def fastest(tables: Tables, chosen: str) -> Answer:
-    """The mean over the cases of the chosen GPU, and how many came out how."""
+    """The mean over the cases of the chosen GPU, how many came out how, and calls at shapes that nobody tuned."""
     question, link = "Is it fastest?", "report/details.html#s-cases"
     cases = compared(tables)
     own = pd.DataFrame(even(cases[cases.gpu == chosen].to_dict("records")))
@@ -85,6 +86,7 @@ def fastest(tables: Tables, chosen: str) -> Answer:
     words = [
         f"Of {counted(len(own), 'case')} on {chosen} beside the fastest peer: {', '.join(parts)}.",
         f"Least in the mean: {means.idxmin()}, {_TIMES.format(means.min())}.",
+        *filter(None, [beyond_in_short(tables, chosen)]),
     ]
     mean = geometric_mean(list(own.speedup)) or 1.0
     level = "good" if mean > 1.005 else "warn"

@@ -22,14 +22,29 @@ def beyond_sentences(tables: dict[str, pd.DataFrame]) -> list[str]:
         ratios = calls.ratio.dropna().tolist()
         if not ratios:
             continue
-        losses = sum(ratio < SLOWER for ratio in ratios)
         seeds = ", ".join(map(str, sorted(calls.seed.unique())[:3])) + (", ..." if calls.seed.nunique() > 3 else "")
         said.append(
             f"{gpu}: {counted(len(ratios), 'call')} at cases that nobody tuned (seeds {seeds}) take the fastest peer's "
-            f"time divided by {geometric_mean(ratios):.2f} in the geometric mean; {losses} lose by more than "
+            f"time divided by {geometric_mean(ratios):.2f} in the geometric mean; {_losses(ratios)} lose by more than "
             f"{1 - SLOWER:.0%}, the worst is at {min(ratios):.2f}."
         )
     return said
+
+
+def beyond_in_short(tables: dict[str, pd.DataFrame], gpu: str) -> str:
+    """The same of one GPU in the words of an answer; "" where nothing was timed."""
+    calls = _speeds(tables)
+    ratios = calls[calls.gpu == gpu].ratio.dropna().tolist()
+    if not ratios:
+        return ""
+    return (
+        f"{counted(len(ratios), 'call')} that nobody tuned: {geometric_mean(ratios):.2f}\N{MULTIPLICATION SIGN}, "
+        f"{_losses(ratios)} behind by more than {1 - SLOWER:.0%}."
+    )
+
+
+def _losses(ratios: list[float]) -> int:
+    return sum(ratio < SLOWER for ratio in ratios)
 
 
 def beyond_table(tables: dict[str, pd.DataFrame]) -> Grid:

@@ -89,12 +89,15 @@ def _rows_kernel(
 def _rows_descriptor_kernel(
     a_desc, b_desc, offs_ptr, c_ptr, groups, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    BLOCK_G: tl.constexpr, PROGRAMS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_G: tl.constexpr, PROGRAMS: tl.constexpr, B_BY_COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same by the copy engine; the loops are one, so blocks of the next tile load while one is stored.
 
-    Rows of no group are one step over what lies outside of a and b, which is read as 0.
+    Rows of no group are one step over what lies outside of a and b, which is read as 0.  WIDTH divides N: so said, the
+    compiler stores as many elements at once.
     """
+    N = N // WIDTH * WIDTH
     ends_of_tiles = _tiles_of_groups(offs_ptr, groups, M, N, BLOCK_M, BLOCK_N, BLOCK_G)
     finished = tl.program_id(0) - PROGRAMS  # counted apart: the store then hangs on nothing that is prefetched
     for position in tl.range(tl.program_id(0), tl.max(ends_of_tiles, axis=0), PROGRAMS, flatten=True):
@@ -151,7 +154,7 @@ def launch_rows(a, b, offs, out_dtype=None, *, config, by_descriptor=False, in_g
         launch(
             _rows_descriptor_kernel, (meta["PROGRAMS"],),
             TensorDescriptor.from_tensor(a, [rows, block_k]), TensorDescriptor.from_tensor(b_rows, block_of_b),
-            offs, c, groups, m, n, k, B_BY_COLUMNS=b_by_columns, **meta,
+            offs, c, groups, m, n, k, B_BY_COLUMNS=b_by_columns, WIDTH=8 if n % 16 == 8 else 1, **meta,
         )  # fmt: skip
     else:
         launch(

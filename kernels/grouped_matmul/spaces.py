@@ -17,10 +17,15 @@ _TENSOR_CORE_TILES = (
 _FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 8), (32, 64, 4), (32, 32, 4), (16, 32, 4))
 
 
-def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
+def _singly(problem: Case, described: bool) -> bool:
+    """Whether elements are read one by one: through pointers where 16 does not divide sizes; descriptors ask for 8."""
+    return narrow_by_rows(problem) and not described
+
+
+def _tiles(problem: Case, gpu: GPU, described: bool = False) -> tuple[tuple[int, int, int], ...]:
     """The tiles worth a trial, by what they compute with and how long groups are."""
     rows = problem["m"] / problem["groups"]
-    if uses_tensor_cores(problem, gpu) and not narrow_by_rows(problem):
+    if uses_tensor_cores(problem, gpu) and not _singly(problem, described):
         high, wide = max(64, 2 * rows), max(32, 2 * problem["n"])
         if not reads_shared_memory(problem, gpu):  # 128 x 256 in 8 warps spills on sm_80 (Triton 3.6)
             wide = min(wide, 128)
@@ -33,15 +38,15 @@ def _tiles(problem: Case, gpu: GPU) -> tuple[tuple[int, int, int], ...]:
     return _FMA_TILES
 
 
-def fits(config: Config, problem: Case, gpu: GPU) -> str:
+def fits(config: Config, problem: Case, gpu: GPU, described: bool = False) -> str:
     """Why a config cannot launch, or cannot be the best for this problem; ``""`` for one worth a trial."""
-    if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) not in _tiles(problem, gpu):
+    if (config["BLOCK_M"], config["BLOCK_N"], config["num_warps"]) not in _tiles(problem, gpu, described):
         return "registers spill, too little work a warp, or tiles much longer than groups"
-    tensor_cores = uses_tensor_cores(problem, gpu)
-    row_bytes = (64 if narrow_by_rows(problem) else 128) if tensor_cores else 16 * element_size(problem.dtype)
+    tensor_cores, singly = uses_tensor_cores(problem, gpu), _singly(problem, described)
+    row_bytes = (64 if singly else 128) if tensor_cores else 16 * element_size(problem.dtype)
     if config["BLOCK_K"] * element_size(problem.dtype) != row_bytes:
         return "rows of 128 bytes fill the widest swizzle of shared memory; what passes through registers is shorter"
-    if (config["num_stages"] > 2) != (tensor_cores and not narrow_by_rows(problem)):
+    if (config["num_stages"] > 2) != (tensor_cores and not singly):
         return "as many stages as latency takes: none where FMA or single elements are the bound"
     shared = stage_bytes(config, problem) * (config["num_stages"] if _arch(gpu) >= 80 else 1)
     if shared > gpu.shared_bytes:
@@ -75,13 +80,13 @@ SPACE = {
 }
 
 
-def default(problem: Case, gpu: GPU) -> dict[str, int]:
+def default(problem: Case, gpu: GPU, described: bool = False) -> dict[str, int]:
     """The first tile whose columns C fills, with the most stages that fit.
 
     Three of 128 x 128, which leave room for a second program on the SM: 60 groups of 137 rows, n 1408 and k 2048 take
     148 us so, 159 with four in 4 warps, and 171 by 256 columns (H200).
     """
-    tiles = sorted(_tiles(problem, gpu), key=lambda tile: not _fills(tile[1], problem))
+    tiles = sorted(_tiles(problem, gpu, described), key=lambda tile: not _fills(tile[1], problem))
     if _few_columns(problem, gpu):
         tiles.sort(key=lambda tile: tile[:2] == (64, 256))
     if _in_halves(problem, gpu):
@@ -93,7 +98,7 @@ def default(problem: Case, gpu: GPU) -> dict[str, int]:
         for stages in ((3, 4, 2) if twice and rows == columns == 128 else (4, 3, 2))
         for block_k in (64, 32, 16)
     ]
-    return next((config for config in configs if not fits(config, problem, gpu)), configs[-1])
+    return next((config for config in configs if not fits(config, problem, gpu, described)), configs[-1])
 
 
 def _fills(columns: int, problem: Case) -> bool:

@@ -162,10 +162,10 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     least = min(_shared_bytes(tile, problem) for tile in _tiles(row_lengths, problem, gpu))
     if least > gpu.shared_bytes:
         return f"{least} bytes of shared memory at least, {gpu.shared_bytes} at most"
-    if gpu.functional or few_tiles(problem, gpu):
+    if gpu.functional or few_tiles(problem, gpu) or few_rows(problem):
         return ""
     if not any(off_16_bytes(row_lengths(problem), problem)):
-        return "" if few_rows(problem) else "tiles reach every SM, and the copy engine reads rows as they lie"
+        return "tiles reach every SM, and the copy engine reads rows as they lie"
     flags = dict(problem.sizes)
     if Capability.WGMMA not in gpu.capabilities or multiplies_by_groups(problem, gpu) or flags.get("residual"):
         return ""

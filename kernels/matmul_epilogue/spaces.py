@@ -247,7 +247,7 @@ def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
         return describes(problem, gpu)
     if problem["residual"] and problem["n"] * element_size(problem.dtype) % 16:
         return "a residual is fetched by the copy engine, whose rows are at whole 16 bytes"
-    return "" if describes(problem, gpu) else few_rows(problem)
+    return few_rows(problem)
 
 
 def alternates(problem: Case, gpu: GPU) -> str:

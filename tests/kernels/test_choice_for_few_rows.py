@@ -22,6 +22,18 @@ def test_few_rows_read_a_matrix_off_16_bytes_where_it_lies_however_many_tiles_th
     assert chosen("matmul_epilogue", gpu, "bf16", **PLAIN, m=1, n=16, k=k)[0] == "split_descriptor"  # W is small
 
 
+@pytest.mark.parametrize("gpu", ["h200", "h100"])
+@pytest.mark.parametrize("m", [2, 8, 64])
+def test_few_rows_take_tiles_of_few_rows_where_rows_of_c_or_of_few_rows_are_off_16_bytes(gpu, m):
+    rows = max(16, m)
+    for n in (11203, 32001, 50257, 50260):
+        for k in (1024, 4096):
+            variant, config = chosen("matmul_epilogue", gpu, "bf16", **PLAIN, m=m, n=n, k=k)
+            assert variant in ("split_descriptor", "clustered") and config.get("BLOCK_M", rows) == rows
+            assert chosen("matmul", gpu, "bf16", m=m, n=n, k=k, layout="NT")[0] in ("split_descriptor", "clustered")
+    assert chosen("matmul", gpu, "bf16", m=m - 1, n=28672, k=4096, layout="TT")[0] in ("split_descriptor", "vector")
+
+
 @pytest.mark.parametrize(("k", "layout", "columns"), [(8192, "NT", 256), (18944, "NT", 128), (18944, "NN", 256)])
 def test_few_rows_read_long_rows_of_a_large_matrix_256_bytes_at_a_time(k, layout, columns):
     variant, config = chosen("matmul", "h200", "bf16", m=2, n=28672, k=k, layout=layout)

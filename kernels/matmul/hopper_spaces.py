@@ -81,6 +81,12 @@ def few_rows(problem: Case) -> str:
     return f"half of a tile of 128 rows, or more, lies outside of C's {problem['m']}" if few else ""
 
 
+def few_columns(problem: Case) -> str:
+    """The same of columns: of a router's, for instance."""
+    few = problem.dtype != "fp32" and problem["n"] <= 64
+    return f"half of a tile of 128 columns, or more, lies outside of C's {problem['n']}" if few else ""
+
+
 def parts_of_last(tiles: int, programs: int, most: int) -> int:
     """Into how many parts, a power of 2, tiles of the last round are cut: no more than give each program one."""
     rest = tiles % programs

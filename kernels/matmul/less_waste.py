@@ -21,15 +21,17 @@ def is_tall(problem: Case) -> bool:
     return problem.dtype in ("bf16", "fp16") and problem["m"] > 2 * problem["n"]
 
 
-def of_less_waste(problem: Case) -> tuple[tuple[int, ...], ...]:
+def of_less_waste(problem: Case, gpu: GPU) -> tuple[tuple[int, ...], ...]:
     """Those of the tiles that cover C with so many fewer that they pay; where rows of C are off 16 bytes, smaller ones.
 
-    A tenth fewer: 3072 x 520 x 3072 takes 24.7 us for 28.9, but 520 x 3072 x 3072 26.6 for 24.4 (H200).
+    A tenth fewer: 3072 x 520 x 3072 takes 24.7 us for 28.9, but 520 x 3072 x 3072 26.6 for 24.4 (H200).  Or one round
+    where those of 128 x 128 are two.
     """
     if problem.dtype not in ("bf16", "fp16") or problem["m"] <= 64 or problem["n"] <= 64:
         return ()
     rows, columns, most = (256, 64, 0.9) if is_tall(problem) else (64, 256, 0.88)
-    if _covering(rows, columns, problem) > most * _covering(128, 128, problem):
+    count, others = _covering(rows, columns, problem), _covering(128, 128, problem)
+    if count > most * others and not count <= gpu.sms < others:
         return ()
     flags = dict(problem.sizes)
     if flags.get("residual") or flags.get("activation") == "gelu":
@@ -47,13 +49,13 @@ def few_tiles(problem: Case, gpu: GPU) -> str:
     tiles = _covering(128, 128, problem)
     if tiles <= gpu.sms:
         return f"{tiles} tiles of 128 x 128 leave SMs idle"
-    fewer = covers_with_fewer(problem)
+    fewer = covers_with_fewer(problem, gpu)
     return f"{tiles} tiles of 128 x 128 are two rounds, {fewer} as large one" if 0 < fewer <= gpu.sms else ""
 
 
-def covers_with_fewer(problem: Case) -> int:
+def covers_with_fewer(problem: Case, gpu: GPU) -> int:
     """How many tiles of less waste, and as large as 128 x 128, cover C; 0 where there are none."""
-    large = (tile[:2] for tile in of_less_waste(problem) if tile[0] * tile[1] >= 128 * 128)
+    large = (tile[:2] for tile in of_less_waste(problem, gpu) if tile[0] * tile[1] >= 128 * 128)
     return next((_covering(*tile, problem) for tile in large), 0)
 
 

@@ -15,7 +15,7 @@ from kernels.common.counting import cdiv
 from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
-from .hopper_spaces import few_rows, multiplies_by_groups, rounds_end_later
+from .hopper_spaces import few_columns, few_rows, multiplies_by_groups, rounds_end_later
 from .less_waste import few_tiles, is_tall, of_less_waste
 from .swizzled import swizzles, turns
 
@@ -162,7 +162,7 @@ def _handles(row_lengths: Callable, problem: Case, gpu: GPU) -> str:
     least = min(_shared_bytes(tile, problem) for tile in _tiles(row_lengths, problem, gpu))
     if least > gpu.shared_bytes:
         return f"{least} bytes of shared memory at least, {gpu.shared_bytes} at most"
-    if gpu.functional or few_tiles(problem, gpu) or few_rows(problem):
+    if gpu.functional or few_tiles(problem, gpu) or few_rows(problem) or few_columns(problem):
         return ""
     if not any(off_16_bytes(row_lengths(problem), problem)):
         return "tiles reach every SM, and the copy engine reads rows as they lie"
@@ -227,7 +227,7 @@ def _best(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[float, tuple[
         found = [one for one in found if one[1:] == (_STRIP, 1)] or found
     best = _first(found, problem)
     timed = problem.dtype in ("bf16", "fp16") and min(problem["m"], problem["n"]) > 128
-    if best[2] == 1 or not timed or (is_tall(problem) and of_less_waste(problem)):
+    if best[2] == 1 or not timed or (is_tall(problem) and of_less_waste(problem, gpu)):
         return best
     whole = _first([one for one in found if one[2] == 1 and min(one[1][:2]) >= _WHOLE], problem)
     return whole if whole[0] <= _AHEAD * best[0] else best
@@ -254,7 +254,7 @@ def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, .
     if problem["m"] > 64 and problem["k"] > _SHORT:
         tiles = tuple(tile for tile in tiles if tile[0] != 32)
     if few_tiles(problem, gpu):
-        return (*tiles, *of_less_waste(problem))
+        return (*tiles, *of_less_waste(problem, gpu))
     if odd or not few_rows(problem):
         return tiles
     if problem["m"] <= 16 and problem["k"] > _LONG and layout_of(problem)[1] == "T":
@@ -289,7 +289,7 @@ def _most_programs(problem: Case, gpu: GPU) -> float:
     Where tiles are chosen to be few, more than SMs take longer than by the estimate: of 4096 x 264 x 8192 three parts
     of 256 x 64 64 us, one 53, two of 64 x 128 98 (H200).
     """
-    return gpu.sms if of_less_waste(problem) else math.inf
+    return gpu.sms if of_less_waste(problem, gpu) else math.inf
 
 
 def _splits(tile: tuple[int, ...], most: float, problem: Case) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
-"""The variant `staggered` of 16-bit products: few rows times a matrix of odd rows along K, as it lies.
+"""The variant `staggered` of 16-bit products: few rows times a matrix of rows along K off 16 bytes, as it lies.
 
-Rows of such a matrix begin anywhere within 16 bytes, so neither the copy engine nor asynchronous copies read them, and
-a copy would read and write it once more than the product does.  But rows whose numbers are equal modulo 8 begin at one
-place in 16 bytes: a program multiplies rows of one such class, by whole 16 bytes, with A shifted by as much.  The 16
-bytes in which rows begin and end hold elements of their neighbours too, and are read one element at a time.
+Such rows begin anywhere within 16 bytes, so the copy engine does not read them, nor do asynchronous copies those of odd
+length; a copy would read and write the matrix once more than the product does.  But rows whose numbers are equal modulo
+8 (4 or 2, where their length is even) begin at one place in 16 bytes: a program multiplies rows of one such class, by
+whole 16 bytes, with A shifted by as much.  The 16 bytes in which rows begin and end hold elements of their neighbours
+too, and are read one element at a time.
 """
 
 import functools
@@ -42,6 +43,8 @@ _WIDTH = 8
 _STAGES = 4
 _LEAST_BYTES = {16: 2**19, 32: 2**22, 64: 2**24}
 """Of the matrix, by the rows of a tile: a smaller one is copied in little more than the time of a launch."""
+_LEAST_OF_EVEN = 2**23
+"""The same of even rows, which `odd_rows` reads, too: by 4 or 8 bytes."""
 _LEAST_K = 96
 """Elements of a row: most of a shorter one are in the 16 bytes in which it begins or ends."""
 _MOST_ROWS = max(_LEAST_BYTES)
@@ -222,7 +225,7 @@ def staggered(launch: Callable, layout: Callable[[Case], str] = layout_of, least
     """
     return Variant(
         name="staggered",
-        summary="few rows times a matrix of odd rows along K, read at whole 16 bytes: rows that lie alike in a tile",
+        summary="few rows times a matrix off 16 bytes along K, read at whole ones: rows that lie alike in a tile",
         launch=launch,
         space=STAGGERED_SPACE,
         default=_CHOICE.default,
@@ -242,13 +245,14 @@ def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
         return f"{least} to {_MOST_ROWS} rows or columns are few"
     if (of_b if m <= n else of_a) != ("T" if m <= n else "N"):
         return "rows across K are `shifted`'s"
-    if k % 2 == 0:
-        return "even rows are read as they lie"
+    if k % _WIDTH == 0:
+        return "rows at whole 16 bytes are read by the copy engine"
     if gpu.functional:
         return ""
     if k < _LEAST_K:
         return "rows of little more than the 16 bytes in which they begin and end"
-    if max(m, n) * k * element_size(problem.dtype) < _LEAST_BYTES[_rows_of_tile(min(m, n))]:
+    least = max(_LEAST_BYTES[_rows_of_tile(min(m, n))], 0 if k % 2 else _LEAST_OF_EVEN)
+    if max(m, n) * k * element_size(problem.dtype) < least:
         return "the matrix is copied in little more than the time of a launch"
     return ""
 

@@ -7,7 +7,7 @@ from atlas.declaration.products import reads_shared_memory, uses_tensor_cores
 
 from kernels.common.counting import cdiv
 from kernels.common.products import narrow_by_rows, stage_bytes
-from kernels.matmul.hopper_spaces import few_rows, microseconds
+from kernels.matmul.hopper_spaces import few_columns, few_rows, microseconds
 from kernels.matmul.less_waste import covers_with_fewer, few_tiles
 from kernels.matmul.split_spaces import ends_later, fills_most
 from kernels.matmul.swizzled import swizzles
@@ -247,7 +247,7 @@ def _multiplies_by_groups(problem: Case, gpu: GPU) -> str:
         return describes(problem, gpu)
     if problem["residual"] and problem["n"] * element_size(problem.dtype) % 16:
         return "a residual is fetched by the copy engine, whose rows are at whole 16 bytes"
-    return few_rows(problem)
+    return few_rows(problem) or few_columns(problem)
 
 
 def alternates(problem: Case, gpu: GPU) -> str:
@@ -261,7 +261,7 @@ def alternates(problem: Case, gpu: GPU) -> str:
     if few := few_tiles(problem, gpu):
         if problem["k"] < 1024 or 3 * tiles < 2 * gpu.sms:
             return few
-        if covers_with_fewer(problem):  # 264 x 4096 x 8192: 55 us, 66 here (H200)
+        if covers_with_fewer(problem, gpu):  # 264 x 4096 x 8192: 55 us, 66 here (H200)
             return "fewer tiles of `split_descriptor` cover y"
         plain = problem["activation"] == "none" and not problem["residual"]
         if plain and fills_most(row_lengths, problem, gpu):  # with gelu 128 x 14336 x 4096: 43.7 us, 43.0 here

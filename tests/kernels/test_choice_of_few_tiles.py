@@ -57,7 +57,13 @@ def test_a_linear_layer_leaves_them_to_split_descriptor_where_nothing_spills(fla
 
 @pytest.mark.parametrize(
     ("m", "n", "tile"),
-    [(136, 11008, (64, 256)), (192, 8704, (64, 256)), (300, 6144, (64, 256)), (10000, 136, (256, 64))],
+    [
+        (136, 11008, (64, 256)),
+        (192, 8704, (64, 256)),
+        (300, 6144, (64, 256)),
+        (832, 2560, (64, 256)),
+        (10000, 136, (256, 64)),
+    ],
 )
 def test_one_round_of_tiles_of_less_waste_is_taken_for_two_of_others(m, n, tile):
     for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
@@ -68,6 +74,13 @@ def test_one_round_of_tiles_of_less_waste_is_taken_for_two_of_others(m, n, tile)
     assert chosen("matmul", "h200", "bf16", m=200, n=11008, k=4096, layout="NT")[0] != "split_descriptor"
     spilling = PLAIN | {"residual": True}
     assert chosen("matmul_epilogue", "h200", "bf16", **spilling, m=m, n=n, k=4096)[0] != "split_descriptor"
+
+
+@pytest.mark.parametrize(("m", "n", "columns"), [(17024, 16, 32), (32768, 8, 32), (12288, 64, 64)])
+def test_few_columns_take_tiles_of_few_columns_however_many_there_are(m, n, columns):
+    for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
+        variant, config = chosen(kernel, "h200", "bf16", **flags, m=m, n=n, k=4096)
+        assert (variant, config["BLOCK_N"]) == ("split_descriptor", columns)
 
 
 def test_programs_beside_each_other_share_rows_of_a_tall_product():

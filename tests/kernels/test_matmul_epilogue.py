@@ -347,7 +347,7 @@ def test_a_single_strip_makes_the_gradients_without_a_second_kernel(rows, block_
     [
         (128, 14336, False, "split_descriptor"),  # 40.1 us; 41.5 by `alternating`
         (128, 14336, True, "alternating"),
-        (136, 11008, False, "specialized"),
+        (136, 11008, True, "specialized"),
         (80, 11008, False, "split_descriptor"),
     ],
 )

@@ -11,6 +11,7 @@ draws the numbers of the very neighbours that it loads at once, so no number cha
 """
 
 import itertools
+import operator
 import threading
 
 import torch
@@ -354,6 +355,8 @@ def dropout(
         return input if residual is None else input + residual
     if seed is None:
         seed = _seed_operator(input, _place()) if torch.compiler.is_compiling() else _draw_seed()
-    elif not -(2**63) <= seed < 2**63:
-        raise ValueError(f"dropout takes a seed of 64 bits, sign included: {seed}")
+    else:
+        seed = seed if isinstance(seed, int) else operator.index(seed)  # NumPy's, say
+        if not -(2**63) <= seed < 2**63:
+            raise ValueError(f"dropout takes a seed of 64 bits, sign included: {seed}")
     return _dropout(input.contiguous(), None if residual is None else residual.contiguous(), float(p), seed)

@@ -65,7 +65,7 @@ def pack_w8(weight: torch.Tensor, group_size: int | None = None) -> Packed:
     """
     check_weight("pack_w8", weight, 32 if group_size is None else group_size)
     q, scales = quantise_w8(weight.detach(), group_size)
-    return Packed(shuffle_w8(q), by_row_tiles(scales), None, *weight.shape, group_size or 0)
+    return Packed(shuffle_w8(q), by_row_tiles(scales), None, *weight.shape, int(group_size or 0))
 
 
 def dequantised(words, scales, zeros, rows, columns, group):

@@ -119,7 +119,7 @@ def one_size(query, key, value):
 
 def scale_of(query, scale):
     """The scale that a call means."""
-    return (query.shape[-1] or 1) ** -0.5 if scale is None else scale
+    return (query.shape[-1] or 1) ** -0.5 if scale is None else float(scale)
 
 
 def empty(query, key, value, rows):

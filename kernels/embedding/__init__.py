@@ -90,7 +90,7 @@ def embedding(
     if padding_idx is None:
         padding_idx = -1
     elif -rows <= padding_idx < rows:
-        padding_idx %= rows
+        padding_idx = int(padding_idx % rows)
     else:
         raise ValueError(f"embedding: padding_idx {padding_idx} is outside a table of {rows} rows")
     if not input.numel():

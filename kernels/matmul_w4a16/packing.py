@@ -18,7 +18,7 @@ def pack_w4(weight: torch.Tensor, group_size: int = 128, symmetric: bool = False
     check_weight("pack_w4", weight, group_size)
     q, scales, zeros = quantise_w4(weight.detach(), group_size, symmetric)
     zeros = None if zeros is None else by_row_tiles(zeros)
-    return Packed(shuffle_w4(q), by_row_tiles(scales), zeros, *weight.shape, group_size)
+    return Packed(shuffle_w4(q), by_row_tiles(scales), zeros, *weight.shape, int(group_size))
 
 
 def quantise_w4(weight, group_size, symmetric=False):

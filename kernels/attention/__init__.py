@@ -31,6 +31,7 @@ from .arguments import (
     empty,
     in_four,
     in_one_batch,
+    narrowed,
     one_size,
     one_wide,
     scale_of,
@@ -86,7 +87,7 @@ def attention_with_lse(
     query, key, value = batched("attention", query, key, value, enable_gqa)
     if not query.shape[-1]:
         out, lse = attention_with_lse(*one_wide(query, key, value), is_causal, 1.0, enable_gqa)
-        return out[..., :0], lse
+        return narrowed(out, 0), lse
     query, scale = scaled(query, scale)
     if not (query.numel() and key.numel()):
         return empty(query, key, value, query.shape[:3])
@@ -182,11 +183,11 @@ def attention_varlen(
         out, lse = attention_varlen(
             *alike, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, scale, window=window
         )  # fmt: skip
-        return out[..., : value.shape[-1]], lse
+        return narrowed(out, value.shape[-1]), lse
     if not query.shape[-1]:
         wide = one_wide(query, key, value)
         out, lse = attention_varlen(*wide, cu_seqlens_q, cu_seqlens_k, max_q, max_k, is_causal, 1.0, window=window)
-        return out[..., :0], lse
+        return narrowed(out, 0), lse
     query, scale = scaled(query, scale)
     if not (query.numel() and key.numel() and max_q > 0 and max_k > 0 and cu_seqlens_q.numel() > 1):
         return empty(query, key, value, (query.shape[1], query.shape[0]))

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from atlas.operators import autocast, autocasting
+from atlas.operators import autocast, autocasting, shaped
 
 from .cases import LARGEST_HEAD
 from .declaration import DECLARATION
@@ -72,7 +72,12 @@ def _shapes(tensors):
 
 def as_given(leading, out, lse):
     """out and lse of what :func:`in_four` gave, in the dimensions of what it was given."""
-    return out.reshape(*leading, *out.shape[2:]), lse.reshape(*leading, lse.shape[2])
+    return shaped(out, (*leading, *out.shape[2:])), shaped(lse, (*leading, lse.shape[2]))
+
+
+def narrowed(out, columns):
+    """The first columns of a result, without the others' memory, and like any result no view."""
+    return out if out.shape[-1] == columns else out[..., :columns].clone()
 
 
 def in_batch(x, batch):

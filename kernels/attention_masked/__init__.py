@@ -23,6 +23,7 @@ from kernels.attention.arguments import (
     in_batch,
     in_four,
     in_one_batch,
+    narrowed,
     one_size,
     one_wide,
     scale_of,
@@ -87,10 +88,10 @@ def attend(query, key, value, mask, scale, left, right):
     if query.shape[-1] != value.shape[-1]:
         alike, scale = one_size(query, key, value), scale_of(query, scale)
         out, lse = attend(*alike, mask, scale, left, right)
-        return out[..., : value.shape[-1]], lse
+        return narrowed(out, value.shape[-1]), lse
     if not query.shape[-1]:
         out, lse = attend(*one_wide(query, key, value), mask, 1.0, left, right)
-        return out[..., :0], lse
+        return narrowed(out, 0), lse
     query, scale = scaled(query, scale)
     if query.numel() and key.numel():
         return masked_operator(query, key, value, mask, scale, left, right)

@@ -18,6 +18,7 @@ from kernels.attention.arguments import (
     empty,
     in_four,
     in_one_batch,
+    narrowed,
     one_wide,
     scale_of,
     scaled,
@@ -67,7 +68,7 @@ def attended(query, key, value, is_causal, scale, enable_gqa):
     if not (query.shape[-1] and value.shape[-1]):
         wide, scale = one_wide(query, key, value), scale_of(query, scale)
         out, lse = attended(*wide, is_causal, scale, enable_gqa)
-        return out[..., : value.shape[-1]], lse
+        return narrowed(out, value.shape[-1]), lse
     query, scale = scaled(query, scale)
     if not (query.numel() and key.numel()):
         return empty(query, key, value, query.shape[:3])

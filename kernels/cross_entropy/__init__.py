@@ -21,7 +21,15 @@ from operator import index
 
 import torch
 from atlas.declaration import case, choose
-from atlas.operators import Differentiable, Operator, autocasts_to_fp32, contiguous, torch_gradients, transformed
+from atlas.operators import (
+    Differentiable,
+    Operator,
+    autocasts_to_fp32,
+    contiguous,
+    shaped,
+    torch_gradients,
+    transformed,
+)
 
 from kernels.weighted_cross_entropy import weighted_cross_entropy
 
@@ -184,7 +192,7 @@ def _along_any_axis(input, target, weight, ignore_index, reduction, label_smooth
                 rows, target.flatten(), None, None, ignore_index, None, reduction, label_smoothing, z_loss,
                 inplace_gradient,
             )  # fmt: skip
-            return loss.view(shape) if reduction == "none" else loss
+            return shaped(loss, shape) if reduction == "none" else loss
     if inplace_gradient and torch.is_grad_enabled() and input.requires_grad and _is_plain(input):
         raise NotImplementedError("cross_entropy: inplace_gradient=True is for class indices of rows, without weights")
     dtype = input.dtype
@@ -197,7 +205,7 @@ def _along_any_axis(input, target, weight, ignore_index, reduction, label_smooth
     if not probabilities:
         target = target.reshape(x.shape[0], x.shape[2])
     loss = weighted_cross_entropy(x, target, weight if weight is None else weight.contiguous(), *parameters)
-    return loss.view(shape) if reduction == "none" else loss
+    return shaped(loss, shape) if reduction == "none" else loss
 
 
 def _check_in_place(x, reduction):

@@ -1,7 +1,7 @@
 """The operators of products with packed weights, and their call: of 4 bits, and of 8 as `matmul_w8a16` has them."""
 
 from atlas.declaration import case
-from atlas.operators import CustomOperator, Differentiable, Operator, autocast, autocasting
+from atlas.operators import CustomOperator, Differentiable, Operator, autocast, autocasting, shaped
 
 from .many_rows import DEQUANTISE
 from .pull import launch_pull, pulls
@@ -105,4 +105,4 @@ def call_linear(name, linear, input, packed):
     zeros = None if zeros is None else zeros.contiguous()
     rows = input.reshape(-1, k).contiguous()
     y = linear(rows, words.contiguous(), scales.contiguous(), zeros, n, group)
-    return y.view(*input.shape[:-1], n)
+    return y if input.dim() == 2 else shaped(y, (*input.shape[:-1], n))

@@ -2,7 +2,7 @@
 
 import math
 
-from atlas.operators import slowest_first
+from atlas.operators import permuted, slowest_first
 
 from kernels.common.axes import axis_of
 
@@ -63,7 +63,7 @@ def laid_out(name, x, dim, keepdim):
     # Places of the result's axes among those of x.permute(order).
     left = order if keepdim else [axis for axis in order if axis not in axes]
     back = [left.index(axis) for axis in sorted(left)]
-    restore = None if back == sorted(back) else lambda out: out.permute(back)
+    restore = None if back == sorted(back) else lambda out: permuted(out, back)
     return x.permute(order).contiguous(), begin, begin + len(places), restore
 
 
@@ -103,4 +103,4 @@ def _strided(x, axes, keepdim):
     places = [*kept, *(axis for axis in left if axis not in kept)]
     shape = [x.shape[axis] if axis in kept else 1 for axis in places]
     back = [places.index(axis) for axis in left]
-    return view, None, None, lambda out: out.view(shape).permute(back)
+    return view, None, None, lambda out: permuted(out.view(shape), back)

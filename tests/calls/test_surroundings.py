@@ -125,7 +125,7 @@ def test_a_result_may_be_changed_in_place(call, device):
         assert_near(gradients(call, device, run)[1], plain, call, call.dtype, "gradient")
 
 
-@pytest.mark.parametrize("call", [c for c in DIFFERENTIABLE if c.label in IN_PLACE], ids=lambda call: call.label)
+@pytest.mark.parametrize("call", DIFFERENTIABLE, ids=lambda call: call.label)
 def test_a_result_that_was_computed_without_gradients_may_take_some_in_place(call, device):
     """As of a frozen encoder, to whose result trained embeddings are added."""
     for _ in repeats(device):
@@ -135,6 +135,30 @@ def test_a_result_that_was_computed_without_gradients_may_take_some_in_place(cal
         result += trained
         result.sum().backward()
         assert torch.equal(trained.grad, torch.ones_like(trained))
+
+
+RESHAPED = {
+    "narrower values under a mask": lambda x: kernels.masked_attention(x, x, x[..., :16], x[0, :, :, 0] > 0)[0],
+    "narrower values in a window": lambda x: kernels.scaled_dot_product_attention(x, x, x[..., :16], window=(2, 0)),
+    "wider values under a mask": lambda x: kernels.masked_attention(x[..., :16], x[..., :16], x, x[0, :, :, 0] > 0)[0],
+    "lse without a batch": lambda x: kernels.attention_with_lse(x[0], x[0], x[0])[1],
+    "a loss for each place": lambda x: kernels.cross_entropy(x, x[:, 0].argmax(1)[:, None].expand(2, 5, 32) % 5,
+                                                             reduction="none"),
+    "axes in another order": lambda x: kernels.gelu(x.transpose(1, 2)),
+}  # fmt: skip
+"""Calls whose results come out of the kernel in another shape."""
+
+
+@pytest.mark.parametrize("run", RESHAPED.values(), ids=RESHAPED)
+def test_a_result_in_another_shape_is_no_view_without_gradients(run, device):
+    x = torch.randn(2, 5, 5, 32, generator=torch.Generator().manual_seed(0)).to(device)
+    for _ in repeats(device):
+        with torch.no_grad():
+            result = run(x)
+        trained = torch.ones((), device=device, requires_grad=True)
+        result += trained
+        result.sum().backward()
+        assert trained.grad == result.numel()
 
 
 def test_threads_compute_what_one_does(device):

@@ -13,7 +13,7 @@ from .autocast import autocast, autocast_rule, autocasting, autocasts_to_fp32
 from .clusters import Clustered
 from .constant import constant_result
 from .launching import launch
-from .layout import as_laid_out, as_rows, shaped, slowest_first
+from .layout import as_laid_out, as_rows, permuted, shaped, slowest_first
 from .native import contiguous, step
 from .operator import CustomOperator, Differentiable, Operator
 from .transforms import derivative_wanted, torch_gradients, transformed
@@ -33,6 +33,7 @@ __all__ = [
     "contiguous",
     "derivative_wanted",
     "launch",
+    "permuted",
     "shaped",
     "slowest_first",
     "step",

@@ -27,6 +27,12 @@ def shaped(result: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return result.view(shape) if torch.is_grad_enabled() else _result_in(result, shape)
 
 
+def permuted(result: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    """``result``, which nobody else holds, with its axes in this order; of views as :func:`shaped`."""
+    result = result.permute(axes)
+    return result if torch.is_grad_enabled() else _result_in(result, result.shape)
+
+
 def slowest_first(strides: Sequence[int]) -> list[int]:
     """Axes by falling strides; of equal ones the first comes first.
 
@@ -53,5 +59,5 @@ def as_laid_out(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -
     order = slowest_first(first.stride())
     ordered = [x.permute(order) for x in tensors]
     if all(x.is_contiguous() for x in ordered):
-        return function(*ordered).permute([order.index(d) for d in range(first.dim())])
+        return permuted(function(*ordered), [order.index(d) for d in range(first.dim())])
     return function(*[as_rows(x) for x in tensors])

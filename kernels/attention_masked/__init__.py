@@ -118,5 +118,6 @@ def _checked_mask(query, key, mask):
 def _check_broadcast(mask, shape):
     """Raise ValueError for a mask that cannot be broadcast to (..., queries, keys)."""
     lacking = len(shape) - mask.dim()
-    if lacking < 0 or any(size not in (1, full) for size, full in zip(mask.shape, shape[lacking:], strict=True)):
+    # By comparing: for torch.compile a number is not among sizes that it does not know, whatever these are.
+    if lacking < 0 or any(size != 1 and size != full for size, full in zip(mask.shape, shape[lacking:], strict=True)):
         raise ValueError(f"attn_mask cannot be broadcast to (batch, heads, queries, keys) {shape}: {tuple(mask.shape)}")

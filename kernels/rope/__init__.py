@@ -158,13 +158,13 @@ def _checked(name, x, cos, sin, heads_first):
     if x.dim() != 4 or x.shape[3] % 2 or not x.shape[3]:
         raise ValueError(f"{name} takes 4 dimensions, the last of an even size: {tuple(x.shape)}")
     seq, head_dim = x.shape[2 if heads_first else 1], x.shape[3]
-    batches = (1, x.shape[0])
     if (
         cos.shape != sin.shape
         or cos.dim() not in (2, 3)
         or cos.shape[-2] != seq
-        or cos.shape[-1] not in (head_dim, head_dim // 2)
-        or (cos.dim() == 3 and cos.shape[0] not in batches)
+        # By comparing: for torch.compile a number is not among sizes that it does not know, whatever these are.
+        or (cos.shape[-1] != head_dim and cos.shape[-1] != head_dim // 2)
+        or (cos.dim() == 3 and cos.shape[0] != 1 and cos.shape[0] != x.shape[0])
     ):
         raise ValueError(
             f"{name}: cos {tuple(cos.shape)} and sin {tuple(sin.shape)} are not (seq, head_dim / 2 or head_dim) with "

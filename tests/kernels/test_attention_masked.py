@@ -358,6 +358,15 @@ def test_any_scale_is_that_of_torch_under_a_mask(scale):
     close(attention(*tensors, mask, scale=scale, enable_gqa=True), expected)
 
 
+@pytest.mark.parametrize("shape", [(LENGTH, KEYS), (2, 1, 1, KEYS)], ids=str)
+def test_a_mask_of_a_module_compiles_for_lengths_that_are_not_known(shape):
+    model = torch.nn.Module()  # whose buffers have known sizes, where those of the inputs are not known
+    model.mask = torch.nn.Buffer(bools(*shape))
+    model.forward = lambda *heads: masked_attention(*heads, model.mask, enable_gqa=True)[0]
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*qkv()), model.forward(*qkv()))
+
+
 @pytest.mark.parametrize("mask", [bools(6, 7), randn(6, 7, seed=7)], ids=["bools", "numbers"])
 def test_it_compiles_into_one_graph(mask, imports_as_before_2_13):
     tensors = [x.requires_grad_() for x in qkv(1, 2, 1, 6, 7)]

@@ -171,6 +171,16 @@ def test_compiled_functions_are_one_graph_and_agree_forward_backward_and_in_plac
         torch.testing.assert_close(ours, eager)
 
 
+@pytest.mark.parametrize("repeats", [1, 2], ids=["half", "whole"])
+def test_tables_of_a_module_compile_for_heads_of_unknown_size(repeats):
+    model = torch.nn.Module()  # whose buffers have known sizes, where those of x are not known
+    model.cos, model.sin = (torch.nn.Buffer(table.repeat(2, 1, repeats)) for table in tables(3, 4))
+    model.forward = lambda x: rope(x, model.cos, model.sin)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    x = randn(2, 3, 2, 8)
+    torch.testing.assert_close(compiled(x), model.forward(x))
+
+
 def test_operators_keep_torchs_rules():
     x, k = randn(1, 3, 2, 8), randn(1, 3, 1, 8, seed=1)
     cos, sin = tables(3, 4)

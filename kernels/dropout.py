@@ -20,6 +20,8 @@ import triton.language as tl
 from atlas.declaration import Declaration, Pass, Random, Variant, cases, elementwise, peers
 from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import Differentiable, Operator, constant_result, contiguous, launch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.utils._python_dispatch import _disable_current_modes
 
 ROUNDS = tl.constexpr(7)
 """Rounds of Philox: the fewest that pass every test of BigCrush (Salmon et al., table 2).  Ten, as torch takes, are
@@ -294,10 +296,15 @@ class _Scratch(threading.local):
     """A place of each thread's own for a seed that is drawn: to allocate one takes longer than to draw."""
 
     def __init__(self):
-        self.seed = torch.empty((), dtype=torch.int64, device="cpu")
+        # Whatever mode the first call is in: what one of inference or of fake tensors makes is of no use outside of it.
+        with torch.inference_mode(False), _disable_current_modes():
+            self.seed = torch.empty((), dtype=torch.int64, device="cpu")
 
 
 _scratch = _Scratch()
+
+_modes = torch._C._len_torch_dispatch_stack
+"""How many there are that want to see operators: one of fake tensors, which have no number to draw, or a tracer."""
 
 
 def _draw_seed(*_):
@@ -313,11 +320,17 @@ _library.define(
     tags=(torch.Tag.nondeterministic_seeded, torch.Tag.pt2_compliant_tag),
 )
 _library.impl("dropout_seed", _draw_seed, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    f"{_library.ns}::dropout_seed",
-    lambda like, place: torch.library.get_ctx().new_dynamic_size(min=0),
-    lib=_library,
-)
+
+
+def _fake_seed(like, place):
+    """Some number; where no size may be unknown (under a plain FakeTensorMode) one that nobody reads."""
+    try:
+        return torch.library.get_ctx().new_dynamic_size(min=0)
+    except DynamicOutputShapeException:
+        return 0
+
+
+torch.library.register_fake(f"{_library.ns}::dropout_seed", _fake_seed, lib=_library)
 _seed_operator = getattr(torch.ops, _library.ns).dropout_seed
 _places = itertools.count()
 
@@ -354,7 +367,7 @@ def dropout(
     if not training or p == 0 or not input.numel():
         return input if residual is None else input + residual
     if seed is None:
-        seed = _seed_operator(input, _place()) if torch.compiler.is_compiling() else _draw_seed()
+        seed = _seed_operator(input, _place()) if torch.compiler.is_compiling() or _modes() else _draw_seed()
     else:
         seed = seed if isinstance(seed, int) else operator.index(seed)  # NumPy's, say
         if not -(2**63) <= seed < 2**63:

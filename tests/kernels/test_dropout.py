@@ -1,5 +1,7 @@
 """dropout on the interpreter: which elements are kept and what becomes of them, seeds, gradients, torch.compile."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import triton
@@ -9,6 +11,7 @@ from atlas.declaration.hardware import INTERPRETER
 from atlas.host.gpus import gpu
 from atlas.reading.config import load_gpus
 from defaults_under_test import assert_default_fits
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernels.dropout import DECLARATION, ROUNDS, _backward, _forward, dropout
 
@@ -211,3 +214,16 @@ def test_defaults_are_points_of_the_space_that_fit(name):
         for problem in (*DECLARATION.cases(GPUS[name]), *DECLARATION.edge_cases):
             (variant,) = work.variants
             assert_default_fits(variant, problem, GPUS[name])
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, FakeTensorMode], ids=["inference", "fake tensors"])
+def test_a_first_draw_in_a_mode_spoils_none_after_it(mode):
+    def first_in_a_mode():
+        with mode():
+            inside = dropout(torch.ones(4, 8), 0.5)
+        return inside, dropout(torch.ones(4, 8), 0.5)
+
+    with ThreadPoolExecutor(1) as thread:  # a thread that has drawn nothing yet
+        inside, after = thread.submit(first_in_a_mode).result()
+    assert inside.shape == after.shape == (4, 8)
+    assert set(after.unique().tolist()) <= {0.0, 2.0}

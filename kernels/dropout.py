@@ -11,7 +11,6 @@ draws the numbers of the very neighbours that it loads at once, so no number cha
 """
 
 import itertools
-import operator
 import threading
 
 import torch
@@ -369,7 +368,7 @@ def dropout(
     if seed is None:
         seed = _seed_operator(input, _place()) if torch.compiler.is_compiling() or _modes() else _draw_seed()
     else:
-        seed = seed if isinstance(seed, int) else operator.index(seed)  # NumPy's, say
+        seed = seed if isinstance(seed, int) else int(seed)  # NumPy's, say
         if not -(2**63) <= seed < 2**63:
             raise ValueError(f"dropout takes a seed of 64 bits, sign included: {seed}")
     return _dropout(input.contiguous(), None if residual is None else residual.contiguous(), float(p), seed)

@@ -19,8 +19,6 @@ the gradients go through memory about once, so from some hundred tokens on tenso
 the exponentials, one for every 4 d operations.
 """
 
-from operator import index
-
 import torch
 from atlas.operators import autocasting
 
@@ -191,8 +189,7 @@ def attention_varlen(
     query, scale = scaled(query, scale)
     if not (query.numel() and key.numel() and max_q > 0 and max_k > 0 and cu_seqlens_q.numel() > 1):
         return empty(query, key, value, (query.shape[1], query.shape[0]))
-    max_q, max_k = index(max_q), index(max_k)
-    packed = query, key, value, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_q, max_k
+    packed = query, key, value, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), int(max_q), int(max_k)
     if window is not None:
         left, right = window_of("attention_varlen", window, is_causal, max_k, max_q)
         if left or right > 1:

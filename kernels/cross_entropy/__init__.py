@@ -17,8 +17,6 @@ Variants: `one_pass` holds whole rows in registers; `stream` reads a row of any 
 for each lane (Milakov and Gimelshein, arXiv:1805.02867), and `stream_gradient` reads it twice and writes the gradient.
 """
 
-from operator import index
-
 import torch
 from atlas.declaration import case, choose
 from atlas.operators import (
@@ -142,7 +140,7 @@ def cross_entropy(
     plain = weight is None and size_average is None and reduce is None
     # Where torch takes logits in 16 bits and gives a loss in fp32, the loss alone is: nothing has to be copied.
     wide_loss = autocasts_to_fp32("nll_loss", input.device)
-    ignore_index = index(ignore_index)
+    ignore_index = int(ignore_index)
     parameters = (ignore_index, reduction, float(label_smoothing), float(z_loss))
     if plain and not inplace_gradient:
         found = _cross_entropy.again(input, target, *parameters, wide_loss)

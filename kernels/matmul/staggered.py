@@ -44,7 +44,10 @@ _STAGES = 4
 _LEAST_BYTES = {16: 2**19, 32: 2**22, 64: 2**24}
 """Of the matrix, by the rows of a tile: a smaller one is copied in little more than the time of a launch."""
 _LEAST_OF_EVEN = 2**23
-"""The same of even rows, which `odd_rows` reads, too: by 4 or 8 bytes."""
+"""The same of even rows, which `odd_rows` reads, too: by 4 or 8 bytes.
+
+8 x 14336 x 5124 NT takes 59.2 us so and 83.8 by those, 64 rows 74.5 and 124; of 8 to 21 MB both take as long (H200).
+"""
 _LEAST_K = 96
 """Elements of a row: most of a shorter one are in the 16 bytes in which it begins or ends."""
 _MOST_ROWS = max(_LEAST_BYTES)

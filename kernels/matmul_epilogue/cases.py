@@ -196,7 +196,7 @@ EDGE_CASES = tuple(
         ("silu", True, True, (1, 2061, 2050), "one row, and 8 MiB of W off 16 bytes"),
         ("gelu", True, False, (1, 263, 1027), "one row, and odd rows of W"),
         ("none", False, False, (8, 17032, 260), "few rows, more tiles of 128 x 128 than SMs, W off 16 bytes"),
-        ("relu", True, False, (20, 17031, 101), "the same of odd rows"),
+        ("gelu_tanh", True, False, (20, 17031, 101), "the same of odd rows"),
         ("gelu_tanh", True, False, (4104, 264, 72), "fewer tiles than of 128 x 128 cover y: of 256 x 64"),
         ("silu", True, False, (260, 4104, 72), "the same of 64 x 256"),
         ("none", True, False, (136, 8712, 72), "one round of those, two of 128 x 128"),

@@ -76,11 +76,19 @@ def test_one_round_of_tiles_of_less_waste_is_taken_for_two_of_others(m, n, tile)
     assert chosen("matmul_epilogue", "h200", "bf16", **spilling, m=m, n=n, k=4096)[0] != "split_descriptor"
 
 
-@pytest.mark.parametrize(("m", "n", "columns"), [(17024, 16, 32), (32768, 8, 32), (12288, 64, 64)])
-def test_few_columns_take_tiles_of_few_columns_however_many_there_are(m, n, columns):
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile"),
+    [
+        (17024, 16, 4096, (128, 32)),  # 52.5 us, 64.7 by `specialized`
+        (32768, 8, 4096, (128, 32)),  # 76, 93 by `gluon`
+        (12288, 64, 4096, (128, 64)),  # 37.7, 43.9 by `specialized`
+        (9216, 64, 1536, (128, 64)),  # 16.4, 19.8 by `gluon`
+    ],
+)
+def test_few_columns_take_tiles_of_few_columns_however_many_there_are(m, n, k, tile):
     for kernel, flags in (("matmul", {"layout": "NT"}), ("matmul_epilogue", PLAIN)):
-        variant, config = chosen(kernel, "h200", "bf16", **flags, m=m, n=n, k=4096)
-        assert (variant, config["BLOCK_N"]) == ("split_descriptor", columns)
+        variant, config = chosen(kernel, "h200", "bf16", **flags, m=m, n=n, k=k)
+        assert (variant, config["BLOCK_M"], config["BLOCK_N"]) == ("split_descriptor", *tile)
 
 
 def test_programs_beside_each_other_share_rows_of_a_tall_product():

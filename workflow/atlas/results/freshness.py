@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,8 @@ class Standing:
 
     ``gpu`` is its folder's name, ``facts`` are sentences on device, versions, commits and dates.  ``fresh`` and
     ``stale`` are kernels; of a stale one a sentence on what changed since.  ``due`` are those, fresh or stale, of which
-    the public function changed, so that their validation is due again.  ``missing`` are kernels without a record.
+    the public function changed, so that their validation is due again; ``called`` those whose calls beyond the tuned
+    cases were of another public function.  ``missing`` are kernels without a record.
     """
 
     gpu: str
@@ -32,6 +33,7 @@ class Standing:
     fresh: tuple[str, ...]
     stale: dict[str, str]
     due: tuple[str, ...]
+    called: tuple[str, ...]
     missing: tuple[str, ...]
 
 
@@ -66,8 +68,18 @@ def _standing(folder: Path, entries: Sequence[Entry]) -> Standing:
         facts=tuple(_facts(entries)),
         fresh=tuple(fresh),
         stale=stale,
-        due=tuple(kernel for kernel, own in by_kernel.items() if any(PUBLIC in entry.changed for entry in own)),
+        due=_of_another_public_function(by_kernel, "validate"),
+        called=_of_another_public_function(by_kernel, "beyond"),
         missing=tuple(kernel for kernel in catalog.names() if kernel not in by_kernel),
+    )
+
+
+def _of_another_public_function(by_kernel: Mapping[str, Sequence[Entry]], stage: str) -> tuple[str, ...]:
+    """The kernels whose document of a stage is."""
+    return tuple(
+        kernel
+        for kernel, own in by_kernel.items()
+        if any(entry.stage == stage and PUBLIC in entry.changed for entry in own)
     )
 
 
@@ -138,5 +150,7 @@ def lines(one: Standing) -> Iterator[str]:
         yield f"  stale: {kernel}: {since}"
     if one.due:
         yield f"  validation due again, its public function changed: {', '.join(one.due)}"
+    if one.called:
+        yield f"  calls beyond the tuned cases were of another public function: {', '.join(one.called)}"
     if one.missing:
         yield f"  no record: {', '.join(one.missing)}"

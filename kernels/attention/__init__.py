@@ -108,8 +108,8 @@ def scaled_dot_product_attention(
     """``torch.nn.functional.scaled_dot_product_attention`` of query [batch, heads, length, head_dim].
 
     ``is_causal`` lets query i see the keys 0 … i, as torch's does also where the lengths differ.  key and value are
-    [batch, heads, length of its own, head_dim], with ``enable_gqa`` of fewer heads, which then serve groups of
-    neighbouring heads of query; value's may have another head_dim, which output's then have
+    [batch, heads, length of its own, head_dim], of one head for all or, with ``enable_gqa``, of fewer, which then serve
+    groups of neighbouring heads of query; value's may have another head_dim, which output's then have
     (:mod:`kernels.attention_mla`).  Several dimensions of batch are broadcast; batch, or batch and heads, may be
     missing.  head_dim is at most 256, dtypes are fp32 (multiplied in IEEE precision), fp16 and bf16; softmax and sums
     are fp32.  Strides may be any as long as the elements of a head lie side by side, else the tensor is copied.

@@ -37,8 +37,12 @@ def checked(name, query, key, value, dims, layout, heads_at, grouped):
 
 
 def batched(name, query, key, value, enable_gqa):
-    """:func:`checked` of tensors (batch, heads, length, head_dim) of one batch, as :func:`in_four` gives them."""
-    return checked(name, query, key, value, 4, "(batch, heads, length, head_dim)", 1, enable_gqa)
+    """:func:`checked` of tensors (batch, heads, length, head_dim) of one batch, as :func:`in_four` gives them.
+
+    One head of key and value is all queries' without ``enable_gqa``, too: torch broadcasts it.
+    """
+    grouped = enable_gqa or (key.dim() == 4 and key.shape[1] == 1)
+    return checked(name, query, key, value, 4, "(batch, heads, length, head_dim)", 1, grouped)
 
 
 def in_one_batch(query, key, value):

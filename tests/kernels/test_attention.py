@@ -104,6 +104,16 @@ def test_heads_in_groups_need_enable_gqa_as_in_torch():
         attention(*qkv(h=4, g=3), enable_gqa=True)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"attn_mask": torch.ones(20, 20).tril().bool()}], ids=",".join
+)
+def test_one_head_is_that_of_all_queries_without_it_too(options):
+    """torch broadcasts it; models with one head of keys and values pass it as it is."""
+    q, k, v = qkv(h=4, g=1)
+    against_torch((q, k, v), **options)
+    torch.testing.assert_close(attention(q[0], k[0], v[0], **options), attention(q, k, v, **options)[0])
+
+
 @pytest.mark.parametrize("scale", [0.7, 0.0, -0.5])  # rows' maxima are taken before scores are scaled
 def test_any_scale_is_that_of_torch(scale):
     against_torch(qkv(), scale=scale)

@@ -10,7 +10,7 @@ TARGETS = {"t4": ("fp16", {"fma"}), "a100": ("bf16", {"mma"}), "h200": ("bf16", 
 
 # Their products of few rows are too thin for Hopper's wgmma, which multiplies 64 at a time.
 THIN = {"attention_decode", "matmul_w4a16", "matmul_w8a16"}
-THIN_VARIANTS = {"split_descriptor"}
+THIN_VARIANTS = {"split_descriptor", "staggered", "odd_rows"}
 
 # What passes the limit, in bytes: the gradients of 256 wide heads are 255 registers, and the GPU has `gluon` for them.
 SPILLS = {("attention", "h200", "descriptor"): 392}

@@ -76,7 +76,7 @@ def test_calls_that_nobody_tuned_stand_beside_the_mean_of_those_that_are(tables)
     calls = tables["beyond"].query("gpu == 'h200' and ratio.notna()").iloc[:2]
     tables["beyond"] = calls.assign(ratio=[0.5, 2.0])
     words = answers.fastest(tables, "h200").words
-    assert words[-1] == "2 calls that nobody tuned: 1.00\N{MULTIPLICATION SIGN}, 1 behind by more than 10%."
+    assert words[-1] == "2 calls that nobody tuned: 1.00\N{MULTIPLICATION SIGN}, 1 behind by more than 10 %."
     assert len(answers.fastest(tables, "h100").words) == len(words) - 1, "nobody made them there"
 
 

@@ -13,6 +13,7 @@ from .grid import Cell, Grid, missing, number, origin, text
 
 SLOWER = 0.9
 """A call whose fastest peer takes less than this share of its time is a loss."""
+_BEHIND = f"{100 * (1 - SLOWER):.0f} %"
 
 
 def beyond_sentences(tables: dict[str, pd.DataFrame]) -> list[str]:
@@ -26,7 +27,7 @@ def beyond_sentences(tables: dict[str, pd.DataFrame]) -> list[str]:
         said.append(
             f"{gpu}: {counted(len(ratios), 'call')} at cases that nobody tuned (seeds {seeds}) take the fastest peer's "
             f"time divided by {geometric_mean(ratios):.2f} in the geometric mean; {_losses(ratios)} lose by more than "
-            f"{1 - SLOWER:.0%}, the worst is at {min(ratios):.2f}."
+            f"{_BEHIND}, the worst is at {min(ratios):.2f}."
         )
     return said
 
@@ -39,7 +40,7 @@ def beyond_in_short(tables: dict[str, pd.DataFrame], gpu: str) -> str:
         return ""
     return (
         f"{counted(len(ratios), 'call')} that nobody tuned: {geometric_mean(ratios):.2f}\N{MULTIPLICATION SIGN}, "
-        f"{_losses(ratios)} behind by more than {1 - SLOWER:.0%}."
+        f"{_losses(ratios)} behind by more than {_BEHIND}."
     )
 
 

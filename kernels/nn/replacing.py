@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import copy
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 
 import torch
-from torch.func import functional_call
 from torch.nn import functional as F
 
 import kernels
@@ -18,8 +19,10 @@ from .linear import Linear
 from .normalisation import LayerNorm, RMSNorm
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_TRIED = (3, 8)
-"""Rows and columns of inputs that tell whether a module computes what its name and attributes promise."""
+_TRIED = 8
+"""Columns of inputs that tell whether a module computes what its name and attributes promise."""
+_SIZES = (1e-4, 1.0, 1e4)
+"""By what those inputs are multiplied."""
 
 
 class ScaledRMSNorm(torch.nn.Module):
@@ -112,7 +115,8 @@ def _rms_norm(module: torch.nn.Module) -> bool:
     if not named or weight is None or weight.dim() != 1 or not isinstance(eps, float):
         return False
     scale = torch.linspace(0.5, 1.5, len(weight))  # a norm that scales by 1 + weight is another one
-    if not _gives(module, lambda x: F.rms_norm(x, weight.shape, scale, eps), (2, len(weight)), weight=scale):
+    own = {"weight": torch.nn.Parameter(scale)}
+    if not _gives(module, lambda x: F.rms_norm(x, weight.shape, scale, eps), len(weight), _parameters=own):
         return False
     module.__class__ = ScaledRMSNorm
     return True
@@ -152,21 +156,15 @@ def _gated_mlp(module: torch.nn.Module) -> bool:
     if not all(isinstance(child, torch.nn.Linear) for child in children.values()) or not _gives(activation, F.silu):
         return False
     # Of small layers in its place: those of a large model are not worth a product each.
-    small = {name: torch.nn.Linear(_TRIED[1], _TRIED[1]) for name in _PROJECTIONS}
+    small = {name: torch.nn.Linear(_TRIED, _TRIED) for name in _PROJECTIONS}
 
     def expected(x: torch.Tensor) -> torch.Tensor:
         return small["down_proj"](F.silu(small["gate_proj"](x)) * small["up_proj"](x))
 
-    try:
-        for name in _PROJECTIONS:
-            setattr(module, name, small[name])
-        same = _gives(module, expected)
-    finally:
-        for name in _PROJECTIONS:
-            setattr(module, name, children[name])
-    if same:
-        module.__class__ = GatedMLP
-    return same
+    if not _gives(module, expected, _modules={"act_fn": activation, **small}):
+        return False
+    module.__class__ = GatedMLP
+    return True
 
 
 def _linear_by_columns(module: torch.nn.Module) -> bool:
@@ -183,19 +181,28 @@ def _only_parameter(module: torch.nn.Module) -> torch.Tensor | None:
 
 
 def _gives(
-    module: torch.nn.Module,
-    expected: Callable[[torch.Tensor], torch.Tensor],
-    shape: tuple[int, ...] = _TRIED,
-    **parameters: torch.Tensor,
+    module: torch.nn.Module, expected: Callable[[torch.Tensor], torch.Tensor], columns: int = _TRIED, **instead: object
 ) -> bool:
-    """Whether the module, with these parameters, gives what ``expected`` does, on the host in fp32."""
-    x = torch.linspace(-3.0, 3.0, shape[0] * shape[1]).reshape(shape)
+    """Whether the module, with these attributes instead of its own, gives what ``expected`` does, in fp32 on the host.
+
+    Tried on a copy, in training (dropout) and without, at sizes where an epsilon and a clamp show, and of three
+    dimensions, of which a norm may take another than the last.
+    """
     try:
+        if len(inspect.signature(module.forward).parameters) != 1:  # a gate or a residual may come, too
+            return False
+        x = torch.linspace(-3.0, 3.0, 2 * columns).view(2, columns) * torch.tensor(_SIZES).view(-1, 1, 1)
         with torch.no_grad(), torch.device("cpu"):
-            found = functional_call(module, parameters, (x,)) if parameters else type(module).forward(module, x)
-            return found.shape == x.shape and bool(torch.allclose(found, expected(x), rtol=1e-5, atol=1e-5))
+            wanted = expected(x)
+            for training in (False, True):
+                tried = copy.copy(module)
+                vars(tried).update(instead, training=training)
+                found = tried.forward(x)
+                if found.shape != x.shape or not torch.allclose(found, wanted, rtol=1e-5, atol=1e-5):
+                    return False
     except Exception:  # of foreign code: what it raises says that it is another thing
         return False
+    return True
 
 
 _OF_MODULES: dict[str, Callable[[torch.nn.Module], bool]] = {

@@ -28,6 +28,26 @@ class NamedLikeGemmaRMSNorm(NamedLikeLlamaRMSNorm):
         return (1 + self.weight) * F.rms_norm(x, x.shape[-1:], None, self.variance_epsilon)
 
 
+class NamedLikeMambaRMSNormGated(NamedLikeLlamaRMSNorm):
+    """Which may be called with a gate, too."""
+
+    def forward(self, x, gate=None):
+        return super().forward(x if gate is None else x * F.silu(gate))
+
+
+class RMSNormOfOutsideEpsilon(NamedLikeLlamaRMSNorm):
+    def forward(self, x):
+        return self.weight * x / (x.square().mean(-1, keepdim=True).sqrt() + self.variance_epsilon)
+
+
+class RMSNormOfChannels(NamedLikeLlamaRMSNorm):
+    """Of [batch, channels, ...]."""
+
+    def forward(self, x):
+        scale = torch.rsqrt(x.square().mean(1, keepdim=True) + self.variance_epsilon)
+        return x * scale * self.weight.view(-1, *[1] * (x.dim() - 2))
+
+
 class GELUActivation(torch.nn.Module):
     """A library's own class, which computes torch's function."""
 
@@ -44,6 +64,13 @@ class QuickGELUActivation(torch.nn.Module):
 
     def forward(self, x):
         return x * torch.sigmoid(1.702 * x)
+
+
+class ClippedGELUActivation(torch.nn.Module):
+    """The ``gelu_10`` of transformers."""
+
+    def forward(self, x):
+        return F.gelu(x).clip(-10, 10)
 
 
 class MLP(torch.nn.Module):
@@ -94,7 +121,11 @@ def test_a_model_keeps_its_values_names_and_hooks():
     ("module", "reason"),
     [
         (NamedLikeGemmaRMSNorm(8), "scales by 1 + weight"),
+        (NamedLikeMambaRMSNormGated(8), "takes a gate"),
+        (RMSNormOfOutsideEpsilon(8), "adds epsilon to the root"),
+        (RMSNormOfChannels(8), "normalises another dimension"),
         (QuickGELUActivation(), "another function of that name"),
+        (ClippedGELUActivation(), "clips large values"),
         (torch.nn.Linear(4, 4, dtype=torch.float64), "a dtype without kernels"),
         (torch.nn.Embedding(4, 4, sparse=True), "sparse gradients"),
         (torch.nn.Embedding(4, 4, max_norm=1.0), "which the kernel refuses"),
@@ -110,11 +141,25 @@ def test_what_would_not_be_the_same_stays(module, reason):
     assert type(module) is kind
 
 
+class MLPWithDropout(MLP):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.1, self.training)
+
+
+def _product_of_clamped(gate, up):
+    return gate.clamp(max=7) * up.clamp(-7, 7)
+
+
 def test_an_mlp_that_does_something_else_keeps_its_way_and_has_its_layers_replaced():
-    for mlp in (MLP(8, torch.nn.SiLU(), torch.add), MLP(8, torch.nn.GELU())):
-        weight = mlp.gate_proj.weight
+    for mlp in (
+        MLP(8, torch.nn.SiLU(), torch.add),
+        MLP(8, torch.nn.GELU()),
+        MLP(8, torch.nn.SiLU(), _product_of_clamped),
+        MLPWithDropout(8, torch.nn.SiLU()).eval(),
+    ):
+        kind, weight = type(mlp), mlp.gate_proj.weight
         found = kernels.nn.replace(torch.nn.Sequential(mlp))
-        assert type(mlp) is MLP and found["GatedMLP"] == 0 and found["Linear"] == 3
+        assert type(mlp) is kind and found["GatedMLP"] == 0 and found["Linear"] == 3
         assert mlp.gate_proj.weight is weight
 
 

@@ -69,11 +69,12 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
     if unknown := leave - set(KINDS):
         raise ValueError(f"replace: leave names {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     found: collections.Counter[str] = collections.Counter()
-    for module in model.modules():
-        for kind, make in _OF_MODULES.items():
-            if kind not in leave and make(module):
-                found[kind] += 1
-                break
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # of trials, which draw numbers
+        for module in model.modules():
+            for kind, make in _OF_MODULES.items():
+                if kind not in leave and make(module):
+                    found[kind] += 1
+                    break
     if "transformers" in sys.modules:
         from . import hugging_face
 
@@ -114,7 +115,8 @@ def _rms_norm(module: torch.nn.Module) -> bool:
     named = "RMSNorm" in type(module).__name__ and not isinstance(module, ScaledRMSNorm)
     if not named or weight is None or weight.dim() != 1 or not isinstance(eps, float):
         return False
-    scale = torch.linspace(0.5, 1.5, len(weight))  # a norm that scales by 1 + weight is another one
+    # A norm that scales by 1 + weight is another one.
+    scale = torch.linspace(0.5, 1.5, len(weight), dtype=torch.float32)
     own = {"weight": torch.nn.Parameter(scale)}
     if not _gives(module, lambda x: F.rms_norm(x, weight.shape, scale, eps), len(weight), _parameters=own):
         return False
@@ -156,7 +158,7 @@ def _gated_mlp(module: torch.nn.Module) -> bool:
     if not all(isinstance(child, torch.nn.Linear) for child in children.values()) or not _gives(activation, F.silu):
         return False
     # Of small layers in its place: those of a large model are not worth a product each.
-    small = {name: torch.nn.Linear(_TRIED, _TRIED) for name in _PROJECTIONS}
+    small = {name: torch.nn.Linear(_TRIED, _TRIED, dtype=torch.float32) for name in _PROJECTIONS}
 
     def expected(x: torch.Tensor) -> torch.Tensor:
         return small["down_proj"](F.silu(small["gate_proj"](x)) * small["up_proj"](x))
@@ -191,8 +193,9 @@ def _gives(
     try:
         if len(inspect.signature(module.forward).parameters) != 1:  # a gate or a residual may come, too
             return False
-        x = torch.linspace(-3.0, 3.0, 2 * columns).view(2, columns) * torch.tensor(_SIZES).view(-1, 1, 1)
-        with torch.no_grad(), torch.device("cpu"):
+        x = torch.linspace(-3.0, 3.0, 2 * columns, dtype=torch.float32).view(2, columns)
+        x = x * torch.tensor(_SIZES, dtype=torch.float32).view(-1, 1, 1)
+        with torch.no_grad():
             wanted = expected(x)
             for training in (False, True):
                 tried = copy.copy(module)

@@ -170,6 +170,25 @@ def test_gelu_is_told_from_its_approximation():
         assert module.approximate == approximate
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_trials_depend_on_no_default_and_draw_no_random_number_of_the_program(device, dtype):
+    default, state = torch.get_default_dtype(), torch.get_rng_state()
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device(device):
+            model = torch.nn.Sequential(MLP(8, torch.nn.SiLU()), NamedLikeLlamaRMSNorm(8), GELUActivation("tanh"))
+            torch.manual_seed(3)
+            before = torch.get_rng_state()
+            found = kernels.nn.replace(model)
+            assert torch.equal(before, torch.get_rng_state())
+    finally:
+        torch.set_default_dtype(default)
+        torch.set_rng_state(state)
+    assert found == {"GatedMLP": 1, "Linear": 3, "SiLU": 1, "RMSNorm": 1, "GELU": 1}
+    assert model[2].approximate == "tanh"
+
+
 def test_kinds_can_be_left():
     model = Model()
     found = kernels.nn.replace(model, leave=["Linear", "Embedding"])

@@ -69,8 +69,12 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
     if unknown := leave - set(KINDS):
         raise ValueError(f"replace: leave names {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     found: collections.Counter[str] = collections.Counter()
+    doubles = _has_doubles(model)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # of trials, which draw numbers
         for module in model.modules():
+            # A layer without parameters has its model's dtype.
+            if _has_doubles(module) or (doubles and next(module.parameters(), None) is None):
+                continue
             for kind, make in _OF_MODULES.items():
                 if kind not in leave and make(module):
                     found[kind] += 1
@@ -82,6 +86,10 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
             if kind not in leave and (count := put(model)):
                 found[kind] += count
     return found
+
+
+def _has_doubles(module: torch.nn.Module) -> bool:
+    return any(parameter.dtype == torch.float64 for parameter in module.parameters())
 
 
 def _linear(module: torch.nn.Module) -> bool:

@@ -170,6 +170,21 @@ def test_gelu_is_told_from_its_approximation():
         assert module.approximate == approximate
 
 
+def test_a_model_in_double_precision_stays():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8),
+        torch.nn.LayerNorm(8, elementwise_affine=False),
+        torch.nn.RMSNorm(8),
+        torch.nn.GELU(),
+        NamedLikeLlamaRMSNorm(8),
+        MLP(8, torch.nn.SiLU()),
+    ).double()
+    x = torch.randn(3, 8, dtype=torch.float64)
+    expected = model(x)
+    assert not kernels.nn.replace(model)
+    assert torch.equal(model(x), expected)
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_trials_depend_on_no_default_and_draw_no_random_number_of_the_program(device, dtype):

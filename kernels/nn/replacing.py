@@ -72,8 +72,8 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
     doubles = _has_doubles(model)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # of trials, which draw numbers
         for module in model.modules():
-            # A layer without parameters has its model's dtype.
-            if _has_doubles(module) or (doubles and next(module.parameters(), None) is None):
+            # A layer without parameters has its model's dtype; a forward of the object's own would run as before.
+            if _has_doubles(module) or (doubles and next(module.parameters(), None) is None) or _is_patched(module):
                 continue
             for kind, make in _OF_MODULES.items():
                 if kind not in leave and make(module):
@@ -90,6 +90,16 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
 
 def _has_doubles(module: torch.nn.Module) -> bool:
     return any(parameter.dtype == torch.float64 for parameter in module.parameters())
+
+
+def _is_patched(module: torch.nn.Module) -> bool:
+    return "forward" in vars(module)
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    """Of calls: those that a call of its ``forward`` alone would not run."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)
 
 
 def _linear(module: torch.nn.Module) -> bool:
@@ -164,6 +174,8 @@ def _gated_mlp(module: torch.nn.Module) -> bool:
     if set(children) != set(_PROJECTIONS) or activation is None or type(module).__module__.startswith("kernels."):
         return False
     if not all(isinstance(child, torch.nn.Linear) for child in children.values()) or not _gives(activation, F.silu):
+        return False
+    if _has_hooks(activation) or _is_patched(activation):  # which is called no more
         return False
     # Of small layers in its place: those of a large model are not worth a product each.
     small = {name: torch.nn.Linear(_TRIED, _TRIED, dtype=torch.float32) for name in _PROJECTIONS}

@@ -1,6 +1,7 @@
 """``kernels.nn.replace``: what becomes a layer of the kernels, what stays torch's, and that the values stay."""
 
 import copy
+import functools
 import importlib
 import sys
 import types
@@ -168,6 +169,21 @@ def test_gelu_is_told_from_its_approximation():
         module = GELUActivation(approximate)
         assert kernels.nn.replace(torch.nn.Sequential(module)) == {"GELU": 1}
         assert module.approximate == approximate
+
+
+def test_an_activation_with_a_hook_is_still_called():
+    mlp, heard = MLP(8, torch.nn.SiLU()), []
+    mlp.act_fn.register_forward_hook(lambda *_: heard.append(1))
+    found = kernels.nn.replace(mlp)
+    assert not heard and found == {"Linear": 3, "SiLU": 1}
+    mlp(torch.randn(3, 8))
+    assert heard == [1]
+
+
+def test_a_layer_with_a_forward_of_its_own_is_not_said_to_be_replaced():
+    layer = torch.nn.Linear(4, 4)  # as accelerate leaves it
+    layer.forward = functools.partial(torch.nn.Linear.forward, layer)
+    assert not kernels.nn.replace(layer) and type(layer) is torch.nn.Linear
 
 
 def test_a_model_in_double_precision_stays():

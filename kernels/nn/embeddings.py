@@ -53,8 +53,10 @@ class RotaryEmbedding(torch.nn.Module):
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
     def _apply(self, function, recurse=True):
+        was_meta = self.cos.is_meta
         super()._apply(function, recurse)
-        if self.cos.dtype != torch.float32:  # a cast of the whole model
+        # A cast of the whole model, or its ``to_empty``: no state dict has the tables.
+        if self.cos.dtype != torch.float32 or (was_meta and not self.cos.is_meta):
             self._fill(self.cos.device)
         return self
 

@@ -153,6 +153,14 @@ def test_rotary_tables_stay_fp32_whatever_the_model_is_cast_to():
     torch.testing.assert_close(later, expected[:, 2:])
 
 
+def test_rotary_tables_are_made_when_a_model_comes_from_the_meta_device():
+    with torch.device("meta"):
+        rotary = nn.RotaryEmbedding(8, 16)
+    model = torch.nn.Sequential(rotary).to_empty(device="cpu")
+    assert torch.equal(model[0].cos, nn.RotaryEmbedding(8, 16).cos)
+    assert torch.equal(model[0].sin, nn.RotaryEmbedding(8, 16).sin)
+
+
 def test_what_a_module_does_not_do_is_refused():
     for name in ("Dropout", "SiLU"):
         with pytest.raises(NotImplementedError, match="inplace"):

@@ -28,7 +28,7 @@ class SelfAttention(torch.nn.Module):
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if embed_dim % num_heads or num_heads % num_kv_heads:
+        if min(num_heads, num_kv_heads) < 1 or embed_dim % num_heads or num_heads % num_kv_heads:
             raise ValueError(
                 f"SelfAttention takes heads that divide embed_dim, and heads of keys that divide them: {embed_dim}, "
                 f"{num_heads}, {num_kv_heads}"
@@ -50,6 +50,8 @@ class SelfAttention(torch.nn.Module):
         A :class:`kernels.nn.RotaryEmbedding` will do.  ``attn_mask`` is that of the function: of a padded batch
         [batch, 1, 1, length], True where a key is none of the padding.
         """
+        if x.dim() != 3:
+            raise ValueError(f"SelfAttention takes [batch, length, embed_dim], x[None] of one sequence: {[*x.shape]}")
         heads = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         q, k, v = self.in_proj(x).unflatten(-1, (sum(heads), self.head_dim)).split(heads, dim=-2)
         if rotary is not None:

@@ -416,5 +416,8 @@ def test_the_module_is_the_projections_around_the_function():
     close(module(x), module.out_proj(expected.transpose(1, 2).flatten(2)))
     rotary = RotaryEmbedding(16, 9)
     assert not torch.allclose(module(x, rotary), module(x))
-    with pytest.raises(ValueError, match="divide"):
-        SelfAttention(32, num_heads=4, num_kv_heads=3)
+    for heads in (3, 0):
+        with pytest.raises(ValueError, match="divide"):
+            SelfAttention(32, num_heads=4, num_kv_heads=heads)
+    with pytest.raises(ValueError, match=r"x\[None\] of one sequence"):
+        module(x[0])

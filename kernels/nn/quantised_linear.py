@@ -16,7 +16,7 @@ class _QuantisedLinear(torch.nn.Module):
         self.register_buffer("zeros", packed.zeros)
         self.out_features, self.in_features = packed.out_features, packed.in_features
         self.group_size = packed.group_size
-        self.bias = None if bias is None else torch.nn.Parameter(bias.detach().clone())
+        self.bias = None if bias is None else torch.nn.Parameter(bias.detach().clone(), bias.requires_grad)
 
     @property
     def packed(self) -> Packed:
@@ -37,13 +37,19 @@ class _QuantisedLinear(torch.nn.Module):
         )
 
 
+def _plain(linear: torch.nn.Linear) -> torch.nn.Linear:
+    if activation := getattr(linear, "activation", None):
+        raise ValueError(f"packed layers have no activation: take it out, {activation!r}, and apply it to their output")
+    return linear
+
+
 class LinearW4(_QuantisedLinear):
     """A linear layer with weights of 4 bits: ``LinearW4.of(torch.nn.Linear(…))``; see :func:`kernels.pack_w4`."""
 
     @classmethod
     def of(cls, linear: torch.nn.Linear, group_size: int = 128, symmetric: bool = False) -> "LinearW4":
         """The layer with its weights quantised; fp16 or bf16."""
-        return cls(pack_w4(linear.weight, group_size, symmetric), linear.bias)
+        return cls(pack_w4(_plain(linear).weight, group_size, symmetric), linear.bias)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``input`` [..., in_features] to [..., out_features]."""
@@ -57,7 +63,7 @@ class LinearW8(_QuantisedLinear):
     @classmethod
     def of(cls, linear: torch.nn.Linear, group_size: int | None = None) -> "LinearW8":
         """The layer with its weights quantised; fp16 or bf16."""
-        return cls(pack_w8(linear.weight, group_size), linear.bias)
+        return cls(pack_w8(_plain(linear).weight, group_size), linear.bias)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``input`` [..., in_features] to [..., out_features]."""

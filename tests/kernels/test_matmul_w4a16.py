@@ -176,6 +176,14 @@ def test_a_module_has_the_layers_output_and_saves_its_packed_weights(kind):
         module.float()
 
 
+@pytest.mark.parametrize("kind", [nn.LinearW4, nn.LinearW8])
+def test_a_module_keeps_a_bias_frozen_and_drops_no_activation(kind):
+    layer = torch.nn.Linear(64, 16, dtype=torch.float16).requires_grad_(False)
+    assert not kind.of(layer, 32).bias.requires_grad
+    with pytest.raises(ValueError, match="no activation: take it out, 'relu'"):
+        kind.of(nn.Linear(64, 16, dtype=torch.float16, activation="relu"), 32)
+
+
 # Every size of a step, whether its config is worth a trial or not.
 FRAGMENTS_CONFIGS = [
     dict(zip(FRAGMENTS_SPACE, values, strict=True)) for values in itertools.product(*FRAGMENTS_SPACE.values())

@@ -30,14 +30,26 @@ def put_attention(model: torch.nn.Module) -> int:
     if not isinstance(model, transformers.PreTrainedModel) or getattr(config, "_attn_implementation", "") != "sdpa":
         return 0
     try:
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
+        registered = _Registered()
     except ImportError:  # before 4.53 a model chooses among its own functions
         return 0
-    functions.register(NAME, functools.partial(_attention, functions["sdpa"]))
-    masks.register(NAME, masks["sdpa"])
     model.set_attn_implementation(NAME)
+    model.attention_of_kernels = registered
     return 1
+
+
+class _Registered:
+    """The attention, in transformers' tables; a model keeps it, so that a process that unpickles the model has it."""
+
+    def __init__(self):
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
+
+        functions.register(NAME, functools.partial(_attention, functions["sdpa"]))
+        masks.register(NAME, masks["sdpa"])
+
+    def __reduce__(self):
+        return _Registered, ()
 
 
 def _attention(

@@ -3,6 +3,7 @@
 import copy
 import functools
 import importlib
+import pickle
 import sys
 import types
 
@@ -256,6 +257,42 @@ def test_a_second_model_of_an_architecture_is_told_that_its_heads_are_rotated_by
     found = file.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
     assert all(map(torch.equal, found, apply_rotary_pos_emb(q, k, angles.cos(), angles.sin()))), "no GPU: torch's own"
     del sys.modules["kernels.nn.hugging_face"], kernels.nn.hugging_face
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """A double of the package transformers, with its tables of attention."""
+    library = types.ModuleType("transformers")
+    library.PreTrainedModel = type("PreTrainedModel", (torch.nn.Module,), {})
+    masking, modeling = types.ModuleType("transformers.masking_utils"), types.ModuleType("transformers.modeling_utils")
+
+    class Table(dict):
+        register = dict.__setitem__
+
+    masking.ALL_MASK_ATTENTION_FUNCTIONS, modeling.ALL_ATTENTION_FUNCTIONS = Table(sdpa=len), Table(sdpa=len)
+    for file in (library, masking, modeling):
+        monkeypatch.setitem(sys.modules, file.__name__, file)
+    monkeypatch.delitem(sys.modules, "kernels.nn.hugging_face", raising=False)
+    yield library, masking.ALL_MASK_ATTENTION_FUNCTIONS, modeling.ALL_ATTENTION_FUNCTIONS
+    del sys.modules["kernels.nn.hugging_face"], kernels.nn.hugging_face
+
+
+def _of_attention(library):
+    model = library.PreTrainedModel()
+    model.config = types.SimpleNamespace(_attn_implementation="sdpa")
+    model.set_attn_implementation = functools.partial(setattr, model.config, "_attn_implementation")
+    return model
+
+
+def test_a_model_brings_its_attention_to_the_process_that_unpickles_it(tables):
+    library, *both = tables
+    model = _of_attention(library)
+    assert kernels.nn.replace(model) == {"attention": 1} and not kernels.nn.replace(model)
+    written = pickle.dumps(model.attention_of_kernels)
+    for table in both:
+        assert table.pop("kernel_atlas")
+    pickle.loads(written)
+    assert all("kernel_atlas" in table for table in both)
 
 
 ITS_OWN_LOSS = """

@@ -24,10 +24,20 @@ _LOSSES = {"ForCausalLMLoss": True, "ForMaskedLMLoss": False}
 """By the name of transformers' function, whether a token predicts the next one's label."""
 
 
+def _models_in(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The module, or what it wraps of transformers' models."""
+    if isinstance(module, transformers.PreTrainedModel):
+        return [module]
+    return [model for child in module.children() for model in _models_in(child)]
+
+
 def put_attention(model: torch.nn.Module) -> int:
-    """Make the kernels the model's attention; 1 if it was torch's (``sdpa``) till now."""
-    config = getattr(model, "config", None)
-    if not isinstance(model, transformers.PreTrainedModel) or getattr(config, "_attn_implementation", "") != "sdpa":
+    """Make the kernels the attention of models in it; of how many it was torch's (``sdpa``) till now."""
+    return sum(map(_put_attention, _models_in(model)))
+
+
+def _put_attention(model: torch.nn.Module) -> int:
+    if getattr(getattr(model, "config", None), "_attn_implementation", "") != "sdpa":
         return 0
     try:
         registered = _Registered()
@@ -134,13 +144,15 @@ def _turns_halves(function: Callable[..., Any]) -> bool:
 
 
 def put_loss(model: torch.nn.Module) -> int:
-    """Compute the loss of tokens without a copy of the logits in fp32; 1 where the model computes such a loss.
+    """Compute the loss of tokens without a copy of the logits in fp32; how many models in it compute such a loss.
 
     Some models call ``loss_function``, which is set; others make a ``CrossEntropyLoss`` themselves, which becomes the
     kernels' in the files of their classes.
     """
-    if not isinstance(model, transformers.PreTrainedModel):
-        return 0
+    return sum(map(_put_loss, _models_in(model)))
+
+
+def _put_loss(model: torch.nn.Module) -> int:
     forwards = {base: _names_in(base) for base in type(model).__mro__}
     files = {base.__module__ for base, names in forwards.items() if "CrossEntropyLoss" in names}
     in_files = [_lose_in(sys.modules[name]) for name in sorted(files) if name in sys.modules]

@@ -295,6 +295,12 @@ def test_a_model_brings_its_attention_to_the_process_that_unpickles_it(tables):
     assert all("kernel_atlas" in table for table in both)
 
 
+def test_attention_of_a_model_in_a_wrapper_is_replaced(tables):
+    model = _of_attention(tables[0])
+    assert kernels.nn.replace(torch.nn.Sequential(torch.nn.Sequential(model))) == {"attention": 1}
+    assert model.config._attn_implementation == "kernel_atlas"
+
+
 ITS_OWN_LOSS = """
 from torch.nn import CrossEntropyLoss
 from transformers import PreTrainedModel

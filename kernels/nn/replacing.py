@@ -193,6 +193,12 @@ def _linear_by_columns(module: torch.nn.Module) -> bool:
     parameters = dict(module.named_parameters(recurse=False))
     if type(module).__name__ != "Conv1D" or set(parameters) != {"weight", "bias"} or module.weight.dim() != 2:
         return False
+    if module.weight.dtype not in _DTYPES:
+        return False
+    small = torch.nn.Linear(_TRIED, _TRIED, dtype=torch.float32)
+    own = {"weight": torch.nn.Parameter(small.weight.detach().t().contiguous()), "bias": small.bias}
+    if not _gives(module, small, _parameters=own, nf=_TRIED):  # its output's features, which it keeps
+        return False
     module.__class__ = LinearByColumns
     return True
 

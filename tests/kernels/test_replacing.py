@@ -75,6 +75,28 @@ class ClippedGELUActivation(torch.nn.Module):
         return F.gelu(x).clip(-10, 10)
 
 
+class Conv1D(torch.nn.Module):
+    """GPT-2's linear layer."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.nf, self.bias = outputs, torch.nn.Parameter(torch.randn(outputs))
+        self.weight = torch.nn.Parameter(torch.randn(inputs, outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class PointwiseConv1D(Conv1D):
+    """One whose weight is [out, in]: another layer under that name."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+PointwiseConv1D.__name__ = "Conv1D"
+
+
 class MLP(torch.nn.Module):
     def __init__(self, size, activation, product=torch.mul):
         super().__init__()
@@ -128,6 +150,7 @@ def test_a_model_keeps_its_values_names_and_hooks():
         (RMSNormOfChannels(8), "normalises another dimension"),
         (QuickGELUActivation(), "another function of that name"),
         (ClippedGELUActivation(), "clips large values"),
+        (PointwiseConv1D(8, 8), "whose weight is [out, in]"),
         (torch.nn.Linear(4, 4, dtype=torch.float64), "a dtype without kernels"),
         (torch.nn.Embedding(4, 4, sparse=True), "sparse gradients"),
         (torch.nn.Embedding(4, 4, max_norm=1.0), "which the kernel refuses"),
@@ -219,6 +242,13 @@ def test_trials_depend_on_no_default_and_draw_no_random_number_of_the_program(de
         torch.set_rng_state(state)
     assert found == {"GatedMLP": 1, "Linear": 3, "SiLU": 1, "RMSNorm": 1, "GELU": 1}
     assert model[2].approximate == "tanh"
+
+
+def test_a_linear_layer_of_columns_is_told_by_what_it_gives():
+    layer, x = Conv1D(6, 4), torch.randn(3, 6)
+    expected = layer(x)
+    assert kernels.nn.replace(layer) == {"LinearByColumns": 1} and not kernels.nn.replace(layer)
+    torch.testing.assert_close(layer(x), expected)
 
 
 def test_kinds_can_be_left():

@@ -33,6 +33,11 @@ class ScaledRMSNorm(torch.nn.Module):
         eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
         return kernels.rms_norm(input, self.weight.shape, self.weight, eps)
 
+    def extra_repr(self) -> str:
+        """What ``repr`` says, as of torch's."""
+        eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
+        return f"{tuple(self.weight.shape)}, eps={eps}"
+
 
 class GatedMLP(torch.nn.Module):
     """``down_proj(silu(gate_proj(x)) * up_proj(x))``, the product in one kernel."""
@@ -48,6 +53,10 @@ class LinearByColumns(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x @ weight + bias``."""
         return kernels.linear(x, self.weight.t(), self.bias)
+
+    def extra_repr(self) -> str:
+        """What ``repr`` says, as of torch's."""
+        return f"in_features={self.weight.shape[0]}, out_features={self.weight.shape[1]}"
 
 
 def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Counter[str]:
@@ -65,7 +74,7 @@ def replace(model: torch.nn.Module, leave: Iterable[str] = ()) -> collections.Co
 
     Raises ValueError for an unknown kind in ``leave``.
     """
-    leave = set(leave)
+    leave = {leave} if isinstance(leave, str) else set(leave)
     if unknown := leave - set(KINDS):
         raise ValueError(f"replace: leave names {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     found: collections.Counter[str] = collections.Counter()

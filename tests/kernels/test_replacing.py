@@ -139,6 +139,7 @@ def test_a_model_keeps_its_values_names_and_hooks():
     for ours, other in zip(model.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, other.grad, rtol=1e-4, atol=1e-4)
     assert not kernels.nn.replace(model)  # nothing is left, and nothing is wrapped twice
+    assert repr(model.norm) == "ScaledRMSNorm((8,), eps=1e-06)"
 
 
 @pytest.mark.parametrize(
@@ -249,12 +250,14 @@ def test_a_linear_layer_of_columns_is_told_by_what_it_gives():
     expected = layer(x)
     assert kernels.nn.replace(layer) == {"LinearByColumns": 1} and not kernels.nn.replace(layer)
     torch.testing.assert_close(layer(x), expected)
+    assert repr(layer) == "LinearByColumns(in_features=6, out_features=4)"
 
 
 def test_kinds_can_be_left():
     model = Model()
     found = kernels.nn.replace(model, leave=["Linear", "Embedding"])
     assert type(model.head) is torch.nn.Linear and not {"Linear", "Embedding"} & set(found)
+    assert not kernels.nn.replace(model.head, leave="Linear")
     with pytest.raises(ValueError, match="leave names Dropout; there are .*Linear"):
         kernels.nn.replace(model, leave=["Dropout"])
 

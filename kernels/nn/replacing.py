@@ -101,6 +101,12 @@ def _has_doubles(module: torch.nn.Module) -> bool:
     return any(parameter.dtype == torch.float64 for parameter in module.parameters())
 
 
+def _has_kernels(weight: torch.Tensor) -> bool:
+    """Whether it is of a dtype of the kernels, and of no class with products of its own, as quantised ones are."""
+    own = type(weight).__torch_function__ is not torch._C._disabled_torch_function_impl
+    return weight.dtype in _DTYPES and (type(weight) is torch.Tensor or not own)
+
+
 def _is_patched(module: torch.nn.Module) -> bool:
     return "forward" in vars(module)
 
@@ -112,14 +118,14 @@ def _has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _linear(module: torch.nn.Module) -> bool:
-    if type(module) is not torch.nn.Linear or module.weight.dtype not in _DTYPES:
+    if type(module) is not torch.nn.Linear or not _has_kernels(module.weight):
         return False
     module.__class__, module.activation = Linear, None
     return True
 
 
 def _embedding(module: torch.nn.Module) -> bool:
-    plain = type(module) is torch.nn.Embedding and module.weight.dtype in _DTYPES
+    plain = type(module) is torch.nn.Embedding and _has_kernels(module.weight)
     if not plain or module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
         return False
     module.__class__ = Embedding
@@ -128,7 +134,7 @@ def _embedding(module: torch.nn.Module) -> bool:
 
 def _layer_norm(module: torch.nn.Module) -> bool:
     plain = type(module) is torch.nn.LayerNorm and len(module.normalized_shape) == 1
-    if not plain or (module.weight is not None and module.weight.dtype not in _DTYPES):
+    if not plain or (module.weight is not None and not _has_kernels(module.weight)):
         return False
     module.__class__ = LayerNorm
     return True
@@ -202,7 +208,7 @@ def _linear_by_columns(module: torch.nn.Module) -> bool:
     parameters = dict(module.named_parameters(recurse=False))
     if type(module).__name__ != "Conv1D" or set(parameters) != {"weight", "bias"} or module.weight.dim() != 2:
         return False
-    if module.weight.dtype not in _DTYPES:
+    if not _has_kernels(module.weight):
         return False
     small = torch.nn.Linear(_TRIED, _TRIED, dtype=torch.float32)
     own = {"weight": torch.nn.Parameter(small.weight.detach().t().contiguous()), "bias": small.bias}

@@ -205,6 +205,24 @@ def test_an_activation_with_a_hook_is_still_called():
     assert heard == [1]
 
 
+class QuantisedWeight(torch.nn.Parameter):
+    """A weight that computes a layer's product itself."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is F.linear:
+                return F.linear(args[0], args[1].as_subclass(torch.Tensor) * 2, *args[2:])
+            return function(*args, **(kwargs or {}))
+
+
+def test_a_layer_whose_weight_has_a_product_of_its_own_stays():
+    layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    layer.weight = QuantisedWeight(layer.weight.detach())
+    expected = layer(x)
+    assert not kernels.nn.replace(layer) and torch.equal(layer(x), expected)
+
+
 def test_a_layer_with_a_forward_of_its_own_is_not_said_to_be_replaced():
     layer = torch.nn.Linear(4, 4)  # as accelerate leaves it
     layer.forward = functools.partial(torch.nn.Linear.forward, layer)

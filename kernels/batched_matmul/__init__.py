@@ -14,7 +14,7 @@ from atlas.operators import Differentiable, Operator, autocast, autocasting
 
 from kernels.common.batches import by_columns
 from kernels.common.gradients import read_twice
-from kernels.common.products import LARGEST, precision_of_product, wants_tf32
+from kernels.common.products import check_sizes, precision_of_product, wants_tf32
 
 from .declaration import DECLARATION
 
@@ -22,10 +22,16 @@ __all__ = ["bmm"]
 
 
 def case_of(a, b, tf32):
+    _check_sizes(*a.shape, b.shape[2])
     dtype = DECLARATION.dtype_of(a, tf32=precision_of_product(a, tf32) == "tf32")
     layout = "".join("T" if by_columns(matrices) else "N" for matrices in (a, b))
     sizes = {"b": a.shape[0], "m": a.shape[1], "n": b.shape[2], "k": a.shape[2]}
     return case(dtype, **sizes, **({} if layout == "NN" else {"layout": layout}))
+
+
+def _check_sizes(b, m, k, n):
+    check_sizes("bmm", m, k, n)
+    check_sizes("bmm, in tiles of 16 x 16,", b * (m // 16 + 1) * (n // 16 + 1))
 
 
 def _setup_context(ctx, inputs, output):
@@ -77,6 +83,5 @@ def bmm(input: torch.Tensor, mat2: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"bmm takes dense tensors of one device: {input.layout} on {input.device}, {mat2.layout} on {mat2.device}"
         )
-    if max(*shape[1:], other[2]) > LARGEST or shape[0] * (shape[1] // 16 + 1) * (other[2] // 16 + 1) > LARGEST:
-        raise ValueError(f"bmm takes sizes, and tiles of 16 x 16, up to {LARGEST}: {tuple(shape)}, {tuple(other)}")
+    _check_sizes(*shape, other[2])
     return _products(input, mat2, wants_tf32(input))

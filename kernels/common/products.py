@@ -12,6 +12,16 @@ LARGEST = 2**31 - 1025
 """Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
 
 
+def check_sizes(name: str, *sizes: int) -> None:
+    """Raise ValueError for a size beyond LARGEST.
+
+    What torch.compile traces is not asked, for each comparison would be a bound that an export's own sizes do not keep:
+    operators ask when they run.
+    """
+    if not torch.compiler.is_compiling() and max(sizes) > LARGEST:
+        raise ValueError(f"{name} takes sizes up to {LARGEST}: {', '.join(map(str, sizes))}")
+
+
 def fitting(cases: Iterable[Case], bytes: Callable[[Case], Mapping[str, float]], gpu: GPU) -> list[Case]:
     """The cases whose tensors take an eighth of the GPU's memory at most."""
     return [problem for problem in cases if sum(bytes(problem).values()) <= gpu.memory_bytes // 8]

@@ -22,7 +22,7 @@ from atlas.declaration import case, torch_dtype
 from atlas.declaration.products import fp32_precision, precision_of
 from atlas.operators import Differentiable, Operator
 
-from kernels.common.products import LARGEST
+from kernels.common.products import check_sizes
 
 from .declaration import DECLARATION
 from .sums import launch_sums
@@ -34,6 +34,7 @@ _MOST_GROUPS = 1024
 
 
 def _case_of(a, tokens, groups, n, k):
+    check_sizes("grouped_mm", tokens, n, k)
     dtype = DECLARATION.dtype_of(a, tf32=fp32_precision() == "tf32")
     return case(dtype, spread="even", groups=groups, m=tokens, n=n, k=k)
 
@@ -160,9 +161,9 @@ def grouped_mm(
         raise ValueError(f"grouped_mm takes as many ends as matrices: {offs.shape[0]}, {mat_b.shape[0]}")
     if not mat_a.device == mat_b.device == offs.device:
         raise ValueError(f"grouped_mm takes tensors of one device: {mat_a.device}, {mat_b.device}, {offs.device}")
-    if max(*mat_a.shape, *mat_b.shape) > LARGEST or offs.shape[0] >= _MOST_GROUPS:
-        raise ValueError(f"grouped_mm takes sizes up to {LARGEST} and fewer than {_MOST_GROUPS} groups: "
-                         f"{tuple(mat_a.shape)}, {tuple(mat_b.shape)}, {offs.shape[0]} groups")  # fmt: skip
+    check_sizes("grouped_mm", *mat_a.shape, *mat_b.shape)
+    if offs.shape[0] >= _MOST_GROUPS:
+        raise ValueError(f"grouped_mm takes fewer than {_MOST_GROUPS} groups: {offs.shape[0]}")
     if not (mat_a.numel() and mat_b.numel() and offs.numel()):
         # Nothing to launch for; a product over nothing, which has gradients.
         zeros = (mat_a[:, :0] @ mat_b.flatten(0, -2)[:0]).to(torch_dtype(out))

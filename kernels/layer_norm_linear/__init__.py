@@ -30,16 +30,15 @@ from atlas.operators import (
 import kernels.matmul_epilogue  # registers linear_few_rows
 import kernels.reduction  # registers reduction_sum
 from kernels.common.norms import checked, in_one_dtype, parameter
+from kernels.common.products import check_sizes
 from kernels.matmul_epilogue.spaces import many_rows
 
 from .declaration import DECLARATION
 
-_LARGEST = 2**31 - 1025
-"""Row, column and k offsets are 32-bit in the kernels and may pass the size by one tile."""
-
 
 def _case_of(x, weight, bias, eps, w, c):
     n, k = w.shape
+    check_sizes("layer_norm_linear", x.numel() // k, n, k)
     return case(DECLARATION.dtype_of(x), m=x.numel() // k, n=n, k=k)
 
 
@@ -134,8 +133,7 @@ def layer_norm_linear(
             f"{tuple(linear_weight.shape)} for {tuple(input.shape)}"
         )
     n, k = linear_weight.shape
-    if max(n, k, input.numel() // max(k, 1)) > _LARGEST:
-        raise ValueError(f"layer_norm_linear takes sizes up to {_LARGEST}: {tuple(input.shape)}, {n} x {k}")
+    check_sizes("layer_norm_linear", input.numel() // max(k, 1), n, k)
     linear_weight = checked("layer_norm_linear", "linear_weight", linear_weight, (n, k), input)
     linear_bias = checked("layer_norm_linear", "linear_bias", linear_bias, (n,), input)
     weight = parameter("layer_norm_linear", "weight", weight, (k,), input)

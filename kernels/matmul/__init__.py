@@ -16,7 +16,7 @@ from atlas.declaration import case
 from atlas.operators import Differentiable, Operator, autocast, autocasting, shaped
 
 from kernels.common.gradients import read_twice
-from kernels.common.products import LARGEST, by_columns, precision_of_product, wants_tf32
+from kernels.common.products import by_columns, check_sizes, precision_of_product, wants_tf32
 
 from .declaration import DECLARATION
 
@@ -25,6 +25,7 @@ __all__ = ["matmul"]
 
 def case_of(a, b, tf32):
     """The case of a call; operands that lie neither by rows nor by columns count as the latter."""
+    check_sizes("matmul", *a.shape, b.shape[1])
     layout = "".join("T" if by_columns(matrix) else "N" for matrix in (a, b))
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}
     dtype = DECLARATION.dtype_of(a, tf32=precision_of_product(a, tf32) == "tf32")
@@ -88,8 +89,7 @@ def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     ):
         _refuse(input, other)
     rows = left[0] if len(left) == 2 else math.prod(left[:-1])
-    if max(rows, *right) > LARGEST:
-        raise ValueError(f"matmul takes sizes up to {LARGEST}: {tuple(left)} times {tuple(right)}")
+    check_sizes("matmul", rows, *right)
     tf32 = wants_tf32(input)
     if len(left) == 2 and len(right) == 2:
         return product_2d(input, other, tf32)

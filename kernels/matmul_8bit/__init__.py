@@ -18,7 +18,7 @@ import torch
 from atlas.declaration import case
 from atlas.operators import Operator
 
-from kernels.common.products import LARGEST
+from kernels.common.products import check_sizes
 
 from .cases import E4M3, E5M2
 from .declaration import DECLARATION
@@ -30,6 +30,7 @@ _OUT = frozenset({torch.bfloat16, torch.float16, torch.float32})
 
 
 def _case_of(a, b, scale_a, scale_b, bias, out_dtype, fast):
+    check_sizes("scaled_mm", *a.shape, b.shape[1])
     flags = {"scales": kind_of_scales(scale_a)}
     if a.dtype != torch.int8:
         flags["fast"] = fast
@@ -139,8 +140,7 @@ def _check(a, b, name, pairs):
         raise ValueError(
             f"{name} takes dense tensors of one device: {a.layout} on {a.device}, {b.layout} on {b.device}"
         )
-    if max(*a.shape, *b.shape) > LARGEST:
-        raise ValueError(f"{name} takes sizes up to {LARGEST}: {tuple(a.shape)} times {tuple(b.shape)}")
+    check_sizes(name, *a.shape, *b.shape)
 
 
 def _checked_scales(a, b, scale_a, scale_b):

@@ -40,7 +40,7 @@ from atlas.operators import (
 
 from kernels.common.gradients import copies_gradient
 from kernels.common.padded import padded_length
-from kernels.common.products import LARGEST
+from kernels.common.products import check_sizes
 from kernels.matmul import matmul
 
 from .cases import ACTIVATIONS, reference
@@ -54,6 +54,7 @@ __all__ = ["linear"]
 
 def case_of(x, weight, bias, residual, activation, *_):
     """The case of a call."""
+    check_sizes("linear", *x.shape, weight.shape[0])
     dtype = DECLARATION.dtype_of(x, tf32=fp32_precision() == "tf32")
     return case(
         dtype, activation=activation, bias=bias is not None, residual=residual is not None,
@@ -244,8 +245,7 @@ def linear(
     if out is None:
         raise TypeError(f"linear takes an out_dtype out of {', '.join(DECLARATION.dtypes)}: {out_dtype}")
     x = input if input.dim() == 2 else input.reshape(rows, input.shape[-1])
-    if max(*x.shape, shape[-1]) > LARGEST:
-        raise ValueError(f"linear takes sizes up to {LARGEST}: {tuple(input.shape)}, {tuple(weight.shape)}")
+    check_sizes("linear", *x.shape, shape[-1])
     if not (x.numel() and shape[-1]):  # nothing to launch for
         y = reference(x, weight, bias, residual, activation, scale).to(torch_dtype(out))
     elif _keeps(activation, residual) and derivative_wanted(x, weight, bias, residual):

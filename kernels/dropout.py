@@ -20,7 +20,6 @@ from atlas.declaration import Declaration, Pass, Random, Variant, cases, element
 from atlas.declaration.rows import VECTOR_BYTES
 from atlas.operators import Differentiable, Operator, constant_result, contiguous, launch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
-from torch.utils._python_dispatch import _disable_current_modes
 
 ROUNDS = tl.constexpr(7)
 """Rounds of Philox: the fewest that pass every test of BigCrush (Salmon et al., table 2).  Ten, as torch takes, are
@@ -294,10 +293,7 @@ _masked = Differentiable(_backward, setup_context=_keep_mask, backward=_pull_bac
 class _Scratch(threading.local):
     """A place of each thread's own for a seed that is drawn: to allocate one takes longer than to draw."""
 
-    def __init__(self):
-        # Whatever mode the first call is in: what one of inference or of fake tensors makes is of no use outside of it.
-        with torch.inference_mode(False), _disable_current_modes():
-            self.seed = torch.empty((), dtype=torch.int64, device="cpu")
+    seed: torch.Tensor | None = None
 
 
 _scratch = _Scratch()
@@ -308,6 +304,9 @@ _modes = torch._C._len_torch_dispatch_stack
 
 def _draw_seed(*_):
     """A seed from the CPU's default generator; nothing waits for a GPU."""
+    if _scratch.seed is None:  # made here, where no mode sees operators; what one of inference makes is of no use later
+        with torch.inference_mode(False):
+            _scratch.seed = torch.empty((), dtype=torch.int64, device="cpu")
     return _scratch.seed.random_().item()
 
 

@@ -30,13 +30,16 @@ class ScaledRMSNorm(torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The normalised input."""
-        eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
-        return kernels.rms_norm(input, self.weight.shape, self.weight, eps)
+        return kernels.rms_norm(input, self.weight.shape, self.weight, _eps_of(self))
 
     def extra_repr(self) -> str:
         """What ``repr`` says, as of torch's."""
-        eps = self.variance_epsilon if hasattr(self, "variance_epsilon") else self.eps
-        return f"{tuple(self.weight.shape)}, eps={eps}"
+        return f"{tuple(self.weight.shape)}, eps={_eps_of(self)}"
+
+
+def _eps_of(module: torch.nn.Module) -> float | None:
+    """A norm's eps, by either of its usual names."""
+    return getattr(module, "variance_epsilon", getattr(module, "eps", None))
 
 
 class GatedMLP(torch.nn.Module):
@@ -144,7 +147,7 @@ def _rms_norm(module: torch.nn.Module) -> bool:
     if type(module) is torch.nn.RMSNorm and len(module.normalized_shape) == 1:
         module.__class__ = RMSNorm
         return True
-    weight, eps = _only_parameter(module), getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    weight, eps = _only_parameter(module), _eps_of(module)
     named = "RMSNorm" in type(module).__name__ and not isinstance(module, ScaledRMSNorm)
     if not named or weight is None or weight.dim() != 1 or not isinstance(eps, float):
         return False

@@ -16,7 +16,7 @@ from kernels.common.parts import part_of_k
 from kernels.common.products import layout_of
 
 from .hopper_spaces import few_columns, few_rows, multiplies_by_groups, rounds_end_later
-from .less_waste import few_tiles, is_tall, of_less_waste
+from .less_waste import OF_64_COLUMNS, few_tiles, is_tall, of_less_waste
 from .swizzled import swizzles, turns
 
 SPLIT_DESCRIPTOR_SPACE = {
@@ -61,13 +61,6 @@ _LONG = 8192
 
 2 x 28672 x 18944 NT takes 278 us so, 261 by tiles of 16 x 128 with 256 bytes, 275 by such with 128; 4 x 28672 x 8192 by
 rows 117 and 120 (H200).
-"""
-
-_OF_64_COLUMNS = (128, 64, 128, 4, 4)
-"""Beside those, of a tall C of 33 to 64 columns.
-
-9216 x 64 x 1536 NT takes 16.4 us so, 18.5 by tiles of 128 x 128, half of them empty, and 18.8 by two rounds of 64 x 64;
-12288 x 64 x 4096 37.7, 40.4 by the latter (H200).
 """
 
 _SHORT = 1024
@@ -261,7 +254,7 @@ def _tiles(row_lengths: Callable, problem: Case, gpu: GPU) -> tuple[tuple[int, .
     if problem["m"] > 64 and problem["k"] > _SHORT:
         tiles = tuple(tile for tile in tiles if tile[0] != 32)
     if 32 < problem["n"] <= 64 < problem["m"]:
-        tiles = (*tiles, _OF_64_COLUMNS)
+        tiles = (*tiles, OF_64_COLUMNS)
     if few_tiles(problem, gpu):
         return (*tiles, *of_less_waste(problem, gpu))
     if odd or not few_rows(problem):

@@ -254,8 +254,8 @@ def _handles(layout: Callable, least: int, problem: Case, gpu: GPU) -> str:
         return ""
     if k < _LEAST_K:
         return "rows of little more than the 16 bytes in which they begin and end"
-    least = max(_LEAST_BYTES[_rows_of_tile(min(m, n))], 0 if k % 2 else _LEAST_OF_EVEN)
-    if max(m, n) * k * element_size(problem.dtype) < least:
+    fewest_bytes = max(_LEAST_BYTES[_rows_of_tile(min(m, n))], 0 if k % 2 else _LEAST_OF_EVEN)
+    if max(m, n) * k * element_size(problem.dtype) < fewest_bytes:
         return "the matrix is copied in little more than the time of a launch"
     return ""
 

@@ -73,9 +73,8 @@ def _has_few_tiles(problem: Case, gpu: GPU) -> bool:
         return False
     if problem["k"] < (2048 if problem.dtype == "int8" else 1024):  # as were timed
         return False
-    few = 2 * _tiles_of(128, 128, problem) <= gpu.sms
-    if not promotes(problem):
-        few = few or _tiles_of(64, 128, problem) <= gpu.sms
+    small_fit = not promotes(problem) and _tiles_of(64, 128, problem) <= gpu.sms
+    few = small_fit or 2 * _tiles_of(128, 128, problem) <= gpu.sms
     return few and not describes(problem, gpu)
 
 
